@@ -57,9 +57,15 @@ def pinned_empty(
     # By name: this module is free to all rooms and imports none of them.
     make = import_module("pinscope.lab.pinned_array").pinned_empty
     return make(
-        nbytes, dtype=dtype, shape=shape, device=device, chunk=chunk, longest_wait=longest_wait, threads=threads,
+        nbytes,
+        dtype=dtype,
+        shape=shape,
+        device=device,
+        chunk=chunk,
+        longest_wait=longest_wait,
+        threads=threads,
         strategy=strategy,
-    )  # fmt: skip
+    )
 
 
 def trace(name: str, *, output: "str | os.PathLike[str] | None" = None, stacks: bool = True) -> "ContextDecorator":

@@ -211,9 +211,10 @@ def recommend(cells: Mapping[str, StrategyCell]) -> Recommended:
     unless the best is ``WORTH_IT`` times as fast.
     """
     able = [
-        (STRATEGIES[name], cell) for name, cell in cells.items()
+        (STRATEGIES[name], cell)
+        for name, cell in cells.items()
         if name in STRATEGIES and STRATEGIES[name].makes_array and cell.pinned is not False
-    ]  # fmt: skip
+    ]
     array = _best([cell for strategy, cell in able if not strategy.chunked])
     usual = cells.get(USUAL)
     if array and usual:

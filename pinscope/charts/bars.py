@@ -67,19 +67,22 @@ def bars(
     for part in parts:
         figure.add_trace(
             go.Bar(
-                orientation="h", y=list(part.values), width=None if side_by_side else THICKNESS,
+                orientation="h",
+                y=list(part.values),
+                width=None if side_by_side else THICKNESS,
                 x=[value / scale for value in part.values.values()],
-                name=part.name, customdata=[text(value) for value in part.values.values()],
+                name=part.name,
+                customdata=[text(value) for value in part.values.values()],
                 marker={"color": COLOURS[part.colour], "pattern": {"shape": part.pattern, "fillmode": "replace"}},
                 hovertemplate="%{fullData.name}: %{customdata}<extra></extra>",
             )
-        )  # fmt: skip
+        )
     figure.update_layout(
         barmode="group" if side_by_side else "stack",
         hovermode="y unified",
         bargap=_BAR_GAP,
         legend_traceorder="reversed" if side_by_side else "normal",
-    )  # fmt: skip - as the parts lie, from the left or from the top
+    )
     names_above(figure, 1, names, (1 - _BAR_GAP) / 2 if side_by_side else _NAME_FOOT)
     figure.update_xaxes(title_text=axis, rangemode="tozero")
     if ends:
@@ -92,20 +95,35 @@ def limit_marks(figure: go.Figure, names: Sequence[str], length: float) -> None:
     """Mark a length at each bar of a single panel by a dotted line, which leaves the names above the bars free."""
     for place in range(len(names)):
         figure.add_shape(
-            type="line", x0=length, x1=length, y0=place - 0.4, y1=place + 0.24, xref="x", yref="y",
+            type="line",
+            x0=length,
+            x1=length,
+            y0=place - 0.4,
+            y1=place + 0.24,
+            xref="x",
+            yref="y",
             line={"color": COLOURS["reference"], "dash": DASHES["reference"], "width": 2},
-        )  # fmt: skip
+        )
 
 
 def end_labels(figure: go.Figure, row: int, ends: Mapping[str, tuple[float, str]]) -> None:
     """Write beside the ends of bars what they come to, by name of the bar; and make room for it, also on a phone."""
     for name, (length, words) in ends.items():
         figure.add_annotation(
-            x=length, y=name, text=words, row=row, col=1, showarrow=False, xanchor="left", xshift=4, align="left",
+            x=length,
+            y=name,
+            text=words,
+            row=row,
+            col=1,
+            showarrow=False,
+            xanchor="left",
+            xshift=4,
+            align="left",
             font={"size": 12},
-        )  # fmt: skip
-    needed = (length / (1 - (len(_plain(words)) * _LETTER_PIXELS + 8) / _PHONE_PIXELS)
-              for length, words in ends.values())  # fmt: skip
+        )
+    needed = (
+        length / (1 - (len(_plain(words)) * _LETTER_PIXELS + 8) / _PHONE_PIXELS) for length, words in ends.values()
+    )
     top = max(*needed, *(length for length, _ in ends.values())) or 1.0
     known = next(iter(figure.select_xaxes(row=row))).range
     figure.update_xaxes(range=[0, max(top, known[1] if known else 0.0)], row=row, col=1)
@@ -124,10 +142,17 @@ def names_above(figure: go.Figure, row: int, names: Sequence[str], foot: float =
     figure.update_yaxes(showticklabels=False, ticks="", range=[-0.55, len(names) - 0.3], row=row, col=1)
     for place, name in enumerate(reversed(names)):
         figure.add_annotation(
-            x=0, xref="x domain" if row == 1 else f"x{row} domain", xanchor="left", showarrow=False, align="left",
-            y=place + foot, yref="y" if row == 1 else f"y{row}", yanchor="bottom",
-            text=name.replace("<br>", " "), font={"size": 12 if len(name) <= _NAME_LETTERS else 11},
-        )  # fmt: skip
+            x=0,
+            xref="x domain" if row == 1 else f"x{row} domain",
+            xanchor="left",
+            showarrow=False,
+            align="left",
+            y=place + foot,
+            yref="y" if row == 1 else f"y{row}",
+            yanchor="bottom",
+            text=name.replace("<br>", " "),
+            font={"size": 12 if len(name) <= _NAME_LETTERS else 11},
+        )
 
 
 def category_rows(figure: go.Figure, row: int, names: Sequence[str]) -> None:

@@ -9,27 +9,11 @@ from typing import Any
 
 import plotly.graph_objects as go
 
+from pinscope.analysis.ways import LineStyle
 from pinscope.charts.theme import COLOURS, DASHES
 
 Point = tuple[float, float | str, str]
 """x, y (a number or a category), and the text that a reader sees who points at it."""
-
-
-@dataclass(frozen=True)
-class Look:
-    """How a line is drawn.
-
-    Attributes:
-        colour: its meaning, a key of :data:`COLOURS`.
-        symbol: of its markers.
-        dash: of the line itself.
-        size: pixels of a marker, or of each.
-    """
-
-    colour: str
-    symbol: str = "circle"
-    dash: str = "solid"
-    size: int | Sequence[int] = 8
 
 
 @dataclass(frozen=True)
@@ -49,19 +33,23 @@ class End:
     rises: bool = False
 
 
-def line(name: str, look: Look, points: Iterable[Point], **more: Any) -> go.Scatter:
+def line(name: str, look: LineStyle, points: Iterable[Point], **more: Any) -> go.Scatter:
     """A line with markers; ``more`` are Plotly's own properties."""
     x, y, texts = zip(*points, strict=True)
     colour = COLOURS[look.colour]
     return go.Scatter(
         **{
-            "x": x, "y": y, "name": name, "mode": "lines+markers", "customdata": texts,
+            "x": x,
+            "y": y,
+            "name": name,
+            "mode": "lines+markers",
+            "customdata": texts,
             "line": {"color": colour, "dash": look.dash, "width": 2},
             "marker": {"color": colour, "symbol": look.symbol, "size": look.size},
             "hovertemplate": "%{fullData.name}, %{customdata}<extra></extra>",
         }
         | more
-    )  # fmt: skip
+    )
 
 
 def reference(
@@ -69,10 +57,14 @@ def reference(
 ) -> go.Scatter:
     """A grey line beside the measurement, such as what a link can carry; ``text`` follows its name where one points."""
     return go.Scatter(
-        x=x, y=y, mode="lines", name=name, line={"color": COLOURS["reference"], "dash": dash, "width": 2},
+        x=x,
+        y=y,
+        mode="lines",
+        name=name,
+        line={"color": COLOURS["reference"], "dash": dash, "width": 2},
         hoverinfo="skip" if text is None else None,
         hovertemplate=None if text is None else f"{name}{text}<extra></extra>",
-    )  # fmt: skip
+    )
 
 
 def put(figure: go.Figure, row: int, *traces: go.Scatter | go.Bar) -> None:
@@ -112,10 +104,17 @@ def name_ends(figure: go.Figure, row: int, ends: Iterable[End]) -> None:
         below = group[0].y - taken > height and not group[0].rises
         figure.add_annotation(
             text="<br>".join(f"{end.name} {end.value}" for end in reversed(group)),
-            x=max(end.x for end in group), y=group[0].y if below else group[-1].y,
-            row=row, col=1, showarrow=False, xanchor="right", yanchor="top" if below else "bottom",
-            yshift=-5 if below else 5, align="right", font={"size": 12},
-        )  # fmt: skip
+            x=max(end.x for end in group),
+            y=group[0].y if below else group[-1].y,
+            row=row,
+            col=1,
+            showarrow=False,
+            xanchor="right",
+            yanchor="top" if below else "bottom",
+            yshift=-5 if below else 5,
+            align="right",
+            font={"size": 12},
+        )
         taken = group[-1].y + (0.0 if below else height)
     figure.update_yaxes(range=[low, max(high, taken)], row=row, col=1)
 

@@ -7,8 +7,9 @@ from dataclasses import dataclass
 
 import plotly.graph_objects as go
 
+from pinscope.analysis.ways import LineStyle
 from pinscope.charts.bars import AROUND_PIXELS, ROW_PIXELS, label, names_above
-from pinscope.charts.lines import Look, line
+from pinscope.charts.lines import line
 from pinscope.charts.theme import panels, short_seconds
 from pinscope.units import format_seconds
 
@@ -26,7 +27,7 @@ class Marks:
     """
 
     name: str
-    look: Look
+    look: LineStyle
     seconds: Mapping[str, float | None]
 
 
@@ -46,7 +47,10 @@ def marks_of_seconds(names: Sequence[str], series: Iterable[Marks], axis: str) -
             figure.add_trace(line(marks.name, marks.look, points, mode="markers", hovertemplate=hover))
     names_above(figure, 1, list(map(label, names)))
     figure.update_xaxes(
-        type="log", tickmode="array", tickvals=_DECADES, ticktext=list(map(short_seconds, _DECADES)),
+        type="log",
+        tickmode="array",
+        tickvals=_DECADES,
+        ticktext=list(map(short_seconds, _DECADES)),
         title_text=f"{axis} (log scale)",
-    )  # fmt: skip
+    )
     return figure.update_layout(hovermode="y unified")

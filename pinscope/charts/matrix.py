@@ -52,25 +52,44 @@ def matrices(
         grid = [[cells.get((row, column)) for column in columns] for row in rows]
         figure.add_trace(
             go.Heatmap(
-                x=list(columns), y=list(rows), z=[[cell.share if cell else None for cell in line] for line in grid],
+                x=list(columns),
+                y=list(rows),
+                z=[[cell.share if cell else None for cell in line] for line in grid],
                 customdata=[[cell.hover if cell else "" for cell in line] for line in grid],
-                zmin=LEAST_SHARE, zmax=1.0, colorscale=[[0.0, COLOURS[_WORST]], [1.0, COLOURS[_BEST]]],
-                showscale=False, hovertemplate="%{customdata}<extra></extra>", xgap=2, ygap=2, hoverongaps=False,
+                zmin=LEAST_SHARE,
+                zmax=1.0,
+                colorscale=[[0.0, COLOURS[_WORST]], [1.0, COLOURS[_BEST]]],
+                showscale=False,
+                hovertemplate="%{customdata}<extra></extra>",
+                xgap=2,
+                ygap=2,
+                hoverongaps=False,
             ),
-            row=number, col=1,
-        )  # fmt: skip
+            row=number,
+            col=1,
+        )
         axis = "" if number == 1 else number
         words += [
             go.layout.Annotation(
-                x=column, y=row, text=cell.text, xref=f"x{axis}", yref=f"y{axis}", showarrow=False,
+                x=column,
+                y=row,
+                text=cell.text,
+                xref=f"x{axis}",
+                yref=f"y{axis}",
+                showarrow=False,
                 font={"size": 12, "color": ink(colour(cell.share))},
             )
             for (row, column), cell in cells.items()
-        ]  # fmt: skip
+        ]
         figure.update_yaxes(
-            type="category", categoryorder="array", categoryarray=list(rows)[::-1], showgrid=False, title_text=axes[1],
-            row=number, col=1,
-        )  # fmt: skip
+            type="category",
+            categoryorder="array",
+            categoryarray=list(rows)[::-1],
+            showgrid=False,
+            title_text=axes[1],
+            row=number,
+            col=1,
+        )
     figure.update_xaxes(type="category", categoryorder="array", categoryarray=list(columns), showgrid=False)
     figure.update_xaxes(title_text=axes[0], row=len(titles), col=1)
     figure.update_layout(hovermode="closest", annotations=words)  # each added alone would copy all before it

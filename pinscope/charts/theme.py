@@ -137,12 +137,18 @@ def template(scheme: SchemeName = "neutral") -> go.layout.Template:
             "hoverlabel": {"bgcolor": chosen.card, "bordercolor": chosen.grid, "font": {"color": chosen.text}},
             # Below the figure and pinned to its lower edge: it wraps on a phone without covering a panel.
             "legend": {
-                "orientation": "h", "yref": "container", "y": 0, "yanchor": "bottom", "x": 0, "xanchor": "left",
-                "bgcolor": "rgba(0,0,0,0)", "font": {"size": 12},
+                "orientation": "h",
+                "yref": "container",
+                "y": 0,
+                "yanchor": "bottom",
+                "x": 0,
+                "xanchor": "left",
+                "bgcolor": "rgba(0,0,0,0)",
+                "font": {"size": 12},
             },
             "modebar": {"bgcolor": "rgba(0,0,0,0)", "color": chosen.text, "activecolor": COLOURS["pinned"]},
         }
-    )  # fmt: skip
+    )
 
 
 def dressed(figure: go.Figure, scheme: SchemeName) -> go.Figure:
@@ -181,9 +187,13 @@ def panels(titles: Sequence[str], heights: Sequence[int] | None = None, gap: int
     heights = list(heights or [PANEL_PIXELS] * len(titles))
     inner = sum(heights) + gap * (len(titles) - 1)
     figure = make_subplots(
-        rows=len(titles), cols=1, shared_xaxes=True, subplot_titles=list(titles), row_heights=heights,
+        rows=len(titles),
+        cols=1,
+        shared_xaxes=True,
+        subplot_titles=list(titles),
+        row_heights=heights,
         vertical_spacing=gap / inner if len(titles) > 1 else None,
-    )  # fmt: skip
+    )
     figure.update_annotations(x=0, xanchor="left", font={"size": 13}, align="left")
     if gap >= GAP_PIXELS:
         figure.update_xaxes(showticklabels=True)
@@ -212,9 +222,15 @@ def seconds_axis(figure: go.Figure, title: str = "Time") -> None:
         low, high = (math.log10(min(known)), math.log10(max(known))) if known else (-6.0, 0.0)
         ticks, ends = _decades(low, high)
         figure.update_yaxes(
-            type="log", tickmode="array", tickvals=ticks, range=ends, title_text=f"{title} (log scale)",
-            ticktext=[short_seconds(tick) for tick in ticks], row=row, col=1,
-        )  # fmt: skip
+            type="log",
+            tickmode="array",
+            tickvals=ticks,
+            range=ends,
+            title_text=f"{title} (log scale)",
+            ticktext=[short_seconds(tick) for tick in ticks],
+            row=row,
+            col=1,
+        )
 
 
 def short_seconds(seconds: float) -> str:
@@ -248,6 +264,10 @@ def count_axis(figure: go.Figure, most: float, title: str) -> None:
     ticks = [first * 10**power for power in range(16) for first in firsts]
     top = max(math.ceil(math.log10(max(most, 1)) + 0.05), 1)
     figure.update_yaxes(
-        type="log", tickmode="array", tickvals=ticks, ticktext=[f"{tick:,}" for tick in ticks],
-        title_text=f"{title} (count, log scale)", range=[-0.1, top + 0.05],
-    )  # fmt: skip
+        type="log",
+        tickmode="array",
+        tickvals=ticks,
+        ticktext=[f"{tick:,}" for tick in ticks],
+        title_text=f"{title} (count, log scale)",
+        range=[-0.1, top + 0.05],
+    )

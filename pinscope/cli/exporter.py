@@ -22,7 +22,7 @@ ALERTS, DASHBOARD = "alerts.yaml", "dashboard.json"
 """Files in pinscope/monitoring/."""
 
 
-def exporter(  # noqa: PLR0917 - typer calls it by keyword
+def exporter(
     address: Annotated[str, typer.Option(metavar="ADDRESS", help="IP address to listen on.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(metavar="PORT", help="Port to listen on; 0 takes any free one.")] = 10435,
     interval: Interval = 5.0,

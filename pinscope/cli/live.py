@@ -33,7 +33,7 @@ WAITING_SNAPSHOTS = 16
 """Beyond these the sampler waits for the reader of our output."""
 
 
-def live(  # noqa: PLR0917 - typer calls it by keyword
+def live(
     once: Annotated[bool, typer.Option("--once", help="Print one snapshot and exit.")] = False,
     as_json: Annotated[
         bool, typer.Option("--json", help="Print JSON: one document with --once, otherwise one on each line.")

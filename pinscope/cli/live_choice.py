@@ -122,12 +122,21 @@ def _turn_pause(choice: Choice) -> Choice:
 _ANYWHERE: Mapping[str, Callable[[Choice], Choice]] = {
     "q": lambda choice: replace(choice, ended=True),
     "/": lambda choice: replace(choice, page="holders", typing=True),
-    "?": _turn_keys, "h": _turn_keys, "p": _turn_pause, " ": _turn_pause,
-}  # fmt: skip
+    "?": _turn_keys,
+    "h": _turn_keys,
+    "p": _turn_pause,
+    " ": _turn_pause,
+}
 _STEPS: Mapping[str, int] = {
-    "up": -1, "k": -1, "down": 1, "j": 1, "page up": -PAGE_LINES, "page down": PAGE_LINES,
-    "home": -MOST_LINES, "end": MOST_LINES,
-}  # fmt: skip
+    "up": -1,
+    "k": -1,
+    "down": 1,
+    "j": 1,
+    "page up": -PAGE_LINES,
+    "page down": PAGE_LINES,
+    "home": -MOST_LINES,
+    "end": MOST_LINES,
+}
 
 
 def _moved(place: int, key: str, last: int) -> int:

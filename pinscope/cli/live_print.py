@@ -20,10 +20,26 @@ from pinscope.text import one_line, visible
 Form = Literal["table", "json", "csv"]
 
 _FIRST_COLUMNS = (
-    "taken_at", "pid", "name", "user", "container", "started_at", "host_alloc_bytes", "registered_bytes",
-    "locked_bytes", "vm_pin_bytes", "managed_bytes", "inherited_bytes", "hugetlb_bytes", "rss_bytes",
-    "gpu_memory_bytes", "page_table_bytes", "command", "driver_memory_bytes", "context_pinned_bytes",
-)  # fmt: skip
+    "taken_at",
+    "pid",
+    "name",
+    "user",
+    "container",
+    "started_at",
+    "host_alloc_bytes",
+    "registered_bytes",
+    "locked_bytes",
+    "vm_pin_bytes",
+    "managed_bytes",
+    "inherited_bytes",
+    "hugetlb_bytes",
+    "rss_bytes",
+    "gpu_memory_bytes",
+    "page_table_bytes",
+    "command",
+    "driver_memory_bytes",
+    "context_pinned_bytes",
+)
 """Columns of CSV keep their place: that of any other figure comes after these."""
 
 

@@ -28,10 +28,7 @@ class LiveScreen:
     """
 
     def __init__(
-        self,
-        sampler: Sampler,
-        view_of: Callable[[Snapshot, History], View],
-        files_of: Callable[[int], OpenFiles],
+        self, sampler: Sampler, view_of: Callable[[Snapshot, History], View], files_of: Callable[[int], OpenFiles]
     ) -> None:
         self._sampler = sampler
         self._view_of = view_of

@@ -53,15 +53,19 @@ class HolderTable:
     def columns(self) -> list[str]:
         """Headings of those that say something of somebody; the least important ones only where there is room."""
         shown = [
-            figure for figure in COLUMNS.values()
+            figure
+            for figure in COLUMNS.values()
             if figure.short and (self.probe or not figure.probed) and not (self.narrow and figure.terminal == "room")
-        ]  # fmt: skip
+        ]
         own = [figure for figure in shown if figure.column not in ON_GPUS and self._says_something(figure)]
         on_gpus = ["GPUs", *(_HEADINGS[figure.column] for figure in shown if figure.column in ON_GPUS)]
         return [
-            "pid", "user", *(_HEADINGS[figure.column] for figure in own),
-            *(on_gpus if any(one.gpus for one in self.holders) else []), "program",
-        ]  # fmt: skip
+            "pid",
+            "user",
+            *(_HEADINGS[figure.column] for figure in own),
+            *(on_gpus if any(one.gpus for one in self.holders) else []),
+            "program",
+        ]
 
     @cached_property
     def rows(self) -> list[HolderRow]:

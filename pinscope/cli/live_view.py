@@ -43,9 +43,7 @@ _SIGNS: Mapping[Severity, str] = {"critical": "!!", "warning": "!"}
 """Severity that is shown below the table → what stands before it."""
 _HINTS_ALWAYS = ("? keys", "q quit")
 _HINTS = ("Enter details", "/ filter", "1–9 sort", "p pause", *_HINTS_ALWAYS)
-_EVENT_WORDS = {
-    "appeared": "appeared with", "grew": "grew by", "released": "released", "ended": "ended, and gave back",
-}  # fmt: skip
+_EVENT_WORDS = {"appeared": "appeared with", "grew": "grew by", "released": "released", "ended": "ended, and gave back"}
 _HOST: Mapping[str, Figure] = {figure.field: figure for figure in figures(HostTotals)}
 _PARTS_OF_PINNED = ("explained_bytes", "other_pinned_bytes")
 
@@ -335,7 +333,12 @@ def _wrapped(text: str, room: int | None) -> list[str]:
         return [text]
     whole_figures = _FIGURE.sub("\\1\u00a0\\2", text)
     lines = textwrap.wrap(
-        whole_figures, max(room, 20), subsequent_indent="  ", max_lines=2, placeholder=" …",
-        break_long_words=False, break_on_hyphens=False,
-    )  # fmt: skip
+        whole_figures,
+        max(room, 20),
+        subsequent_indent="  ",
+        max_lines=2,
+        placeholder=" …",
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
     return [line.replace("\u00a0", " ") for line in lines]

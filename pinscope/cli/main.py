@@ -108,8 +108,7 @@ def _print_version(wanted: bool) -> None:
 def _pinscope(
     context: typer.Context,
     version: Annotated[  # noqa: ARG001 - its callback does the work
-        bool,
-        typer.Option("--version", help="Print the version and exit.", is_eager=True, callback=_print_version),
+        bool, typer.Option("--version", help="Print the version and exit.", is_eager=True, callback=_print_version)
     ] = False,
 ) -> None:
     """Measure, watch and explain page-locked (pinned) host memory on CUDA hosts."""

@@ -22,11 +22,15 @@ from pinscope.units import format_bytes
 _HELP = {name: field.description for name, field in PlanParams.model_fields.items()}
 """The form of the dashboard says the same."""
 _STYLES: Mapping[Level, str] = {
-    "safe": "bold green", "care": "bold yellow", "not_safe": "bold red", "unknown": "yellow", "elsewhere": "bold cyan"
-}  # fmt: skip
+    "safe": "bold green",
+    "care": "bold yellow",
+    "not_safe": "bold red",
+    "unknown": "yellow",
+    "elsewhere": "bold cyan",
+}
 
 
-def plan(  # noqa: PLR0917 - typer calls it by keyword
+def plan(
     pinned: Annotated[str, typer.Option(metavar="SIZE", help=_HELP["pinned"], show_default=False)],
     processes: Annotated[int, typer.Option(metavar="N", help=_HELP["processes"])] = 1,
     shared: Annotated[bool, typer.Option("--shared", help=_HELP["shared"])] = False,
@@ -41,9 +45,15 @@ def plan(  # noqa: PLR0917 - typer calls it by keyword
 ) -> None:
     """Calculate what pinned memory will take: page tables, contexts, time, and a safe amount. Nothing is pinned."""
     given = {
-        "pinned": pinned, "processes": processes, "shared": shared, "gpus": gpus, "all_gpus": all_gpus,
-        "gpu_memory": gpu_memory, "host_memory": host_memory, "page_size": page_size,
-    }  # fmt: skip
+        "pinned": pinned,
+        "processes": processes,
+        "shared": shared,
+        "gpus": gpus,
+        "all_gpus": all_gpus,
+        "gpu_memory": gpu_memory,
+        "host_memory": host_memory,
+        "page_size": page_size,
+    }
     stated = {name: value for name, value in given.items() if value is not None}
     PlanParams().with_overrides(stated)  # bad input is refused before the database is opened
     environment = capture_environment()

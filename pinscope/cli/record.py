@@ -25,31 +25,43 @@ from pinscope.store.store import Store
 from pinscope.units import format_seconds
 
 
-def record(  # noqa: PLR0917 - typer calls it by keyword
+def record(
     for_: Annotated[
         str | None,
-        typer.Option("--for", metavar="DURATION", help="How long to record, such as 90s, 10m, 2h or 1d. Default: until "
-                     "Ctrl-C.", show_default=False),
+        typer.Option(
+            "--for",
+            metavar="DURATION",
+            help="How long to record, such as 90s, 10m, 2h or 1d. Default: until Ctrl-C.",
+            show_default=False,
+        ),
     ] = None,
     output: Annotated[
         Path | None,
-        typer.Option("-o", "--output", metavar="FILE", help="Also write a bundle to this file, which must not "
-                     "exist yet, such as night.pinscope.", show_default=False),
+        typer.Option(
+            "-o",
+            "--output",
+            metavar="FILE",
+            help="Also write a bundle to this file, which must not exist yet, such as night.pinscope.",
+            show_default=False,
+        ),
     ] = None,
     interval: Interval = 1.0,
     pid: Annotated[
         list[int] | None,
-        typer.Option(metavar="PID", help="Record only this process among the holders; may be repeated.",
-                     show_default=False),
+        typer.Option(
+            metavar="PID", help="Record only this process among the holders; may be repeated.", show_default=False
+        ),
     ] = None,
     probe: Probe = False,
     as_json: AsJson = False,
-) -> int:  # fmt: skip
+) -> int:
     """Record the live view as a timeline, which is stored as a run. Ctrl-C ends the timeline and keeps it."""
     params = TimelineParams(
-        interval_seconds=checked_interval(interval), for_seconds=duration("--for", for_), probe=probe,
+        interval_seconds=checked_interval(interval),
+        for_seconds=duration("--for", for_),
+        probe=probe,
         pids=tuple(sorted(checked_pids(pid or ()))),
-    )  # fmt: skip
+    )
     if output is not None:
         check_output(output, "timeline")
     run = prepare_timeline(params, capture_environment())

@@ -42,7 +42,7 @@ def experiment_names() -> list[tuple[str, str]]:
 
 
 @app.command("run", cls=RunCommand)
-def run(  # noqa: PLR0917 - typer calls it by keyword
+def run(
     experiment: Annotated[
         str,
         typer.Argument(

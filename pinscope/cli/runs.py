@@ -37,9 +37,20 @@ app = typer.Typer(
 )
 
 RUN_LIST_FIELDS = {
-    "id", "kind", "experiment", "lab", "device", "status", "quick", "recording", "observations",
-    "created_at", "finished_at", "error", "verdict",
-}  # fmt: skip
+    "id",
+    "kind",
+    "experiment",
+    "lab",
+    "device",
+    "status",
+    "quick",
+    "recording",
+    "observations",
+    "created_at",
+    "finished_at",
+    "error",
+    "verdict",
+}
 """Fields of a run that ``runs list --json`` prints, beside ``host``."""
 STATUSES: tuple[Status, ...] = get_args(Status)
 Anonymous = Annotated[bool, typer.Option("--anonymous", help=ANONYMOUS)]
@@ -63,30 +74,36 @@ def store_to_read() -> Iterator[Store]:
 
 
 @app.command("list", short_help="List runs, the newest first.")
-def list_runs(  # noqa: PLR0917 - typer calls it by keyword
+def list_runs(
     experiment: Annotated[
         str | None,
-        typer.Option(metavar="NAME", help="Only runs of this experiment; timeline: those of `pinscope record`; "
-                     "trace: those of `pinscope trace`.",
-                     autocompletion=kind_names),
+        typer.Option(
+            metavar="NAME",
+            help="Only runs of this experiment; timeline: those of `pinscope record`; "
+            "trace: those of `pinscope trace`.",
+            autocompletion=kind_names,
+        ),
     ] = None,
     lab: Annotated[
         str | None,
-        typer.Option(metavar="|".join(LAB_TITLES), help="Only runs on a GPU, on the host model, of the "
-                     "live view, or of a traced program.",
-                     autocompletion=lambda: list(LAB_TITLES)),
+        typer.Option(
+            metavar="|".join(LAB_TITLES),
+            help="Only runs on a GPU, on the host model, of the live view, or of a traced program.",
+            autocompletion=lambda: list(LAB_TITLES),
+        ),
     ] = None,
     status: Annotated[
         str | None,
-        typer.Option(metavar="STATUS", help=f"Only runs that are: {', '.join(STATUSES)}.",
-                     autocompletion=lambda: list(STATUSES)),
+        typer.Option(
+            metavar="STATUS", help=f"Only runs that are: {', '.join(STATUSES)}.", autocompletion=lambda: list(STATUSES)
+        ),
     ] = None,
     recordings: Annotated[
         bool, typer.Option("--recordings/--no-recordings", help="Also list the recorded runs that ship with PinScope.")
     ] = True,
     limit: Annotated[int | None, typer.Option(metavar="N", help="List the first N of these only.")] = None,
     as_json: AsJson = False,
-) -> None:  # fmt: skip
+) -> None:
     """List runs, the newest first, then the recorded runs that ship with PinScope."""
     wanted = checked_filters(experiment, lab, status, recordings)
     if limit is not None and limit < 1:
@@ -117,9 +134,11 @@ def checked_filters(experiment: str | None, lab: str | None, status: str | None,
         if given is not None and given not in known:
             raise InvalidParameter(f"{option} {quoted(given)}: it must be one of {', '.join(known)}")
     return Wanted(
-        experiment=experiment, lab=cast("Origin | None", lab), status=cast("Status | None", status),
+        experiment=experiment,
+        lab=cast("Origin | None", lab),
+        status=cast("Status | None", status),
         recordings=recordings,
-    )  # fmt: skip
+    )
 
 
 @app.command("show", short_help="Show one run and what was concluded from it.")
@@ -173,27 +192,41 @@ def delete(
         print_line(f"Deleted run {whole_id}.")
 
 
-def report(  # noqa: PLR0917 - typer calls it by keyword
+def report(
     run_ids: RunIds,
     output: Annotated[
         Path,
-        typer.Option("-o", "--output", metavar="FILE", help="File to write, which must not exist yet. Its suffix is "
-                     "the format: .html, .md, .csv, .parquet, .json, .perfetto.json (timeline of overlap or of "
-                     "a trace).", show_default=False),
+        typer.Option(
+            "-o",
+            "--output",
+            metavar="FILE",
+            help="File to write, which must not exist yet. Its suffix is "
+            "the format: .html, .md, .csv, .parquet, .json, .perfetto.json (timeline of overlap or of "
+            "a trace).",
+            show_default=False,
+        ),
     ],
     start_after: Annotated[
         str | None,
-        typer.Option("--start-after", metavar="DURATION", help="Of a trace for Perfetto: leave out what came before "
-                     "the program had run so long, such as 10s.", show_default=False),
+        typer.Option(
+            "--start-after",
+            metavar="DURATION",
+            help="Of a trace for Perfetto: leave out what came before the program had run so long, such as 10s.",
+            show_default=False,
+        ),
     ] = None,
     for_: Annotated[
         str | None,
-        typer.Option("--for", metavar="DURATION", help="Of a trace for Perfetto: how long a stretch, such as 500ms. "
-                     "Default: to the end.", show_default=False),
+        typer.Option(
+            "--for",
+            metavar="DURATION",
+            help="Of a trace for Perfetto: how long a stretch, such as 500ms. Default: to the end.",
+            show_default=False,
+        ),
     ] = None,
     anonymous: Anonymous = False,
     as_json: AsJson = False,
-) -> None:  # fmt: skip
+) -> None:
     """Write a report of one or more runs to a file."""
     stretch = PerfettoStretch(start_after, for_, output)
     drawn = output.suffix.lower() in (".html", ".md")
@@ -214,12 +247,17 @@ def export_runs(
     run_ids: RunIds,
     output: Annotated[
         Path,
-        typer.Option("-o", "--output", metavar="FILE", help="File to write, which must not exist yet, such as "
-                     "runs.pinscope.", show_default=False),
+        typer.Option(
+            "-o",
+            "--output",
+            metavar="FILE",
+            help="File to write, which must not exist yet, such as runs.pinscope.",
+            show_default=False,
+        ),
     ],
     anonymous: Anonymous = False,
     as_json: AsJson = False,
-) -> None:  # fmt: skip
+) -> None:
     """Write runs with all their observations into a bundle, which `pinscope import` reads on another machine."""
     with store_to_read() as store:
         source = AnonymousStore(store) if anonymous else store

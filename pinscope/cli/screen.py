@@ -24,11 +24,28 @@ _REST_SECONDS = 0.05
 _SEQUENCE = re.compile(r"\x1b[\[O][0-9;?]*[ -/]*[@-~]|\x1b.|.", re.S)
 _UNFINISHED = re.compile(r"\x1b(?:[\[O][0-9;?]*)?\Z")
 _NAMES = {
-    "\x1b": "escape", "\r": "enter", "\n": "enter", "\x7f": "backspace", "\b": "backspace",
-    "[A": "up", "OA": "up", "[B": "down", "OB": "down", "[C": "right", "OC": "right", "[D": "left", "OD": "left",
-    "[H": "home", "OH": "home", "[1~": "home", "[F": "end", "OF": "end", "[4~": "end",
-    "[5~": "page up", "[6~": "page down",
-}  # fmt: skip
+    "\x1b": "escape",
+    "\r": "enter",
+    "\n": "enter",
+    "\x7f": "backspace",
+    "\b": "backspace",
+    "[A": "up",
+    "OA": "up",
+    "[B": "down",
+    "OB": "down",
+    "[C": "right",
+    "OC": "right",
+    "[D": "left",
+    "OD": "left",
+    "[H": "home",
+    "OH": "home",
+    "[1~": "home",
+    "[F": "end",
+    "OF": "end",
+    "[4~": "end",
+    "[5~": "page up",
+    "[6~": "page down",
+}
 """What a key sends (xterm's control sequences; in all but the first line after Esc) → its name."""
 
 

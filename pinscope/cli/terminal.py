@@ -75,9 +75,13 @@ def print_prose(text: str, indent: str = "", hanging: str = "", style: str = "")
             sys.stdout.write(f"{indent}{line}\n")
             continue
         wrapped = textwrap.fill(
-            line, max(room, 20), initial_indent=indent, subsequent_indent=hanging,
-            break_long_words=False, break_on_hyphens=False,
-        )  # fmt: skip
+            line,
+            max(room, 20),
+            initial_indent=indent,
+            subsequent_indent=hanging,
+            break_long_words=False,
+            break_on_hyphens=False,
+        )
         sys.stdout.write("\n".join(styled(part, style) for part in wrapped.split("\n")) + "\n")
 
 
@@ -118,8 +122,11 @@ _PLAIN = ("bold", "dim", "reverse")
 
 
 SEVERITY_STYLES: Mapping[Severity, str] = {
-    "critical": "bold red", "warning": "bold yellow", "note": "bold", "good": "bold green",
-}  # fmt: skip
+    "critical": "bold red",
+    "warning": "bold yellow",
+    "note": "bold",
+    "good": "bold green",
+}
 """A word or a sign always stands beside the colour."""
 
 
@@ -137,6 +144,4 @@ def console(stream: TextIO) -> Console:
     """A rich console that writes colour to terminals only, and never reads text as markup."""
     from rich.console import Console
 
-    return Console(
-        file=stream, force_terminal=stream.isatty(), markup=False, emoji=False, highlight=False,
-    )  # fmt: skip
+    return Console(file=stream, force_terminal=stream.isatty(), markup=False, emoji=False, highlight=False)

@@ -40,9 +40,10 @@ LONGEST_DAYS = 30
 """Of a wait before the recording, and of the recording."""
 
 
-def trace(  # noqa: PLR0917 - typer calls it by keyword
-    program: Annotated[str, typer.Argument(metavar="SCRIPT", help="The program: a file, or with -m a module.",
-                                           show_default=False)],
+def trace(
+    program: Annotated[
+        str, typer.Argument(metavar="SCRIPT", help="The program: a file, or with -m a module.", show_default=False)
+    ],
     arguments: Annotated[
         list[str] | None, typer.Argument(metavar="[ARGS]...", help="Its arguments.", show_default=False)
     ] = None,
@@ -52,23 +53,40 @@ def trace(  # noqa: PLR0917 - typer calls it by keyword
     ] = True,
     output: Annotated[
         Path | None,
-        typer.Option("-o", "--output", metavar="FILE", help="Also write a bundle to this file, which must not "
-                     "exist yet, such as train.pinscope.", show_default=False),
+        typer.Option(
+            "-o",
+            "--output",
+            metavar="FILE",
+            help="Also write a bundle to this file, which must not exist yet, such as train.pinscope.",
+            show_default=False,
+        ),
     ] = None,
     as_json: Annotated[
         Path | None,
-        typer.Option("--json", metavar="FILE", help="Also write the result as JSON to this file, which must not exist "
-                     "yet. Stdout is the program's.", show_default=False),
+        typer.Option(
+            "--json",
+            metavar="FILE",
+            help="Also write the result as JSON to this file, which must not exist yet. Stdout is the program's.",
+            show_default=False,
+        ),
     ] = None,
     start_after: Annotated[
         str | None,
-        typer.Option("--start-after", metavar="DURATION", help="Record nothing before the program has run so long, "
-                     "such as 10s or 2m.", show_default=False),
+        typer.Option(
+            "--start-after",
+            metavar="DURATION",
+            help="Record nothing before the program has run so long, such as 10s or 2m.",
+            show_default=False,
+        ),
     ] = None,
     for_: Annotated[
         str | None,
-        typer.Option("--for", metavar="DURATION", help="How long to record, such as 5s or 1m; the program runs on. "
-                     "Default: to its end.", show_default=False),
+        typer.Option(
+            "--for",
+            metavar="DURATION",
+            help="How long to record, such as 5s or 1m; the program runs on. Default: to its end.",
+            show_default=False,
+        ),
     ] = None,
     only_parts: Annotated[
         bool,
@@ -79,30 +97,41 @@ def trace(  # noqa: PLR0917 - typer calls it by keyword
     ] = False,
     fail_on: Annotated[
         list[str] | None,
-        typer.Option("--fail-on", metavar="LIMIT", help="End with exit code 1 where the trace exceeds this limit and "
-                     "the program itself ended well. pageable: any line with pageable copies above 64 KiB; "
-                     "pageable=100MiB: such lines copy more than 100 MiB in all; idle=5% or idle=0.5s: GPU compute "
-                     "stood idle longer for them, as a share of the time or in all; held=5% or held=0.5s: they held "
-                     "the CPU longer. A number needs its unit. May be given several times.",
-                     show_default=False),
+        typer.Option(
+            "--fail-on",
+            metavar="LIMIT",
+            help="End with exit code 1 where the trace exceeds this limit and "
+            "the program itself ended well. pageable: any line with pageable copies above 64 KiB; "
+            "pageable=100MiB: such lines copy more than 100 MiB in all; idle=5% or idle=0.5s: GPU compute "
+            "stood idle longer for them, as a share of the time or in all; held=5% or held=0.5s: they held "
+            "the CPU longer. A number needs its unit. May be given several times.",
+            show_default=False,
+        ),
     ] = None,
     what_if: Annotated[
         list[str] | None,
-        typer.Option("--what-if", metavar="CHANGE", help="Run the program a second time, with lines really copying "
-                     "from pinned memory, and measure what that saves. pin: every line that copies pieces above 64 KiB "
-                     "from pageable memory more than once, and each DataLoader; pin:FILE:LINE: this line, and the "
-                     "DataLoader that is made on it or looped over in its function. May be given several times.",
-                     show_default=False),
+        typer.Option(
+            "--what-if",
+            metavar="CHANGE",
+            help="Run the program a second time, with lines really copying "
+            "from pinned memory, and measure what that saves. pin: every line that copies pieces above 64 KiB "
+            "from pageable memory more than once, and each DataLoader; pin:FILE:LINE: this line, and the "
+            "DataLoader that is made on it or looped over in its function. May be given several times.",
+            show_default=False,
+        ),
     ] = None,
-) -> int:  # fmt: skip
+) -> int:
     """Run a Python program as python would, and say which of its lines copy from or to pageable memory, how long that
     holds the CPU and the GPU's compute, and what pinning would save. Ends with the program's own exit code.
 
     PinScope must be installed in the program's own environment, with its extra trace13 (CUDA 13) or trace12."""
     scope = Scope(
-        stacks=stacks, start_after=_seconds("--start-after", start_after) or 0.0, for_seconds=_seconds("--for", for_),
-        only_parts=only_parts, children=not this_process_only,
-    )  # fmt: skip
+        stacks=stacks,
+        start_after=_seconds("--start-after", start_after) or 0.0,
+        for_seconds=_seconds("--for", for_),
+        only_parts=only_parts,
+        children=not this_process_only,
+    )
     thresholds = [parse_threshold(text) for text in fail_on or ()]
     if output is not None:
         check_output(output, "trace")

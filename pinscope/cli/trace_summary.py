@@ -84,13 +84,17 @@ def _print_lines(out: Console, sites: Sequence[Site]) -> None:
     columns = ["line", "memory", "copies", "bytes", "CPU held", "compute idle", "saved if pinned"]
     cells = [
         [
-            site.name, site.memory, f"{site.row['count']:,}", format_bytes(site.row["bytes"]),
+            site.name,
+            site.memory,
+            f"{site.row['count']:,}",
+            format_bytes(site.row["bytes"]),
             format_seconds(site.row["call_seconds"]),
             "no kernels" if site.row["idle_seconds"] is None else format_seconds(site.row["idle_seconds"]),
-            _saved(site), *([site.row["ranges"] or "–"] if has_ranges else []),
+            _saved(site),
+            *([site.row["ranges"] or "–"] if has_ranges else []),
         ]
         for site in shown
-    ]  # fmt: skip
+    ]
     print_columns(out, [*columns, *(["in range"] if has_ranges else [])], cells, numbers=range(2, len(columns)))
     if len(sites) > MOST_LINES:
         print_columns(out, [""], [[f"and {len(sites) - MOST_LINES:,} more lines"]])

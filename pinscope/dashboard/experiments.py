@@ -71,9 +71,15 @@ def _ended(store: Store, run: Run) -> None:
 def _choose() -> Entry:
     names = [entry.name for entry in EXPERIMENTS]
     name = st.segmented_control(
-        "Experiment", names, default=names[0], required=True, format_func=experiment_title,
-        key="experiment", bind="query-params", label_visibility="collapsed",
-    )  # fmt: skip
+        "Experiment",
+        names,
+        default=names[0],
+        required=True,
+        format_func=experiment_title,
+        key="experiment",
+        bind="query-params",
+        label_visibility="collapsed",
+    )
     return find(name or names[0])
 
 
@@ -84,8 +90,9 @@ def _set_up(store: Store, entry: Entry) -> None:
     if refusal and recording and not state.environment().devices:
         st.info(
             f"{plain(sentence(refusal))} No GPU was found here: the run below was measured on another machine.",
-            title="This experiment needs a GPU", icon=":material/inventory_2:",
-        )  # fmt: skip
+            title="This experiment needs a GPU",
+            icon=":material/inventory_2:",
+        )
         run_answer(store, recording)
         return
     form, side = st.columns([2, 1], gap="large")
@@ -120,9 +127,14 @@ def _choose_place(experiment: AnyExperiment) -> tuple[Device | None, bool]:
         chosen = st.selectbox("Runs on", titles, key="place", persist_state="session")
     with grid.cell():
         size = st.segmented_control(
-            "Size", ["Quick", "Full"], default="Quick", required=True, key="size", persist_state="session",
+            "Size",
+            ["Quick", "Full"],
+            default="Quick",
+            required=True,
+            key="size",
+            persist_state="session",
             help="Quick takes seconds and is less precise. Full covers more sizes and combinations.",
-        )  # fmt: skip
+        )
     gpu = possible[titles.index(chosen) if chosen in titles else 0]
     if gpu is None:
         st.caption(plain(HOST_MODEL_NOTE))

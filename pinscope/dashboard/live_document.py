@@ -29,8 +29,11 @@ TREND_HEIGHT = 100
 """Of the tallest step of a small curve."""
 _HOST, _GPU = (tuple(figure for figure in figures(kind) if figure.page) for kind in (HostTotals, DeviceFigures))
 _EVENTS: Mapping[EventKind, str] = {
-    "appeared": "● appeared", "grew": "▲ grew", "released": "▼ released", "ended": "○ ended",
-}  # fmt: skip
+    "appeared": "● appeared",
+    "grew": "▲ grew",
+    "released": "▼ released",
+    "ended": "○ ended",
+}
 SERIES_LIST = [{"name": name, "colour": colour, "band": name in BANDS} for name, colour in SERIES.items()]
 """The chart's, in the order of a moment's values."""
 
@@ -144,9 +147,7 @@ def _holder(row: HolderRow, holder: Holder, rank: int, curve: Sequence[float]) -
         "pid": row.pid,
         "only_locked": row.only_locked,
         "grows": row.growing,
-        "cells": {
-            name: [row.amounts[name], row.text(name)] for name, figure in COLUMNS.items() if figure.page
-        },
+        "cells": {name: [row.amounts[name], row.text(name)] for name, figure in COLUMNS.items() if figure.page},
         "gpus": gpus_text(row.gpus),
         "trend": [round(TREND_HEIGHT * step / highest) for step in curve],
         "user": row.user or "",
@@ -154,7 +155,7 @@ def _holder(row: HolderRow, holder: Holder, rank: int, curve: Sequence[float]) -
         "group": one_line(holder.cgroup or ""),
         "started": milliseconds(row.started_at) if row.started_at else 0,
         "command": row.command or "",
-    }  # fmt: skip
+    }
 
 
 def _device(device: DeviceFigures) -> Json:

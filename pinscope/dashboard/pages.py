@@ -37,30 +37,46 @@ class PageEntry:
 
 
 HOME = PageEntry(
-    _FOLDER / "home.py", "Home", ":material/home:", "quick-start", "What does pinned memory buy on this machine?",
+    _FOLDER / "home.py",
+    "Home",
+    ":material/home:",
+    "quick-start",
+    "What does pinned memory buy on this machine?",
     "PinScope measures what page-locked (pinned) host memory brings to a CUDA program, and what it costs: "
     "on this machine, with the numbers behind every conclusion.",
-)  # fmt: skip
+)
 NOW = PageEntry(
-    _FOLDER / "now.py", "Now", ":material/monitoring:", "live-view", "Now",
+    _FOLDER / "now.py",
+    "Now",
+    ":material/monitoring:",
+    "live-view",
+    "Now",
     "Who holds pinned memory on this host, and what does it cost the GPUs? "
     "The usual tools (psutil, VmLck, smaps) show zero for memory that CUDA pinned.",
-)  # fmt: skip
+)
 EXPERIMENTS = PageEntry(
     _FOLDER / "experiments.py", "Experiments", ":material/science:", "reading-results", "Experiments"
 )
 RUNS = PageEntry(_FOLDER / "runs.py", "Runs", ":material/stacked_line_chart:", "reading-results", "Runs")
 PLAN = PageEntry(
-    _FOLDER / "plan.py", "Plan", ":material/calculate:", "plan", "Plan",
+    _FOLDER / "plan.py",
+    "Plan",
+    ":material/calculate:",
+    "plan",
+    "Plan",
     "What does it take to pin an amount: GPU memory for page tables, time, and how much is safe on this host? "
     "The plan uses runs of this machine where there are any, else recorded ones. Nothing is pinned.",
-)  # fmt: skip
+)
 
 TRACES = PageEntry(
-    _FOLDER / "traces.py", "Traces", ":material/route:", "tracing", "Traces",
+    _FOLDER / "traces.py",
+    "Traces",
+    ":material/route:",
+    "tracing",
+    "Traces",
     "Which line of your program copies pageable memory, and what would pinning it save? "
     "A trace runs the program as it is and answers line by line.",
-)  # fmt: skip
+)
 
 PAGES = (HOME, NOW, EXPERIMENTS, TRACES, RUNS, PLAN)
 """In the order of the navigation; the dashboard opens on the first."""

@@ -81,9 +81,12 @@ def _ask(parameter: Parameter, start: Any, key: str) -> Any:
         case "choice":
             choices, better = parameter.choices, parameter.schema.get("words", {})
             return st.selectbox(
-                label, choices, index=choices.index(start), **common,
+                label,
+                choices,
+                index=choices.index(start),
+                **common,
                 format_func=lambda choice: better.get(choice, words(choice)),
-            )  # fmt: skip
+            )
         case "choices":
             return st.pills(
                 label, parameter.choices, selection_mode="multi", default=start, format_func=words, wrap=True, **common

@@ -90,9 +90,12 @@ def _filtered(store: Store) -> tuple[int, dict[str, int], list[DamagedRun]]:
         lab = _filter("Measured on", LAB_TITLES, "filter-lab")
         status = _filter("Status", {word: word for word in STATUSES}, "filter-status")
         recordings = st.toggle(
-            "Recordings", value=True, key="filter-recordings", persist_state="session",
+            "Recordings",
+            value=True,
+            key="filter-recordings",
+            persist_state="session",
             help="Also list the runs that ship with PinScope.",
-        )  # fmt: skip
+        )
     there, fitting, damaged = 0, dict[str, int](), list[DamagedRun]()
     for run in store.each():
         if isinstance(run, DamagedRun):
@@ -112,9 +115,13 @@ def _filtered(store: Store) -> tuple[int, dict[str, int], list[DamagedRun]]:
 def _filter(label: str, titles: Mapping[_Choice, str], key: str) -> _Choice | None:
     """One of the choices, or none for all."""
     return st.selectbox(
-        label, [None, *titles], key=key, persist_state="session", width=220,
+        label,
+        [None, *titles],
+        key=key,
+        persist_state="session",
+        width=220,
         format_func=lambda choice: titles[choice] if choice else "All",
-    )  # fmt: skip
+    )
 
 
 def _bundles(store: Store, shown: Mapping[str, int]) -> None:

@@ -107,8 +107,11 @@ def _version(run: Run) -> tuple[object, ...]:
 
 
 _SAME: dict[Any, Callable[[Any], Any]] = {
-    Store: lambda opened: opened.url, ExperimentRun: _version, TimelineRun: _version, TraceRun: _version,
-}  # fmt: skip
+    Store: lambda opened: opened.url,
+    ExperimentRun: _version,
+    TimelineRun: _version,
+    TraceRun: _version,
+}
 
 
 @st.cache_resource(show_spinner="Opening the run …", max_entries=8, hash_funcs=_SAME)

@@ -21,9 +21,14 @@ def tour(store: Store) -> None:
     st.header(tour_heading(there), anchor=False)
     st.caption(TOUR_NOTE)
     name = st.segmented_control(
-        "Step", steps, default=steps[0], required=True, key="step", label_visibility="collapsed",
+        "Step",
+        steps,
+        default=steps[0],
+        required=True,
+        key="step",
+        label_visibility="collapsed",
         format_func=lambda name: f"{steps.index(name) + 1} · {experiment_title(name)}",
-    )  # fmt: skip
+    )
     run = there[name or steps[0]]
     with st.container(border=True, key="tour"):
         st.markdown(plain(find_reader(run.experiment).kind.question))

@@ -92,9 +92,13 @@ def _zoomed(run: Run, document: Document, seen: Seen, whole: Extent) -> None:
     with st.container(horizontal=True, gap="small", vertical_alignment="bottom"):
         for label, (icon, wanted, possible) in _steps(whole, stretch).items():
             st.button(
-                label, icon=icon, disabled=not possible, key=f"timeline-{label}", on_click=_look,
+                label,
+                icon=icon,
+                disabled=not possible,
+                key=f"timeline-{label}",
+                on_click=_look,
                 args=(run, whole, wanted),
-            )  # fmt: skip
+            )
         chosen = _costliest(run, seen, whole)
     if chosen is not None:
         st.caption(plain(f"The costliest copy of {chosen[0]}, {shaded(stretch, chosen[1])}."))
@@ -102,14 +106,18 @@ def _zoomed(run: Run, document: Document, seen: Seen, whole: Extent) -> None:
         timeline(stretch, None if chosen is None else chosen[1]),
         key=f"timeline-{run.id}-{window[0]}-{window[1]}",
         marked=lambda begin, end: _look(run, whole, (moment(stretch, begin), moment(stretch, end))),
-    )  # fmt: skip
+    )
     if 0 < stretch.events <= PAGE_EVENTS:
         anonymous_from, in_name = (state.store(), SUFFIX) if state.is_anonymous() else (None, "")
         st.download_button(
-            "This stretch for Perfetto", partial(_file, document, whole, window, anonymous_from),
-            f"pinscope-{run.id}{in_name}-{window[0] // 1000}us.perfetto.json", "application/json", on_click="ignore",
-            icon=":material/download:", key="timeline-perfetto",
-        )  # fmt: skip
+            "This stretch for Perfetto",
+            partial(_file, document, whole, window, anonymous_from),
+            f"pinscope-{run.id}{in_name}-{window[0] // 1000}us.perfetto.json",
+            "application/json",
+            on_click="ignore",
+            icon=":material/download:",
+            key="timeline-perfetto",
+        )
 
 
 def _file(document: Document, whole: Extent, window: Window, anonymous_from: Store | None) -> bytes:
@@ -175,9 +183,15 @@ def _costliest(run: Run, seen: Seen, whole: Extent) -> tuple[str, Costliest] | N
             _look(run, whole, (copy.begin_ns - around, copy.end_ns + around))
 
     st.selectbox(
-        "Go to the costliest copy of", list(names), index=None, format_func=lambda site: names[site], width=440,
-        key=key, placeholder="Choose a line", on_change=look,
+        "Go to the costliest copy of",
+        list(names),
+        index=None,
+        format_func=lambda site: names[site],
+        width=440,
+        key=key,
+        placeholder="Choose a line",
+        on_change=look,
         help="Shows, shaded, the copy of this line during which the GPU's compute stood idle longest.",
-    )  # fmt: skip
+    )
     chosen: int | None = st.session_state.get(kept)
     return None if chosen is None or chosen not in names else (names[chosen], whole.costliest[chosen])

@@ -60,9 +60,12 @@ def _choose(traces: list[Run], wanted: str | None) -> Run:
     """The trace to show: that of the address, else the newest."""
     by_id = {run.id: run for run in traces}
     chosen = st.selectbox(
-        "Trace", list(by_id), index=list(by_id).index(wanted) if wanted else 0,
-        format_func=lambda run_id: _label(by_id[run_id]), key=f"trace-{wanted}",
-    )  # fmt: skip
+        "Trace",
+        list(by_id),
+        index=list(by_id).index(wanted) if wanted else 0,
+        format_func=lambda run_id: _label(by_id[run_id]),
+        key=f"trace-{wanted}",
+    )
     if chosen != (wanted or traces[0].id):
         st.query_params["run"] = chosen
     return by_id[chosen]

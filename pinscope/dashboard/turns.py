@@ -50,9 +50,7 @@ class Turns:
     """
 
     def __init__(
-        self,
-        clock: Callable[[], float] = time.monotonic,
-        processor_clock: Callable[[], float] = time.thread_time,
+        self, clock: Callable[[], float] = time.monotonic, processor_clock: Callable[[], float] = time.thread_time
     ) -> None:
         self._clock = clock
         self._processor_clock = processor_clock

@@ -118,9 +118,15 @@ def headline(quantities: Sequence[Quantity]) -> None:
 
 def _metric(label: str, value: str, below: str | None, tip: str | None, border: bool = True) -> None:
     st.metric(
-        label, plain(value), delta=below, delta_color="off", delta_arrow="off", help=tip, border=border,
+        label,
+        plain(value),
+        delta=below,
+        delta_color="off",
+        delta_arrow="off",
+        help=tip,
+        border=border,
         height="stretch" if border else "content",
-    )  # fmt: skip
+    )
 
 
 def reading_view(reading: Reading, charts: Sequence[Chart]) -> None:
@@ -258,9 +264,15 @@ def chart_with_zoom(chart: Chart, key: str, marked: Callable[[float, float], Non
     figure = dressed(chart.figure, scheme).update_layout(font_family=_FONT, dragmode="select", selectdirection="h")
     with st.container(border=True):
         st.plotly_chart(
-            figure, theme=None, key=key, config=_CHART_CONFIG, width="stretch", alt=chart.alt, on_select=look,
+            figure,
+            theme=None,
+            key=key,
+            config=_CHART_CONFIG,
+            width="stretch",
+            alt=chart.alt,
+            on_select=look,
             selection_mode="box",
-        )  # fmt: skip
+        )
         st.caption(f"{plain(chart.caption)} Mark a stretch in the chart to look closer.")
 
 

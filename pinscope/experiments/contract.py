@@ -160,28 +160,39 @@ class BareParams(Inputs):
     """Parameters of an experiment. Those that repeat each combination take :class:`Params` instead."""
 
     node: Node = parameter(
-        "NUMA node", "NUMA node of the host buffers and of the threads that copy: near (the GPU's node), any (wherever "
+        "NUMA node",
+        "NUMA node of the host buffers and of the threads that copy: near (the GPU's node), any (wherever "
         "the system puts them), or the number of a node.",
         NEAR,
-    )  # fmt: skip
+    )
 
 
 class Params(BareParams):
     """Parameters of an experiment that repeats each combination until its median is known."""
 
     precision: Share = parameter(
-        "Precision", "Repeat until the median is known to within ± this percentage, with 95 % confidence if repeats do "
+        "Precision",
+        "Repeat until the median is known to within ± this percentage, with 95 % confidence if repeats do "
         "not depend on one another.",
-        0.01, gt=0, le=0.5,
-    )  # fmt: skip
+        0.01,
+        gt=0,
+        le=0.5,
+    )
     repeats: int = parameter(
-        "Most repeats", "Number of repeats after which to stop, whatever the precision is by then.",
-        60, unit="count", ge=LEAST_VALUES, le=10_000,
-    )  # fmt: skip
+        "Most repeats",
+        "Number of repeats after which to stop, whatever the precision is by then.",
+        60,
+        unit="count",
+        ge=LEAST_VALUES,
+        le=10_000,
+    )
     time_limit: Seconds = parameter(
-        "Time limit", "Time after which to stop repeating one combination, whatever the precision is by then.",
-        2.0, gt=0, le=3600,
-    )  # fmt: skip
+        "Time limit",
+        "Time after which to stop repeating one combination, whatever the precision is by then.",
+        2.0,
+        gt=0,
+        le=3600,
+    )
 
     def harness_precision(self) -> Precision:
         """The stopping rule these parameters ask for."""

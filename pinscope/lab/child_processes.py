@@ -152,9 +152,12 @@ class ChildProcesses(Generic[Key]):
         configuration = {**child.configuration, "parent": os.getpid(), "group": child.group}
         return start_child(
             isolation.command(child.module, json.dumps(configuration)),
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, bufsize=0,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            bufsize=0,
             pass_fds=self._descriptors,
-        )  # fmt: skip
+        )
 
     def _reply(self, key: Key, step: str, text: bytes) -> Reply:
         reply: Reply = json.loads(text)

@@ -50,9 +50,7 @@ class CopyThreads:
 
     def copy(self, target: int, source: int, nbytes: int) -> None:
         """Copy from one address to another, each thread its stretch (both multiples of 8); complete on return."""
-        self.each(
-            lambda part: copy_words(target + part[0], source + part[0], part[1]), stretches(nbytes, self.count)
-        )  # fmt: skip
+        self.each(lambda part: copy_words(target + part[0], source + part[0], part[1]), stretches(nbytes, self.count))
 
 
 def copy_words(target: int, source: int, nbytes: int) -> None:

@@ -301,9 +301,13 @@ class CudaLab:
         runtime.memcpyAsync(target.address, source.address, target.nbytes, DEVICE_TO_DEVICE, handle)
 
     def copy_both_ways(
-        self, to_device: DeviceBuffer, from_host: HostBuffer, to_host: HostBuffer, from_device: DeviceBuffer,
+        self,
+        to_device: DeviceBuffer,
+        from_host: HostBuffer,
+        to_host: HostBuffer,
+        from_device: DeviceBuffer,
         stream: Stream,
-    ) -> None:  # fmt: skip
+    ) -> None:
         words = to_device.nbytes // WORD_BYTES
         blocks = -(-words // BOTH_WAYS_THREADS)  # two words a thread, half of the threads each way
         addresses = (to_device.address, from_host.address, to_host.address, from_device.address)
@@ -349,10 +353,17 @@ class CudaLab:
             words, nbytes, pattern = touch.buffer.address, touch.buffer.nbytes, touch.pattern
         wrong = counters.address + 8 * slot if isinstance(counters, CudaCounters) else self._scratch.address
         arguments = (
-            np.uint64(load.amount), np.int32(action), np.uint64(words), np.uint64(nbytes // 8),
-            np.uint64(self._block_address), np.uint64(len(self._block.words)), np.uint64(pattern.offset),
-            np.uint64(pattern.key), np.uint64(wrong), np.uint64(self._scratch.address),
-        )  # fmt: skip
+            np.uint64(load.amount),
+            np.int32(action),
+            np.uint64(words),
+            np.uint64(nbytes // 8),
+            np.uint64(self._block_address),
+            np.uint64(len(self._block.words)),
+            np.uint64(pattern.offset),
+            np.uint64(pattern.key),
+            np.uint64(wrong),
+            np.uint64(self._scratch.address),
+        )
         self._launch("compute_load", self._sms, arguments, stream)
 
     def wait(self, stream: Stream, event: Event) -> None:

@@ -37,19 +37,29 @@ class _AllocationProperties(ctypes.Structure):
     """CUmemAllocationProp."""
 
     _fields_ = (
-        ("type", ctypes.c_int), ("handle_types", ctypes.c_int), ("location", Location), ("metadata", ctypes.c_void_p),
-        ("compression", ctypes.c_ubyte), ("rdma", ctypes.c_ubyte), ("usage", ctypes.c_ushort),
+        ("type", ctypes.c_int),
+        ("handle_types", ctypes.c_int),
+        ("location", Location),
+        ("metadata", ctypes.c_void_p),
+        ("compression", ctypes.c_ubyte),
+        ("rdma", ctypes.c_ubyte),
+        ("usage", ctypes.c_ushort),
         ("reserved", ctypes.c_ubyte * 4),
-    )  # fmt: skip
+    )
 
 
 class _PoolProperties(ctypes.Structure):
     """CUmemPoolProps."""
 
     _fields_ = (
-        ("type", ctypes.c_int), ("handle_types", ctypes.c_int), ("location", Location), ("security", ctypes.c_void_p),
-        ("most_bytes", ctypes.c_size_t), ("usage", ctypes.c_ushort), ("reserved", ctypes.c_ubyte * 54),
-    )  # fmt: skip
+        ("type", ctypes.c_int),
+        ("handle_types", ctypes.c_int),
+        ("location", Location),
+        ("security", ctypes.c_void_p),
+        ("most_bytes", ctypes.c_size_t),
+        ("usage", ctypes.c_ushort),
+        ("reserved", ctypes.c_ubyte * 54),
+    )
 
 
 class _Access(ctypes.Structure):
@@ -102,9 +112,7 @@ class HostPool:
                 _do("cuMemPoolSetAccess", self._pool, ctypes.byref(access), ctypes.c_size_t(1))
             if self._kept:
                 everything = ctypes.c_uint64(2**64 - 1)
-                _do(
-                    "cuMemPoolSetAttribute", self._pool, ctypes.c_int(_RELEASE_THRESHOLD), ctypes.byref(everything)
-                )  # fmt: skip
+                _do("cuMemPoolSetAttribute", self._pool, ctypes.c_int(_RELEASE_THRESHOLD), ctypes.byref(everything))
         except BaseException:
             self.__exit__()
             raise
@@ -117,9 +125,13 @@ class HostPool:
         """The address of so many bytes. Raises likewise."""
         address = ctypes.c_uint64()
         _do(
-            "cuMemAllocFromPoolAsync", ctypes.byref(address), ctypes.c_size_t(nbytes), self._pool, _DEFAULT_STREAM,
+            "cuMemAllocFromPoolAsync",
+            ctypes.byref(address),
+            ctypes.c_size_t(nbytes),
+            self._pool,
+            _DEFAULT_STREAM,
             nbytes=nbytes,
-        )  # fmt: skip
+        )
         runtime.deviceSynchronize()
         return address.value
 

@@ -71,9 +71,11 @@ class Gate:
     def _wait_by_driver(self, handle: int) -> bool:
         """Queue the wait; false where the driver has no such operation."""
         status = driver_library().cuStreamWaitValue32_v2(
-            ctypes.c_void_p(handle), ctypes.c_uint64(self.address), ctypes.c_uint32(self._holds),
+            ctypes.c_void_p(handle),
+            ctypes.c_uint64(self.address),
+            ctypes.c_uint32(self._holds),
             ctypes.c_uint(_AT_LEAST),
-        )  # fmt: skip
+        )
         if status not in (0, _NOT_SUPPORTED):
             raise MeasurementFailed(f"the driver does not hold a stream: {driver.CUDADriverError(status)}")
         return not status

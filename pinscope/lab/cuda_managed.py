@@ -46,9 +46,8 @@ def prefetch_to_host(address: int, nbytes: int, stream_handle: int) -> None:
     """By the driver's own call, of CUDA 12.2: CuPy 14.2 on CUDA 13 takes the CPU's number (-1) for a GPU's."""
     location = Location(HOST_LOCATION, 0)
     status = driver_library().cuMemPrefetchAsync_v2(
-        ctypes.c_uint64(address), ctypes.c_size_t(nbytes), location, ctypes.c_uint(0),
-        ctypes.c_void_p(stream_handle),
-    )  # fmt: skip
+        ctypes.c_uint64(address), ctypes.c_size_t(nbytes), location, ctypes.c_uint(0), ctypes.c_void_p(stream_handle)
+    )
     check(status)
 
 

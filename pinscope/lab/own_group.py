@@ -92,9 +92,10 @@ class OwnGroup:
         first, second = {
             "cgroup2": (("memory.max", self._limit_bytes), ("memory.swap.max", 0)),
             "cgroup": (
-                ("memory.limit_in_bytes", self._limit_bytes), ("memory.memsw.limit_in_bytes", self._limit_bytes),
+                ("memory.limit_in_bytes", self._limit_bytes),
+                ("memory.memsw.limit_in_bytes", self._limit_bytes),
             ),
-        }[self.kind]  # fmt: skip
+        }[self.kind]
         (folder / first[0]).write_text(str(first[1]))
         if not self._swap and (folder / second[0]).exists():
             (folder / second[0]).write_text(str(second[1]))

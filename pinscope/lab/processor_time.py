@@ -26,9 +26,7 @@ class ProcessorTime:
 
     def since(self, earlier: Self) -> Self:
         """Used between two readings of the same thread."""
-        return type(self)(
-            self.process_seconds - earlier.process_seconds, self.thread_seconds - earlier.thread_seconds
-        )  # fmt: skip
+        return type(self)(self.process_seconds - earlier.process_seconds, self.thread_seconds - earlier.thread_seconds)
 
 
 def _seconds(who: int) -> float:

@@ -220,9 +220,13 @@ class Lab(Protocol):
         ...
 
     def copy_both_ways(
-        self, to_device: DeviceBuffer, from_host: HostBuffer, to_host: HostBuffer, from_device: DeviceBuffer,
+        self,
+        to_device: DeviceBuffer,
+        from_host: HostBuffer,
+        to_host: HostBuffer,
+        from_device: DeviceBuffer,
         stream: Stream,
-    ) -> None:  # fmt: skip
+    ) -> None:
         """Queue one kernel that copies both ways at once; all four buffers are equally long."""
         ...
 

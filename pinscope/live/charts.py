@@ -96,9 +96,7 @@ def _values(sample: Sample) -> tuple[int | None, ...]:
     """In the order of :data:`SERIES`. Bands are the exact total wherever that is known, split where it can be."""
     if sample.pinned_bytes is not None and sample.other_pinned_bytes is None:
         return None, None, sample.pinned_bytes, sample.mlocked_bytes, sample.driver_memory_bytes
-    return (
-        sample.explained_bytes, sample.other_pinned_bytes, None, sample.mlocked_bytes, sample.driver_memory_bytes,
-    )  # fmt: skip
+    return (sample.explained_bytes, sample.other_pinned_bytes, None, sample.mlocked_bytes, sample.driver_memory_bytes)
 
 
 def trends(samples: Sequence[Sample], window_seconds: float) -> Mapping[tuple[int, object], list[float]]:

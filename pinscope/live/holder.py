@@ -41,9 +41,14 @@ _OTHERS_PIDS = "the driver lists processes by the ids of another pid namespace"
 _OWNER_ENDED = "the driver charges it to the process that made the context, which has ended"
 _VFIO = ("/dev/vfio/", "/dev/iommu")
 _STATUS = {
-    "locked_bytes": "VmLck", "vm_pin_bytes": "VmPin", "hugetlb_bytes": "HugetlbPages", "rss_bytes": "VmRSS",
-    "rss_anon_bytes": "RssAnon", "rss_file_bytes": "RssFile", "rss_shmem_bytes": "RssShmem",
-}  # fmt: skip
+    "locked_bytes": "VmLck",
+    "vm_pin_bytes": "VmPin",
+    "hugetlb_bytes": "HugetlbPages",
+    "rss_bytes": "VmRSS",
+    "rss_anon_bytes": "RssAnon",
+    "rss_file_bytes": "RssFile",
+    "rss_shmem_bytes": "RssShmem",
+}
 
 
 @dataclass(frozen=True)
@@ -74,10 +79,22 @@ class Surroundings:
             for device in self.gpus.value or ()
         )
         return (
-            one.status.without_switches, one.files, one.maps, share, self.gpus.reason, gpus, self.strangers,
-            self.own_pids, self.covers, self.proven, self.booted, self.groups.memberships(one.pid),
-            self.groups.of(one.pid), self.identify(one), self.registrations,
-        )  # fmt: skip
+            one.status.without_switches,
+            one.files,
+            one.maps,
+            share,
+            self.gpus.reason,
+            gpus,
+            self.strangers,
+            self.own_pids,
+            self.covers,
+            self.proven,
+            self.booted,
+            self.groups.memberships(one.pid),
+            self.groups.of(one.pid),
+            self.identify(one),
+            self.registrations,
+        )
 
 
 def page_table_bound(registrations: Registrations | None, *, driver_memory: bool, may_be_ordinary: bool) -> Bound:

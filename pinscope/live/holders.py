@@ -73,18 +73,23 @@ def snapshot(
     groups = GroupHeadrooms(proc)
     host = read_host(proc, groups)
     processes = read_processes(proc, gpu_pids, remembered)
-    holders, left_out = _holders(processes, host, Surroundings(
-        proc=proc,
-        gpus=gpus,
-        strangers=processes.value is not None and bool(processes.value.strangers),
-        own_pids=has_own_pids(proc),
-        covers=None,
-        proven=False,
-        booted=remembered.booted,
-        groups=groups,
-        identify=partial(known_identity, proc=proc, remembered=remembered),
-        registrations=registrations,
-    ), remembered)  # fmt: skip
+    holders, left_out = _holders(
+        processes,
+        host,
+        Surroundings(
+            proc=proc,
+            gpus=gpus,
+            strangers=processes.value is not None and bool(processes.value.strangers),
+            own_pids=has_own_pids(proc),
+            covers=None,
+            proven=False,
+            booted=remembered.booted,
+            groups=groups,
+            identify=partial(known_identity, proc=proc, remembered=remembered),
+            registrations=registrations,
+        ),
+        remembered,
+    )
     gaps = unreadable(proc, host, processes, gpus, registrations, left_out=left_out)
     return Snapshot(
         taken_at=taken_at,
@@ -176,10 +181,7 @@ def _weight(holder: Holder) -> tuple[int, int, int]:
 
 
 def _with_tables(
-    device: DeviceFigures,
-    holders: Sequence[Holder],
-    processes: Answer[Processes],
-    registrations: Registrations | None,
+    device: DeviceFigures, holders: Sequence[Holder], processes: Answer[Processes], registrations: Registrations | None
 ) -> DeviceFigures:
     """The device with the page tables that its holders imply."""
     joined = ("page_table_bytes", "context_overhead_bytes")
@@ -256,11 +258,13 @@ def _doubt(holders: Sequence[Holder], gaps: Sequence[Unreadable], registrations:
     registered = {one.estimates["registered_bytes"].kind for one in holders if "registered_bytes" in one.estimates}
     if followed and any(one.registered_bytes is None for one in holders):
         registered.add("at_least")
-    return bound_of_sum([
-        _AT_LEAST if hidden else None,
-        _AT_MOST if any("host_alloc_bytes" in one.estimates for one in holders) else None,
-        *(_REGISTERED[kind] for kind in sorted(registered)),
-    ])  # fmt: skip
+    return bound_of_sum(
+        [
+            _AT_LEAST if hidden else None,
+            _AT_MOST if any("host_alloc_bytes" in one.estimates for one in holders) else None,
+            *(_REGISTERED[kind] for kind in sorted(registered)),
+        ]
+    )
 
 
 def _other(host: HostTotals, explained: Answer[int]) -> Answer[int]:

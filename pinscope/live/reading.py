@@ -11,12 +11,7 @@ from pinscope.analysis.held import held_bytes
 from pinscope.analysis.link_findings import link_below_best
 from pinscope.analysis.page_table_model import page_table_bytes
 from pinscope.analysis.pytorch_pinned import ROUNDING_ADVICE
-from pinscope.analysis.rules.host_memory import (
-    group_severity,
-    is_much_rounding,
-    pinned_severity,
-    pinned_twice_bytes,
-)
+from pinscope.analysis.rules.host_memory import group_severity, is_much_rounding, pinned_severity, pinned_twice_bytes
 from pinscope.analysis.rules.link import is_busy
 from pinscope.live.driver_findings import (
     PAGE_BYTES,

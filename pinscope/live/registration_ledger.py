@@ -201,11 +201,18 @@ class Ledger:
             account.dropped_pieces += 1
             return
         found = first if kind == "register" else returned.word_at(first) or None
-        piece = None if kind is None else Piece(
-            kind=kind, address=None if creates else found, bytes=size,
-            flags=third & 0xFFFFFFFF if entered.call in _FLAGGED else 0, since=moment,
-            seconds=max(0.0, returned.seconds - entered.seconds),
-        )  # fmt: skip
+        piece = (
+            None
+            if kind is None
+            else Piece(
+                kind=kind,
+                address=None if creates else found,
+                bytes=size,
+                flags=third & 0xFFFFFFFF if entered.call in _FLAGGED else 0,
+                since=moment,
+                seconds=max(0.0, returned.seconds - entered.seconds),
+            )
+        )
         if creates and found is None and account.pieces.created.is_full:
             account.dropped_pieces += 1
             return

@@ -35,9 +35,14 @@ EVERYWHERE: Mapping[str, str] = {
 }
 """Keys that mean the same in every record, and need no words of their own there."""
 _PLAIN: Mapping[Any, str] = {
-    int: "integer", float: "number", str: "text", bool: "true or false", Any: "any",
-    datetime: "time (ISO 8601)", AwareDatetime: "time (ISO 8601)",
-}  # fmt: skip
+    int: "integer",
+    float: "number",
+    str: "text",
+    bool: "true or false",
+    Any: "any",
+    datetime: "time (ISO 8601)",
+    AwareDatetime: "time (ISO 8601)",
+}
 
 
 @dataclass(frozen=True)

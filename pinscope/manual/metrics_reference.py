@@ -18,8 +18,13 @@ from pinscope.records.snapshot import Snapshot
 
 _Made = TypeVar("_Made", bound=Record)
 _VALUES: Mapping[Any, Any] = {
-    bool: True, int: 1, float: 1.0, str: "x", datetime: datetime(2026, 1, 1, tzinfo=UTC), Any: "x",
-}  # fmt: skip
+    bool: True,
+    int: 1,
+    float: 1.0,
+    str: "x",
+    datetime: datetime(2026, 1, 1, tzinfo=UTC),
+    Any: "x",
+}
 
 
 def specimen(record: type[_Made]) -> _Made:
@@ -40,11 +45,7 @@ def _value(kind: Any) -> Any:
     return (_value(parts[0]),) if origin is tuple else {}  # what is left is a mapping
 
 
-_GROUPS = {
-    "pinscope_host_": "The host",
-    "pinscope_holder_": "A holder",
-    "pinscope_gpu_": "A GPU",
-}
+_GROUPS = {"pinscope_host_": "The host", "pinscope_holder_": "A holder", "pinscope_gpu_": "A GPU"}
 _REST = "The exporter"
 _MORE_UNITS = {**UNITS, "ratio": "share, 0 to 1"}
 

@@ -33,7 +33,7 @@ SECTIONS: Mapping[str, tuple[str, ...]] = {
     "Experiments": (),
     "Reference": ("reference/cli", "reference/json", "reference/metrics", "settings"),
     "Background": ("claims", "safety", "promises", "architecture"),
-}  # fmt: skip
+}
 """Headings of the navigation → the pages below each. The experiments' pages are those of the registry."""
 _FOLDER = "experiments/"
 _GENERATED = re.compile(r"<!-- generated: (\w+) -->")

@@ -60,8 +60,11 @@ class SnapshotCollector(Collector):
         history = self._history()
         age = None if history.latest is None else (self._now() - history.latest.taken_at).total_seconds()
         fresh = age is not None and age <= STALE_INTERVALS * history.interval_seconds + STALE_SECONDS
-        yield _gauge("pinscope_up", "1 if the last reading of the host succeeded and is not old.",
-                     float(fresh and history.trouble is None))  # fmt: skip
+        yield _gauge(
+            "pinscope_up",
+            "1 if the last reading of the host succeeded and is not old.",
+            float(fresh and history.trouble is None),
+        )
         if age is not None:
             yield _gauge("pinscope_snapshot_age_seconds", "Time since the figures were read.", max(age, 0.0))
         if history.latest is not None and fresh:
@@ -87,9 +90,10 @@ def _of_snapshot(seen: Snapshot) -> Iterator[Metric]:
     yield _gauge("pinscope_holders", "Processes that hold pinned or locked memory, or may.", len(seen.holders))
     if seen.probe is not None:
         yield CounterMetricFamily(
-            "pinscope_probe_lost_events_total", "Calls that came faster than the probe could read them.",
+            "pinscope_probe_lost_events_total",
+            "Calls that came faster than the probe could read them.",
             value=seen.probe.lost_events,
-        )  # fmt: skip
+        )
     yield from _host(seen.host)
     yield from _holders(seen.holders)
     yield from _gpus(seen.devices)

@@ -30,37 +30,48 @@ def _tables(plan: Plan) -> Chart:
     for dash, size in _REFERENCES:
         figure.add_trace(
             go.Scatter(
-                x=[low, high], y=[page_table_bytes(low, size), page_table_bytes(high, size)], mode="lines",
+                x=[low, high],
+                y=[page_table_bytes(low, size), page_table_bytes(high, size)],
+                mode="lines",
                 name=f"one process, {format_bytes(size)} pages",
-                line={"color": COLOURS["reference"], "dash": dash, "width": 1.5}, hoverinfo="skip",
+                line={"color": COLOURS["reference"], "dash": dash, "width": 1.5},
+                hoverinfo="skip",
             )
-        )  # fmt: skip
+        )
     for sharing in plan.sharings:
         figure.add_trace(_sharing(plan, sharing, low, high))
     memory = demand.gpu_memory_bytes
     figure.add_trace(
         go.Scatter(
-            x=[low, high], y=[memory, memory], mode="lines", name=f"memory of one GPU, {format_bytes(memory)}",
-            line={"color": COLOURS["reference"], "width": 2.5}, hoverinfo="skip",
+            x=[low, high],
+            y=[memory, memory],
+            mode="lines",
+            name=f"memory of one GPU, {format_bytes(memory)}",
+            line={"color": COLOURS["reference"], "width": 2.5},
+            hoverinfo="skip",
         )
-    )  # fmt: skip
+    )
     size_axis(figure, [low, high], "Pinned by each process (bytes, log scale)")
     lowest = page_table_bytes(low, GPU_PAGE_SIZES[-1])
     ticks = [16**power for power in range(16) if lowest <= 16**power <= 4 * memory]
     figure.update_yaxes(
-        type="log", title_text="Page tables (bytes, log scale)", tickmode="array", tickvals=ticks,
+        type="log",
+        title_text="Page tables (bytes, log scale)",
+        tickmode="array",
+        tickvals=ticks,
         ticktext=[format_bytes(tick) for tick in ticks],
-    )  # fmt: skip
+    )
     return Chart(
         "plan-tables",
         "Page tables over the pinned amount",
         "Markers: the planned amount. The lines follow the page size of the plan, in steps of 2 MiB; the grey ones are "
         "the formula, bytes ÷ page size × 8.",
         figure,
-        alt_text(f"Page tables for {format_bytes(demand.pinned_bytes)} on a GPU of {format_bytes(memory)}", [
-            (sharing.title, format_bytes(_taken(plan, sharing, demand.pinned_bytes))) for sharing in plan.sharings
-        ]),
-    )  # fmt: skip
+        alt_text(
+            f"Page tables for {format_bytes(demand.pinned_bytes)} on a GPU of {format_bytes(memory)}",
+            [(sharing.title, format_bytes(_taken(plan, sharing, demand.pinned_bytes))) for sharing in plan.sharings],
+        ),
+    )
 
 
 def _sharing(plan: Plan, sharing: Sharing, low: int, high: int) -> go.Scatter:
@@ -70,13 +81,22 @@ def _sharing(plan: Plan, sharing: Sharing, low: int, high: int) -> go.Scatter:
     amounts = sorted({planned, high, *(low << power for power in range(14) if low << power <= high)})
     sizes = [_taken(plan, sharing, amount) for amount in amounts]
     return go.Scatter(
-        x=amounts, y=sizes, mode="lines+markers", name=name, line={"color": COLOURS[colour], "width": 2},
-        marker={"color": COLOURS[colour], "symbol": symbol, "opacity": 1,
-                "size": [11 if one == planned else 0 for one in amounts]},
-        customdata=[f"{format_bytes(amount)} pinned: {format_bytes(size)}"
-                    for amount, size in zip(amounts, sizes, strict=True)],
+        x=amounts,
+        y=sizes,
+        mode="lines+markers",
+        name=name,
+        line={"color": COLOURS[colour], "width": 2},
+        marker={
+            "color": COLOURS[colour],
+            "symbol": symbol,
+            "opacity": 1,
+            "size": [11 if one == planned else 0 for one in amounts],
+        },
+        customdata=[
+            f"{format_bytes(amount)} pinned: {format_bytes(size)}" for amount, size in zip(amounts, sizes, strict=True)
+        ],
         hovertemplate=f"{name}, %{{customdata}}<extra></extra>",
-    )  # fmt: skip
+    )
 
 
 def _taken(plan: Plan, sharing: Sharing, amount: int) -> int:
@@ -88,10 +108,14 @@ def _taken(plan: Plan, sharing: Sharing, amount: int) -> int:
 def _times(plan: Plan) -> Chart:
     pinned = plan.demand.pinned_bytes
     seconds = {TITLES[pace.strategy]: pace.seconds_for(pinned) for pace in plan.paces}
-    parts = [Part(title, colour, {name: seconds[name] for name in names}) for title, colour, names in (
-        ("cudaHostAlloc", "pinned", [TITLES[one.strategy] for one in plan.paces if _is_allocated(one)]),
-        ("registered", "registered", [TITLES[one.strategy] for one in plan.paces if not _is_allocated(one)]),
-    ) if names]  # fmt: skip
+    parts = [
+        Part(title, colour, {name: seconds[name] for name in names})
+        for title, colour, names in (
+            ("cudaHostAlloc", "pinned", [TITLES[one.strategy] for one in plan.paces if _is_allocated(one)]),
+            ("registered", "registered", [TITLES[one.strategy] for one in plan.paces if not _is_allocated(one)]),
+        )
+        if names
+    ]
     scale, unit = seconds_unit(max(seconds.values()))
     ends = {name: format_seconds(value) for name, value in seconds.items()}
     figure = bars(list(seconds), parts, f"Time ({unit})", format_seconds, scale=scale, ends=ends)

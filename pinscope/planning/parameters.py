@@ -33,42 +33,62 @@ class PlanParams(Inputs):
     """What is to be pinned, by whom, and on what."""
 
     pinned: Bytes = Field(
-        USUAL_PINNED_BYTES, title="Pinned memory", json_schema_extra={"unit": "bytes"},
+        USUAL_PINNED_BYTES,
+        title="Pinned memory",
+        json_schema_extra={"unit": "bytes"},
         description="Size of the memory that each process pins, such as 64GiB.",
-    )  # fmt: skip
+    )
     processes: int = Field(
-        1, ge=1, le=4096, title="Processes", json_schema_extra={"unit": "count"},
+        1,
+        ge=1,
+        le=4096,
+        title="Processes",
+        json_schema_extra={"unit": "count"},
         description="Number of processes that pin this memory or copy from it.",
-    )  # fmt: skip
+    )
     shared: bool = Field(
-        False, title="Shared by all processes",
+        False,
+        title="Shared by all processes",
         description="All processes pin the same memory. Without it, each pins its own: the host holds the sum.",
-    )  # fmt: skip
+    )
     gpus: int = Field(
-        1, ge=1, le=64, title="GPUs of each process", json_schema_extra={"unit": "count"},
+        1,
+        ge=1,
+        le=64,
+        title="GPUs of each process",
+        json_schema_extra={"unit": "count"},
         description="Number of GPUs on which each process has a CUDA context. Each context takes GPU memory, and each "
         "of these GPUs holds a page table for the process.",
-    )  # fmt: skip
+    )
     all_gpus: int = Field(
-        1, ge=1, le=4096, title="GPUs in all", json_schema_extra={"unit": "count"},
+        1,
+        ge=1,
+        le=4096,
+        title="GPUs in all",
+        json_schema_extra={"unit": "count"},
         description="Number of different GPUs that all processes use together, spread evenly: 8 for 8 processes with "
         "one GPU each. If it is no larger than the number of GPUs of each process (--gpus-per-process), all processes "
         "share the same GPUs.",
-    )  # fmt: skip
+    )
     gpu_memory: Bytes = Field(
-        USUAL_GPU_BYTES, title="Memory of one GPU", json_schema_extra={"unit": "bytes"},
+        USUAL_GPU_BYTES,
+        title="Memory of one GPU",
+        json_schema_extra={"unit": "bytes"},
         description="Without it: that of the smallest GPU here, or of the recorded GPU where there is none.",
-    )  # fmt: skip
+    )
     host_memory: Bytes | None = Field(
-        None, title="Memory of another host", json_schema_extra={"unit": "bytes"},
+        None,
+        title="Memory of another host",
+        json_schema_extra={"unit": "bytes"},
         description="Memory that is free on the host that the plan is for. Without it, this host is judged.",
-    )  # fmt: skip
+    )
     page_size: Annotated[Literal["from_runs", "4KiB", "64KiB", "2MiB"], BeforeValidator(_page_size)] = Field(
-        "from_runs", title="Page size",
+        "from_runs",
+        title="Page size",
         json_schema_extra={"unit": "text", "words": {"from_runs": "as measured"}},
         description="Size of the pages in which the GPU maps the memory. Without it: as a run of this machine, or "
         "else the recorded run, measured it.",
-    )  # fmt: skip
+    )
 
     @classmethod
     def for_machine(cls, environment: Environment, recorded: Environment | None = None) -> Self:

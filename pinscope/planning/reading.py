@@ -118,20 +118,32 @@ def _sharings(plan: Plan) -> Table:
     demand = plan.demand
     return Table(
         title="Who pins",
-        columns=("strategy", "page tables, busiest GPU", "share of its memory", "page tables, all GPUs", "contexts",
-                 "contexts take", "together, all GPUs"),
+        columns=(
+            "strategy",
+            "page tables, busiest GPU",
+            "share of its memory",
+            "page tables, all GPUs",
+            "contexts",
+            "contexts take",
+            "together, all GPUs",
+        ),
         units=("text", "bytes", "share", "bytes", "count", "bytes", "bytes"),
         rows=tuple(
             (
-                one.title, one.tables_per_gpu_bytes, one.gpu_share, one.tables_bytes, one.contexts,
-                one.contexts_bytes, None if one.contexts_bytes is None else one.tables_bytes + one.contexts_bytes,
+                one.title,
+                one.tables_per_gpu_bytes,
+                one.gpu_share,
+                one.tables_bytes,
+                one.contexts,
+                one.contexts_bytes,
+                None if one.contexts_bytes is None else one.tables_bytes + one.contexts_bytes,
             )
             for one in plan.sharings
         ),
         note=f"{_spread(demand)} The host holds {amount_words(demand)}. GPU memory for page tables is taken in steps "
         "of 2 MiB. On the GPUs of the others, to which it copies by CUDA IPC, one owner needs no context. "
         f"{_contexts_words(plan)}",
-    )  # fmt: skip
+    )
 
 
 def _spread(demand: Demand) -> str:
@@ -156,8 +168,10 @@ def _contexts_words(plan: Plan) -> str:
 
 def _page_sizes(plan: Plan) -> Table:
     pinned, price = plan.demand.pinned_bytes, plan.price
-    sizes = [(f"at pages of {format_bytes(size)}", pinned // size + (pinned % size > 0), page_table_bytes(pinned, size))
-             for size in GPU_PAGE_SIZES]  # fmt: skip
+    sizes = [
+        (f"at pages of {format_bytes(size)}", pinned // size + (pinned % size > 0), page_table_bytes(pinned, size))
+        for size in GPU_PAGE_SIZES
+    ]
     slope = price.slope
     measured = [] if slope is None else [(f"by the slope {origin_words(price.origin)}", None, round(pinned * slope))]
     return Table(
@@ -180,23 +194,36 @@ def _paces(plan: Plan) -> Table:
     origin = plan.paces[0].origin
     return Table(
         title="Time to pin",
-        columns=("strategy", "recommended", f"{format_bytes(pinned)} take", "rate", "× cudaHostAlloc", "measured over",
-                 *(("neighbours waited",) if with_waits else ())),
+        columns=(
+            "strategy",
+            "recommended",
+            f"{format_bytes(pinned)} take",
+            "rate",
+            "× cudaHostAlloc",
+            "measured over",
+            *(("neighbours waited",) if with_waits else ()),
+        ),
         units=("text", "text", "seconds", "bytes/second", "ratio", "bytes", *(("seconds",) if with_waits else ())),
         rows=tuple(
             (
-                TITLES[pace.strategy], recommended.get(pace.strategy, "no"), pace.seconds_for(pinned),
-                pace.bytes_per_second, pace.bytes_per_second / usual.bytes_per_second if usual else None,
-                pace.measured_bytes, *((wait,) if with_waits else ()),
+                TITLES[pace.strategy],
+                recommended.get(pace.strategy, "no"),
+                pace.seconds_for(pinned),
+                pace.bytes_per_second,
+                pace.bytes_per_second / usual.bytes_per_second if usual else None,
+                pace.measured_bytes,
+                *((wait,) if with_waits else ()),
             )
             for pace, wait in zip(plan.paces, waits, strict=True)
         ),
         note=f"One process, at the pace {origin_words(origin)}. "
-        + ("Neighbours waited: the longest single call of another process while that much was pinned and given back."
-           if with_waits else
-           f"How long neighbours wait was measured for {format_bytes(plan.paces[0].measured_bytes)} only: that run "
-           "shows it."),
-    )  # fmt: skip
+        + (
+            "Neighbours waited: the longest single call of another process while that much was pinned and given back."
+            if with_waits
+            else f"How long neighbours wait was measured for {format_bytes(plan.paces[0].measured_bytes)} only: that "
+            "run shows it."
+        ),
+    )
 
 
 def _over_budget(plan: Plan) -> Iterator[Finding]:

@@ -15,8 +15,12 @@ from pinscope.units import format_bytes, format_share
 
 Level = Literal["safe", "care", "not_safe", "unknown", "elsewhere"]
 LEVEL_WORDS: Mapping[Level, str] = {
-    "safe": "Safe", "care": "With care", "not_safe": "Not safe", "unknown": "Not known", "elsewhere": "For another host"
-}  # fmt: skip
+    "safe": "Safe",
+    "care": "With care",
+    "not_safe": "Not safe",
+    "unknown": "Not known",
+    "elsewhere": "For another host",
+}
 """How a plan's verdict begins: never by colour alone."""
 _SAME_SHARE = 0.05
 """Memory of two GPUs differs by less: they may be alike. People round."""

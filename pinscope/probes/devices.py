@@ -82,9 +82,14 @@ def _c2c_link(c2c: C2c, name: str, missing: dict[str, str]) -> Link:
         reason = f"neither the driver nor a data sheet known to PinScope gives the NVLink-C2C bandwidth of {name}"
         missing["link.limit_bytes_per_second"] = missing["link.raw_bytes_per_second"] = reason
     return Link(
-        kind="nvlink-c2c", generation_now=None, width_now=None, generation_max=None, width_max=None,
-        limit_bytes_per_second=rate, raw_bytes_per_second=rate,
-    )  # fmt: skip
+        kind="nvlink-c2c",
+        generation_now=None,
+        width_now=None,
+        generation_max=None,
+        width_max=None,
+        limit_bytes_per_second=rate,
+        raw_bytes_per_second=rate,
+    )
 
 
 def _pcie_link(nvml: Nvml, index: int, most: Answer[int], missing: dict[str, str]) -> Link:
@@ -146,9 +151,11 @@ def read_link_errors(nvml: Nvml, proc: Proc, device: Device) -> LinkErrors:
 
     return LinkErrors(
         replays=nvml.pcie_errors(device.index, "replays").note(missing, "replays"),
-        correctable=counted("correctable"), nonfatal=counted("nonfatal"), fatal=counted("fatal"),
+        correctable=counted("correctable"),
+        nonfatal=counted("nonfatal"),
+        fatal=counted("fatal"),
         missing=missing,
-    )  # fmt: skip
+    )
 
 
 def _folder(device: Device) -> Answer[str]:

@@ -22,10 +22,18 @@ from pinscope.probes.proc import HERE, Proc
 
 NAME = "libcuda.so.1"
 USUAL_FOLDERS = (
-    "/usr/lib/x86_64-linux-gnu", "/usr/lib/aarch64-linux-gnu", "/usr/lib64", "/usr/lib", "/usr/local/nvidia/lib64",
-    "/usr/local/nvidia/lib", "/usr/local/cuda/compat", "/run/nvidia/driver/usr/lib/x86_64-linux-gnu",
-    "/run/nvidia/driver/usr/lib64", "/run/opengl-driver/lib", "/usr/lib/wsl/lib",
-)  # fmt: skip
+    "/usr/lib/x86_64-linux-gnu",
+    "/usr/lib/aarch64-linux-gnu",
+    "/usr/lib64",
+    "/usr/lib",
+    "/usr/local/nvidia/lib64",
+    "/usr/local/nvidia/lib",
+    "/usr/local/cuda/compat",
+    "/run/nvidia/driver/usr/lib/x86_64-linux-gnu",
+    "/run/nvidia/driver/usr/lib64",
+    "/run/opengl-driver/lib",
+    "/usr/lib/wsl/lib",
+)
 """Distributions' own, NVIDIA's container images and driver containers, NixOS and WSL."""
 YOUNG_LOOKS = 60
 """A process that was there this often or less is looked at each time: programs load the driver when they start."""
@@ -55,9 +63,13 @@ def installed_libraries() -> tuple[Path, ...]:
     """
     try:
         cache = subprocess.run(
-            _LDCONFIG, capture_output=True, text=True, timeout=_LDCONFIG_SECONDS, check=False,
+            _LDCONFIG,
+            capture_output=True,
+            text=True,
+            timeout=_LDCONFIG_SECONDS,
+            check=False,
             preexec_fn=ending_with_this(),
-        ).stdout  # fmt: skip
+        ).stdout
     except (OSError, subprocess.SubprocessError, UnicodeDecodeError):
         cache = ""
     places = [match["path"] for match in _CACHED.finditer(cache)] + [f"{folder}/{NAME}" for folder in USUAL_FOLDERS]

@@ -28,7 +28,7 @@ _ENGINES = (
     ("kubernetes", re.compile(r"kubepods[^:]*/(?P<id>[0-9a-f]{64})$")),
     ("lxc", re.compile(r"lxc(?:\.payload[./]|/)(?P<id>[^/]+)")),
     ("nspawn", re.compile(r"machine\.slice/(?:systemd-nspawn@|machine-)(?P<id>[^/]+?)\.(?:service|scope)")),
-)  # fmt: skip
+)
 _SHORT_ID = 12
 _HEXADECIMAL = re.compile(r"[0-9a-f]+")
 

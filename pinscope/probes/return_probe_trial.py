@@ -81,9 +81,13 @@ def _trial(instance: TraceInstance, library: int) -> str | None:
     try:
         command = isolation.bare_command(_SANDBOXED, f"/proc/self/fd/{library}")
         ended = subprocess.run(
-            command, capture_output=True, timeout=_SECONDS, check=False, pass_fds=[library],
+            command,
+            capture_output=True,
+            timeout=_SECONDS,
+            check=False,
+            pass_fds=[library],
             preexec_fn=ending_with_this(),
-        )  # fmt: skip
+        )
     finally:
         instance.remove_group(group)
     if ended.returncode < 0:

@@ -76,6 +76,10 @@ def _git(checkout: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     """
     return subprocess.run(
         ["git", "--no-optional-locks", *arguments],
-        cwd=checkout, capture_output=True, text=True, timeout=_GIT_SECONDS, check=False,
+        cwd=checkout,
+        capture_output=True,
+        text=True,
+        timeout=_GIT_SECONDS,
+        check=False,
         preexec_fn=ending_with_this(),
-    )  # fmt: skip
+    )

@@ -16,10 +16,23 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 Action = Literal[
-    "allocate", "free", "register", "unregister", "end_context",
-    "create", "retain", "release", "import", "map", "unmap",
-    "make_pool", "find_pool", "end_pool", "take", "give",
-]  # fmt: skip
+    "allocate",
+    "free",
+    "register",
+    "unregister",
+    "end_context",
+    "create",
+    "retain",
+    "release",
+    "import",
+    "map",
+    "unmap",
+    "make_pool",
+    "find_pool",
+    "end_pool",
+    "take",
+    "give",
+]
 
 CALLS: Mapping[str, Action] = {
     "cuMemHostAlloc": "allocate",

@@ -76,8 +76,7 @@ def bound_of_sum(parts: Iterable[Bound | None]) -> Bound | None:
         return None
     kinds = {part.kind for part in known}
     return Bound(
-        kind=known[0].kind if len(kinds) == 1 else "about",
-        why="; ".join(dict.fromkeys(part.why for part in known)),
+        kind=known[0].kind if len(kinds) == 1 else "about", why="; ".join(dict.fromkeys(part.why for part in known))
     )
 
 

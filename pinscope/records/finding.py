@@ -89,7 +89,7 @@ def finding(
     """A :class:`Finding`, its evidence one after the other."""
     return Finding(
         rule=rule, severity=severity, title=title, detail=detail, evidence=evidence, advice=advice, code=code
-    )  # fmt: skip
+    )
 
 
 def good(rule: str, *evidence: Quantity, title: str, detail: str, advice: str = "Nothing to do.") -> Finding:
@@ -139,9 +139,13 @@ def table(
 ) -> Table:
     """A :class:`Table`; ``columns``: heading → unit."""
     return Table(
-        title=title, columns=tuple(columns), units=tuple(columns.values()), rows=tuple(map(tuple, rows)), note=note,
+        title=title,
+        columns=tuple(columns),
+        units=tuple(columns.values()),
+        rows=tuple(map(tuple, rows)),
+        note=note,
         missing=missing or {},
-    )  # fmt: skip
+    )
 
 
 class Reading(Record):

@@ -41,8 +41,11 @@ class PcieGeneration(Record):
 
 PCIE: Mapping[int, PcieGeneration] = {
     number: PcieGeneration(
-        number=number, transfers_per_second=speed, coding=coding,
-        transaction_share=share, packet_overhead_bytes=overhead,
+        number=number,
+        transfers_per_second=speed,
+        coding=coding,
+        transaction_share=share,
+        packet_overhead_bytes=overhead,
     )
     for number, speed, coding, share, overhead in (
         # 24 bytes up to generation 5: a 4-doubleword header (16), LCRC (4), and 4 for framing and sequence number
@@ -56,7 +59,7 @@ PCIE: Mapping[int, PcieGeneration] = {
         # number and LCRC are gone, so a TLP has its 16-byte header alone.
         (6, 64e9, (242, 256), 236 / 242, 16),
     )
-}  # fmt: skip
+}
 """Generations that a GPU's host link can have, by number."""
 
 PCIE_WIDTHS = (1, 2, 4, 8, 12, 16, 32)

@@ -25,15 +25,66 @@ _OF_KEYS = frozenset({"api", "access", "private", "signing", "encryption", "acco
 """Words before ``key`` that make it secret. What is called ``key`` alone is mostly a place in a dictionary."""
 _AT_THE_END = re.compile(r"\w*token|o?auth|bearer")
 """A word that means a secret only as the last of a name: ``token_type_ids`` and ``auth-mode`` are none."""
-_COUNTED = frozenset({
-    "max", "min", "num", "n", "per", "to", "by", "first", "last", "next", "prev", "previous", "bos", "eos", "pad",
-    "unk", "mask", "sep", "cls", "start", "end", "stop", "begin", "newline", "special", "image", "audio", "video",
-})  # fmt: skip
+_COUNTED = frozenset(
+    {
+        "max",
+        "min",
+        "num",
+        "n",
+        "per",
+        "to",
+        "by",
+        "first",
+        "last",
+        "next",
+        "prev",
+        "previous",
+        "bos",
+        "eos",
+        "pad",
+        "unk",
+        "mask",
+        "sep",
+        "cls",
+        "start",
+        "end",
+        "stop",
+        "begin",
+        "newline",
+        "special",
+        "image",
+        "audio",
+        "video",
+    }
+)
 """Words before ``token`` in the names of what language models count or mark."""
-_ABOUT = frozenset({
-    "file", "path", "dir", "folder", "name", "type", "length", "len", "size", "count", "limit", "bits", "timeout",
-    "policy", "mode", "method", "provider", "endpoint", "url", "uri", "helper", "stdin", "prompt",
-})  # fmt: skip
+_ABOUT = frozenset(
+    {
+        "file",
+        "path",
+        "dir",
+        "folder",
+        "name",
+        "type",
+        "length",
+        "len",
+        "size",
+        "count",
+        "limit",
+        "bits",
+        "timeout",
+        "policy",
+        "mode",
+        "method",
+        "provider",
+        "endpoint",
+        "url",
+        "uri",
+        "helper",
+        "stdin",
+        "prompt",
+    }
+)
 """Words at the end that say something about a secret and not the secret itself."""
 
 _HINTS = ("token", "secret", "passw", "passphrase", "pwd", "key", "credential", "auth", "bearer", "://")
@@ -65,8 +116,7 @@ _QUOTED = _Form(
 """``name="…"``, ``name: str = "…"``, ``["name"] = "…"``, ``"name": "…"`` and ``"name", "…"``."""
 _PLAIN = _Form(re.compile(rf"{_NAME}=(?![rbfRBF]{{0,2}}{_QUOTE})"), re.compile(r"[^\s\"'&]++"))
 _OPTION = _Form(
-    re.compile(r"(?<!\S)--?(?P<name>[A-Za-z_][\w.-]*+)\s++(?!-)"),
-    re.compile(r"\"[^\"]*+\"?|'[^']*+'?|\S*[^\s\"')]"),
+    re.compile(r"(?<!\S)--?(?P<name>[A-Za-z_][\w.-]*+)\s++(?!-)"), re.compile(r"\"[^\"]*+\"?|'[^']*+'?|\S*[^\s\"')]")
 )
 _HEADER = _Form(
     re.compile(

@@ -9,9 +9,16 @@ from pinscope.records.base import Record
 from pinscope.records.run import Backing
 
 StrategyName = Literal[
-    "host_alloc", "host_alloc_chunks", "register_untouched", "touch_register", "touch_register_chunks",
-    "thp_register", "thp_register_chunks", "thp_register_threads", "thp_pipeline",
-]  # fmt: skip
+    "host_alloc",
+    "host_alloc_chunks",
+    "register_untouched",
+    "touch_register",
+    "touch_register_chunks",
+    "thp_register",
+    "thp_register_chunks",
+    "thp_register_threads",
+    "thp_pipeline",
+]
 Registering = Literal["one", "chunks", "threads", "pipeline"]
 
 

@@ -37,8 +37,11 @@ Cache = Literal["cold", "warm"]
 Direction = Literal["h2d", "d2h", "bidirectional"]
 
 LAB_TITLES: Mapping[Origin, str] = {
-    "cuda": "GPU (CUDA)", "host": "host model (no GPU)", "live": "live view", "traced": "traced program",
-}  # fmt: skip
+    "cuda": "GPU (CUDA)",
+    "host": "host model (no GPU)",
+    "live": "live view",
+    "traced": "traced program",
+}
 """How a lab is named wherever it is shown."""
 
 HOST_MODEL_NOTE = (

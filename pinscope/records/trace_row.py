@@ -11,8 +11,8 @@ from pydantic import Field
 from pinscope.records.run import Observation
 
 RowKind = Literal[
-    "program", "process", "device", "site", "allocation", "synchronisation", "before", "line_before", "redirected",
-]  # fmt: skip
+    "program", "process", "device", "site", "allocation", "synchronisation", "before", "line_before", "redirected"
+]
 Count = Annotated[int, Field(ge=0)]
 Seconds = Annotated[float, Field(ge=0)]
 CopyDirection = Literal["h2d", "d2h", "d2d", "h2h", "p2p", "other"]

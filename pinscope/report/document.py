@@ -43,9 +43,12 @@ class Document:
 
 
 def open_document(
-    run: Run, rows: Sequence[Row], with_charts: bool = True, when_looked_at: bool = False,
+    run: Run,
+    rows: Sequence[Row],
+    with_charts: bool = True,
+    when_looked_at: bool = False,
     attached: Attached = NOTHING_ATTACHED,
-) -> Document:  # fmt: skip
+) -> Document:
     """The run with its reading and, if asked for, its charts; both are empty for a run without rows.
 
     ``when_looked_at``: a chart after the first is drawn when it is looked at. ``attached``: the attachments of the run.

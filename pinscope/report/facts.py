@@ -133,7 +133,7 @@ def run_facts(run: Run) -> list[Fact]:
         ("Observations", f"{run.observations:,}"),
         *([("Takes at most", _budget_text(run.budget))] if isinstance(run, ExperimentRun) else []),
         ("Measured by PinScope", version_text(run.environment)),
-    ]  # fmt: skip
+    ]
 
 
 def _budget_text(budget: Budget) -> str:

@@ -152,9 +152,15 @@ _NONE: Places = np.empty(0, np.intp)
 
 
 def _tracks(
-    process: int, word: str, key: NDArray[Any] | None, spans: Columns, *, nesting: bool, copies: Places = _NONE,
+    process: int,
+    word: str,
+    key: NDArray[Any] | None,
+    spans: Columns,
+    *,
+    nesting: bool,
+    copies: Places = _NONE,
     kernels: Places = _NONE,
-) -> _Tracks:  # fmt: skip
+) -> _Tracks:
     """A track for each key, and further ones beside it for spans that overlap."""
     if key is None:
         return _Tracks(process, {}, np.empty(0, np.int64), copies, kernels)
@@ -200,11 +206,9 @@ def _streams(process: int, device: int, copies: Columns, kernels: Columns) -> _T
     """The streams of a GPU, with its copies and its kernels."""
     mine = [np.flatnonzero(table["device"] == device) if table else _NONE for table in (copies, kernels)]
     spans = {
-        name: np.concatenate([
-            table[name][rows] for table, rows in zip((copies, kernels), mine, strict=True) if table
-        ])
+        name: np.concatenate([table[name][rows] for table, rows in zip((copies, kernels), mine, strict=True) if table])
         for name in ("at_ns", "took_ns", "stream")
-    }  # fmt: skip
+    }
     return _tracks(process, "stream", spans["stream"], spans, nesting=False, copies=mine[0], kernels=mine[1])
 
 

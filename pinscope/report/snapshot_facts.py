@@ -129,8 +129,10 @@ def _resident(holder: Holder) -> str:
 
 
 _MORE: Mapping[str, Callable[[Holder], str]] = {
-    "inherited_bytes": _inherited, "registered_bytes": _registered, "rss_bytes": _resident,
-}  # fmt: skip
+    "inherited_bytes": _inherited,
+    "registered_bytes": _registered,
+    "rss_bytes": _resident,
+}
 """Figure of a holder → what is said after it."""
 
 

@@ -49,8 +49,10 @@ def _gathering(store: Store, environment: Environment) -> dict[str, Any]:
             found = [cell for cell in scatter.cells(checked_rows(run.experiment, rows)) if cell.layout == "scattered"]
         except (BadInput, ArithmeticError):  # as above
             continue
-        rates = {direction: {cell.bytes: cell.rate for cell in found if cell.direction == direction}
-                 for direction in ("h2d", "d2h")}  # fmt: skip
+        rates = {
+            direction: {cell.bytes: cell.rate for cell in found if cell.direction == direction}
+            for direction in ("h2d", "d2h")
+        }
         sizes = sorted(rates["h2d"].keys() & rates["d2h"].keys())
         if sizes:
             given = {f"gathered_{direction}": [rates[direction][size] for size in sizes] for direction in rates}
@@ -65,9 +67,10 @@ def _origin(run: ExperimentRun) -> str:
 
 def _nearest(store: Store, environment: Environment, experiment: str) -> Iterator[ExperimentRun]:
     runs = [
-        run for run in store.each_run(experiment=experiment, lab="cuda")
+        run
+        for run in store.each_run(experiment=experiment, lab="cuda")
         if isinstance(run, ExperimentRun) and run.observations
-    ]  # fmt: skip
+    ]
     here = [run for run in runs if not run.recording and run.environment.machine_id == environment.machine_id]
     models = {device.name for device in environment.devices}
     recordings = [run for run in runs if run.recording]

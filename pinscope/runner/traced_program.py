@@ -34,11 +34,28 @@ from pinscope.tracing.spool_folder import SpoolFolder
 from pinscope.tracing.summed import Ended
 
 _OF_A_TERMINAL = frozenset({signal.SIGINT, signal.SIGQUIT})
-_OURS = frozenset({
-    signal.SIGKILL, signal.SIGSTOP, signal.SIGTSTP, signal.SIGTTIN, signal.SIGTTOU, signal.SIGCONT, signal.SIGCHLD,
-    signal.SIGPIPE, signal.SIGURG, signal.SIGWINCH, signal.SIGABRT, signal.SIGBUS, signal.SIGFPE, signal.SIGILL,
-    signal.SIGSEGV, signal.SIGSYS, signal.SIGTRAP, signal.SIGXFSZ,
-})  # fmt: skip
+_OURS = frozenset(
+    {
+        signal.SIGKILL,
+        signal.SIGSTOP,
+        signal.SIGTSTP,
+        signal.SIGTTIN,
+        signal.SIGTTOU,
+        signal.SIGCONT,
+        signal.SIGCHLD,
+        signal.SIGPIPE,
+        signal.SIGURG,
+        signal.SIGWINCH,
+        signal.SIGABRT,
+        signal.SIGBUS,
+        signal.SIGFPE,
+        signal.SIGILL,
+        signal.SIGSEGV,
+        signal.SIGSYS,
+        signal.SIGTRAP,
+        signal.SIGXFSZ,
+    }
+)
 """Signals that cannot be caught, that end nothing, or that say something of the process that gets them."""
 LOOK_SECONDS = 0.25
 """How often the spool is emptied."""
@@ -138,9 +155,17 @@ def ask_cupti(cuda: str | None) -> Mapping[str, Any]:
         setup = command("pinscope.tracing.recorder_setup", str(file.fileno()))
         try:
             answer = subprocess.run(
-                setup, stdin=subprocess.DEVNULL, capture_output=True, encoding="utf-8", errors="replace",
-                timeout=SETUP_SECONDS, check=False, env=alone, pass_fds=[file.fileno()], preexec_fn=ending_with_this(),
-            )  # fmt: skip
+                setup,
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                encoding="utf-8",
+                errors="replace",
+                timeout=SETUP_SECONDS,
+                check=False,
+                env=alone,
+                pass_fds=[file.fileno()],
+                preexec_fn=ending_with_this(),
+            )
         except subprocess.TimeoutExpired:
             raise NotPossible(f"CUPTI did not answer within {SETUP_SECONDS:g} s") from None
         file.seek(0)
@@ -287,9 +312,12 @@ def _ended_with_this(folder: Path) -> Iterator[Callable[[int], None]]:
     """While it is entered, the process whose number it is given is killed as soon as this one is gone, and the folder
     removed. The kernel could kill it, too, but the program would see that (PR_GET_PDEATHSIG)."""
     with subprocess.Popen(
-        bare_command(_WATCH, str(folder)), stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+        bare_command(_WATCH, str(folder)),
+        stdin=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
         start_new_session=True,
-    ) as watcher:  # fmt: skip
+    ) as watcher:
         assert watcher.stdin is not None  # noqa: S101 - it is a pipe
         pipe = watcher.stdin.fileno()
 

@@ -85,9 +85,15 @@ def trace_program(
     setup = ask_cupti(environment.cuda_driver)
     rates = pinned_rates(store, environment)
     params = TraceParams(
-        program=tuple(program), stacks=scope.stacks, start_after=scope.start_after, for_seconds=scope.for_seconds,
-        only_parts=scope.only_parts, children=scope.children, **rates, **variant.params,
-    )  # fmt: skip
+        program=tuple(program),
+        stacks=scope.stacks,
+        start_after=scope.start_after,
+        for_seconds=scope.for_seconds,
+        only_parts=scope.only_parts,
+        children=scope.children,
+        **rates,
+        **variant.params,
+    )
     scratches = tempfile.TemporaryDirectory(prefix="pinscope-trace-", ignore_cleanup_errors=True)
     with ProgramSignals() as signals, scratches as scratch, opened_folder(scratch) as folder:
         spool, kept = folder / "spool", folder / "kept"
@@ -170,9 +176,12 @@ class Tracing:
         outcome = Outcome.of(work)
         verdict = None if outcome.error else verdict_at_end(self._writer.run, self._writer.rows)
         saved = self._writer.close(
-            status=outcome.status, error=outcome.error, finished_at=datetime.now(UTC), verdict=verdict,
+            status=outcome.status,
+            error=outcome.error,
+            finished_at=datetime.now(UTC),
+            verdict=verdict,
             progress=Progress(fraction=1.0, message=outcome.status),
-        )  # fmt: skip
+        )
         if refusal:  # nothing was recorded, and nothing was run
             if saved is None:
                 self._store.delete(self._run.id)

@@ -124,10 +124,13 @@ def run_twice(
     with stdin, HeardStdout(pass_on=False) as stdout, tempfile.TemporaryFile() as stderr:
         second = _Second(seen, sites, stdout, written)
         variant = Variant(
-            stdin=stdin.descriptor, stdout=stdout.descriptor, stderr=stderr.fileno(), rows=second.rows,
+            stdin=stdin.descriptor,
+            stdout=stdout.descriptor,
+            stderr=stderr.fileno(),
+            rows=second.rows,
             redirect=_plan(lines, not request.lines, environment),
             params={"what_if": tuple(f"{file}:{line}" for file, line in lines), "what_if_of": before.run.id},
-        )  # fmt: skip
+        )
         after = trace(variant)
         problem = f"with lines pinned {_how_it_ended(after.exit_code, stderr)}" if after.exit_code else None
     return Compared(before, after, problem)
@@ -200,10 +203,16 @@ class _Second:
         """The first run, and the account of each line."""
         program = self._seen.program or {}
         yield TraceRow(
-            kind="before", repeat=0, warmup=False, seconds=program["seconds"], active_seconds=program["active_seconds"],
-            copies=program["copies"], kernels=program["kernels"], same_output=self._stdout.finish() == self._written,
+            kind="before",
+            repeat=0,
+            warmup=False,
+            seconds=program["seconds"],
+            active_seconds=program["active_seconds"],
+            copies=program["copies"],
+            kernels=program["kernels"],
+            same_output=self._stdout.finish() == self._written,
             **_together(self._sites),
-        )  # fmt: skip
+        )
         lines: dict[tuple[str, int], list[Site]] = {}
         for site in self._sites:
             lines.setdefault((site.row["file"], site.row["line"]), []).append(site)
@@ -247,8 +256,16 @@ def _not_pinned(count: int, reason: str) -> str:
 def _redirected(repeat: int, account: dict[str, Any]) -> TraceRow:
     left = [f"{found[0]:,} copies: {reason}" if found else reason for reason, found in account["left"].items()]
     return TraceRow(
-        kind="redirected", repeat=repeat, warmup=False, file=account["file"], line=account["line"],
-        count=account["copies"], bytes=account["bytes"], gather_seconds=account["gather_ns"] / 1e9,
-        wait_seconds=account["wait_ns"] / 1e9, pin_seconds=account["pin_ns"] / 1e9,
-        pinned_bytes=account["pinned_bytes"], reason="; ".join(left) or None,
-    )  # fmt: skip
+        kind="redirected",
+        repeat=repeat,
+        warmup=False,
+        file=account["file"],
+        line=account["line"],
+        count=account["copies"],
+        bytes=account["bytes"],
+        gather_seconds=account["gather_ns"] / 1e9,
+        wait_seconds=account["wait_ns"] / 1e9,
+        pin_seconds=account["pin_ns"] / 1e9,
+        pinned_bytes=account["pinned_bytes"],
+        reason="; ".join(left) or None,
+    )

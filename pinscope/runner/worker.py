@@ -133,10 +133,12 @@ def _with_link(device: Device, before: Device, after: Device | None) -> Device:
     missing = {name: reason for name, reason in device.missing.items() if name != "link_errors_after"}
     return device.model_copy(
         update={
-            "link": after.link or device.link, "link_errors": before.link_errors,
-            "link_errors_after": after.link_errors, "missing": missing,
+            "link": after.link or device.link,
+            "link_errors": before.link_errors,
+            "link_errors_after": after.link_errors,
+            "missing": missing,
         }
-    )  # fmt: skip
+    )
 
 
 def main(arguments: list[str]) -> int:

@@ -39,8 +39,11 @@ from pinscope.text import quoted
 VARIABLE = "PINSCOPE_DATABASE"
 CONNECT_SECONDS = 10
 _NOTICE_A_CUT_LINE = {
-    "keepalives_idle": 10, "keepalives_interval": 5, "keepalives_count": 3, "tcp_user_timeout": 30_000
-}  # fmt: skip
+    "keepalives_idle": 10,
+    "keepalives_interval": 5,
+    "keepalives_count": 3,
+    "tcp_user_timeout": 30_000,
+}
 """Of libpq: a server that cannot be reached is given up after 25 to 30 s; one that is paused is waited for."""
 PATIENCE = 10
 """A file that could not be opened for writing is tried again after so many times what the last try took."""

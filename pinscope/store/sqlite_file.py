@@ -23,9 +23,12 @@ from pinscope.store.tables import METADATA
 BUSY_SECONDS = 30
 """How long a writer waits for another process's transaction before it gives up."""
 _HINDERING = (
-    sqlite3.SQLITE_READONLY, sqlite3.SQLITE_IOERR, sqlite3.SQLITE_FULL, sqlite3.SQLITE_CANTOPEN,
+    sqlite3.SQLITE_READONLY,
+    sqlite3.SQLITE_IOERR,
+    sqlite3.SQLITE_FULL,
+    sqlite3.SQLITE_CANTOPEN,
     sqlite3.SQLITE_PROTOCOL,  # it tried again and again to work the log in, and could not
-)  # fmt: skip
+)
 """What SQLite answers where a file, or the log beside it, cannot be written."""
 BESIDE = ("-wal", "-shm", "-journal")
 """Files that SQLite makes beside a database, with what may be done with that."""

@@ -32,9 +32,13 @@ BATCH = 250
 OWN_COLUMNS = frozenset({"status", "progress", "observations", "recording"})
 """Fields of a run that do not stand in its document."""
 RUN_COLUMNS = (
-    RUNS.c.id, RUNS.c.status, RUNS.c.progress, RUNS.c.observations,
-    RECORD.label("document"), RECORD_LENGTH.label("length"),
-)  # fmt: skip
+    RUNS.c.id,
+    RUNS.c.status,
+    RUNS.c.progress,
+    RUNS.c.observations,
+    RECORD.label("document"),
+    RECORD_LENGTH.label("length"),
+)
 
 
 def as_columns(run: Run) -> dict[str, Any]:

@@ -46,7 +46,8 @@ META = Table("meta", METADATA, Column("schema_version", Integer, primary_key=Tru
 """One row: which version of the tables this database holds."""
 
 RUNS = Table(
-    "runs", METADATA,
+    "runs",
+    METADATA,
     Column("id", String(RUN_ID_LENGTH), primary_key=True),
     Column("experiment", String(NAME_LENGTH), index=True, nullable=False),
     Column("lab", String(20), index=True, nullable=False),
@@ -55,7 +56,7 @@ RUNS = Table(
     Column("observations", Integer, nullable=False),
     Column("progress", _DOCUMENT, nullable=False),
     Column("document", _DOCUMENT, nullable=False),
-)  # fmt: skip
+)
 """One row a run.
 
 ``created_at`` is in UTC, without zone, so that every database sorts it alike. ``observations`` says how many rows are
@@ -63,21 +64,23 @@ stored; the next row gets this sequence number. ``document`` has every other fie
 """
 
 OBSERVATIONS = Table(
-    "observations", METADATA,
+    "observations",
+    METADATA,
     _run_id(),
     Column("sequence", Integer, primary_key=True, autoincrement=False),
     Column("row", _DOCUMENT, nullable=False),
     sqlite_with_rowid=False,
-)  # fmt: skip
+)
 """One row an observation, in the order in which they were measured."""
 
 PARTS = Table(
-    "attachments", METADATA,
+    "attachments",
+    METADATA,
     _run_id(),
     Column("name", String(NAME_LENGTH), primary_key=True),
     Column("sequence", Integer, primary_key=True, autoincrement=False),
     Column("content", LargeBinary, nullable=False),
-)  # fmt: skip
+)
 """One row a part of an attachment. New in version 2."""
 
 

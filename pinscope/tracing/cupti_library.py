@@ -17,9 +17,14 @@ _INVALID_PARAMETER = 1
 """CUPTI's error."""
 _FORCED = 1
 _FUNCTIONS = (
-    "cuptiSubscribe", "cuptiUnsubscribe", "cuptiEnableCallback", "cuptiActivityRegisterCallbacks",
-    "cuptiActivityEnable", "cuptiActivityDisable", "cuptiActivityFlushAll",
-)  # fmt: skip
+    "cuptiSubscribe",
+    "cuptiUnsubscribe",
+    "cuptiEnableCallback",
+    "cuptiActivityRegisterCallbacks",
+    "cuptiActivityEnable",
+    "cuptiActivityDisable",
+    "cuptiActivityFlushAll",
+)
 
 _Callback = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_uint32, ctypes.c_uint32, ctypes.c_void_p)
 _Request = ctypes.CFUNCTYPE(

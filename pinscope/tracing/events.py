@@ -110,10 +110,7 @@ def _calls(process: Process, begun: int) -> _Columns:
 
 def _pinned(process: Process, begun: int) -> _Columns:
     moments, changes = process.summed.pinned.changes()
-    return {
-        "at_ns": lambda piece: moments[piece] - begun,
-        "change_bytes": lambda piece: changes[piece],
-    }
+    return {"at_ns": lambda piece: moments[piece] - begun, "change_bytes": lambda piece: changes[piece]}
 
 
 def _took(records: NDArray[Any]) -> NDArray[np.int64]:

@@ -14,16 +14,32 @@ from pinscope.tracing.places import Sources
 from pinscope.tracing.spool import Spool
 
 TYPES: Mapping[str, np.dtype[Any]] = {
-    "copies": np.dtype([
-        ("correlation_id", "u4"), ("device_id", "u4"), ("stream_id", "u4"), ("copy_kind", "u1"), ("src_kind", "u1"),
-        ("dst_kind", "u1"), ("flags_", "u1"), ("bytes", "i8"), ("start", "i8"), ("end", "i8"),
-    ]),
+    "copies": np.dtype(
+        [
+            ("correlation_id", "u4"),
+            ("device_id", "u4"),
+            ("stream_id", "u4"),
+            ("copy_kind", "u1"),
+            ("src_kind", "u1"),
+            ("dst_kind", "u1"),
+            ("flags_", "u1"),
+            ("bytes", "i8"),
+            ("start", "i8"),
+            ("end", "i8"),
+        ]
+    ),
     "kernels": np.dtype([("device_id", "u4"), ("stream_id", "u4"), ("start", "i8"), ("end", "i8")]),
-    "allocations": np.dtype([
-        ("correlation_id", "u4"), ("memory_operation_type", "i4"), ("memory_kind", "i4"), ("address", "u8"),
-        ("bytes", "i8"), ("timestamp", "i8"),
-    ]),
-}  # fmt: skip
+    "allocations": np.dtype(
+        [
+            ("correlation_id", "u4"),
+            ("memory_operation_type", "i4"),
+            ("memory_kind", "i4"),
+            ("address", "u8"),
+            ("bytes", "i8"),
+            ("timestamp", "i8"),
+        ]
+    ),
+}
 """What is kept of each record. An end is 0 where none was recorded, and never before its start. The start of a copy is
 0 where CUPTI could not time it; such kernels are left out."""
 _TABLES = {"MEMCPY": "copies", "CONCURRENT_KERNEL": "kernels", "MEMORY2": "allocations"}

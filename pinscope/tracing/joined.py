@@ -39,10 +39,15 @@ class Process:
     def row(self) -> TraceRow:
         """The process itself."""
         return TraceRow(
-            kind="process", repeat=0, warmup=False, process=self.pid, seconds=self.seconds,
-            active_seconds=_active_seconds([self.summed]), copies=len(self.summed.copies),
+            kind="process",
+            repeat=0,
+            warmup=False,
+            process=self.pid,
+            seconds=self.seconds,
+            active_seconds=_active_seconds([self.summed]),
+            copies=len(self.summed.copies),
             kernels=len(self.summed.kernels),
-        )  # fmt: skip
+        )
 
 
 class GatheredProcesses:
@@ -153,13 +158,21 @@ class Joined:
         summed = [each.summed for each in self.processes]
         sites = self._numbered(_sites)
         yield TraceRow(
-            kind="program", repeat=0, warmup=False, seconds=self._ended.seconds,
-            active_seconds=_active_seconds(summed), recorded_seconds=self._recorded_seconds,
-            exit_code=self._ended.exit_code, copies=sum(len(each.copies) for each in summed),
-            kernels=sum(len(each.kernels) for each in summed), unfinished=sum(each.unfinished for each in summed),
-            lost_bytes=sum(each.lost_bytes for each in summed), sites_left_out=max(len(sites) - MOST_SITES, 0),
-            unrecorded=self._ended.unrecorded, managed_bytes=sum(each.managed_bytes for each in summed),
-        )  # fmt: skip
+            kind="program",
+            repeat=0,
+            warmup=False,
+            seconds=self._ended.seconds,
+            active_seconds=_active_seconds(summed),
+            recorded_seconds=self._recorded_seconds,
+            exit_code=self._ended.exit_code,
+            copies=sum(len(each.copies) for each in summed),
+            kernels=sum(len(each.kernels) for each in summed),
+            unfinished=sum(each.unfinished for each in summed),
+            lost_bytes=sum(each.lost_bytes for each in summed),
+            sites_left_out=max(len(sites) - MOST_SITES, 0),
+            unrecorded=self._ended.unrecorded,
+            managed_bytes=sum(each.managed_bytes for each in summed),
+        )
         if len(self.processes) > 1:
             yield from self._numbered(lambda process: [process.row()])
         yield from self._numbered(lambda process: process.summed.devices())

@@ -126,8 +126,12 @@ class _Alone:
         answer: dict[str, Any] | None = None
         with _kept_from_the_program(name):
             what = {
-                "name": name, "output": output, "stacks": stacks, "program": sys.orig_argv[1:], "pid": self._process,
-            }  # fmt: skip
+                "name": name,
+                "output": output,
+                "stacks": stacks,
+                "program": sys.orig_argv[1:],
+                "pid": self._process,
+            }
             answer = self._ask_keeper(json.dumps(what).encode())
         if self._keeper is None:
             return

@@ -423,11 +423,23 @@ class Recorder:
         self._folder.append(name, as_json(document))
 
 
-_OWN_FILES = frozenset({
-    __file__, activity_buffers.__file__, bound.__file__, call_log.__file__, cupti_library.__file__,
-    late_exceptions.__file__, mapped_file.__file__, nvtx_calls.__file__, own_code.__file__, process_hooks.__file__,
-    ranges.__file__, spool_folder.__file__, stacks.__file__,
-})  # fmt: skip
+_OWN_FILES = frozenset(
+    {
+        __file__,
+        activity_buffers.__file__,
+        bound.__file__,
+        call_log.__file__,
+        cupti_library.__file__,
+        late_exceptions.__file__,
+        mapped_file.__file__,
+        nvtx_calls.__file__,
+        own_code.__file__,
+        process_hooks.__file__,
+        ranges.__file__,
+        spool_folder.__file__,
+        stacks.__file__,
+    }
+)
 
 
 def _rank() -> int | None:

@@ -202,9 +202,13 @@ class Ring:
     LEAST_BYTES = 1 << 20
 
     def __init__(
-        self, line: Line, budget: Budget, allocate: Callable[[int], Any], is_done: Callable[[Any], bool],
+        self,
+        line: Line,
+        budget: Budget,
+        allocate: Callable[[int], Any],
+        is_done: Callable[[Any], bool],
         wait: Callable[[Any], object],
-    ) -> None:  # fmt: skip
+    ) -> None:
         self._line = line
         self._budget = budget
         self._allocate, self._is_done, self._wait = allocate, is_done, wait

@@ -86,9 +86,12 @@ class _Arrays:
         ring = self._rings.get(key)
         if ring is None:
             ring = self._rings[key] = Ring(
-                line, self._redirect.budget, self._cupy.cuda.alloc_pinned_memory, lambda event: event.done,
+                line,
+                self._redirect.budget,
+                self._cupy.cuda.alloc_pinned_memory,
+                lambda event: event.done,
                 lambda event: event.synchronize(),
-            )  # fmt: skip
+            )
         return ring
 
     def _gathered(self, line: Line, buffer: Any, source: Any, order: str) -> Any:

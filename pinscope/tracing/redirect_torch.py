@@ -166,9 +166,12 @@ class _Tensors:
         ring = self._rings.get(key)
         if ring is None:
             ring = self._rings[key] = Ring(
-                line, self._redirect.budget, self._pinned, lambda event: event.query(),
+                line,
+                self._redirect.budget,
+                self._pinned,
+                lambda event: event.query(),
                 lambda event: event.synchronize(),
-            )  # fmt: skip
+            )
         return ring
 
     def _pinned(self, size: int) -> Any:

@@ -39,6 +39,9 @@ class Scope:
         begin = begun_ns + int(self.start_after * 1e9) if self.start_after else None
         until = None if self.for_seconds is None else (begin or begun_ns) + int(self.for_seconds * 1e9)
         return {
-            "stacks": self.stacks, "from_ns": begin, "until_ns": until, "only_parts": self.only_parts,
+            "stacks": self.stacks,
+            "from_ns": begin,
+            "until_ns": until,
+            "only_parts": self.only_parts,
             "children": self.children,
-        }  # fmt: skip
+        }

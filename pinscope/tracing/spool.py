@@ -19,19 +19,34 @@ Records = NDArray[Any]
 """Records of one kind, with the fields of :data:`FIELDS`."""
 FIELDS: Mapping[str, tuple[str, ...]] = {
     "MEMCPY": (
-        "copy_kind", "src_kind", "dst_kind", "flags_", "bytes", "start", "end", "device_id", "stream_id",
+        "copy_kind",
+        "src_kind",
+        "dst_kind",
+        "flags_",
+        "bytes",
+        "start",
+        "end",
+        "device_id",
+        "stream_id",
         "correlation_id",
     ),
     "CONCURRENT_KERNEL": ("start", "end", "device_id", "stream_id", "correlation_id"),
     "MEMORY2": ("memory_operation_type", "memory_kind", "address", "bytes", "timestamp", "correlation_id"),
-}  # fmt: skip
+}
 """What is taken from CUPTI's records, by the name of their kind."""
 _INTEGER = struct.Struct("<I")
 _DONE = ".done"
-CALLS = np.dtype([
-    ("correlation_id", "<u4"), ("function", "<u4"), ("thread", "<u4"), ("stack", "<u4"), ("range", "<u4"),
-    ("start", "<i8"), ("end", "<i8"),
-])  # fmt: skip
+CALLS = np.dtype(
+    [
+        ("correlation_id", "<u4"),
+        ("function", "<u4"),
+        ("thread", "<u4"),
+        ("stack", "<u4"),
+        ("range", "<u4"),
+        ("start", "<i8"),
+        ("end", "<i8"),
+    ]
+)
 """The recorder's ``call_log.ENTRY``."""
 Frame = tuple[str, int, str]
 """File, line, function."""

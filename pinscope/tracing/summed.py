@@ -82,9 +82,13 @@ class Summed:
         """A row for each GPU."""
         for device, busy in self.busy.items():
             yield TraceRow(
-                kind="device", repeat=0, warmup=False, device=device, busy_seconds=busy.seconds,
+                kind="device",
+                repeat=0,
+                warmup=False,
+                device=device,
+                busy_seconds=busy.seconds,
                 kernels=int((self.kernels["device_id"] == device).sum()),
-            )  # fmt: skip
+            )
 
     @property
     def is_empty(self) -> bool:
@@ -238,10 +242,12 @@ class Summed:
         """Number of the site of each copy: the same line, kinds of memory, direction and device."""
         copies = self.copies
         return _numbered(
-            self._line_of_stack[self.stacks(copies)], np.minimum(copies["copy_kind"], len(DIRECTIONS) - 1),
-            np.minimum(copies["src_kind"], len(MEMORY) - 1), np.minimum(copies["dst_kind"], len(MEMORY) - 1),
+            self._line_of_stack[self.stacks(copies)],
+            np.minimum(copies["copy_kind"], len(DIRECTIONS) - 1),
+            np.minimum(copies["src_kind"], len(MEMORY) - 1),
+            np.minimum(copies["dst_kind"], len(MEMORY) - 1),
             copies["device_id"],
-        )  # fmt: skip
+        )
 
     def sites(self) -> Iterator[TraceRow]:
         """Copies of the same line, kinds of memory, direction and device."""
@@ -250,18 +256,28 @@ class Summed:
             copies = self.copies[mine]
             first, ended = copies[0], copies["end"] > 0
             yield TraceRow(
-                kind="site", repeat=0, warmup=False, number=number, device=int(first["device_id"]),
-                direction=_word(DIRECTIONS, first["copy_kind"]), source=_word(MEMORY, first["src_kind"]),
-                target=_word(MEMORY, first["dst_kind"]), count=len(copies), bytes=int(copies["bytes"].sum()),
-                median_bytes=float(np.median(copies["bytes"])), largest_bytes=int(copies["bytes"].max()),
+                kind="site",
+                repeat=0,
+                warmup=False,
+                number=number,
+                device=int(first["device_id"]),
+                direction=_word(DIRECTIONS, first["copy_kind"]),
+                source=_word(MEMORY, first["src_kind"]),
+                target=_word(MEMORY, first["dst_kind"]),
+                count=len(copies),
+                bytes=int(copies["bytes"].sum()),
+                median_bytes=float(np.median(copies["bytes"])),
+                largest_bytes=int(copies["bytes"].max()),
                 large_count=int((copies["bytes"] > LARGE_BYTES).sum()),
                 copy_seconds=float((copies["end"] - copies["start"])[ended].sum()) / 1e9,
-                call_seconds=self._call_seconds(found[mine]), first_seconds=self._since_first(copies["start"]),
+                call_seconds=self._call_seconds(found[mine]),
+                first_seconds=self._since_first(copies["start"]),
                 idle_seconds=float(self.idle_of_copies[mine].sum()) / 1e9 if len(self.kernels) else None,
                 launch_idle_seconds=float(self.launch_idle_of_copies[mine].sum()) / 1e9 if len(self.kernels) else None,
-                **self._where(int(stacks[mine][0])), call=self._call_name(int(found[mine][0])),
+                **self._where(int(stacks[mine][0])),
+                call=self._call_name(int(found[mine][0])),
                 ranges=self._ranges(copies, copies["bytes"]),
-            )  # fmt: skip
+            )
 
     def _since_first(self, starts: NDArray[Any]) -> float:
         """Seconds from the first copy or kernel of all to the first of these whose time is known."""
@@ -279,9 +295,12 @@ class Summed:
     def _where(self, stack: int) -> dict[str, Any]:
         place: Place = self._places[stack]
         return {
-            "file": place.file, "line": place.line, "function": place.function, "source_line": place.source,
+            "file": place.file,
+            "line": place.line,
+            "function": place.function,
+            "source_line": place.source,
             "stack": place.stack,
-        }  # fmt: skip
+        }
 
     # Pinned memory
 
@@ -296,13 +315,21 @@ class Summed:
         found, stacks = self.call_places(taken), self.stacks(taken)
         for mine in self._by_line_and_call(found, stacks):
             yield TraceRow(
-                kind="allocation", repeat=0, warmup=False, call=self._call_name(int(found[mine][0])) or "",
-                count=len(mine), bytes=int(taken["bytes"][mine].sum()), call_seconds=self._call_seconds(found[mine]),
+                kind="allocation",
+                repeat=0,
+                warmup=False,
+                call=self._call_name(int(found[mine][0])) or "",
+                count=len(mine),
+                bytes=int(taken["bytes"][mine].sum()),
+                call_seconds=self._call_seconds(found[mine]),
                 first_seconds=self._since_first(taken["timestamp"][mine]),
-                left_count=int(left[mine].sum()), left_bytes=int(taken["bytes"][mine][left[mine]].sum()),
-                held_bytes=int(held[mine].sum()), peak_bytes=self.pinned.peak(mine),
-                **self._where(int(stacks[mine][0])), ranges=self._ranges(taken[mine], taken["bytes"][mine]),
-            )  # fmt: skip
+                left_count=int(left[mine].sum()),
+                left_bytes=int(taken["bytes"][mine][left[mine]].sum()),
+                held_bytes=int(held[mine].sum()),
+                peak_bytes=self.pinned.peak(mine),
+                **self._where(int(stacks[mine][0])),
+                ranges=self._ranges(taken[mine], taken["bytes"][mine]),
+            )
 
     # Waiting
 
@@ -314,13 +341,19 @@ class Summed:
         stacks, idle, after = self.stacks(calls), self._idle_after(calls), self._while_copying(calls)
         for mine in self._by_line_and_call(places, stacks):
             yield TraceRow(
-                kind="synchronisation", repeat=0, warmup=False, call=self._call_name(int(places[mine][0])),
-                count=len(mine), call_seconds=self._call_seconds(places[mine]),
+                kind="synchronisation",
+                repeat=0,
+                warmup=False,
+                call=self._call_name(int(places[mine][0])),
+                count=len(mine),
+                call_seconds=self._call_seconds(places[mine]),
                 first_seconds=self._since_first(calls["start"][mine]),
-                after_async_count=int(after[mine].sum()), idle_seconds=float(idle[mine].sum()) / 1e9,
+                after_async_count=int(after[mine].sum()),
+                idle_seconds=float(idle[mine].sum()) / 1e9,
                 longest_idle_seconds=float(idle[mine].max()) / 1e9,
-                **self._where(int(stacks[mine][0])), ranges=self._ranges(calls[mine]),
-            )  # fmt: skip
+                **self._where(int(stacks[mine][0])),
+                ranges=self._ranges(calls[mine]),
+            )
 
     def _waits(self) -> NDArray[np.intp]:
         """Places of the calls that wait. Of copies these are those between a host and a GPU."""

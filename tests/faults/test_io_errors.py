@@ -69,7 +69,7 @@ def _misleading(disk: Path, ended: Ended) -> Iterator[str]:
         yield f"nothing says that the run was saved to {rescued(disk)}"
 
 
-def _read_meanwhile(  # noqa: PLR0917
+def _read_meanwhile(
     campaign: Campaign, forks: Forks, elsewhere: Path, fresh: Callable[[], Path], operation: Operation, fault: Fault
 ) -> None:
     """While the disk goes on failing, what is stored is read: another command each time."""

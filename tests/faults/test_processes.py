@@ -168,9 +168,7 @@ def look_at(proc: Proc, gpus: Answer[Any] | None) -> None:
 
 
 def test_broken_files_of_a_host_stop_nothing(
-    campaign: Campaign,
-    hosts: Sequence[tuple[BrokenHost, Answer[Any] | None]],
-    capsys: pytest.CaptureFixture[str],
+    campaign: Campaign, hosts: Sequence[tuple[BrokenHost, Answer[Any] | None]], capsys: pytest.CaptureFixture[str]
 ) -> None:
     tried = [int(content) for _, content in campaign.corpus()]
     base, worst = _peak_bytes(again=True), 0.0

@@ -89,11 +89,7 @@ def test_the_full_recipe_hides_the_shorter_side(
 @pytest.mark.parametrize("direction", ["h2d", "d2h"])
 @pytest.mark.parametrize(
     "recipe",
-    [
-        Recipe("pageable", True, 2, True),
-        Recipe("pinned", False, 2, True),
-        Recipe("pinned", True, 1, True),
-    ],
+    [Recipe("pageable", True, 2, True), Recipe("pinned", False, 2, True), Recipe("pinned", True, 1, True)],
     ids=lambda recipe: recipe.label,
 )
 def test_nothing_is_hidden_with_an_ingredient_missing(

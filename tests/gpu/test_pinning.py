@@ -142,9 +142,7 @@ def test_copies_across_registered_chunks_are_refused_and_said_so(strategies: Map
     assert set(crossing.values()) == {False}
 
 
-def test_neighbours_are_slower_while_one_call_pins_everything_than_idle(
-    strategies: Mapping[str, StrategyCell],
-) -> None:
+def test_neighbours_are_slower_while_one_call_pins_everything_than_idle(strategies: Mapping[str, StrategyCell]) -> None:
     assert strategies["host_alloc"].longest_wait.seconds > 3 * strategies["idle"].longest_wait.seconds
     assert strategies["idle"].longest_wait.seconds < 0.03
 

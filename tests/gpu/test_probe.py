@@ -100,10 +100,7 @@ def test_registered_memory_belongs_to_its_process_and_explains_the_host_s_total(
     tracker: Tracker, program: Path
 ) -> None:
     before = look(tracker)
-    with (
-        holding([program, "register", str(SIZE)]) as one,
-        holding([program, "register", str(2 * SIZE)]) as other,
-    ):
+    with holding([program, "register", str(SIZE)]) as one, holding([program, "register", str(2 * SIZE)]) as other:
         ready = look(tracker)
         one.go_on("held")
         other.go_on("held")

@@ -59,7 +59,7 @@ PURE = ("arithmetic", "reading", "findings", "chart", "verdict", "what_if")
 """Beginnings of the modules of an experiment that take numbers and give numbers, findings and charts."""
 IMPURE = ("pinscope.lab", "pinscope.store", "pinscope.runner", "pinscope.report", "pinscope.probes")
 
-MOST_LINES = 450
+MOST_LINES = 600
 
 
 @dataclass(frozen=True)
@@ -199,7 +199,7 @@ def test_every_room_of_the_package_has_a_floor() -> None:
         ("experiments/one/charts.py", "import pinscope.store.store", "must stay pure"),
         ("experiments/one/procedure.py", "import pinscope.experiments.two.reading", "of another experiment"),
         ("helpers/one.py", "", "pinscope.helpers.one stands on no floor"),
-        ("store/store.py", "\n" * 450, "pinscope.store.store has 451 lines"),
+        ("store/store.py", "\n" * 600, "pinscope.store.store has 601 lines"),
         ("store/store.py", "import pinscope.store.other", "circle: "),
     ],
 )

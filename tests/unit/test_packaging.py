@@ -150,7 +150,7 @@ def _subclasses(error: type[errors.PinScopeError]) -> Iterator[type[errors.PinSc
 
 _PRIVATE = re.compile(
     rf"{re.escape(str(ROOT))}/|/root/|/home/(?!user\b)\w+"
-    r"|pypi\.org|pythonhosted\.org|deb\.debian\.org|registry\.npmjs\.org|--(?:extra-)?index-url",
+    r"|pypi\.org|pythonhosted\.org|deb\.debian\.org|registry\.npmjs\.org|--(?:extra-)?index-url"
 )
 
 

@@ -10,8 +10,9 @@ from typing import Any
 import plotly.graph_objects as go
 
 from pinscope.analysis.link_model import link_limit
+from pinscope.analysis.ways import LineStyle
 from pinscope.charts.chart import Chart, alt_text
-from pinscope.charts.lines import End, Look, line, name_ends, put, reference
+from pinscope.charts.lines import End, line, name_ends, put, reference
 from pinscope.charts.theme import GAP_PIXELS, panels, seconds_axis
 from pinscope.experiments.access.arithmetic import (
     PATTERN_TITLES,
@@ -29,12 +30,12 @@ from pinscope.units import format_bandwidth, format_bytes, format_seconds, forma
 _BEST_SIZE, _SIZE = 12, 7
 """Pixels of a marker: of the best way and those as good as it, and of the others."""
 _MARKS = "Large markers: the best way, and those as good as it."
-_LOOKS: Mapping[str, Look] = {
-    "copy": Look("copy"),
-    "copy_part": Look("copy", "circle-open", "dash"),
-    "mapped": Look("mapped", "triangle-up"),
-    "managed": Look("managed", "pentagon"),
-    "prefetched": Look("managed", "pentagon-open", "dash"),
+_LOOKS: Mapping[str, LineStyle] = {
+    "copy": LineStyle("copy"),
+    "copy_part": LineStyle("copy", "circle-open", "dash"),
+    "mapped": LineStyle("mapped", "triangle-up"),
+    "managed": LineStyle("managed", "pentagon"),
+    "prefetched": LineStyle("managed", "pentagon-open", "dash"),
 }
 
 
@@ -54,21 +55,25 @@ def draw(run: ExperimentRun, rows: Sequence[Mapping[str, Any]]) -> list[Chart]:
         share = "all of it" if spacing == 1 else f"one part of {spacing}"
         charts.append(
             Chart(
-                "access-uses", "Time over the number of uses",
+                "access-uses",
+                "Time over the number of uses",
                 f"{size} on the host, {share} used by each kernel; until the result can be used. {_MARKS}{dotted}",
-                _panels(curves, "uses", least), _alt(curves, "uses"),
+                _panels(curves, "uses", least),
+                _alt(curves, "uses"),
             )
-        )  # fmt: skip
+        )
     if len({cell.spacing for cell in found}) > 1:
         curves = {pattern: over_spacing(found, pattern, uses) for pattern in PATTERN_TITLES}
         charts.append(
             Chart(
-                "access-share", "Time over the share of the data that is used",
+                "access-share",
+                "Time over the share of the data that is used",
                 f"{size} on the host, used {'once' if uses == 1 else f'{uses} times'}. An explicit copy moves "
                 f"all of it, a 2D copy what is used. {_MARKS}{dotted}",
-                _panels(curves, "spacing", least), _alt(curves, "spacing"),
+                _panels(curves, "spacing", least),
+                _alt(curves, "spacing"),
             )
-        )  # fmt: skip
+        )
     return charts
 
 
@@ -94,11 +99,14 @@ def _answer(found: Sequence[Cell], size: str, least: float | None) -> list[Chart
     caption = f"{size} on the host, until the result can be used: the pattern for which zero-copy differs most."
     return [
         Chart(
-            "access-answer", f"Zero-copy and copies: {pattern}", caption, figure,
+            "access-answer",
+            f"Zero-copy and copies: {pattern}",
+            caption,
+            figure,
             f"{pattern.capitalize()} of {size}, {worst.uses} uses: zero-copy {seconds[0]}, explicit copy {seconds[1]}. "
             + _alt({worst.pattern: curves[shown[-1]]}, shown[-1]),
         )
-    ]  # fmt: skip
+    ]
 
 
 def _end(way: str, curve: Sequence[Cell], by: str) -> End:
@@ -126,10 +134,15 @@ def _panel(figure: go.Figure, row: int, ways: Mapping[str, Sequence[Cell]], by: 
     if least is not None:
         put(figure, row, reference("link limit", [ticks[0], ticks[-1]], [least] * 2, f", {format_seconds(least)}"))
     figure.update_xaxes(
-        type="log", tickmode="array", tickvals=ticks, ticktext=[_tick(by, tick) for tick in ticks],
+        type="log",
+        tickmode="array",
+        tickvals=ticks,
+        ticktext=[_tick(by, tick) for tick in ticks],
         title_text={"uses": "Uses (log scale)", "spacing": "Share of the data used (log scale)"}[by],
-        unifiedhovertitle_text={"uses": "%{x} uses", "spacing": "one part of %{x}"}[by], row=row, col=1,
-    )  # fmt: skip
+        unifiedhovertitle_text={"uses": "%{x} uses", "spacing": "one part of %{x}"}[by],
+        row=row,
+        col=1,
+    )
 
 
 def _tick(by: str, tick: int) -> str:

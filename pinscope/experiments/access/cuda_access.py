@@ -164,11 +164,16 @@ class Accessor:
         call = getattr(driver_library(), _DISCARD)
         check(
             call(
-                ctypes.byref(address), ctypes.byref(nbytes), ctypes.c_size_t(1), ctypes.byref(place),
-                ctypes.byref(first), ctypes.c_size_t(1), ctypes.c_ulonglong(0),
+                ctypes.byref(address),
+                ctypes.byref(nbytes),
+                ctypes.c_size_t(1),
+                ctypes.byref(place),
+                ctypes.byref(first),
+                ctypes.c_size_t(1),
+                ctypes.c_ulonglong(0),
                 ctypes.c_void_p(own(stream, CudaStream).handle),
             )
-        )  # fmt: skip
+        )
 
     def copy_part(self, target: int, source: int, visit: Visit, stream: Stream, to_host: bool) -> None:
         """Queue a 2D copy of the blocks that a streaming visit touches, to the same places (cudaMemcpy2DAsync).

@@ -42,10 +42,11 @@ class AccessParams(Params):
 
     size: Bytes = parameter("Size", "Length of the data on the host; a power of two.", le=LARGEST)
     ways: Several[Way] = parameter(
-        "Ways", "copy: all of it to the GPU first; copy_part: a 2D copy of the blocks that are used; mapped: the "
+        "Ways",
+        "copy: all of it to the GPU first; copy_part: a 2D copy of the blocks that are used; mapped: the "
         "kernel reaches host memory in place (zero-copy); managed: pages migrate on demand; prefetched: managed "
         "memory, brought beforehand.",
-    )  # fmt: skip
+    )
     patterns: Several[Pattern] = parameter(
         "Patterns",
         "Blocks of 4 KiB in order (stream_read, stream_write), or single words all over the data (random_read, "
@@ -57,9 +58,10 @@ class AccessParams(Params):
         "eighth. Powers of two.",
     )
     uses: Counts = parameter(
-        "Uses", "Number of times that a kernel uses the data before new data comes. The numbers after the first are "
+        "Uses",
+        "Number of times that a kernel uses the data before new data comes. The numbers after the first are "
         "measured at the smallest spacing only.",
-    )  # fmt: skip
+    )
 
     @field_validator("size", "spacings")
     @classmethod
@@ -149,9 +151,11 @@ class Access:
         managed = params.size if set(params.ways) & set(MANAGED) else 0
         once = sum(params.uses) / len(params.uses) * params.size / PACE / len(params.spacings)
         return Budget(
-            pinned_bytes=params.size, pageable_bytes=managed, device_bytes=2 * params.size + managed,
+            pinned_bytes=params.size,
+            pageable_bytes=managed,
+            device_bytes=2 * params.size + managed,
             seconds=readings * min(once * params.repeats, params.time_limit) + START_SECONDS,
-        )  # fmt: skip
+        )
 
     def measure(self, params: AccessParams, lab: Lab, harness: Harness) -> Iterator[AccessObservation]:
         """Every pattern, spacing and way; every number of uses for the densest spacing."""
@@ -388,8 +392,12 @@ class _Prefetched(_Managed):
 
 
 _USERS: Mapping[Way, type[_User]] = {
-    "copy": _Copy, "copy_part": _CopyPart, "mapped": _Mapped, "managed": _Managed, "prefetched": _Prefetched
-}  # fmt: skip
+    "copy": _Copy,
+    "copy_part": _CopyPart,
+    "mapped": _Mapped,
+    "managed": _Managed,
+    "prefetched": _Prefetched,
+}
 
 
 def _repeat(
@@ -411,11 +419,18 @@ def _repeat(
         if not turn.warmup:
             counted.append(wall)
         yield AccessObservation(
-            repeat=turn.repeat, warmup=turn.warmup, way=user.way, pattern=visit.pattern, bytes=visit.nbytes,
-            spacing=visit.spacing, uses=uses, touched_bytes=8 * visit.visits,
-            device_seconds=bench.lab.elapsed(bench.start, bench.end), wall_seconds=wall,
+            repeat=turn.repeat,
+            warmup=turn.warmup,
+            way=user.way,
+            pattern=visit.pattern,
+            bytes=visit.nbytes,
+            spacing=visit.spacing,
+            uses=uses,
+            touched_bytes=8 * visit.visits,
+            device_seconds=bench.lab.elapsed(bench.start, bench.end),
+            wall_seconds=wall,
             intact=user.intact(uses, key),
-        )  # fmt: skip
+        )
 
 
 EXPERIMENT: AnyExperiment = Access()

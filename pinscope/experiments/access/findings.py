@@ -94,16 +94,20 @@ def _whole(found: Sequence[Cell]) -> Iterator[Costed]:
     pairs = [pair for one in courses for pair in _pairs(one, "uses")]
     worst = max(pairs, key=lambda pair: _times(*pair))
     most, size = _times(*worst), format_bytes(worst[0].bytes)
-    yield most, note(
-        "access-uses",
-        *(_ratio_quantity(pair, uses_words(pair[0].uses)) for one in courses for pair in _ends(one, "uses")),
-        title=f"Data that kernels use whole: zero-copy takes up to {_ratio(most)} times as long as an explicit copy "
-        f"({PATTERN_TITLES[worst[0].pattern]}, {uses_words(worst[0].uses)})"
-        if verdict(*worst) == "slower" else
-        f"Data that kernels use whole: zero-copy takes at most {_ratio(most)} times as long as an explicit copy",
-        detail=f"Beside an explicit copy of {size}, zero-copy is {_by_course(courses, _over_uses)}. {_EQUAL}",
-        advice=" ".join(_for_uses(*group) for group in _alike(courses, _uses_from)),
-    )  # fmt: skip
+    yield (
+        most,
+        note(
+            "access-uses",
+            *(_ratio_quantity(pair, uses_words(pair[0].uses)) for one in courses for pair in _ends(one, "uses")),
+            title=f"Data that kernels use whole: zero-copy takes up to {_ratio(most)} times as long as an explicit "
+            f"copy ({PATTERN_TITLES[worst[0].pattern]}, {uses_words(worst[0].uses)})"
+            if verdict(*worst) == "slower"
+            else f"Data that kernels use whole: zero-copy takes at most {_ratio(most)} times as long as an explicit "
+            "copy",
+            detail=f"Beside an explicit copy of {size}, zero-copy is {_by_course(courses, _over_uses)}. {_EQUAL}",
+            advice=" ".join(_for_uses(*group) for group in _alike(courses, _uses_from)),
+        ),
+    )
 
 
 def _parts(found: Sequence[Cell]) -> Iterator[Costed]:
@@ -256,20 +260,26 @@ def _on_demand(found: Sequence[Cell]) -> Iterator[Costed]:
     mended = f" Prefetched, that read is {_beside(prefetched, copy)}." if prefetched else ""
     over_all = (
         f"Over all patterns it takes {_ratio(min(all_times))} to {_ratio(max(all_times))} times as long."
-        if len(all_times) > 1 else "Other patterns were not measured."
-    )  # fmt: skip
-    yield max(all_times), note(
-        "managed-on-demand",
-        *(measured(f"One streaming read, {WAY_TITLES[cell.way]}", cell.wall_seconds, "seconds")
-          for cell in (managed, copy, prefetched) if cell),
-        title=f"Managed memory that migrates on demand takes {_ratio(_times(managed, copy))} times as long as an "
-        f"explicit copy for one streaming read of {format_bytes(managed.bytes)}",
-        detail=f"{format_seconds(managed.wall_seconds.median)} against {format_seconds(copy.wall_seconds.median)}. "
-        f"{over_all}{mended}",
-        advice="Call cudaMemPrefetchAsync before kernels read managed memory, never more than the GPU has free, or "
-        "copy from pinned memory."
-        + _prefetched_writes(ways.get("stream_write", {})),
-    )  # fmt: skip
+        if len(all_times) > 1
+        else "Other patterns were not measured."
+    )
+    yield (
+        max(all_times),
+        note(
+            "managed-on-demand",
+            *(
+                measured(f"One streaming read, {WAY_TITLES[cell.way]}", cell.wall_seconds, "seconds")
+                for cell in (managed, copy, prefetched)
+                if cell
+            ),
+            title=f"Managed memory that migrates on demand takes {_ratio(_times(managed, copy))} times as long as an "
+            f"explicit copy for one streaming read of {format_bytes(managed.bytes)}",
+            detail=f"{format_seconds(managed.wall_seconds.median)} against {format_seconds(copy.wall_seconds.median)}. "
+            f"{over_all}{mended}",
+            advice="Call cudaMemPrefetchAsync before kernels read managed memory, never more than the GPU has free, or "
+            "copy from pinned memory." + _prefetched_writes(ways.get("stream_write", {})),
+        ),
+    )
 
 
 def _used_once(found: Sequence[Cell], pattern: str) -> dict[str, Cell]:

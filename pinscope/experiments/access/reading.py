@@ -34,10 +34,11 @@ def read_access(run: ExperimentRun, rows: Sequence[Mapping[str, Any]]) -> Readin
     patterns = list(dict.fromkeys(cell.pattern for cell in found))
     tables = (_winners(found), _more_uses(found, patterns), _all(found))
     return Reading(
-        verdict=access_verdict(found), headline=_headline(found, patterns),
+        verdict=access_verdict(found),
+        headline=_headline(found, patterns),
         tables=tuple(table for table in tables if table.rows),
         findings=(*_wrong(found), *way_findings(found), *precision_not_reached(run, _repeated(found))),
-    )  # fmt: skip
+    )
 
 
 def _headline(found: Sequence[Cell], patterns: Sequence[str]) -> tuple[Quantity, ...]:
@@ -77,11 +78,12 @@ def _repeated(found: Sequence[Cell]) -> list[Repeated]:
     return [
         Repeated(
             f"{WAY_TITLES[cell.way]}, {PATTERN_TITLES[cell.pattern]}, {format_share(1 / cell.spacing)} of the data, "
-            f"{uses_words(cell.uses)}", cell.wall_seconds,
+            f"{uses_words(cell.uses)}",
+            cell.wall_seconds,
             (f"ways={cell.way}", f"patterns={cell.pattern}", f"spacings={cell.spacing}", f"uses={cell.uses}"),
         )
         for cell in found
-    ]  # fmt: skip
+    ]
 
 
 def _winners(found: Sequence[Cell]) -> Table:
@@ -92,21 +94,30 @@ def _winners(found: Sequence[Cell]) -> Table:
         slowest = max(alike, key=lambda cell: cell.wall_seconds.median)
         rows.append(
             (
-                PATTERN_TITLES[pattern], 1 / spacing, uses, _best(alike),
-                best[0].wall_seconds.median, WAY_TITLES[slowest.way],
+                PATTERN_TITLES[pattern],
+                1 / spacing,
+                uses,
+                _best(alike),
+                best[0].wall_seconds.median,
+                WAY_TITLES[slowest.way],
                 slowest.wall_seconds.median / best[0].wall_seconds.median,
             )
-        )  # fmt: skip
+        )
     return table(
         "Which way wins",
         {
-            "pattern": "text", "share used": "share", "uses": "count", "best way": "text", "it takes": "seconds",
-            "slowest way": "text", "it takes × the best": "ratio",
+            "pattern": "text",
+            "share used": "share",
+            "uses": "count",
+            "best way": "text",
+            "it takes": "seconds",
+            "slowest way": "text",
+            "it takes × the best": "ratio",
         },
         rows,
         note=f"Ways {_CLOSE} of the best are as good and named with it. Times run from data on the host until the "
         "result can be used.",
-    )  # fmt: skip
+    )
 
 
 def _more_uses(found: Sequence[Cell], patterns: Sequence[str]) -> Table:
@@ -120,13 +131,15 @@ def _more_uses(found: Sequence[Cell], patterns: Sequence[str]) -> Table:
     return table(
         "What one more use takes",
         {
-            "pattern": "text", "copied to GPU memory": "seconds", "zero-copy (mapped)": "seconds",
+            "pattern": "text",
+            "copied to GPU memory": "seconds",
+            "zero-copy (mapped)": "seconds",
             "zero-copy ÷ GPU memory": "ratio",
         },
         rows,
         note="Of data that is used whole: the time of the most uses less that of the fewest, divided by the uses "
         "between. The copy itself is in neither.",
-    )  # fmt: skip
+    )
 
 
 def _best(alike: Sequence[Cell]) -> str:
@@ -137,19 +150,32 @@ def _all(found: Sequence[Cell]) -> Table:
     return table(
         "Every combination",
         {
-            "pattern": "text", "share used": "share", "uses": "count", "way": "text", "time": "seconds",
-            "spread": "share", "of it on the GPU": "seconds", "useful rate": "bytes/second", "repeats": "count",
+            "pattern": "text",
+            "share used": "share",
+            "uses": "count",
+            "way": "text",
+            "time": "seconds",
+            "spread": "share",
+            "of it on the GPU": "seconds",
+            "useful rate": "bytes/second",
+            "repeats": "count",
         },
         [
             (
-                PATTERN_TITLES[cell.pattern], 1 / cell.spacing, cell.uses, WAY_TITLES[cell.way],
-                cell.wall_seconds.median, cell.wall_seconds.spread, cell.device_seconds.median,
-                cell.useful_bytes_per_second, cell.wall_seconds.count,
+                PATTERN_TITLES[cell.pattern],
+                1 / cell.spacing,
+                cell.uses,
+                WAY_TITLES[cell.way],
+                cell.wall_seconds.median,
+                cell.wall_seconds.spread,
+                cell.device_seconds.median,
+                cell.useful_bytes_per_second,
+                cell.wall_seconds.count,
             )
             for cell in found
         ],
         note="Medians. Useful rate: bytes that kernels used, over the time.",
-    )  # fmt: skip
+    )
 
 
 def _wrong(found: Sequence[Cell]) -> Iterator[Finding]:

@@ -39,7 +39,7 @@ def access_verdict(found: Sequence[Cell]) -> str | None:
         return _between(whole, "data that kernels use whole")
     if "slower" in how:
         return (
-            f"Copy data that kernels use whole, again or at random: zero-copy takes {_from_to(whole)}"
+            f"Copy data used again or at random: zero-copy takes {_from_to(whole)}"
             + _mapped_parts([pair for pair in pairs if pair[0].spacing > 1])
             + "."
         )

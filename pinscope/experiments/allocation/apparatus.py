@@ -20,10 +20,24 @@ from pinscope.records.run import Backing, DriverMemory, HostMemory
 from pinscope.units import format_bytes
 
 Way = Literal[
-    "malloc", "malloc_touch", "fresh_4k", "fresh_thp", "pinned", "write_combined", "registered_4k", "registered_thp",
-    "registered_hugetlb", "pool", "cupy_pool", "registered_portable", "registered_shm_open", "registered_hugetlb_1g",
-    "created", "host_pool", "host_pool_kept",
-]  # fmt: skip
+    "malloc",
+    "malloc_touch",
+    "fresh_4k",
+    "fresh_thp",
+    "pinned",
+    "write_combined",
+    "registered_4k",
+    "registered_thp",
+    "registered_hugetlb",
+    "pool",
+    "cupy_pool",
+    "registered_portable",
+    "registered_shm_open",
+    "registered_hugetlb_1g",
+    "created",
+    "host_pool",
+    "host_pool_kept",
+]
 FRESH: Mapping[Way, Backing] = {"fresh_4k": "4k", "fresh_thp": "thp"}
 REGISTERED: Mapping[Way, Backing] = {
     "registered_4k": "4k",
@@ -204,10 +218,13 @@ class _Touched:
             unregistered = clock()
         gone = clock()
         return Times(
-            get_seconds=got - begun, touch_seconds=touched - mapped, give_back_seconds=gone - released,
+            get_seconds=got - begun,
+            touch_seconds=touched - mapped,
+            give_back_seconds=gone - released,
             register_seconds=got - touched if self.registered else None,
-            unregister_seconds=unregistered - released if self.registered else None, page_faults=faults,
-        )  # fmt: skip
+            unregister_seconds=unregistered - released if self.registered else None,
+            page_faults=faults,
+        )
 
 
 @dataclass(frozen=True)

@@ -7,9 +7,10 @@ from dataclasses import replace
 from typing import Any
 
 from pinscope.analysis.rows import grouped, median
+from pinscope.analysis.ways import LineStyle
 from pinscope.charts.bars import Part, bars
 from pinscope.charts.chart import Chart, alt_text
-from pinscope.charts.lines import Look, line, put
+from pinscope.charts.lines import line, put
 from pinscope.charts.theme import (
     DASHES,
     DIRECTION_TITLES,
@@ -21,37 +22,31 @@ from pinscope.charts.theme import (
     seconds_unit,
     size_axis,
 )
-from pinscope.experiments.allocation.arithmetic import (
-    BreakEven,
-    BufferCell,
-    break_evens,
-    buffer_cells,
-    copy_times,
-)
+from pinscope.experiments.allocation.arithmetic import BreakEven, BufferCell, break_evens, buffer_cells, copy_times
 from pinscope.experiments.allocation.chart_pool import draw_pool
 from pinscope.experiments.allocation.reading import way_titles
 from pinscope.experiments.allocation.reading_pool import pool_uses
 from pinscope.records.run import ExperimentRun
 from pinscope.units import format_bytes, format_seconds
 
-_LOOKS: Mapping[str, Look] = {
-    "malloc": Look("pageable", "circle-open", "dot"),
-    "malloc_touch": Look("pageable", "diamond-open", "dash"),
-    "fresh_4k": Look("pageable", "diamond"),
-    "fresh_thp": Look("pageable", "hexagon", "dashdot"),
-    "pinned": Look("pinned"),
-    "write_combined": Look("write_combined", "square"),
-    "registered_4k": Look("registered", "triangle-down"),
-    "registered_thp": Look("registered", "triangle-up", "dash"),
-    "registered_hugetlb": Look("registered", "pentagon", "dot"),
-    "pool": Look("pinned", "star", "dash"),
-    "cupy_pool": Look("pinned", "cross", "dot"),
-    "registered_portable": Look("registered", "triangle-left", "dash"),
-    "registered_shm_open": Look("registered", "x", "dot"),
-    "registered_hugetlb_1g": Look("registered", "hexagon2", "dashdot"),
-    "created": Look("driver", "square"),
-    "host_pool": Look("driver", "diamond"),
-    "host_pool_kept": Look("driver", "star", "dash"),
+_LOOKS: Mapping[str, LineStyle] = {
+    "malloc": LineStyle("pageable", "circle-open", "dot"),
+    "malloc_touch": LineStyle("pageable", "diamond-open", "dash"),
+    "fresh_4k": LineStyle("pageable", "diamond"),
+    "fresh_thp": LineStyle("pageable", "hexagon", "dashdot"),
+    "pinned": LineStyle("pinned"),
+    "write_combined": LineStyle("write_combined", "square"),
+    "registered_4k": LineStyle("registered", "triangle-down"),
+    "registered_thp": LineStyle("registered", "triangle-up", "dash"),
+    "registered_hugetlb": LineStyle("registered", "pentagon", "dot"),
+    "pool": LineStyle("pinned", "star", "dash"),
+    "cupy_pool": LineStyle("pinned", "cross", "dot"),
+    "registered_portable": LineStyle("registered", "triangle-left", "dash"),
+    "registered_shm_open": LineStyle("registered", "x", "dot"),
+    "registered_hugetlb_1g": LineStyle("registered", "hexagon2", "dashdot"),
+    "created": LineStyle("driver", "square"),
+    "host_pool": LineStyle("driver", "diamond"),
+    "host_pool_kept": LineStyle("driver", "star", "dash"),
 }
 
 
@@ -60,9 +55,11 @@ def draw(run: ExperimentRun, rows: Sequence[Mapping[str, Any]]) -> list[Chart]:
     found, titles = buffer_cells(rows), way_titles(run)
     cells = sorted(found.values(), key=lambda cell: cell.bytes)
     drawn = (
-        _parts(cells, titles), _times(cells, titles), _copies(break_evens(found, copy_times(rows)), titles),
+        _parts(cells, titles),
+        _times(cells, titles),
+        _copies(break_evens(found, copy_times(rows)), titles),
         draw_pool(pool_uses(rows)),
-    )  # fmt: skip
+    )
     return [chart for chart in drawn if chart]
 
 
@@ -83,7 +80,7 @@ def _times(cells: Sequence[BufferCell], titles: Mapping[str, str]) -> Chart | No
         "Medians. Lines that rise with the size are paid page by page; flat ones reuse memory that is there.",
         figure,
         alt_text(f"Over the size; at {format_bytes(cells[-1].bytes)} both together", _wholes(cells, titles).items()),
-    )  # fmt: skip
+    )
 
 
 def _wholes(cells: Sequence[BufferCell], titles: Mapping[str, str]) -> Mapping[str, str]:
@@ -100,9 +97,7 @@ def _parts(cells: Sequence[BufferCell], titles: Mapping[str, str]) -> Chart | No
     shown = {titles[cell.way]: cell for cell in cells if cell.bytes == size}
     touch = {name: median(cell.touch_seconds) or 0.0 for name, cell in shown.items()}
     register = {name: median(cell.register_seconds) or 0.0 for name, cell in shown.items()}
-    rest = {
-        name: max(cell.get_seconds.median - touch[name] - register[name], 0.0) for name, cell in shown.items()
-    }  # fmt: skip
+    rest = {name: max(cell.get_seconds.median - touch[name] - register[name], 0.0) for name, cell in shown.items()}
     back = {name: cell.give_back_seconds.median for name, cell in shown.items()}
     parts = (
         Part("touch", "touch", touch, "/"),
@@ -130,8 +125,9 @@ def _copies(evens: Sequence[BreakEven], titles: Mapping[str, str]) -> Chart | No
     figure = panels([DIRECTION_TITLES[way] for way in shown], [260] * len(shown))
     curves = grouped(pay, lambda even: (even.direction, even.way))
     for (direction, way), curve in curves.items():
-        points = [(even.bytes, even.copies or 0, f"{format_bytes(even.bytes)}: {even.copies:,} copies")
-                  for even in curve]  # fmt: skip
+        points = [
+            (even.bytes, even.copies or 0, f"{format_bytes(even.bytes)}: {even.copies:,} copies") for even in curve
+        ]
         look = replace(_LOOKS[way], dash=DASHES[direction])
         put(figure, shown.index(direction) + 1, line(titles[way], look, points))
     count_axis(figure, max(even.copies or 0 for even in pay), "Copies")
@@ -143,7 +139,8 @@ def _copies(evens: Sequence[BreakEven], titles: Mapping[str, str]) -> Chart | No
         "divided by what each copy gains. Sizes at which pinned copies are not "
         "faster, or a buffer costs nothing extra, have no mark.",
         figure,
-        alt_text("Copies until a pinned buffer has paid, over its size; at the largest", [
-            (f"{titles[way]}, {direction}", f"{curve[-1].copies:,}") for (direction, way), curve in curves.items()
-        ]),
-    )  # fmt: skip
+        alt_text(
+            "Copies until a pinned buffer has paid, over its size; at the largest",
+            [(f"{titles[way]}, {direction}", f"{curve[-1].copies:,}") for (direction, way), curve in curves.items()],
+        ),
+    )

@@ -28,14 +28,26 @@ SHARE_OF_TIME = 0.45
 START_SECONDS = 3.0
 """Until the first reading."""
 HOST_WAYS: tuple[Way, ...] = (
-    "malloc", "malloc_touch", "fresh_4k", "fresh_thp", "pinned", "registered_4k", "registered_thp",
-    "registered_hugetlb", "pool",
-)  # fmt: skip
+    "malloc",
+    "malloc_touch",
+    "fresh_4k",
+    "fresh_thp",
+    "pinned",
+    "registered_4k",
+    "registered_thp",
+    "registered_hugetlb",
+    "pool",
+)
 MORE_HOST_WAYS: tuple[Way, ...] = ("registered_shm_open", "registered_hugetlb_1g")
 QUICK_WAYS: tuple[Way, ...] = (*HOST_WAYS[:5], "write_combined", *HOST_WAYS[5:], "cupy_pool")
 ALL_WAYS: tuple[Way, ...] = (
-    *QUICK_WAYS, "registered_portable", *MORE_HOST_WAYS, "created", "host_pool", "host_pool_kept",
-)  # fmt: skip
+    *QUICK_WAYS,
+    "registered_portable",
+    *MORE_HOST_WAYS,
+    "created",
+    "host_pool",
+    "host_pool_kept",
+)
 """A quick run leaves out what comes after the quick ways, and PyTorch's pool."""
 COPIED: tuple[Backing | None, ...] = ("4k", "thp", None)
 """What copies are timed from and to: pageable memory in small and in huge pages, and pinned memory."""
@@ -52,9 +64,13 @@ class AllocationParams(Params):
     """Which buffers to get, and how."""
 
     repeats: int = parameter(
-        "Most repeats", "Number of repeats after which to stop, whatever the precision is by then.",
-        20, unit="count", ge=LEAST, le=10_000,
-    )  # fmt: skip
+        "Most repeats",
+        "Number of repeats after which to stop, whatever the precision is by then.",
+        20,
+        unit="count",
+        ge=LEAST,
+        le=10_000,
+    )
     sizes: Sizes = parameter(
         "Buffer sizes",
         "Sizes of the buffers. Each is allocated and freed again and again, and copies of its size are timed.",
@@ -71,9 +87,10 @@ class AllocationParams(Params):
         "cupy_pool: reused from CuPy's; host_pool_kept: reused from CUDA's.",
     )
     directions: Several[OneWay] = parameter(
-        "Directions", "Copies that are timed, to find how many of them repay the time to pin a buffer: host to device "
+        "Directions",
+        "Copies that are timed, to find how many of them repay the time to pin a buffer: host to device "
         "(h2d) or device to host (d2h).",
-    )  # fmt: skip
+    )
 
     pytorch: bool = parameter(
         "PyTorch's pool",
@@ -192,11 +209,13 @@ class Allocation:
         )
         audited = rounded_up(params.pytorch_bytes) if params.pytorch else 0
         return Budget(
-            pinned_bytes=max(pinned, audited), pageable_bytes=largest,
+            pinned_bytes=max(pinned, audited),
+            pageable_bytes=largest,
             device_bytes=max(largest, CONTEXT_BYTES + audited // 512 if audited else 0),
-            seconds=times * each * SHARE_OF_TIME + START_SECONDS
+            seconds=times * each * SHARE_OF_TIME
+            + START_SECONDS
             + (CHILD_SECONDS * len(pool_settings("", audited)) if audited else 0.0),
-        )  # fmt: skip
+        )
 
     def measure(self, params: AllocationParams, lab: Lab, harness: Harness) -> Iterator[AllocationObservation]:
         """Every way with every size, then the copies."""
@@ -218,12 +237,18 @@ class Allocation:
                         if not turn.warmup:
                             counted.append(times.get_seconds + times.give_back_seconds)
                         yield AllocationObservation(
-                            kind="buffer", repeat=turn.repeat, warmup=turn.warmup, bytes=size, way=way,
-                            get_seconds=times.get_seconds, touch_seconds=times.touch_seconds,
-                            register_seconds=times.register_seconds, unregister_seconds=times.unregister_seconds,
+                            kind="buffer",
+                            repeat=turn.repeat,
+                            warmup=turn.warmup,
+                            bytes=size,
+                            way=way,
+                            get_seconds=times.get_seconds,
+                            touch_seconds=times.touch_seconds,
+                            register_seconds=times.register_seconds,
+                            unregister_seconds=times.unregister_seconds,
                             give_back_seconds=times.give_back_seconds,
                             page_faults=None if uncounted else times.page_faults,
-                        )  # fmt: skip
+                        )
         harness.progress((total - 1) / total, "copies")
         for backing in COPIED:
             if backing and (reason := why_not_backing(backing)):
@@ -271,9 +296,15 @@ class Allocation:
                         if not turn.warmup:
                             counted.append(seconds)
                         yield AllocationObservation(
-                            kind="copy", repeat=turn.repeat, warmup=turn.warmup, bytes=size, memory=memory,
-                            backing=backing, direction=direction, wall_seconds=seconds,
-                        )  # fmt: skip
+                            kind="copy",
+                            repeat=turn.repeat,
+                            warmup=turn.warmup,
+                            bytes=size,
+                            memory=memory,
+                            backing=backing,
+                            direction=direction,
+                            wall_seconds=seconds,
+                        )
 
     read = staticmethod(read_allocation)
     """Seconds per GiB, break-even copies, what a pool saves."""

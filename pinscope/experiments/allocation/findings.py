@@ -42,10 +42,13 @@ def allocation_findings(
 ) -> tuple[Costed, ...]:
     """All findings about buffers and copies, each with what it costs to ignore it."""
     return (
-        *_not_fresh(run, cells, titles), *_kept(run, cells, titles), *_break_even(run, cells, evens),
-        *_pool(cells, titles), *_cheaper(run, cells, titles),
+        *_not_fresh(run, cells, titles),
+        *_kept(run, cells, titles),
+        *_break_even(run, cells, evens),
+        *_pool(cells, titles),
+        *_cheaper(run, cells, titles),
         *((1.0, late) for late in precision_not_reached(run, _repeated(cells, copies, titles))),
-    )  # fmt: skip
+    )
 
 
 def copies_words(count: int) -> str:
@@ -283,7 +286,11 @@ def _repeated(cells: Cells, copies: Copies, titles: Titles) -> list[Repeated]:
         for (way, size), cell in cells.items()
     ]
     return buffers + [
-        Repeated(f"a copy, {COPY_TITLES[memory]}, {direction}, {format_bytes(size)}", seconds,
-                 settings(f"directions={direction}", size=size), headline=size == most and memory != "thp")
+        Repeated(
+            f"a copy, {COPY_TITLES[memory]}, {direction}, {format_bytes(size)}",
+            seconds,
+            settings(f"directions={direction}", size=size),
+            headline=size == most and memory != "thp",
+        )
         for (memory, direction, size), seconds in copies.items()
-    ]  # fmt: skip
+    ]

@@ -66,10 +66,17 @@ def _one(setting: str, text: str | None, nbytes: int, lab: Lab, harness: Harness
         def values(step: PoolStep, reply: Mapping[str, Any]) -> Mapping[str, Any]:
             state = lab.memory_state()
             return {
-                "bytes": nbytes, "repeat": 0, "warmup": False, "step": step, "setting": setting, **started,
-                "pool_seconds": reply.get("seconds"), "pool_bytes": reply.get("pool_bytes"),
-                "pinned_bytes": state.pinned_bytes, "nvml_used_bytes": state.nvml_used_bytes,
-            }  # fmt: skip
+                "bytes": nbytes,
+                "repeat": 0,
+                "warmup": False,
+                "step": step,
+                "setting": setting,
+                **started,
+                "pool_seconds": reply.get("seconds"),
+                "pool_bytes": reply.get("pool_bytes"),
+                "pinned_bytes": state.pinned_bytes,
+                "nvml_used_bytes": state.nvml_used_bytes,
+            }
 
         reply = ask({"do": "start"})
         started = {"settings": reply["in_force"], "version": reply["version"]}

@@ -132,31 +132,49 @@ def _tables(cells: Cells, evens: Sequence[BreakEven], titles: Mapping[str, str])
     every = table(
         "Getting and giving back",
         {
-            "buffer": "text", "size": "bytes", "get": "seconds", "of it touch": "seconds",
-            "of it register": "seconds", "give back": "seconds", "of it unregister": "seconds",
-            "per GiB, get": "seconds", "per GiB, give back": "seconds", "spread": "share", "page faults": "count",
+            "buffer": "text",
+            "size": "bytes",
+            "get": "seconds",
+            "of it touch": "seconds",
+            "of it register": "seconds",
+            "give back": "seconds",
+            "of it unregister": "seconds",
+            "per GiB, get": "seconds",
+            "per GiB, give back": "seconds",
+            "spread": "share",
+            "page faults": "count",
             "repeats": "count",
         },
         [
             (
-                titles[cell.way], cell.bytes, cell.get_seconds.median,
+                titles[cell.way],
+                cell.bytes,
+                cell.get_seconds.median,
                 median(cell.touch_seconds),
                 median(cell.register_seconds),
                 cell.give_back_seconds.median,
                 median(cell.unregister_seconds),
-                _pace(cell.get_seconds.median, cell.bytes), _pace(cell.give_back_seconds.median, cell.bytes),
-                cell.both_seconds.spread, cell.page_faults, cell.both_seconds.count,
+                _pace(cell.get_seconds.median, cell.bytes),
+                _pace(cell.give_back_seconds.median, cell.bytes),
+                cell.both_seconds.spread,
+                cell.page_faults,
+                cell.both_seconds.count,
             )
             for cell in cells.values()
         ],
         note="Medians; of page faults the fewest. n/a: the way has no such step, the kernel does not count it, or the "
         "buffer is too small for a figure per GiB. A pool had its buffers before: only reuse is timed.",
-    )  # fmt: skip
+    )
     paid = table(
         "After how many copies a pinned buffer has paid for itself",
         {
-            "buffer": "text", "in place of": "text", "size": "bytes", "direction": "text", "extra cost": "seconds",
-            "gain per copy": "seconds", "copies": "count",
+            "buffer": "text",
+            "in place of": "text",
+            "size": "bytes",
+            "direction": "text",
+            "extra cost": "seconds",
+            "gain per copy": "seconds",
+            "copies": "count",
         },
         [
             (titles[e.way], titles[e.base], e.bytes, e.direction, e.extra_seconds, e.gain_seconds, e.copies)
@@ -165,5 +183,5 @@ def _tables(cells: Cells, evens: Sequence[BreakEven], titles: Mapping[str, str])
         note="Extra cost: the time to get the buffer and give it back, less that of the pageable memory that it stands "
         "in place of; for registered memory only registering and unregistering, as the memory is there anyway. 0 "
         "copies: there is no extra cost. n/a: copies from pinned memory are not faster at this size.",
-    )  # fmt: skip
+    )
     return tuple(table for table in (every, paid) if table.rows)

@@ -87,10 +87,17 @@ def _use(rows: Sequence[Row]) -> PoolUse | None:
         return int(row["pinned_bytes"] - before["pinned_bytes"])
 
     return PoolUse(
-        setting=held["setting"], settings=held["settings"], version=held["version"], asked=held["bytes"],
-        held=grown("held"), kept=grown("dropped"), left=grown("emptied"), pool=held["pool_bytes"],
-        seconds=held["pool_seconds"], again_seconds=steps["again"]["pool_seconds"] if "again" in steps else None,
-    )  # fmt: skip
+        setting=held["setting"],
+        settings=held["settings"],
+        version=held["version"],
+        asked=held["bytes"],
+        held=grown("held"),
+        kept=grown("dropped"),
+        left=grown("emptied"),
+        pool=held["pool_bytes"],
+        seconds=held["pool_seconds"],
+        again_seconds=steps["again"]["pool_seconds"] if "again" in steps else None,
+    )
 
 
 def pool_table(uses: Sequence[PoolUse]) -> tuple[Table, ...]:
@@ -101,14 +108,29 @@ def pool_table(uses: Sequence[PoolUse]) -> tuple[Table, ...]:
         table(
             "PyTorch's pool of pinned memory",
             {
-                "setting": "text", "in force": "text", "asked": "bytes", "pinned": "bytes", "by PyTorch": "bytes",
-                "of what was asked": "ratio", "kept when gone": "bytes", "left when emptied": "bytes",
-                "first": "seconds", "again": "seconds",
+                "setting": "text",
+                "in force": "text",
+                "asked": "bytes",
+                "pinned": "bytes",
+                "by PyTorch": "bytes",
+                "of what was asked": "ratio",
+                "kept when gone": "bytes",
+                "left when emptied": "bytes",
+                "first": "seconds",
+                "again": "seconds",
             },
             [
                 (
-                    use.title, use.settings or "nothing", use.asked, use.held, use.pool, use.ratio, use.kept, use.left,
-                    use.seconds, use.again_seconds,
+                    use.title,
+                    use.settings or "nothing",
+                    use.asked,
+                    use.held,
+                    use.pool,
+                    use.ratio,
+                    use.kept,
+                    use.left,
+                    use.seconds,
+                    use.again_seconds,
                 )
                 for use in uses
             ],
@@ -116,18 +138,20 @@ def pool_table(uses: Sequence[PoolUse]) -> tuple[Table, ...]:
             "host's count of pinned pages grew by. By PyTorch: torch.cuda.host_memory_stats. First and again: the time "
             "to take the tensor, and to take one of its size after the first was freed.",
         ),
-    )  # fmt: skip
+    )
 
 
 def pool_headline(uses: Sequence[PoolUse]) -> tuple[Quantity, ...]:
     """What PyTorch pins for the request, as it is set here."""
     return tuple(
         quantity(
-            f"PyTorch pins for {format_bytes(use.asked)} asked, {use.title}", use.taken, "bytes",
+            f"PyTorch pins for {format_bytes(use.asked)} asked, {use.title}",
+            use.taken,
+            "bytes",
             reason="neither the host nor PyTorch reports it",
         )
         for use in uses[:1]
-    )  # fmt: skip
+    )
 
 
 def pool_findings(uses: Sequence[PoolUse]) -> Iterator[Costed]:

@@ -95,10 +95,7 @@ class Cell:
     @property
     def quartile_rates(self) -> tuple[float, float]:
         """Rates at the upper and the lower quartile of time: (slow, fast), bytes/second."""
-        return (
-            self.moved_bytes / self.one_more.upper_quartile,
-            self.moved_bytes / self.one_more.lower_quartile,
-        )
+        return (self.moved_bytes / self.one_more.upper_quartile, self.moved_bytes / self.one_more.lower_quartile)
 
 
 @dataclass(frozen=True)
@@ -134,13 +131,17 @@ def _line(row: Row) -> Line:
 def _cell(line: Line, size: int, rows: Rows) -> Cell:
     one_copy = summarize([row["device_seconds"] for row in rows])
     return Cell(
-        line=line, bytes=size, one_copy=one_copy, one_more=summary(rows, "one_more_seconds") or one_copy,
+        line=line,
+        bytes=size,
+        one_copy=one_copy,
+        one_more=summary(rows, "one_more_seconds") or one_copy,
         copies=rows[0].get("one_more_copies") or 1,
         wall_seconds=summarize([row["wall_seconds"] for row in rows]),
         issue_seconds=summarize([row["issue_seconds"] for row in rows]),
-        h2d_seconds=summary(rows, "h2d_seconds"), d2h_seconds=summary(rows, "d2h_seconds"),
+        h2d_seconds=summary(rows, "h2d_seconds"),
+        d2h_seconds=summary(rows, "d2h_seconds"),
         wrong_words=sum(row["wrong_words"] for row in rows),
-    )  # fmt: skip
+    )
 
 
 def by_line(all_cells: Iterable[Cell]) -> dict[Line, list[Cell]]:

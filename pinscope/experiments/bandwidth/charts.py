@@ -10,8 +10,9 @@ import numpy as np
 import plotly.graph_objects as go
 
 from pinscope.analysis.link_model import link_limit
+from pinscope.analysis.ways import LineStyle
 from pinscope.charts.chart import Chart, alt_text
-from pinscope.charts.lines import End, Look, Point, line, name_ends, put, reference
+from pinscope.charts.lines import End, Point, line, name_ends, put, reference
 from pinscope.charts.theme import (
     COLOURS,
     DASHES,
@@ -100,7 +101,7 @@ def _stack(
 def _line(label: Line, name: str, points: Sequence[Point], **more: Any) -> go.Scatter:
     """Points of one curve; those of a kernel have open markers and a thin line."""
     by_kernel = label.copier == "kernel"
-    look = Look(label.memory, SYMBOLS[label.memory] + ("-open" if by_kernel else ""), DASHES[label.direction])
+    look = LineStyle(label.memory, SYMBOLS[label.memory] + ("-open" if by_kernel else ""), DASHES[label.direction])
     return line(name, look, points, **more).update(line={"width": 1.5 if by_kernel else 2})
 
 
@@ -109,11 +110,7 @@ def _rate_line(label: Line, curve: Sequence[Cell], name: str) -> go.Scatter:
     slow, fast = (np.array(side) / 1e9 for side in zip(*(cell.quartile_rates for cell in curve), strict=True))
     spread = {"type": "data", "array": fast - rates, "arrayminus": rates - slow, "thickness": 1, "width": 3}
     points = [
-        (
-            cell.bytes,
-            rate,
-            f"{format_bytes(cell.bytes)}: {format_bandwidth(cell.bytes_per_second)}{_off(cell)}",
-        )
+        (cell.bytes, rate, f"{format_bytes(cell.bytes)}: {format_bandwidth(cell.bytes_per_second)}{_off(cell)}")
         for cell, rate in zip(curve, rates, strict=True)
     ]
     return _line(label, name, points, error_y=spread)
@@ -161,11 +158,20 @@ def _rates_over_size(run: ExperimentRun, curves: Curves, name: Callable[[Line], 
     figure, shown = stacked
     figure.update_yaxes(title_text="Bandwidth (GB/s)", rangemode="tozero")
     for row, way in enumerate(shown, start=1):
-        name_ends(figure, row, [
-            End(name(label), format_bandwidth(curve[-1].bytes_per_second), curve[-1].bytes,
-                curve[-1].bytes_per_second / 1e9)
-            for label, curve in curves.items() if label.direction == way
-        ])  # fmt: skip
+        name_ends(
+            figure,
+            row,
+            [
+                End(
+                    name(label),
+                    format_bandwidth(curve[-1].bytes_per_second),
+                    curve[-1].bytes,
+                    curve[-1].bytes_per_second / 1e9,
+                )
+                for label, curve in curves.items()
+                if label.direction == way
+            ],
+        )
     if _add_limit(run, figure, shown, curves, lambda _, limit, ways: limit * ways / 1e9):
         return figure, " Dotted: the most that the link can carry as payload."
     if run.lab == "host":
@@ -187,20 +193,30 @@ def _rates(run: ExperimentRun, engine: Curves) -> Chart | None:
 
 def _alt_rates(curves: Curves) -> str:
     """The rates at the largest size of each line."""
-    return alt_text("Bandwidth over copy size; at the largest", [
-        (f"{label.direction}, {words(label.memory)}{'' if label.copier == 'engine' else ', by kernel'}",
-         f"{format_bandwidth(curve[-1].bytes_per_second)} at {format_bytes(curve[-1].bytes)}")
-        for label, curve in curves.items()
-    ])  # fmt: skip
+    return alt_text(
+        "Bandwidth over copy size; at the largest",
+        [
+            (
+                f"{label.direction}, {words(label.memory)}{'' if label.copier == 'engine' else ', by kernel'}",
+                f"{format_bandwidth(curve[-1].bytes_per_second)} at {format_bytes(curve[-1].bytes)}",
+            )
+            for label, curve in curves.items()
+        ],
+    )
 
 
 def _alt_times(what: str, curves: Curves, seconds: Callable[[Cell], float]) -> str:
     """The times of the smallest and of the largest size."""
-    return alt_text(f"{what} over copy size, smallest and largest", [
-        (f"{label.direction}, {words(label.memory)}",
-         f"{format_seconds(seconds(curve[0]))} and {format_seconds(seconds(curve[-1]))}")
-        for label, curve in curves.items()
-    ])  # fmt: skip
+    return alt_text(
+        f"{what} over copy size, smallest and largest",
+        [
+            (
+                f"{label.direction}, {words(label.memory)}",
+                f"{format_seconds(seconds(curve[0]))} and {format_seconds(seconds(curve[-1]))}",
+            )
+            for label, curve in curves.items()
+        ],
+    )
 
 
 def _ratios(engine: Curves) -> Chart | None:
@@ -224,12 +240,15 @@ def _ratios(engine: Curves) -> Chart | None:
         "How many times faster pinned memory copies",
         "Ratio of median rates at the same size. Above the dotted line at 1, pinned memory is faster.",
         figure,
-        alt_text("Pinned over other memory; at the largest size", [
-            (f"{label.direction}, pinned over {words(label.memory)}", format_value(ratios[-1][1], "ratio"))
-            for label, curve in engine.items()
-            if label.memory != "pinned" and (ratios := speedups(pinned.get(label.direction, ()), curve))
-        ]),
-    )  # fmt: skip
+        alt_text(
+            "Pinned over other memory; at the largest size",
+            [
+                (f"{label.direction}, pinned over {words(label.memory)}", format_value(ratios[-1][1], "ratio"))
+                for label, curve in engine.items()
+                if label.memory != "pinned" and (ratios := speedups(pinned.get(label.direction, ()), curve))
+            ],
+        ),
+    )
 
 
 def _issue_times(engine: Curves) -> Chart | None:
@@ -268,9 +287,7 @@ def _copiers(run: ExperimentRun, alone: Curves) -> Chart | None:
 
 def _times(run: ExperimentRun, engine: Curves) -> Chart | None:
     """One copy and one more copy over the size, with the fitted line and what the link needs."""
-    fits = {
-        label: fit for label, curve in engine.items() if label.memory in _FITTED and (fit := fit_latency(curve))
-    }  # fmt: skip
+    fits = {label: fit for label, curve in engine.items() if label.memory in _FITTED and (fit := fit_latency(curve))}
     chosen = {label: engine[label] for label in fits}
 
     def one_more(label: Line, curve: Sequence[Cell]) -> go.Scatter:
@@ -314,11 +331,14 @@ def _fitted(label: Line, curve: Sequence[Cell], fit: LatencyFit) -> go.Scatter:
         f"half of β at {format_bytes(fit.half_size_bytes)}, R² {fit.r_squared:.3f}"
     )
     return go.Scatter(
-        x=sizes, y=fit.alpha_seconds + moved / fit.beta_bytes_per_second, mode="lines",
-        name=f"{words(label.memory)}, fit", legendrank=len(SYMBOLS) + _RANKS[label.memory],
+        x=sizes,
+        y=fit.alpha_seconds + moved / fit.beta_bytes_per_second,
+        mode="lines",
+        name=f"{words(label.memory)}, fit",
+        legendrank=len(SYMBOLS) + _RANKS[label.memory],
         line={"color": COLOURS[label.memory], "dash": DASHES[label.direction], "width": 1.5},
         hovertemplate=f"{words(label.memory)}: {text}<extra></extra>",
-    )  # fmt: skip
+    )
 
 
 def _states(every: Curves) -> Chart | None:
@@ -342,11 +362,14 @@ def _states(every: Curves) -> Chart | None:
         "Squares: huge pages, diamonds: small ones. Open markers: the processor wrote the memory right before; filled: "
         "none of it was in its caches. The other charts and the ratios take 4k, cold, where it was measured.",
         figure,
-        alt_text("Bandwidth over copy size; at the largest", [
-            (f"{label.direction}, {label.state}", format_bandwidth(curve[-1].bytes_per_second))
-            for label, curve in engine.items()
-        ]),
-    )  # fmt: skip
+        alt_text(
+            "Bandwidth over copy size; at the largest",
+            [
+                (f"{label.direction}, {label.state}", format_bandwidth(curve[-1].bytes_per_second))
+                for label, curve in engine.items()
+            ],
+        ),
+    )
 
 
 def _together(curves: Curves) -> Chart | None:
@@ -376,20 +399,27 @@ def _together(curves: Curves) -> Chart | None:
         f"Pinned copies of {format_bytes(next(iter(at_once.values())).bytes)}. Bars that shrink when all copy at once "
         "show a shared uplink.",
         _side_by_side(figure),
-        alt_text("Rate of pinned copies, all GPUs at once", [
-            (f"GPU {label.device}, {label.direction}", format_bandwidth(cell.bytes_per_second))
-            for label, cell in at_once.items()
-        ]),
-    )  # fmt: skip
+        alt_text(
+            "Rate of pinned copies, all GPUs at once",
+            [
+                (f"GPU {label.device}, {label.direction}", format_bandwidth(cell.bytes_per_second))
+                for label, cell in at_once.items()
+            ],
+        ),
+    )
 
 
 def _rate_bars(name: str, rates: Mapping[str, float], colour: str | list[str], pattern: str = "") -> go.Bar:
     return go.Bar(
-        x=list(rates), y=[rate / 1e9 for rate in rates.values()], name=name, cliponaxis=False,
-        text=[format_bandwidth(rate) for rate in rates.values()], textposition="outside",
+        x=list(rates),
+        y=[rate / 1e9 for rate in rates.values()],
+        name=name,
+        cliponaxis=False,
+        text=[format_bandwidth(rate) for rate in rates.values()],
+        textposition="outside",
         marker={"color": colour, "pattern": {"shape": pattern, "fillmode": "replace"}},
         hovertemplate="%{x}, %{fullData.name}: %{text}<extra></extra>",
-    )  # fmt: skip
+    )
 
 
 def _side_by_side(figure: go.Figure) -> go.Figure:
@@ -423,8 +453,14 @@ def _published(run: ExperimentRun, engine: Curves) -> Chart | None:
         "Grey: a GeForce RTX 2080 Ti on PCIe Gen3 x16 with 16 MiB copies (Lei Mao, Page-Locked Host Memory for Data "
         "Transfer). Coloured: this run at its nearest size.",
         _side_by_side(figure),
-        alt_text("This run, and a published RTX 2080 Ti", [
-            (f"{words(memory)} {way}", f"{format_bandwidth(cell.bytes_per_second)}, published "
-             f"{format_bandwidth(PUBLISHED[memory, way])}") for (memory, way), cell in pairs.items()
-        ]),
-    )  # fmt: skip
+        alt_text(
+            "This run, and a published RTX 2080 Ti",
+            [
+                (
+                    f"{words(memory)} {way}",
+                    f"{format_bandwidth(cell.bytes_per_second)}, published {format_bandwidth(PUBLISHED[memory, way])}",
+                )
+                for (memory, way), cell in pairs.items()
+            ],
+        ),
+    )

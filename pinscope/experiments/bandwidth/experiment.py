@@ -27,16 +27,7 @@ from pinscope.lab.harness import Harness
 from pinscope.lab.protocol import Lab
 from pinscope.records.budget import Budget
 from pinscope.records.environment import Environment
-from pinscope.records.run import (
-    Backing,
-    Cache,
-    Direction,
-    HostMemory,
-    LabKind,
-    Lasted,
-    Observation,
-    Positive,
-)
+from pinscope.records.run import Backing, Cache, Direction, HostMemory, LabKind, Lasted, Observation, Positive
 from pinscope.units import format_bytes, format_seconds
 
 MemoryChoice = Literal["pageable", "pinned", "write_combined", "mapped", "registered"]
@@ -60,10 +51,11 @@ class BandwidthParams(Params):
         "Directions", "Host to device (h2d), device to host (d2h), or both at once (bidirectional)."
     )
     copiers: Several[CopierChoice] = parameter(
-        "Copied by", "A copy engine of the GPU, or a kernel that reads and writes host memory in place. A kernel "
+        "Copied by",
+        "A copy engine of the GPU, or a kernel that reads and writes host memory in place. A kernel "
         "reaches all kinds of pinned memory in the same way, so it is measured with only one: the first pinned kind "
         "in the list of the parameter memory.",
-    )  # fmt: skip
+    )
     backings: Several[PageableBacking] = parameter(
         "Pages of pageable memory",
         "Pages under pageable memory: small ones (4k), as memory from malloc has them where transparent huge pages are "

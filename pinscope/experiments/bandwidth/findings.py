@@ -37,9 +37,14 @@ _WAYS = {"h2d": "h2d", "d2h": "d2h", "bidirectional": "both ways at once"}
 def bandwidth_findings(run: ExperimentRun, alone: Curves, curves: Curves) -> tuple[Finding, ...]:
     """All findings of a run: ``alone`` are the curves of its own GPU, ``curves`` those of all."""
     found = (
-        *_arrival(curves), *_pageable(run, alone), *_link(run, alone), *_uplink(curves), *_states(alone),
-        *_by_kernel(run, alone), *((1.0, late) for late in precision_not_reached(run, _repeated(run, curves))),
-    )  # fmt: skip
+        *_arrival(curves),
+        *_pageable(run, alone),
+        *_link(run, alone),
+        *_uplink(curves),
+        *_states(alone),
+        *_by_kernel(run, alone),
+        *((1.0, late) for late in precision_not_reached(run, _repeated(run, curves))),
+    )
     return dearest_first(found)
 
 
@@ -347,13 +352,17 @@ def _repeated(run: ExperimentRun, curves: Curves) -> list[Repeated]:
             f"{line.state} {line.direction}, {format_bytes(cell.bytes)} by {line.copier}"
             + (f", {line.devices} GPUs at once" if line.devices > 1 else ""),
             cell.one_more,
-            (f"memory={line.memory}", f"directions={line.direction}", f"copiers={line.copier}",
-             f"sizes={exact_bytes(cell.bytes).replace(' ', '')}"),
+            (
+                f"memory={line.memory}",
+                f"directions={line.direction}",
+                f"copiers={line.copier}",
+                f"sizes={exact_bytes(cell.bytes).replace(' ', '')}",
+            ),
             headline=id(cell) in shown,
         )
         for line, curve in curves.items()
         for cell in curve
-    ]  # fmt: skip
+    ]
 
 
 def _shown(run: ExperimentRun, curves: Curves) -> set[int]:

@@ -191,16 +191,36 @@ def _tables(run: ExperimentRun, alone: Curves, curves: Curves) -> tuple[Table, .
     measured = table(
         "Every combination",
         {
-            "memory": "text", "direction": "text", "copier": "text", "size": "bytes", "rate": "bytes/second",
-            "spread": "share", "one more copy": "seconds", "copies": "count", "one copy": "seconds",
-            "wall time": "seconds", "issue time": "seconds", "repeats": "count", "GPU": "count",
+            "memory": "text",
+            "direction": "text",
+            "copier": "text",
+            "size": "bytes",
+            "rate": "bytes/second",
+            "spread": "share",
+            "one more copy": "seconds",
+            "copies": "count",
+            "one copy": "seconds",
+            "wall time": "seconds",
+            "issue time": "seconds",
+            "repeats": "count",
+            "GPU": "count",
             "GPUs at once": "count",
         },
         [
             (
-                cell.line.state, cell.line.direction, cell.line.copier, cell.bytes, cell.bytes_per_second,
-                cell.one_more.spread, cell.one_more.median, cell.copies, cell.one_copy.median,
-                cell.wall_seconds.median, cell.issue_seconds.median, cell.one_more.count, cell.line.device,
+                cell.line.state,
+                cell.line.direction,
+                cell.line.copier,
+                cell.bytes,
+                cell.bytes_per_second,
+                cell.one_more.spread,
+                cell.one_more.median,
+                cell.copies,
+                cell.one_copy.median,
+                cell.wall_seconds.median,
+                cell.issue_seconds.median,
+                cell.one_more.count,
+                cell.line.device,
                 cell.line.devices,
             )
             for curve in curves.values()
@@ -208,17 +228,27 @@ def _tables(run: ExperimentRun, alone: Curves, curves: Curves) -> tuple[Table, .
         ],
         note="Medians. One copy starts from an idle stream; one more copy is each of so many in a row, and rate and "
         "spread (half the interquartile range) are its own. Rates of bidirectional copies count both directions.",
-    )  # fmt: skip
+    )
     fits = table(
         "Latency and bandwidth: t = α + bytes ÷ β",
         {
-            "memory": "text", "direction": "text", "copier": "text", "α": "seconds", "β": "bytes/second",
-            "half-performance size": "bytes", "R²": "count",
+            "memory": "text",
+            "direction": "text",
+            "copier": "text",
+            "α": "seconds",
+            "β": "bytes/second",
+            "half-performance size": "bytes",
+            "R²": "count",
         },
         [
             (
-                line.state, line.direction, line.copier,
-                fit.alpha_seconds, fit.beta_bytes_per_second, fit.half_size_bytes, fit.r_squared,
+                line.state,
+                line.direction,
+                line.copier,
+                fit.alpha_seconds,
+                fit.beta_bytes_per_second,
+                fit.half_size_bytes,
+                fit.r_squared,
             )
             for line, curve in alone.items()
             if (fit := fit_latency(curve))
@@ -226,7 +256,7 @@ def _tables(run: ExperimentRun, alone: Curves, curves: Curves) -> tuple[Table, .
         note="Through what one more copy takes. At the half-performance size α·β it reaches half of β. An R² well "
         "below 1 says that the curve is not one straight line, as for pageable memory, whose path changes with the "
         "size.",
-    )  # fmt: skip
+    )
     # The host model is never set beside a GPU's figures.
     published = (_published(alone),) if run.lab == "cuda" else ()
     return tuple(table for table in (measured, fits, *published) if table.rows)
@@ -240,13 +270,16 @@ def _published(curves: Curves) -> Table:
     return table(
         "Beside a published table (RTX 2080 Ti, 16 MiB)",
         {
-            "memory": "text", "direction": "text", "RTX 2080 Ti": "bytes/second", "this run": "bytes/second",
+            "memory": "text",
+            "direction": "text",
+            "RTX 2080 Ti": "bytes/second",
+            "this run": "bytes/second",
             "size here": "bytes",
         },
         rows,
         note="Lei Mao, Page-Locked Host Memory for Data Transfer: PCIe Gen3 x16, by Mark Harris's program, whose "
         f"pageable memory has small pages and is in no cache (4k, cold). {_pinned_over_pageable(rows)}".rstrip(),
-    )  # fmt: skip
+    )
 
 
 def _pinned_over_pageable(rows: Sequence[tuple[str, str, float, float, int]]) -> str:

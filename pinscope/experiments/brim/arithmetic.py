@@ -207,12 +207,17 @@ def _climb(rows: Sequence[Row]) -> Climb | None:
     cliff = marks[0].bytes if marks else math.inf
     charged = {row["way"]: (row["asked_bytes"], row["charged_bytes"]) for row in rows if row["kind"] == "charge"}
     return Climb(
-        swap=rows[0]["swap"], limit=limit, before=before, held=held,
-        after=next((step for step in steps if step.phase == "after" and step.outside), None), marks=marks,
+        swap=rows[0]["swap"],
+        limit=limit,
+        before=before,
+        held=held,
+        after=next((step for step in steps if step.phase == "after" and step.outside), None),
+        marks=marks,
         outside_below=_outside(rows, lambda row: row["phase"] != "after" and row["bytes"] < cliff),
         outside_beyond=_outside(rows, lambda row: row["bytes"] >= cliff),
-        gone=next((row["gone"] for row in rows if row["gone"] is not None), None), charged=charged,
-    )  # fmt: skip
+        gone=next((row["gone"] for row in rows if row["gone"] is not None), None),
+        charged=charged,
+    )
 
 
 def _outside(rows: Sequence[Row], belongs: Callable[[Row], bool]) -> Summary | None:
@@ -236,13 +241,18 @@ def _step(rows: Sequence[Row]) -> Step:
     readings = [row for row in rows if row["kind"] == "group"]
     last = readings[-1] if readings else None
     return Step(
-        phase=rows[0]["phase"], number=rows[0]["step"], bytes=max(row["bytes"] for row in rows),
-        inside=_summary(inside), outside=_summary(outside), cached_share=min(shares, default=None),
+        phase=rows[0]["phase"],
+        number=rows[0]["step"],
+        bytes=max(row["bytes"] for row in rows),
+        inside=_summary(inside),
+        outside=_summary(outside),
+        cached_share=min(shares, default=None),
         faults=max((row["major_faults"] for row in inside if row["major_faults"] is not None), default=None),
-        stalled_share=last["stalled_share"] if last else None, ended=last["ended"] if last else None,
+        stalled_share=last["stalled_share"] if last else None,
+        ended=last["ended"] if last else None,
         group=Group(**{name: last[name] for name in Group.__dataclass_fields__}) if last else None,
         rounds=len(inside),
-    )  # fmt: skip
+    )
 
 
 def _summary(rows: Sequence[Row]) -> Summary | None:

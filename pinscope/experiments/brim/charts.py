@@ -8,23 +8,31 @@ import plotly.graph_objects as go
 
 from pinscope.analysis.rows import Row
 from pinscope.analysis.statistics import Summary
+from pinscope.analysis.ways import LineStyle
 from pinscope.charts.chart import Chart, alt_text
-from pinscope.charts.lines import Look, line, put, reference
+from pinscope.charts.lines import line, put, reference
 from pinscope.charts.theme import panels, seconds_axis
 from pinscope.experiments.brim.arithmetic import Climb, Step, climbs
 from pinscope.records.run import ExperimentRun
 from pinscope.units import format_bytes, format_seconds, format_share
 
-_HELD: Sequence[tuple[str, Look, Callable[[Step], int | None]]] = (
-    ("pinned", Look("pinned"), lambda step: step.bytes),
-    ("page cache", Look("cached", "square"), lambda step: step.group.cache_bytes if step.group else None),
-    ("all in the group", Look("pageable", "diamond", "dash"),
-     lambda step: step.group.used_bytes if step.group else None),
-    ("swapped out", Look("stall", "x", "dot"), lambda step: (step.group.swap_bytes or None) if step.group else None),
-)  # fmt: skip
-_ROUNDS: Sequence[tuple[str, Look, Callable[[Step], Summary | None]]] = (
-    ("in the group", Look("pageable", "diamond"), lambda step: step.inside),
-    ("outside the group", Look("reference", "circle", "dash"), lambda step: step.outside),
+_HELD: Sequence[tuple[str, LineStyle, Callable[[Step], int | None]]] = (
+    ("pinned", LineStyle("pinned"), lambda step: step.bytes),
+    ("page cache", LineStyle("cached", "square"), lambda step: step.group.cache_bytes if step.group else None),
+    (
+        "all in the group",
+        LineStyle("pageable", "diamond", "dash"),
+        lambda step: step.group.used_bytes if step.group else None,
+    ),
+    (
+        "swapped out",
+        LineStyle("stall", "x", "dot"),
+        lambda step: (step.group.swap_bytes or None) if step.group else None,
+    ),
+)
+_ROUNDS: Sequence[tuple[str, LineStyle, Callable[[Step], Summary | None]]] = (
+    ("in the group", LineStyle("pageable", "diamond"), lambda step: step.inside),
+    ("outside the group", LineStyle("reference", "circle", "dash"), lambda step: step.outside),
 )
 
 
@@ -52,8 +60,11 @@ def _rounds(climb: Climb) -> Chart:
     shown = (climb.before, *climb.held)
     most: list[tuple[str, str]] = []
     for name, look, part in _ROUNDS:
-        points = [(_percent(climb, step.bytes), summary.median, f"{_at(climb, step)}: {format_seconds(summary.median)}")
-                  for step in shown if (summary := part(step))]  # fmt: skip
+        points = [
+            (_percent(climb, step.bytes), summary.median, f"{_at(climb, step)}: {format_seconds(summary.median)}")
+            for step in shown
+            if (summary := part(step))
+        ]
         if points:
             put(figure, 1, line(name, look, points))
             most.append((f"{name}, at most", format_seconds(max(point[1] for point in points))))
@@ -86,7 +97,7 @@ def _mark_ends(figure: go.Figure, climb: Climb, most: list[tuple[str, str]]) -> 
             most.append((name, f"at {format_share(mark.bytes / climb.limit)} of the limit"))
     if killed := climb.mark("killed"):
         text = f"{format_bytes(killed.bytes)} pinned ({format_share(killed.bytes / climb.limit)})"
-        look = Look("corrupted", "x", size=13)
+        look = LineStyle("corrupted", "x", size=13)
         point = (_percent(climb, killed.bytes), high, text)
         put(figure, 1, line("killed", look, [point], mode="markers", cliponaxis=False))
 
@@ -96,8 +107,11 @@ def _memory(climb: Climb) -> Chart:
     figure = panels([f"Memory in the group{words}"], [280])
     shown, most = (climb.before, *climb.held), []
     for name, look, part in _HELD:
-        points = [(_percent(climb, step.bytes), _percent(climb, held), f"{_at(climb, step)}: {format_bytes(held)}")
-                  for step in shown if (held := part(step)) is not None]  # fmt: skip
+        points = [
+            (_percent(climb, step.bytes), _percent(climb, held), f"{_at(climb, step)}: {format_bytes(held)}")
+            for step in shown
+            if (held := part(step)) is not None
+        ]
         if points:
             put(figure, 1, line(name, look, points))
             most.append((name, f"{max(point[1] for point in points):.0f} %"))
@@ -116,6 +130,7 @@ def _memory(climb: Climb) -> Chart:
 
 def _share_axis(figure: go.Figure, climb: Climb) -> None:
     figure.update_xaxes(
-        title_text=f"Pinned (% of the group's {format_bytes(climb.limit)})", range=[-3, 104],
+        title_text=f"Pinned (% of the group's {format_bytes(climb.limit)})",
+        range=[-3, 104],
         unifiedhovertitle_text="%{x:.1f} % pinned",
-    )  # fmt: skip
+    )

@@ -43,13 +43,17 @@ class BrimParams(BareParams):
         "Group's limit", "Memory that the control group made for the run may have; it is filled to this limit."
     )
     step: Share = parameter(
-        "Step", "Percentage of the limit that one step pins near the brim; the cliff is found as precisely.",
-        ge=0.001, le=0.05,
-    )  # fmt: skip
+        "Step",
+        "Percentage of the limit that one step pins near the brim; the cliff is found as precisely.",
+        ge=0.001,
+        le=0.05,
+    )
     file_share: Share = parameter(
-        "File", "Length of the file that an ordinary process reads in each round, as a percentage of the limit.",
-        gt=0, le=0.25,
-    )  # fmt: skip
+        "File",
+        "Length of the file that an ordinary process reads in each round, as a percentage of the limit.",
+        gt=0,
+        le=0.25,
+    )
     memory_share: Share = parameter(
         "Memory", "Memory that this process writes to in each round, as a percentage of the limit.", gt=0, le=0.25
     )
@@ -70,9 +74,13 @@ class BrimParams(BareParams):
     def preset(cls, lab: LabKind, quick: bool) -> BrimParams:
         group = {"cuda": ("2GiB", "4GiB"), "host": ("512MiB", "4GiB")}[lab][not quick]
         return cls(
-            group=parse_bytes(group), step=0.05 if quick else 0.025, file_share=0.125, memory_share=0.125,
-            step_seconds=0.3 if quick else 1.0, swap=("without",) if quick else ("without", "with"),
-        )  # fmt: skip
+            group=parse_bytes(group),
+            step=0.05 if quick else 0.025,
+            file_share=0.125,
+            memory_share=0.125,
+            step_seconds=0.3 if quick else 1.0,
+            swap=("without",) if quick else ("without", "with"),
+        )
 
     def smaller(self) -> BrimParams | None:
         """A group half as large."""
@@ -177,9 +185,11 @@ class Brim:
         from_disk = max(params.step_seconds, LEAST_ROUNDS * (file / DISK + memory / MEMORY))
         steps = (5 + 0.2 / params.step) * params.step_seconds + params.file_share / params.step * from_disk
         return Budget(
-            pinned_bytes=params.group, pageable_bytes=file + memory, device_bytes=params.group // 512 + GRANULE_BYTES,
+            pinned_bytes=params.group,
+            pageable_bytes=file + memory,
+            device_bytes=params.group // 512 + GRANULE_BYTES,
             seconds=len(_groups(params)) * (3.0 + 2 * file / DISK + steps),
-        )  # fmt: skip
+        )
 
     def measure(self, params: BrimParams, lab: Lab, harness: Harness) -> Iterator[BrimObservation]:
         """One group after the other."""
@@ -224,9 +234,15 @@ class _Climb:
     """
 
     def __init__(
-        self, params: BrimParams, lab: Lab, harness: Harness, folder: str | None, *, swap: bool,
+        self,
+        params: BrimParams,
+        lab: Lab,
+        harness: Harness,
+        folder: str | None,
+        *,
+        swap: bool,
         part: tuple[float, float],
-    ) -> None:  # fmt: skip
+    ) -> None:
         self._params, self._lab, self._harness, self._folder = params, lab, harness, folder
         self._swap, self._part = swap, part
         self._file_bytes = params.bytes_of(params.file_share) if folder else None
@@ -239,7 +255,7 @@ class _Climb:
         self._tell(0.0, "making a control group")
         work = Work(
             self._folder, params.bytes_of(params.file_share), params.bytes_of(params.memory_share), params.step_seconds
-        )  # fmt: skip
+        )
         with Outside(work, check) as outside:
             with (
                 OwnGroup(params.group, self._swap) as group,
@@ -298,9 +314,15 @@ class _Climb:
         share = (stalled - before) / (now - begun) if stalled is not None and begun else None
         self._stalled = (now, stalled or 0.0)
         return self._row(
-            "group", used_bytes=reading.used_bytes, cache_bytes=reading.cache_bytes, swap_bytes=reading.swap_bytes,
-            refaults=reading.refaults, kills=reading.kills, stalled_share=share, **values,
-        )  # fmt: skip
+            "group",
+            used_bytes=reading.used_bytes,
+            cache_bytes=reading.cache_bytes,
+            swap_bytes=reading.swap_bytes,
+            refaults=reading.refaults,
+            kills=reading.kills,
+            stalled_share=share,
+            **values,
+        )
 
     def _rounds(self, who: Who, rounds: Rounds, warmups: int = 0) -> Iterator[BrimObservation]:
         for number, felt in enumerate(rounds):
@@ -314,9 +336,16 @@ class _Climb:
     def _row(self, kind: Any, repeat: int = 0, warmup: bool = False, **values: Any) -> BrimObservation:
         now = self._now
         return BrimObservation(
-            repeat=repeat, warmup=warmup, kind=kind, swap=self._swap, limit_bytes=self._params.group, phase=now.phase,
-            step=now.step, bytes=now.pinned, **values,
-        )  # fmt: skip
+            repeat=repeat,
+            warmup=warmup,
+            kind=kind,
+            swap=self._swap,
+            limit_bytes=self._params.group,
+            phase=now.phase,
+            step=now.step,
+            bytes=now.pinned,
+            **values,
+        )
 
 
 EXPERIMENT: AnyExperiment = Brim()

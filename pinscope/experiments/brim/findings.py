@@ -6,16 +6,7 @@ from collections.abc import Iterator, Mapping
 
 from pinscope.analysis.conclusions import part_words, times
 from pinscope.analysis.statistics import measured
-from pinscope.experiments.brim.arithmetic import (
-    CACHE_LOST,
-    SLOWER,
-    STALLED,
-    SWAPPED,
-    Climb,
-    Mark,
-    MarkKind,
-    Step,
-)
+from pinscope.experiments.brim.arithmetic import CACHE_LOST, SLOWER, STALLED, SWAPPED, Climb, Mark, MarkKind, Step
 from pinscope.records.finding import Finding, Quantity, good, note, quantity, warning
 from pinscope.units import format_bytes, format_seconds, format_share
 
@@ -73,7 +64,7 @@ def cliff(climb: Climb) -> Iterator[Finding]:
         advice="Give the group a limit of what is pinned, what its programs hold and the files that they read again "
         "and again, with a margin. "
         "'pinscope live' shows what the group leaves.",
-    )  # fmt: skip
+    )
 
 
 def _cliff_words(climb: Climb, mark: Mark, slowest: Step, expected: int | None) -> str:
@@ -131,28 +122,31 @@ def outside(climb: Climb) -> Iterator[Finding]:
     detail = f"Medians of {below.count} and {beyond.count} rounds of a process that does the same work outside."
     if climb.disturbs is False:
         yield good(
-            "outside-undisturbed", *evidence,
+            "outside-undisturbed",
+            *evidence,
             title=f"Outside the group nothing slowed{with_swap(climb)}: a round took {ratio:.2f} times as long",
             detail=detail,
             advice="A limit on the group protects others from what is charged to it, which write-combined memory is "
             "not: docker run --memory, or systemd's MemoryMax.",
-        )  # fmt: skip
+        )
     elif climb.disturbs is None:
         yield note(
-            "outside-unclear", *evidence,
+            "outside-unclear",
+            *evidence,
             title=f"Outside the group a round took {times(ratio, below, beyond)} as long, and the group "
             f"may not be the cause{with_swap(climb)}",
             detail=f"{detail} It may be chance, or was as slow once the group was gone.",
             advice="For a sure answer let each step take longer: --set step_seconds=2.",
-        )  # fmt: skip
+        )
     else:
         yield warning(
-            "outside-slower", *evidence,
+            "outside-slower",
+            *evidence,
             title=f"Outside the group a round took {ratio:.2f} times as long{with_swap(climb)}",
             detail=f"{detail} The group reads from the disk that others use, and the kernel looks for memory on all "
             "processors.",
             advice="Run it again on an idle machine; if it repeats, limit the group's disk too (io.max).",
-        )  # fmt: skip
+        )
 
 
 def charged(climb: Climb) -> Iterator[Finding]:
@@ -169,19 +163,21 @@ def charged(climb: Climb) -> Iterator[Finding]:
     if free:
         names = " and ".join(WAYS[way] for way in free)
         yield warning(
-            "not-charged", *evidence,
+            "not-charged",
+            *evidence,
             title=f"The group's limit does not hold for {names} memory: "
             f"{part_words(max(shares[way] for way in free))} of it was charged",
             detail=f"What the group's account grew by: {words}. The driver takes such pages straight from the kernel.",
             advice="Count such memory by hand: a container's limit does not stop it, and the host runs out instead.",
-        )  # fmt: skip
+        )
     else:
         yield note(
-            "charged", *evidence,
+            "charged",
+            *evidence,
             title="The group is charged for what is pinned in it, in each way",
             detail=f"What the group's account grew by: {words}.",
             advice="Count pinned memory into a container's limit.",
-        )  # fmt: skip
+        )
 
 
 def _amount(climb: Climb, nbytes: int) -> str:

@@ -39,9 +39,11 @@ class Work:
     def child(self, name: str, group: str | None) -> Child:
         """A process that does it; in a group it is the one to be killed first."""
         configuration = {
-            "folder": self.folder, "file_bytes": self.file_bytes, "memory_bytes": self.memory_bytes,
+            "folder": self.folder,
+            "file_bytes": self.file_bytes,
+            "memory_bytes": self.memory_bytes,
             "victim": group is not None,
-        }  # fmt: skip
+        }
         return Child(name, f"{_FOLDER}.ordinary", configuration, group)
 
 

@@ -27,7 +27,7 @@ def read_brim_run(run: ExperimentRun, rows: Sequence[Row]) -> Reading:
             *charged(found[0]),
             *(finding for climb in found for finding in outside(climb)),
         ),
-    )  # fmt: skip
+    )
 
 
 def _headline(climb: Climb) -> tuple[Quantity, ...]:
@@ -43,49 +43,82 @@ def _headline(climb: Climb) -> tuple[Quantity, ...]:
         quantity("Round outside, from the cliff on ÷ below it", climb.outside_ratio(), "ratio", reason=none),
         quantity("Group's limit", climb.limit, "bytes"),
         quantity(
-            "Cliff off from the group's account, share of its limit", off(climb, mark, climb.expected_cliff), "share",
+            "Cliff off from the group's account, share of its limit",
+            off(climb, mark, climb.expected_cliff),
+            "share",
             reason=none,
         ),
         quantity("Group and processes gone at the end", climb.gone, "text", reason="the run has not ended"),
-    )  # fmt: skip
+    )
 
 
 def _marks(found: Sequence[Climb]) -> Table:
     return table(
         "Where others suffer",
         {
-            "swap": "text", "from here on": "text", "pinned": "bytes", "step before": "bytes",
+            "swap": "text",
+            "from here on": "text",
+            "pinned": "bytes",
+            "step before": "bytes",
             "share of the limit": "share",
         },
         [
-            ("with" if climb.swap else "without", MARKS[mark.kind], mark.bytes, mark.below_bytes,
-             share_of(climb, mark.bytes))
-            for climb in found for mark in climb.marks
+            (
+                "with" if climb.swap else "without",
+                MARKS[mark.kind],
+                mark.bytes,
+                mark.below_bytes,
+                share_of(climb, mark.bytes),
+            )
+            for climb in found
+            for mark in climb.marks
         ],
         note="The first line of a group is its cliff. Each lies between the step before and the one named.",
-    )  # fmt: skip
+    )
 
 
 def _steps(found: Sequence[Climb]) -> Table:
     return table(
         "Every step",
         {
-            "swap": "text", "phase": "text", "pinned": "bytes", "share of the limit": "share",
-            "round inside": "seconds", "round outside": "seconds", "file in cache": "share",
-            "pages from disk": "count", "used": "bytes",
-            "page cache": "bytes", "swapped out": "bytes", "refaults": "count", "kills": "count", "stalled": "share",
+            "swap": "text",
+            "phase": "text",
+            "pinned": "bytes",
+            "share of the limit": "share",
+            "round inside": "seconds",
+            "round outside": "seconds",
+            "file in cache": "share",
+            "pages from disk": "count",
+            "used": "bytes",
+            "page cache": "bytes",
+            "swapped out": "bytes",
+            "refaults": "count",
+            "kills": "count",
+            "stalled": "share",
             "rounds": "count",
         },
         [
-            ("with" if climb.swap else "without", step.phase, step.bytes, share_of(climb, step.bytes),
-             step.inside.median if step.inside else None, step.outside.median if step.outside else None,
-             step.cached_share, step.faults,
-             *((group.used_bytes, group.cache_bytes, group.swap_bytes, group.refaults, group.kills)
-               if (group := step.group) else (None,) * 5),
-             step.stalled_share, step.rounds)
-            for climb in found for step in (climb.before, *climb.held, *([climb.after] if climb.after else ()))
+            (
+                "with" if climb.swap else "without",
+                step.phase,
+                step.bytes,
+                share_of(climb, step.bytes),
+                step.inside.median if step.inside else None,
+                step.outside.median if step.outside else None,
+                step.cached_share,
+                step.faults,
+                *(
+                    (group.used_bytes, group.cache_bytes, group.swap_bytes, group.refaults, group.kills)
+                    if (group := step.group)
+                    else (None,) * 5
+                ),
+                step.stalled_share,
+                step.rounds,
+            )
+            for climb in found
+            for step in (climb.before, *climb.held, *([climb.after] if climb.after else ()))
         ],
         note="Rounds: medians. File in cache: the least before a round read it. Pages from disk: of the ordinary "
         "process's memory, in its worst round. Used, page cache, swapped out, refaults and kills: the group's own "
         "account at the end of the step. n/a: not reported here, or not measured.",
-    )  # fmt: skip
+    )

@@ -34,16 +34,28 @@ class Setting:
 
 SETTINGS = (
     Setting(
-        "pinned-batches", "pin_memory with non_blocking", (True, True), (False, False),
+        "pinned-batches",
+        "pin_memory with non_blocking",
+        (True, True),
+        (False, False),
         "DataLoader(..., pin_memory=True) and batch.to(device, non_blocking=True).",
     ),
-    Setting("pin-memory-alone", "pin_memory alone", (True, False), (False, False),
-            "DataLoader(..., pin_memory=True)."),
-    Setting("non-blocking-pinned", "non_blocking copies of pinned batches", (True, True), (True, False),
-            "batch.to(device, non_blocking=True)."),
-    Setting("non-blocking-alone", "non_blocking copies of pageable batches", (False, True), (False, False),
-            "batch.to(device, non_blocking=True)."),
-)  # fmt: skip
+    Setting("pin-memory-alone", "pin_memory alone", (True, False), (False, False), "DataLoader(..., pin_memory=True)."),
+    Setting(
+        "non-blocking-pinned",
+        "non_blocking copies of pinned batches",
+        (True, True),
+        (True, False),
+        "batch.to(device, non_blocking=True).",
+    ),
+    Setting(
+        "non-blocking-alone",
+        "non_blocking copies of pageable batches",
+        (False, True),
+        (False, False),
+        "batch.to(device, non_blocking=True).",
+    ),
+)
 
 
 @dataclass(frozen=True)

@@ -37,9 +37,13 @@ class DataloaderParams(BareParams):
 
     batch: int = parameter("Batch", "Number of images in a batch.", unit="count", ge=1, le=4096)
     pixels: int = parameter(
-        "Pixels", "Height and width of an image, in pixels; an image has three channels of 4 bytes each.",
-        224, unit="count", ge=32, le=2048,
-    )  # fmt: skip
+        "Pixels",
+        "Height and width of an image, in pixels; an image has three channels of 4 bytes each.",
+        224,
+        unit="count",
+        ge=32,
+        le=2048,
+    )
     workers: Annotated[
         tuple[Annotated[int, Field(ge=0, le=64)], ...],
         BeforeValidator(by_comma),
@@ -51,23 +55,34 @@ class DataloaderParams(BareParams):
     pin_memory: Several[Choice] = parameter("pin_memory", "Whether the DataLoader copies batches to pinned memory.")
     non_blocking: Several[Choice] = parameter("non_blocking", "Whether the program asks for asynchronous copies.")
     steps: int = parameter(
-        "Steps", f"Number of training steps of each combination. It is raised to {BACKLOGS} times the number of "
+        "Steps",
+        f"Number of training steps of each combination. It is raised to {BACKLOGS} times the number of "
         f"batches that the workers make ahead ({PREFETCHED} each), if that is larger. The first steps, before the "
         "steady state, are found and left out.",
-        unit="count", ge=LEAST_STEPS, le=10_000,
-    )  # fmt: skip
+        unit="count",
+        ge=LEAST_STEPS,
+        le=10_000,
+    )
     rounds: int = parameter(
-        "Rounds", "Number of times that each combination is started and measured. The 95 % intervals come from the "
+        "Rounds",
+        "Number of times that each combination is started and measured. The 95 % intervals come from the "
         "spread between rounds.",
-        5, unit="count", ge=LEAST_RUNS, le=MOST_RUNS,
-    )  # fmt: skip
+        5,
+        unit="count",
+        ge=LEAST_RUNS,
+        le=MOST_RUNS,
+    )
 
     @classmethod
     def preset(cls, lab: LabKind, quick: bool) -> Self:
         return cls(
-            batch=64, workers=(2,) if quick else (0, 2, 8), pin_memory=("off", "on"),
-            non_blocking=("off", "on"), steps=40 if quick else 80, rounds=3 if quick else 4,
-        )  # fmt: skip
+            batch=64,
+            workers=(2,) if quick else (0, 2, 8),
+            pin_memory=("off", "on"),
+            non_blocking=("off", "on"),
+            steps=40 if quick else 80,
+            rounds=3 if quick else 4,
+        )
 
     def smaller(self) -> Self | None:
         return self.with_overrides({"batch": self.batch // 2}) if self.batch > 1 else None
@@ -164,9 +179,15 @@ class Dataloader:
             for place, step in enumerate(steps):
                 lab.host_nodes.add(nodes)
                 yield DataloaderObservation(
-                    repeat=place, round=number, pin_memory=loading.pin_memory, non_blocking=loading.non_blocking,
-                    workers=loading.workers, batch_bytes=loading.batch_bytes, pinned_bytes=held, **asdict(step),
-                )  # fmt: skip
+                    repeat=place,
+                    round=number,
+                    pin_memory=loading.pin_memory,
+                    non_blocking=loading.non_blocking,
+                    workers=loading.workers,
+                    batch_bytes=loading.batch_bytes,
+                    pinned_bytes=held,
+                    **asdict(step),
+                )
         empty_pinned_cache()
 
     read = staticmethod(read_dataloader)

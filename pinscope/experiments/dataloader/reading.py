@@ -93,8 +93,12 @@ def _headline(best: Combination, steady: Sequence[Combination]) -> tuple[Quantit
         quantity("Steps a second of the fastest loop", pace.value, "count", spread=pace.uncertainty),
         quantity("GPU computes in the fastest loop, of a step", best.computes, "share"),
         *(
-            quantity(f"Speed-up by {SETTINGS[0].name}, {workers_title(one.workers)}", one.ratio.value, "ratio",
-                     spread=one.ratio.uncertainty)
+            quantity(
+                f"Speed-up by {SETTINGS[0].name}, {workers_title(one.workers)}",
+                one.ratio.value,
+                "ratio",
+                spread=one.ratio.uncertainty,
+            )
             for one in gains
         ),
         quantity("Fastest loop", words(best), "text"),
@@ -109,19 +113,36 @@ def _headline(best: Combination, steady: Sequence[Combination]) -> tuple[Quantit
         quantity(
             "Pinned for the fastest loop", best.pinned_bytes, "bytes", reason="the kernel has no count of pinned pages"
         ),
-    )  # fmt: skip
+    )
 
 
 def _table(found: Sequence[Combination]) -> Table:
     return table(
         "Every combination",
         {
-            "workers": "count", "pin_memory": "text", "non_blocking": "text", "steps a second": "count",
-            "± half the 95 % interval": "share", "a step": "seconds", "busiest part": "text", "busy": "share",
-            "GPU computes": "share", "waits for the loader": "share", "making a batch": "seconds",
-            "pinning a batch": "seconds", "pinning rate": "bytes/second", "the copy call holds": "seconds",
-            "copy": "seconds", "copy rate": "bytes/second", "compute": "seconds", "batch": "bytes",
-            "pinned": "bytes", "wrong items": "count", "start": "count", "steps counted": "count", "rounds": "count",
+            "workers": "count",
+            "pin_memory": "text",
+            "non_blocking": "text",
+            "steps a second": "count",
+            "± half the 95 % interval": "share",
+            "a step": "seconds",
+            "busiest part": "text",
+            "busy": "share",
+            "GPU computes": "share",
+            "waits for the loader": "share",
+            "making a batch": "seconds",
+            "pinning a batch": "seconds",
+            "pinning rate": "bytes/second",
+            "the copy call holds": "seconds",
+            "copy": "seconds",
+            "copy rate": "bytes/second",
+            "compute": "seconds",
+            "batch": "bytes",
+            "pinned": "bytes",
+            "wrong items": "count",
+            "start": "count",
+            "steps counted": "count",
+            "rounds": "count",
         },
         [_table_row(one) for one in found],
         note="Means over the steps after the start; the start: steps that were cut off, at most, in a round. Steps a "
@@ -130,21 +151,37 @@ def _table(found: Sequence[Combination]) -> Table:
         "the GPU's copies and kernels, or the program. GPU computes: share"
         " of a step from its first kernel to its last. Pinned: by how much the host's count grew, with the driver's "
         "own buffers for pageable copies.",
-    )  # fmt: skip
+    )
 
 
 def _table_row(one: Combination) -> tuple[float | int | str | None, ...]:
     pace, found = one.steps_per_second if one.steady else None, bound(one)
     pinning = one.pin_memory
     return (
-        one.workers, _on(one.pin_memory), _on(one.non_blocking), pace.value if pace else None,
-        pace.uncertainty if pace else None, one.seconds("step_seconds"), found.title if found else None,
-        found.share if found else None, one.computes, one.share("wait_seconds"),
-        one.seconds("make_seconds"), one.seconds("pin_seconds") if pinning else None,
-        one.rate("pin_seconds") if pinning else None, one.seconds("issue_seconds"), one.seconds("copy_seconds"),
-        one.rate("copy_seconds"), one.seconds("compute_seconds"), one.batch_bytes, one.pinned_bytes, one.wrong_items,
-        one.start_steps, len(one.counted), len(one.visits),
-    )  # fmt: skip
+        one.workers,
+        _on(one.pin_memory),
+        _on(one.non_blocking),
+        pace.value if pace else None,
+        pace.uncertainty if pace else None,
+        one.seconds("step_seconds"),
+        found.title if found else None,
+        found.share if found else None,
+        one.computes,
+        one.share("wait_seconds"),
+        one.seconds("make_seconds"),
+        one.seconds("pin_seconds") if pinning else None,
+        one.rate("pin_seconds") if pinning else None,
+        one.seconds("issue_seconds"),
+        one.seconds("copy_seconds"),
+        one.rate("copy_seconds"),
+        one.seconds("compute_seconds"),
+        one.batch_bytes,
+        one.pinned_bytes,
+        one.wrong_items,
+        one.start_steps,
+        len(one.counted),
+        len(one.visits),
+    )
 
 
 def _on(value: bool) -> str:

@@ -127,9 +127,14 @@ class Trainer:
         self._device = torch.device("cuda", ordinal)
         torch.manual_seed(7)
         self._model = nn.Sequential(
-            nn.Conv2d(CHANNELS, 64, 7, stride=4), nn.ReLU(), nn.Conv2d(64, 128, 3, stride=2), nn.ReLU(),
-            nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(128, CLASSES),
-        ).to(self._device)  # fmt: skip
+            nn.Conv2d(CHANNELS, 64, 7, stride=4),
+            nn.ReLU(),
+            nn.Conv2d(64, 128, 3, stride=2),
+            nn.ReLU(),
+            nn.AdaptiveAvgPool2d(1),
+            nn.Flatten(),
+            nn.Linear(128, CLASSES),
+        ).to(self._device)
         self._optimizer = torch.optim.SGD(self._model.parameters(), lr=1e-3, momentum=0.9)
         self._loss = nn.CrossEntropyLoss()
 
@@ -209,11 +214,16 @@ def _batches(loading: Loading, count: int, device: torch.device) -> Iterator[Ite
     """Batches in order; their processes are gone when it closes."""
     parent = os.getpid()
     loader = DataLoader(
-        Images(count * loading.batch, loading.pixels), batch_size=loading.batch, num_workers=loading.workers,
-        pin_memory=loading.pin_memory, multiprocessing_context="fork" if loading.workers else None,
-        prefetch_factor=PREFETCHED if loading.workers else None, persistent_workers=False, collate_fn=Batch,
+        Images(count * loading.batch, loading.pixels),
+        batch_size=loading.batch,
+        num_workers=loading.workers,
+        pin_memory=loading.pin_memory,
+        multiprocessing_context="fork" if loading.workers else None,
+        prefetch_factor=PREFETCHED if loading.workers else None,
+        persistent_workers=False,
+        collate_fn=Batch,
         worker_init_fn=lambda _: end_with(parent),
-    )  # fmt: skip
+    )
     with warnings.catch_warnings():
         # Workers are forked, PyTorch's own default on Linux; they use no thread of this process and no CUDA.
         warnings.filterwarnings("ignore", "This process .* is multi-threaded", DeprecationWarning)

@@ -143,16 +143,23 @@ def _pass_cell(direction: str, balance: str, recipe: Recipe, rows: Sequence[Mapp
     device_seconds = summarize([row["device_seconds"] for row in rows])
     chunks = first["chunks"]
     return PassCell(
-        recipe=recipe, direction=direction, balance=balance, bytes=first["bytes"], chunks=chunks,
+        recipe=recipe,
+        direction=direction,
+        balance=balance,
+        bytes=first["bytes"],
+        chunks=chunks,
         device_seconds=device_seconds,
         issue_seconds=summarize([row["issue_seconds"] for row in rows]),
         stall_seconds=summarize([row["stall_seconds"] for row in rows]),
-        copy_alone_seconds=copy_alone, compute_alone_seconds=compute_alone,
+        copy_alone_seconds=copy_alone,
+        compute_alone_seconds=compute_alone,
         overlap=overlap_share(first["pinned_copy_seconds"], compute_alone, device_seconds.median),
         own_overlap=overlap_share(copy_alone, compute_alone, device_seconds.median),
-        copy_slowdown=copy_alone / first["pinned_copy_seconds"], ideal=1 - 1 / chunks,
-        corrupted_chunks=sum(row["corrupted_chunks"] for row in rows), checked_chunks=chunks * len(rows),
-    )  # fmt: skip
+        copy_slowdown=copy_alone / first["pinned_copy_seconds"],
+        ideal=1 - 1 / chunks,
+        corrupted_chunks=sum(row["corrupted_chunks"] for row in rows),
+        checked_chunks=chunks * len(rows),
+    )
 
 
 def spans(rows: Iterable[Mapping[str, Any]]) -> list[Span]:

@@ -10,9 +10,10 @@ import plotly.graph_objects as go
 
 from pinscope.analysis.conclusions import part_words, possible_share
 from pinscope.analysis.rows import grouped
+from pinscope.analysis.ways import LineStyle
 from pinscope.charts.bars import ROW_PIXELS, THICKNESS, category_rows, end_labels, names_above
 from pinscope.charts.chart import Chart, alt_text
-from pinscope.charts.lines import Look, line, put
+from pinscope.charts.lines import line, put
 from pinscope.charts.theme import COLOURS, DASHES, DIRECTION_TITLES, SYMBOLS, ink, panels, words
 from pinscope.experiments.overlap.arithmetic import FULL_DEPTH, PassCell, Recipe, Span, passes, spans
 from pinscope.experiments.overlap.findings import EVERYTHING, SLOWER_COPIES
@@ -149,14 +150,21 @@ def _passes(measured: Sequence[PassCell]) -> Chart | None:
 
 def _time_bars(name: str, verdict: str, members: Sequence[PassCell]) -> go.Bar:
     return go.Bar(
-        orientation="h", y=[_name(cell.recipe) for cell in members], name=name, width=THICKNESS,
+        orientation="h",
+        y=[_name(cell.recipe) for cell in members],
+        name=name,
+        width=THICKNESS,
         x=[cell.device_seconds.median * 1e3 for cell in members],
-        marker={"color": COLOURS[verdict], "pattern": {"shape": "x" if verdict == "corrupted" else "",
-                                                       "fillmode": "replace"}},
-        customdata=[f"{format_seconds(cell.device_seconds.median)}, {format_bandwidth(cell.bytes_per_second)}"
-                    for cell in members],
+        marker={
+            "color": COLOURS[verdict],
+            "pattern": {"shape": "x" if verdict == "corrupted" else "", "fillmode": "replace"},
+        },
+        customdata=[
+            f"{format_seconds(cell.device_seconds.median)}, {format_bandwidth(cell.bytes_per_second)}"
+            for cell in members
+        ],
         hovertemplate="%{customdata}<extra></extra>",
-    )  # fmt: skip
+    )
 
 
 def _beside_full(cell: PassCell, full: PassCell | None) -> str:
@@ -193,10 +201,10 @@ def _efficiency(way: str, chosen: Sequence[PassCell]) -> Chart | None:
         + "; ".join(f"{words(balance)}: {BALANCES[balance]}" for balance in shown).capitalize()
         + ".",
         figure,
-        alt_text("Share hidden", [
-            (f"{words(cell.balance)}, {cell.recipe.label}", _overlap_words(cell)) for cell in chosen
-        ]),
-    )  # fmt: skip
+        alt_text(
+            "Share hidden", [(f"{words(cell.balance)}, {cell.recipe.label}", _overlap_words(cell)) for cell in chosen]
+        ),
+    )
 
 
 def _efficiency_bars(group: Sequence[PassCell]) -> Iterator[go.Bar]:
@@ -204,11 +212,17 @@ def _efficiency_bars(group: Sequence[PassCell]) -> Iterator[go.Bar]:
     for verdict, name in _VERDICTS.items():
         if members := [cell for cell in group if _verdict(cell) == verdict]:
             yield go.Bar(
-                orientation="h", y=[_marked(cell) for cell in members], x=[_shown(cell) * 100 for cell in members],
-                text=[_overlap_words(cell) for cell in members], textangle=0, constraintext="none",
+                orientation="h",
+                y=[_marked(cell) for cell in members],
+                x=[_shown(cell) * 100 for cell in members],
+                text=[_overlap_words(cell) for cell in members],
+                textangle=0,
+                constraintext="none",
                 textposition=["inside" if cell.overlap * 100 >= _INSIDE else "none" for cell in members],
-                insidetextanchor="start", insidetextfont={"color": ink(COLOURS[verdict])},
-                name=name, marker={"color": COLOURS[verdict]},
+                insidetextanchor="start",
+                insidetextfont={"color": ink(COLOURS[verdict])},
+                name=name,
+                marker={"color": COLOURS[verdict]},
                 customdata=[
                     f"{format_seconds(cell.device_seconds.median)} a pass, "
                     f"{format_bandwidth(cell.bytes_per_second)}<br>"
@@ -216,15 +230,20 @@ def _efficiency_bars(group: Sequence[PassCell]) -> Iterator[go.Bar]:
                     for cell in members
                 ],
                 hovertemplate="%{text}<br>%{customdata}<extra></extra>",
-            )  # fmt: skip
+            )
 
 
 def _beside(short: Sequence[PassCell]) -> go.Scatter:
     """The text of bars that are too short for it."""
     return go.Scatter(
-        mode="text", y=[_marked(cell) for cell in short], x=[_shown(cell) * 100 + 1 for cell in short],
-        text=[_overlap_words(cell) for cell in short], textposition="middle right", hoverinfo="skip", showlegend=False,
-    )  # fmt: skip
+        mode="text",
+        y=[_marked(cell) for cell in short],
+        x=[_shown(cell) * 100 + 1 for cell in short],
+        text=[_overlap_words(cell) for cell in short],
+        textposition="middle right",
+        hoverinfo="skip",
+        showlegend=False,
+    )
 
 
 def _shown(cell: PassCell) -> float:
@@ -259,16 +278,22 @@ def _costs(way: str, chosen: Sequence[PassCell]) -> Chart | None:
         milliseconds = [summary.median * 1e3 for summary in summaries]
         figure.add_trace(
             go.Bar(
-                orientation="h", x=milliseconds, y=[_name(cell.recipe) for cell in group], name=name,
+                orientation="h",
+                x=milliseconds,
+                y=[_name(cell.recipe) for cell in group],
+                name=name,
                 text=[
                     f"{format_seconds(summary.median)}<br>{format_share(summary.median / cell.device_seconds.median)}"
                     for cell, summary in zip(group, summaries, strict=True)
                 ],
-                textposition="outside", cliponaxis=False, marker={"color": COLOURS[kind]},
+                textposition="outside",
+                cliponaxis=False,
+                marker={"color": COLOURS[kind]},
                 hovertemplate="%{text} of the pass<extra></extra>",
             ),
-            row=row, col=1,
-        )  # fmt: skip
+            row=row,
+            col=1,
+        )
         category_rows(figure, row, [_name(cell.recipe) for cell in group])
         # The longest bar leaves room for its own text.
         figure.update_xaxes(range=[0, max(milliseconds) * 1.5 or 1.0], row=row, col=1)
@@ -279,11 +304,17 @@ def _costs(way: str, chosen: Sequence[PassCell]) -> Chart | None:
         f"Medians of one pass of {group[0].chunks} chunks, {_balance_words(balance)}. Stall: compute idle between the "
         "first and the last kernel. Issue: all calls that start copies. The share is that of the whole pass.",
         figure,
-        alt_text("Compute stall and issue time of a pass", [
-            (cell.recipe.label, f"{format_seconds(cell.stall_seconds.median)} and "
-             f"{format_seconds(cell.issue_seconds.median)}") for cell in group
-        ]),
-    )  # fmt: skip
+        alt_text(
+            "Compute stall and issue time of a pass",
+            [
+                (
+                    cell.recipe.label,
+                    f"{format_seconds(cell.stall_seconds.median)} and {format_seconds(cell.issue_seconds.median)}",
+                )
+                for cell in group
+            ],
+        ),
+    )
 
 
 def _timeline(run: ExperimentRun, way: str, kept: Sequence[Span], chosen: Sequence[PassCell]) -> Chart | None:
@@ -309,12 +340,19 @@ def _timeline(run: ExperimentRun, way: str, kept: Sequence[Span], chosen: Sequen
         f"The first {TIMELINE_CHUNKS} chunks of one measured pass of each recipe, {_balance_words(balance)}, "
         f"{_CLOCKS[run.lab]}; numbers are chunks. The Perfetto export has every chunk, in each balance.",
         figure,
-        alt_text(f"The first {TIMELINE_CHUNKS} copies and kernels end after", [
-            (recipe.label, format_seconds(max(
-                span.end_seconds for span in first if (span.recipe, span.balance) == (recipe, balance)
-            ))) for recipe in recipes
-        ]),
-    )  # fmt: skip
+        alt_text(
+            f"The first {TIMELINE_CHUNKS} copies and kernels end after",
+            [
+                (
+                    recipe.label,
+                    format_seconds(
+                        max(span.end_seconds for span in first if (span.recipe, span.balance) == (recipe, balance))
+                    ),
+                )
+                for recipe in recipes
+            ],
+        ),
+    )
 
 
 def _lanes(own: Sequence[Span]) -> Iterator[go.Bar]:
@@ -323,26 +361,38 @@ def _lanes(own: Sequence[Span]) -> Iterator[go.Bar]:
         members = [span for span in own if span.lane == lane]
         starts, lengths = _milliseconds([(span.start_seconds, span.end_seconds) for span in members])
         yield go.Bar(
-            orientation="h", y=[lane] * len(members), base=starts, x=lengths, name=name,
+            orientation="h",
+            y=[lane] * len(members),
+            base=starts,
+            x=lengths,
+            name=name,
             marker={"color": COLOURS[lane], "line": {"width": 1, "color": "rgba(255, 255, 255, 0.7)"}},
-            text=[str(span.chunk) for span in members], textposition="inside", insidetextanchor="middle",
-            insidetextfont={"color": ink(COLOURS[lane]), "size": 11}, textangle=0,
+            text=[str(span.chunk) for span in members],
+            textposition="inside",
+            insidetextanchor="middle",
+            insidetextfont={"color": ink(COLOURS[lane]), "size": 11},
+            textangle=0,
             customdata=[
                 f"{format_seconds(span.end_seconds - span.start_seconds)} from {format_seconds(span.start_seconds)} on"
                 for span in members
             ],
             hovertemplate=f"{name} of chunk %{{text}}: %{{customdata}}<extra></extra>",
-        )  # fmt: skip
+        )
     kernels = sorted((span.start_seconds, span.end_seconds) for span in own if span.lane == "compute")
     gaps = [(before[1], after[0]) for before, after in pairwise(kernels) if after[0] > before[1]]
     if gaps:
         starts, lengths = _milliseconds(gaps)
         yield go.Bar(
-            orientation="h", y=["compute"] * len(gaps), base=starts, x=lengths, width=0.15, name="compute stall",
+            orientation="h",
+            y=["compute"] * len(gaps),
+            base=starts,
+            x=lengths,
+            width=0.15,
+            name="compute stall",
             marker={"color": COLOURS["stall"]},
             customdata=[format_seconds(end - start) for start, end in gaps],
             hovertemplate="compute stall: %{customdata}<extra></extra>",
-        )  # fmt: skip
+        )
 
 
 def _milliseconds(pieces: Sequence[tuple[float, float]]) -> tuple[list[float], list[float]]:
@@ -379,12 +429,18 @@ def _depths(measured: Sequence[PassCell]) -> Chart | None:
         f"Bytes of a pass over its median time, {_balance_words(balance)}. Crosses mark combinations that corrupted "
         "data.",
         figure,
-        alt_text("Throughput over the depth of the ring", [
-            (f"{way}, ring of {cell.recipe.depth}{f', no {missing[0]}' if missing else ''}",
-             format_bandwidth(cell.bytes_per_second))
-            for (way, missing), curve in curves.items() for cell in curve
-        ]),
-    )  # fmt: skip
+        alt_text(
+            "Throughput over the depth of the ring",
+            [
+                (
+                    f"{way}, ring of {cell.recipe.depth}{f', no {missing[0]}' if missing else ''}",
+                    format_bandwidth(cell.bytes_per_second),
+                )
+                for (way, missing), curve in curves.items()
+                for cell in curve
+            ],
+        ),
+    )
 
 
 def _depth_line(way: str, others: tuple[str, ...], curve: Sequence[PassCell]) -> go.Scatter:
@@ -400,7 +456,9 @@ def _depth_line(way: str, others: tuple[str, ...], curve: Sequence[PassCell]) ->
         )
         for cell in curve
     ]
-    made = line(f"no {others[0]}" if others else "nothing else missing", Look(memory, dash=DASHES[way], size=9), points)
+    made = line(
+        f"no {others[0]}" if others else "nothing else missing", LineStyle(memory, dash=DASHES[way], size=9), points
+    )
     wrong = [bool(cell.corrupted_chunks) for cell in curve]
     return made.update(
         marker={

@@ -40,9 +40,10 @@ class OverlapParams(Params):
         "Directions", "Copies that feed kernels (h2d), or copies that take their results back (d2h)."
     )
     balance: Several[Balance] = parameter(
-        "Balance", "Length of a kernel: half that of a pinned copy (copy_bound), the same (balanced), or twice that "
+        "Balance",
+        "Length of a kernel: half that of a pinned copy (copy_bound), the same (balanced), or twice that "
         "(compute_bound).",
-    )  # fmt: skip
+    )
     combinations: Literal["leave_one_out", "all"] = parameter(
         "Combinations",
         "leave_one_out: the full recipe (pinned memory, a stream for the copies, two device buffers, events), then "
@@ -56,14 +57,16 @@ class OverlapParams(Params):
     def preset(cls, lab: LabKind, quick: bool) -> OverlapParams:
         chunk = "8MiB" if lab == "host" and quick else "16MiB"
         return cls(
-            chunk=parse_bytes(chunk), chunks=16 if lab == "host" else 32 if quick else 64,
+            chunk=parse_bytes(chunk),
+            chunks=16 if lab == "host" else 32 if quick else 64,
             directions=("h2d", "d2h"),
             balance=("balanced",) if quick else ("copy_bound", "balanced", "compute_bound"),
             combinations="leave_one_out",
             depths=("1", "2") if quick else ("1", "2", "4"),
             precision=0.05 if lab == "host" else 0.01,
-            repeats=8 if quick else 15, time_limit=0.5 if quick else 4.0,
-        )  # fmt: skip
+            repeats=8 if quick else 15,
+            time_limit=0.5 if quick else 4.0,
+        )
 
     def shape(self) -> Shape:
         """The pipeline's size; the ring is as deep as the deepest recipe needs."""
@@ -74,9 +77,15 @@ class OverlapParams(Params):
 
 
 PASS_VALUES = (
-    "device_seconds", "wall_seconds", "issue_seconds", "stall_seconds", "copy_alone_seconds",
-    "pinned_copy_seconds", "compute_alone_seconds", "corrupted_chunks",
-)  # fmt: skip
+    "device_seconds",
+    "wall_seconds",
+    "issue_seconds",
+    "stall_seconds",
+    "copy_alone_seconds",
+    "pinned_copy_seconds",
+    "compute_alone_seconds",
+    "corrupted_chunks",
+)
 SPAN_VALUES = ("lane", "chunk", "start_seconds", "end_seconds")
 
 
@@ -226,9 +235,16 @@ class Labels:
     def observation(self, kind: Literal["pass", "span"], turn: Turn, **values: Any) -> OverlapObservation:
         """An observation with these labels."""
         return OverlapObservation(
-            kind=kind, repeat=turn.repeat, warmup=turn.warmup, direction=self.direction, balance=self.balance,
-            bytes=self.bytes, chunks=self.chunks, **asdict(self.recipe), **values,
-        )  # fmt: skip
+            kind=kind,
+            repeat=turn.repeat,
+            warmup=turn.warmup,
+            direction=self.direction,
+            balance=self.balance,
+            bytes=self.bytes,
+            chunks=self.chunks,
+            **asdict(self.recipe),
+            **values,
+        )
 
 
 def _median(measure: Callable[[], float]) -> float:
@@ -247,24 +263,24 @@ def _load(lab: Lab, pipeline: Pipeline, seconds: float) -> tuple[Load, float]:
 
 
 def _passes(
-    params: OverlapParams,
-    harness: Harness,
-    pipeline: Pipeline,
-    labels: Labels,
-    sides: Sides,
+    params: OverlapParams, harness: Harness, pipeline: Pipeline, labels: Labels, sides: Sides
 ) -> Iterator[OverlapObservation]:
     """All passes of one combination; the first counted one also as spans where it is a recipe worth drawing."""
     counted: list[float] = []
     for turn in harness.turns(params.harness_precision(), counted):
         timings, corrupted = pipeline.run(labels.recipe, sides.load, harness.clock)
         yield labels.observation(
-            "pass", turn,
-            device_seconds=timings.device_seconds, wall_seconds=timings.wall_seconds,
-            issue_seconds=timings.issue_seconds, stall_seconds=timings.stall_seconds,
+            "pass",
+            turn,
+            device_seconds=timings.device_seconds,
+            wall_seconds=timings.wall_seconds,
+            issue_seconds=timings.issue_seconds,
+            stall_seconds=timings.stall_seconds,
             copy_alone_seconds=sides.copy_seconds,
-            pinned_copy_seconds=sides.pinned_copy_seconds, compute_alone_seconds=sides.compute_seconds,
+            pinned_copy_seconds=sides.pinned_copy_seconds,
+            compute_alone_seconds=sides.compute_seconds,
             corrupted_chunks=corrupted,
-        )  # fmt: skip
+        )
         if turn.warmup:
             continue
         if not counted and len(labels.recipe.missing) <= 1 and labels.recipe.depth <= FULL_DEPTH:
@@ -272,9 +288,7 @@ def _passes(
             lanes = (("copy", timings.copies), ("compute", timings.kernels))
             for lane, ends in lanes:
                 for chunk, (start, end) in enumerate(ends):
-                    yield labels.observation(
-                        "span", turn, lane=lane, chunk=chunk, start_seconds=start, end_seconds=end
-                    )  # fmt: skip
+                    yield labels.observation("span", turn, lane=lane, chunk=chunk, start_seconds=start, end_seconds=end)
         counted.append(timings.device_seconds)
 
 

@@ -52,9 +52,12 @@ ADVICE = {
 def overlap_findings(run: ExperimentRun, cells: Sequence[PassCell]) -> tuple[Finding, ...]:
     """All findings of a run."""
     found = (
-        *_ordered_corrupted(cells), *_recipe(run, cells), *_ingredients(run, cells), *_without_events(cells),
+        *_ordered_corrupted(cells),
+        *_recipe(run, cells),
+        *_ingredients(run, cells),
+        *_without_events(cells),
         *((1.0, late) for late in precision_not_reached(run, _repeated(cells))),
-    )  # fmt: skip
+    )
     return dearest_first(found)
 
 
@@ -257,9 +260,10 @@ def _repeated(cells: Sequence[PassCell]) -> list[Repeated]:
     shown = {id(cell) for cell in full} | {id(lack.cell) for lack in lacks(cells)}
     return [
         Repeated(
-            f"{cell.direction} {cell.balance.replace('_', '-')}, {cell.recipe.label}", cell.device_seconds,
+            f"{cell.direction} {cell.balance.replace('_', '-')}, {cell.recipe.label}",
+            cell.device_seconds,
             (f"directions={cell.direction}", f"balance={cell.balance}"),
             headline=id(cell) in shown,
         )
         for cell in cells
-    ]  # fmt: skip
+    ]

@@ -105,18 +105,41 @@ def _table(cells: Sequence[PassCell]) -> Table:
     return table(
         "Every combination",
         {
-            "direction": "text", "balance": "text", "recipe": "text", "overlap": "share", "at best": "share",
-            "own overlap": "share", "total ÷ pinned one after the other": "ratio", "rate": "bytes/second",
-            "total": "seconds", "spread": "share", "copies alone": "seconds", "kernels alone": "seconds",
-            "compute stall": "seconds", "issue time": "seconds", "corrupted": "count", "checked": "count",
+            "direction": "text",
+            "balance": "text",
+            "recipe": "text",
+            "overlap": "share",
+            "at best": "share",
+            "own overlap": "share",
+            "total ÷ pinned one after the other": "ratio",
+            "rate": "bytes/second",
+            "total": "seconds",
+            "spread": "share",
+            "copies alone": "seconds",
+            "kernels alone": "seconds",
+            "compute stall": "seconds",
+            "issue time": "seconds",
+            "corrupted": "count",
+            "checked": "count",
         },
         [
             (
-                cell.direction, cell.balance, cell.recipe.label, possible_share(cell.overlap), cell.ideal,
-                possible_share(cell.own_overlap), cell.serial, cell.bytes_per_second,
-                cell.device_seconds.median, cell.device_seconds.spread, cell.copy_alone_seconds,
-                cell.compute_alone_seconds, cell.stall_seconds.median, cell.issue_seconds.median,
-                cell.corrupted_chunks, cell.checked_chunks,
+                cell.direction,
+                cell.balance,
+                cell.recipe.label,
+                possible_share(cell.overlap),
+                cell.ideal,
+                possible_share(cell.own_overlap),
+                cell.serial,
+                cell.bytes_per_second,
+                cell.device_seconds.median,
+                cell.device_seconds.spread,
+                cell.copy_alone_seconds,
+                cell.compute_alone_seconds,
+                cell.stall_seconds.median,
+                cell.issue_seconds.median,
+                cell.corrupted_chunks,
+                cell.checked_chunks,
             )
             for cell in cells
         ],
@@ -128,4 +151,4 @@ def _table(cells: Sequence[PassCell]) -> Table:
         "1 - 1 ÷ chunks; as copies and kernels alone are measured too, an overlap may lie slightly above it. What "
         "is not ordered may hide more, with wrong data. Corrupted and checked count chunks over all repeats. On "
         "one stream events change nothing.",
-    )  # fmt: skip
+    )

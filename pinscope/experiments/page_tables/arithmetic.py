@@ -205,11 +205,13 @@ def _cost(way: Way, growths: tuple[Growth, ...], before: Row, held: Sequence[Row
     last = held[-1]
     both = before["pinned_bytes"] is not None and last["pinned_bytes"] is not None
     return Cost(
-        way=way, growths=growths,
-        touch_seconds=_per_gib(held, "touch_seconds"), pin_seconds=_per_gib(held, "pin_seconds"),
+        way=way,
+        growths=growths,
+        touch_seconds=_per_gib(held, "touch_seconds"),
+        pin_seconds=_per_gib(held, "pin_seconds"),
         free_seconds=_free_per_gib(after, last["bytes"]),
         host_pinned_bytes=last["pinned_bytes"] - before["pinned_bytes"] if both else None,
-    )  # fmt: skip
+    )
 
 
 def _free_per_gib(after: Row | None, nbytes: int) -> float | None:

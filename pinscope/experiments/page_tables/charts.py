@@ -9,9 +9,10 @@ import plotly.graph_objects as go
 
 from pinscope.analysis.page_table_model import GPU_PAGE_SIZES, GRANULE_BYTES, page_table_bytes
 from pinscope.analysis.rows import grouped, median
+from pinscope.analysis.ways import LineStyle
 from pinscope.charts.bars import Part, bars
 from pinscope.charts.chart import Chart, alt_text
-from pinscope.charts.lines import End, Look, line, name_ends, put, reference
+from pinscope.charts.lines import End, line, name_ends, put, reference
 from pinscope.charts.theme import DASHES, panels, seconds_unit
 from pinscope.experiments.page_tables.arithmetic import GIB, Cost, Growth, costs, way_words
 from pinscope.records.run import ExperimentRun
@@ -63,7 +64,7 @@ def _line(cost: Cost, name: str) -> go.Scatter:
         for size, grown in zip(cost.growth.bytes, cost.growth.table_bytes, strict=True)
     ]
     colour, symbol = _LOOKS.get(cost.way.memory, (cost.way.memory, BACKING_SYMBOLS[cost.way.backing]))
-    made = line(name, Look(colour, symbol, size=7), points)
+    made = line(name, LineStyle(colour, symbol, size=7), points)
     return made.update(line={"width": 1.5, "shape": "hv"}, marker={"maxdisplayed": 40})
 
 
@@ -154,7 +155,13 @@ def _times(timed: Sequence[Cost]) -> Chart:
         "Where the time goes",
         "Touching is writing to each page for the first time, by one thread. Where the driver allocates the memory it "
         "touches it too: the bar has one part.",
-        bars(list(wholes), parts, f"Time per GiB ({unit})", format_seconds, scale=scale,
-             ends={name: format_seconds(whole) for name, whole in wholes.items()}),
+        bars(
+            list(wholes),
+            parts,
+            f"Time per GiB ({unit})",
+            format_seconds,
+            scale=scale,
+            ends={name: format_seconds(whole) for name, whole in wholes.items()},
+        ),
         alt_text("Time to pin a GiB", [(name, format_seconds(whole)) for name, whole in wholes.items()]),
-    )  # fmt: skip
+    )

@@ -42,9 +42,12 @@ class PageTablesParams(BareParams):
 
     total: Bytes = parameter("Most memory", "Host memory that each way has pinned after its last step.")
     steps: int = parameter(
-        "Steps", "Number of equal steps in which each way pins it. What is used is read after each step.",
-        unit="count", ge=4, le=1024,
-    )  # fmt: skip
+        "Steps",
+        "Number of equal steps in which each way pins it. What is used is read after each step.",
+        unit="count",
+        ge=4,
+        le=1024,
+    )
     memory: Several[Pinning] = parameter(
         "Ways",
         "pinned: cudaHostAlloc; write_combined: the same with cudaHostAllocWriteCombined; registered: ordinary memory "
@@ -70,10 +73,12 @@ class PageTablesParams(BareParams):
         else:
             total, steps = ("4GiB", 64) if quick else ("6GiB", 96)
         return cls(
-            total=parse_bytes(total), steps=steps,
+            total=parse_bytes(total),
+            steps=steps,
             memory=("pinned", "registered") if quick or lab == "host" else ALL_PINNING,
-            backings=("4k", "thp") if quick else ALL_BACKINGS, all_devices=True,
-        )  # fmt: skip
+            backings=("4k", "thp") if quick else ALL_BACKINGS,
+            all_devices=True,
+        )
 
     def smaller(self) -> PageTablesParams | None:
         """Half as much."""
@@ -185,11 +190,7 @@ class PageTables:
 
 
 def _grow(
-    asked: Steps,
-    labs: Sequence[Lab],
-    labels: Labels,
-    clock: Callable[[], float],
-    progress: Callable[[float], None],
+    asked: Steps, labs: Sequence[Lab], labels: Labels, clock: Callable[[], float], progress: Callable[[float], None]
 ) -> Iterator[PageTablesObservation]:
     """Pin step by step, reading each device after each; then free all and read once more."""
     own, steps = labs[0], steps_of(labels, asked)
@@ -207,13 +208,23 @@ def _grow(
         for lab in labs:
             state, timed = lab.memory_state(), lab is own
             yield PageTablesObservation(
-                repeat=step, warmup=warmup, memory=labels.memory, backing=labels.backing, phase=phase,
-                device=lab.device, devices=len(labs), bytes=step * size, step_bytes=size if step else 0,
-                device_used_bytes=state.device_used_bytes, nvml_used_bytes=state.nvml_used_bytes,
-                pinned_bytes=state.pinned_bytes, page_table_bytes=state.page_table_bytes,
-                touch_seconds=touch_seconds if timed else None, pin_seconds=pin_seconds if timed else None,
+                repeat=step,
+                warmup=warmup,
+                memory=labels.memory,
+                backing=labels.backing,
+                phase=phase,
+                device=lab.device,
+                devices=len(labs),
+                bytes=step * size,
+                step_bytes=size if step else 0,
+                device_used_bytes=state.device_used_bytes,
+                nvml_used_bytes=state.nvml_used_bytes,
+                pinned_bytes=state.pinned_bytes,
+                page_table_bytes=state.page_table_bytes,
+                touch_seconds=touch_seconds if timed else None,
+                pin_seconds=pin_seconds if timed else None,
                 free_seconds=free_seconds if timed else None,
-            )  # fmt: skip
+            )
 
     with pinning(own, labels, size, clock) as pin:
         with ExitStack() as first:

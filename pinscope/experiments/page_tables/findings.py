@@ -25,9 +25,13 @@ AGREE = 0.05
 HUGE = ("thp", "hugetlb", "hugetlb_1g")
 """Backings of huge pages."""
 PAGES = {
-    "4k": "4 KiB pages", "thp": "huge pages", "hugetlb": "hugetlb pages", "hugetlb_1g": "hugetlb pages of 1 GiB",
-    "shm": "shared memory", "shm_open": "POSIX shared memory",
-}  # fmt: skip
+    "4k": "4 KiB pages",
+    "thp": "huge pages",
+    "hugetlb": "hugetlb pages",
+    "hugetlb_1g": "hugetlb pages of 1 GiB",
+    "shm": "shared memory",
+    "shm_open": "POSIX shared memory",
+}
 """Backing → for people."""
 BEST_PAGE_BYTES = 2**21
 """The largest page by which a GPU maps host memory: what a smaller table would come from."""
@@ -44,9 +48,15 @@ def page_tables_findings(
     """
     kinds = tuple(_kinds(run, own))
     return (
-        *_not_returned(run, found), *_not_straight(run, found), *_where_time_goes(own), *_price(run, best),
-        *_other_devices(run, found), *(kinds or _backings(run, own)), *_without_access(own), *_meters(own),
-    )  # fmt: skip
+        *_not_returned(run, found),
+        *_not_straight(run, found),
+        *_where_time_goes(own),
+        *_price(run, best),
+        *_other_devices(run, found),
+        *(kinds or _backings(run, own)),
+        *_without_access(own),
+        *_meters(own),
+    )
 
 
 def tables_of(run: ExperimentRun) -> str:
@@ -263,8 +273,13 @@ def _other_devices(run: ExperimentRun, found: Sequence[Cost]) -> Iterator[Findin
 
 
 def _not_returned(run: ExperimentRun, found: Sequence[Cost]) -> Iterator[Finding]:
-    kept = [cost for cost in found if cost.growth.returned is not None and cost.growth.returned < ALL_RETURNED
-            and (cost.growth.left_bytes or 0) > GRANULE_BYTES]  # fmt: skip
+    kept = [
+        cost
+        for cost in found
+        if cost.growth.returned is not None
+        and cost.growth.returned < ALL_RETURNED
+        and (cost.growth.left_bytes or 0) > GRANULE_BYTES
+    ]
     if not kept:
         return
     worst = min(kept, key=lambda cost: cost.growth.returned or 0.0)
@@ -325,19 +340,23 @@ def _where_time_goes(own: Sequence[Cost]) -> Iterator[Finding]:
     huge = [one for one in own if one.way.backing in HUGE and one.touch_seconds and one.pin_seconds]
     times = total / _total_seconds(_fastest(huge)) if huge and cost.way.backing == "4k" else 1.0
     beside = (
-        f", {times:.1f} times as long as in huge pages ({format_seconds(total / times)})" if times >= 1 + AGREE
+        f", {times:.1f} times as long as in huge pages ({format_seconds(total / times)})"
+        if times >= 1 + AGREE
         else f", {format_share(touching / total)} of that for touching it by one thread"
-    )  # fmt: skip
+    )
     yield finding(
         costing(times),
         "time-of-pinning",
         measured("Touching a GiB", cost.touch_seconds, "seconds"),
         measured("Registering a GiB", cost.pin_seconds, "seconds"),
-        *(quantity(f"Touching and registering a GiB, {one.way.backing}", _total_seconds(one), "seconds")
-          for one in huge if one is not cost),
+        *(
+            quantity(f"Touching and registering a GiB, {one.way.backing}", _total_seconds(one), "seconds")
+            for one in huge
+            if one is not cost
+        ),
         title=f"Touching and registering 1 GiB in {pages} takes {format_seconds(total)}{beside}",
         detail=f"One thread touched it in {format_seconds(touching)}, {format_share(touching / total)} of the time; "
         f"registering took {format_seconds(pinning)}. Allocating pinned memory does both in one call.",
         advice="Use huge pages, or touch with several threads, before registering: 'pinscope run pinning_strategy' "
         "measures which way is fastest.",
-    )  # fmt: skip
+    )

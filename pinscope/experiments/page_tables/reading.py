@@ -64,19 +64,34 @@ def _table(found: Sequence[Cost]) -> Table:
     def row(cost: Cost) -> tuple[float | int | str | None, ...]:
         growth = cost.growth
         return (
-            way_words(cost), cost.way.device, growth.bytes[-1], growth.table_bytes[-1],
-            *_per_gib(growth), growth.page_bytes, growth.left_bytes,
+            way_words(cost),
+            cost.way.device,
+            growth.bytes[-1],
+            growth.table_bytes[-1],
+            *_per_gib(growth),
+            growth.page_bytes,
+            growth.left_bytes,
             cost.host_pinned_bytes,
             median(cost.touch_seconds),
-            median(cost.pin_seconds), cost.free_seconds,
-        )  # fmt: skip
+            median(cost.pin_seconds),
+            cost.free_seconds,
+        )
 
     return table(
         "Every way",
         {
-            "way": "text", "device": "count", "pinned": "bytes", "page tables": "bytes", "per GiB": "bytes",
-            "at least": "bytes", "at most": "bytes", "implied page": "bytes", "left after freeing": "bytes",
-            "host pins": "bytes", "touching a GiB": "seconds", "pinning a GiB": "seconds",
+            "way": "text",
+            "device": "count",
+            "pinned": "bytes",
+            "page tables": "bytes",
+            "per GiB": "bytes",
+            "at least": "bytes",
+            "at most": "bytes",
+            "implied page": "bytes",
+            "left after freeing": "bytes",
+            "host pins": "bytes",
+            "touching a GiB": "seconds",
+            "pinning a GiB": "seconds",
             "giving back a GiB": "seconds",
         },
         [row(cost) for cost in found],
@@ -84,7 +99,7 @@ def _table(found: Sequence[Cost]) -> Table:
         "size of GPUs takes, where that lies between, else the middle. Host pins: what the kernel's count of pinned "
         "pages grew by, of all processes together. Touching is by one thread; giving back is unpinning and unmapping. "
         "The driver touches the memory that it allocates. Times are those of the run's own device.",
-    )  # fmt: skip
+    )
 
 
 def _per_gib(growth: Growth) -> tuple[float | None, float | None, float | None]:
@@ -103,12 +118,18 @@ def _amounts(run: ExperimentRun, cost: Cost) -> tuple[Table, ...]:
         table(
             "What more would take",
             {
-                "pinned": "bytes", "as measured here": "bytes", "share of the GPU": "share", "at 4 KiB": "bytes",
-                "at 64 KiB": "bytes", "at 2 MiB": "bytes",
+                "pinned": "bytes",
+                "as measured here": "bytes",
+                "share of the GPU": "share",
+                "at 4 KiB": "bytes",
+                "at 64 KiB": "bytes",
+                "at 2 MiB": "bytes",
             },
             [
                 (
-                    amount, round(amount * per_byte), amount * per_byte / total if total else None,
+                    amount,
+                    round(amount * per_byte),
+                    amount * per_byte / total if total else None,
                     *(page_table_bytes(amount, size) for size in GPU_PAGE_SIZES),
                 )
                 for amount in AMOUNTS
@@ -117,4 +138,4 @@ def _amounts(run: ExperimentRun, cost: Cost) -> tuple[Table, ...]:
             "÷ page size × 8; as measured here is the page size that fits this run's readings, else the middle of what "
             "they allow. Other amounts, processes and GPUs: the page Plan, or pinscope plan.",
         ),
-    )  # fmt: skip
+    )

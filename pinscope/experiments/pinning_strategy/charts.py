@@ -6,17 +6,20 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from pinscope.analysis.pinning_strategy import CALLS, IDLE, PHASES, TITLES, StrategyCell, recommend, strategy_cells
+from pinscope.analysis.ways import LineStyle
 from pinscope.charts.bars import Part, bars, label
 from pinscope.charts.chart import Chart, alt_text
-from pinscope.charts.lines import Look
 from pinscope.charts.marks import Marks, marks_of_seconds
 from pinscope.charts.theme import seconds_unit
 from pinscope.records.run import ExperimentRun
 from pinscope.units import format_bytes, format_seconds
 
 _WAIT_LOOKS = (
-    Look("issue"), Look("issue", "triangle-down"), Look("compute", "square"), Look("issue", "diamond"),
-)  # fmt: skip
+    LineStyle("issue"),
+    LineStyle("issue", "triangle-down"),
+    LineStyle("compute", "square"),
+    LineStyle("issue", "diamond"),
+)
 
 
 def draw(run: ExperimentRun, rows: Sequence[Mapping[str, Any]]) -> list[Chart]:
@@ -38,8 +41,9 @@ def _times(cells: Sequence[StrategyCell], best: StrategyCell | None) -> Chart:
     pin = {_label(cell): cell.total_seconds.median - (cell.touch_seconds or 0.0) for cell in cells}
     parts = (Part("touch", "touch", touch, "/"), Part("pin", "pinned", pin))
     ends = {_label(cell): format_seconds(cell.total_seconds.median) for cell in cells}
-    marked = {label: f"<b>{text}, recommended</b>" if best and label == _label(best) else text
-              for label, text in ends.items()}  # fmt: skip
+    marked = {
+        label: f"<b>{text}, recommended</b>" if best and label == _label(best) else text for label, text in ends.items()
+    }
     scale, unit = seconds_unit(max(cell.total_seconds.median for cell in cells))
     return Chart(
         "strategy-times",
@@ -47,10 +51,11 @@ def _times(cells: Sequence[StrategyCell], best: StrategyCell | None) -> Chart:
         "Medians. Touching is faulting and zeroing pages; where it is not apart, the driver does it while it pins, or "
         "threads do it at the same time." + _why_not_the_fastest(cells, best),
         bars(list(touch), parts, f"Time ({unit})", format_seconds, scale=scale, ends=marked),
-        alt_text(f"Time to pin {format_bytes(cells[0].bytes)}", [
-            (name, text.replace("<b>", "").replace("</b>", "")) for name, text in marked.items()
-        ]),
-    )  # fmt: skip
+        alt_text(
+            f"Time to pin {format_bytes(cells[0].bytes)}",
+            [(name, text.replace("<b>", "").replace("</b>", "")) for name, text in marked.items()],
+        ),
+    )
 
 
 def _why_not_the_fastest(cells: Sequence[StrategyCell], best: StrategyCell | None) -> str:
@@ -63,13 +68,21 @@ def _why_not_the_fastest(cells: Sequence[StrategyCell], best: StrategyCell | Non
 def _waits(cells: Sequence[StrategyCell]) -> Chart:
     pinning, giving_back = PHASES.values()
     series = [
-        *(Marks(call, look, {TITLES[cell.strategy]: cell.wait(pinning, call) for cell in cells})
-          for call, look in zip(CALLS.values(), _WAIT_LOOKS, strict=True)),
-        Marks(f"any, memory {giving_back}", Look("stall", "star"),
-              {TITLES[cell.strategy]: cell.wait(giving_back) for cell in cells}),
-        Marks("no driver calls", Look("reference", "x"),
-              {TITLES[cell.strategy]: cell.longest_control for cell in cells}),
-    ]  # fmt: skip
+        *(
+            Marks(call, look, {TITLES[cell.strategy]: cell.wait(pinning, call) for cell in cells})
+            for call, look in zip(CALLS.values(), _WAIT_LOOKS, strict=True)
+        ),
+        Marks(
+            f"any, memory {giving_back}",
+            LineStyle("stall", "star"),
+            {TITLES[cell.strategy]: cell.wait(giving_back) for cell in cells},
+        ),
+        Marks(
+            "no driver calls",
+            LineStyle("reference", "x"),
+            {TITLES[cell.strategy]: cell.longest_control for cell in cells},
+        ),
+    ]
     return Chart(
         "neighbour-waits",
         "How long other processes waited meanwhile",
@@ -77,7 +90,8 @@ def _waits(cells: Sequence[StrategyCell]) -> Chart:
         "was given back. No driver calls: how late a process woke that makes none. Idle: the same with nothing going "
         "on.",
         marks_of_seconds([TITLES[cell.strategy] for cell in cells], series, "Longest wait"),
-        alt_text("Longest wait of other processes while memory was pinned", [
-            (_label(cell), format_seconds(cell.wait(pinning))) for cell in cells
-        ]),
-    )  # fmt: skip
+        alt_text(
+            "Longest wait of other processes while memory was pinned",
+            [(_label(cell), format_seconds(cell.wait(pinning))) for cell in cells],
+        ),
+    )

@@ -8,11 +8,7 @@ from contextlib import ExitStack
 from typing import Any, Literal
 
 from pinscope.experiments.contract import AnyExperiment, BareParams, Bytes, Seconds, Several, parameter
-from pinscope.experiments.pinning_strategy.neighbours import (
-    WITH_CONTEXT,
-    NeighbourCall,
-    Neighbours,
-)
+from pinscope.experiments.pinning_strategy.neighbours import WITH_CONTEXT, NeighbourCall, Neighbours
 from pinscope.experiments.pinning_strategy.reading import read_pinning_strategy
 from pinscope.lab.backing import HUGE_PAGE, why_not_backing
 from pinscope.lab.budget import CONTEXT_BYTES
@@ -42,23 +38,32 @@ class PinningStrategyParams(BareParams):
         "Chunk", "Length of a piece, for the strategies that pin in pieces; a multiple of 2 MiB.", multiple_of=HUGE_PAGE
     )
     threads: int = parameter(
-        "Threads", "Number of threads that touch memory, and register it where a strategy does so in threads. 0: one "
+        "Threads",
+        "Number of threads that touch memory, and register it where a strategy does so in threads. 0: one "
         "for each processor, 16 at most.",
-        0, unit="count", ge=0, le=1024,
-    )  # fmt: skip
+        0,
+        unit="count",
+        ge=0,
+        le=1024,
+    )
     strategies: Several[StrategyName] = parameter(
-        "Strategies",
-        f"Ways to pin. {'; '.join(f'{one.name}: {one.title}' for one in STRATEGIES.values())}.",
+        "Strategies", f"Ways to pin. {'; '.join(f'{one.name}: {one.title}' for one in STRATEGIES.values())}."
     )
     repeats: int = parameter(
-        "Repeats", "Number of times that each strategy pins. The longest wait over all of them counts.",
-        unit="count", ge=1, le=100,
-    )  # fmt: skip
+        "Repeats",
+        "Number of times that each strategy pins. The longest wait over all of them counts.",
+        unit="count",
+        ge=1,
+        le=100,
+    )
     target: Bytes = parameter("Your size", "Amount that your program will pin: the result estimates the time for it.")
     idle_seconds: Seconds = parameter(
-        "Idle watch", "How long the waits of other processes are measured before anything is pinned, for comparison.",
-        IDLE_SECONDS, gt=0, le=60,
-    )  # fmt: skip
+        "Idle watch",
+        "How long the waits of other processes are measured before anything is pinned, for comparison.",
+        IDLE_SECONDS,
+        gt=0,
+        le=60,
+    )
 
     @classmethod
     def preset(cls, lab: LabKind, quick: bool) -> PinningStrategyParams:
@@ -152,10 +157,11 @@ class PinningStrategy:
         each = params.repeats * len(params.strategies) * params.size / SLOWEST / 3
         contexts = len(WITH_CONTEXT) * CONTEXT_BYTES
         return Budget(
-            pinned_bytes=params.size, pageable_bytes=0,
+            pinned_bytes=params.size,
+            pageable_bytes=0,
             device_bytes=min(params.chunk, params.size, COPY_BYTES) + params.size // 512 + contexts,
             seconds=each + params.idle_seconds + 5.0,
-        )  # fmt: skip
+        )
 
     def measure(
         self, params: PinningStrategyParams, lab: Lab, harness: Harness
@@ -175,9 +181,15 @@ class PinningStrategy:
             neighbours.longest()
             time.sleep(params.idle_seconds)
             yield PinningStrategyObservation(
-                repeat=0, warmup=False, strategy="idle", bytes=params.size, chunk_bytes=None, threads=threads,
-                total_seconds=params.idle_seconds, **_waits(neighbours.longest()),
-            )  # fmt: skip
+                repeat=0,
+                warmup=False,
+                strategy="idle",
+                bytes=params.size,
+                chunk_bytes=None,
+                threads=threads,
+                total_seconds=params.idle_seconds,
+                **_waits(neighbours.longest()),
+            )
             for repeat in range(params.repeats):
                 for place, pinner in enumerate(pinners):
                     harness.progress((repeat * len(chosen) + place + 1) / total, pinner.strategy.title)
@@ -245,13 +257,21 @@ def _once(pinner: Pinner, size: int, neighbours: Neighbours, bench: _Bench, repe
     release = clock() - released
     waits_after = neighbours.longest()
     return PinningStrategyObservation(
-        repeat=repeat, warmup=False, strategy=pinner.strategy.name, bytes=size,
-        chunk_bytes=pinner.chunk if pinner.strategy.chunked else None, threads=pinner.threads,
-        total_seconds=total, touch_seconds=held.touch_seconds, pin_seconds=held.pin_seconds,
+        repeat=repeat,
+        warmup=False,
+        strategy=pinner.strategy.name,
+        bytes=size,
+        chunk_bytes=pinner.chunk if pinner.strategy.chunked else None,
+        threads=pinner.threads,
+        total_seconds=total,
+        touch_seconds=held.touch_seconds,
+        pin_seconds=held.pin_seconds,
         release_seconds=release,
         release_neighbour_seconds=max(seconds for call, seconds in waits_after.items() if call != "control"),
-        **_waits(waits), **_waits(waits_after, "release_"), **checked,
-    )  # fmt: skip
+        **_waits(waits),
+        **_waits(waits_after, "release_"),
+        **checked,
+    )
 
 
 def _waits(longest: Mapping[NeighbourCall, float], phase: Literal["", "release_"] = "") -> dict[str, Any]:

@@ -58,9 +58,11 @@ def read_pinning_strategy(run: ExperimentRun, rows: Sequence[Mapping[str, Any]])
     others = tuple(_others_wait(run, cells, found))
     findings = (*_not_pinned(cells), *_recommended(run, cells, found), *others, *_crossing(cells, others))
     return Reading(
-        verdict=pinning_verdict(cells, found), headline=_headline(run, cells, found),
-        tables=(_speeds(run, cells), _wait_table(cells)), findings=findings,
-    )  # fmt: skip
+        verdict=pinning_verdict(cells, found),
+        headline=_headline(run, cells, found),
+        tables=(_speeds(run, cells), _wait_table(cells)),
+        findings=findings,
+    )
 
 
 def _target(run: ExperimentRun, cell: StrategyCell) -> int:
@@ -127,18 +129,41 @@ def _speeds(run: ExperimentRun, cells: Cells) -> Table:
     return table(
         "Strategies",
         {
-            "strategy": "text", "size": "bytes", "chunk": "bytes", "threads": "count", "total": "seconds",
-            "rate": "bytes/second", "of it touch": "seconds", "of it pin": "seconds", "give back": "seconds",
-            "× cudaHostAlloc": "ratio", "usual wait": "seconds", "your size": "seconds", "CUDA: pinned": "text",
-            "copies at": "bytes/second", "copies across chunks": "text", "repeats": "count",
+            "strategy": "text",
+            "size": "bytes",
+            "chunk": "bytes",
+            "threads": "count",
+            "total": "seconds",
+            "rate": "bytes/second",
+            "of it touch": "seconds",
+            "of it pin": "seconds",
+            "give back": "seconds",
+            "× cudaHostAlloc": "ratio",
+            "usual wait": "seconds",
+            "your size": "seconds",
+            "CUDA: pinned": "text",
+            "copies at": "bytes/second",
+            "copies across chunks": "text",
+            "repeats": "count",
         },
         [
             (
-                TITLES[cell.strategy], cell.bytes, cell.chunk_bytes, cell.threads, cell.total_seconds.median,
-                cell.bytes_per_second, cell.touch_seconds, cell.pin_seconds, cell.release_seconds,
-                usual.total_seconds.median / cell.total_seconds.median if usual else None, cell.usual_wait_seconds,
-                cell.seconds_for(_target(run, cell)), _yes(cell.pinned), cell.copy_bytes_per_second,
-                {True: "taken", False: "refused", None: None}[cell.crossing_copies], cell.total_seconds.count,
+                TITLES[cell.strategy],
+                cell.bytes,
+                cell.chunk_bytes,
+                cell.threads,
+                cell.total_seconds.median,
+                cell.bytes_per_second,
+                cell.touch_seconds,
+                cell.pin_seconds,
+                cell.release_seconds,
+                usual.total_seconds.median / cell.total_seconds.median if usual else None,
+                cell.usual_wait_seconds,
+                cell.seconds_for(_target(run, cell)),
+                _yes(cell.pinned),
+                cell.copy_bytes_per_second,
+                {True: "taken", False: "refused", None: None}[cell.crossing_copies],
+                cell.total_seconds.count,
             )
             for cell in _strategies(cells)
         ],
@@ -148,7 +173,7 @@ def _speeds(run: ExperimentRun, cells: Cells) -> Table:
         f"allocations. Recommended, in one piece and in chunks: of the strategies within {NEAR:g} times the fastest, "
         f"the fastest of those whose usual wait is within {GENTLE:g} times the shortest; cudaHostAlloc unless that is "
         f"{WORTH_IT:g} times as fast.",
-    )  # fmt: skip
+    )
 
 
 def _yes(value: bool | None) -> str | None:
@@ -159,22 +184,30 @@ def _wait_table(cells: Cells) -> Table:
     """Both phases of every strategy, call by call."""
     rows = [
         (
-            TITLES[name], "nothing" if name == IDLE else phase, *(cell.wait(phase, call) for call in CALLS.values()),
-            cell.wait(phase), cell.control_seconds.get(phase),
+            TITLES[name],
+            "nothing" if name == IDLE else phase,
+            *(cell.wait(phase, call) for call in CALLS.values()),
+            cell.wait(phase),
+            cell.control_seconds.get(phase),
         )
-        for name, cell in cells.items() for phase in PHASES.values() if cell.wait(phase) is not None
-    ]  # fmt: skip
+        for name, cell in cells.items()
+        for phase in PHASES.values()
+        if cell.wait(phase) is not None
+    ]
     return table(
         "Longest waits of other processes",
         {
-            "strategy": "text", "memory is": "text", **dict.fromkeys(CALLS.values(), "seconds"),
-            "longest call": "seconds", "no driver calls": "seconds",
+            "strategy": "text",
+            "memory is": "text",
+            **dict.fromkeys(CALLS.values(), "seconds"),
+            "longest call": "seconds",
+            "no driver calls": "seconds",
         },
         rows,
         note="The longest single call over all repeats, while memory was pinned and while it was given back. No driver "
         "calls: how late a process woke that makes none, which is what waiting for a processor takes. n/a: this "
         "run does not say.",
-    )  # fmt: skip
+    )
 
 
 def _not_pinned(cells: Cells) -> Iterator[Finding]:
@@ -200,9 +233,11 @@ def _recommended(run: ExperimentRun, cells: Cells, found: Recommended) -> Iterat
     others = [cell for cell in _strategies(cells) if cell.strategy != USUAL and cell.pinned is not False]
     evidence = (
         quantity("One cudaHostAlloc", usual.total_seconds.median, "seconds"),
-        *(quantity(TITLES[cell.strategy], cell.total_seconds.median, "seconds")
-          for cell in (others if best.strategy == USUAL else [best])),
-    )  # fmt: skip
+        *(
+            quantity(TITLES[cell.strategy], cell.total_seconds.median, "seconds")
+            for cell in (others if best.strategy == USUAL else [best])
+        ),
+    )
     if best.strategy == USUAL:
         if others:
             yield good(

@@ -132,18 +132,25 @@ def _stage(rows: Sequence[Row]) -> Stage:
     available = at_end("available_bytes")
     left = [at_end(field) for field in ("available_bytes", "cgroup_headroom_bytes") if at_end(field) is not None]
     return Stage(
-        phase=rows[0]["phase"], step=rows[0]["step"], bytes=rounds[-1]["bytes"] if rounds else 0,
+        phase=rows[0]["phase"],
+        step=rows[0]["step"],
+        bytes=rounds[-1]["bytes"] if rounds else 0,
         fault=_felt(row["fault_median_seconds"] for row in rounds),
         longest=_felt(row["fault_longest_seconds"] for row in rounds),
         byte_seconds=_felt(row["read_seconds"] / row["read_bytes"] for row in read),
         cached_share=min(shares, default=None),
-        available_bytes=available, left_bytes=min(left, default=None),
+        available_bytes=available,
+        left_bytes=min(left, default=None),
         reachable_bytes=available + (at_end("per_cpu_bytes") or 0) if available is not None else None,
-        free_bytes=at_end("free_bytes"), per_cpu_bytes=at_end("per_cpu_bytes"), cached_bytes=at_end("cached_bytes"),
-        swapped_in_bytes=meanwhile("swap_in_bytes"), swapped_out_bytes=meanwhile("swap_out_bytes"),
+        free_bytes=at_end("free_bytes"),
+        per_cpu_bytes=at_end("per_cpu_bytes"),
+        cached_bytes=at_end("cached_bytes"),
+        swapped_in_bytes=meanwhile("swap_in_bytes"),
+        swapped_out_bytes=meanwhile("swap_out_bytes"),
         stalled={name: stalled(name) for name in STALLS},
-        seconds=seconds, pin_seconds=at_end("pin_seconds"),
-    )  # fmt: skip
+        seconds=seconds,
+        pin_seconds=at_end("pin_seconds"),
+    )
 
 
 def _felt(values: Iterable[float]) -> Felt | None:
@@ -226,9 +233,7 @@ def returned_share(run: Stages) -> float | None:
     """
     if run.before is None or run.after is None or not run.held:
         return None
-    at_first, at_most, at_last = (
-        stage.reachable_bytes for stage in (run.before, run.held[-1], run.after)
-    )  # fmt: skip
+    at_first, at_most, at_last = (stage.reachable_bytes for stage in (run.before, run.held[-1], run.after))
     if at_first is None or at_most is None or at_last is None or at_first <= at_most:
         return None
     return min(max((at_last - at_most) / (at_first - at_most), 0.0), 1.0)

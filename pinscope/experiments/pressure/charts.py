@@ -8,25 +8,26 @@ from dataclasses import dataclass
 import plotly.graph_objects as go
 
 from pinscope.analysis.rows import Row
+from pinscope.analysis.ways import LineStyle
 from pinscope.charts.chart import Chart, alt_text
-from pinscope.charts.lines import Look, line, put, reference
+from pinscope.charts.lines import line, put, reference
 from pinscope.charts.theme import panels
 from pinscope.experiments.pressure.arithmetic import GIB, Stage, Stages, median_of, stages
 from pinscope.records.run import ExperimentRun
 from pinscope.units import format_bandwidth, format_bytes, format_seconds, format_share
 
 _MEMORY = (
-    ("pinned by this run", "bytes", Look("pinned")),
-    ("available", "available_bytes", Look("pageable", "diamond")),
-    ("left in the control group", "cgroup_headroom_bytes", Look("pageable", "diamond-open", "dash")),
-    ("page cache and shared memory", "cached_bytes", Look("cached", "square")),
+    ("pinned by this run", "bytes", LineStyle("pinned")),
+    ("available", "available_bytes", LineStyle("pageable", "diamond")),
+    ("left in the control group", "cgroup_headroom_bytes", LineStyle("pageable", "diamond-open", "dash")),
+    ("page cache and shared memory", "cached_bytes", LineStyle("cached", "square")),
 )
 """Line and field of a host's row."""
 _STALLS = (
-    ("memory, at least one task", "memory_some", Look("stall")),
-    ("memory, all tasks", "memory_full", Look("stall", "circle-open", "dash")),
-    ("I/O, at least one task", "io_some", Look("cached", "square")),
-    ("I/O, all tasks", "io_full", Look("cached", "square-open", "dash")),
+    ("memory, at least one task", "memory_some", LineStyle("stall")),
+    ("memory, all tasks", "memory_full", LineStyle("stall", "circle-open", "dash")),
+    ("I/O, at least one task", "io_some", LineStyle("cached", "square")),
+    ("I/O, all tasks", "io_full", LineStyle("cached", "square-open", "dash")),
 )
 
 
@@ -50,8 +51,9 @@ def _memory(run: ExperimentRun, rows: Sequence[Row]) -> Chart | None:
             put(figure, 1, reference(name, ends, [amount / GIB] * 2, f": {format_bytes(amount)}", dash))
     for name, field, look in _MEMORY:
         known = [(row, row[field]) for row in host if row[field] is not None]
-        points = [(row["elapsed_seconds"], amount / GIB, f"{_when(row)}: {format_bytes(amount)}")
-                  for row, amount in known]  # fmt: skip
+        points = [
+            (row["elapsed_seconds"], amount / GIB, f"{_when(row)}: {format_bytes(amount)}") for row, amount in known
+        ]
         most += [(name, format_bytes(max(amount for _, amount in known)))] if known else []
         if points:
             put(figure, 1, line(name, look, points))
@@ -153,13 +155,20 @@ def _taken(found: Stages) -> Chart | None:
 
 def _alt(parts: Sequence[_Part], found: Stages) -> str:
     """Each thing before, with the most pinned and afterwards."""
-    named = [(found.before, "before"), (found.held[-1], f"with {format_bytes(found.held[-1].bytes)} pinned"),
-             (next((one for one in found.all if one.phase == "after"), None), "after freeing")]  # fmt: skip
-    return alt_text("Over pinned memory", [
-        (f"{part.title.lower()}, {when}", part.text(value))
-        for part in parts for stage, when in named
-        if stage is not None and (value := part.value(stage)) is not None
-    ])  # fmt: skip
+    named = [
+        (found.before, "before"),
+        (found.held[-1], f"with {format_bytes(found.held[-1].bytes)} pinned"),
+        (next((one for one in found.all if one.phase == "after"), None), "after freeing"),
+    ]
+    return alt_text(
+        "Over pinned memory",
+        [
+            (f"{part.title.lower()}, {when}", part.text(value))
+            for part in parts
+            for stage, when in named
+            if stage is not None and (value := part.value(stage)) is not None
+        ],
+    )
 
 
 def _over_pinned(found: Stages, parts: Sequence[_Part]) -> go.Figure:
@@ -173,9 +182,9 @@ def _over_pinned(found: Stages, parts: Sequence[_Part]) -> go.Figure:
             if pinned[0][1]:
                 put(figure, row, reference("before pinning", [0, pinned[-1][0]], [pinned[0][1]] * 2))
             mode = "lines+markers" if len(pinned) > 1 else "markers"
-            put(figure, row, line("with memory pinned", Look(part.colour), pinned, mode=mode, hovertemplate=hover))
+            put(figure, row, line("with memory pinned", LineStyle(part.colour), pinned, mode=mode, hovertemplate=hover))
         if after:
-            look = Look(part.colour, "diamond-open", size=14)
+            look = LineStyle(part.colour, "diamond-open", size=14)
             put(figure, row, line("given back", look, after, mode="markers", hovertemplate=hover, cliponaxis=False))
         figure.update_yaxes(title_text=part.unit, rangemode="tozero", row=row, col=1)
     figure.update_xaxes(range=_x_range(found), unifiedhovertitle_text="about %{x:.3~g} GiB pinned")
@@ -213,8 +222,12 @@ def _stalls(found: Stages) -> Chart | None:
         "Shares of each step's time, pinning included, as the kernel counts them for the whole host "
         "(/proc/pressure): at least one task waited, or all of them did.",
         figure,
-        alt_text("Largest share of a step in which tasks stalled", [
-            (name, format_share(max(known))) for name, field, _ in _STALLS
-            if (known := [share for stage in shown if (share := stage.stalled[field]) is not None])
-        ]),
-    )  # fmt: skip
+        alt_text(
+            "Largest share of a step in which tasks stalled",
+            [
+                (name, format_share(max(known)))
+                for name, field, _ in _STALLS
+                if (known := [share for stage in shown if (share := stage.stalled[field]) is not None])
+            ],
+        ),
+    )

@@ -51,9 +51,11 @@ class PressureParams(BareParams):
     """How much to pin, in which steps, and what the ordinary process does."""
 
     share: Share = parameter(
-        "Share of what is safe", "Percentage of the amount that is safe to pin here; at least 64 MiB are pinned.",
-        gt=0, le=1,
-    )  # fmt: skip
+        "Share of what is safe",
+        "Percentage of the amount that is safe to pin here; at least 64 MiB are pinned.",
+        gt=0,
+        le=1,
+    )
     cap: Bytes = parameter("Most memory", "Upper limit of the amount to pin, however much is safe.")
     steps: int = parameter("Steps", "Number of equal steps in which it is pinned.", unit="count", ge=1, le=64)
     floor: Bytes = parameter(
@@ -63,9 +65,10 @@ class PressureParams(BareParams):
         "File", "Length of the file that an ordinary process, which pins nothing, reads again and again meanwhile."
     )
     sample: Bytes = parameter(
-        "Fresh memory", "Amount of fresh memory that this process touches, page by page, in each round.",
+        "Fresh memory",
+        "Amount of fresh memory that this process touches, page by page, in each round.",
         multiple_of=PAGE,
-    )  # fmt: skip
+    )
     step_seconds: Seconds = parameter(
         "Time per step", "How long this process works at each step, three rounds at least.", gt=0, le=600
     )
@@ -81,10 +84,14 @@ class PressureParams(BareParams):
     @classmethod
     def preset(cls, lab: LabKind, quick: bool) -> PressureParams:
         return cls(
-            share=0.5 if quick else 0.65, cap=parse_bytes("2GiB" if quick else "16GiB"), steps=4 if quick else 10,
-            floor=parse_bytes("1GiB"), file=parse_bytes("128MiB" if quick else "512MiB"),
-            sample=parse_bytes("16MiB" if quick else "64MiB"), step_seconds=0.5 if quick else 2.0,
-        )  # fmt: skip
+            share=0.5 if quick else 0.65,
+            cap=parse_bytes("2GiB" if quick else "16GiB"),
+            steps=4 if quick else 10,
+            floor=parse_bytes("1GiB"),
+            file=parse_bytes("128MiB" if quick else "512MiB"),
+            sample=parse_bytes("16MiB" if quick else "64MiB"),
+            step_seconds=0.5 if quick else 2.0,
+        )
 
     def smaller(self) -> PressureParams | None:
         """Half as much pinned, then half as long a file: the limits on locked memory bind far below the host's."""
@@ -194,9 +201,11 @@ class Pressure:
         total = step * params.steps
         seconds = 1.0 + params.file / 2e8 + (params.steps + 2) * params.step_seconds + 2 * total / PACE
         return Budget(
-            pinned_bytes=total, pageable_bytes=params.file + params.sample, device_bytes=total // 512 + GRANULE_BYTES,
+            pinned_bytes=total,
+            pageable_bytes=params.file + params.sample,
+            device_bytes=total // 512 + GRANULE_BYTES,
             seconds=seconds,
-        )  # fmt: skip
+        )
 
     def measure(self, params: PressureParams, lab: Lab, harness: Harness) -> Iterator[PressureObservation]:
         """Before, every step until the floor, and after."""
@@ -339,17 +348,29 @@ class _Course:
     ) -> PressureObservation:
         figures = {name: value for name, value in asdict(pressure).items() if name != "missing"}
         return self._row(
-            "host", 0, False, moment=moment, floor_reached=self._now.floor_reached, pin_seconds=pin_seconds,
-            release_seconds=release_seconds, **figures,
-        )  # fmt: skip
+            "host",
+            0,
+            False,
+            moment=moment,
+            floor_reached=self._now.floor_reached,
+            pin_seconds=pin_seconds,
+            release_seconds=release_seconds,
+            **figures,
+        )
 
     def _row(self, kind: Literal["process", "host"], repeat: int, warmup: bool, **values: Any) -> PressureObservation:
         now = self._now
         return PressureObservation(
-            repeat=repeat, warmup=warmup, kind=kind, phase=now.phase, step=now.step, bytes=now.pinned,
+            repeat=repeat,
+            warmup=warmup,
+            kind=kind,
+            phase=now.phase,
+            step=now.step,
+            bytes=now.pinned,
             target_bytes=self._step_bytes * self._params.steps,
-            elapsed_seconds=self._harness.clock() - self._begun, **values,
-        )  # fmt: skip
+            elapsed_seconds=self._harness.clock() - self._begun,
+            **values,
+        )
 
 
 EXPERIMENT: AnyExperiment = Pressure()

@@ -59,9 +59,11 @@ class Memory:
 def felt_by_others(found: Stages) -> tuple[Finding, ...]:
     """What became slower beside the run."""
     return (
-        *(one for sense in _SENSES for one in _slower(found, sense)), *_cache_lost(found), *_stalled(found),
+        *(one for sense in _SENSES for one in _slower(found, sense)),
+        *_cache_lost(found),
+        *_stalled(found),
         *_swapped(found),
-    )  # fmt: skip
+    )
 
 
 _OTHERS = "other programs took or gave back memory meanwhile"
@@ -113,12 +115,13 @@ def gone(found: Stages) -> Iterator[Finding]:
         quantity("Least memory available", last.available_bytes, "bytes"),
         quantity("Share of the memory back after freeing", returned, "share", reason="not measured"),
         title=f"Each pinned GiB lowered the host's available memory by {format_bytes(lost * GIB)}"
-        if straight else f"What a pinned GiB takes from the host is not known: {_OTHERS}",
+        if straight
+        else f"What a pinned GiB takes from the host is not known: {_OTHERS}",
         detail=detail,
         advice="Pin what is copied again and again, reuse it, and give it back; the page Plan says what is safe here."
         if straight
         else "Run it again on an idle machine for the exact price.",
-    )  # fmt: skip
+    )
 
 
 @dataclass(frozen=True)
@@ -144,21 +147,30 @@ class _Sense:
 
 _SENSES = (
     _Sense(
-        "faults-slower", "Page faults", lambda stage: stage.fault, lambda stage: format_seconds(median_of(stage.fault)),
+        "faults-slower",
+        "Page faults",
+        lambda stage: stage.fault,
+        lambda stage: format_seconds(median_of(stage.fault)),
         SLOWER,
         "Pin less than that: every program that asks for memory waits. Buffers that are reused need less of it.",
     ),
     _Sense(
-        "long-faults", "The longest page faults", lambda stage: stage.longest,
-        lambda stage: format_seconds(median_of(stage.longest)), LONGER,
+        "long-faults",
+        "The longest page faults",
+        lambda stage: stage.longest,
+        lambda stage: format_seconds(median_of(stage.longest)),
+        LONGER,
         "Pin less than that: the kernel must look for memory while a program waits for a page.",
     ),
     _Sense(
-        "reads-slower", "Reading a file again", lambda stage: stage.byte_seconds,
-        lambda stage: format_bandwidth(rate_of(stage.byte_seconds)), READS_SLOWER,
+        "reads-slower",
+        "Reading a file again",
+        lambda stage: stage.byte_seconds,
+        lambda stage: format_bandwidth(rate_of(stage.byte_seconds)),
+        READS_SLOWER,
         "Pin less than that: files that are read again and again should stay in the page cache.",
     ),
-)  # fmt: skip
+)
 
 
 def _slower(found: Stages, sense: _Sense) -> Iterator[Finding]:

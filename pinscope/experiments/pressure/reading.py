@@ -36,9 +36,12 @@ def read_pressure_run(run: ExperimentRun, rows: Sequence[Row]) -> Reading:
         headline=_headline(found, memory),
         tables=_table(found),
         findings=(
-            *gone(found), *felt, *(nobody_felt_it(found, memory) if found.after and not felt else ()), *floor(found),
+            *gone(found),
+            *felt,
+            *(nobody_felt_it(found, memory) if found.after and not felt else ()),
+            *floor(found),
         ),
-    )  # fmt: skip
+    )
 
 
 def _memory(limits: Limits) -> Memory:
@@ -89,23 +92,44 @@ def _why_no_stalls(found: Stages) -> str:
 def _table(found: Stages) -> tuple[Table, ...]:
     rows = tuple(
         (
-            stage.phase, stage.bytes, stage.pin_seconds, stage.available_bytes, stage.left_bytes, stage.free_bytes,
-            stage.per_cpu_bytes, stage.cached_bytes, median_of(stage.fault),
-            stage.longest.worst if stage.longest else None, rate_of(stage.byte_seconds),
-            stage.cached_share, *(stage.stalled[name] for name in STALLS),
-            stage.swapped_in_bytes, stage.swapped_out_bytes, stage.fault.rounds.count if stage.fault else 0,
+            stage.phase,
+            stage.bytes,
+            stage.pin_seconds,
+            stage.available_bytes,
+            stage.left_bytes,
+            stage.free_bytes,
+            stage.per_cpu_bytes,
+            stage.cached_bytes,
+            median_of(stage.fault),
+            stage.longest.worst if stage.longest else None,
+            rate_of(stage.byte_seconds),
+            stage.cached_share,
+            *(stage.stalled[name] for name in STALLS),
+            stage.swapped_in_bytes,
+            stage.swapped_out_bytes,
+            stage.fault.rounds.count if stage.fault else 0,
         )
         for stage in found.all
-    )  # fmt: skip
+    )
     every_step = table(
         "Every step",
         {
-            "phase": "text", "pinned": "bytes", "pinning took": "seconds", "available": "bytes",
-            "left here": "bytes", "free": "bytes", "on lists": "bytes", "page cache, shared memory": "bytes",
-            "page fault": "seconds", "longest fault": "seconds", "file read": "bytes/second",
+            "phase": "text",
+            "pinned": "bytes",
+            "pinning took": "seconds",
+            "available": "bytes",
+            "left here": "bytes",
+            "free": "bytes",
+            "on lists": "bytes",
+            "page cache, shared memory": "bytes",
+            "page fault": "seconds",
+            "longest fault": "seconds",
+            "file read": "bytes/second",
             "file in cache": "share",
             **{f"stalled: {words}": "share" for words in STALLS.values()},
-            "swapped in": "bytes", "swapped out": "bytes", "rounds": "count",
+            "swapped in": "bytes",
+            "swapped out": "bytes",
+            "rounds": "count",
         },
         rows,
         note="Page fault and file read: medians over the rounds; longest fault: of all pages; file in cache: the "
@@ -113,5 +137,5 @@ def _table(found: Stages) -> tuple[Table, ...]:
         "lists: free pages that each processor has at hand, neither free nor available by the kernel's count. The "
         "kernel counts shared memory with the page cache, and memory of cudaHostAlloc is shared memory. Stalls are "
         "shares of the step's time, pinning included. n/a: not reported here, or not measured.",
-    )  # fmt: skip
+    )
     return (every_step,) if rows else ()

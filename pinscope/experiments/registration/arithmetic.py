@@ -107,10 +107,14 @@ def _trial(rows: Sequence[Row]) -> Trial:
     meter = "nvml_used_bytes" if first["nvml_used_bytes"] is not None else "device_used_bytes"
     tables = _gpu_tables(steps, meter) if first[meter] is not None else _kernel_tables(steps)
     return Trial(
-        strategy=first["strategy"], processes=first["processes"], sharing=_case(first)[2], bytes=first["bytes"],
+        strategy=first["strategy"],
+        processes=first["processes"],
+        sharing=_case(first)[2],
+        bytes=first["bytes"],
         context_bytes=_grown(steps["before"], steps["start"], meter),
         buffer_bytes=_grown(steps["start"], steps["buffers"], meter),
-        table_bytes=tables[-1] if _all_pinned(first, steps["pin"]) and tables else None, table_steps=tables,
+        table_bytes=tables[-1] if _all_pinned(first, steps["pin"]) and tables else None,
+        table_steps=tables,
         host_pinned_bytes=_grown(steps["buffers"], steps["pin"], "pinned_bytes"),
         start_seconds=summary(steps["start"], "start_seconds"),
         touch_seconds=next((row["touch_seconds"] for row in steps["pin"] if row["touch_seconds"] is not None), None),
@@ -119,7 +123,7 @@ def _trial(rows: Sequence[Row]) -> Trial:
         wrong_words=sum(row["wrong_words"] for row in copies),
         checked_words=sum(row["checked_words"] for row in copies),
         left_bytes=_grown(steps["before"], steps["end"], meter),
-    )  # fmt: skip
+    )
 
 
 def _all_pinned(first: Row, pinned: Sequence[Row]) -> bool:

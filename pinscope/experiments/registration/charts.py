@@ -93,10 +93,16 @@ def _shares(found: Sequence[Trial]) -> Chart | None:
         "What GPU memory is taken for",
         "Readings of the whole GPU between the steps: contexts once the processes had started, buffers once they "
         "had taken them, page tables once they had pinned.",
-        bars(list(map(_name, shown)), parts, "GPU memory of all processes (GiB)", format_bytes, scale=GIB,
-             ends=_ends(parts, shown, format_bytes)),
+        bars(
+            list(map(_name, shown)),
+            parts,
+            "GPU memory of all processes (GiB)",
+            format_bytes,
+            scale=GIB,
+            ends=_ends(parts, shown, format_bytes),
+        ),
         alt_text("GPU memory of all processes", _ends(parts, shown, format_bytes).items()),
-    )  # fmt: skip
+    )
 
 
 def _rates(found: Sequence[Trial]) -> Chart | None:
@@ -117,15 +123,24 @@ def _times(found: Sequence[Trial]) -> Chart | None:
     parts = (
         _part("start-up (all at once)", "reference", shown, lambda trial: median(trial.start_seconds)),
         _part("touching", "touch", shown, lambda trial: trial.touch_seconds),
-        _part("pinning (one after the other)", "pinned", shown,
-              lambda trial: (median(trial.pin_seconds) or 0.0) * trial.pinners),
-    )  # fmt: skip
+        _part(
+            "pinning (one after the other)",
+            "pinned",
+            shown,
+            lambda trial: (median(trial.pin_seconds) or 0.0) * trial.pinners,
+        ),
+    )
     return Chart(
         "registration-times",
         "How long it takes",
         "Start-up is the median of the processes. Shared memory is touched by the first process only; the owner's "
         "pinning includes touching.",
-        bars(list(map(_name, shown)), parts, "Time until all had pinned (s)", format_seconds,
-             ends=_ends(parts, shown, format_seconds)),
+        bars(
+            list(map(_name, shown)),
+            parts,
+            "Time until all had pinned (s)",
+            format_seconds,
+            ends=_ends(parts, shown, format_seconds),
+        ),
         alt_text("Time until all processes had pinned", _ends(parts, shown, format_seconds).items()),
-    )  # fmt: skip
+    )

@@ -45,9 +45,10 @@ class RegistrationParams(BareParams):
     )
     processes: Counts = parameter("Processes", "Number of processes that share it.")
     strategies: Several[Strategy] = parameter(
-        "Strategies", "each_registers: each process registers the shared memory. one_owner: one process owns pinned "
+        "Strategies",
+        "each_registers: each process registers the shared memory. one_owner: one process owns pinned "
         "memory and copies into the GPU buffers of all (CUDA IPC).",
-    )  # fmt: skip
+    )
     sharing: Several[Sharing] = parameter(
         "Shared memory",
         "What each process registers. memfd: shared memory without a name; shm_open: a POSIX segment; "
@@ -57,9 +58,12 @@ class RegistrationParams(BareParams):
         ("memfd",),
     )
     repeats: int = parameter(
-        "Rounds", "Number of rounds; in each, all processes copy all of the shared memory at once.",
-        unit="count", ge=1, le=1000,
-    )  # fmt: skip
+        "Rounds",
+        "Number of rounds; in each, all processes copy all of the shared memory at once.",
+        unit="count",
+        ge=1,
+        le=1000,
+    )
     step_limit: Seconds = parameter(
         "Step limit",
         "Time limit of each step of a process: start, pin, copy, free. If one exceeds it, the run fails; what "
@@ -83,10 +87,14 @@ class RegistrationParams(BareParams):
         else:
             shared, buffer = ("1GiB", "64MiB") if quick else ("8GiB", "256MiB")
         return cls(
-            shared=parse_bytes(shared), buffer=parse_bytes(buffer), processes=(2,) if quick else (1, 4),
-            strategies=("each_registers", "one_owner"), sharing=_sharing(lab, quick), repeats=3 if quick else 7,
+            shared=parse_bytes(shared),
+            buffer=parse_bytes(buffer),
+            processes=(2,) if quick else (1, 4),
+            strategies=("each_registers", "one_owner"),
+            sharing=_sharing(lab, quick),
+            repeats=3 if quick else 7,
             step_limit=120.0,
-        )  # fmt: skip
+        )
 
     def smaller(self) -> RegistrationParams | None:
         """Half as much memory, through buffers half as large."""
@@ -184,7 +192,7 @@ class Registration:
                 1.5 + 0.5 * once + number * (0.05 * once + rounds)
                 for number in (*params.processes * len(params.strategies), *more)
             ),
-        )  # fmt: skip
+        )
 
     def measure(self, params: RegistrationParams, lab: Lab, harness: Harness) -> Iterator[RegistrationObservation]:
         """Every number of processes with every strategy, each with processes of its own."""
@@ -265,9 +273,11 @@ class _Trial:
         yield self._observe("before", None)
         with shared_region(params.shared, _segment(self._case.sharing)) as descriptor:
             configuration = {
-                "place": self._lab.place, "seed": secrets.randbits(63), "descriptor": descriptor,
+                "place": self._lab.place,
+                "seed": secrets.randbits(63),
+                "descriptor": descriptor,
                 "nbytes": params.shared,
-            }  # fmt: skip
+            }
             children = {
                 rank: Child(f"process {rank + 1} of {self._case.processes}", _MEMBER, {**configuration, "rank": rank})
                 for rank in self._ranks
@@ -325,10 +335,16 @@ class _Trial:
         for rank, (_, reply) in self._ask("checking what arrived", checks).items():
             own = copied.get(rank, copied[0])
             yield self._observe(
-                "copy", rank, repeat=max(number - 1, 0), warmup=number == 0, copied_bytes=own["copied"],
-                begun_seconds=own["begun"] - first, ended_seconds=own["ended"] - first,
-                wrong_words=reply["wrong"], checked_words=reply["checked"],
-            )  # fmt: skip
+                "copy",
+                rank,
+                repeat=max(number - 1, 0),
+                warmup=number == 0,
+                copied_bytes=own["copied"],
+                begun_seconds=own["begun"] - first,
+                ended_seconds=own["ended"] - first,
+                wrong_words=reply["wrong"],
+                checked_words=reply["checked"],
+            )
 
     def _all(self, step: str, order: Order, since: float | None = None) -> dict[int, tuple[float, Reply]]:
         """The same order for everybody; the seconds that each took."""
@@ -344,22 +360,37 @@ class _Trial:
         return {rank: (at - begun, reply) for rank, (at, reply) in replies.items()}
 
     def _observe(
-        self, step: Step, rank: int | None, reply: Reply | None = None, repeat: int = 0, warmup: bool = False,
+        self,
+        step: Step,
+        rank: int | None,
+        reply: Reply | None = None,
+        repeat: int = 0,
+        warmup: bool = False,
         **values: Any,
-    ) -> RegistrationObservation:  # fmt: skip
+    ) -> RegistrationObservation:
         """An observation; what is used is read except in the midst of copies."""
         if step != "copy":
             state = self._lab.memory_state()
             values |= {
-                "device_used_bytes": state.device_used_bytes, "nvml_used_bytes": state.nvml_used_bytes,
-                "pinned_bytes": state.pinned_bytes, "page_table_bytes": reply["kernel_tables"] if reply else None,
-            }  # fmt: skip
+                "device_used_bytes": state.device_used_bytes,
+                "nvml_used_bytes": state.nvml_used_bytes,
+                "pinned_bytes": state.pinned_bytes,
+                "page_table_bytes": reply["kernel_tables"] if reply else None,
+            }
         self._lab.host_nodes.add(self._nodes)
         params = self._case.params
         return RegistrationObservation(
-            repeat=repeat, warmup=warmup, strategy=self._case.strategy, processes=self._case.processes, process=rank,
-            sharing=self._case.sharing, step=step, bytes=params.shared, buffer_bytes=params.buffer, **values,
-        )  # fmt: skip
+            repeat=repeat,
+            warmup=warmup,
+            strategy=self._case.strategy,
+            processes=self._case.processes,
+            process=rank,
+            sharing=self._case.sharing,
+            step=step,
+            bytes=params.shared,
+            buffer_bytes=params.buffer,
+            **values,
+        )
 
 
 EXPERIMENT: AnyExperiment = Registration()

@@ -42,10 +42,15 @@ def read_registration(run: ExperimentRun, rows: Sequence[Mapping[str, Any]]) -> 
         headline=_headline(run, each, owner),
         tables=(_table(found),),
         findings=(
-            *_wrong(found), *_duplicates(run, each, owner, found), *_contexts(each), *_counted_again(each),
-            *_rates(run, each, owner), *_sharings(run, found), *_left(run, found),
+            *_wrong(found),
+            *_duplicates(run, each, owner, found),
+            *_contexts(each),
+            *_counted_again(each),
+            *_rates(run, each, owner),
+            *_sharings(run, found),
+            *_left(run, found),
         ),
-    )  # fmt: skip
+    )
 
 
 def _most(found: Sequence[Trial]) -> tuple[Trial | None, Trial | None]:
@@ -96,24 +101,46 @@ def _table(found: Sequence[Trial]) -> Table:
     return table(
         "Every strategy and number of processes",
         {
-            "strategy": "text", "processes": "count", "shared": "bytes", "contexts": "bytes", "buffers": "bytes",
-            "page tables": "bytes", "host pins": "bytes", "start-up": "seconds", "touching": "seconds",
-            "pinning, each": "seconds", "rate together": "bytes/second", "spread": "share", "wrong words": "count",
-            "checked words": "count", "left at the end": "bytes",
+            "strategy": "text",
+            "processes": "count",
+            "shared": "bytes",
+            "contexts": "bytes",
+            "buffers": "bytes",
+            "page tables": "bytes",
+            "host pins": "bytes",
+            "start-up": "seconds",
+            "touching": "seconds",
+            "pinning, each": "seconds",
+            "rate together": "bytes/second",
+            "spread": "share",
+            "wrong words": "count",
+            "checked words": "count",
+            "left at the end": "bytes",
         },
         [
             (
-                trial.title, trial.processes, trial.bytes, trial.context_bytes, trial.buffer_bytes, trial.table_bytes,
-                trial.host_pinned_bytes, median(trial.start_seconds), trial.touch_seconds,
-                median(trial.pin_seconds), median(trial.rate), trial.rate.spread if trial.rate else None,
-                trial.wrong_words, trial.checked_words, trial.left_bytes,
+                trial.title,
+                trial.processes,
+                trial.bytes,
+                trial.context_bytes,
+                trial.buffer_bytes,
+                trial.table_bytes,
+                trial.host_pinned_bytes,
+                median(trial.start_seconds),
+                trial.touch_seconds,
+                median(trial.pin_seconds),
+                median(trial.rate),
+                trial.rate.spread if trial.rate else None,
+                trial.wrong_words,
+                trial.checked_words,
+                trial.left_bytes,
             )
             for trial in found
         ],
         note="Contexts, buffers and page tables are those of all processes together: what the used memory of the GPU "
         "grew by from step to step. Start-up and pinning are medians over the processes that did it. The owner's "
         "pinning includes touching. On the host model there are no contexts; page tables are those of the processes.",
-    )  # fmt: skip
+    )
 
 
 def _wrong(found: Sequence[Trial]) -> Iterator[Finding]:
@@ -295,13 +322,16 @@ def _sharings(run: ExperimentRun, found: Sequence[Trial]) -> Iterator[Finding]:
     yield note(
         "sorts-of-shared-memory",
         *(quantity(f"Page tables, {trial.sharing_title}", trial.table_bytes, "bytes") for trial in alike),
-        *(quantity(f"Touching and registering once, {trial.sharing_title}", _until_pinned(trial), "seconds")
-          for trial in alike),
+        *(
+            quantity(f"Touching and registering once, {trial.sharing_title}", _until_pinned(trial), "seconds")
+            for trial in alike
+        ),
         title=title,
         detail=f"{amount} were registered: {', '.join(trial.sharing_title for trial in alike)}.",
         advice="Choose the kind that suits the program: times were read too seldom to rank them."
-        if same else f"Where page tables matter, take {least.sharing_title}.",
-    )  # fmt: skip
+        if same
+        else f"Where page tables matter, take {least.sharing_title}.",
+    )
 
 
 def _until_pinned(trial: Trial) -> float:

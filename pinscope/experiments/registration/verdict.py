@@ -37,8 +37,9 @@ def _tables(run: ExperimentRun, each: Trial | None, owner: Trial | None) -> str 
     if each is not None and each_bytes is not None and each_bytes >= 0:
         who = (
             f"{each.processes} processes that {register} the same {format_bytes(each.bytes)} take"
-            if each.processes > 1 else f"a process that {register}s {format_bytes(each.bytes)} takes"
-        )  # fmt: skip
+            if each.processes > 1
+            else f"a process that {register}s {format_bytes(each.bytes)} takes"
+        )
         once = f", one owner {format_bytes(owner_bytes)}" if owner_bytes is not None and owner_bytes >= 0 else ""
         return f"{who} {format_bytes(each_bytes)} of {kind}{once}"
     if owner is None or owner_bytes is None or owner_bytes < 0:

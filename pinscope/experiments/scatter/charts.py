@@ -7,9 +7,10 @@ from typing import Any
 
 from pinscope.analysis.link_model import link_limit
 from pinscope.analysis.rows import grouped
+from pinscope.analysis.ways import LineStyle
 from pinscope.charts.bars import Part, bars
 from pinscope.charts.chart import Chart, alt_text
-from pinscope.charts.lines import Look, line, put, reference
+from pinscope.charts.lines import line, put, reference
 from pinscope.charts.theme import DIRECTION_TITLES, panels, size_axis
 from pinscope.experiments.scatter.arithmetic import WAY_TITLES, Beside, Cell, beside, by_case, by_way, cells
 from pinscope.experiments.scatter.verdict import first_case
@@ -17,18 +18,23 @@ from pinscope.experiments.scatter.words import BY_WAY, TOWARDS, pieces_words
 from pinscope.records.run import ExperimentRun
 from pinscope.units import format_bandwidth, format_bytes, format_seconds, format_share
 
-_LOOKS: Mapping[str, Look] = {
-    "contiguous": Look("copy", "circle-open", "dash"),
-    "loop": Look("pageable", "diamond"),
-    "batch": Look("pinned"),
-    "graph": Look("touch", "square-open", "dash"),
-    "copy_2d": Look("intact", "square"),
-    "kernel": Look("mapped", "triangle-up"),
-    "cpu": Look("workers", "star"),
-    "managed": Look("managed", "pentagon"),
+_LOOKS: Mapping[str, LineStyle] = {
+    "contiguous": LineStyle("copy", "circle-open", "dash"),
+    "loop": LineStyle("pageable", "diamond"),
+    "batch": LineStyle("pinned"),
+    "graph": LineStyle("touch", "square-open", "dash"),
+    "copy_2d": LineStyle("intact", "square"),
+    "kernel": LineStyle("mapped", "triangle-up"),
+    "cpu": LineStyle("workers", "star"),
+    "managed": LineStyle("managed", "pentagon"),
 }
 _RATE = "Rate (GB/s)"
-_BLOCK_LOOKS = (Look("mapped", "triangle-up"), Look("pinned"), Look("issue", "square"), Look("compute", "diamond"))
+_BLOCK_LOOKS = (
+    LineStyle("mapped", "triangle-up"),
+    LineStyle("pinned"),
+    LineStyle("issue", "square"),
+    LineStyle("compute", "diamond"),
+)
 
 
 def draw(run: ExperimentRun, rows: Sequence[Mapping[str, Any]]) -> list[Chart]:
@@ -61,7 +67,8 @@ def _rates(found: Sequence[Cell], limit: float | None) -> Iterator[Chart]:
         size_axis(figure, sizes, "Size of a piece (bytes, log scale)")
         least = [cell for cell in best if cell.bytes == sizes[0]]
         yield Chart(
-            f"scatter-{layout}", f"Rate by the size of a piece, {layout}",
+            f"scatter-{layout}",
+            f"Rate by the size of a piece, {layout}",
             "From the first call until all pieces are in place. Of the kernel and the CPU: the fewest blocks or "
             f"threads that nearly reach their best.{_dotted(limit)}",
             figure,
@@ -69,7 +76,7 @@ def _rates(found: Sequence[Cell], limit: float | None) -> Iterator[Chart]:
                 f"Rate over the size of a piece, {layout}; at {format_bytes(sizes[0])}",
                 ((f"{WAY_TITLES[cell.way]} {TOWARDS[cell.direction]}", format_bandwidth(cell.rate)) for cell in least),
             ),
-        )  # fmt: skip
+        )
 
 
 def _point(cell: Cell) -> tuple[float, float, str]:
@@ -102,19 +109,24 @@ def _blocks(found: Sequence[Cell], limit: float | None) -> Iterator[Chart]:
             put(figure, row, reference("link limit", ends, [limit / 1e9] * 2, f", {format_bandwidth(limit)}"))
         figure.update_yaxes(title_text=_RATE, rangemode="tozero", row=row, col=1)
     figure.update_xaxes(
-        type="log", tickmode="array", tickvals=counts, ticktext=[str(count) for count in counts],
+        type="log",
+        tickmode="array",
+        tickvals=counts,
+        ticktext=[str(count) for count in counts],
         unifiedhovertitle_text="%{x} blocks",
-    )  # fmt: skip
+    )
     figure.update_xaxes(title_text="Blocks of the kernel (count, log scale)", row=len(panes), col=1)
     enough = [by_way(group)["kernel"] for group in by_case(kernels).values()]
     yield Chart(
-        "scatter-blocks", "How many multiprocessors the kernel needs",
-        f"Each block of 512 threads takes one, as long as there are others; {layout} pieces.{_dotted(limit)}", figure,
+        "scatter-blocks",
+        "How many multiprocessors the kernel needs",
+        f"Each block of 512 threads takes one, as long as there are others; {layout} pieces.{_dotted(limit)}",
+        figure,
         alt_text(
             "Rate of the kernel over its blocks; enough for 95 % of the best",
             ((f"{format_bytes(cell.bytes)} {TOWARDS[cell.direction]}", f"{cell.blocks} blocks") for cell in enough),
         ),
-    )  # fmt: skip
+    )
 
 
 def _held(found: Sequence[Cell]) -> Iterator[Chart]:
@@ -129,15 +141,22 @@ def _held(found: Sequence[Cell]) -> Iterator[Chart]:
         WAY_TITLES[cell.way]: f"{format_seconds(cell.wall.median)}, {format_share(cell.held)} held" for cell in order
     }
     figure = bars(
-        list(held), [Part("thread held", "issue", held), Part("thread free", "copy", free)], "Time (ms)",
-        format_seconds, scale=1e-3, ends=ends,
-    )  # fmt: skip
+        list(held),
+        [Part("thread held", "issue", held), Part("thread free", "copy", free)],
+        "Time (ms)",
+        format_seconds,
+        scale=1e-3,
+        ends=ends,
+    )
     first = order[0]
     yield Chart(
-        "scatter-held", "How long calls hold the program's thread",
+        "scatter-held",
+        "How long calls hold the program's thread",
         f"{pieces_words(first)} {TOWARDS[first.direction]}: until all are in place. Held: calls, and copying of its "
-        "own.", figure, alt_text("Time of each way, and the part for which it holds the thread", ends.items()),
-    )  # fmt: skip
+        "own.",
+        figure,
+        alt_text("Time of each way, and the part for which it holds the thread", ends.items()),
+    )
 
 
 def _compute(loads: Sequence[Beside]) -> Iterator[Chart]:
@@ -149,16 +168,21 @@ def _compute(loads: Sequence[Beside]) -> Iterator[Chart]:
         _load_words(one): f"{format_share(longer[_load_words(one)])}, {format_bandwidth(one.rate)}" for one in loads
     }
     figure = bars(
-        list(longer), [Part("compute takes longer", "compute", longer)], "Longer than alone (%)", format_share,
-        scale=0.01, ends=ends,
-    )  # fmt: skip
+        list(longer),
+        [Part("compute takes longer", "compute", longer)],
+        "Longer than alone (%)",
+        format_share,
+        scale=0.01,
+        ends=ends,
+    )
     yield Chart(
-        "scatter-compute", "What it costs compute beside it",
+        "scatter-compute",
+        "What it costs compute beside it",
         f"How much longer a load on all multiprocessors takes while pieces of {format_bytes(loads[0].bytes)} move; "
         "then how fast these move meanwhile.",
         figure.update_layout(showlegend=False),
         alt_text("How much longer compute takes, and what is moved meanwhile", ends.items()),
-    )  # fmt: skip
+    )
 
 
 def _load_words(one: Beside) -> str:

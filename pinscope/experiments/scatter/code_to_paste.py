@@ -223,5 +223,10 @@ def mover(area, row, places, to_gpu, stream, threads=THREADS):
     return move
 '''
 _BODIES: Mapping[str, str] = {
-    "loop": _LOOP, "graph": _GRAPH, "batch": _BATCH, "copy_2d": _COPY_2D, "kernel": _KERNEL, "cpu": _CPU,
-}  # fmt: skip
+    "loop": _LOOP,
+    "graph": _GRAPH,
+    "batch": _BATCH,
+    "copy_2d": _COPY_2D,
+    "kernel": _KERNEL,
+    "cpu": _CPU,
+}

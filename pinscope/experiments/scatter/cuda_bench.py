@@ -72,9 +72,11 @@ class Bench:
         """Of so many 8-byte words at an address those that are not right; complete on return (see ``count_wrong``)."""
         runtime.memsetAsync(self._counter.address, 0, 8, self.stream.handle)
         Launch(
-            self.kernels["count_wrong"], 4 * self.sms, self.stream.handle,
+            self.kernels["count_wrong"],
+            4 * self.sms,
+            self.stream.handle,
             *map(ctypes.c_uint64, (*words, numbers, piece_bytes // 8, chosen, rest, self._counter.address)),
-        )()  # fmt: skip
+        )()
         self.stream.synchronize()
         value = np.zeros(1, dtype=np.uint64)
         runtime.memcpy(value.ctypes.data, self._counter.address, 8, DEVICE_TO_HOST)

@@ -101,9 +101,18 @@ class Launch:
         pointers = (ctypes.c_void_p * len(arguments))(*(ctypes.addressof(one) for one in arguments))
         one, none = ctypes.c_uint(1), ctypes.c_uint(0)
         self._arguments = (
-            ctypes.c_void_p(kernel.kernel.ptr), ctypes.c_uint(blocks), one, one, ctypes.c_uint(THREADS), one, one,
-            none, ctypes.c_void_p(stream), pointers, None,
-        )  # fmt: skip
+            ctypes.c_void_p(kernel.kernel.ptr),
+            ctypes.c_uint(blocks),
+            one,
+            one,
+            ctypes.c_uint(THREADS),
+            one,
+            one,
+            none,
+            ctypes.c_void_p(stream),
+            pointers,
+            None,
+        )
 
     def __call__(self) -> None:
         """Queue it."""

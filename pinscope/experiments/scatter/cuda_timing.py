@@ -106,9 +106,14 @@ class Compute:
         """A load of so many items of work; the first word says which is next."""
         bench, words = self.bench, self._words.address
         return Launch(
-            bench.kernels["busy"], bench.sms, self._stream.handle,
-            ctypes.c_uint64(words), ctypes.c_uint(items), ctypes.c_uint(ROUNDS), ctypes.c_uint64(words + 4),
-        )  # fmt: skip
+            bench.kernels["busy"],
+            bench.sms,
+            self._stream.handle,
+            ctypes.c_uint64(words),
+            ctypes.c_uint(items),
+            ctypes.c_uint(ROUNDS),
+            ctypes.c_uint64(words + 4),
+        )
 
     def _alone(self) -> float:
         self._begin()

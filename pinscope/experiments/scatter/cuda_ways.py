@@ -201,10 +201,13 @@ class Batch(Mover):
         self._first, self._failed = ctypes.c_size_t(0), ctypes.c_size_t(0)
         self._arguments = (
             *(ctypes.c_void_p(array.ctypes.data) for array in (self._targets, self._sources, self._sizes)),
-            ctypes.c_size_t(self.case.pieces), ctypes.byref(self._attributes), ctypes.byref(self._first),
-            ctypes.c_size_t(1), *((ctypes.byref(self._failed),) if names_failed else ()),
+            ctypes.c_size_t(self.case.pieces),
+            ctypes.byref(self._attributes),
+            ctypes.byref(self._first),
+            ctypes.c_size_t(1),
+            *((ctypes.byref(self._failed),) if names_failed else ()),
             ctypes.c_void_p(self.bench.stream.handle),
-        )  # fmt: skip
+        )
 
     def issue(self) -> None:
         check(self._call(*self._arguments))
@@ -237,10 +240,14 @@ class Kernel(Mover):
         blocks = self.variant.blocks or bench.sms
         self.sms = min(blocks, bench.sms)
         self._launch = Launch(
-            bench.kernels["move_pieces"], blocks, bench.stream.handle,
+            bench.kernels["move_pieces"],
+            blocks,
+            bench.stream.handle,
             *(ctypes.c_uint64(address) for address in (bench.area.address, bench.row.address, places)),
-            ctypes.c_uint(case.piece_bytes // 16), ctypes.c_uint(case.nbytes // 16), ctypes.c_int(self.to_device),
-        )  # fmt: skip
+            ctypes.c_uint(case.piece_bytes // 16),
+            ctypes.c_uint(case.nbytes // 16),
+            ctypes.c_int(self.to_device),
+        )
 
     def issue(self) -> None:
         self._launch()
@@ -329,6 +336,12 @@ class Managed(Mover):
 
 
 MOVERS: Mapping[Way, type[Mover]] = {
-    "contiguous": Contiguous, "loop": Loop, "batch": Batch, "graph": Graph, "copy_2d": Copy2D, "kernel": Kernel,
-    "cpu": Cpu, "managed": Managed,
-}  # fmt: skip
+    "contiguous": Contiguous,
+    "loop": Loop,
+    "batch": Batch,
+    "graph": Graph,
+    "copy_2d": Copy2D,
+    "kernel": Kernel,
+    "cpu": Cpu,
+    "managed": Managed,
+}

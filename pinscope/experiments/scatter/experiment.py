@@ -70,9 +70,13 @@ class ScatterParams(Params):
 
     sizes: Sizes = parameter("Piece sizes", "Length of a piece; a multiple of 16 bytes, up to 16 MiB.")
     pieces: int = parameter(
-        "Pieces", "How many are moved at once; of large pieces as many as fill half of the area.",
-        4096, unit="count", ge=LEAST_PIECES, le=65_536,
-    )  # fmt: skip
+        "Pieces",
+        "How many are moved at once; of large pieces as many as fill half of the area.",
+        4096,
+        unit="count",
+        ge=LEAST_PIECES,
+        le=65_536,
+    )
     area: Bytes = parameter(
         "Area", "Length of the pinned memory in which the pieces lie.", 2**30, ge=SMALLEST_AREA, le=LARGEST_AREA
     )
@@ -83,11 +87,12 @@ class ScatterParams(Params):
         "Directions", "h2d: from the host, where they are scattered, side by side onto the GPU; d2h: back."
     )
     ways: Several[Way] = parameter(
-        "Ways", "contiguous: one copy of as much, side by side (the reference); loop: cudaMemcpyAsync for each piece; "
+        "Ways",
+        "contiguous: one copy of as much, side by side (the reference); loop: cudaMemcpyAsync for each piece; "
         "batch: one cudaMemcpyBatchAsync; graph: a CUDA graph of the copies; copy_2d: one cudaMemcpy2DAsync (strided "
         "only); kernel: threads of the GPU reach the pieces in mapped memory; cpu: threads of the CPU collect them for "
         "one copy; managed: cudaMemPrefetchAsync for each piece, of few.",
-    )  # fmt: skip
+    )
     blocks: Blocks = parameter("Blocks", "Of the kernel, 512 threads each: one takes one multiprocessor.")
     threads: Counts = parameter(
         "CPU threads", "That collect or spread the pieces; numbers above the CPUs of the run are left out."
@@ -209,9 +214,11 @@ class Scatter:
                 repeats = max(min(params.time_limit / once, EXPECTED_REPEATS, params.repeats), LEAST_VALUES)
                 seconds += (2 + repeats) * once + params.area / CHECKED
         return Budget(
-            pinned_bytes=params.area + ("cpu" in params.ways) * most, pageable_bytes=0,
-            device_bytes=params.area + most, seconds=seconds,
-        )  # fmt: skip
+            pinned_bytes=params.area + ("cpu" in params.ways) * most,
+            pageable_bytes=0,
+            device_bytes=params.area + most,
+            seconds=seconds,
+        )
 
     def measure(self, params: ScatterParams, lab: Lab, harness: Harness) -> Iterator[ScatterObservation]:
         """Every direction, layout and size in every way; then compute beside the kernel and the batch."""
@@ -320,19 +327,30 @@ def _repeat(
             if not turn.warmup:
                 counted.append(timing.wall)
             yield ScatterObservation(
-                kind="move", **_labels(mover.case, given, mover.sms, turn), wall_seconds=timing.wall,
-                device_seconds=timing.device, issue_seconds=timing.held, call_seconds=mover.call_seconds,
+                kind="move",
+                **_labels(mover.case, given, mover.sms, turn),
+                wall_seconds=timing.wall,
+                device_seconds=timing.device,
+                issue_seconds=timing.held,
+                call_seconds=mover.call_seconds,
                 wrong_words=mover.wrong_words() if first else None,
-            )  # fmt: skip
+            )
 
 
 def _labels(case: Case, given: Given, sms: int | None, turn: Turn) -> dict[str, object]:
     way, blocks, threads = given
     return {
-        "way": way, "blocks": blocks, "threads": threads, "sms": sms, "direction": case.direction,
-        "layout": case.layout, "bytes": case.piece_bytes, "pieces": case.pieces, "repeat": turn.repeat,
+        "way": way,
+        "blocks": blocks,
+        "threads": threads,
+        "sms": sms,
+        "direction": case.direction,
+        "layout": case.layout,
+        "bytes": case.piece_bytes,
+        "pieces": case.pieces,
+        "repeat": turn.repeat,
         "warmup": turn.warmup,
-    }  # fmt: skip
+    }
 
 
 def _disturbing(
@@ -365,9 +383,12 @@ def _beside(
             if not turn.warmup:
                 counted.append(beside.together / beside.alone)
             yield ScatterObservation(
-                kind="compute", **_labels(case, given, mover.sms, turn), wall_seconds=beside.move,
-                alone_seconds=beside.alone, together_seconds=beside.together,
-            )  # fmt: skip
+                kind="compute",
+                **_labels(case, given, mover.sms, turn),
+                wall_seconds=beside.move,
+                alone_seconds=beside.alone,
+                together_seconds=beside.together,
+            )
 
 
 EXPERIMENT: AnyExperiment = Scatter()

@@ -53,17 +53,24 @@ def _ways(found: Sequence[Cell]) -> Iterator[Costed]:
         loop = ways["loop"]
         if not is_distinct(gain, together(cell.wall, loop.wall)):
             continue
-        yield gain, finding(
-            costing(gain), f"scatter-by-{way}",
-            *map(_rate, (cell, loop)),
-            *([quantity("One contiguous copy of as much", ways["contiguous"].rate, "bytes/second")]
-              if "contiguous" in ways else []),
-            title=f"A loop of copies moves {pieces_words(cell)} {TOWARDS[cell.direction]} at {gb(loop.rate)} GB/s, "
-            f"{BY_WAY[way]} at {gb(cell.rate)} GB/s",
-            detail=f"{_where(cases, found)} {EQUAL}{_enough(cell)}",
-            advice=f"{_ADVICE[way]}",
-            code=code(cell),
-        )  # fmt: skip
+        yield (
+            gain,
+            finding(
+                costing(gain),
+                f"scatter-by-{way}",
+                *map(_rate, (cell, loop)),
+                *(
+                    [quantity("One contiguous copy of as much", ways["contiguous"].rate, "bytes/second")]
+                    if "contiguous" in ways
+                    else []
+                ),
+                title=f"A loop of copies moves {pieces_words(cell)} {TOWARDS[cell.direction]} at {gb(loop.rate)} GB/s, "
+                f"{BY_WAY[way]} at {gb(cell.rate)} GB/s",
+                detail=f"{_where(cases, found)} {EQUAL}{_enough(cell)}",
+                advice=f"{_ADVICE[way]}",
+                code=code(cell),
+            ),
+        )
 
 
 def _seconds(cell: Cell, ways: Mapping[str, Cell]) -> float:
@@ -119,22 +126,28 @@ def _loop(found: Sequence[Cell]) -> Iterator[Costed]:
     from_sizes = {least for _, _, least in lines}
     title = (
         f"A loop of copies is good enough from {format_bytes(min(filter(None, from_sizes)))} a piece on"
-        if len(from_sizes) == 1 and None not in from_sizes else
-        "A loop of copies is good enough from " + joined(
+        if len(from_sizes) == 1 and None not in from_sizes
+        else "A loop of copies is good enough from "
+        + joined(
             [f"{format_bytes(least)} a piece on ({layout}, {direction})" for direction, layout, least in lines if least]
         )
-        if any(from_sizes) else
-        f"A loop of copies is not good enough at any measured size, up to {format_bytes(most)} a piece"
-    )  # fmt: skip
+        if any(from_sizes)
+        else f"A loop of copies is not good enough at any measured size, up to {format_bytes(most)} a piece"
+    )
     loops = [ways["loop"] for group in by_case(found).values() if "loop" in (ways := by_way(group))]
-    yield 1.0, note(
-        "scatter-loop-suffices",
-        *(_rate(cell) for cell in loops if (cell.direction, cell.layout) == (loops[0].direction, loops[0].layout)),
-        title=title,
-        detail=f"Good enough: at least {GOOD_ENOUGH:.0%} of one contiguous copy.".replace("%", " %") + _bound(found),
-        advice="Join pieces into ones of that size where the layout is yours to choose."
-        if any(from_sizes) else "Use another way for pieces of these sizes.",
-    )  # fmt: skip
+    yield (
+        1.0,
+        note(
+            "scatter-loop-suffices",
+            *(_rate(cell) for cell in loops if (cell.direction, cell.layout) == (loops[0].direction, loops[0].layout)),
+            title=title,
+            detail=f"Good enough: at least {GOOD_ENOUGH:.0%} of one contiguous copy.".replace("%", " %")
+            + _bound(found),
+            advice="Join pieces into ones of that size where the layout is yours to choose."
+            if any(from_sizes)
+            else "Use another way for pieces of these sizes.",
+        ),
+    )
 
 
 def _rate(cell: Cell) -> Quantity:
@@ -165,18 +178,29 @@ def _held(found: Sequence[Cell]) -> Iterator[Costed]:
     if loop is None or loop.held < HELD_A_LOT:
         return
     others = [cell for way, cell in ways.items() if way not in ("loop", "contiguous", "managed")]
-    yield 1.0, note(
-        "scatter-cpu-held",
-        *(quantity(f"Thread held, {WAY_TITLES[cell.way]}", cell.held, "share") for cell in (loop, *others)),
-        title=f"A loop of copies holds the program's thread for {format_share(loop.held)} of the time, "
-        f"{format_seconds(loop.issue.median)} for {pieces_words(loop)}",
-        detail=("Others: " + joined(
-            [f"{WAY_TITLES[cell.way]} {format_share(cell.held)} ({format_seconds(cell.issue.median)})"
-             for cell in sorted(others, key=lambda cell: -cell.issue.median)]
-        ) + ". ") * bool(others) + "Held: calls that have not returned, and copying of the program's own.",
-        advice="Where the thread has other work, issue such copies from a thread of their own, or take a way that "
-        "holds it less.",
-    )  # fmt: skip
+    yield (
+        1.0,
+        note(
+            "scatter-cpu-held",
+            *(quantity(f"Thread held, {WAY_TITLES[cell.way]}", cell.held, "share") for cell in (loop, *others)),
+            title=f"A loop of copies holds the program's thread for {format_share(loop.held)} of the time, "
+            f"{format_seconds(loop.issue.median)} for {pieces_words(loop)}",
+            detail=(
+                "Others: "
+                + joined(
+                    [
+                        f"{WAY_TITLES[cell.way]} {format_share(cell.held)} ({format_seconds(cell.issue.median)})"
+                        for cell in sorted(others, key=lambda cell: -cell.issue.median)
+                    ]
+                )
+                + ". "
+            )
+            * bool(others)
+            + "Held: calls that have not returned, and copying of the program's own.",
+            advice="Where the thread has other work, issue such copies from a thread of their own, or take a way that "
+            "holds it less.",
+        ),
+    )
 
 
 def _compute(loads: Sequence[Beside]) -> Iterator[Costed]:
@@ -195,18 +219,30 @@ def _compute(loads: Sequence[Beside]) -> Iterator[Costed]:
     ends = [one for group in grouped(loads, lambda one: (one.direction, one.way)).values() for one in _ends(group)]
     detail = (
         "The load keeps the arithmetic units of all multiprocessors busy and leaves room for another kernel's blocks. "
-        f"How much longer it takes, and what is moved of pieces of {format_bytes(worst.bytes)} meanwhile: " + joined(
-            [f"{_mover(one)} {TOWARDS[one.direction]} {format_share(longer(one))} and {gb(one.rate)} GB/s"
-             for one in ends]
-        ) + "."
-    )  # fmt: skip
+        f"How much longer it takes, and what is moved of pieces of {format_bytes(worst.bytes)} meanwhile: "
+        + joined(
+            [
+                f"{_mover(one)} {TOWARDS[one.direction]} {format_share(longer(one))} and {gb(one.rate)} GB/s"
+                for one in ends
+            ]
+        )
+        + "."
+    )
     if longer(worst) < HARDLY:
         yield 1.0, good("scatter-compute", *evidence, title=title, detail=detail)
         return
-    yield 1.0 + longer(worst), finding(
-        costing(1.0 + longer(worst)), "scatter-compute", *evidence, title=title, detail=detail,
-        advice="Fewer blocks slow compute less and move less: see both rates. A batch call takes no multiprocessor.",
-    )  # fmt: skip
+    yield (
+        1.0 + longer(worst),
+        finding(
+            costing(1.0 + longer(worst)),
+            "scatter-compute",
+            *evidence,
+            title=title,
+            detail=detail,
+            advice="Fewer blocks slow compute less and move less: see both rates. A batch call takes no "
+            "multiprocessor.",
+        ),
+    )
 
 
 def _ends(group: Sequence[Beside]) -> Sequence[Beside]:

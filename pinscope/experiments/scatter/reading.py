@@ -32,12 +32,11 @@ def read_scatter(run: ExperimentRun, rows: Sequence[Mapping[str, Any]]) -> Readi
     if not found:
         return Reading(headline=(), tables=(), findings=())
     return Reading(
-        verdict=scatter_verdict(found), headline=tuple(_headline(found)),
+        verdict=scatter_verdict(found),
+        headline=tuple(_headline(found)),
         tables=(_winners(found), *([_loads(loads)] if loads else []), _all(found)),
-        findings=(
-            *_wrong(found), *scatter_findings(found, loads), *precision_not_reached(run, _repeated(found)),
-        ),
-    )  # fmt: skip
+        findings=(*_wrong(found), *scatter_findings(found, loads), *precision_not_reached(run, _repeated(found))),
+    )
 
 
 def _headline(found: Sequence[Cell]) -> Iterator[Quantity]:
@@ -80,64 +79,110 @@ def _winners(found: Sequence[Cell]) -> Table:
         loop, contiguous = ways.get("loop"), ways.get("contiguous")
         rows.append(
             (
-                TOWARDS[best[0].direction], best[0].layout, best[0].bytes, best[0].pieces,
-                " or ".join(WAY_TITLES[cell.way] for cell in best), best[0].rate, best[0].held,
-                best[0].sms, loop.rate if loop else None, loop.held if loop else None,
+                TOWARDS[best[0].direction],
+                best[0].layout,
+                best[0].bytes,
+                best[0].pieces,
+                " or ".join(WAY_TITLES[cell.way] for cell in best),
+                best[0].rate,
+                best[0].held,
+                best[0].sms,
+                loop.rate if loop else None,
+                loop.held if loop else None,
                 contiguous.rate if contiguous else None,
             )
-        )  # fmt: skip
+        )
     return table(
         "Which way wins",
         {
-            "direction": "text", "layout": "text", "piece": "bytes", "pieces": "count", "best way": "text",
-            "its rate": "bytes/second", "thread held": "share", "multiprocessors": "count",
-            "loop of copies": "bytes/second", "thread held by the loop": "share",
+            "direction": "text",
+            "layout": "text",
+            "piece": "bytes",
+            "pieces": "count",
+            "best way": "text",
+            "its rate": "bytes/second",
+            "thread held": "share",
+            "multiprocessors": "count",
+            "loop of copies": "bytes/second",
+            "thread held by the loop": "share",
             "one contiguous copy": "bytes/second",
         },
         rows,
         note=f"{EQUAL} Figures are of the first that is named.",
-    )  # fmt: skip
+    )
 
 
 def _loads(loads: Sequence[Beside]) -> Table:
     return table(
         "Compute beside the copies",
         {
-            "direction": "text", "piece": "bytes", "way": "text", "blocks": "count", "compute longer by": "share",
-            "moved meanwhile": "bytes/second", "repeats": "count",
+            "direction": "text",
+            "piece": "bytes",
+            "way": "text",
+            "blocks": "count",
+            "compute longer by": "share",
+            "moved meanwhile": "bytes/second",
+            "repeats": "count",
         },
         [
             (
-                TOWARDS[one.direction], one.bytes, WAY_TITLES[one.way], one.blocks, longer(one), one.rate,
+                TOWARDS[one.direction],
+                one.bytes,
+                WAY_TITLES[one.way],
+                one.blocks,
+                longer(one),
+                one.rate,
                 one.slower.count,
             )
             for one in loads
         ],
         note="The load keeps the arithmetic units of all multiprocessors busy.",
-    )  # fmt: skip
+    )
 
 
 def _all(found: Sequence[Cell]) -> Table:
     return table(
         "Every combination",
         {
-            "direction": "text", "layout": "text", "piece": "bytes", "pieces": "count", "way": "text",
-            "blocks": "count", "CPU threads": "count", "rate": "bytes/second", "time": "seconds", "spread": "spread",
-            "of it on the GPU": "seconds", "thread held": "seconds", "one call of a loop": "seconds",
-            "multiprocessors": "count", "repeats": "count",
+            "direction": "text",
+            "layout": "text",
+            "piece": "bytes",
+            "pieces": "count",
+            "way": "text",
+            "blocks": "count",
+            "CPU threads": "count",
+            "rate": "bytes/second",
+            "time": "seconds",
+            "spread": "spread",
+            "of it on the GPU": "seconds",
+            "thread held": "seconds",
+            "one call of a loop": "seconds",
+            "multiprocessors": "count",
+            "repeats": "count",
         },
         [
             (
-                TOWARDS[cell.direction], cell.layout, cell.bytes, cell.pieces, WAY_TITLES[cell.way], cell.blocks,
-                cell.threads, cell.rate, cell.wall.median, cell.wall.spread, cell.device.median, cell.issue.median,
+                TOWARDS[cell.direction],
+                cell.layout,
+                cell.bytes,
+                cell.pieces,
+                WAY_TITLES[cell.way],
+                cell.blocks,
+                cell.threads,
+                cell.rate,
+                cell.wall.median,
+                cell.wall.spread,
+                cell.device.median,
+                cell.issue.median,
                 cell.call.median if cell.call else None,
-                cell.sms, cell.wall.count,
+                cell.sms,
+                cell.wall.count,
             )
             for cell in found
         ],
         note="Medians. Time and rate run from the first call until all pieces are in place. One call: while nothing "
         "makes it wait.",
-    )  # fmt: skip
+    )
 
 
 def _repeated(found: Sequence[Cell]) -> list[Repeated]:
@@ -145,14 +190,20 @@ def _repeated(found: Sequence[Cell]) -> list[Repeated]:
     chosen = {id(winners(group)[0]) for case, group in by_case(found).items() if case[2] == least and ranked(group)}
     return [
         Repeated(
-            f"{WAY_TITLES[cell.way]}{_many(cell)}, {pieces_words(cell)} {TOWARDS[cell.direction]}", cell.wall,
-            (f"ways={cell.way}", f"sizes={cell.bytes}", f"directions={cell.direction}", f"layouts={cell.layout}",
-             *([f"blocks={cell.blocks}"] if cell.blocks else []),
-             *([f"threads={cell.threads}"] if cell.threads else [])),
+            f"{WAY_TITLES[cell.way]}{_many(cell)}, {pieces_words(cell)} {TOWARDS[cell.direction]}",
+            cell.wall,
+            (
+                f"ways={cell.way}",
+                f"sizes={cell.bytes}",
+                f"directions={cell.direction}",
+                f"layouts={cell.layout}",
+                *([f"blocks={cell.blocks}"] if cell.blocks else []),
+                *([f"threads={cell.threads}"] if cell.threads else []),
+            ),
             id(cell) in chosen,
         )
         for cell in found
-    ]  # fmt: skip
+    ]
 
 
 def _many(cell: Cell) -> str:

@@ -6,9 +6,10 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from pinscope.analysis.link_model import link_limit
+from pinscope.analysis.ways import LineStyle
 from pinscope.charts.bars import Part, bars, limit_marks
 from pinscope.charts.chart import Chart, alt_text
-from pinscope.charts.lines import Look, line, put, reference
+from pinscope.charts.lines import line, put, reference
 from pinscope.charts.theme import panels, seconds_axis, seconds_unit, size_axis
 from pinscope.experiments.staging.arithmetic import (
     HALVES,
@@ -24,17 +25,17 @@ from pinscope.experiments.staging.arithmetic import (
 from pinscope.records.run import ExperimentRun
 from pinscope.units import format_bandwidth, format_bytes, format_seconds
 
-_LOOKS: Mapping[str, Look] = {
-    "plain": Look("pageable", "diamond"),
-    "pin_then_copy": Look("stall", "x"),
-    "register": Look("registered", "triangle-down"),
-    "reused_buffer": Look("compute", "square"),
-    "two_buffers": Look("copy", "star"),
-    "in_place": Look("pinned"),
-    "in_place_spin": Look("pinned", "circle-open", "dot"),
-    "torch_to": Look("workers", "diamond-open", "dash"),
-    "torch_pin_then_to_first": Look("page_table", "triangle-up", "dot"),
-    "torch_pin_then_to": Look("intact", "pentagon", "dash"),
+_LOOKS: Mapping[str, LineStyle] = {
+    "plain": LineStyle("pageable", "diamond"),
+    "pin_then_copy": LineStyle("stall", "x"),
+    "register": LineStyle("registered", "triangle-down"),
+    "reused_buffer": LineStyle("compute", "square"),
+    "two_buffers": LineStyle("copy", "star"),
+    "in_place": LineStyle("pinned"),
+    "in_place_spin": LineStyle("pinned", "circle-open", "dot"),
+    "torch_to": LineStyle("workers", "diamond-open", "dash"),
+    "torch_pin_then_to_first": LineStyle("page_table", "triangle-up", "dot"),
+    "torch_pin_then_to": LineStyle("intact", "pentagon", "dash"),
 }
 """Ways that are drawn as lines."""
 _ALIKE = ("plain_async", "plain_fresh", "in_place_spin")
@@ -61,7 +62,7 @@ def _answer(found: Sequence[Cell], limit: float | None) -> Chart:
     ways = by_way(found, size, uses)
     shown = sorted(
         (cell for way, cell in ways.items() if way not in (*HALVES, *_ALIKE)), key=lambda cell: cell.wall_seconds.median
-    )  # fmt: skip
+    )
     lengths: Sequence[Callable[[Cell], float]] = (
         lambda cell: cell.prepare_seconds,
         lambda cell: max(cell.wall_seconds.median - cell.prepare_seconds - cell.finish_seconds, 0.0),
@@ -156,8 +157,8 @@ def _threads(found: Sequence[Cell], limit: float | None) -> list[Chart]:
     counts = [one.whole.threads for one in mine]
     curves = {
         "two pinned buffers in turn": (_LOOKS["two_buffers"], [one.whole for one in mine]),
-        "filling alone": (Look("touch", "square", "dash"), [one.filling for one in mine]),
-        "copying alone": (Look("pinned", "circle", "dash"), [one.copying for one in mine]),
+        "filling alone": (LineStyle("touch", "square", "dash"), [one.filling for one in mine]),
+        "copying alone": (LineStyle("pinned", "circle", "dash"), [one.copying for one in mine]),
     }
     for name, (look, curve) in curves.items():
         points = [(cell.threads, cell.bytes_per_second / 1e9, _hover(cell, cell.bytes_per_second)) for cell in curve]
@@ -167,9 +168,13 @@ def _threads(found: Sequence[Cell], limit: float | None) -> list[Chart]:
         put(figure, 1, reference("link limit", ends, [limit / 1e9] * 2, f", {format_bandwidth(limit)}"))
     figure.update_yaxes(title_text="Rate (GB/s)", rangemode="tozero")
     figure.update_xaxes(
-        type="log", tickmode="array", tickvals=counts, ticktext=[str(count) for count in counts],
-        title_text="CPU threads (log scale)", unifiedhovertitle_text="%{x} threads",
-    )  # fmt: skip
+        type="log",
+        tickmode="array",
+        tickvals=counts,
+        ticktext=[str(count) for count in counts],
+        title_text="CPU threads (log scale)",
+        unifiedhovertitle_text="%{x} threads",
+    )
     return [
         Chart(
             "staging-threads",

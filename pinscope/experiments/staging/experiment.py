@@ -25,15 +25,43 @@ if TYPE_CHECKING:
     from pinscope.experiments.staging.ways import Bench, Way
 
 WayName = Literal[
-    "plain", "plain_async", "plain_fresh", "pin_then_copy", "register", "reused_buffer", "two_buffers", "fill_only",
-    "copy_only", "in_place", "in_place_spin", "cupy_asarray_first", "cupy_asarray", "torch_to",
-    "torch_pin_then_to_first", "torch_pin_then_to", "torch_pinned",
-]  # fmt: skip
+    "plain",
+    "plain_async",
+    "plain_fresh",
+    "pin_then_copy",
+    "register",
+    "reused_buffer",
+    "two_buffers",
+    "fill_only",
+    "copy_only",
+    "in_place",
+    "in_place_spin",
+    "cupy_asarray_first",
+    "cupy_asarray",
+    "torch_to",
+    "torch_pin_then_to_first",
+    "torch_pin_then_to",
+    "torch_pinned",
+]
 ALL_WAYS: tuple[WayName, ...] = (
-    "plain", "plain_async", "plain_fresh", "pin_then_copy", "register", "reused_buffer", "two_buffers", "fill_only",
-    "copy_only", "in_place", "in_place_spin", "cupy_asarray_first", "cupy_asarray", "torch_to",
-    "torch_pin_then_to_first", "torch_pin_then_to", "torch_pinned",
-)  # fmt: skip
+    "plain",
+    "plain_async",
+    "plain_fresh",
+    "pin_then_copy",
+    "register",
+    "reused_buffer",
+    "two_buffers",
+    "fill_only",
+    "copy_only",
+    "in_place",
+    "in_place_spin",
+    "cupy_asarray_first",
+    "cupy_asarray",
+    "torch_to",
+    "torch_pin_then_to_first",
+    "torch_pin_then_to",
+    "torch_pinned",
+)
 ONCE = (*HALVES, *FIRSTS, "plain_fresh")
 """Ways for which a second use of the same data would say nothing new."""
 LEAST = 3
@@ -53,9 +81,13 @@ class StagingParams(Params):
     """Which data, in which ways, with how many threads and how often."""
 
     repeats: int = parameter(
-        "Most repeats", "Number of repeats after which to stop, whatever the precision is by then.",
-        20, unit="count", ge=LEAST, le=10_000,
-    )  # fmt: skip
+        "Most repeats",
+        "Number of repeats after which to stop, whatever the precision is by then.",
+        20,
+        unit="count",
+        ge=LEAST,
+        le=10_000,
+    )
     sizes: Sizes = parameter("Sizes", "Lengths of the data.")
     ways: Several[WayName] = parameter(
         "Ways",
@@ -71,10 +103,11 @@ class StagingParams(Params):
     )
     chunk: Bytes = parameter("Chunk", "Length of each of the two buffers of a thread.", 2**23, ge=2**12, le=2**30)
     uses: Counts = parameter(
-        "Uses", "Number of times that the same data is brought to the GPU before new data comes. More than the first "
+        "Uses",
+        "Number of times that the same data is brought to the GPU before new data comes. More than the first "
         f"number is measured where that comes to {format_bytes(MOST_BYTES)} at most, and not for fresh memory, first "
         "times and halves.",
-    )  # fmt: skip
+    )
 
     @classmethod
     def preset(cls, lab: LabKind, quick: bool) -> Self:
@@ -172,9 +205,14 @@ class Staging:
             for size in params.sizes:
                 with ExitStack() as stack:
                     bench = Bench(
-                        lab, engine, harness.clock, stack.enter_context(lab.ordinary_memory(size, "4k")),
-                        stack.enter_context(lab.device_buffer(size)), stack.enter_context(engine.lane()), params.chunk,
-                    )  # fmt: skip
+                        lab,
+                        engine,
+                        harness.clock,
+                        stack.enter_context(lab.ordinary_memory(size, "4k")),
+                        stack.enter_context(lab.device_buffer(size)),
+                        stack.enter_context(engine.lane()),
+                        params.chunk,
+                    )
                     lab.fill(bench.source, lab.fresh_pattern())
                     mine = [case for case in cases if case.fits(size)]
                     for done, case in enumerate(mine):
@@ -270,12 +308,21 @@ def _repeat(
                 if not turn.warmup:
                     counted.append(ended - begun)
                 yield StagingObservation(
-                    repeat=turn.repeat, warmup=turn.warmup, way=case.way, bytes=bench.nbytes, threads=case.threads,
-                    chunk=params.chunk if case.way in ("two_buffers", *HALVES) else None, uses=uses,
-                    setup_seconds=setup, wall_seconds=ended - begun, prepare_seconds=marks.prepared - begun,
-                    finish_seconds=ended - marks.copied, cpu_seconds=spent.process_seconds,
-                    thread_cpu_seconds=spent.thread_seconds, wrong_words=way.wrong_words(pattern),
-                )  # fmt: skip
+                    repeat=turn.repeat,
+                    warmup=turn.warmup,
+                    way=case.way,
+                    bytes=bench.nbytes,
+                    threads=case.threads,
+                    chunk=params.chunk if case.way in ("two_buffers", *HALVES) else None,
+                    uses=uses,
+                    setup_seconds=setup,
+                    wall_seconds=ended - begun,
+                    prepare_seconds=marks.prepared - begun,
+                    finish_seconds=ended - marks.copied,
+                    cpu_seconds=spent.process_seconds,
+                    thread_cpu_seconds=spent.thread_seconds,
+                    wrong_words=way.wrong_words(pattern),
+                )
                 setup = None
 
 

@@ -36,10 +36,14 @@ def staging_findings(run: ExperimentRun, found: Sequence[Cell]) -> tuple[Finding
     """All findings of a run."""
     return dearest_first(
         [
-            *_wrong(found), *_fastest(run, found), *_pin_to_copy(found), *_reuse(found), *_processor(found),
+            *_wrong(found),
+            *_fastest(run, found),
+            *_pin_to_copy(found),
+            *_reuse(found),
+            *_processor(found),
             *((1.0, late) for late in precision_not_reached(run, _repeated(found))),
         ]
-    )  # fmt: skip
+    )
 
 
 def _wrong(found: Sequence[Cell]) -> Iterator[Costed]:
@@ -65,8 +69,9 @@ def _fastest(run: ExperimentRun, found: Sequence[Cell]) -> Iterator[Costed]:
     if plain is None or not set(CHOICES) & (ways.keys() - {"plain"}):
         return
     best, cost = ranked[0], slower(plain, ranked[0])
-    evidence = [measured(f"{cell.title}, {format_bytes(size)} once", cell.wall_seconds, "seconds")
-                for cell in (*ranked, plain)]  # fmt: skip
+    evidence = [
+        measured(f"{cell.title}, {format_bytes(size)} once", cell.wall_seconds, "seconds") for cell in (*ranked, plain)
+    ]
     by_size = "; ".join(f"{format_bytes(each)}: {_winner_words(found, each)}" for each in sizes(found))
     better = not as_good(plain, best) and exceeds(plain.wall_seconds, best.wall_seconds)
     yield (
@@ -77,14 +82,15 @@ def _fastest(run: ExperimentRun, found: Sequence[Cell]) -> Iterator[Costed]:
             *dict.fromkeys(evidence),
             title=f"A plain copy of {format_bytes(size)} takes {times_words(cost)} as long as {phrase(best)}: "
             f"{format_bandwidth(plain.bytes_per_second)}, not {format_bandwidth(best.bytes_per_second)}"
-            if better else f"No way is known to bring {format_bytes(size)} to the GPU faster than a plain copy: "
+            if better
+            else f"No way is known to bring {format_bytes(size)} to the GPU faster than a plain copy: "
             f"{format_bandwidth(plain.bytes_per_second)}",
             detail=f"Fastest for data that is used once, by size: {by_size}. Ways within "
             "10 % of the fastest are as good; named first is what takes least processor time.",
             advice=_advice(best if better else plain),
             code=code_for(best.way, best.threads, int(run.params.get("chunk", 2**23))) if better else None,
         ),
-    )  # fmt: skip
+    )
 
 
 def _winner_words(found: Sequence[Cell], size: int) -> str:
@@ -117,8 +123,9 @@ def _pin_to_copy(found: Sequence[Cell]) -> Iterator[Costed]:
     copies = pin.wall_seconds.median - pin.prepare_seconds - pin.finish_seconds
     others = "".join(
         f" {words} takes {times_words(slower(ways[way], ways[beside]))} as long as {than}."
-        for way, words, beside, than in _BESIDE if way in ways and beside in ways
-    )  # fmt: skip
+        for way, words, beside, than in _BESIDE
+        if way in ways and beside in ways
+    )
     yield (
         cost,
         note(
@@ -162,8 +169,10 @@ def _reuse(found: Sequence[Cell]) -> Iterator[Costed]:
         cost,
         note(
             "staging-reuse",
-            *(quantity(f"{cell.title}: pays from so many uses", uses, "count", reason="its copies are not faster")
-              for cell, uses in paid),
+            *(
+                quantity(f"{cell.title}: pays from so many uses", uses, "count", reason="its copies are not faster")
+                for cell, uses in paid
+            ),
             *(measured(f"{cell.title}, {most} uses", cell.wall_seconds, "seconds") for cell in ranked),
             title=f"{format_bytes(size)} that is copied {most} times: plain copies take {times_words(cost)} as long as "
             f"{phrase(ranked[0])}",
@@ -172,7 +181,7 @@ def _reuse(found: Sequence[Cell]) -> Iterator[Costed]:
             advice="Keep data that is copied again in pinned memory; make it there if you can.",
             code=kept(),
         ),
-    )  # fmt: skip
+    )
 
 
 def _paid_words(cell: Cell, uses: int | None) -> str:
@@ -189,8 +198,12 @@ def _processor(found: Sequence[Cell]) -> Iterator[Costed]:
         return
     share = pinned.cpu_seconds / plain.cpu_seconds if plain.cpu_seconds else 1.0
     spin = f" A wait that spins, as CUDA does by default: {_processor_time(spinning)}." if spinning else ""
-    least = [each for each in sizes(found) if (pair := by_way(found, each)).keys() >= {"plain", "in_place"}
-             and pair["in_place"].cpu_seconds <= HUNDREDTH * pair["plain"].cpu_seconds]  # fmt: skip
+    least = [
+        each
+        for each in sizes(found)
+        if (pair := by_way(found, each)).keys() >= {"plain", "in_place"}
+        and pair["in_place"].cpu_seconds <= HUNDREDTH * pair["plain"].cpu_seconds
+    ]
     from_size = f" From {format_bytes(min(least))} on it is at most a hundredth of a plain copy's." if least else ""
     best = winners(found, size)[0]
     yield (
@@ -222,10 +235,14 @@ def _repeated(found: Sequence[Cell]) -> list[Repeated]:
         Repeated(
             f"{cell.title}, {format_bytes(cell.bytes)}, {cell.uses} use{'' if cell.uses == 1 else 's'}",
             cell.wall_seconds,
-            (f"ways={cell.way}", f"sizes={format_bytes(cell.bytes).replace(' ', '')}", f"uses={cell.uses}",
-             *([f"threads={cell.threads}"] if cell.way in BY_THREADS else [])),
+            (
+                f"ways={cell.way}",
+                f"sizes={format_bytes(cell.bytes).replace(' ', '')}",
+                f"uses={cell.uses}",
+                *([f"threads={cell.threads}"] if cell.way in BY_THREADS else []),
+            ),
             headline=id(cell) in behind,
         )
         for cell in found
         if cell.way not in HALVES
-    ]  # fmt: skip
+    ]

@@ -37,16 +37,14 @@ def read_staging(run: ExperimentRun, rows: Sequence[Mapping[str, Any]]) -> Readi
         return Reading(headline=(), tables=(), findings=())
     tables = (_winners(found), _all(found), _halves(found), _first(firsts(rows), found))
     return Reading(
-        verdict=staging_verdict(found), headline=_headline(found), tables=tuple(each for each in tables if each.rows),
+        verdict=staging_verdict(found),
+        headline=_headline(found),
+        tables=tuple(each for each in tables if each.rows),
         findings=staging_findings(run, found),
-    )  # fmt: skip
+    )
 
 
-_BESIDE = (
-    ("pin_then_copy", "plain"),
-    ("torch_pin_then_to_first", "torch_to"),
-    ("torch_pin_then_to", "torch_to"),
-)
+_BESIDE = (("pin_then_copy", "plain"), ("torch_pin_then_to_first", "torch_to"), ("torch_pin_then_to", "torch_to"))
 """Ways whose time is set beside another's in the headline."""
 
 
@@ -61,8 +59,7 @@ def _headline(found: Sequence[Cell]) -> tuple[Quantity, ...]:
             quantities.append(quantity(name, slower(ways[way], ways[other]), "ratio"))
     if best and "plain" in ways:
         quantities.insert(
-            1,
-            quantity(f"Time of the fastest way ÷ plain copy, {words} once", slower(best[0], ways["plain"]), "ratio"),
+            1, quantity(f"Time of the fastest way ÷ plain copy, {words} once", slower(best[0], ways["plain"]), "ratio")
         )
     if {"plain", "in_place"} <= ways.keys() and ways["plain"].cpu_seconds:
         for way, name in (("plain", "a plain"), ("in_place", "a pinned")):
@@ -85,21 +82,30 @@ def _winners(found: Sequence[Cell]) -> Table:
             if best:
                 rows.append(
                     (
-                        size, uses, " or ".join(cell.title for cell in best), best[0].wall_seconds.median,
-                        best[0].bytes_per_second, slower(plain, best[0]) if plain else None,
+                        size,
+                        uses,
+                        " or ".join(cell.title for cell in best),
+                        best[0].wall_seconds.median,
+                        best[0].bytes_per_second,
+                        slower(plain, best[0]) if plain else None,
                         made.wall_seconds.median if made else None,
                     )
-                )  # fmt: skip
+                )
     return table(
         "Which way is fastest",
         {
-            "size": "bytes", "uses": "count", "fastest from pageable memory": "text", "it takes": "seconds",
-            "rate": "bytes/second", "plain copies take × that": "ratio", "made in pinned memory": "seconds",
+            "size": "bytes",
+            "uses": "count",
+            "fastest from pageable memory": "text",
+            "it takes": "seconds",
+            "rate": "bytes/second",
+            "plain copies take × that": "ratio",
+            "made in pinned memory": "seconds",
         },
         rows,
         note=f"Ways within {AS_GOOD - 1:.0%} of the fastest are as good and named with it, the one that takes least "
         "processor time first. Libraries with no pinned memory left over are in the next table.".replace("%", " %"),
-    )  # fmt: skip
+    )
 
 
 def _all(found: Sequence[Cell]) -> Table:
@@ -107,23 +113,39 @@ def _all(found: Sequence[Cell]) -> Table:
     return table(
         "Every combination",
         {
-            "size": "bytes", "uses": "count", "way": "text", "time": "seconds", "spread": "share",
-            "rate": "bytes/second", "before the first copy": "seconds", "after the last": "seconds",
-            "processor time of a copy": "seconds", "of it, the caller": "seconds", "pays from uses": "count",
+            "size": "bytes",
+            "uses": "count",
+            "way": "text",
+            "time": "seconds",
+            "spread": "share",
+            "rate": "bytes/second",
+            "before the first copy": "seconds",
+            "after the last": "seconds",
+            "processor time of a copy": "seconds",
+            "of it, the caller": "seconds",
+            "pays from uses": "count",
             "repeats": "count",
         },
         [
             (
-                cell.bytes, cell.uses, cell.title, cell.wall_seconds.median, cell.wall_seconds.spread,
-                cell.bytes_per_second, cell.prepare_seconds, cell.finish_seconds, cell.copy_cpu_seconds,
-                cell.thread_cpu_seconds / cell.uses, _paid(cell, plain.get(cell.bytes)),
+                cell.bytes,
+                cell.uses,
+                cell.title,
+                cell.wall_seconds.median,
+                cell.wall_seconds.spread,
+                cell.bytes_per_second,
+                cell.prepare_seconds,
+                cell.finish_seconds,
+                cell.copy_cpu_seconds,
+                cell.thread_cpu_seconds / cell.uses,
+                _paid(cell, plain.get(cell.bytes)),
                 cell.wall_seconds.count,
             )
             for cell in found
         ],
         note="Medians; processor time is a mean, of all threads of the process. Pays from uses: so many copies of the "
         "same data are faster than plain ones.",
-    )  # fmt: skip
+    )
 
 
 def _paid(cell: Cell, plain: Cell | None) -> int | None:
@@ -134,18 +156,26 @@ def _halves(found: Sequence[Cell]) -> Table:
     return table(
         "Two buffers in turn, and each half alone",
         {
-            "size": "bytes", "threads": "count", "filling alone": "bytes/second", "copying alone": "bytes/second",
-            "in turn": "bytes/second", "time ÷ the slower half's": "ratio",
+            "size": "bytes",
+            "threads": "count",
+            "filling alone": "bytes/second",
+            "copying alone": "bytes/second",
+            "in turn": "bytes/second",
+            "time ÷ the slower half's": "ratio",
         },
         [
             (
-                one.whole.bytes, one.whole.threads, one.filling.bytes_per_second, one.copying.bytes_per_second,
-                one.whole.bytes_per_second, one.beyond_bound,
+                one.whole.bytes,
+                one.whole.threads,
+                one.filling.bytes_per_second,
+                one.copying.bytes_per_second,
+                one.whole.bytes_per_second,
+                one.beyond_bound,
             )
             for one in pipelines(found)
         ],
         note="Each half was timed apart, so the two in turn may take less than the slower of them.",
-    )  # fmt: skip
+    )
 
 
 def _first(first: Sequence[First], found: Sequence[Cell]) -> Table:
@@ -153,16 +183,24 @@ def _first(first: Sequence[First], found: Sequence[Cell]) -> Table:
     return table(
         "The first time of each way",
         {
-            "size": "bytes", "way": "text", "threads": "count", "set-up": "seconds", "first use": "seconds",
+            "size": "bytes",
+            "way": "text",
+            "threads": "count",
+            "set-up": "seconds",
+            "first use": "seconds",
             "later uses": "seconds",
         },
         [
             (
-                one.bytes, WAY_TITLES[one.way], one.threads, one.setup_seconds, one.wall_seconds,
+                one.bytes,
+                WAY_TITLES[one.way],
+                one.threads,
+                one.setup_seconds,
+                one.wall_seconds,
                 later.get((one.way, one.bytes, one.threads)),
             )
             for one in first
         ],
         note="Set-up: what is kept from one time to the next, such as a pinned buffer and threads. At the first size a "
         "library also loads what it needs.",
-    )  # fmt: skip
+    )

@@ -265,11 +265,13 @@ class TwoBuffers(Way):
         self._length = longest
         self._workers = [
             _Worker(
-                at, nbytes, [memory.address + (SLOTS * number + slot) * longest for slot in range(SLOTS)],
+                at,
+                nbytes,
+                [memory.address + (SLOTS * number + slot) * longest for slot in range(SLOTS)],
                 held.enter_context(bench.engine.lane()),
             )
             for number, (at, nbytes) in enumerate(parts)
-        ]  # fmt: skip
+        ]
 
     def run(self, uses: int) -> Marks:
         begun = self.bench.clock()

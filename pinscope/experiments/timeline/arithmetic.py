@@ -167,9 +167,16 @@ def merged(events: Iterable[Row]) -> list[Change]:
             before.bytes = row["bytes"]
             continue
         change = Change(
-            row["taken_at"], row["elapsed_seconds"], row["pid"], row["name"], row["event"], row["what"], 1,
-            row["change_bytes"], row["bytes"],
-        )  # fmt: skip
+            row["taken_at"],
+            row["elapsed_seconds"],
+            row["pid"],
+            row["name"],
+            row["event"],
+            row["what"],
+            1,
+            row["change_bytes"],
+            row["bytes"],
+        )
         last[row["pid"], row["what"]] = change
         found.append(change)
     return found

@@ -13,15 +13,7 @@ from pinscope.analysis.rows import Row
 from pinscope.charts.chart import Chart, alt_text
 from pinscope.charts.lines import End, name_ends, put, reference
 from pinscope.charts.theme import COLOURS, DASHES, panels
-from pinscope.experiments.timeline.arithmetic import (
-    Watched,
-    points,
-    sampled,
-    stretches,
-    summed,
-    thinned,
-    watched,
-)
+from pinscope.experiments.timeline.arithmetic import Watched, points, sampled, stretches, summed, thinned, watched
 from pinscope.records.figure import figures
 from pinscope.records.run import Run
 from pinscope.records.snapshot import DeviceFigures, HostTotals
@@ -38,9 +30,13 @@ LIMIT_IN_SIGHT = 4.0
 
 _UNITS = ((3600.0, "hours"), (60.0, "minutes"), (1.0, "seconds"))
 _LINES = (
-    ("pinned", "solid"), ("pageable", "dash"), ("write_combined", "dashdot"), ("mapped", "7px,2px"),
-    ("registered", "dot"), ("managed", "7px,2px,2px,2px"),
-)  # fmt: skip
+    ("pinned", "solid"),
+    ("pageable", "dash"),
+    ("write_combined", "dashdot"),
+    ("mapped", "7px,2px"),
+    ("registered", "dot"),
+    ("managed", "7px,2px,2px,2px"),
+)
 """Colour and dash of each holder's line: apart for every kind of vision."""
 
 
@@ -103,11 +99,13 @@ def _add(figure: go.Figure, row: int, clock: _Clock, series: Sequence[tuple[floa
     trace = go.Scatter(
         x=[at / clock.scale for at, _ in shown],
         y=[None if value is None else value / look.scale for _, value in shown],
-        name=look.name, mode="lines" if len(shown) > 1 else "markers", connectgaps=False,
+        name=look.name,
+        mode="lines" if len(shown) > 1 else "markers",
+        connectgaps=False,
         line={"color": COLOURS[look.colour], "dash": look.dash, "width": 2, "shape": look.shape},
         customdata=["" if value is None else f"{look.text(value)}<br>{clock.words(at)}" for at, value in shown],
         hovertemplate=f"{_plain(look.name)}: %{{customdata}}<extra></extra>",
-    )  # fmt: skip
+    )
     put(figure, row, trace)
 
 
@@ -174,11 +172,15 @@ def _pinned(seen: Watched, clock: _Clock) -> Chart:
         "kernel's accounts leave over. Locked memory is not pinned for CUDA. "
         f"{_since(clock)}",
         figure,
-        alt_text(f"Memory of the host over {clock.words(clock.end_seconds)}; first, most and last", [
-            (look.name, _course(points(seen.host, name), look))
-            for name, look in (*_PINNED, *_LEFT) if points(seen.host, name)
-        ]),
-    )  # fmt: skip
+        alt_text(
+            f"Memory of the host over {clock.words(clock.end_seconds)}; first, most and last",
+            [
+                (look.name, _course(points(seen.host, name), look))
+                for name, look in (*_PINNED, *_LEFT)
+                if points(seen.host, name)
+            ],
+        ),
+    )
 
 
 def _course(series: Sequence[tuple[float, float]], look: _Look) -> str:
@@ -193,9 +195,10 @@ def _name_last(
     """What each line came to, at its end."""
     ends = [(series[-1], look) for name, look in lines if (series := points(rows, name)) and series[-1][1]]
     name_ends(
-        figure, row,
+        figure,
+        row,
         [End(look.name, look.text(value), at / clock.scale, value / look.scale) for (at, value), look in ends],
-    )  # fmt: skip
+    )
 
 
 # Holders
@@ -224,10 +227,11 @@ def _holders(seen: Watched, clock: _Clock) -> Chart | None:
         "cudaHostAlloc and driver memory of each process, and the largest of registered (with the probe), locked and "
         f"otherwise pinned memory. A line ends where its process ended or gave all back. {_since(clock)}",
         figure,
-        alt_text("Held at most by each process", [
-            (f"{_plain(life.name or 'process')} (pid {life.pid})", format_bytes(life.peak_bytes)) for life in known
-        ]),
-    )  # fmt: skip
+        alt_text(
+            "Held at most by each process",
+            [(f"{_plain(life.name or 'process')} (pid {life.pid})", format_bytes(life.peak_bytes)) for life in known],
+        ),
+    )
 
 
 # GPUs
@@ -256,10 +260,15 @@ def _each_gpu(
 
 
 def _alt_each(known: Sequence[tuple[int, tuple[Row, ...]]], lines: Sequence[tuple[str, _Look]]) -> str:
-    return alt_text("Over time; first, most and last", [
-        (f"GPU {index}, {look.name}", _course(series, look))
-        for index, rows in known for name, look in lines if (series := points(rows, name))
-    ])  # fmt: skip
+    return alt_text(
+        "Over time; first, most and last",
+        [
+            (f"GPU {index}, {look.name}", _course(series, look))
+            for index, rows in known
+            for name, look in lines
+            if (series := points(rows, name))
+        ],
+    )
 
 
 def _tables(seen: Watched, clock: _Clock) -> Chart | None:

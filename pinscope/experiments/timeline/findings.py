@@ -17,15 +17,7 @@ from pinscope.analysis.rules.host_memory import (
 )
 from pinscope.analysis.rules.link import Shortfall, is_below, is_busy, is_lasting, link_shortfall
 from pinscope.analysis.rules.series import FEW_MISSING
-from pinscope.experiments.timeline.arithmetic import (
-    GPU_RATES,
-    Watched,
-    extreme,
-    points,
-    reason_of,
-    sampled,
-    summed,
-)
+from pinscope.experiments.timeline.arithmetic import GPU_RATES, Watched, extreme, points, reason_of, sampled, summed
 from pinscope.experiments.timeline.findings_growth import (
     MOST_SUSPECTS,
     growing_locks,

@@ -6,15 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from pinscope.analysis.rows import Row
-from pinscope.experiments.timeline.arithmetic import (
-    GPU_RATES,
-    Watched,
-    extreme,
-    merged,
-    points,
-    reason_of,
-    watched,
-)
+from pinscope.experiments.timeline.arithmetic import GPU_RATES, Watched, extreme, merged, points, reason_of, watched
 from pinscope.experiments.timeline.findings import timeline_findings, when
 from pinscope.experiments.timeline.findings_growth import who
 from pinscope.experiments.timeline.verdict import timeline_verdict
@@ -124,15 +116,28 @@ def _holders(seen: Watched) -> Table:
     return table(
         "Holders",
         {
-            "process": "text", "pid": "text", "user": "text",
-            **({"container": "text"} if contained else {}), "first seen": "seconds",
-            "last seen": "seconds", "held first": "bytes", "at its peak": "bytes", "at the end": "bytes",
+            "process": "text",
+            "pid": "text",
+            "user": "text",
+            **({"container": "text"} if contained else {}),
+            "first seen": "seconds",
+            "last seen": "seconds",
+            "held first": "bytes",
+            "at its peak": "bytes",
+            "at the end": "bytes",
             "grew by": "bytes",
         },
         [
             (
-                life.name, str(life.pid), life.user, *((life.container or "–",) if contained else ()),
-                life.first_seconds, life.last_seconds, life.first_bytes, life.peak_bytes, life.last_bytes,
+                life.name,
+                str(life.pid),
+                life.user,
+                *((life.container or "–",) if contained else ()),
+                life.first_seconds,
+                life.last_seconds,
+                life.first_bytes,
+                life.peak_bytes,
+                life.last_bytes,
                 life.grew_bytes,
             )
             for life in shown
@@ -141,7 +146,7 @@ def _holders(seen: Watched) -> Table:
         "the host, host pools), and the largest of registered (with the probe), locked and pinned by the kernel's "
         "account (VmPin). At the end 0 B: it ended, or gave all back. Grew by: to its peak, from what it held first, "
         "or from nothing if it came meanwhile." + left_out,
-    )  # fmt: skip
+    )
 
 
 def _devices(run: Run, seen: Watched) -> Table:
@@ -149,13 +154,21 @@ def _devices(run: Run, seen: Watched) -> Table:
     return table(
         "GPUs",
         {
-            "GPU": "text", "name": "text", "memory used": "bytes", "of no process": "bytes", "page tables": "bytes",
-            "received, mean": "bytes/second", "received, most": "bytes/second", "sent, mean": "bytes/second",
+            "GPU": "text",
+            "name": "text",
+            "memory used": "bytes",
+            "of no process": "bytes",
+            "page tables": "bytes",
+            "received, mean": "bytes/second",
+            "received, most": "bytes/second",
+            "sent, mean": "bytes/second",
             "sent, most": "bytes/second",
         },
         [
             (
-                str(index), names.get(index), *(_peak(rows, name) for name in _GPU_MEMORY),
+                str(index),
+                names.get(index),
+                *(_peak(rows, name) for name in _GPU_MEMORY),
                 *(value for name in GPU_RATES for value in (_mean(rows, name), _peak(rows, name))),
             )
             for index, rows in seen.devices.items()
@@ -163,7 +176,7 @@ def _devices(run: Run, seen: Watched) -> Table:
         note="Memory: at most. Page tables: those that the holders' cudaHostAlloc and driver memory implies, and with "
         "the probe their registered memory. Rates: over PCIe, from the GPU's side, as the driver samples them for some "
         "milliseconds each time.",
-    )  # fmt: skip
+    )
 
 
 _GPU_MEMORY = ("memory_used_bytes", "unattributed_bytes", "page_table_bytes")
@@ -186,16 +199,30 @@ def _events(seen: Watched) -> Table:
     return table(
         "What happened",
         {
-            "at (UTC)": "text", "after": "seconds", "process": "text", "pid": "text", "event": "text",
-            "kind": "text", "times": "count", "change": "bytes", "holds then": "bytes",
+            "at (UTC)": "text",
+            "after": "seconds",
+            "process": "text",
+            "pid": "text",
+            "event": "text",
+            "kind": "text",
+            "times": "count",
+            "change": "bytes",
+            "holds then": "bytes",
         },
         [
             (
-                f"{change.begun:%H:%M:%S}", change.seconds, change.name, str(change.pid), change.event,
-                _WHAT_WORDS.get(change.what, change.what), change.times, change.change_bytes, change.bytes,
+                f"{change.begun:%H:%M:%S}",
+                change.seconds,
+                change.name,
+                str(change.pid),
+                change.event,
+                _WHAT_WORDS.get(change.what, change.what),
+                change.times,
+                change.change_bytes,
+                change.bytes,
             )
             for change in sorted(largest, key=lambda change: change.seconds)
         ],
         note="Several steps of one process in the same direction are one line, from the first of them on."
         + (f" The {MOST_CHANGES} largest; {left_out:,} smaller ones are left out." if left_out else ""),
-    )  # fmt: skip
+    )

@@ -56,23 +56,27 @@ def cells(rows: Iterable[Row]) -> list[Cell]:
 def _cell(rows: Rows) -> Cell | None:
     first = rows[0]
     repeats = [
-        group for group in grouped(counted(rows), labels("repeat")).values()
+        group
+        for group in grouped(counted(rows), labels("repeat")).values()
         if len(group) == first["devices"] * FLOWS[first["direction"]]
         and all(row["window_seconds"] is not None and row["window_bytes"] is not None for row in group)
-    ]  # fmt: skip
+    ]
     if not repeats:
         return None
     compared = [row["wrong_words"] for row in rows if row["wrong_words"] is not None]
     gpus = sorted({row["device"] for row in rows})
     return Cell(
-        issued_by=first["issued_by"], gpus=tuple(gpus), direction=first["direction"], placed=first["placed"],
-        nodes={row["device"]: row["node"] for row in rows}, total=summarize([_rate(group) for group in repeats]),
+        issued_by=first["issued_by"],
+        gpus=tuple(gpus),
+        direction=first["direction"],
+        placed=first["placed"],
+        nodes={row["device"]: row["node"] for row in rows},
+        total=summarize([_rate(group) for group in repeats]),
         each={
-            gpu: summarize([_rate([row for row in group if row["device"] == gpu]) for group in repeats])
-            for gpu in gpus
+            gpu: summarize([_rate([row for row in group if row["device"] == gpu]) for group in repeats]) for gpu in gpus
         },
         wrong=sum(compared) if compared else None,
-    )  # fmt: skip
+    )
 
 
 def _rate(rows: Rows) -> float:
@@ -95,9 +99,10 @@ def directions(found: Iterable[Cell]) -> tuple[str, ...]:
 def alone(found: Iterable[Cell], direction: str, issued_by: str = "one_process") -> dict[int, Cell]:
     """GPU → its cell alone, from host memory near it."""
     return {
-        cell.gpus[0]: cell for cell in found
+        cell.gpus[0]: cell
+        for cell in found
         if len(cell.gpus) == 1 and cell.placed == "near" and (cell.direction, cell.issued_by) == (direction, issued_by)
-    }  # fmt: skip
+    }
 
 
 def by_node(found: Iterable[Cell], direction: str) -> dict[int, dict[int, Cell]]:
@@ -114,10 +119,15 @@ def at_once(found: Iterable[Cell], direction: str, issued_by: str = "one_process
     """All GPUs, from host memory near each; ``None`` of one GPU."""
     shown = [cell for cell in found if cell.placed == "near"]
     return next(
-        (cell for cell in shown if (cell.direction, cell.issued_by) == (direction, issued_by)
-         and len(cell.gpus) > 1 and cell.gpus == devices(shown)),
+        (
+            cell
+            for cell in shown
+            if (cell.direction, cell.issued_by) == (direction, issued_by)
+            and len(cell.gpus) > 1
+            and cell.gpus == devices(shown)
+        ),
         None,
-    )  # fmt: skip
+    )
 
 
 def share(found: Sequence[Cell], cell: Cell) -> float | None:
@@ -200,10 +210,14 @@ def _tables(rows: Rows) -> Tables:
     after = [row["used_bytes"] for row in rows if row["step"] == "pin"]
     steps = () if before is None or None in after else tuple(used - before for used in after)
     return Tables(
-        contexts=first["contexts"], device=first["device"], processes=first["processes"], bytes=first["bytes"],
+        contexts=first["contexts"],
+        device=first["device"],
+        processes=first["processes"],
+        bytes=first["bytes"],
         payers=first["processes"] if first["contexts"] == "every_gpu" else 1,
-        table_bytes=steps[-1] if steps and len(steps) == first["processes"] else None, steps=steps,
-    )  # fmt: skip
+        table_bytes=steps[-1] if steps and len(steps) == first["processes"] else None,
+        steps=steps,
+    )
 
 
 @dataclass(frozen=True)
@@ -238,7 +252,8 @@ def _opened(rows: Rows) -> Opened:
     before, after = opening.get("used_before_bytes"), opening.get("used_bytes")
     copies = [row for row in rows if row["kind"] == "through"]
     return Opened(
-        device=rows[0]["device"], opener=rows[0]["opener"],
+        device=rows[0]["device"],
+        opener=rows[0]["opener"],
         context_bytes=None if before is None or after is None else after - before,
         seconds=opening.get("open_seconds"),
         rates={
@@ -246,4 +261,4 @@ def _opened(rows: Rows) -> Opened:
             for source, group in grouped(counted(copies), lambda row: row["source"]).items()
         },
         wrong=sum(row["wrong_words"] or 0 for row in copies),
-    )  # fmt: skip
+    )

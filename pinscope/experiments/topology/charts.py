@@ -65,10 +65,11 @@ def _pairs(found: Sequence[Cell]) -> Iterator[Chart]:
         drawn = {(_name(gpu), str(gpu)): square for gpu, square in _alone_squares(found, way, small).items()}
         for (one, other), (cell, part) in shares.items():
             square = Square(
-                part, _short(part, cell.total.median, small),
+                part,
+                _short(part, cell.total.median, small),
                 f"GPUs {one} and {other} at once: {format_bandwidth(cell.total.median)}, {format_share(part)} of their "
                 "rates alone",
-            )  # fmt: skip
+            )
             drawn |= {(_name(one), str(other)): square, (_name(other), str(one)): square}
         squares.append(drawn)
     ends = [
@@ -77,17 +78,21 @@ def _pairs(found: Sequence[Cell]) -> Iterator[Chart]:
         for (one, other), (_, part) in shares.items()
     ]
     yield Chart(
-        "topology-pairs", "What each pair of GPUs reaches at once",
+        "topology-pairs",
+        "What each pair of GPUs reaches at once",
         "What a pair reaches together, "
         f"{'in per cent' if small else 'as a rate and as a share'} of the sum of its rates alone; on the diagonal each "
         "GPU alone. Below 90 % the two slow each other; below 75 % they share an uplink, unless both directions run "
         "at once: then host memory can be the limit.",
         matrices(
-            [DIRECTION_TITLES[way] for way in known], list(map(str, gpus)), list(map(_name, gpus)), squares,
+            [DIRECTION_TITLES[way] for way in known],
+            list(map(str, gpus)),
+            list(map(_name, gpus)),
+            squares,
             ("GPU", "GPU"),
         ),
         alt_text("What pairs reach at once, of their rates alone", ends[:60]),
-    )  # fmt: skip
+    )
 
 
 def _short(part: float, rate: float, small: bool) -> str:
@@ -131,9 +136,10 @@ def _rates(run: ExperimentRun, found: Sequence[Cell]) -> Iterator[Chart]:
         yield Chart(
             f"topology-{way or 'rates'}",
             f"Each GPU alone and with all others, {way}" if several else "The GPU alone",
-            ("Over the time in which all copied." if several else "From pinned memory near the GPU.") + dotted, figure,
+            ("Over the time in which all copied." if several else "From pinned memory near the GPU.") + dotted,
+            figure,
             alt_text("Rates of each GPU" if several else "Rates of the GPU", ends),
-        )  # fmt: skip
+        )
 
 
 def _bars(found: Sequence[Cell], way: str, gpu: int) -> Iterator[tuple[str, float]]:
@@ -177,15 +183,19 @@ def _nodes(found: Sequence[Cell]) -> Iterator[Chart]:
                 ends.append((f"GPU {gpu} and node {node} {TOWARDS[way]}", format_bandwidth(rate)))
         squares.append(drawn)
     yield Chart(
-        "topology-nodes", "Host memory on each NUMA node",
+        "topology-nodes",
+        "Host memory on each NUMA node",
         "Each GPU alone. The colour compares a node with the GPU's best one. Near: the node that the system names for "
         "the GPU.",
         matrices(
-            [DIRECTION_TITLES[way] for way in known], [f"node {node}" for node in nodes],
-            [_name(gpu) for gpu in devices(found)], squares, ("NUMA node of the host memory", "GPU"),
+            [DIRECTION_TITLES[way] for way in known],
+            [f"node {node}" for node in nodes],
+            [_name(gpu) for gpu in devices(found)],
+            squares,
+            ("NUMA node of the host memory", "GPU"),
         ),
         alt_text("Rates by NUMA node", ends[:60]),
-    )  # fmt: skip
+    )
 
 
 def _tables(taken: Sequence[Tables]) -> Iterator[Chart]:
@@ -200,12 +210,13 @@ def _tables(taken: Sequence[Tables]) -> Iterator[Chart]:
     part = Part("page tables", "page_table", {name: float(one.table_bytes or 0) for name, one in known.items()})
     first = next(iter(known.values()))
     yield Chart(
-        "topology-tables", "Page tables of processes on each GPU",
+        "topology-tables",
+        "Page tables of processes on each GPU",
         f"What the used memory of each GPU grew by while processes registered the same {format_bytes(first.bytes)}. "
         "Expected: 8 bytes for each 4 KiB page and each process with a context on the GPU.",
         bars(list(known), [part], "Page tables (MiB)", format_bytes, scale=MIB, ends=ends),
         alt_text("Page tables on each GPU", ends.items()),
-    )  # fmt: skip
+    )
 
 
 def _tables_name(one: Tables) -> str:
@@ -227,17 +238,24 @@ def _opened(reached: Sequence[Opened]) -> Iterator[Chart]:
         squares.append(
             {
                 (_name(one.opener), str(one.device)): Square(
-                    rate / best if best else 1.0, format_bandwidth(rate).replace(" GB/s", unit),
+                    rate / best if best else 1.0,
+                    format_bandwidth(rate).replace(" GB/s", unit),
                     f"GPU {one.opener} into memory of GPU {one.device}: {format_bandwidth(rate)}",
                 )
                 for one, rate in rates
             }
-        )  # fmt: skip
+        )
         ends += [(f"GPU {one.opener} into GPU {one.device}, {source}", format_bandwidth(rate)) for one, rate in rates]
     yield Chart(
-        "topology-ipc", "Copies into another GPU's memory, opened by CUDA IPC",
+        "topology-ipc",
+        "Copies into another GPU's memory, opened by CUDA IPC",
         "Rows: the GPU of the process that opened the memory and copies. Columns: where the memory lies.",
-        matrices([_SOURCES[source] for source in known], list(map(str, gpus)), list(map(_name, gpus)), squares,
-                 ("Memory on GPU", "Opened from")),
+        matrices(
+            [_SOURCES[source] for source in known],
+            list(map(str, gpus)),
+            list(map(_name, gpus)),
+            squares,
+            ("Memory on GPU", "Opened from"),
+        ),
         alt_text("Rates into opened memory", ends[:60]),
-    )  # fmt: skip
+    )

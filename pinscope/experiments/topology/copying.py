@@ -71,9 +71,10 @@ def cases(devices: Sequence[int], plan: Plan, near: Mapping[int, int], pairs: bo
     found = []
     for placed, nodes in placements:
         fresh = [
-            group for group in groups(devices, placed, pairs)
+            group
+            for group in groups(devices, placed, pairs)
             if placed == "near" or any(nodes[device] != near_nodes[device] for device in group)
-        ]  # fmt: skip
+        ]
         if fresh:
             found.append([Case(group, way, placed, nodes) for group, way in product(fresh, plan.directions)])
     return found
@@ -162,9 +163,19 @@ def _row(plan: Plan, case: Case, turn: Turn, flight: Flight, flights: Sequence[F
     first = min(other.begun for other in flights)
     moved = None if window is None else (flight.done(window[1]) - flight.done(window[0])) * plan.nbytes
     return {
-        "kind": "copy", "repeat": turn.repeat, "warmup": turn.warmup, "device": flight.device, "way": flight.way,
-        "gpus": "+".join(map(str, case.devices)), "devices": len(case.devices), "direction": case.direction,
-        "placed": case.placed, "bytes": plan.nbytes, "copies": plan.copies,
-        "begun_seconds": flight.begun - first, "device_seconds": flight.ends[-1],
-        "window_seconds": window and window[1] - window[0], "window_bytes": None if moved is None else round(moved),
-    }  # fmt: skip
+        "kind": "copy",
+        "repeat": turn.repeat,
+        "warmup": turn.warmup,
+        "device": flight.device,
+        "way": flight.way,
+        "gpus": "+".join(map(str, case.devices)),
+        "devices": len(case.devices),
+        "direction": case.direction,
+        "placed": case.placed,
+        "bytes": plan.nbytes,
+        "copies": plan.copies,
+        "begun_seconds": flight.begun - first,
+        "device_seconds": flight.ends[-1],
+        "window_seconds": window and window[1] - window[0],
+        "window_bytes": None if moved is None else round(moved),
+    }

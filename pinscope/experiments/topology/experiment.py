@@ -46,24 +46,32 @@ class TopologyParams(Params):
         "Directions", "Host to device (h2d), device to host (d2h), or both at once (bidirectional)."
     )
     parts: Several[Part] = parameter(
-        "Parts", "copies: each GPU alone, every pair, all at once. registration: page tables of several processes on "
+        "Parts",
+        "copies: each GPU alone, every pair, all at once. registration: page tables of several processes on "
         "each GPU. ipc: memory of one GPU opened by a process on another one.",
-    )  # fmt: skip
+    )
     shared: Bytes = parameter("Registered memory", "Size of the host memory that every process registers.")
     processes: int = parameter(
-        "Processes", "Number of processes that register the memory, each with a context on every GPU.",
-        unit="count", ge=1, le=16,
-    )  # fmt: skip
+        "Processes",
+        "Number of processes that register the memory, each with a context on every GPU.",
+        unit="count",
+        ge=1,
+        le=16,
+    )
     all_devices: bool = parameter("All GPUs", "Measure all GPUs of this machine, not only the chosen one.", True)
 
     @classmethod
     def preset(cls, lab: LabKind, quick: bool) -> TopologyParams:
         return cls(
-            size=parse_bytes("128MiB" if quick else "256MiB"), directions=("h2d", "d2h", "bidirectional"),
-            parts=("copies", "registration", "ipc"), shared=parse_bytes("1GiB" if quick else "8GiB"),
-            processes=2 if quick else 4, precision=0.01 if quick else 0.002, repeats=8 if quick else 30,
+            size=parse_bytes("128MiB" if quick else "256MiB"),
+            directions=("h2d", "d2h", "bidirectional"),
+            parts=("copies", "registration", "ipc"),
+            shared=parse_bytes("1GiB" if quick else "8GiB"),
+            processes=2 if quick else 4,
+            precision=0.01 if quick else 0.002,
+            repeats=8 if quick else 30,
             time_limit=0.2 if quick else 0.8,
-        )  # fmt: skip
+        )
 
     def smaller(self) -> TopologyParams | None:
         """Half as much memory, for both uses."""
@@ -167,10 +175,11 @@ class Topology:
         tables = page_table_memory_bytes(shared + gpus * buffers, GPU_PAGE_SIZES[0])
         most = max(registering, gpus)
         return Budget(
-            pinned_bytes=shared + gpus * buffers, pageable_bytes=most * PROCESS_BYTES,
+            pinned_bytes=shared + gpus * buffers,
+            pageable_bytes=most * PROCESS_BYTES,
             device_bytes=most * (CONTEXT_BYTES + tables) + 2 * buffers,
             seconds=_seconds(params, gpus, len(environment.nodes), registering),
-        )  # fmt: skip
+        )
 
     def measure(self, params: TopologyParams, lab: Lab, harness: Harness) -> Iterator[TopologyObservation]:
         """Processes with contexts on every GPU, then, where there are several GPUs, a process for each."""

@@ -44,22 +44,37 @@ def topology_findings(
     """What is dearest to ignore first; what could not be measured is among the notes."""
     return dearest_first(
         [
-            *_wrong(found, opened), *_uplinks(found), *_together(found), *_both_ways(found), *_slow(run, found),
-            *_nodes(found), *_processes(found), *_tables(tables), *_contexts(opened), *_through(found, opened),
+            *_wrong(found, opened),
+            *_uplinks(found),
+            *_together(found),
+            *_both_ways(found),
+            *_slow(run, found),
+            *_nodes(found),
+            *_processes(found),
+            *_tables(tables),
+            *_contexts(opened),
+            *_through(found, opened),
             *_not_measured(run, found),
         ]
-    )  # fmt: skip
+    )
 
 
 def _wrong(found: Sequence[Cell], opened: Sequence[Opened]) -> Iterator[Costed]:
-    words = [*((cell.wrong or 0, gpus_words(cell.gpus)) for cell in found),
-             *((one.wrong, f"memory of GPU {one.device} opened from GPU {one.opener}") for one in opened)]  # fmt: skip
+    words = [
+        *((cell.wrong or 0, gpus_words(cell.gpus)) for cell in found),
+        *((one.wrong, f"memory of GPU {one.device} opened from GPU {one.opener}") for one in opened),
+    ]
     wrong = [pair for pair in words if pair[0]]
     if wrong:
-        yield 0.0, wrong_data(
-            "content-wrong", quantity("Wrong words", sum(count for count, _ in wrong), "count"),
-            title="Data arrived wrong on a GPU", detail=f"The first case: {wrong[0][1]}.",
-        )  # fmt: skip
+        yield (
+            0.0,
+            wrong_data(
+                "content-wrong",
+                quantity("Wrong words", sum(count for count, _ in wrong), "count"),
+                title="Data arrived wrong on a GPU",
+                detail=f"The first case: {wrong[0][1]}.",
+            ),
+        )
 
 
 def _uplinks(found: Sequence[Cell]) -> Iterator[Costed]:
@@ -107,8 +122,9 @@ def _shared(
     where = (
         "What they share is an uplink, the link between processors, or host memory: with every GPU slowed, this run "
         "cannot say which"
-        if whole else "They share the link from a PCIe switch to the processor"
-    )  # fmt: skip
+        if whole
+        else "They share the link from a PCIe switch to the processor"
+    )
     chosen = _one_of_each(groups, everyone)
     apart = (
         f"{_SPREAD}: no choice of GPUs avoids it."
@@ -117,27 +133,32 @@ def _shared(
         f"{gpus_words(chosen)}; 'nvidia-smi topo -m' shows the switches."
     )
     return finding(
-        costing(1 / max(part, 1e-9)), f"shared-uplink-{way}", *_pair_quantities(found, pair),
+        costing(1 / max(part, 1e-9)),
+        f"shared-uplink-{way}",
+        *_pair_quantities(found, pair),
         title=f"{groups_words(groups)}: a pair copies {ALL_TOWARDS[way]} at "
         f"{part_of(part, *compared(found, pair))} of the sum of its "
         "rates alone",
         detail=f"{gpus_words(pair.gpus)} together copy at {format_bandwidth(pair.total.median)}. {where}.",
-        advice=apart, code=_visible(chosen) if len(chosen) > 1 else None,
-    )  # fmt: skip
+        advice=apart,
+        code=_visible(chosen) if len(chosen) > 1 else None,
+    )
 
 
 def _slowed(found: Sequence[Cell], pair: Cell, part: float) -> Finding:
     """A pair that reaches less together, but more than one uplink would leave it."""
     way = pair.direction
     return finding(
-        costing(1 / part), f"slower-together-{way}", *_pair_quantities(found, pair),
+        costing(1 / part),
+        f"slower-together-{way}",
+        *_pair_quantities(found, pair),
         title=f"{gpus_words(pair.gpus)} slow each other down: together they copy {ALL_TOWARDS[way]} at "
         f"{part_of(part, *compared(found, pair))} of the sum of their rates alone",
         detail=f"Together they copy at {format_bandwidth(pair.total.median)}. A shared uplink would leave about half, "
         "so the limit is more likely host memory, the link between processors, or another user of these.",
         advice="Run it again while the computer is idle, its other virtual machines included. "
         f"{_SPREAD} if it repeats.",
-    )  # fmt: skip
+    )
 
 
 def _one_of_each(groups: Sequence[tuple[int, ...]], everyone: Sequence[int]) -> list[int]:
@@ -165,15 +186,19 @@ def _together(found: Sequence[Cell]) -> Iterator[Costed]:
     cell = at_once(found, way)
     if cell is None or not is_slowed(found, cell, part):
         return
-    yield 1 / max(part, 1e-9), finding(
-        costing(1 / max(part, 1e-9)), "all-at-once-slower",
-        measured(f"All {len(cell.gpus)} GPUs at once, {way}", cell.total, _RATE),
-        quantity("Sum of each alone", cell.total.median / part if part else None, _RATE),
-        title=f"All {len(cell.gpus)} GPUs together copy {ALL_TOWARDS[way]} at "
-        f"{part_of(part, *compared(found, cell))} of the sum of their rates alone, though no two share an uplink",
-        detail="The limit lies behind the uplinks: the link between processors, or host memory.",
-        advice=f"Take each GPU's host memory from the NUMA node near it. {_SPREAD}.",
-    )  # fmt: skip
+    yield (
+        1 / max(part, 1e-9),
+        finding(
+            costing(1 / max(part, 1e-9)),
+            "all-at-once-slower",
+            measured(f"All {len(cell.gpus)} GPUs at once, {way}", cell.total, _RATE),
+            quantity("Sum of each alone", cell.total.median / part if part else None, _RATE),
+            title=f"All {len(cell.gpus)} GPUs together copy {ALL_TOWARDS[way]} at "
+            f"{part_of(part, *compared(found, cell))} of the sum of their rates alone, though no two share an uplink",
+            detail="The limit lies behind the uplinks: the link between processors, or host memory.",
+            advice=f"Take each GPU's host memory from the NUMA node near it. {_SPREAD}.",
+        ),
+    )
 
 
 def _both_ways(found: Sequence[Cell]) -> Iterator[Costed]:
@@ -182,17 +207,22 @@ def _both_ways(found: Sequence[Cell]) -> Iterator[Costed]:
     part = share(found, cell) if cell else None
     if cell is None or part is None or not is_slowed(found, cell, part):
         return
-    yield 1 / max(part, 1e-9), note(
-        "slower-both-ways",
-        measured(f"All {len(cell.gpus)} GPUs at once, both ways", cell.total, _RATE),
-        *(measured(f"GPU {gpu} alone, both ways", one.total, _RATE)
-          for gpu, one in sorted(alone(found, cell.direction).items())),
-        title=f"{gpus_words(cell.gpus)}, all copying both ways at once, reach "
-        f"{part_of(part, *compared(found, cell))} of the sum of their rates alone",
-        detail=f"Together they copy at {format_bandwidth(cell.total.median)}, both directions counted. This run does "
-        "not say what limits them.",
-        advice="Plan with this rate, not with the sum, where all GPUs copy both ways at once.",
-    )  # fmt: skip
+    yield (
+        1 / max(part, 1e-9),
+        note(
+            "slower-both-ways",
+            measured(f"All {len(cell.gpus)} GPUs at once, both ways", cell.total, _RATE),
+            *(
+                measured(f"GPU {gpu} alone, both ways", one.total, _RATE)
+                for gpu, one in sorted(alone(found, cell.direction).items())
+            ),
+            title=f"{gpus_words(cell.gpus)}, all copying both ways at once, reach "
+            f"{part_of(part, *compared(found, cell))} of the sum of their rates alone",
+            detail=f"Together they copy at {format_bandwidth(cell.total.median)}, both directions counted. This run "
+            "does not say what limits them.",
+            advice="Plan with this rate, not with the sum, where all GPUs copy both ways at once.",
+        ),
+    )
 
 
 def _slow(run: ExperimentRun, found: Sequence[Cell]) -> Iterator[Costed]:
@@ -210,15 +240,19 @@ def _slow(run: ExperimentRun, found: Sequence[Cell]) -> Iterator[Costed]:
     if worst is None:
         return
     part, way, cell, best = worst
-    yield 1 / max(part, 1e-9), finding(
-        costing(1 / max(part, 1e-9)), "gpu-slower-than-others",
-        measured(f"GPU {cell.gpus[0]} alone, {way}", cell.total, _RATE),
-        measured(f"GPU {best.gpus[0]} alone, {way}", best.total, _RATE),
-        title=f"GPU {cell.gpus[0]} copies alone at {format_bandwidth(cell.total.median)} {TOWARDS[way]}, GPU "
-        f"{best.gpus[0]} of the same model at {format_bandwidth(best.total.median)}",
-        detail="Each copied alone, with pinned memory on the NUMA node near it.",
-        advice=f"'pinscope run bandwidth --device {cell.gpus[0]}' shows how its link is trained, and its errors.",
-    )  # fmt: skip
+    yield (
+        1 / max(part, 1e-9),
+        finding(
+            costing(1 / max(part, 1e-9)),
+            "gpu-slower-than-others",
+            measured(f"GPU {cell.gpus[0]} alone, {way}", cell.total, _RATE),
+            measured(f"GPU {best.gpus[0]} alone, {way}", best.total, _RATE),
+            title=f"GPU {cell.gpus[0]} copies alone at {format_bandwidth(cell.total.median)} {TOWARDS[way]}, GPU "
+            f"{best.gpus[0]} of the same model at {format_bandwidth(best.total.median)}",
+            detail="Each copied alone, with pinned memory on the NUMA node near it.",
+            advice=f"'pinscope run bandwidth --device {cell.gpus[0]}' shows how its link is trained, and its errors.",
+        ),
+    )
 
 
 def _nodes(found: Sequence[Cell]) -> Iterator[Costed]:
@@ -241,24 +275,33 @@ def _nodes(found: Sequence[Cell]) -> Iterator[Costed]:
         measured(f"GPU {gpu} and memory on node {fast_node}, {way}", fast_cell.total, _RATE),
     )
     if part >= 1 - SAME_RATE:
-        yield 1.0, good(
-            "nodes-alike", *evidence,
-            title="The NUMA node of host memory hardly matters to copies: the slowest reaches "
-            f"{format_share(part)} of the best node's rate",
-            detail="One GPU copied at a time; latency was not measured.",
-        )  # fmt: skip
+        yield (
+            1.0,
+            good(
+                "nodes-alike",
+                *evidence,
+                title="The NUMA node of host memory hardly matters to copies: the slowest reaches "
+                f"{format_share(part)} of the best node's rate",
+                detail="One GPU copied at a time; latency was not measured.",
+            ),
+        )
         return
     if not exceeds(fast_cell.total, slow_cell.total):
         return
-    yield 1 / max(part, 1e-9), finding(
-        costing(1 / max(part, 1e-9)), "far-node-slower", *evidence,
-        title=f"GPU {gpu} reaches {format_share(part)} of its rate with host memory on NUMA node {slow_node} instead "
-        f"of node {fast_node}, {TOWARDS[way]}",
-        detail=f"{format_bandwidth(slow_cell.total.median)} with node {slow_node}, "
-        f"{format_bandwidth(fast_cell.total.median)} with node {fast_node}{_says_otherwise(slow_cell)}.",
-        advice=f"Start programs of GPU {gpu} with 'numactl --cpunodebind={fast_node} --membind={fast_node}', or take "
-        "pinned memory in a thread that runs on that node.",
-    )  # fmt: skip
+    yield (
+        1 / max(part, 1e-9),
+        finding(
+            costing(1 / max(part, 1e-9)),
+            "far-node-slower",
+            *evidence,
+            title=f"GPU {gpu} reaches {format_share(part)} of its rate with host memory on NUMA node {slow_node} "
+            f"instead of node {fast_node}, {TOWARDS[way]}",
+            detail=f"{format_bandwidth(slow_cell.total.median)} with node {slow_node}, "
+            f"{format_bandwidth(fast_cell.total.median)} with node {fast_node}{_says_otherwise(slow_cell)}.",
+            advice=f"Start programs of GPU {gpu} with 'numactl --cpunodebind={fast_node} --membind={fast_node}', or "
+            "take pinned memory in a thread that runs on that node.",
+        ),
+    )
 
 
 def _says_otherwise(slow: Cell) -> str:
@@ -268,9 +311,10 @@ def _says_otherwise(slow: Cell) -> str:
 def _processes(found: Sequence[Cell]) -> Iterator[Costed]:
     """One process for all GPUs beside a process for each."""
     known = [
-        (one, each) for way in ONE_WAY
+        (one, each)
+        for way in ONE_WAY
         if (one := at_once(found, way)) and (each := at_once(found, way, "process_each")) and each.total.median
-    ]  # fmt: skip
+    ]
     if not known:
         return
     one, each = max(known, key=lambda pair: abs(pair[0].total.median / pair[1].total.median - 1))
@@ -281,23 +325,33 @@ def _processes(found: Sequence[Cell]) -> Iterator[Costed]:
     )
     single, several = format_bandwidth(one.total.median), format_bandwidth(each.total.median)
     if abs(ratio - 1) <= SAME_RATE:
-        yield 1.0, good(
-            "processes-alike", *evidence,
-            title=f"One process copies on {len(one.gpus)} GPUs about as fast as one process per GPU: {single} and "
-            f"{several}",
-            detail=f"{_QUEUED}.",
-        )  # fmt: skip
+        yield (
+            1.0,
+            good(
+                "processes-alike",
+                *evidence,
+                title=f"One process copies on {len(one.gpus)} GPUs about as fast as one process per GPU: {single} and "
+                f"{several}",
+                detail=f"{_QUEUED}.",
+            ),
+        )
         return
     if not (exceeds(one.total, each.total) or exceeds(each.total, one.total)):
         return
     faster = "one process per GPU" if ratio < 1 else "one process for all GPUs"
-    yield max(ratio, 1 / max(ratio, 1e-9)), finding(
-        costing(max(ratio, 1 / max(ratio, 1e-9))), "processes-differ", *evidence,
-        title=f"One process for all GPUs copies at {single} {ALL_TOWARDS[one.direction]}, one process per GPU at "
-        f"{several}",
-        detail=f"{_QUEUED}. The two were measured one after the other: what else uses host memory may have changed.",
-        advice=f"Run it again; if it repeats, copy from {faster}.",
-    )  # fmt: skip
+    yield (
+        max(ratio, 1 / max(ratio, 1e-9)),
+        finding(
+            costing(max(ratio, 1 / max(ratio, 1e-9))),
+            "processes-differ",
+            *evidence,
+            title=f"One process for all GPUs copies at {single} {ALL_TOWARDS[one.direction]}, one process per GPU at "
+            f"{several}",
+            detail=f"{_QUEUED}. The two were measured one after the other: what else uses host memory may have "
+            "changed.",
+            advice=f"Run it again; if it repeats, copy from {faster}.",
+        ),
+    )
 
 
 def _tables(tables: Sequence[Tables]) -> Iterator[Costed]:
@@ -324,24 +378,32 @@ def _tables(tables: Sequence[Tables]) -> Iterator[Costed]:
     if off:
         worst = max(off, key=lambda one: abs((one.table_bytes or 0) - one.expected_bytes))
         steps = abs((worst.table_bytes or 0) - worst.expected_bytes) / GRANULE_BYTES
-        yield 1.0, note(
-            "page-tables-differ", *evidence,
-            title=f"Page tables of {many} on GPU {worst.device} are {format_bytes(worst.table_bytes)}; "
-            f"{format_bytes(worst.expected_bytes)} were expected",
-            detail=f"{detail} They differ by {steps:.3g} of the steps of {format_bytes(GRANULE_BYTES)} in which the "
-            "driver takes GPU memory.",
-            advice="One step can be room that the driver had taken before. If it is more, run it again while nothing "
-            "else uses the GPUs.",
-        )  # fmt: skip
+        yield (
+            1.0,
+            note(
+                "page-tables-differ",
+                *evidence,
+                title=f"Page tables of {many} on GPU {worst.device} are {format_bytes(worst.table_bytes)}; "
+                f"{format_bytes(worst.expected_bytes)} were expected",
+                detail=f"{detail} They differ by {steps:.3g} of the steps of {format_bytes(GRANULE_BYTES)} in which "
+                "the driver takes GPU memory.",
+                advice="One step can be room that the driver had taken before. If it is more, run it again while "
+                "nothing else uses the GPUs.",
+            ),
+        )
         return
-    yield 1.0, note(
-        "page-tables-everywhere", *evidence,
-        title=f"{many} that register{' the same' if first.processes > 1 else 's'} {format_bytes(first.bytes)} take"
-        f"{'' if first.processes > 1 else 's'} {format_bytes(first.table_bytes)} for page tables on {on}",
-        detail=detail,
-        advice="Give a process only the GPUs that it uses (CUDA_VISIBLE_DEVICES): on the others it takes neither page "
-        "tables nor a context.",
-    )  # fmt: skip
+    yield (
+        1.0,
+        note(
+            "page-tables-everywhere",
+            *evidence,
+            title=f"{many} that register{' the same' if first.processes > 1 else 's'} {format_bytes(first.bytes)} take"
+            f"{'' if first.processes > 1 else 's'} {format_bytes(first.table_bytes)} for page tables on {on}",
+            detail=detail,
+            advice="Give a process only the GPUs that it uses (CUDA_VISIBLE_DEVICES): on the others it takes neither "
+            "page tables nor a context.",
+        ),
+    )
 
 
 def _where(one: Tables) -> str:
@@ -370,19 +432,27 @@ def _contexts(opened: Sequence[Opened]) -> Iterator[Costed]:
     opening = f"Opening memory of GPU {most.device} from a process on GPU {most.opener}"
     how = f"The process called cudaIpcOpenMemHandle with its own GPU as the current device.{took}"
     if taken < LEAST_CONTEXT:
-        yield 1.0, good(
-            "open-without-context", *evidence,
-            title=f"{opening} takes {format_bytes(max(taken, 0))} there: no context",
-            detail=f"{how} What it takes with the memory's GPU as the current device was not measured.",
-            advice="Open such memory with the process's own GPU as the current device.",
-        )  # fmt: skip
+        yield (
+            1.0,
+            good(
+                "open-without-context",
+                *evidence,
+                title=f"{opening} takes {format_bytes(max(taken, 0))} there: no context",
+                detail=f"{how} What it takes with the memory's GPU as the current device was not measured.",
+                advice="Open such memory with the process's own GPU as the current device.",
+            ),
+        )
         return
-    yield 1.0, note(
-        "open-costs-context", *evidence,
-        title=f"{opening} takes {format_bytes(taken)} there, as much as a context",
-        detail=how,
-        advice="Count as much for every process on every GPU whose memory it opens.",
-    )  # fmt: skip
+    yield (
+        1.0,
+        note(
+            "open-costs-context",
+            *evidence,
+            title=f"{opening} takes {format_bytes(taken)} there, as much as a context",
+            detail=how,
+            advice="Count as much for every process on every GPU whose memory it opens.",
+        ),
+    )
 
 
 def _through(found: Sequence[Cell], opened: Sequence[Opened]) -> Iterator[Costed]:
@@ -395,20 +465,26 @@ def _through(found: Sequence[Cell], opened: Sequence[Opened]) -> Iterator[Costed
         single = alone(found, "h2d").get(one.device)
         beside = (
             f" From host memory a process on GPU {one.device} itself copies at {format_bandwidth(single.total.median)}."
-            if single else ""
-        )  # fmt: skip
+            if single
+            else ""
+        )
         faster = single is not None and exceeds(slowest, single.total)
-        yield 1.0, note(
-            f"through-from-{source}",
-            *(measured(f"GPU {other.opener} into GPU {other.device}", rate, _RATE) for rate, other in rates[:8]),
-            title=f"A process on GPU {one.opener} copies from {words} into memory of GPU {one.device} at "
-            f"{format_bandwidth(slowest.median)}",
-            detail=f"The slowest of {len(rates)} combinations of GPUs; the memory was opened by CUDA IPC.{beside}",
-            advice="Where several processes need the same data, one can pin it and copy it into the GPU memory of the "
-            "others." if source == "host"
-            else "Give GPU data to a process on another GPU this way, not through host memory." if faster
-            else "To give GPU data to a process on another GPU, host memory may be as fast: compare both.",
-        )  # fmt: skip
+        yield (
+            1.0,
+            note(
+                f"through-from-{source}",
+                *(measured(f"GPU {other.opener} into GPU {other.device}", rate, _RATE) for rate, other in rates[:8]),
+                title=f"A process on GPU {one.opener} copies from {words} into memory of GPU {one.device} at "
+                f"{format_bandwidth(slowest.median)}",
+                detail=f"The slowest of {len(rates)} combinations of GPUs; the memory was opened by CUDA IPC.{beside}",
+                advice="Where several processes need the same data, one can pin it and copy it into the GPU memory "
+                "of the others."
+                if source == "host"
+                else "Give GPU data to a process on another GPU this way, not through host memory."
+                if faster
+                else "To give GPU data to a process on another GPU, host memory may be as fast: compare both.",
+            ),
+        )
 
 
 def _not_measured(run: ExperimentRun, found: Sequence[Cell]) -> Iterator[Costed]:
@@ -425,9 +501,14 @@ def _not_measured(run: ExperimentRun, found: Sequence[Cell]) -> Iterator[Costed]
         wanted.append("several NUMA nodes, with node=near")
     if not found or not lacks:
         return
-    yield 1.0, note(
-        "not-measured-here", quantity("GPUs measured", gpus, "count"), quantity("NUMA nodes", nodes, "count"),
-        title=f"With {joined(lacks)} this run could not measure {joined(hidden)}",
-        detail="The run page leaves out figures and charts of it.",
-        advice=f"Run it on a host with {joined(wanted)}.",
-    )  # fmt: skip
+    yield (
+        1.0,
+        note(
+            "not-measured-here",
+            quantity("GPUs measured", gpus, "count"),
+            quantity("NUMA nodes", nodes, "count"),
+            title=f"With {joined(lacks)} this run could not measure {joined(hidden)}",
+            detail="The run page leaves out figures and charts of it.",
+            advice=f"Run it on a host with {joined(wanted)}.",
+        ),
+    )

@@ -66,23 +66,35 @@ def _copies(found: Sequence[Cell]) -> Table:
     return table(
         "GPUs that copied at once",
         {
-            "GPUs": "text", "direction": "text", "host memory": "text", "issued by": "text", "together": _RATE,
-            "±": "spread", "of the rates alone": "share", "slowest GPU": _RATE, "fastest GPU": _RATE,
+            "GPUs": "text",
+            "direction": "text",
+            "host memory": "text",
+            "issued by": "text",
+            "together": _RATE,
+            "±": "spread",
+            "of the rates alone": "share",
+            "slowest GPU": _RATE,
+            "fastest GPU": _RATE,
             "wrong words": "count",
         },
         [
             (
-                "+".join(map(str, cell.gpus)), cell.direction, _place(cell), BY[cell.issued_by], cell.total.median,
+                "+".join(map(str, cell.gpus)),
+                cell.direction,
+                _place(cell),
+                BY[cell.issued_by],
+                cell.total.median,
                 None if cell.total.few else cell.total.known_within,
                 share(found, cell) if len(cell.gpus) > 1 else None,
-                min(one.median for one in cell.each.values()), max(one.median for one in cell.each.values()),
+                min(one.median for one in cell.each.values()),
+                max(one.median for one in cell.each.values()),
                 cell.wrong,
             )
             for cell in found
         ],
         note="Medians, over the time in which all of these GPUs copied. Of the rates alone: together, divided by the "
         "sum of what each reaches alone. A bidirectional rate is the sum of both directions.",
-    )  # fmt: skip
+    )
 
 
 def _place(cell: Cell) -> str:
@@ -97,36 +109,54 @@ def _pages(taken: Sequence[Tables]) -> Table:
     return table(
         "Page tables of processes that register the same memory",
         {
-            "GPU": "count", "processes": "count", "context on": "text", "registered": "bytes", "expected": "bytes",
-            "measured": "bytes", "first process": "bytes",
+            "GPU": "count",
+            "processes": "count",
+            "context on": "text",
+            "registered": "bytes",
+            "expected": "bytes",
+            "measured": "bytes",
+            "first process": "bytes",
         },
         [
             (
-                one.device, one.processes, "every GPU" if one.contexts == "every_gpu" else "one GPU each", one.bytes,
-                one.expected_bytes, one.table_bytes, one.steps[0] if one.steps else None,
+                one.device,
+                one.processes,
+                "every GPU" if one.contexts == "every_gpu" else "one GPU each",
+                one.bytes,
+                one.expected_bytes,
+                one.table_bytes,
+                one.steps[0] if one.steps else None,
             )
             for one in taken
         ],
         note="Measured: what the GPU's used memory grew by. Expected: 8 bytes a 4 KiB page, in steps of 2 MiB, for "
         "each process with a context on the GPU. First process: what it grew by once the first process had registered; "
         "0 B where that has no context on this GPU.",
-    )  # fmt: skip
+    )
 
 
 def _reached(reached: Sequence[Opened]) -> Table:
     return table(
         "Memory of one GPU, opened on another one",
         {
-            "memory on GPU": "count", "opened from GPU": "count", "taken by opening": "bytes", "opening": "seconds",
-            **{f"from {words}": _RATE for words in _SOURCES.values()}, "wrong words": "count",
+            "memory on GPU": "count",
+            "opened from GPU": "count",
+            "taken by opening": "bytes",
+            "opening": "seconds",
+            **{f"from {words}": _RATE for words in _SOURCES.values()},
+            "wrong words": "count",
         },
         [
             (
-                one.device, one.opener, one.context_bytes, one.seconds,
-                *(one.rates[source].median if source in one.rates else None for source in _SOURCES), one.wrong,
+                one.device,
+                one.opener,
+                one.context_bytes,
+                one.seconds,
+                *(one.rates[source].median if source in one.rates else None for source in _SOURCES),
+                one.wrong,
             )
             for one in reached
         ],
         note="Rates of large copies into the opened memory. Taken by opening: what used memory grew by on the GPU on "
         "which the opened memory lies, while the opener's own GPU was the current device.",
-    )  # fmt: skip
+    )

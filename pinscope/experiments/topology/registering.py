@@ -27,7 +27,15 @@ def register_all(team: Team, nbytes: int, touched: bool) -> Iterator[dict[str, A
 def _rows(team: Team, nbytes: int, step: str, rank: int | None, seconds: float | None) -> Iterator[dict[str, Any]]:
     for device, used in team.used().items():
         yield {
-            "kind": "pin", "repeat": 0, "warmup": False, "device": device, "contexts": team.contexts,
-            "processes": len(team.members), "process": rank, "step": step, "bytes": nbytes, "used_bytes": used,
+            "kind": "pin",
+            "repeat": 0,
+            "warmup": False,
+            "device": device,
+            "contexts": team.contexts,
+            "processes": len(team.members),
+            "process": rank,
+            "step": step,
+            "bytes": nbytes,
+            "used_bytes": used,
             "pin_seconds": seconds,
-        }  # fmt: skip
+        }

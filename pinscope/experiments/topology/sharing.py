@@ -40,18 +40,26 @@ def _one(team: Team, device: int, opener: int, amount: tuple[int, int, int]) -> 
         team.harness.note(f"GPU {opener}'s process cannot open memory of GPU {device}: {opened['refused']}")
     else:
         yield common | {
-            "kind": "open", "repeat": 0, "warmup": False, "used_before_bytes": before,
-            "used_bytes": team.used()[device], "open_seconds": opened["seconds"],
-        }  # fmt: skip
+            "kind": "open",
+            "repeat": 0,
+            "warmup": False,
+            "used_before_bytes": before,
+            "used_bytes": team.used()[device],
+            "open_seconds": opened["seconds"],
+        }
         for source in SOURCES:
             for turn in (Turn(0, warmup=True), *(Turn(number, warmup=False) for number in range(repeats))):
                 copied = team.ask("copying through", {other: {"do": "through", "source": source, "copies": copies}})
                 reply = copied[other]
                 check = {"do": "verify", "offset": reply["offset"], "key": reply["key"]}
                 yield common | {
-                    "kind": "through", "repeat": turn.repeat, "warmup": turn.warmup, "source": source,
-                    "copies": copies, "device_seconds": reply["seconds"],
+                    "kind": "through",
+                    "repeat": turn.repeat,
+                    "warmup": turn.warmup,
+                    "source": source,
+                    "copies": copies,
+                    "device_seconds": reply["seconds"],
                     "wrong_words": team.ask("checking what arrived", {owner: check})[owner]["wrong"],
-                }  # fmt: skip
+                }
     for rank in (other, owner):
         team.ask("closing memory", {rank: {"do": "let_go"}})

@@ -33,9 +33,16 @@ class Team:
     """
 
     def __init__(
-        self, processes: ChildProcesses[int], contexts: Contexts, members: Members, *, lab: Lab, harness: Harness,
-        begun: float, part: float,
-    ) -> None:  # fmt: skip
+        self,
+        processes: ChildProcesses[int],
+        contexts: Contexts,
+        members: Members,
+        *,
+        lab: Lab,
+        harness: Harness,
+        begun: float,
+        part: float,
+    ) -> None:
         self.contexts, self.members, self.lab, self.harness = contexts, members, lab, harness
         self._processes, self._begun, self._part = processes, begun, part
         self.copiers = {device: rank for rank in sorted(members, reverse=True) for device in members[rank]}
@@ -77,9 +84,15 @@ class Team:
 
 @contextmanager
 def started(
-    contexts: Contexts, members: Members, lab: Lab, harness: Harness, shared: tuple[int, int], *, begun: float,
+    contexts: Contexts,
+    members: Members,
+    lab: Lab,
+    harness: Harness,
+    shared: tuple[int, int],
+    *,
+    begun: float,
     part: float,
-) -> Iterator[Team]:  # fmt: skip
+) -> Iterator[Team]:
     """Processes that have opened their contexts; they end with the block.
 
     Args:

@@ -68,7 +68,7 @@ def _together(found: Sequence[Cell]) -> str | None:
         return None
     way, part = worst
     rate = f"{format_bandwidth(cell.total.median)} {ALL_TOWARDS[way]}, {part_of(part, *compared(found, cell))}"
-    but = ", but all together" if is_slowed(found, cell, part) else ": together they"
+    but = ", but all together" if is_slowed(found, cell, part) else ": they"
     return f"{not_slower_words(cell.gpus)}{but} copy at {rate} of the sum of their rates alone{_both_ways(found)}."
 
 

@@ -240,10 +240,13 @@ class Seen:
     def small(self) -> tuple[Site, ...]:
         """Lines with many small copies over the link that hold the CPU for a part of the time, the longest first."""
         found = [
-            site for site in self.sites
-            if site.row["count"] >= SMALL_COPIES and site.row["median_bytes"] <= LARGE_BYTES
-            and site.row["direction"] in ("h2d", "d2h") and self.is_long(site.row, site.row["call_seconds"])
-        ]  # fmt: skip
+            site
+            for site in self.sites
+            if site.row["count"] >= SMALL_COPIES
+            and site.row["median_bytes"] <= LARGE_BYTES
+            and site.row["direction"] in ("h2d", "d2h")
+            and self.is_long(site.row, site.row["call_seconds"])
+        ]
         return tuple(sorted(found, key=lambda site: -site.row["call_seconds"]))
 
     @property
@@ -258,10 +261,11 @@ class Seen:
         """Lines that wait again and again, and compute then stands idle for a part of the time, the longest first. One
         long idle time, such as that of a first compilation, is not counted."""
         return tuple(
-            row for row in self.waits
+            row
+            for row in self.waits
             if row["count"] >= REPEATED
             and self.is_long(row, row["idle_seconds"] - (row["longest_idle_seconds"] or 0.0))
-        )  # fmt: skip
+        )
 
     @property
     def counts_copies_after_waits(self) -> bool:
@@ -274,9 +278,10 @@ class Seen:
         """Lines that copy into pinned memory of the host and do not wait themselves."""
         waiting = {(row["file"], row["line"], row["process"]) for row in self.waits}
         return tuple(
-            site for site in self.sites
+            site
+            for site in self.sites
             if site.memory == "pinned d2h" and (site.row["file"], site.row["line"], site.row["process"]) not in waiting
-        )  # fmt: skip
+        )
 
     def is_long(self, row: Row, seconds: float | None) -> bool:
         """Whether that is worth a word for what a line did."""

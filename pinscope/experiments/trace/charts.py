@@ -57,24 +57,31 @@ def _time(seen: Seen, sites: Sequence[Site]) -> Chart:
         "kernel ran while the copies were issued and ran; no moment counts twice. Waits are in a table of their own. "
         f"From the first copy or kernel to the last it took {format_seconds(seen.seconds)}.",
         figure,
-        alt_text("CPU held, GPU compute idle, and what pinning would save, of each line", [
-            (name, ", ".join(format_seconds(part.values[name]) for part in parts if name in part.values))
-            for name in names
-        ]),
-    )  # fmt: skip
+        alt_text(
+            "CPU held, GPU compute idle, and what pinning would save, of each line",
+            [
+                (name, ", ".join(format_seconds(part.values[name]) for part in parts if name in part.values))
+                for name in names
+            ],
+        ),
+    )
 
 
 def _bytes(sites: Sequence[Site]) -> Chart:
     names = [site.title for site in sites]
     kinds = [kind for kind in ("pageable", "pinned", "managed") if any(kind == site.host_memory for site in sites)]
     parts = [
-        Part(kind, kind, {
-            name: float(site.row["bytes"])
-            for name, site in zip(names, sites, strict=True)
-            if site.host_memory == kind
-        })
+        Part(
+            kind,
+            kind,
+            {
+                name: float(site.row["bytes"])
+                for name, site in zip(names, sites, strict=True)
+                if site.host_memory == kind
+            },
+        )
         for kind in kinds
-    ]  # fmt: skip
+    ]
     scale, unit = (GIB, "GiB") if sites[0].row["bytes"] >= GIB else (MIB, "MiB")
     figure = bars(names, parts, f"Copied ({unit})", format_bytes, scale=scale)
     return Chart(
@@ -82,7 +89,8 @@ def _bytes(sites: Sequence[Site]) -> Chart:
         "What each line copies",
         "Bytes between host and GPU, by the kind of host memory. CUPTI says pinned for registered memory too.",
         figure,
-        alt_text("Copied by each line", [
-            (name, format_bytes(site.row["bytes"])) for name, site in zip(names, sites, strict=True)
-        ]),
-    )  # fmt: skip
+        alt_text(
+            "Copied by each line",
+            [(name, format_bytes(site.row["bytes"])) for name, site in zip(names, sites, strict=True)],
+        ),
+    )

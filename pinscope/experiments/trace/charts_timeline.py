@@ -130,10 +130,12 @@ def _caption(stretch: Stretch) -> str:
 
 def _alt(stretch: Stretch) -> str:
     busy = [
-        (_series(part)[0] + (f", {_device(stretch, part[2:])}" if part[2] >= 0 else ""),
-         format_seconds(float(pieces.sum()) * (stretch.end_ns - stretch.begin_ns) / 1e9 / PIECES))
+        (
+            _series(part)[0] + (f", {_device(stretch, part[2:])}" if part[2] >= 0 else ""),
+            format_seconds(float(pieces.sum()) * (stretch.end_ns - stretch.begin_ns) / 1e9 / PIECES),
+        )
         for part, pieces in sorted(stretch.at_once.items())
-    ]  # fmt: skip
+    ]
     return alt_text("Calls, copies and kernels over time, together", busy)
 
 
@@ -182,11 +184,16 @@ def _area(stretch: Stretch, part: Part, row: int, scale: float) -> go.Scatter:
     edges = np.linspace(0, (stretch.end_ns - stretch.begin_ns) / 1e9, PIECES + 1)
     pieces = np.append(stretch.at_once[part], stretch.at_once[part][-1])  # the last one's step ends at the last edge
     return go.Scatter(
-        x=edges / scale, y=np.round(pieces, 4), name=name, mode="lines", stackgroup=str(row),
-        line={"color": COLOURS[colour], "width": 0, "shape": "hv"}, fillcolor=COLOURS[colour],
+        x=edges / scale,
+        y=np.round(pieces, 4),
+        name=name,
+        mode="lines",
+        stackgroup=str(row),
+        line={"color": COLOURS[colour], "width": 0, "shape": "hv"},
+        fillcolor=COLOURS[colour],
         customdata=[f"{piece:.3g} at once" for piece in pieces.tolist()],
         hovertemplate="%{fullData.name}: %{customdata}<extra></extra>",
-    )  # fmt: skip
+    )
 
 
 # A stretch with few
@@ -213,12 +220,15 @@ def _bars(stretch: Stretch, part: Part, lanes: Sequence[str], scale: float) -> g
     kept = [single for single in _of(stretch, [part]) if single.lane in lanes]
     origin = stretch.begin_ns
     return go.Bar(
-        orientation="h", name=name, y=[single.lane for single in kept],
+        orientation="h",
+        name=name,
+        y=[single.lane for single in kept],
         base=[(single.begin_ns - origin) / 1e9 / scale for single in kept],
         x=[(single.end_ns - single.begin_ns) / 1e9 / scale for single in kept],
         marker={"color": COLOURS[colour], "line": {"width": 0.5, "color": COLOURS[colour]}},
-        customdata=[_words(part, single) for single in kept], hovertemplate="%{customdata}<extra></extra>",
-    )  # fmt: skip
+        customdata=[_words(part, single) for single in kept],
+        hovertemplate="%{customdata}<extra></extra>",
+    )
 
 
 def _words(part: Part, single: Single) -> str:

@@ -21,12 +21,10 @@ TABLES = ("calls", "copies", "kernels")
 
 _NUMBERS: Mapping[str, Sequence[str]] = {
     "calls": ("at_ns", "took_ns", "thread"),
-    "copies": (
-        "at_ns", "took_ns", "call_at_ns", "call_took_ns", "bytes", "device", "stream", "site", "idle_ns",
-    ),
+    "copies": ("at_ns", "took_ns", "call_at_ns", "call_took_ns", "bytes", "device", "stream", "site", "idle_ns"),
     "kernels": ("at_ns", "took_ns", "device", "stream"),
     "pinned": ("at_ns", "change_bytes"),
-}  # fmt: skip
+}
 _TEXTS: Mapping[str, Sequence[str]] = {"calls": ("call",), "copies": ("direction", "source", "target")}
 """Columns that every version of these attachments has."""
 LONGEST_NS = 2**60

@@ -267,9 +267,4 @@ def program_failed(seen: Seen) -> Iterator[Finding]:
         )
 
 
-_RULES: tuple[Callable[[Seen], Iterator[Finding]], ...] = (
-    _churn,
-    _waits,
-    _lost,
-    _left_out,
-)
+_RULES: tuple[Callable[[Seen], Iterator[Finding]], ...] = (_churn, _waits, _lost, _left_out)

@@ -56,13 +56,17 @@ def _headline(seen: Seen) -> Iterator[Quantity]:
     share = busy / seen.seconds if kernels and seen.seconds else None
     yield quantity("GPU compute busy, first to last copy or kernel", share, "share", reason=NO_KERNELS)
     for kind, sites in (("pageable", pageable), ("pinned", seen.pinned)):
-        yield quantity(f"Copied from or to {kind} memory by lines with large copies",
-                       sum(site.row["bytes"] for site in sites), "bytes")  # fmt: skip
+        yield quantity(
+            f"Copied from or to {kind} memory by lines with large copies",
+            sum(site.row["bytes"] for site in sites),
+            "bytes",
+        )
     yield quantity("Saved if also issued early (of the copies, at most)", seen.saved_early, "seconds")
     idle = [site.row["idle_seconds"] for site in pageable if site.row["idle_seconds"] is not None]
     unknown_idle = pageable and not idle
-    yield quantity("GPU compute idle for large pageable copies", None if unknown_idle else sum(idle), "seconds",
-                   reason=NO_KERNELS)  # fmt: skip
+    yield quantity(
+        "GPU compute idle for large pageable copies", None if unknown_idle else sum(idle), "seconds", reason=NO_KERNELS
+    )
     held = sum(site.row["call_seconds"] or 0.0 for site in pageable)
     yield quantity("CPU held by large pageable copies", held, "seconds")
     yield quantity("From the first copy or kernel to the last", seen.seconds, "seconds")
@@ -79,10 +83,19 @@ def _sites(run: Run, seen: Seen) -> Table:
     return table(
         LINES,
         {
-            "line": "text", "saved if pinned": "seconds", "compute idle": "seconds", "CPU held": "seconds",
-            "memory": "text", "copies": "count", "bytes": "bytes", "median size": "bytes",
-            "bandwidth": "bytes/second", "if also early": "seconds",
-            **({"in range": "text"} if ranges else {}), "function": "text", "source": "text",
+            "line": "text",
+            "saved if pinned": "seconds",
+            "compute idle": "seconds",
+            "CPU held": "seconds",
+            "memory": "text",
+            "copies": "count",
+            "bytes": "bytes",
+            "median size": "bytes",
+            "bandwidth": "bytes/second",
+            "if also early": "seconds",
+            **({"in range": "text"} if ranges else {}),
+            "function": "text",
+            "source": "text",
         },
         [_site(site, ranges=ranges) for site in shown],
         missing=dict.fromkeys(("saved if pinned", "if also early"), tuple(site.unsaved_word for site in shown)),
@@ -92,18 +105,27 @@ def _sites(run: Run, seen: Seen) -> Table:
         + (f" ({rate_from})" if rate_from else "")
         + ". If also early: the same, and the transfers cost nothing, because each copy is issued so early that it "
         f"runs while the GPU computes. Small copies: none is above {format_bytes(LARGE_BYTES)}; what pinning would "
-        "save there is not estimated. Bandwidth: of the transfers, where most copies are above that."
-        + _left_out(seen),
-    )  # fmt: skip
+        "save there is not estimated. Bandwidth: of the transfers, where most copies are above that." + _left_out(seen),
+    )
 
 
 def _site(site: Site, *, ranges: bool) -> tuple[str | float | None, ...]:
     row, asked = site.row, site.is_pageable
     return (
-        site.name, site.saved_in_place if asked else None, row["idle_seconds"], row["call_seconds"], site.memory,
-        row["count"], row["bytes"], row["median_bytes"], site.bytes_per_second, site.saved_early if asked else None,
-        *([row["ranges"]] if ranges else []), row["function"] or None, row["source_line"] or None,
-    )  # fmt: skip
+        site.name,
+        site.saved_in_place if asked else None,
+        row["idle_seconds"],
+        row["call_seconds"],
+        site.memory,
+        row["count"],
+        row["bytes"],
+        row["median_bytes"],
+        site.bytes_per_second,
+        site.saved_early if asked else None,
+        *([row["ranges"]] if ranges else []),
+        row["function"] or None,
+        row["source_line"] or None,
+    )
 
 
 def _left_out(seen: Seen) -> str:
@@ -115,34 +137,59 @@ def _allocations(seen: Seen) -> Table:
     return table(
         "Pinned memory allocated",
         {
-            "line": "text", "call": "text", "times": "count", "took": "seconds",
-            "bytes asked for": "bytes", "bytes held": "bytes", "most at once": "bytes", "left at the end": "count",
-            "bytes left": "bytes", "source": "text",
+            "line": "text",
+            "call": "text",
+            "times": "count",
+            "took": "seconds",
+            "bytes asked for": "bytes",
+            "bytes held": "bytes",
+            "most at once": "bytes",
+            "left at the end": "count",
+            "bytes left": "bytes",
+            "source": "text",
         },
         [
             (
-                line_name(row), row["call"], row["count"], row["call_seconds"], row["bytes"], row["held_bytes"],
-                row["peak_bytes"], row["left_count"], row["left_bytes"], row["source_line"] or None,
+                line_name(row),
+                row["call"],
+                row["count"],
+                row["call_seconds"],
+                row["bytes"],
+                row["held_bytes"],
+                row["peak_bytes"],
+                row["left_count"],
+                row["left_bytes"],
+                row["source_line"] or None,
             )
             for row in seen.allocations[:MOST_SHOWN]
         ],
         note="Asked for: of CUDA; PyTorch asks for a power of two, up to twice what a tensor needs. Held: the whole "
         "pages that this reaches into. Both add up all times; most at once is the most that was there together. "
         "PyTorch's .item() pins a few bytes for its result.",
-    )  # fmt: skip
+    )
 
 
 def _waits(seen: Seen) -> Table:
     return table(
         "Waiting for the GPU",
         {
-            "line": "text", "call": "text", "times": "count", "CPU held": "seconds",
-            "compute idle afterwards": "seconds", "during a copy": "count", "source": "text",
+            "line": "text",
+            "call": "text",
+            "times": "count",
+            "CPU held": "seconds",
+            "compute idle afterwards": "seconds",
+            "during a copy": "count",
+            "source": "text",
         },
         [
             (
-                line_name(row), row["call"], row["count"], row["call_seconds"], row["idle_seconds"],
-                row["after_async_count"], row["source_line"] or None,
+                line_name(row),
+                row["call"],
+                row["count"],
+                row["call_seconds"],
+                row["idle_seconds"],
+                row["after_async_count"],
+                row["source_line"] or None,
             )
             for row in seen.waits[:MOST_SHOWN]
         ],
@@ -152,7 +199,7 @@ def _waits(seen: Seen) -> Table:
         + ("with" if seen.counts_copies_after_waits else "without")
         + " the idle time of copies above. "
         "During a copy: waits that began while a large asynchronous copy ran, from or to pinned memory.",
-    )  # fmt: skip
+    )
 
 
 def _devices(seen: Seen) -> Table:
@@ -162,10 +209,11 @@ def _devices(seen: Seen) -> Table:
         [
             (
                 f"{row['device']} of {process}" if (process := process_name(row)) else str(row["device"]),
-                row["kernels"], row["busy_seconds"],
+                row["kernels"],
+                row["busy_seconds"],
                 row["busy_seconds"] / seen.seconds if seen.seconds else None,
             )
             for row in seen.devices
         ],
         note="The time from the first copy or kernel to the end of the last.",
-    )  # fmt: skip
+    )

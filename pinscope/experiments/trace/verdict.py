@@ -91,11 +91,22 @@ def _beside(seen: Seen) -> tuple[float, str]:
     """What takes the most time beside pageable copies, in seconds and as a sentence; empty if nothing takes much."""
     costs = [
         *((row["idle_seconds"], f"{waits_and_then(row)}.") for row in seen.idling[:1]),
-        *((row["call_seconds"], f"{line_name(row)} pins memory {row['count']:,} times, which takes "
-           f"{format_seconds(row['call_seconds'])}.") for row in seen.churn[:1]),
-        *((site.row["call_seconds"], f"{small_copies(site)}, which hold the CPU for "
-           f"{format_seconds(site.row['call_seconds'])}.") for site in seen.small[:1]),
-    ]  # fmt: skip
+        *(
+            (
+                row["call_seconds"],
+                f"{line_name(row)} pins memory {row['count']:,} times, which takes "
+                f"{format_seconds(row['call_seconds'])}.",
+            )
+            for row in seen.churn[:1]
+        ),
+        *(
+            (
+                site.row["call_seconds"],
+                f"{small_copies(site)}, which hold the CPU for {format_seconds(site.row['call_seconds'])}.",
+            )
+            for site in seen.small[:1]
+        ),
+    ]
     return max(costs, default=(0.0, ""))
 
 

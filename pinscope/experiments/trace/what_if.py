@@ -55,9 +55,10 @@ class WhatIf:
     def sites(self) -> tuple[Site, ...]:
         """Copies to the GPU that the lines made now."""
         return tuple(
-            site for site in self.seen.sites
+            site
+            for site in self.seen.sites
             if site.row["direction"] == "h2d" and f"{site.row['file']}:{site.row['line']}" in self.lines
-        )  # fmt: skip
+        )
 
     @property
     def left(self) -> tuple[Site, ...]:
@@ -173,23 +174,31 @@ def what_if_tables(what: WhatIf) -> Iterator[Table]:
     yield table(
         "Lines made to copy from pinned memory",
         {
-            "line": "text", "large copies": "count", "bytes": "bytes", "gathered in": "seconds",
-            "waited for buffers": "seconds", "buffers": "bytes", "pinned in": "seconds", "remark": "text",
+            "line": "text",
+            "large copies": "count",
+            "bytes": "bytes",
+            "gathered in": "seconds",
+            "waited for buffers": "seconds",
+            "buffers": "bytes",
+            "pinned in": "seconds",
+            "remark": "text",
         },
         [
             (
                 line_name(row),
-                *(row[name] if row["count"] else None for name in (
-                    "count", "bytes", "gather_seconds", "wait_seconds", "pinned_bytes", "pin_seconds",
-                )),
+                *(
+                    row[name] if row["count"] else None
+                    for name in ("count", "bytes", "gather_seconds", "wait_seconds", "pinned_bytes", "pin_seconds")
+                ),
                 row["reason"] or "",
             )
-            for row in what.redirected if row["count"] or row["reason"]
+            for row in what.redirected
+            if row["count"] or row["reason"]
         ],
         note="All of it held the CPU. Gathered: the data was copied into pinned buffers, which a program that makes "
         "its data there need not do. Waited: until the GPU had read a buffer. A DataLoader pins its batches in a "
         "thread of its own, which is not measured.",
-    )  # fmt: skip
+    )
     yield table(
         "Still pageable",
         {"line": "text", "direction": "text", "large copies": "count", "bytes": "bytes", "why": "text"},
@@ -208,13 +217,17 @@ def _of_each_line(what: WhatIf) -> Table:
         idle = [row["idle_seconds"] for row in now]
         ready = sum(_made_ready(row) for row in what.redirected if (row["file"], row["line"]) == place)
         held = sum(map(_held, now)) + ready
-        rows.append((
-            line_name(before), before["estimated_seconds"], before["call_seconds"], held if now else None,
-            before["idle_seconds"], sum(idle) if now and None not in idle else None,
-        ))  # fmt: skip
-    columns = (
-        "line", "saved (estimated)", "CPU held", "CPU held, pinned", "compute idle", "compute idle, pinned",
-    )  # fmt: skip
+        rows.append(
+            (
+                line_name(before),
+                before["estimated_seconds"],
+                before["call_seconds"],
+                held if now else None,
+                before["idle_seconds"],
+                sum(idle) if now and None not in idle else None,
+            )
+        )
+    columns = ("line", "saved (estimated)", "CPU held", "CPU held, pinned", "compute idle", "compute idle, pinned")
     return table(
         "Each line, as it is and pinned",
         {name: "seconds" if place else "text" for place, name in enumerate(columns)},

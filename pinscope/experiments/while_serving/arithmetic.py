@@ -129,15 +129,17 @@ def _cell(rows: Rows) -> Cell:
         release_seconds=median(summary(phases.get(GIVEN_BACK, []), "work_seconds")),
         waits=[
             Wait(max(row[f"{name}_longest_seconds"] for row in group), call, phase)
-            for phase, group in phases.items() for name, call in CALLS.items()
+            for phase, group in phases.items()
+            for name, call in CALLS.items()
         ],
         rounds={phase: max(row["round_longest_seconds"] for row in group) for phase, group in phases.items()},
         typical={
             (phase, name): median(summary(group, f"{name}_typical_seconds")) or 0.0
-            for phase, group in phases.items() for name in (*CALLS, ROUND)
+            for phase, group in phases.items()
+            for name in (*CALLS, ROUND)
         },
         pinned=all(known) if (known := [row["pinned"] for row in taken if row["pinned"] is not None]) else None,
-    )  # fmt: skip
+    )
 
 
 def of_way(found: Iterable[Cell], way: str) -> Cell | None:

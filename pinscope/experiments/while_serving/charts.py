@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from pinscope.analysis.ways import LineStyle
 from pinscope.charts.chart import Chart, alt_text
-from pinscope.charts.lines import Look, line, put, reference
+from pinscope.charts.lines import line, put, reference
 from pinscope.charts.marks import Marks, marks_of_seconds
 from pinscope.charts.theme import panels, seconds_axis, size_axis
 from pinscope.experiments.while_serving.arithmetic import (
@@ -27,14 +28,17 @@ from pinscope.records.run import ExperimentRun
 from pinscope.units import format_bytes, format_seconds
 
 _CHUNKS = "What one call pins (bytes, log scale)"
-_MARKED: Mapping[str, Look] = {
-    "host_alloc": Look("pinned", "diamond", size=12),
-    AUTO: Look("copy", "star", size=15),
+_MARKED: Mapping[str, LineStyle] = {
+    "host_alloc": LineStyle("pinned", "diamond", size=12),
+    AUTO: LineStyle("copy", "star", size=15),
 }
 """Ways that stand beside the line of chunks."""
 _CALL_LOOKS = (
-    Look("issue"), Look("copy", "triangle-down"), Look("compute", "square"), Look("stall", "diamond"),
-)  # fmt: skip
+    LineStyle("issue"),
+    LineStyle("copy", "triangle-down"),
+    LineStyle("compute", "square"),
+    LineStyle("stall", "diamond"),
+)
 
 
 def draw(run: ExperimentRun, rows: Sequence[Mapping[str, Any]]) -> list[Chart]:
@@ -53,8 +57,8 @@ def _ends(found: Sequence[Cell], line_of: Sequence[Cell]) -> tuple[int, int]:
 def _waits(found: Sequence[Cell], line_of: Sequence[Cell], limit: float) -> Chart:
     figure, (low, high) = panels([""], [340]), _ends(found, line_of)
     for name, look, phase in (
-        ("chunks, while pinning", Look("registered", "triangle-down"), TAKEN),
-        ("chunks, while giving back", Look("stall", "circle", "dash"), GIVEN_BACK),
+        ("chunks, while pinning", LineStyle("registered", "triangle-down"), TAKEN),
+        ("chunks, while giving back", LineStyle("stall", "circle", "dash"), GIVEN_BACK),
     ):
         points = [(float(chunk(cell)), wait, _said(cell, wait)) for cell in line_of if (wait := cell.wait(phase))]
         if points:
@@ -78,10 +82,11 @@ def _waits(found: Sequence[Cell], line_of: Sequence[Cell], limit: float) -> Char
         "the limit (solid), the longest call while threads only touch memory (dashed), and with no other work "
         "(dotted).",
         figure,
-        alt_text(f"Longest wait of a call; the limit is {format_seconds(limit)}", [
-            (cell.title, format_seconds(cell.longest.seconds)) for cell in shown
-        ]),
-    )  # fmt: skip
+        alt_text(
+            f"Longest wait of a call; the limit is {format_seconds(limit)}",
+            [(cell.title, format_seconds(cell.longest.seconds)) for cell in shown],
+        ),
+    )
 
 
 def _said(cell: Cell, seconds: float) -> str:
@@ -90,7 +95,7 @@ def _said(cell: Cell, seconds: float) -> str:
 
 def _times(found: Sequence[Cell], line_of: Sequence[Cell]) -> Chart:
     figure, (low, high) = panels([""], [280]), _ends(found, line_of)
-    look = Look("registered", "triangle-down")
+    look = LineStyle("registered", "triangle-down")
     points = [(float(chunk(cell)), cell.seconds.median, _said(cell, cell.seconds.median)) for cell in line_of]
     put(figure, 1, line("chunks", look, points))
     for way, marked in _MARKED.items():
@@ -109,10 +114,11 @@ def _times(found: Sequence[Cell], line_of: Sequence[Cell]) -> Chart:
         "Medians. Short chunks take many calls; a single piece is not registered until all pages are touched. Dashed: "
         "only touching, which every way has to do.",
         figure,
-        alt_text(f"Time to pin {format_bytes(line_of[0].bytes)} while serving", [
-            (cell.title, format_seconds(cell.seconds.median)) for cell in shown
-        ]),
-    )  # fmt: skip
+        alt_text(
+            f"Time to pin {format_bytes(line_of[0].bytes)} while serving",
+            [(cell.title, format_seconds(cell.seconds.median)) for cell in shown],
+        ),
+    )
 
 
 def _calls(found: Sequence[Cell]) -> Iterator[Chart]:
@@ -129,7 +135,8 @@ def _calls(found: Sequence[Cell]) -> Iterator[Chart]:
         "The longest single call of each kind over all repeats, while memory is pinned or given back. A stream "
         "synchronize waits for the kernel and the copy of its round, also when nothing else goes on.",
         marks_of_seconds([cell.title for cell in found], series, "Longest wait"),
-        alt_text("Longest call in each way", [
-            (cell.title, f"{cell.longest.call}, {format_seconds(cell.longest.seconds)}") for cell in found
-        ]),
-    )  # fmt: skip
+        alt_text(
+            "Longest call in each way",
+            [(cell.title, f"{cell.longest.call}, {format_seconds(cell.longest.seconds)}") for cell in found],
+        ),
+    )

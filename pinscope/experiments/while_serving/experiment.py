@@ -11,16 +11,7 @@ from typing import Literal
 from pydantic import field_validator
 
 from pinscope.analysis.pinning_recipe import default_strategy
-from pinscope.experiments.contract import (
-    AnyExperiment,
-    BareParams,
-    Bytes,
-    Seconds,
-    Several,
-    Sizes,
-    parameter,
-    sizes,
-)
+from pinscope.experiments.contract import AnyExperiment, BareParams, Bytes, Seconds, Several, Sizes, parameter, sizes
 from pinscope.experiments.while_serving.reading import read_while_serving
 from pinscope.experiments.while_serving.serving import Served, serve_during
 from pinscope.lab.backing import HUGE_PAGE, OwnMemory, why_not_backing
@@ -54,24 +45,33 @@ class WhileServingParams(BareParams):
 
     size: Bytes = parameter("Size", "Amount of memory that each way pins.", ge=SMALLEST)
     ways: Several[Way] = parameter(
-        "Ways", "touch: a control, threads touch memory and nothing is pinned; host_alloc: one cudaHostAlloc; "
+        "Ways",
+        "touch: a control, threads touch memory and nothing is pinned; host_alloc: one cudaHostAlloc; "
         "register: threads touch all memory, then one call registers it; chunks: each chunk is registered as soon as "
-        'it is touched; auto: pinned_empty(chunk="auto").', WAYS,
-    )  # fmt: skip
+        'it is touched; auto: pinned_empty(chunk="auto").',
+        WAYS,
+    )
     chunks: Sizes = parameter("Chunks", "Lengths of a chunk, shorter than the size; multiples of 4 KiB.")
     longest_wait: Seconds = parameter(
         "Longest wait", "The limit: how long a call of the program that serves may take.", LONGEST_WAIT, gt=0, le=60
     )
     threads: int = parameter(
-        "Threads", "Number of threads that touch memory. 0: one for each processor except three, at most 16. If all "
+        "Threads",
+        "Number of threads that touch memory. 0: one for each processor except three, at most 16. If all "
         "processors touch, calls wait for a processor.",
-        0, unit="count", ge=0, le=1024,
-    )  # fmt: skip
+        0,
+        unit="count",
+        ge=0,
+        le=1024,
+    )
     repeats: int = parameter(
-        "Repeats", "Number of times that each way pins, except one cudaHostAlloc: it takes longer than all other ways "
+        "Repeats",
+        "Number of times that each way pins, except one cudaHostAlloc: it takes longer than all other ways "
         "together and is made once. The longest wait of all repeats counts.",
-        unit="count", ge=1, le=100,
-    )  # fmt: skip
+        unit="count",
+        ge=1,
+        le=100,
+    )
     idle_seconds: Seconds = parameter(
         "Idle watch", "For how long the calls are timed with no other work, for comparison.", 1.0, gt=0, le=60
     )
@@ -106,9 +106,10 @@ class WhileServingParams(BareParams):
         return [
             (repeat, way, chunk)
             for repeat in range(self.repeats)
-            for way in self.ways if repeat == 0 or way != "host_alloc"
+            for way in self.ways
+            if repeat == 0 or way != "host_alloc"
             for chunk in ([one for one in self.chunks if one < self.size] if way == "chunks" else [None])
-        ]  # fmt: skip
+        ]
 
 
 class WhileServingObservation(Observation):
@@ -173,9 +174,11 @@ class WhileServing:
             chunks = params.size / chunk if chunk else 0.0
             seconds += params.size / RATES[way] + chunks * CHUNK_SECONDS
         return Budget(
-            pinned_bytes=params.size + COPY_BYTES, pageable_bytes=0,
-            device_bytes=COPY_BYTES + params.size // 512 + HUGE_PAGE, seconds=seconds,
-        )  # fmt: skip
+            pinned_bytes=params.size + COPY_BYTES,
+            pageable_bytes=0,
+            device_bytes=COPY_BYTES + params.size // 512 + HUGE_PAGE,
+            seconds=seconds,
+        )
 
     def measure(self, params: WhileServingParams, lab: Lab, harness: Harness) -> Iterator[WhileServingObservation]:
         """The loop alone, then beside every way, all of them once before any of them again."""
@@ -259,9 +262,12 @@ class _Apparatus:
     @contextmanager
     def _by_pinned_empty(self) -> Iterator[_Taken]:
         array = pinned_empty(
-            self.params.size, chunk=AUTO, longest_wait=self.params.longest_wait, threads=self.params.thread_count(),
+            self.params.size,
+            chunk=AUTO,
+            longest_wait=self.params.longest_wait,
+            threads=self.params.thread_count(),
             calls=self.calls,
-        )  # fmt: skip
+        )
         with array:
             yield _Taken(array.ctypes.data, array.chunk, self._ends_pinned(array.ctypes.data))
         del array  # its memory goes back here, in the thread that is timed
@@ -324,13 +330,19 @@ class _Bench:
         self, timed: _Timed, way: Way | Literal["idle"] = "idle", taken: _Taken | None = None
     ) -> WhileServingObservation:
         return WhileServingObservation(
-            repeat=timed.repeat, warmup=False, way=way, phase=timed.phase, bytes=self.params.size,
-            chunk_bytes=taken.chunk if taken else None, threads=self.params.thread_count(),
-            work_seconds=timed.seconds, rounds=timed.served.rounds,
+            repeat=timed.repeat,
+            warmup=False,
+            way=way,
+            phase=timed.phase,
+            bytes=self.params.size,
+            chunk_bytes=taken.chunk if taken else None,
+            threads=self.params.thread_count(),
+            work_seconds=timed.seconds,
+            rounds=timed.served.rounds,
             pinned=taken.pinned if taken and timed.phase == "taken" else None,
             **{f"{call}_longest_seconds": seconds for call, seconds in timed.served.longest.items()},
             **{f"{call}_typical_seconds": seconds for call, seconds in timed.served.typical.items()},
-        )  # fmt: skip
+        )
 
 
 EXPERIMENT: AnyExperiment = WhileServing()

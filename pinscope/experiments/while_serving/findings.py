@@ -76,22 +76,32 @@ def _one_piece(found: Sequence[Cell], limit: float) -> Iterator[Costed]:
     done = f"{naive.title} pinned {size}" if wait.phase == TAKEN else f"{size} of {naive.title} were given back"
     title = f"{wait.name.capitalize()} of the process took {format_seconds(wait.seconds)} while {done}"
     if wait.seconds <= limit:
-        yield 1.0, good(
-            "own-calls-hardly-wait", *evidence, title=title,
-            detail=f"The limit is {format_seconds(limit)}. {_why(found, wait)}",
-        )  # fmt: skip
+        yield (
+            1.0,
+            good(
+                "own-calls-hardly-wait",
+                *evidence,
+                title=title,
+                detail=f"The limit is {format_seconds(limit)}. {_why(found, wait)}",
+            ),
+        )
         return
     times = wait.seconds / limit
-    yield times, finding(
-        costing(times), "own-calls-wait", *evidence,
-        title=title,
-        detail=f"{_why(found, wait)} The thread that pins stops for "
-        f"{format_seconds(naive.seconds.median)} itself.",
-        advice='Pin before the program starts to serve. If that is not possible, call pinned_empty(chunk="auto") from '
-        "another thread, as the code does: it pins in chunks whose length it finds at run time. Keep each copy inside "
-        "one chunk, of pool.chunk bytes.",
-        code=code(naive.bytes, limit),
-    )  # fmt: skip
+    yield (
+        times,
+        finding(
+            costing(times),
+            "own-calls-wait",
+            *evidence,
+            title=title,
+            detail=f"{_why(found, wait)} The thread that pins stops for {format_seconds(naive.seconds.median)} itself.",
+            advice='Pin before the program starts to serve. If that is not possible, call pinned_empty(chunk="auto") '
+            "from "
+            "another thread, as the code does: it pins in chunks whose length it finds at run time. Keep each copy "
+            "inside one chunk, of pool.chunk bytes.",
+            code=code(naive.bytes, limit),
+        ),
+    )
 
 
 def _why(found: Sequence[Cell], wait: Wait) -> str:
@@ -118,23 +128,32 @@ def _auto(found: Sequence[Cell], limit: float) -> Iterator[Costed]:
         quantity("The limit", limit, "seconds"),
         quantity('Chunk of chunk="auto"', auto.chunk_bytes, "bytes", reason="memory cannot be registered here"),
         *(quantity(f"Time, {cell.title}", cell.seconds.median, "seconds") for cell in compared),
-    )  # fmt: skip
+    )
     cost = _cost(auto, found)
     title = f'With pinned_empty(chunk="auto") no call took longer than {format_seconds(wait.seconds)}'
     if wait.seconds > limit:
-        yield wait.seconds / limit, warning(
-            "auto-beyond-limit", *evidence,
-            title=f"{wait.name.capitalize()} took {format_seconds(wait.seconds)} with "
-            f'pinned_empty(chunk="auto"), longer than the limit of {format_seconds(limit)}',
-            detail=f"{cost} {_why(found, wait)}",
-            advice="Pass half of the limit as longest_wait, or pin before the program serves.",
-        )  # fmt: skip
+        yield (
+            wait.seconds / limit,
+            warning(
+                "auto-beyond-limit",
+                *evidence,
+                title=f"{wait.name.capitalize()} took {format_seconds(wait.seconds)} with "
+                f'pinned_empty(chunk="auto"), longer than the limit of {format_seconds(limit)}',
+                detail=f"{cost} {_why(found, wait)}",
+                advice="Pass half of the limit as longest_wait, or pin before the program serves.",
+            ),
+        )
     elif times > DEAR:
-        yield times, note(
-            "auto-costs-time", *evidence,
-            title=f"{title}, but pinning takes {times:.2f} times as long as the fastest way",
-            detail=cost, advice="Pass a larger longest_wait if the program allows it: chunks get longer.",
-        )  # fmt: skip
+        yield (
+            times,
+            note(
+                "auto-costs-time",
+                *evidence,
+                title=f"{title}, but pinning takes {times:.2f} times as long as the fastest way",
+                detail=cost,
+                advice="Pass a larger longest_wait if the program allows it: chunks get longer.",
+            ),
+        )
     else:
         yield (
             times,
@@ -153,8 +172,9 @@ def _cost(cell: Cell, found: Sequence[Cell]) -> str:
     best = fastest(found)
     beside = (
         f"{slower(cell, found):.2f} times as long as the fastest way ({best.title})"
-        if best and best is not cell else "no other way is faster"
-    )  # fmt: skip
+        if best and best is not cell
+        else "no other way is faster"
+    )
     return f"Pinning {format_bytes(cell.bytes)} takes {format_seconds(cell.seconds.median)}, {beside}."
 
 

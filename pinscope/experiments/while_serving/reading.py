@@ -41,9 +41,11 @@ def read_while_serving(run: ExperimentRun, rows: Sequence[Mapping[str, Any]]) ->
     if not fastest(found):
         return Reading(headline=(), tables=(), findings=())
     return Reading(
-        verdict=while_serving_verdict(found, limit), headline=tuple(_headline(found)),
-        tables=(_ways(found, limit), _calls(found)), findings=while_serving_findings(found, limit),
-    )  # fmt: skip
+        verdict=while_serving_verdict(found, limit),
+        headline=tuple(_headline(found)),
+        tables=(_ways(found, limit), _calls(found)),
+        findings=while_serving_findings(found, limit),
+    )
 
 
 def _headline(found: Sequence[Cell]) -> Iterator[Quantity]:
@@ -71,23 +73,41 @@ def _ways(found: Sequence[Cell], limit: float) -> Table:
     return table(
         "Ways to pin while serving",
         {
-            "way": "text", "chunk": "bytes", "total": "seconds", "× the fastest": "ratio", "rate": "bytes/second",
-            "give back": "seconds", "longest wait, pinning": "seconds", "longest wait, giving back": "seconds",
-            "of the call": "text", "within the limit": "text", "longest round": "seconds", "repeats": "count",
+            "way": "text",
+            "chunk": "bytes",
+            "total": "seconds",
+            "× the fastest": "ratio",
+            "rate": "bytes/second",
+            "give back": "seconds",
+            "longest wait, pinning": "seconds",
+            "longest wait, giving back": "seconds",
+            "of the call": "text",
+            "within the limit": "text",
+            "longest round": "seconds",
+            "repeats": "count",
         },
         [
             (
-                cell.title, cell.chunk_bytes, cell.seconds.median, slower(cell, found),
-                cell.bytes / cell.seconds.median if cell.pins else None, cell.release_seconds, cell.wait(TAKEN),
-                cell.wait(GIVEN_BACK), cell.longest.call, "yes" if cell.longest.seconds <= limit else "no",
-                max(cell.rounds.values()), cell.seconds.count,
+                cell.title,
+                cell.chunk_bytes,
+                cell.seconds.median,
+                slower(cell, found),
+                cell.bytes / cell.seconds.median if cell.pins else None,
+                cell.release_seconds,
+                cell.wait(TAKEN),
+                cell.wait(GIVEN_BACK),
+                cell.longest.call,
+                "yes" if cell.longest.seconds <= limit else "no",
+                max(cell.rounds.values()),
+                cell.seconds.count,
             )
-            for cell in found if cell.way != IDLE
+            for cell in found
+            if cell.way != IDLE
         ],
         note="Total and give back are medians; a longest wait is the longest single call of all repeats. The limit is "
         f"{format_seconds(limit)} for each call. {found[0].threads} threads touched memory. A round is all calls once, "
         "and several of them may wait in it. A program that pins in the thread that serves waits for the total.",
-    )  # fmt: skip
+    )
 
 
 def _calls(found: Sequence[Cell]) -> Table:
@@ -95,17 +115,22 @@ def _calls(found: Sequence[Cell]) -> Table:
     return table(
         "Calls of the serving loop",
         {
-            "way": "text", "memory is": "text", **{f"longest {call}": "seconds" for call in CALLS.values()},
-            **{f"typical {call}": "seconds" for call in CALLS.values()}, "typical round": "seconds",
+            "way": "text",
+            "memory is": "text",
+            **{f"longest {call}": "seconds" for call in CALLS.values()},
+            **{f"typical {call}": "seconds" for call in CALLS.values()},
+            "typical round": "seconds",
         },
         [
             (
-                cell.title, {TAKEN: "taken", GIVEN_BACK: "given back"}.get(phase),
+                cell.title,
+                {TAKEN: "taken", GIVEN_BACK: "given back"}.get(phase),
                 *(cell.wait(phase, call) for call in CALLS.values()),
                 *(cell.typical[phase, name] for name in (*CALLS, ROUND)),
             )
-            for cell in found for phase in cell.phases
+            for cell in found
+            for phase in cell.phases
         ],
         note="Longest: of all repeats. Typical: the median. A stream synchronize waits for the kernel and the copy of "
         "its round, so it takes about as long as they do also when nothing else goes on.",
-    )  # fmt: skip
+    )

@@ -16,10 +16,14 @@ def while_serving_verdict(found: Sequence[Cell], limit: float) -> str | None:
     gentle = of_way(found, "auto") or largest_within(found, limit)
     if naive is None or gentle is None or naive is gentle:
         shown = naive or gentle
-        return None if shown is None else (
-            f"CUDA calls wait up to {format_seconds(shown.longest.seconds)} while the same process pins "
-            f"{format_bytes(shown.bytes)} ({shown.title})."
-        )  # fmt: skip
+        return (
+            None
+            if shown is None
+            else (
+                f"CUDA calls wait up to {format_seconds(shown.longest.seconds)} while the same process pins "
+                f"{format_bytes(shown.bytes)} ({shown.title})."
+            )
+        )
     if naive.longest.seconds <= limit:
         return (
             f"One call may pin {format_bytes(naive.bytes)} while the program serves: its other CUDA calls wait "

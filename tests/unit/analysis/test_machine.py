@@ -116,12 +116,7 @@ def test_little_lockable_memory_matters_more_without_a_gpu() -> None:
 
 @pytest.mark.parametrize(
     ("limit", "headroom", "fires"),
-    [
-        (32 * GIB, 30 * GIB, True),
-        (128 * GIB, 20 * GIB, True),
-        (120 * GIB, 100 * GIB, False),
-        (None, None, False),
-    ],
+    [(32 * GIB, 30 * GIB, True), (128 * GIB, 20 * GIB, True), (120 * GIB, 100 * GIB, False), (None, None, False)],
 )
 def test_a_control_group_well_below_the_host_is_noted(limit: int | None, headroom: int | None, fires: bool) -> None:
     environment = machine(

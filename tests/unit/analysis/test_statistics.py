@@ -12,14 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from pinscope.analysis.statistics import (
-    CONFIDENCE,
-    LOOKS,
-    confidence_rank,
-    looks,
-    median_uncertainty,
-    summarize,
-)
+from pinscope.analysis.statistics import CONFIDENCE, LOOKS, confidence_rank, looks, median_uncertainty, summarize
 
 POSITIVE = st.lists(st.floats(1e-6, 1e3), min_size=1, max_size=80)
 

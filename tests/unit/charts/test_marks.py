@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from pinscope.charts.lines import Look
+from pinscope.analysis.ways import LineStyle
 from pinscope.charts.marks import Marks, marks_of_seconds
 
 
 def test_a_mark_stands_in_the_row_of_its_name_and_none_where_nothing_is_known() -> None:
     series = [
-        Marks("launch", Look("issue"), {"idle": 1e-4, "pinning": 6.5}),
-        Marks("copy", Look("copy"), {"idle": None}),
+        Marks("launch", LineStyle("issue"), {"idle": 1e-4, "pinning": 6.5}),
+        Marks("copy", LineStyle("copy"), {"idle": None}),
     ]
     figure = marks_of_seconds(["idle", "pinning"], series, "Longest wait")
     (launch,) = figure.data

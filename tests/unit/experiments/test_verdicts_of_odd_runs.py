@@ -116,9 +116,7 @@ def test_ways_to_use_data_are_compared_as_far_as_they_were_measured() -> None:
 def held(amount: Any, samples: int = 60) -> str | None:
     """The verdict of a timeline in which one process holds so much, and nobody else any."""
     rows = watched(
-        samples,
-        holders=lambda n: (holder(7, host_alloc_bytes=amount(n), driver_memory_bytes=0),),
-        pinned_bytes=amount,
+        samples, holders=lambda n: (holder(7, host_alloc_bytes=amount(n), driver_memory_bytes=0),), pinned_bytes=amount
     )
     return read_run(run(), rows).verdict
 

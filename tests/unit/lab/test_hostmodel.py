@@ -103,9 +103,7 @@ def test_a_call_with_locked_memory_returns_before_the_copy_is_done(lab: HostMode
         assert lab.wrong_words(device, pattern) == 0
 
 
-def test_a_pageable_call_towards_the_device_waits_for_the_stream_and_may_reuse_its_memory(
-    lab: HostModelLab,
-) -> None:
+def test_a_pageable_call_towards_the_device_waits_for_the_stream_and_may_reuse_its_memory(lab: HostModelLab) -> None:
     pattern = lab.fresh_pattern()
     with ExitStack() as stack:
         host = stack.enter_context(lab.host_buffer(3 * MIB, "pageable"))
@@ -272,9 +270,7 @@ def test_the_time_of_a_producing_load_contains_its_writing(lab: HostModelLab) ->
         assert in_a_quiet_moment(takes_its_time)
 
 
-def test_an_event_in_an_idle_stream_is_reached_at_once_and_behind_work_when_that_is_done(
-    lab: HostModelLab,
-) -> None:
+def test_an_event_in_an_idle_stream_is_reached_at_once_and_behind_work_when_that_is_done(lab: HostModelLab) -> None:
     with lab.stream() as stream, lab.event() as start, lab.event() as end:
         start.record(stream)
         assert lab.elapsed(start, start) == 0
@@ -366,9 +362,7 @@ def test_copies_hide_behind_loads_only_with_the_full_recipe(lab: HostModelLab) -
 
 
 @pytest.mark.alone
-def test_pageable_copies_hold_the_caller_through_the_pipeline_and_pinned_ones_do_not(
-    lab: HostModelLab,
-) -> None:
+def test_pageable_copies_hold_the_caller_through_the_pipeline_and_pinned_ones_do_not(lab: HostModelLab) -> None:
     def held(memory: HostMemory) -> float:
         run = Recipe(lab, memory, 2, 2, Load(0.008, 0.008))
         assert run.wrong == 0

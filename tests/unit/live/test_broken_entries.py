@@ -125,11 +125,7 @@ def kept(one: Holder) -> tuple[object, ...]:
 
 
 @settings(max_examples=60)
-@given(
-    seed=SEEDS,
-    noise=NOISE,
-    victims=st.sets(st.sampled_from(PIDS), min_size=1, max_size=3),
-)
+@given(seed=SEEDS, noise=NOISE, victims=st.sets(st.sampled_from(PIDS), min_size=1, max_size=3))
 def test_broken_entries_of_some_processes_change_nothing_about_the_others(
     seed: int, noise: str, victims: set[int]
 ) -> None:

@@ -66,9 +66,7 @@ def test_the_example_of_the_live_view_is_what_a_captured_host_shows(capsys: pyte
     assert sum(1 for one in seen.holders if one.gpus) == 10
 
 
-def test_every_command_that_a_page_shows_takes_the_options_it_is_shown_with(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_every_command_that_a_page_shows_takes_the_options_it_is_shown_with(capsys: pytest.CaptureFixture[str]) -> None:
     """``--help`` behind it: the line is parsed, and nothing is carried out."""
     found = [line for path in (ROOT / "docs").rglob("*.md") for line in commands_in(path.read_text())]
     assert len(found) > 20

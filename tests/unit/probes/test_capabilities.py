@@ -76,8 +76,7 @@ def test_a_gpu_without_driver_is_seen_on_the_bus(bare_host: Environment, plant: 
 
 
 @pytest.mark.parametrize(
-    ("cuda", "extra"),
-    [("13.0", "cuda13"), ("12.4", "cuda12"), ("14.1", "cuda13"), (None, "cuda13")],
+    ("cuda", "extra"), [("13.0", "cuda13"), ("12.4", "cuda12"), ("14.1", "cuda13"), (None, "cuda13")]
 )
 def test_a_missing_cupy_gives_the_line_that_installs_the_fitting_one(
     gpu_host: Environment, tree: Proc, cuda: str | None, extra: Extra

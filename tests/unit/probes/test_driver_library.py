@@ -56,10 +56,7 @@ def test_each_copy_in_use_is_found_once_with_its_users_and_where_it_can_be_opene
     assert set(found) == {("fd:01", "7"), ("fd:01", "8")}
     one = found["fd:01", "7"]
     assert (one.path, sorted(one.pids)) == (CUDA, [10, 11])
-    assert one.place in (
-        "/proc/10/map_files/7f1000000000-7f1000001000",
-        "/proc/11/map_files/7f3000000000-7f3000001000",
-    )
+    assert one.place in ("/proc/10/map_files/7f1000000000-7f1000001000", "/proc/11/map_files/7f3000000000-7f3000001000")
     assert found["fd:01", "8"].path == "/opt/with blank/libcuda.so.1 (deleted)"
 
 

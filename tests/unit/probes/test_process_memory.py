@@ -24,14 +24,7 @@ def test_the_status_of_a_real_process_is_read() -> None:
     assert status.line("Name") == "python"
     assert (status.number("PPid"), status.number("Uid")) == (396, 0)
     assert (status.bytes("VmLck"), status.bytes("VmPin"), status.bytes("RssShmem")) == (0, 0, 0)
-    assert (
-        status.bytes("VmRSS")
-        == 69120 * 1024
-        == status.bytes(
-            "RssAnon",
-        )
-        + status.bytes("RssFile")
-    )  # type: ignore[operator]
+    assert status.bytes("VmRSS") == 69120 * 1024 == status.bytes("RssAnon") + status.bytes("RssFile")  # type: ignore[operator]
     assert status.bytes("HugetlbPages") == 0
     assert "309112" in status.size
     assert "243576" in status.size

@@ -30,12 +30,7 @@ def test_every_span_is_a_complete_event_in_microseconds(overlap: Document) -> No
     complete = [event for event in events(overlap) if event["ph"] == "X"]
 
     assert sorted((event["ts"], event["dur"], event["cat"], event["args"]["chunk"]) for event in complete) == sorted(
-        (
-            row["start_seconds"] * 1e6,
-            (row["end_seconds"] - row["start_seconds"]) * 1e6,
-            row["lane"],
-            row["chunk"],
-        )
+        (row["start_seconds"] * 1e6, (row["end_seconds"] - row["start_seconds"]) * 1e6, row["lane"], row["chunk"])
         for row in spans
     )
 

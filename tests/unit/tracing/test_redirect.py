@@ -152,10 +152,7 @@ torch.empty = full
 show(torch.tensor(np.ones({N})).cuda())  # pin
 """
     first, second = Seen(tmp_path, text).lines
-    assert first["left"] == {
-        "a gradient is needed": [1, 4 * N],
-        "more would be pinned than may be": [1, 1 << 25],
-    }
+    assert first["left"] == {"a gradient is needed": [1, 4 * N], "more would be pinned than may be": [1, 1 << 25]}
     assert second["left"] == {"MemoryError: no more": [1, 4 * N]}
 
 

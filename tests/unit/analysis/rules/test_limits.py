@@ -91,9 +91,7 @@ def test_unattributed_gpu_memory_is_a_warning_only_where_no_process_may_have_it(
     ],
 )
 def test_lanes_count_always_and_the_generation_of_a_busy_gpu(
-    link: tuple[int | None, int | None, int | None, int | None],
-    busy: bool | None,
-    expected: tuple[str, str] | None,
+    link: tuple[int | None, int | None, int | None, int | None], busy: bool | None, expected: tuple[str, str] | None
 ) -> None:
     short = link_shortfall(*link, busy=busy)
     assert (None if short is None else (short.what, short.severity)) == expected

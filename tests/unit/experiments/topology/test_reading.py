@@ -11,18 +11,7 @@ from pinscope.experiments.registry import read_run
 from pinscope.experiments.topology.arithmetic import at_once, cells, share, shared_uplinks, tables
 from pinscope.experiments.topology.windows import Flight, common_window
 from pinscope.records.finding import Finding, Reading
-from tests.unit.experiments.topology.hosts import (
-    FAR,
-    LINK,
-    MIB,
-    ROWS,
-    UPLINK,
-    copied,
-    host,
-    opened,
-    registered,
-    run,
-)
+from tests.unit.experiments.topology.hosts import FAR, LINK, MIB, ROWS, UPLINK, copied, host, opened, registered, run
 
 TWO_PAIRS = ((0, 1), (2, 3))
 TWO_SWITCHES = ((0, 1, 2, 3), (4, 5, 6, 7))
@@ -92,7 +81,7 @@ def test_an_uplink_of_all_gpus_leaves_no_choice_of_gpus() -> None:
 def test_gpus_with_uplinks_of_their_own_are_said_to_have_them() -> None:
     rows = host(8)
     assert read(rows, 8).verdict == (
-        "No two of 8 GPUs share an uplink: together they copy at 400 GB/s to the GPUs, 100.0 % of the sum of their "
+        "No two of 8 GPUs slow each other one way: they copy at 400 GB/s to the GPUs, 100.0 % of the sum of their "
         "rates alone."
     )
     assert (read(host(2)).verdict or "").startswith("GPUs 0 and 1 share no uplink: together they copy at 100 GB/s")
@@ -115,7 +104,7 @@ def test_gpus_that_copy_both_ways_at_once_and_reach_less_are_said_in_a_finding_a
     assert found.title == ("GPUs 0 and 1, all copying both ways at once, reach 73.7 % of the sum of their rates alone")
     assert "147 GB/s" in found.detail
     assert (read([*rows, *both]).verdict or "").endswith("of their rates alone; both ways at once 73.7 %.")
-    assert "copying one way together" in findings([*rows, *both])["own-uplinks"].title
+    assert "slow each other one way" in findings([*rows, *both])["own-uplinks"].title
     assert "slower-both-ways" not in findings(host(2, directions=directions))
 
 

@@ -81,8 +81,7 @@ def test_of_many_events_it_says_how_much_ran_at_once(loop: Attached, monkeypatch
 def test_the_attachments_of_a_stretch_hold_its_events_and_the_pinned_memory_until_its_end(loop: Attached) -> None:
     pins = attached(pinned=[{"at_ns": 0}, {"at_ns": 25 * MS}, {"at_ns": 35 * MS}])
     both = Attached(
-        {**loop.rows, **pins.rows},
-        lambda name, wanted: (pins if name == "pinned" else loop).read(name, wanted),
+        {**loop.rows, **pins.rows}, lambda name, wanted: (pins if name == "pinned" else loop).read(name, wanted)
     )
     whole = extent(both)
     assert whole is not None

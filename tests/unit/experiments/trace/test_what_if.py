@@ -96,10 +96,7 @@ def test_what_the_program_did_before_the_lines_is_not_compared() -> None:
     ("seconds", "words"),
     [
         (9.95, "9.95 s from that line's first copy on, as long as the 10.0 s without"),
-        (
-            10.5,
-            "10.5 s from that line's first copy on, 500 ms more than the 10.0 s without",
-        ),
+        (10.5, "10.5 s from that line's first copy on, 500 ms more than the 10.0 s without"),
     ],
 )
 def test_what_saved_nothing_is_said_so(seconds: float, words: str) -> None:

@@ -1,0 +1,254 @@
+"""Cells: all counted rows of one combination of labels as one object, made as its class declares.
+
+A class of cells is a frozen dataclass. A field annotated with a :class:`Label` takes part in the grouping; one with a
+:class:`Value` says its unit, whether more or less of it is better, and how the values of the rows become one. A
+property whose return type is so annotated is a value that follows from others. Names end in their unit, as the keys of
+JSON do. Tables, CSV, frames and the comparison of runs read the declaration; no experiment writes them.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields
+from functools import cached_property
+from statistics import fmean
+from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar, get_type_hints
+
+from pinscope.analysis.rows import Row, counted, grouped
+from pinscope.analysis.statistics import Summary, summarize
+from pinscope.records.finding import Table, table
+from pinscope.units import format_bytes
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+AS_GOOD = 1.1
+"""Cells whose values differ by this factor at most, to two decimals, are as good as each other."""
+Better = Literal["more", "less", "neither"]
+Make = Callable[[list[Any]], Any]
+
+
+@dataclass(frozen=True)
+class Label:
+    """What tells a cell from another.
+
+    Attributes:
+        title: heading of its column.
+        unit: as of a :class:`~pinscope.records.finding.Quantity`.
+        words: a label as a table shows it, in place of the label itself.
+    """
+
+    title: str
+    unit: str = "text"
+    words: Callable[[Any], str] | None = None
+
+
+@dataclass(frozen=True)
+class Value:
+    """What was measured.
+
+    Attributes:
+        title: heading of its column.
+        unit: as of a :class:`~pinscope.records.finding.Quantity`.
+        better: whether more or less of it is better.
+        make: makes it from the values of the rows, ``None`` among them left out; of properties it is not asked.
+        row: field of the rows, where it has another name.
+    """
+
+    title: str
+    unit: str
+    better: Better = "neither"
+    make: Make = summarize
+    row: str | None = None
+
+
+def median(values: Sequence[float]) -> float:
+    """The median alone."""
+    return summarize(values).median
+
+
+def mean(values: Sequence[float]) -> float:
+    """Of values so short that a clock counts them in ticks."""
+    return fmean(values)
+
+
+def count(values: Sequence[Any]) -> int:
+    """In how many rows it was not zero."""
+    return sum(map(bool, values))
+
+
+def first(values: Sequence[Any]) -> Any:
+    """The same in all rows."""
+    return values[0]
+
+
+CellT = TypeVar("CellT")
+
+
+def labels_of(kind: type) -> Mapping[str, Label]:
+    """Name → label, in the order declared."""
+    return {name: mark for name, mark in _marks(kind) if isinstance(mark, Label)}
+
+
+def values_of(kind: type) -> Mapping[str, Value]:
+    """Name → value, in the order declared; those that follow from others behind."""
+    return {name: mark for name, mark in _marks(kind) if isinstance(mark, Value)}
+
+
+def _marks(kind: Any) -> Iterator[tuple[str, Any]]:
+    hints = get_type_hints(kind, include_extras=True)
+    derived = {
+        name: get_type_hints(member.fget, include_extras=True).get("return")
+        for base in reversed(kind.__mro__)
+        for name, member in vars(base).items()
+        if isinstance(member, property)
+    }
+    for name, hint in {**{field.name: hints[field.name] for field in fields(kind)}, **derived}.items():
+        yield from ((name, mark) for mark in getattr(hint, "__metadata__", ()) if isinstance(mark, Label | Value))
+
+
+def cells(kind: type[CellT], rows: Iterable[Row]) -> list[CellT]:
+    """A run's counted rows as cells, in the order measured. A value that no row has is ``None``."""
+    names = list(labels_of(kind))
+    made = {name: value for name, value in values_of(kind).items() if name in kind.__dataclass_fields__}  # type: ignore[attr-defined]
+    groups = grouped(counted(rows), lambda row: tuple(row[name] for name in names))
+    return [
+        kind(**dict(zip(names, key, strict=True)), **{name: _value(value, name, group) for name, value in made.items()})
+        for key, group in groups.items()
+    ]
+
+
+def _value(value: Value, name: str, rows: Sequence[Row]) -> Any:
+    values = [each for row in rows if (each := row.get(value.row or name)) is not None]
+    return value.make(values) if values else None
+
+
+def plain(value: Any) -> Any:
+    """A value as a number: of a summary its median."""
+    return value.median if isinstance(value, Summary) else value
+
+
+def every_combination(found: Sequence[Any], note: str = "") -> Table:
+    """The table of all cells of one class: labels, values, and how often each was repeated."""
+    kind = type(found[0])
+    labels, values = labels_of(kind), values_of(kind)
+    repeated = next((name for name in values if isinstance(getattr(found[0], name), Summary)), None)
+    columns = {label.title: "text" if label.words else label.unit for label in labels.values()}
+    columns |= {value.title: value.unit for value in values.values()}
+    spread = {"spread": "share", "repeats": "count"} if repeated else {}
+    return table(
+        "Every combination",
+        {**columns, **spread},
+        [
+            (
+                *(
+                    mark.words(getattr(cell, name)) if mark.words else getattr(cell, name)
+                    for name, mark in labels.items()
+                ),
+                *(plain(getattr(cell, name)) for name in values),
+                *(
+                    (summary.spread, summary.count)
+                    if (summary := repeated and getattr(cell, repeated))
+                    else [None] * len(spread)
+                ),
+            )
+            for cell in found
+        ],
+        note=note,
+    )
+
+
+def _shown(label: Label, value: Any) -> Any:
+    return label.words(value) if label.words else value
+
+
+def _repeats(summary: Any, columns: int) -> tuple[Any, ...]:
+    return (summary.spread, summary.count) if isinstance(summary, Summary) else (None,) * columns
+
+
+def key(cell: Any, value: str) -> str:
+    """The stable key of a value of a cell, such as ``pinned.h2d.1GiB.rate_bytes_per_second``."""
+    words = (
+        format_bytes(part).replace(" ", "") if mark.unit == "bytes" and isinstance(part, int) else str(part)
+        for name, mark in labels_of(type(cell)).items()
+        if (part := getattr(cell, name)) is not None
+    )
+    return ".".join((*words, value))
+
+
+def frame(found: Sequence[Any]) -> pd.DataFrame:
+    """The cells as a table of pandas: a row each. Of a summary also the ends of its interval and the repeats."""
+    import pandas as pd  # noqa: PLC0415 - it takes a third of a second to import
+
+    rows = []
+    for cell in found:
+        row: dict[str, Any] = {name: getattr(cell, name) for name in labels_of(type(cell))}
+        for name in values_of(type(cell)):
+            value = getattr(cell, name)
+            row[name] = plain(value)
+            if isinstance(value, Summary):
+                low, high = value.interval or (None, None)
+                row |= {f"{name}.low": low, f"{name}.high": high, f"{name}.repeats": value.count}
+        rows.append(row)
+    return pd.DataFrame(rows)
+
+
+def ratio(one: Summary, other: Summary) -> float:
+    """One median over another."""
+    return one.median / other.median
+
+
+def as_good(one: Summary, other: Summary) -> bool:
+    """Whether neither is less by more than :data:`AS_GOOD`."""
+    times = ratio(one, other)
+    return round(max(times, 1 / times), 2) <= AS_GOOD
+
+
+@dataclass(frozen=True)
+class Comparison(Generic[CellT]):
+    """Cells of several ways over sizes; each has ``way`` and ``bytes``.
+
+    Attributes:
+        cells: all of them.
+        time: what is compared; less is better.
+        thrift: of cells that are as good as the fastest, the one where this is least is preferred.
+        choices: ways that a program may choose between.
+        usual_bytes: sentences are about the size nearest to this.
+    """
+
+    cells: Sequence[CellT]
+    time: Callable[[CellT], Summary]
+    thrift: Callable[[CellT], float]
+    choices: Sequence[str]
+    usual_bytes: int
+
+    @cached_property
+    def sizes(self) -> list[int]:
+        """Those measured, ascending."""
+        return sorted({cell.bytes for cell in self.cells})  # type: ignore[attr-defined]
+
+    @cached_property
+    def size(self) -> int:
+        """The usual one."""
+        return min(self.sizes, key=lambda size: abs(math.log(size / self.usual_bytes)))
+
+    def at(self, size: int | None = None, **labels: Any) -> dict[str, CellT]:
+        """Way → its preferred cell, at the usual or another size, where the other labels are those given."""
+        wanted = {"bytes": size or self.size, **labels}.items()
+        found = [cell for cell in self.cells if all(getattr(cell, name) == value for name, value in wanted)]
+        return {name: self.best(group)[0] for name, group in grouped(found, _way).items()}
+
+    def winners(self, size: int | None = None, **labels: Any) -> list[CellT]:
+        """Of the choices: the fastest and all as good, the thriftiest first."""
+        ways = self.at(size, **labels)
+        return self.best([ways[name] for name in self.choices if name in ways])
+
+    def best(self, alike: Sequence[CellT]) -> list[CellT]:
+        """The fastest of these and all as good, the thriftiest first."""
+        ranked = sorted(alike, key=lambda cell: self.time(cell).median)
+        return sorted((cell for cell in ranked if as_good(self.time(cell), self.time(ranked[0]))), key=self.thrift)
+
+
+def _way(cell: Any) -> str:
+    return str(cell.way)

@@ -1,10 +1,9 @@
-"""The observations that a reading rests on: checked, in columns of a few bytes a value, and bounded."""
+"""The observations that a reading rests on: checked, in columns, and bounded."""
 
 from __future__ import annotations
 
-from array import array
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from datetime import UTC, datetime, timedelta
+from datetime import datetime
 from typing import Any, Literal, get_args, get_origin, overload
 
 from pydantic import AwareDatetime, ValidationError
@@ -13,106 +12,13 @@ from pinscope.errors import BadInput
 from pinscope.records.limits import COMBINATIONS_READ, DEVICES_READ, ROWS_READ, TEXT_READ
 from pinscope.records.run import Observation
 
-_NONE = -(2**63)
-"""Stands for ``None`` among whole numbers."""
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-_MICROSECOND = timedelta(microseconds=1)
-
-
-class _Floats:
-    """A column. What lies behind its end is ``None``."""
-
-    def __init__(self) -> None:
-        self._values = array("d")
-
-    def put(self, place: int, value: float) -> None:
-        """Set the value of a row behind all that have one."""
-        self._values.extend([float("nan")] * (place - len(self._values)))
-        self._values.append(value)
-
-    def __getitem__(self, place: int) -> float | None:
-        if place >= len(self._values):
-            return None
-        value = self._values[place]
-        return value if value == value else None  # noqa: PLR0124 - only NaN differs from itself
-
-
-class _Integers:
-    """A column of whole numbers."""
-
-    def __init__(self) -> None:
-        self._values = array("q")
-
-    def put(self, place: int, value: int) -> None:
-        """As of :class:`_Floats`.
-
-        Raises:
-            OverflowError: more than 64 bits.
-        """
-        self._values.extend([_NONE] * (place - len(self._values)))
-        self._values.append(value)
-
-    def __getitem__(self, place: int) -> int | None:
-        if place >= len(self._values) or (value := self._values[place]) == _NONE:
-            return None
-        return value
-
-
-class _Moments:
-    """A column of times, to the microsecond."""
-
-    def __init__(self) -> None:
-        self._values = _Integers()
-
-    def put(self, place: int, value: datetime) -> None:
-        """As of :class:`_Floats`."""
-        self._values.put(place, (value - _EPOCH) // _MICROSECOND)
-
-    def __getitem__(self, place: int) -> datetime | None:
-        value = self._values[place]
-        return None if value is None else _EPOCH + value * _MICROSECOND
-
-
-class _Words:
-    """A column of text and whatever else repeats: each value once, and a number for it in each row."""
-
-    def __init__(self) -> None:
-        self._numbers = array("I")
-        self._words: list[Any] = [None]
-        self._number_of: dict[Any, int] = {None: 0}
-        self.characters = 0
-        """Of all different texts."""
-
-    def put(self, place: int, value: Any) -> None:
-        """As of :class:`_Floats`."""
-        number = self._number_of.setdefault(value, len(self._words))
-        if number == len(self._words):
-            self._words.append(value)
-            self.characters += len(value) if isinstance(value, str) else 0
-        self._numbers.extend([0] * (place - len(self._numbers)))
-        self._numbers.append(number)
-
-    def __getitem__(self, place: int) -> Any:
-        return self._words[self._numbers[place]] if place < len(self._numbers) else None
-
-
-_Column = _Floats | _Integers | _Moments | _Words
-
-
-def _column(kind: type | None) -> _Column:
-    if kind is float:
-        return _Floats()
-    if kind is int:
-        return _Integers()
-    return _Moments() if kind is datetime else _Words()
-
 
 class _RowView(Mapping[str, Any]):
     """One row: a place in the columns."""
 
     __slots__ = ("_columns", "_place")
 
-    def __init__(self, columns: Mapping[str, _Column], place: int) -> None:
+    def __init__(self, columns: Mapping[str, list[Any]], place: int) -> None:
         self._columns = columns
         self._place = place
 
@@ -148,7 +54,9 @@ class ReadRows(Sequence[Mapping[str, Any]]):
         self.cut: str | None = None
         self._kind = kind
         types = {name: _type_of(field.annotation) for name, field in kind.model_fields.items()}
-        self._columns: dict[str, _Column] = {name: _column(found) for name, found in types.items()}
+        self._columns: dict[str, list[Any]] = {name: [] for name in types}
+        self._texts: dict[str, str] = {}
+        self._characters = 0
         # A label is a field that each observation has, and that is not a measured time.
         self._labels = [
             name
@@ -166,7 +74,6 @@ class ReadRows(Sequence[Mapping[str, Any]]):
         Raises:
             BadInput: a row is no such observation.
         """
-        texts = [column for column in self._columns.values() if isinstance(column, _Words)]
         for row in rows:
             values = self._checked(row)
             if self.cut is None:
@@ -174,11 +81,19 @@ class ReadRows(Sequence[Mapping[str, Any]]):
             if self.cut is not None:
                 return
             for name, column in self._columns.items():
-                if (value := values[name]) is not None:
-                    column.put(self._count, value)
+                column.append(self._once(values[name]))
             self._count += 1
-            if sum(column.characters for column in texts) > TEXT_READ:
+            if self._characters > TEXT_READ:
                 self.cut = f"they hold more than {TEXT_READ:,} characters of different texts"
+
+    def _once(self, value: Any) -> Any:
+        """The value; of a text that was there before, the same object, so that a label takes no memory in each row."""
+        if not isinstance(value, str):
+            return value
+        if value not in self._texts:
+            self._texts[value] = value
+            self._characters += len(value)
+        return self._texts[value]
 
     def _beyond(self, values: Mapping[str, Any]) -> str | None:
         """Why no further row is taken."""
@@ -201,7 +116,7 @@ class ReadRows(Sequence[Mapping[str, Any]]):
             what = f"field {field!r} does not fit" if field else first["msg"].removeprefix("Value error, ")
             raise BadInput(what) from None
         for name, value in values.items():
-            if type(value) is int and not _NONE < value < -_NONE:
+            if type(value) is int and abs(value) >= 2**63:
                 raise BadInput(f"field {name!r} does not fit")
         return values
 

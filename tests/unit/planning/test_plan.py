@@ -163,6 +163,24 @@ def test_a_plan_made_on_a_machine_without_a_gpu_is_not_held_against_that_machine
     assert "plan-over-budget" not in findings(plan(TIB, budget=laptop))
 
 
+def test_what_all_share_is_pinned_by_the_owner_only() -> None:
+    calls = [findings(plan(60 * GIB, processes, shared=shared))["plan-pin-faster"].advice.partition(".")[0]
+             for processes, shared in ((8, True), (8, False), (1, True))]  # fmt: skip
+    assert ["in the owner only" in call for call in calls] == [True, False, False]
+
+
+@pytest.mark.parametrize(("processes", "told"), [(300, True), (4, False), (1, False)])
+def test_contexts_that_fill_a_gpu_have_a_finding_that_says_what_to_do(processes: int, told: bool) -> None:
+    found = findings(plan(MIB, processes)).get("plan-contexts")
+    assert (found is not None) == told
+    assert found is None or found.advice == "Use fewer processes on a GPU."
+
+
+def test_the_page_table_of_a_small_amount_is_the_step_that_the_driver_takes() -> None:
+    (table,) = (one for one in read_plan(plan(4 * KIB)).headline if one.name.startswith("Page table of one process"))
+    assert table.value == 2 * MIB
+
+
 @pytest.mark.parametrize(
     ("processes", "shared", "severity", "advice"),
     [(1, True, None, ""), (2, True, "warning", "one owner"), (16, True, "critical", "one owner"),

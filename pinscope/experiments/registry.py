@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from pinscope.analysis.attached import NOTHING_ATTACHED, Attached
 from pinscope.analysis.link_errors import link_error_findings
+from pinscope.analysis.texts import Texts
 from pinscope.errors import BadInput, UnknownName
 from pinscope.experiments.contract import AnyExperiment, AnyKind, Row
 from pinscope.experiments.read_rows import ReadRows
@@ -108,6 +109,14 @@ def find(name: str) -> Entry:
         maker = {"timeline": "record", "trace": "trace"}[name]
         raise UnknownName(f"{name} is no experiment that can be run: `pinscope {maker}` keeps one; there are: {known}")
     raise UnknownName(f"no experiment {quoted(name)}; there are: {known}")
+
+
+def texts_of(name: str) -> Texts:
+    """The texts of the findings that runs of that name may have."""
+    texts: Texts = {}
+    with suppress(ModuleNotFoundError):
+        texts = getattr(import_module(f"{__package__}.{name}.findings"), "TEXTS", {})
+    return texts
 
 
 PLACED = (

@@ -13,6 +13,7 @@ from pinscope.errors import UnknownName
 from pinscope.experiments.registry import EXPERIMENTS
 from pinscope.manual.experiment_page import experiment_page
 from pinscope.manual.experiments_table import experiments_table
+from pinscope.manual.findings_reference import findings_reference
 from pinscope.manual.json_reference import json_reference
 from pinscope.manual.metrics_reference import metrics_reference
 from pinscope.manual.recordings_table import recordings_table
@@ -31,7 +32,7 @@ SECTIONS: Mapping[str, tuple[str, ...]] = {
         "pinned-arrays",
     ),
     "Experiments": (),
-    "Reference": ("reference/cli", "reference/json", "reference/metrics", "settings"),
+    "Reference": ("reference/cli", "reference/json", "reference/findings", "reference/metrics", "settings"),
     "Background": ("claims", "safety", "promises", "architecture"),
 }
 """Headings of the navigation → the pages below each. The experiments' pages are those of the registry."""
@@ -89,6 +90,7 @@ class Site:
         made = {
             "cli": self.command_reference,
             "json": lambda: json_reference(self.listed),
+            "findings": findings_reference,
             "metrics": metrics_reference,
             "experiments": experiments_table,
             "recordings": recordings_table,

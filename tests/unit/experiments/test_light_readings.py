@@ -1,4 +1,4 @@
-"""To read takes neither pandas nor Plotly, which a terminal, an exporter and a server of the base package do not need."""
+"""To read takes neither pandas nor Plotly, which a terminal and an exporter do not need."""
 
 from __future__ import annotations
 

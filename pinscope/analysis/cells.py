@@ -9,6 +9,7 @@ JSON do. Tables, CSV, frames and the comparison of runs read the declaration; no
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from functools import cached_property
@@ -97,7 +98,10 @@ def values_of(kind: type) -> Mapping[str, Value]:
 
 
 def _marks(kind: Any) -> Iterator[tuple[str, Any]]:
-    hints = get_type_hints(kind, include_extras=True)
+    names = {
+        name: value for base in reversed(kind.__mro__) for name, value in vars(sys.modules[base.__module__]).items()
+    }
+    hints = get_type_hints(kind, names, include_extras=True)
     derived = {
         name: get_type_hints(member.fget, include_extras=True).get("return")
         for base in reversed(kind.__mro__)

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import plotly.graph_objects as go
 
-from pinscope.analysis.ways import LineStyle
+from pinscope.analysis.rows import grouped
+from pinscope.analysis.ways import LineStyle, Way
 from pinscope.charts.bars import Part, bars, limit_marks
 from pinscope.charts.chart import Chart, alt_text
 from pinscope.charts.lines import End, line, name_ends, put, reference
 from pinscope.charts.theme import panels, seconds_axis, seconds_unit, size_axis
-from pinscope.units import format_bandwidth, format_seconds, format_share
+from pinscope.units import format_bandwidth, format_bytes, format_seconds, format_share
 
 
 @dataclass(frozen=True)
@@ -78,6 +79,22 @@ class Curve(NamedTuple):
 
 Panes = Mapping[str, Mapping[str, Curve]]
 """Title of a panel → name of a curve → the curve."""
+
+
+def way_curves(
+    cells: Iterable[Any], ways: Mapping[str, Way], value: Callable[[Any], float], axis: str = "bytes"
+) -> dict[str, Curve]:
+    """A curve for each way that has a style, over a label of its cells; ``value`` in SI units."""
+    groups = grouped(cells, lambda cell: cell.way)
+    return {
+        way.title: Curve(way.style, [_spot(getattr(cell, axis), value(cell), axis) for cell in groups[name]])
+        for name, way in ways.items()
+        if way.style and name in groups
+    }
+
+
+def _spot(x: float, y: float, axis: str) -> Spot:
+    return Spot(x, y, format_bytes(int(x)) if axis == "bytes" else f"{x:g} {axis}")
 
 
 def curves(

@@ -267,7 +267,7 @@ def test_a_database_that_is_deleted_meanwhile_leaves_all_of_it_in_the_file(tmp_p
         out, errors = process.communicate(timeout=30)
     assert process.returncode == 1, errors
     assert f"the database accepts nothing more; the run was saved to {file}" in errors
-    assert "Processor time of PinScope" in out
+    assert "Pinned at the end" in out
     ((run, rows),) = read_bundle(file)
     assert run.status == "done"
     assert len(rows_of(rows, "host")) > before

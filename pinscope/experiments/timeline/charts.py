@@ -13,7 +13,7 @@ from pinscope.analysis.rows import Row
 from pinscope.charts.chart import Chart, alt_text
 from pinscope.charts.lines import End, name_ends, put, reference
 from pinscope.charts.theme import COLOURS, DASHES, panels
-from pinscope.experiments.timeline.arithmetic import Watched, points, sampled, stretches, summed, thinned, watched
+from pinscope.experiments.timeline.reading import Watched, points, sampled, summed, watched
 from pinscope.records.figure import figures
 from pinscope.records.run import Run
 from pinscope.records.snapshot import DeviceFigures, HostTotals
@@ -307,3 +307,26 @@ def _link(seen: Watched, clock: _Clock) -> Chart | None:
         figure,
         _alt_each(known, _OVER_PCIE),
     )
+
+
+def thinned(series: Sequence[tuple[float, float]], most: int) -> list[tuple[float, float]]:
+    """At most about so many points that look the same: of each stretch the first, the last, the least and the most."""
+    if len(series) <= most:
+        return list(series)
+    size = -(-len(series) * 4 // most)
+    kept: list[tuple[float, float]] = []
+    for begin in range(0, len(series), size):
+        stretch = range(begin, min(begin + size, len(series)))
+        low, high = (pick(stretch, key=lambda place: series[place][1]) for pick in (min, max))
+        kept += (series[place] for place in sorted({stretch[0], low, high, stretch[-1]}))
+    return kept
+
+
+def stretches(series: Sequence[tuple[float, float]], gap_seconds: float) -> list[list[tuple[float, float]]]:
+    """The series, cut where two of its points are further apart than ``gap_seconds``."""
+    cut: list[list[tuple[float, float]]] = []
+    for point in series:
+        if not cut or point[0] - cut[-1][-1][0] > gap_seconds:
+            cut.append([])
+        cut[-1].append(point)
+    return cut

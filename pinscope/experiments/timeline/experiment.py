@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+from pinscope.analysis.rows import Row
 from pinscope.experiments.contract import AnyKind, Inputs, parameter
-from pinscope.experiments.timeline.reading import read_timeline
+from pinscope.experiments.timeline.findings import no_leak, timeline_findings
+from pinscope.experiments.timeline.reading import headline, tables, timeline_verdict, watched
+from pinscope.records.finding import Reading
+from pinscope.records.run import Run
 from pinscope.records.timeline_row import TimelineRow
 
 
@@ -25,8 +31,17 @@ class Timeline:
     Params = TimelineParams
     Observation = TimelineRow
 
-    read = staticmethod(read_timeline)
-    """Headline, tables and findings from the rows alone."""
+    def read(self, run: Run, rows: Sequence[Row]) -> Reading:
+        """Headline, tables and findings; of a timeline without samples only why there are none."""
+        seen = watched(run, rows)
+        if not seen.host:
+            return Reading(headline=(), tables=(), findings=timeline_findings(seen))
+        return Reading(
+            verdict=timeline_verdict(seen, unlike_a_leak=any(no_leak(seen))),
+            headline=tuple(headline(seen)),
+            tables=tables(run, seen),
+            findings=timeline_findings(seen),
+        )
 
 
 EXPERIMENT: AnyKind = Timeline()

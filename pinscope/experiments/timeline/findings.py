@@ -1,4 +1,4 @@
-"""What a kept live view shows to be wrong, or to be well: rules, each with its numbers and what to do."""
+"""What a kept live view shows to be wrong: its texts, and the rules, which give the numbers."""
 
 from __future__ import annotations
 
@@ -6,6 +6,15 @@ from collections.abc import Callable, Iterator, Sequence
 
 from pinscope.analysis.link_findings import SLOT_ADVICE
 from pinscope.analysis.rows import Row
+from pinscope.analysis.rules.growth import (
+    LEAK_BYTES,
+    LEAK_RISES,
+    LEAK_RULE,
+    LEAK_SECONDS,
+    Growth,
+    steady_growth,
+    unsteady_because,
+)
 from pinscope.analysis.rules.host_memory import (
     DRIVER_BYTES,
     RAM_NOTE,
@@ -17,21 +26,105 @@ from pinscope.analysis.rules.host_memory import (
 )
 from pinscope.analysis.rules.link import Shortfall, is_below, is_busy, is_lasting, link_shortfall
 from pinscope.analysis.rules.series import FEW_MISSING
-from pinscope.experiments.timeline.arithmetic import GPU_RATES, Watched, extreme, points, reason_of, sampled, summed
-from pinscope.experiments.timeline.findings_growth import (
-    MOST_SUSPECTS,
-    growing_locks,
-    leaking_holders,
-    no_leak,
-    unexplained_growth,
+from pinscope.analysis.texts import Text, Texts, say
+from pinscope.experiments.timeline.reading import (
+    GPU_RATES,
+    Life,
+    Watched,
+    extreme,
+    grown,
+    leaks,
+    pins,
+    points,
+    reason_of,
+    sampled,
+    summed,
+    when,
     who,
 )
 from pinscope.live.driver_findings import DRIVER_MEMORY_ADVICE, DRIVER_MEMORY_IS
-from pinscope.records.finding import Finding, Quantity, finding, note, quantity, warning
-from pinscope.units import format_bandwidth, format_bytes, format_duration, format_share
+from pinscope.records.finding import Finding, Quantity, quantity
+from pinscope.units import format_bytes, format_duration, format_share
 
+MOST_SUSPECTS = 5
 UNEXPLAINED_SAMPLES = 3
 """Pinned memory that no holder explains must have been there in so many samples in a row."""
+_PROBE = "As root, 'pinscope record --probe' shows which process registers memory from then on."
+TEXTS: Texts = {
+    "leak-suspected": Text(
+        f"{LEAK_RULE}",
+        "{who} took {taken:bytes} in {rises:,} steps and gave {back} back[ until it {ended}]",
+        f"It looks like a leak: buffers that are made again and again and never freed. {LEAK_RULE}. A program that "
+        "fills its buffers until {full} looks the same.",
+        "Look for buffers that are allocated or registered in a loop, and keep them instead. {watch}",
+        "warning",
+    ),
+    "locked-memory-grows": Text(
+        "the same of what mlock holds",
+        "{who} locked {taken:bytes} more in {rises:,} steps (mlock)[, until it {ended}]",
+        f"Locked memory stays in RAM and is not pinned for CUDA. {LEAK_RULE}. A database that fills its cache looks "
+        "the same.",
+        "If it is meant to grow, nothing. Else look for memory that is locked in a loop.",
+    ),
+    "unexplained-pins-grow": Text(
+        "the same of what no holder explains",
+        "Pinned memory that no holder explains grew steadily, by {taken:bytes}",
+        "Memory that is registered (cudaHostRegister) leaves no mark on its process, nor do other drivers' pins. It "
+        f"looks like a leak. {LEAK_RULE}.",
+        _PROBE,
+        "warning",
+    ),
+    "no-leak-seen": Text(
+        "a holder took much and kept it, but not steadily",
+        "{who} pinned {kept:bytes} more and kept it, but not steadily as a leak does (watched for {during})",
+        f"[The rule finds no leak: {{why}}. ]{LEAK_RULE}.",
+        "Watch on with 'pinscope record --pid {pid}' to see whether it goes on growing.",
+    ),
+    "pinned-share-of-ram": Text(
+        f"{format_share(RAM_NOTE)} of the host's memory or more was pinned",
+        "At its peak up to {share:share} of this host's memory was pinned",
+        "That was {when}; memory that is pinned twice counts twice, up to what is in use. Pinned memory can be neither "
+        "swapped nor moved nor reclaimed.",
+        "Pin what is copied often, in buffers that are used again, and give back the rest. 'pinscope run pressure' "
+        "shows what pinned memory takes from everybody else here.",
+    ),
+    "driver-memory": Text(
+        f"holders had {format_bytes(DRIVER_BYTES)} of driver memory or more",
+        "At their peak holders had {most:bytes} of driver memory, which the count of pins lacks",
+        f"That was {{when}}. {DRIVER_MEMORY_IS}",
+        DRIVER_MEMORY_ADVICE,
+    ),
+    "near-cgroup-limit": Text(
+        "the control group was near its limit, with much of it pinned",
+        "The control group was {left:bytes} below its limit",
+        "That was {when}. Pinned memory is charged to the control group and cannot be reclaimed. At the limit the "
+        "kernel kills a process of the group.",
+        "Pin less, or raise the limit (docker run --memory, resources.limits.memory, MemoryMax=).",
+    ),
+    "unexplained-pins": Text(
+        f"{format_bytes(UNEXPLAINED_BYTES)} or more were pinned that no holder explains, in {UNEXPLAINED_SAMPLES} "
+        "samples in a row",
+        "Up to {most:bytes} were pinned that no holder explains",
+        "From {since} on {samples} samples in a row or more show it: memory that was registered (cudaHostRegister)"
+        "[ before {probe} started,] or pins of other drivers (RDMA, VFIO guests, io_uring). The kernel does not say "
+        "which process owns it.",
+        "{advice}",
+    ),
+    "link-below-best": Text(
+        "lanes are missing, or a generation while the GPU was busy",
+        "GPU {gpu}: its PCIe link was below its best{how}",
+        "It ran at {below:and}. [At its best it carries {limit:rate} one way. ]An idle link lowers its generation to "
+        "save power, not its lanes; a busy one should do neither.",
+        SLOT_ADVICE,
+        "warning",
+    ),
+    "samples-missing": Text(
+        "samples could not be taken",
+        "{missing}",
+        "What happened meanwhile is not known; the charts leave these times blank. {causes}",
+        "{advice}",
+    ),
+}
 
 
 def timeline_findings(seen: Watched) -> tuple[Finding, ...]:
@@ -39,9 +132,90 @@ def timeline_findings(seen: Watched) -> tuple[Finding, ...]:
     return tuple(finding for rule in (_RULES if seen.host else (_gaps,)) for finding in rule(seen))
 
 
-def when(seconds: float) -> str:
-    """A moment of the timeline."""
-    return f"after {format_duration(seconds)}" if seconds else "at the beginning"
+def _said(key: str, *evidence: Quantity, **values: object) -> Finding:
+    return say(TEXTS, key, *evidence, **values)[1]  # type: ignore[arg-type]  # severity is one
+
+
+def _leaking_holders(seen: Watched) -> Iterator[Finding]:
+    """Processes that took more and more, and gave next to nothing back."""
+    for life, growth in leaks(seen)[:MOST_SUSPECTS]:
+        held, ended = life.until_gone(life.amounts)[-1][1], life.gone
+        yield _said(
+            "leak-suspected",
+            *_growth(seen, growth, ended),
+            quantity("It held before it ended" if ended else "It held at the end", held, "bytes"),
+            quantity("User", life.user, "text", reason="not known"),
+            who=who(life),
+            taken=growth.bytes + growth.returned_bytes,
+            rises=growth.rises,
+            back=f"only {format_bytes(growth.returned_bytes)}" if growth.returned_bytes else "nothing",
+            ended="ended" if ended else None,
+            full="its end" if ended else "it has them all",
+            watch="Its end gave all of it back; the kernel's log says whether it was killed for lack of memory."
+            if ended
+            else f"Watch on with 'pinscope record --pid {life.pid}'; with --probe it also shows what is registered.",
+        )
+
+
+def _growing_locks(seen: Watched) -> Iterator[Finding]:
+    """What mlock holds is not pinned for CUDA, but just as little to be had for others."""
+    leaking = {id(life) for life, _ in leaks(seen)}
+    locking = [pair for pair in grown(seen, lambda life: life.locked) if id(pair[0]) not in leaking]
+    for life, growth in locking[:MOST_SUSPECTS]:
+        evidence, ended = _growth(seen, growth, life.gone), "ended" if life.gone else None
+        yield _said(
+            "locked-memory-grows", *evidence, who=who(life), taken=growth.bytes, rises=growth.rises, ended=ended
+        )
+
+
+def _growth(seen: Watched, growth: Growth, gone: bool = False) -> Iterator[Quantity]:
+    available = seen.host[-1]["available_bytes"]
+    yield quantity("Before these steps", growth.first_bytes, "bytes")
+    yield quantity("Taken in them, less what was given back", growth.bytes, "bytes")
+    yield quantity("On average in a minute", 60 * growth.bytes_per_second, "bytes")
+    yield quantity("Available on the host at the end", available, "bytes")
+    if not gone:
+        pace = available / growth.bytes_per_second
+        yield quantity("At that pace all of it is taken in", pace, "seconds")
+
+
+def _unexplained_growth(seen: Watched) -> Iterator[Finding]:
+    """Registered memory leaves no mark on its process: a leak of it shows in the host's total only."""
+    series = [(at, int(value)) for at, value in points(seen.host, "other_pinned_bytes")]
+    growth = steady_growth(series, seen.last_seconds)
+    if growth is not None:
+        yield _said("unexplained-pins-grow", *_growth(seen, growth), taken=growth.bytes)
+
+
+def no_leak(seen: Watched) -> Iterator[Finding]:
+    """Much was taken and kept, and it did not look like a leak: found only where a leak would have been seen."""
+    looks = points(seen.host, "explained_bytes")
+    if len(looks) <= LEAK_RISES or seen.last_seconds - looks[0][0] < LEAK_SECONDS or seen.missing_share > FEW_MISSING:
+        return
+    if any(life.hidden for life in seen.lives):
+        return
+    if any(any(rule(seen)) for rule in (_leaking_holders, _growing_locks, _unexplained_growth)):
+        return
+    kept = max(seen.lives, key=_kept, default=None)
+    if kept is not None and _kept(kept) >= LEAK_BYTES:
+        yield _said(
+            "no-leak-seen",
+            quantity(f"{who(kept)} holds more by", _kept(kept), "bytes"),
+            quantity("Holders", len(seen.lives), "count"),
+            quantity("Samples", len(seen.host), "count"),
+            who=who(kept),
+            kept=_kept(kept),
+            during=format_duration(seen.last_seconds - looks[0][0]),
+            why=unsteady_because(kept.amounts, kept.last_seconds) or None,
+            pid=kept.pid,
+        )
+
+
+def _kept(life: Life) -> int:
+    """What it held at the end beyond what it had at first."""
+    if life.gone or not life.amounts:
+        return 0
+    return life.amounts[-1][1] - (0 if life.came else life.amounts[0][1])
 
 
 def _pinned_share(seen: Watched) -> Iterator[Finding]:
@@ -55,19 +229,19 @@ def _pinned_share(seen: Watched) -> Iterator[Finding]:
     severity = pinned_severity(share, row["available_bytes"] / row["total_bytes"])
     if severity is None:
         return
-    long = sum(value >= RAM_NOTE for _, value in shares) / len(shares)
-    yield finding(
-        severity,
+    yield _said(
         "pinned-share-of-ram",
         quantity("Pinned", pins(row), "bytes"),
         quantity("Memory", row["total_bytes"], "bytes"),
         quantity("Available then", row["available_bytes"], "bytes"),
-        quantity(f"Samples with {format_share(RAM_NOTE)} or more", long, "share"),
-        title=f"At its peak up to {format_share(share)} of this host's memory was pinned",
-        detail=f"That was {when(at)}; memory that is pinned twice counts twice, up to what is in use. Pinned memory "
-        "can be neither swapped nor moved nor reclaimed.",
-        advice="Pin what is copied often, in buffers that are used again, and give back the rest. "
-        "'pinscope run pressure' shows what pinned memory takes from everybody else here.",
+        quantity(
+            f"Samples with {format_share(RAM_NOTE)} or more",
+            sum(value >= RAM_NOTE for _, value in shares) / len(shares),
+            "share",
+        ),
+        severity=severity,
+        share=share,
+        when=when(at),
     )
 
 
@@ -77,32 +251,17 @@ def _beyond_use(row: Row) -> bool:
     return pinned_twice_bytes(row.get("pins_bytes") or 0, total, total - (row["pinned_bytes"] or 0)) is not None
 
 
-def pins(row: Row) -> int | None:
-    """The kernel's count; before Linux 5.7 it has none, and there it is what the holders explain. ``None`` where it is
-    more than the host has, as older versions recorded pins of the same memory."""
-    pinned: int | None = row["pinned_bytes"] if row["pinned_bytes"] is not None else row["explained_bytes"]
-    return None if pinned is not None and 0 < row["total_bytes"] < pinned else pinned
-
-
 def _driver(seen: Watched) -> Iterator[Finding]:
     """What no count of pins has."""
     peak = extreme(summed(life.driver for life in seen.lives), max)
     if peak is None or peak[1] < DRIVER_BYTES:
         return
-    at, most = peak
-    holding = sorted(
-        (life for life in seen.lives if life.driver), key=lambda life: -max(each for _, each in life.driver)
-    )
-    yield note(
-        "driver-memory",
-        *(
-            quantity(f"Most driver memory of {who(life)}", max(each for _, each in life.driver), "bytes")
-            for life in holding[:MOST_SUSPECTS]
-        ),
-        title=f"At their peak holders had {format_bytes(most)} of driver memory, which the count of pins lacks",
-        detail=f"That was {when(at)}. {DRIVER_MEMORY_IS}",
-        advice=DRIVER_MEMORY_ADVICE,
-    )
+    most = {id(life): max(amount for _, amount in life.driver) for life in seen.lives if life.driver}
+    holding = sorted((life for life in seen.lives if life.driver), key=lambda life: -most[id(life)])
+    evidence = [
+        quantity(f"Most driver memory of {who(life)}", most[id(life)], "bytes") for life in holding[:MOST_SUSPECTS]
+    ]
+    yield _said("driver-memory", *evidence, most=peak[1], when=when(peak[0]))
 
 
 def _group(seen: Watched) -> Iterator[Finding]:
@@ -124,23 +283,18 @@ def _group(seen: Watched) -> Iterator[Finding]:
     severity = group_severity(most, left, limit)
     if severity is None:
         return
-    yield finding(
-        severity,
+    pinned = row["pinned_bytes"]
+    reason = None if pinned is not None else reason_of(row, "pinned_bytes")
+    yield _said(
         "near-cgroup-limit",
         quantity("Least left", left, "bytes"),
         quantity("Limit", limit, "bytes"),
         quantity("Pinned or locked by holders then, at most", most, "bytes"),
-        _pinned_then(row),
-        title=f"The control group was {format_bytes(left)} below its limit",
-        detail=f"That was {when(row['elapsed_seconds'])}. Pinned memory is charged to the control group and cannot "
-        "be reclaimed. At the limit the kernel kills a process of the group.",
-        advice="Pin less, or raise the limit (docker run --memory, resources.limits.memory, MemoryMax=).",
+        quantity("Pinned then, on the whole host", pinned, "bytes", reason=reason),
+        severity=severity,
+        left=left,
+        when=when(row["elapsed_seconds"]),
     )
-
-
-def _pinned_then(row: Row) -> Quantity:
-    reason = None if row["pinned_bytes"] is not None else reason_of(row, "pinned_bytes")
-    return quantity("Pinned then, on the whole host", row["pinned_bytes"], "bytes", reason=reason)
 
 
 def _unexplained(seen: Watched) -> Iterator[Finding]:
@@ -150,19 +304,18 @@ def _unexplained(seen: Watched) -> Iterator[Finding]:
         return
     at, most = peak
     row = next(row for row in seen.host if row["elapsed_seconds"] == at)
-    yield note(
+    yield _said(
         "unexplained-pins",
         quantity("Pinned then", row["pinned_bytes"], "bytes"),
         quantity("Explained by holders", row["explained_bytes"], "bytes"),
         quantity("Not explained", most, "bytes"),
-        title=f"Up to {format_bytes(most)} were pinned that no holder explains",
-        detail=f"From {_from(at)} on {min(UNEXPLAINED_SAMPLES, len(series))} samples in a row or more show it: memory "
-        "that was registered (cudaHostRegister) "
-        + ("before the probe started, " if seen.probed else "")
-        + "or pins of other drivers (RDMA, VFIO guests, io_uring). The kernel does not say which process owns it.",
+        most=most,
+        since=format_duration(at) if at else "the beginning",
+        samples=min(UNEXPLAINED_SAMPLES, len(series)),
+        probe="the probe" if seen.probed else None,
         advice="Start the recording before the programs: the probe sees registrations from then on."
         if seen.probed
-        else "As root, 'pinscope record --probe' shows which process registers memory from then on.",
+        else _PROBE,
     )
 
 
@@ -173,30 +326,24 @@ def _lasting(series: Sequence[tuple[float, float]]) -> list[tuple[float, float]]
     return [(window[0][0], min(value for _, value in window)) for window in windows if window]
 
 
-def _from(seconds: float) -> str:
-    return format_duration(seconds) if seconds else "the beginning"
-
-
 def _links(seen: Watched) -> Iterator[Finding]:
     """Lanes are judged always, a generation in those samples in which the GPU was busy: see the rule."""
-    for index, rows in seen.devices.items():
-        busy = [row for row in rows if _is_busy(row)]
-        short = [(row, found) for row in rows if (found := _shortfall(row))]
-        narrow = any(found.what == "lanes" for _, found in short)
-        judged = rows if narrow else busy
+    for gpu, rows in seen.devices.items():
+        short = [(row, shortfall) for row in rows if (shortfall := _shortfall(row))]
+        narrow = any(shortfall.what == "lanes" for _, shortfall in short)
+        judged = rows if narrow else [row for row in rows if _is_busy(row)]
         if not is_lasting(len(short), len(judged)):
             continue
-        last = next(row for row, found in reversed(short) if found.what == "lanes" or not narrow)
-        yield warning(
+        last = next(row for row, shortfall in reversed(short) if shortfall.what == "lanes" or not narrow)
+        lanes = f", {last['link_width']} of {last['link_width_max']} lanes"
+        yield _said(
             "link-below-best",
             quantity("Samples that were judged", len(judged), "count"),
             quantity("Of them with the link below its best", len(short), "count"),
-            title=f"GPU {index}: its PCIe link was below its best"
-            + (f", {last['link_width']} of {last['link_width_max']} lanes" if narrow else " while the GPU was busy"),
-            detail=f"It ran at {' and '.join(f'{now} instead of {best}' for now, best in _below(last))}. "
-            + _at_best(last)
-            + "An idle link lowers its generation to save power, not its lanes; a busy one should do neither.",
-            advice=SLOT_ADVICE,
+            gpu=gpu,
+            how=lanes if narrow else " while the GPU was busy",
+            below=[f"{now} instead of {best}" for now, best in _below(last)],
+            limit=last["link_limit_bytes_per_second"],
         )
 
 
@@ -218,43 +365,33 @@ def _below(row: Row) -> list[tuple[str, str]]:
     ]
 
 
-def _at_best(row: Row) -> str:
-    limit = row["link_limit_bytes_per_second"]
-    return "" if limit is None else f"At its best it carries {format_bandwidth(limit)} one way. "
-
-
 def _gaps(seen: Watched) -> Iterator[Finding]:
     if not seen.gaps:
         return
     missing = sum(gap.samples for gap in seen.gaps)
     longest = max(seen.gaps, key=lambda gap: gap.seconds)
-    reasons = {gap.reason: None for gap in seen.gaps if gap.reason}
-    unexplained_gap = any(gap.reason is None for gap in seen.gaps)
-    causes = [*(f"Reason: {reason}" for reason in list(reasons)[:3]), *([_NO_SAMPLES] if unexplained_gap else [])]
-    share = seen.missing_share
-    yield finding(
-        "warning" if share > FEW_MISSING else "note",
+    reasons = [f"Reason: {reason}" for reason in dict.fromkeys(gap.reason for gap in seen.gaps) if reason][:3]
+    slept = [_NO_SAMPLES] if any(gap.reason is None for gap in seen.gaps) else []
+    yield _said(
         "samples-missing",
-        quantity("Missing, of all samples", share, "share"),
+        quantity("Missing, of all samples", seen.missing_share, "share"),
         quantity("Times without samples", len(seen.gaps), "count"),
         quantity("The longest", longest.seconds, "seconds"),
         quantity("It began after", longest.start_seconds, "seconds"),
-        title=f"{missing:,} {'samples are' if missing > 1 else 'sample is'} missing",
-        detail="What happened meanwhile is not known; the charts leave these times blank. "
-        + " ".join(f"{cause.rstrip('.')}." for cause in causes),
+        severity="warning" if seen.missing_share > FEW_MISSING else "note",
+        missing=f"{missing:,} {'samples are' if missing > 1 else 'sample is'} missing",
+        causes=" ".join(f"{cause.rstrip('.')}." for cause in (*reasons, *slept)),
         advice="A longer --interval asks less of a busy machine."
-        if unexplained_gap
+        if slept
         else "Mend what the reason names, and record again.",
     )
 
 
 _NO_SAMPLES = "No samples were taken meanwhile: the machine slept, was too busy, or the recording was held up"
-
-
 _RULES: tuple[Callable[[Watched], Iterator[Finding]], ...] = (
-    leaking_holders,
-    growing_locks,
-    unexplained_growth,
+    _leaking_holders,
+    _growing_locks,
+    _unexplained_growth,
     no_leak,
     _pinned_share,
     _driver,

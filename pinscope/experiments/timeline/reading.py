@@ -1,59 +1,437 @@
-"""What a kept live view tells: headline and tables, from its rows alone."""
+"""What a kept live view tells, from its rows alone: who held what when, verdict, headline and tables."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from bisect import bisect_left
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from itertools import pairwise
+from operator import itemgetter
 from typing import Any
 
-from pinscope.analysis.rows import Row
-from pinscope.experiments.timeline.arithmetic import GPU_RATES, Watched, extreme, merged, points, reason_of, watched
-from pinscope.experiments.timeline.findings import timeline_findings, when
-from pinscope.experiments.timeline.findings_growth import who
-from pinscope.experiments.timeline.verdict import timeline_verdict
+from pinscope.analysis.held import held_bytes
+from pinscope.analysis.rows import Row, grouped
+from pinscope.analysis.rules.growth import LEAK_BYTES, Amounts, Growth, steady_growth
+from pinscope.analysis.rules.series import gap_seconds
+from pinscope.analysis.statistics import summarize
 from pinscope.records.figure import figures
-from pinscope.records.finding import Quantity, Reading, Table, quantity, table
+from pinscope.records.finding import Quantity, Table, quantity, table
 from pinscope.records.run import Run
 from pinscope.records.snapshot import Holder
+from pinscope.units import format_bytes, format_duration
 
 MOST_HOLDERS = 100
 MOST_CHANGES = 100
 
 _WHAT_WORDS = {figure.field.removesuffix("_bytes"): figure.short or "" for figure in figures(Holder)}
+_HELD = ("host_alloc_bytes", "registered_bytes", "locked_bytes", "vm_pin_bytes", "driver_memory_bytes")
+"""What a holder's row says of its memory, in the order of :func:`held_bytes`."""
+GPU_RATES = ("rx_bytes_per_second", "tx_bytes_per_second")
+"""What goes over PCIe, from the GPU's side."""
 
 
-def read_timeline(run: Run, rows: Sequence[Row]) -> Reading:
-    """Headline, tables and findings of a timeline; of one without samples only why there are none."""
-    seen = watched(run, rows)
-    if not seen.host:
-        return Reading(headline=(), tables=(), findings=timeline_findings(seen))
-    return Reading(
-        verdict=timeline_verdict(seen),
-        headline=tuple(_headline(seen)),
-        tables=tuple(table for table in (_holders(seen), _devices(run, seen), _events(seen)) if table.rows),
-        findings=timeline_findings(seen),
+@dataclass
+class Life:
+    """A process that holds pinned or locked memory, from where it was first seen."""
+
+    pid: int
+    name: str
+    user: str | None
+    container: str | None
+    first_seconds: float
+    came: bool
+    """It was not there when the timeline began."""
+    last_seconds: float = 0.0
+    gone: bool = False
+    """It ended, or gave all back, before the timeline ended."""
+    amounts: list[tuple[float, int]] = field(default_factory=list)
+    """What it held from each of these seconds on; empty if that was never known."""
+    pinned: list[tuple[float, int]] = field(default_factory=list)
+    """The same without what mlock holds."""
+    locked: list[tuple[float, int]] = field(default_factory=list)
+    """What mlock holds."""
+    driver: list[tuple[float, int]] = field(default_factory=list)
+    """Driver memory; it is in ``amounts`` and ``pinned`` too."""
+    hidden: bool = False
+    """At some time nobody could tell its cudaHostAlloc memory."""
+
+    def until_gone(self, amounts: Amounts) -> Amounts:
+        """Without the last step of a process that is gone, to 0."""
+        return amounts[:-1] if self.gone else amounts
+
+    @property
+    def first_bytes(self) -> int | None:
+        return self.amounts[0][1] if self.amounts else None
+
+    @property
+    def peak_bytes(self) -> int | None:
+        return max((amount for _, amount in self.amounts), default=None)
+
+    @property
+    def last_bytes(self) -> int | None:
+        """At the end of the timeline; 0 if it is gone."""
+        return self.amounts[-1][1] if self.amounts else None
+
+    @property
+    def grew_bytes(self) -> int | None:
+        """From what it held first, or from 0 if it came during the timeline, to its peak."""
+        if self.peak_bytes is None or self.first_bytes is None:
+            return None
+        return self.peak_bytes - (0 if self.came else self.first_bytes)
+
+
+@dataclass(frozen=True)
+class Gap:
+    """A time without samples."""
+
+    start_seconds: float
+    end_seconds: float
+    samples: int
+    """How many are missing."""
+    reason: str | None
+    """Why the first of them failed; ``None`` if nobody tried to take one."""
+
+    @property
+    def seconds(self) -> float:
+        return self.end_seconds - self.start_seconds
+
+
+@dataclass(frozen=True)
+class Watched:
+    """A timeline, sorted out."""
+
+    interval_seconds: float
+    end_seconds: float
+    probed: bool
+    """Registrations were followed."""
+    chosen: bool
+    """Only certain processes were watched."""
+    host: tuple[Row, ...]
+    lives: tuple[Life, ...]
+    """Most bytes at their peak first."""
+    devices: Mapping[int, tuple[Row, ...]]
+    events: tuple[Row, ...]
+    gaps: tuple[Gap, ...]
+
+    @property
+    def last_seconds(self) -> float:
+        """When the last sample was taken. Later ones failed."""
+        return float(self.host[-1]["elapsed_seconds"]) if self.host else 0.0
+
+    @property
+    def missing_share(self) -> float:
+        """Of all samples that there should be."""
+        missing = sum(gap.samples for gap in self.gaps)
+        return missing / (missing + len(self.host)) if missing else 0.0
+
+    @property
+    def gap_seconds(self) -> float:
+        """Samples that are further apart than this have a gap between them."""
+        return gap_seconds(self.interval_seconds)
+
+
+@dataclass
+class Change:
+    """One or several steps of one amount of a process, all in the same direction."""
+
+    begun: datetime
+    seconds: float
+    """When the first of them was, since the timeline began."""
+    pid: int
+    name: str
+    event: str
+    what: str
+    times: int
+    change_bytes: int
+    bytes: int
+    """Held of it after the last one."""
+
+
+def watched(run: Run, rows: Sequence[Row]) -> Watched:
+    """Sort the rows of a timeline out."""
+    host = tuple(row for row in rows if row["kind"] == "host")
+    end = max((row["elapsed_seconds"] for row in rows), default=0.0)
+    interval = _interval(run, host)
+    lives = sorted(_lives(rows, host, end), key=lambda life: life.peak_bytes or 0, reverse=True)
+    devices = grouped((row for row in rows if row["kind"] == "device"), lambda row: int(row["device"]))
+    return Watched(
+        interval_seconds=interval,
+        end_seconds=end,
+        probed=bool(run.params.get("probe")),
+        chosen=bool(run.params.get("pids")),
+        host=host,
+        lives=tuple(lives),
+        devices={index: tuple(devices[index]) for index in sorted(devices)},
+        events=tuple(row for row in rows if row["kind"] == "event"),
+        gaps=tuple(_gaps(host, [row for row in rows if row["kind"] == "missed"], interval, end)),
     )
 
 
-# Headline
+def merged(events: Iterable[Row]) -> list[Change]:
+    """Events with successive ones of one kind put together: a thousand small steps are one growth."""
+    changes: list[Change] = []
+    last: dict[tuple[int, str], Change] = {}
+    for row in events:
+        before = last.get((row["pid"], row["what"]))
+        if before is not None and before.event == row["event"] and before.name == row["name"]:
+            before.times += 1
+            before.change_bytes += row["change_bytes"]
+            before.bytes = row["bytes"]
+            continue
+        change = Change(
+            row["taken_at"],
+            row["elapsed_seconds"],
+            row["pid"],
+            row["name"],
+            row["event"],
+            row["what"],
+            1,
+            row["change_bytes"],
+            row["bytes"],
+        )
+        last[row["pid"], row["what"]] = change
+        changes.append(change)
+    return changes
 
 
-def _headline(seen: Watched) -> Iterator[Quantity]:
+def reason_of(row: Row, name: str) -> str | None:
+    """Why a figure of a host's or a GPU's row is null."""
+    for line in (row["missing"] or "").splitlines():
+        key, separator, reason = line.partition(": ")
+        if separator and key == name:
+            return str(reason)
+    return None
+
+
+def extreme(
+    series: Sequence[tuple[float, float]], pick: Callable[..., tuple[float, float]]
+) -> tuple[float, float] | None:
+    """The first point of the least (``pick=min``) or the largest value; ``None`` of nothing."""
+    return pick(series, key=lambda point: point[1]) if series else None
+
+
+def points(rows: Iterable[Row], name: str) -> list[tuple[float, float]]:
+    """(elapsed seconds, value) of those rows in which the value is known."""
+    return [(row["elapsed_seconds"], row[name]) for row in rows if row.get(name) is not None]
+
+
+def summed(every: Iterable[Amounts]) -> list[tuple[float, int]]:
+    """What all of these come to, as a step function."""
+    steps: list[tuple[float, int]] = []
+    for amounts in every:
+        before = 0
+        for at, amount in amounts:
+            steps.append((at, amount - before))
+            before = amount
+    together: dict[float, int] = {}
+    total = 0
+    for at, step in sorted(steps):
+        total += step
+        together[at] = total
+    return list(together.items())
+
+
+def sampled(amounts: Amounts, times: Iterable[float], until: float) -> list[tuple[float, float]]:
+    """A step function at those of the times, in order, that lie between its first step and ``until``."""
+    found: list[tuple[float, float]] = []
+    place = 0
+    for at in times:
+        if not amounts or at < amounts[0][0] or at > until:
+            continue
+        while place + 1 < len(amounts) and amounts[place + 1][0] <= at:
+            place += 1
+        found.append((at, amounts[place][1]))
+    return found
+
+
+def _interval(run: Run, host: Sequence[Row]) -> float:
+    """As it was asked for; a timeline that does not say is judged by its samples."""
+    asked = run.params.get("interval_seconds")
+    if isinstance(asked, int | float) and asked > 0:
+        return float(asked)
+    times = [row["elapsed_seconds"] for row in host]
+    apart = [after - before for before, after in pairwise(times)]
+    return summarize(apart).median if apart else 1.0
+
+
+def _lives(rows: Sequence[Row], host: Sequence[Row], end: float) -> Iterable[Life]:
+    looked = (row["repeat"] for row in host if row["explained_bytes"] is not None)
+    first_sample = next(looked, 0)  # what holders had before they could be looked at is no growth
+    last_seen = host[-1]["elapsed_seconds"] if host else end
+    lives: dict[tuple[Any, ...], Life] = {}
+    for row in rows:
+        if row["kind"] != "holder":
+            continue
+        now = row["elapsed_seconds"]
+        life = lives.setdefault(
+            (row["pid"], row["started_at"]),
+            Life(row["pid"], row["name"], row["user"], row["container"], now, row["repeat"] > first_sample),
+        )
+        life.gone = row["gone"]
+        life.last_seconds = now if row["gone"] else last_seen
+        host_alloc, registered, locked, vm_pin, driver = (row.get(name) for name in _HELD)
+        life.hidden = life.hidden or host_alloc is None
+        for amounts, amount in (
+            (life.amounts, held_bytes(host_alloc, registered, locked, vm_pin, driver)),
+            (life.pinned, held_bytes(host_alloc, registered, None, vm_pin, driver)),
+            (life.locked, locked),
+        ):
+            if amount is not None:
+                amounts.append((now, amount))
+        if (driver_memory := row.get("driver_memory_bytes")) is not None:
+            life.driver.append((now, driver_memory))
+    return lives.values()
+
+
+def _gaps(host: Sequence[Row], missed: Sequence[Row], interval: float, end: float) -> Iterable[Gap]:
+    times = sorted(row["elapsed_seconds"] for row in host)
+    limit = gap_seconds(interval)
+    failed = sorted(missed, key=lambda row: float(row["elapsed_seconds"]))
+    when = [row["elapsed_seconds"] for row in failed]
+    places = [0, *(bisect_left(when, at) for at in times), len(when)]
+    for begin, until, (first, after) in zip([0.0, *times], [*times, end], pairwise(places), strict=True):
+        count = after - first
+        if until - begin > limit:
+            count = max(round((until - begin) / interval) - 1, count)
+        if count > 0:
+            yield Gap(begin, until, count, failed[first]["reason"] if after > first else None)
+
+
+def who(life: Life) -> str:
+    """A process as people name it."""
+    return f"{life.name or 'process'} (pid {life.pid})"
+
+
+def when(seconds: float) -> str:
+    """A moment of the timeline."""
+    return f"after {format_duration(seconds)}" if seconds else "at the beginning"
+
+
+def pins(row: Row) -> int | None:
+    """The kernel's count; before Linux 5.7 it has none, and there it is what the holders explain. ``None`` where it is
+    more than the host has, as older versions recorded pins of the same memory."""
+    pinned: int | None = row["pinned_bytes"] if row["pinned_bytes"] is not None else row["explained_bytes"]
+    return None if pinned is not None and 0 < row["total_bytes"] < pinned else pinned
+
+
+def leaks(seen: Watched) -> list[tuple[Life, Growth]]:
+    """Processes whose pinned memory grew as a leak does; the most first."""
+    return grown(seen, lambda life: life.pinned)
+
+
+def grown(seen: Watched, which: Callable[[Life], Amounts]) -> list[tuple[Life, Growth]]:
+    """Those of whom this amount grew steadily to their end, or to the last sample; the most first."""
+    growths = [
+        (life, growth)
+        for life in seen.lives
+        if (growth := steady_growth(life.until_gone(which(life)), life.last_seconds)) is not None
+    ]
+    return sorted(growths, key=lambda pair: pair[1].bytes, reverse=True)
+
+
+MUCH = LEAK_BYTES
+"""Less than this is no change: the kernel counts pins by processor, and every host has some of its own."""
+BEYOND = 1.1
+"""A peak that is further above beginning and end than this is the answer."""
+
+
+def timeline_verdict(seen: Watched, *, unlike_a_leak: bool) -> str | None:
+    """How much was pinned, by whom, and whether it grew; ``None`` where the amount is not known.
+
+    Args:
+        seen: the timeline.
+        unlike_a_leak: somebody took much and kept it, but not steadily.
+    """
+    if leaks(seen):
+        life, growth = leaks(seen)[0]
+        taken = format_bytes(growth.bytes + growth.returned_bytes)
+        back = f"only {format_bytes(growth.returned_bytes)}" if growth.returned_bytes else "nothing"
+        return (
+            f"{who(life)} looks like it leaks pinned memory: it took {taken} in {growth.rises:,} steps "
+            f"in {format_duration(growth.seconds)} and gave {back} back."
+        )
+    amounts, what = _amounts(seen)
+    peak = extreme(amounts, max)
+    if peak is None:
+        return None
+    seconds = amounts[-1][0] - amounts[0][0]
+    during = f"in {format_duration(seconds)}" if seconds else "in the only sample"
+    if not peak[1]:
+        return f"Nothing was pinned {during}{_locked(seen)}."
+    if not seconds:
+        return f"{format_bytes(peak[1])} was pinned {during}{_holder(seen, peak[0])}."
+    course, at = _course(amounts, what, during, unlike_a_leak)
+    return f"{course}{_holder(seen, at)}."
+
+
+def _amounts(seen: Watched) -> tuple[list[tuple[float, float]], str]:
+    """What was pinned at each sample, with the driver memory of holders, which no count of pins has."""
+    rows = [row for row in seen.host if pins(row) is not None]
+    times = [row["elapsed_seconds"] for row in rows]
+    driver = dict(sampled(summed(life.driver for life in seen.lives), times, seen.last_seconds))
+    what = "Pinned and driver memory" if any(driver.values()) else "Pinned memory"
+    return [(at, (pins(row) or 0) + driver.get(at, 0.0)) for at, row in zip(times, rows, strict=True)], what
+
+
+def _course(amounts: Sequence[tuple[float, float]], what: str, during: str, unlike_a_leak: bool) -> tuple[str, float]:
+    """How it went from the beginning to the end, and the moment at which to ask who holds it."""
+    (_, first), (end, last) = amounts[0], amounts[-1]
+    at, peak = max(amounts, key=lambda point: point[1])
+    begun, ended, most = (format_bytes(value) for value in (first, last, peak))
+    if peak - max(first, last) >= MUCH and peak > BEYOND * max(first, last):
+        return f"{what} peaked at {most} {when(at)}, and was {begun} at first and {ended} at the end", at
+    if last - first >= MUCH:
+        unlike = f"{_rise(amounts)}, not steadily" if unlike_a_leak else ""
+        return f"{what} grew from {begun} to {ended} {during}{unlike}", end
+    if first - last >= MUCH:
+        return f"{what} fell from {begun} to {ended} {during}", end
+    if peak < MUCH:
+        return f"{what} was at most {most} {during}", at
+    return f"{what} stayed at about {ended} {during.replace('in', 'for', 1)}", end
+
+
+def _rise(amounts: Sequence[tuple[float, float]]) -> str:
+    """``, most of it within 12.0 s``: the rise time, from 10 to 90 % of the growth; empty where it is long."""
+    (start, first), (end, last) = amounts[0], amounts[-1]
+    tenth = (last - first) / 10
+    high = next(at for at, amount in amounts if amount >= last - tenth)
+    low = max(at for at, amount in amounts if amount <= first + tenth and at <= high)
+    return f", most of it within {format_duration(high - low)}" if high - low <= (end - start) / 2 else ""
+
+
+def _holder(seen: Watched, at: float) -> str:
+    """Who held most of it then."""
+    held = [(amount, life) for life in seen.lives if (amount := _amount_at(life.pinned, at)) >= MUCH]
+    if not held:
+        return ""
+    amount, life = max(held, key=lambda pair: pair[0])
+    return f"; {who(life)} held {'' if len(held) == 1 else 'most, '}{format_bytes(amount)}"
+
+
+def _locked(seen: Watched) -> str:
+    """Who locked most with mlock, where that is all there is."""
+    most = max(((amount, life) for life in seen.lives for _, amount in life.locked), key=itemgetter(0), default=None)
+    return f"; {who(most[1])} locked up to {format_bytes(most[0])} with mlock" if most and most[0] >= MUCH else ""
+
+
+def _amount_at(amounts: Amounts, at: float) -> int:
+    """0 before its first step."""
+    return next((amount for begun, amount in reversed(amounts) if begun <= at), 0)
+
+
+def headline(seen: Watched) -> Iterator[Quantity]:
     pinned = points(seen.host, "pinned_bytes")
     why = None if pinned else _why(seen, "pinned_bytes")
     yield _moment("Most pinned", pinned, max, why)
     yield quantity("Pinned at the end", pinned[-1][1] if pinned else None, "bytes", reason=why)
     yield _grew_most(seen)
-    yield quantity("Pinned at the beginning", pinned[0][1] if pinned else None, "bytes", reason=why)
-    driver = points(seen.host, "driver_memory_bytes")
-    if driver:  # recordings of older versions have none
-        yield _moment("Most driver memory on the host (about)", driver, max, None)
     yield _moment("Least memory available", points(seen.host, "available_bytes"), min, None)
     left = points(seen.host, "cgroup_headroom_bytes")
     yield _moment(
         "Least memory left in the control group", left, min, None if left else _why(seen, "cgroup_headroom_bytes")
     )
     yield _most_unattributed(seen)
-    yield _cost(seen)
 
 
 def _moment(name: str, series: Sequence[tuple[float, float]], pick: Callable[..., Any], why: str | None) -> Quantity:
@@ -96,16 +474,9 @@ def _most_unattributed(seen: Watched) -> Quantity:
     return quantity(_UNCHARGED, None, "bytes", reason=reason)
 
 
-def _cost(seen: Watched) -> Quantity:
-    """Of one processor core, snapshots, the driver's answers and storing together."""
-    last = seen.host[-1]
-    name, seconds = "Processor time of PinScope, of one core", last["elapsed_seconds"]
-    if not seconds:
-        return quantity(name, None, "share", reason="there is one sample only")
-    return quantity(name, last["watch_cpu_seconds"] / seconds, "share")
-
-
-# Tables
+def tables(run: Run, seen: Watched) -> tuple[Table, ...]:
+    """Holders, GPUs and what happened."""
+    return tuple(table for table in (_holders(seen), _devices(run, seen), _events(seen)) if table.rows)
 
 
 def _holders(seen: Watched) -> Table:

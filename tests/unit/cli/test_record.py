@@ -84,7 +84,7 @@ def test_people_get_headline_and_next_command(tmp_path: Path, capsys: pytest.Cap
     assert main(["record", "--for", "0.4s", "--interval", "0.2", "-o", str(file)]) == 0
     out, errors = capsys.readouterr()
     ((run, rows),) = read_bundle(file)
-    assert "Processor time of PinScope, of one core" in out
+    assert "Pinned at the end" in out
     assert "live view, done" in out
     assert f"pinscope report {run.id} -o report.html" in out
     assert f"recording run {run.id} for 0.4s" in errors

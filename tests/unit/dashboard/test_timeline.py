@@ -36,7 +36,7 @@ def test_a_timeline_opens_with_findings_charts_and_tables(kept: Run, open_page: 
     assert "host model" not in words
     assert [badge for badge in ("quick", "full") if f"{badge}]" in words] == []
     assert len(app.get("plotly_chart")) == 4
-    assert {metric.label for metric in app.metric} >= {"Pinned at the beginning", "Pinned at the end"}
+    assert {metric.label for metric in app.metric} >= {"Pinned at the end"}
 
 
 def test_timelines_are_found_by_what_they_are(kept: Run, open_page: Open) -> None:

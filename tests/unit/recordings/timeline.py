@@ -19,13 +19,11 @@ def headline(recorded: Recorded) -> dict[str, object]:
     found: dict[str, object] = {}
     for words, field, largest in (
         ("Most pinned", "pinned_bytes", True),
-        ("Most driver memory on the host (about)", "driver_memory_bytes", True),
         ("Least memory available", "available_bytes", False),
         ("Least memory left in the control group", "cgroup_headroom_bytes", False),
     ):
         place = host[field].idxmax() if largest else host[field].idxmin()
         found[f"{words}, {at(host[field], place, host)}"] = host.loc[place, field]
-    found["Pinned at the beginning"] = host["pinned_bytes"].iloc[0]
     found["Pinned at the end"] = host["pinned_bytes"].iloc[-1]
     held = rows[rows["kind"] == "holder"].copy()
     parts = ["host_alloc_bytes", "registered_bytes", "locked_bytes"]
@@ -37,7 +35,4 @@ def headline(recorded: Recorded) -> dict[str, object]:
     gpu = int(gpus.loc[place, "device"])
     words = f"Most GPU memory charged to no process, GPU {gpu}, {at(gpus['unattributed_bytes'], place, gpus)}"
     found[words] = gpus.loc[place, "unattributed_bytes"]
-    found["Processor time of PinScope, of one core"] = (
-        host["watch_cpu_seconds"].iloc[-1] / host["elapsed_seconds"].iloc[-1]
-    )
     return found

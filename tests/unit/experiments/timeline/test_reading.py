@@ -54,7 +54,7 @@ def row(one: Table, first: str) -> dict[str, Any]:
 # Headline
 
 
-def test_the_headline_tells_peak_beginning_end_and_who_grew() -> None:
+def test_the_headline_tells_peak_end_and_who_grew() -> None:
     pinned = [8, 12, 9]
     found = reading(
         watched(
@@ -64,14 +64,12 @@ def test_the_headline_tells_peak_beginning_end_and_who_grew() -> None:
             available_bytes=lambda n: (100 - pinned[n]) * GIB,
         )
     )
-    assert [(one.name, one.value) for one in found.headline[:5]] == [
+    assert [(one.name, one.value) for one in found.headline[:4]] == [
         ("Most pinned, after 1.00 s", 12 * GIB),
         ("Pinned at the end", 9 * GIB),
         ("Grew most: python (pid 7)", 4 * GIB),
-        ("Pinned at the beginning", 8 * GIB),
         ("Least memory available, after 1.00 s", 88 * GIB),
     ]
-    assert headline(found, "Processor time of PinScope").value == pytest.approx(0.03 / 2)
 
 
 def test_what_never_changed_has_no_moment() -> None:
@@ -88,12 +86,10 @@ def test_what_is_not_known_says_why() -> None:
     unknown = {one.name: one.reason for one in found.headline if one.value is None}
     assert unknown == {
         "Most pinned": "needs Linux 5.7",
-        "Pinned at the beginning": "needs Linux 5.7",
         "Pinned at the end": "needs Linux 5.7",
         "Grew most": "no process held any",
         "Least memory left in the control group": "it was not reported",
         "Most GPU memory charged to no process": "the driver shows no GPU",
-        "Processor time of PinScope, of one core": "there is one sample only",
     }
 
 
@@ -179,17 +175,6 @@ def test_more_holders_than_a_table_shows_are_counted() -> None:
 # Findings
 
 
-def test_driver_memory_of_the_host_is_told_where_it_was_recorded() -> None:
-    rows = [
-        row | ({"driver_memory_bytes": GIB + row["repeat"] * MIB} if row["kind"] == "host" else {})
-        for row in watched(9)
-    ]
-    one = headline(reading(rows), "Most driver memory")
-    assert (one.name, one.value) == ("Most driver memory on the host (about), after 8.00 s", GIB + 8 * MIB)
-    old = [{name: value for name, value in row.items() if name != "driver_memory_bytes"} for row in rows]
-    assert not [one for one in reading(old).headline if one.name.startswith("Most driver")]
-
-
 def test_driver_memory_of_holders_is_named_and_no_part_of_what_is_pinned() -> None:
     rows = watched(
         60, holders=lambda n: (holder(7, host_alloc_bytes=0, driver_memory_bytes=(n == 9) * 200 * GIB),),
@@ -227,10 +212,10 @@ def test_a_finding_of_growth_states_the_rule_with_the_limits_that_it_was_found_b
     leaks = reading(synthetic_timeline.growing())
     locks = reading(watched(60, holders=lambda n: (holder(7, host_alloc_bytes=0, locked_bytes=n * MIB),)))
     pins = reading(watched(60, other_pinned_bytes=lambda n: n * 8 * MIB, pinned_bytes=lambda n: n * 8 * MIB + 16 * GIB))
-    calm = reading(watched(60))
+    kept = reading(watched(60, holders=lambda n: (holder(host_alloc_bytes=(1 if n < 20 else 9) * GIB),)))
     for found, rule in (
         (leaks, "leak-suspected"), (locks, "locked-memory-grows"), (pins, "unexplained-pins-grow"),
-        (calm, "no-leak-seen"),
+        (kept, "no-leak-seen"),
     ):  # fmt: skip
         assert LEAK_RULE in finding(found, rule).detail
         assert "method" not in finding(found, rule).detail
@@ -273,7 +258,7 @@ def test_who_gives_back_or_takes_all_at_once_grew_but_is_not_suspected(amount: A
 
 def test_who_gave_all_back_did_not_grow() -> None:
     rows = watched(60, holders=lambda n: (holder(host_alloc_bytes=(9 if 20 < n < 50 else 1) * GIB),))
-    assert finding(reading(rows), "no-leak-seen").severity == "good"
+    assert rules(reading(rows)) == []
 
 
 def test_who_grew_until_it_was_killed_is_suspected_too() -> None:
@@ -290,7 +275,7 @@ def test_who_grew_until_it_was_killed_is_suspected_too() -> None:
 
 def test_who_gave_back_before_it_ended_is_not_suspected() -> None:
     rows = watched(60, holders=lambda n: (holder(host_alloc_bytes=GIB + n * 64 * MIB * (n < 50)),) if n < 58 else ())
-    assert rules(reading(rows)) == ["no-leak-seen"]
+    assert rules(reading(rows)) == []
 
 
 def test_memory_that_a_database_locks_is_not_called_pinned_buffers() -> None:
@@ -332,12 +317,6 @@ def test_of_holders_that_could_not_be_looked_into_nothing_is_said_to_be_well() -
     closed = holder(2, user="root", host_alloc_bytes=None, missing={"host_alloc_bytes": "permission denied"})
     assert rules(reading(watched(60, holders=lambda n: (holder(), closed)))) == []
     assert rules(reading(watched(60, explained_bytes=lambda n: None, other_pinned_bytes=lambda n: None))) == []
-
-
-def test_where_only_some_processes_were_watched_only_they_are_said_to_be_well() -> None:
-    one = finding(reading(watched(60), pids=[4711]), "no-leak-seen")
-    assert one.title == "In 59.0 s none of the watched processes took 16 MiB or more and kept it"
-    assert rules(reading(watched(60, holders=lambda n: ()), pids=[99])) == []
 
 
 def test_registered_memory_that_grows_shows_in_the_host_total_only() -> None:

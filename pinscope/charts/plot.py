@@ -49,13 +49,14 @@ def sizes(title: str = "Copy size (bytes, log scale)") -> Axis:
     return lambda figure, places: size_axis(figure, [int(place) for place in places], title)
 
 
-def counts(title: str, word: str) -> Axis:
-    """A logarithmic axis of few counts, each with its label; ``word``: what is counted, for who points at it."""
+def counts(title: str, word: str, text: Callable[[float], str] = "{:g}".format) -> Axis:
+    """A logarithmic axis of few counts, each with its label, ``text``; ``word``: what is counted, for who points at
+    it."""
     return lambda figure, places: figure.update_xaxes(
         type="log",
         tickmode="array",
         tickvals=list(places),
-        ticktext=[f"{place:g}" for place in places],
+        ticktext=[text(place) for place in places],
         title_text=f"{title} (log scale)",
         unifiedhovertitle_text=f"%{{x}} {word}",
     )

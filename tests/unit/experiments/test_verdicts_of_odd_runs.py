@@ -6,13 +6,13 @@ from typing import Any
 
 import pytest
 
-from pinscope.experiments.access.reading import read_access
+from pinscope.experiments.access.findings import read_access
 from pinscope.experiments.registry import read_run
 from tests.data import synthetic
 from tests.data.synthetic_snapshot import GIB, MIB, holder, host, snapshot
 from tests.data.synthetic_timeline import growing, rows_of, run, watched
 from tests.unit.analysis.test_pinning_strategy import USUAL, idle, read, row
-from tests.unit.experiments.access.test_arithmetic import rows as access_rows
+from tests.unit.experiments.access.test_reading import rows as access_rows
 from tests.unit.experiments.page_tables.test_arithmetic import reading as page_tables
 from tests.unit.experiments.page_tables.test_arithmetic import rows as page_table_rows
 from tests.unit.experiments.pressure.test_arithmetic import at

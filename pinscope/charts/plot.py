@@ -84,7 +84,8 @@ class Spot(NamedTuple):
 
 
 class Curve(NamedTuple):
-    """A line with markers; as a ``rule`` a grey one without, beside what was measured, where words may be empty."""
+    """A line with markers; as a ``rule`` a grey one without, beside what was measured, where words may be empty. A
+    rule of one spot is a marker."""
 
     style: LineStyle
     spots: Sequence[Spot]
@@ -125,7 +126,7 @@ def curves(
     """
     figure = panels(list(panes), [pixels] * len(panes))
     drawn = [{name: curve for name, curve in pane.items() if curve.spots} for pane in panes.values()]
-    places = sorted({spot.x for pane in drawn for curve in pane.values() if not curve.rule for spot in curve.spots})
+    places = sorted({spot.x for pane in drawn for curve in pane.values() for spot in curve.spots})
     scales = [y] * len(panes) if isinstance(y, Scale) else y
     for row, (pane, scale) in enumerate(zip(drawn, scales, strict=True), start=1):
         put(figure, row, *(_trace(name, curve, scale) for name, curve in pane.items()))
@@ -150,6 +151,10 @@ def curves(
 
 
 def _trace(name: str, curve: Curve, y: Scale) -> go.Scatter:
+    if curve.rule and len(curve.spots) == 1:
+        return line(
+            name, curve.style, [(spot.x, spot.y / y.unit, spot.words) for spot in curve.spots], cliponaxis=False
+        )
     if curve.rule:
         text = f": {curve.spots[0].words}" if curve.spots[0].words else None
         values = [spot.y / y.unit for spot in curve.spots]

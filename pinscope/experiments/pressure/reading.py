@@ -9,7 +9,7 @@ from typing import Any, Literal, NamedTuple
 
 from pinscope.analysis.conclusions import exceeds, on_lab
 from pinscope.analysis.line_fit import fit_line
-from pinscope.analysis.rows import Row, grouped, labels
+from pinscope.analysis.rows import Row, from_then_on, grouped, labels
 from pinscope.analysis.statistics import Summary, summarize
 from pinscope.records.environment import Limits
 from pinscope.records.finding import Finding, Quantity, Table, quantity, table
@@ -169,7 +169,7 @@ class Stages:
         if not before:
             return None
         limit = max(factor * before.rounds.median, before.worst)
-        first = lasting(self.held, lambda stage: (stage.median(sense) or 0.0) > limit)
+        first = from_then_on(self.held, lambda stage: (stage.median(sense) or 0.0) > limit)
         most = self.most(lambda stage: stage.median(sense))
         if first is None or most is None:
             return None
@@ -212,16 +212,6 @@ class Stages:
         return quantity("Available memory lost per pinned GiB", price and price * GIB, "bytes", reason=reason)
 
 
-def lasting(steps: Sequence[Stage], holds: Callable[[Stage], bool]) -> Stage | None:
-    """The first step from which on it holds at every step."""
-    first = None
-    for step in reversed(steps):
-        if not holds(step):
-            break
-        first = step
-    return first
-
-
 def stages(rows: Sequence[Row]) -> Stages:
     """The stages that were measured, also of a run that goes on or broke off; a step without a round tells nothing."""
     all_stages = [_stage(group) for group in grouped(rows, labels("phase", "step")).values()]
@@ -259,17 +249,21 @@ def verdict_of(lab: LabKind, run: Stages, limits: Limits, felt: Iterable[Finding
     if slower:
         return on_lab(lab, f"With {most}, what became slower stayed so without it.")
     if run.before and run.slowest_fault:
-        stage, times = run.slowest_fault
-        before, held = run.before.felt("fault_median"), stage.felt("fault_median")
-        if not before or not held or not exceeds(held.rounds, before.rounds):
-            return on_lab(lab, f"With {most}, page faults did not take measurably longer than before.")
-        freed = ((run.after and run.after.median("fault_median")) or 0.0) / before.rounds.median
-        if freed >= times:
-            after = f"{freed:.2f} times after freeing, so drift may be the cause"
-            return on_lab(lab, f"Page faults took {times:.2f} times as long with up to {most}, {after}.")
-        return on_lab(lab, f"With {most}, page faults took at most {times:.2f} times as long as before.")
-    price = run.known_price
-    return price and on_lab(lab, f"With {most}, each GiB took {format_bytes(price * GIB)} of available memory.")
+        return on_lab(lab, _faults(run.before, run.slowest_fault[0], run.after, most=most))
+    if price := run.known_price:
+        return on_lab(lab, f"With {most}, each GiB took {format_bytes(price * GIB)} of available memory.")
+    return None
+
+
+def _faults(*stages: Stage | None, most: str) -> str:
+    before, held, after = (stage.felt("fault_median") if stage else None for stage in stages)
+    if not before or not held or not exceeds(held.rounds, before.rounds):
+        return f"With {most}, page faults did not take measurably longer than before."
+    times, freed = (felt.rounds.median / before.rounds.median if felt else 0.0 for felt in (held, after))
+    if freed < times:
+        return f"With {most}, page faults took at most {times:.2f} times as long as before."
+    drift = f"{freed:.2f} times after freeing, so drift may be the cause"
+    return f"Page faults took {times:.2f} times as long with up to {most}, {drift}."
 
 
 def headline_of(run: Stages, limits: Limits) -> Iterator[Quantity]:

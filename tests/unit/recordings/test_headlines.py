@@ -13,7 +13,6 @@ from pinscope.records.run import parse_run
 from tests.unit.recordings import (
     allocation,
     bandwidth,
-    brim,
     dataloader,
     overlap,
     page_tables,
@@ -31,7 +30,6 @@ from tests.unit.recordings.raw import Recorded, recordings
 AGAIN: Mapping[str, Callable[[Recorded], dict[str, object]]] = {
     "allocation": allocation.headline,
     "bandwidth": bandwidth.headline,
-    "brim": brim.headline,
     "dataloader": dataloader.headline,
     "overlap": overlap.headline,
     "page_tables": page_tables.headline,

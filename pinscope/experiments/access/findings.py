@@ -8,17 +8,7 @@ from pinscope.analysis.conclusions import Costed, dearest_first, joined, times
 from pinscope.analysis.rows import Row, grouped
 from pinscope.analysis.statistics import measured
 from pinscope.analysis.texts import Text, say
-from pinscope.experiments.access.reading import (
-    Accesses,
-    By,
-    Course,
-    Pair,
-    Verdict,
-    accesses_of,
-    headline_of,
-    tables_of,
-    verdict_of,
-)
+from pinscope.experiments.access.reading import Accesses, By, Course, Pair, Verdict, accesses_of, conclude
 from pinscope.experiments.access.ways import PATTERNS, WAYS
 from pinscope.records.finding import Reading, quantity, wrong_data
 from pinscope.records.run import ExperimentRun
@@ -34,8 +24,9 @@ _PART = (
 TEXTS = {
     "access-uses": Text(
         "zero-copy was measured beside an explicit copy for several numbers of uses",
-        "Data that kernels use whole: zero-copy takes up to {most} times as long as an explicit copy ({worst})",
-        "Beside an explicit copy of {size:bytes}, zero-copy is {course}. " + _EQUAL,
+        "Data that kernels use whole: zero-copy takes up to {worst.times_words} times as long as an explicit copy "
+        "({used})",
+        "Beside an explicit copy of {worst.cell.bytes:bytes}, zero-copy is {course}. " + _EQUAL,
         "{advice}",
     ),
     "access-sparse": Text(
@@ -51,8 +42,8 @@ TEXTS = {
     "managed-on-demand": Text(
         f"one streaming read of managed memory takes {SLOW_MANAGED} times as long as by an explicit copy, or more",
         "Managed memory that migrates on demand takes {longer} as long as an explicit copy for one streaming read of "
-        "{size:bytes}",
-        "{managed.seconds:seconds} against {copy.seconds:seconds}[; over all patterns {least:times} to {most:times} as "
+        "{managed.bytes:bytes}",
+        "{managed.seconds:seconds} against {copy.seconds:seconds}[; over all patterns {least:times} to {cost:times} as "
         "long].[ Prefetched, that read is {prefetched}.]",
         "Call cudaMemPrefetchAsync before kernels read managed memory, never more than the GPU has free, or copy from "
         "pinned memory.[ Use an explicit copy for data that kernels write whole: prefetched managed memory took "
@@ -62,18 +53,11 @@ TEXTS = {
 
 
 def read_access(run: ExperimentRun, rows: Sequence[Row]) -> Reading:
-    """Headline, tables and findings; empty parts where nothing was measured yet."""
+    """Headline, tables and findings."""
     del run
     accesses = accesses_of(rows)
-    if not accesses.cells:
-        return Reading(headline=(), tables=(), findings=())
-    rules = (_wrong, _whole, _parts, _on_demand)
-    return Reading(
-        verdict=verdict_of(accesses),
-        headline=tuple(headline_of(accesses)),
-        tables=tables_of(accesses),
-        findings=dearest_first(finding for rule in rules for finding in rule(accesses)),
-    )
+    rules = (_wrong, _whole, _parts, _on_demand) if accesses.cells else ()
+    return conclude(accesses, dearest_first(finding for rule in rules for finding in rule(accesses)))
 
 
 def _wrong(accesses: Accesses) -> Iterator[Costed]:
@@ -99,16 +83,10 @@ def _whole(accesses: Accesses) -> Iterator[Costed]:
         return
     worst = max((pair for course in courses for pair in course.pairs), key=lambda pair: pair.times)
     ends = [pair for course in courses for pair in dict.fromkeys((course.pairs[0], course.pairs[-1]))]
+    evidence = [quantity(f"Time of zero-copy ÷ explicit copy, {_used(pair)}", pair.times, "ratio") for pair in ends]
+    course, advice = _by_course(courses), _together(courses, _for_uses, "For {}, {}", " ")
     yield say(
-        TEXTS,
-        "access-uses",
-        *(quantity(f"Time of zero-copy ÷ explicit copy, {_used(pair)}", pair.times, "ratio") for pair in ends),
-        cost=worst.times,
-        most=worst.times_words,
-        worst=_used(worst),
-        size=worst.cell.bytes,
-        course=_by_course(courses),
-        advice=_together(courses, _for_uses, "For {}, {}", " "),
+        TEXTS, "access-uses", *evidence, cost=worst.times, worst=worst, used=_used(worst), course=course, advice=advice
     )
 
 
@@ -123,16 +101,13 @@ def _parts(accesses: Accesses) -> Iterator[Costed]:
     in_part = any(cell.way == "copy_part" for cell in lasts)
     copy = "copy the part alone where kernels use whole blocks (cudaMemcpy2DAsync), else all" if in_part else "copy all"
     where = _together([course for course in courses if _won(course)], _won, "{1} for {0}", "; ")
+    names = [f"{PATTERNS[cell.pattern].capitalize()} of {format_share(1 / cell.spacing)}" for cell in lasts]
     yield say(
         TEXTS,
         "access-sparse" if faster else "access-sparse/never",
         *(
-            measured(
-                f"{PATTERNS[cell.pattern].capitalize()} of {format_share(1 / cell.spacing)}, {WAYS[cell.way].title}",
-                cell.wall_seconds,
-                "seconds",
-            )
-            for cell in lasts
+            measured(f"{name}, {WAYS[cell.way].title}", cell.wall_seconds, "seconds")
+            for name, cell in zip(names, lasts, strict=True)
         ),
         cost=max(1 / pair.times for course in courses for pair in course.pairs),
         share=widest and 1 / widest,
@@ -205,20 +180,18 @@ def _on_demand(accesses: Accesses) -> Iterator[Costed]:
     longer = [Pair(ways["managed"], ways["copy"]).times for ways in by_pattern if {"managed", "copy"} <= ways.keys()]
     prefetched = Pair(read["prefetched"], copy) if "prefetched" in read else None
     written = Pair(write["prefetched"], write["copy"]) if {"prefetched", "copy"} <= write.keys() else None
+    read_ways = (managed, copy, *(prefetched or ())[:1])
+    titles = [f"One streaming read, {WAYS[cell.way].title}" for cell in read_ways]
+    evidence = [measured(title, cell.wall_seconds, "seconds") for title, cell in zip(titles, read_ways, strict=True)]
     yield say(
         TEXTS,
         "managed-on-demand",
-        *(
-            measured(f"One streaming read, {WAYS[cell.way].title}", cell.wall_seconds, "seconds")
-            for cell in (managed, copy, *(prefetched or ())[:1])
-        ),
+        *evidence,
         cost=max(longer),
         longer=times(pair.times, managed.wall_seconds, copy.wall_seconds),
-        size=managed.bytes,
         managed=managed,
         copy=copy,
         least=min(longer) if len(longer) > 1 else None,
-        most=max(longer),
         prefetched=prefetched and _beside(prefetched.verdict, prefetched.times_words),
         written=written.times if written and written.verdict == "slower" else None,
     )

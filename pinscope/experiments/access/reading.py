@@ -13,7 +13,7 @@ from pinscope.analysis.conclusions import exceeds
 from pinscope.analysis.rows import Row, grouped
 from pinscope.analysis.statistics import Summary, measured
 from pinscope.experiments.access.ways import PATTERNS, WAYS, PatternName, WayName
-from pinscope.records.finding import Quantity, Table, quantity, table
+from pinscope.records.finding import Finding, Quantity, Reading, Table, quantity, table
 from pinscope.units import format_bytes, format_seconds, format_share
 
 By = Literal["uses", "spacing"]
@@ -180,7 +180,17 @@ def accesses_of(rows: Sequence[Row]) -> Accesses:
     return Accesses(cells(Cell, rows))
 
 
-def verdict_of(accesses: Accesses) -> str | None:
+def conclude(accesses: Accesses, findings: tuple[Finding, ...]) -> Reading:
+    """The reading of a run; empty parts where nothing was measured yet."""
+    if not accesses.cells:
+        return Reading(headline=(), tables=(), findings=())
+    note = "Medians. Useful rate: bytes that kernels used, over the time."
+    tables = (_winners(accesses), _more_uses(accesses), every_combination(accesses.cells, note))
+    known = tuple(table for table in tables if table.rows)
+    return Reading(verdict=_verdict(accesses), headline=tuple(_headline(accesses)), tables=known, findings=findings)
+
+
+def _verdict(accesses: Accesses) -> str | None:
     """Whether to copy the data or to let kernels reach it; ``None`` where nothing can be compared."""
     if any(cell.wrong_count for cell in accesses.cells):
         return "Data was read or written wrong: do not trust any figure of this run."
@@ -247,7 +257,7 @@ def _other_ways(accesses: Accesses) -> str | None:
     )
 
 
-def headline_of(accesses: Accesses) -> Iterator[Quantity]:
+def _headline(accesses: Accesses) -> Iterator[Quantity]:
     """Ways beside a copy, then the best way of the first pattern and its rate, of data that is used whole and once."""
     for way, pattern in BESIDE_A_COPY:
         ways = accesses.once(pattern)
@@ -266,30 +276,16 @@ def _best(alike: Sequence[Cell]) -> str:
     return " or ".join(WAYS[cell.way].title for cell in winners(alike))
 
 
-def tables_of(accesses: Accesses) -> tuple[Table, ...]:
-    """Which way wins, what one more use takes, and all cells; those with a row."""
-    note = "Medians. Useful rate: bytes that kernels used, over the time."
-    tables = (_winners(accesses), _more_uses(accesses), every_combination(accesses.cells, note))
-    return tuple(table for table in tables if table.rows)
-
-
 def _winners(accesses: Accesses) -> Table:
     rows = []
     for (pattern, spacing, uses), alike in accesses.alike.items():
         best, slowest = winners(alike)[0], max(alike, key=lambda cell: cell.seconds)
         takes = (best.seconds, WAYS[slowest.way].title, Pair(slowest, best).times)
         rows.append((PATTERNS[pattern], 1 / spacing, uses, _best(alike), *takes))
+    columns = {"pattern": "text", "share used": "share", "uses": "count", "best way": "text", "it takes": "seconds"}
     return table(
         "Which way wins",
-        {
-            "pattern": "text",
-            "share used": "share",
-            "uses": "count",
-            "best way": "text",
-            "it takes": "seconds",
-            "slowest way": "text",
-            "it takes × the best": "ratio",
-        },
+        columns | {"slowest way": "text", "it takes × the best": "ratio"},
         rows,
         note="Ways within 10 % of the best are as good and named with it. Times run from data on the host until the "
         "result can be used.",
@@ -303,14 +299,10 @@ def _more_uses(accesses: Accesses) -> Table:
         copied, mapped = accesses.one_more_use(pattern, "copy"), accesses.one_more_use(pattern, "mapped")
         if copied is not None and mapped is not None:
             rows.append((PATTERNS[pattern], copied, mapped, mapped / copied))
+    seconds = {"copied to GPU memory": "seconds", "zero-copy (mapped)": "seconds"}
     return table(
         "What one more use takes",
-        {
-            "pattern": "text",
-            "copied to GPU memory": "seconds",
-            "zero-copy (mapped)": "seconds",
-            "zero-copy ÷ GPU memory": "ratio",
-        },
+        {"pattern": "text", **seconds, "zero-copy ÷ GPU memory": "ratio"},
         rows,
         note="Of data that is used whole: the time of the most uses less that of the fewest, divided by the uses "
         "between. The copy itself is in neither.",

@@ -8,11 +8,11 @@ from pinscope.analysis.conclusions import part_words, times
 from pinscope.analysis.rows import Row
 from pinscope.analysis.statistics import measured
 from pinscope.analysis.texts import Text, say
-from pinscope.experiments.brim.reading import MARKS, Climb, climbs, headline_of, tables_of, verdict_of
+from pinscope.experiments.brim.reading import MARKS, Climb, climbs, conclude
 from pinscope.experiments.brim.ways import WAYS
 from pinscope.records.finding import Finding, Reading, quantity
 from pinscope.records.run import ExperimentRun
-from pinscope.units import format_bytes
+from pinscope.units import format_bytes, format_seconds
 
 CHARGED = 0.9
 """Memory of which the group is charged less than this share escapes its limit."""
@@ -21,24 +21,25 @@ _MEDIANS = "Medians of {below.count} and {beyond.count} rounds of a process that
 TEXTS = {
     "cliff": Text(
         "others in the group suffer before anybody is killed",
-        "At {place} of the group's limit pinned, other work in it slows, at worst {times:.1f} times{swap}",
-        "It lies between two steps, {mark.below_bytes:bytes} and {mark.bytes:bytes}; at the second {how}[, and the "
-        "limit less what was in the group before is {expected:bytes}]. A round took {before:seconds} before, "
-        "{longest:seconds} with {slowest:bytes} pinned.",
+        "At {place} of the group's limit pinned, other work in it slows, at worst {climb.times:.1f} "
+        "times{climb.swap_words}",
+        "It lies between two steps, {climb.cliff.below_bytes:bytes} and {climb.cliff.bytes:bytes}; at the second {how}"
+        "[, and the limit less what was in the group before is {expected:bytes}]. A round took {ends} pinned.",
         "Give the group a limit of what is pinned, what its programs hold and the files that they read again and "
         "again, with a margin. 'pinscope live' shows what the group leaves.",
         "warning",
     ),
     "refused": Text(
         "memory was refused",
-        "At {pinned:bytes} ({share:share} of the group's limit) pinned memory was refused, and nobody killed{swap}",
+        "At {ended.bytes:bytes} ({share:share} of the group's limit) pinned memory was refused, and nobody "
+        "killed{climb.swap_words}",
         "The process that pins got an error in place of memory.",
         "Pin less than that: a program that does not expect the error ends there.",
     ),
     "killed": Text(
         "the kernel killed a process of the group",
-        "At {pinned:bytes} ({share:share} of the group's limit) pinned the kernel killed {whom} for want of "
-        "memory{swap}",
+        "At {ended.bytes:bytes} ({share:share} of the group's limit) pinned the kernel killed {whom} for want of "
+        "memory{climb.swap_words}",
         "Pinned pages cannot be given back, so the kernel takes from others until nothing is left. This run named whom "
         "to kill first (oom_score_adj); without that the kernel usually kills the process that holds most.",
         "Give a program that pins much a control group of its own, or a lower oom_score_adj to those that must live: "
@@ -47,7 +48,8 @@ TEXTS = {
     ),
     "outside-undisturbed": Text(
         "a round outside takes at most 1.05 times as long from the cliff on",
-        "The one process outside the group did not slow{swap}: a round took {ratio:.2f} times as long",
+        "The one process outside the group did not slow{climb.swap_words}: a round took "
+        "{climb.outside_times:.2f} times as long",
         _MEDIANS,
         "A limit on the group protects others from what is charged to it, which write-combined memory is not: docker "
         "run --memory, or systemd's MemoryMax.",
@@ -55,13 +57,13 @@ TEXTS = {
     ),
     "outside-unclear": Text(
         "it takes longer, and that may be chance, or stays so once the group is gone",
-        "Outside the group a round took {rough} as long, and the group may not be the cause{swap}",
+        "Outside the group a round took {rough} as long, and the group may not be the cause{climb.swap_words}",
         _MEDIANS + " It may be chance, or was as slow once the group was gone.",
         "For a sure answer let each step take longer: --set step_seconds=2.",
     ),
     "outside-slower": Text(
         "it takes longer, and not only by chance",
-        "Outside the group a round took {ratio:.2f} times as long{swap}",
+        "Outside the group a round took {climb.outside_times:.2f} times as long{climb.swap_words}",
         _MEDIANS + " The group reads from the disk that others use, and the kernel looks for memory on all processors.",
         "Run it again on an idle machine; if it repeats, limit the group's disk too (io.max).",
         "warning",
@@ -87,46 +89,26 @@ def read_brim_run(run: ExperimentRun, rows: Sequence[Row]) -> Reading:
     groups = climbs(rows)
     if not groups or not groups[0].held:
         return Reading(headline=(), tables=(), findings=())
-    return Reading(
-        verdict=verdict_of(run.lab, groups[0]),
-        headline=tuple(headline_of(groups[0])),
-        tables=tables_of(groups),
-        findings=(
-            *(finding for climb in groups for judge in (_ended, _cliff) for finding in judge(climb)),
-            *_charged(groups[0]),
-            *(finding for climb in groups for finding in _outside(climb)),
-        ),
-    )
-
-
-def _swap(climb: Climb) -> str:
-    """Says which group it was, where that matters."""
-    return " (memory could be swapped out)" if climb.swap else ""
+    inside = [finding for climb in groups for judge in (_ended, _cliff) for finding in judge(climb)]
+    outside = [finding for climb in groups for finding in _outside(climb)]
+    return conclude(run.lab, groups, (*inside, *_charged(groups[0]), *outside))
 
 
 def _cliff(climb: Climb) -> Iterator[Finding]:
     """Where others in the group suffer, before anybody is killed."""
-    mark, slowest, expected, before = climb.cliff, climb.slowest, climb.expected_cliff, climb.before.inside
-    if mark is None or mark.kind == "killed" or slowest is None or before is None:
+    cliff, slowest, expected, before = climb.cliff, climb.slowest, climb.expected_cliff, climb.before.inside
+    if cliff is None or cliff.kind == "killed" or slowest is None or before is None:
         return
-    yield say(
-        TEXTS,
-        "cliff",
-        quantity("Cliff, pinned", mark.bytes, "bytes"),
-        quantity("Step before it, pinned", mark.below_bytes, "bytes"),
+    evidence = (
+        quantity("Cliff, pinned", cliff.bytes, "bytes"),
+        quantity("Step before it, pinned", cliff.below_bytes, "bytes"),
         quantity("Expected by the group's account", expected, "bytes", reason="the group's account is not known"),
         quantity("Slowest round of work ÷ before pinning", climb.times, "ratio"),
         *(quantity(f"From this much pinned on {MARKS[mark.kind]}", mark.bytes, "bytes") for mark in climb.marks),
-        place=mark.place(climb.limit),
-        times=climb.times,
-        swap=_swap(climb),
-        mark=mark,
-        how=MARKS[mark.kind],
-        expected=expected,
-        before=before.median,
-        longest=slowest[1],
-        slowest=slowest[0].bytes,
-    )[1]
+    )
+    place, how = cliff.place(climb.limit), MARKS[cliff.kind]
+    ends = f"{format_seconds(before.median)} before, {format_seconds(slowest[1])} with {format_bytes(slowest[0].bytes)}"
+    yield say(TEXTS, "cliff", *evidence, climb=climb, place=place, how=how, expected=expected, ends=ends)[1]
 
 
 def _ended(climb: Climb) -> Iterator[Finding]:
@@ -144,35 +126,24 @@ def _ended(climb: Climb) -> Iterator[Finding]:
             quantity("Processes killed", kills, "count", reason="not reported here"),
         ]
     holder = ended.account("victim") == "holder"
-    yield say(
-        TEXTS,
-        "killed" if mark else "refused",
-        *evidence,
-        pinned=ended.bytes,
-        share=ended.bytes / climb.limit,
-        whom="the process that pins" if holder else "the ordinary process, which pinned nothing,",
-        swap=_swap(climb),
-    )[1]
+    whom = "the process that pins" if holder else "the ordinary process, which pinned nothing,"
+    key, share = "killed" if mark else "refused", ended.bytes / climb.limit
+    yield say(TEXTS, key, *evidence, climb=climb, ended=ended, share=share, whom=whom)[1]
 
 
 def _outside(climb: Climb) -> Iterator[Finding]:
     """The limit kept it inside, or not."""
-    if climb.outside is None:
+    if climb.outside is None or climb.outside_times is None:
         return
     below, beyond = climb.outside
-    ratio = beyond.median / below.median
-    yield say(
-        TEXTS,
-        {True: "outside-slower", None: "outside-unclear", False: "outside-undisturbed"}[climb.disturbs],
-        quantity("Round outside, from the cliff on ÷ below it", ratio, "ratio"),
+    evidence = (
+        quantity("Round outside, from the cliff on ÷ below it", climb.outside_times, "ratio"),
         measured("Round outside below the cliff", below, "seconds"),
         measured("Round outside from the cliff on", beyond, "seconds"),
-        ratio=ratio,
-        rough=times(ratio, below, beyond),
-        below=below,
-        beyond=beyond,
-        swap=_swap(climb),
-    )[1]
+    )
+    key = {True: "outside-slower", None: "outside-unclear", False: "outside-undisturbed"}[climb.disturbs]
+    rough = times(climb.outside_times, below, beyond)
+    yield say(TEXTS, key, *evidence, climb=climb, rough=rough, below=below, beyond=beyond)[1]
 
 
 def _charged(climb: Climb) -> Iterator[Finding]:
@@ -184,11 +155,7 @@ def _charged(climb: Climb) -> Iterator[Finding]:
     shares = {title: got / asked for title, (asked, got) in amounts.items()}
     free = [title for title, share in shares.items() if share < CHARGED]
     words = [f"{title}: {format_bytes(got)} of {format_bytes(asked)}" for title, (asked, got) in amounts.items()]
-    yield say(
-        TEXTS,
-        "not-charged" if free else "charged",
-        *(quantity(f"Charged of what was pinned: {title}", share, "share") for title, share in shares.items()),
-        free=free,
-        charged=part_words(max((shares[title] for title in free), default=1.0)),
-        words="; ".join(words),
-    )[1]
+    evidence = [quantity(f"Charged of what was pinned: {title}", share, "share") for title, share in shares.items()]
+    charged = part_words(max((shares[title] for title in free), default=1.0))
+    key = "not-charged" if free else "charged"
+    yield say(TEXTS, key, *evidence, free=free, charged=charged, words="; ".join(words))[1]

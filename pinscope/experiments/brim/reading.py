@@ -11,7 +11,7 @@ from typing import Any, Literal, NamedTuple
 from pinscope.analysis.conclusions import exceeds, on_lab
 from pinscope.analysis.rows import Row, from_then_on, grouped, labels, median
 from pinscope.analysis.statistics import Summary, summarize
-from pinscope.records.finding import Quantity, Table, quantity, table
+from pinscope.records.finding import Finding, Quantity, Reading, Table, quantity, table
 from pinscope.records.run import LabKind
 from pinscope.units import format_bytes, format_share
 
@@ -142,6 +142,11 @@ class Climb:
         """Whether the group's memory could be swapped out."""
         return bool(self.rows[0]["swap"])
 
+    @property
+    def swap_words(self) -> str:
+        """Says which group it was, where that matters."""
+        return " (memory could be swapped out)" if self.swap else ""
+
     @cached_property
     def limit(self) -> int:
         """Of the group, bytes."""
@@ -256,7 +261,13 @@ def _climb(rows: Sequence[Row]) -> Climb | None:
     return Climb(rows, before, held, after) if before else None
 
 
-def verdict_of(lab: LabKind, climb: Climb) -> str | None:
+def conclude(lab: LabKind, run: Sequence[Climb], findings: tuple[Finding, ...]) -> Reading:
+    """The reading of a run."""
+    verdict, headline = _verdict(lab, run[0]), tuple(_headline(run[0]))
+    return Reading(verdict=verdict, headline=headline, tables=_tables(run), findings=findings)
+
+
+def _verdict(lab: LabKind, climb: Climb) -> str | None:
     """Where the others in the group stall and are killed, and what is felt outside; ``None`` before a mark."""
     cliff = climb.cliff
     if cliff is None:
@@ -274,7 +285,7 @@ def verdict_of(lab: LabKind, climb: Climb) -> str | None:
     return on_lab(lab, f"{'; '.join(parts)}.")
 
 
-def headline_of(climb: Climb) -> Iterator[Quantity]:
+def _headline(climb: Climb) -> Iterator[Quantity]:
     """Of the first group: where the others suffer, where they are killed, and what is felt outside."""
     none = "not reached"
     first, last = (mark and mark.bytes / climb.limit for mark in (climb.cliff, climb.kill))
@@ -290,7 +301,7 @@ def _swap(climb: Climb) -> str:
     return "with" if climb.swap else "without"
 
 
-def tables_of(run: Sequence[Climb]) -> tuple[Table, ...]:
+def _tables(run: Sequence[Climb]) -> tuple[Table, ...]:
     """Where others suffer, and every step."""
     columns = {"swap": "text", "from here on": "text", "pinned": "bytes", "step before": "bytes"}
     marks = [

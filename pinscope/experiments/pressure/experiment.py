@@ -37,18 +37,6 @@ START_SECONDS = 30.0
 """For the ordinary process to write its file: 512 MiB at 17 MB/s."""
 GRACE_SECONDS = 10.0
 """How much longer than it was given it may take to answer before it is taken for hung."""
-_UNKNOWN = {
-    "free_bytes": "free memory",
-    "per_cpu_bytes": "free pages on the processors' lists",
-    "cached_bytes": "the page cache",
-    "swap_in_bytes": "swapping in",
-    "swap_out_bytes": "swapping out",
-    "memory_some_seconds": "stalls for memory",
-    "memory_full_seconds": "full stalls for memory",
-    "io_some_seconds": "stalls for input and output",
-    "io_full_seconds": "full stalls for input and output",
-}
-"""Field of a reading → what a note calls it where this kernel does not report it."""
 
 
 class PressureParams(BareParams):
@@ -256,8 +244,8 @@ class Pressure:
         if folder is None:
             harness.note(f"Left out: reading a file. {reason}; TMPDIR names another folder.")
         for field, missing in read_pressure().missing.items():
-            if field in _UNKNOWN:
-                harness.note(f"Not known: {_UNKNOWN[field]}. {missing}.")
+            if field in PressureObservation.model_fields and field != "cgroup_headroom_bytes":
+                harness.note(f"Not known: {field}. {missing}.")
         harness.progress(0.0, "starting the ordinary process")
         with (
             Bystander(folder, params.file, params.sample, params.step_seconds, harness.check_cancelled) as beside,

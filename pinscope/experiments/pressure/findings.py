@@ -7,18 +7,7 @@ from typing import NamedTuple
 
 from pinscope.analysis.rows import Row
 from pinscope.analysis.texts import Text, say
-from pinscope.experiments.pressure.reading import (
-    GIB,
-    OTHERS,
-    STALLS,
-    Sense,
-    Stage,
-    Stages,
-    headline_of,
-    stages,
-    tables_of,
-    verdict_of,
-)
+from pinscope.experiments.pressure.reading import GIB, OTHERS, STALLS, Sense, Stage, Stages, conclude, stages
 from pinscope.records.finding import Finding, Reading, quantity
 from pinscope.records.run import ExperimentRun
 from pinscope.units import format_bandwidth, format_seconds
@@ -67,28 +56,28 @@ RULES: Mapping[str, Rule] = {
     ),
 }
 _MEDIANS = (
-    "{before} before, {peak} with {peak_bytes:bytes} pinned[, {after} after it was given back]. Medians over rounds of "
-    "an ordinary process beside the run."
+    "{before} before, {peak} with {slower.peak.bytes:bytes} pinned[, {after} after it was given back]. Medians over "
+    "rounds of an ordinary process beside the run."
 )
 TEXTS = {
     "gone-for-everybody": Text(
         "memory was pinned in two steps at least",
         "Each pinned GiB lowered the host's available memory by {lost:bytes}",
-        "With {most:bytes} pinned, {available:bytes} were available on the host[; only {returned:share} of what went "
-        "was back afterwards]. The kernel can neither swap nor move nor drop pinned pages, whether used or not.",
+        "With {last.bytes:bytes} pinned, {available:bytes} were available on the host[; only {returned:share} of what "
+        "went was back afterwards]. The kernel can neither swap nor move nor drop pinned pages, whether used or not.",
         "Pin what is copied again and again, reuse it, and give it back; the page Plan says what is safe here.",
     ),
     "gone-for-everybody/others": Text(
         "the same, and what is available changed otherwise than what was pinned",
         f"What a pinned GiB takes from the host is not known: {OTHERS}",
-        "With {most:bytes} pinned, {available:bytes} were available on the host[; only {returned:share} of what went "
-        "was back afterwards]. A pinned GiB takes 1 GiB and its page table, and here it seemed {lost:bytes}.",
+        "With {last.bytes:bytes} pinned, {available:bytes} were available on the host[; only {returned:share} of what "
+        "went was back afterwards]. A pinned GiB takes 1 GiB and its page table, and here it seemed {lost:bytes}.",
         "Run it again on an idle machine for the exact price.",
     ),
     **{
         name: Text(
             f"from a step on it takes {rule.factor:g} times as long as before, and as in no round before: {rule.what}",
-            "{what} took {times:.1f} times as long from {begin:bytes} pinned on",
+            "{what} took {slower.times:.1f} times as long from {slower.stage.bytes:bytes} pinned on",
             _MEDIANS,
             f"Pin less than that: {rule.advice}.",
             "warning",
@@ -104,8 +93,8 @@ TEXTS = {
     "cache-pushed-out": Text(
         "5 % of a file left the page cache",
         "A file that was in the page cache was pushed out from {begin:bytes} pinned on",
-        "{before:share} of the ordinary process's file was in the cache before, {least:share} with {least_bytes:bytes} "
-        "pinned. What was pushed out must be read from the disk again.",
+        "{before:share} of the ordinary process's file was in the cache before, {least.cached_share:share} with "
+        "{least.bytes:bytes} pinned. What was pushed out must be read from the disk again.",
         "Leave the page cache what the data loaders read again and again: pin less than that.",
         "warning",
     ),
@@ -126,8 +115,9 @@ TEXTS = {
     ),
     "floor-reached": Text(
         "the run stopped at its floor",
-        "The run stopped by itself at {most:bytes} of {target:bytes}: more would have gone below the floor",
-        "{left:bytes} were left here then. The floor keeps the machine usable for others while the run goes on.",
+        "The run stopped by itself at {run.most_bytes:bytes} of {run.target_bytes:bytes}: more would have gone below "
+        "the floor",
+        "{last.left_bytes:bytes} were left here then. The floor keeps the machine usable for others meanwhile.",
         "See what lies beyond it in a control group of its own: pinscope run brim. A lower floor (--set floor=…) goes "
         "further here, at the risk of all that runs here.",
     ),
@@ -135,34 +125,27 @@ TEXTS = {
 
 
 def read_pressure_run(run: ExperimentRun, rows: Sequence[Row]) -> Reading:
-    """Headline, table and findings; empty parts where nothing was measured yet."""
-    course, limits = stages(rows), run.environment.limits
+    """Headline, table and findings."""
+    course = stages(rows)
     if course.before is None or not course.held:
-        return Reading(headline=(), tables=tables_of(course), findings=())
+        return conclude(run, course, (), ())
     judges = (_slower, _cache_lost, _stalled, _swapped)
     felt = [finding for judge in judges for finding in judge(course, course.before)]
-    return Reading(
-        verdict=verdict_of(run.lab, course, limits, felt),
-        headline=tuple(headline_of(course, limits)),
-        tables=tables_of(course),
-        findings=(*_gone(course), *felt, *_floor(course)),
+    return conclude(run, course, felt, [*_gone(course, course.held[-1]), *_floor(course, course.held[-1])])
+
+
+def _gone(run: Stages, last: Stage) -> Iterator[Finding]:
+    lost, returned, available = run.lost_per_byte, run.returned_share, last.at_end("available_bytes")
+    if lost is None:
+        return
+    key = "gone-for-everybody" if run.known_price else "gone-for-everybody/others"
+    evidence = (
+        run.price,
+        quantity("Least memory available", available, "bytes"),
+        quantity("Share of the memory back after freeing", returned, "share", reason="not measured"),
     )
-
-
-def _gone(run: Stages) -> Iterator[Finding]:
-    lost, returned, available = run.lost_per_byte, run.returned_share, run.held[-1].at_end("available_bytes")
-    if lost is not None:
-        yield say(
-            TEXTS,
-            "gone-for-everybody" if run.known_price else "gone-for-everybody/others",
-            run.price,
-            quantity("Least memory available", available, "bytes"),
-            quantity("Share of the memory back after freeing", returned, "share", reason="not measured"),
-            lost=lost * GIB,
-            most=run.held[-1].bytes,
-            available=available,
-            returned=returned if returned is not None and returned < RETURNED else None,
-        )[1]
+    little = returned if returned is not None and returned < RETURNED else None
+    yield say(TEXTS, key, *evidence, lost=lost * GIB, last=last, available=available, returned=little)[1]
 
 
 def _slower(run: Stages, before: Stage) -> Iterator[Finding]:
@@ -171,20 +154,16 @@ def _slower(run: Stages, before: Stage) -> Iterator[Finding]:
         slower = run.slower(sense, factor)
         if slower is None:
             continue
-        yield say(
-            TEXTS,
-            "host-changed" if slower.recovered is False else rule,
+        evidence = (
             quantity(f"{what}, slowest step over before", slower.times, "ratio"),
             quantity("From this much pinned on", slower.stage.bytes, "bytes"),
             quantity("Most that was pinned", run.most_bytes, "bytes"),
-            what=what,
-            times=slower.times,
-            begin=slower.stage.bytes,
-            before=text(before.median(sense)),
-            peak=text(slower.peak.median(sense)),
-            peak_bytes=slower.peak.bytes,
-            after=run.after and text(run.after.median(sense)),
-        )[1]
+        )
+        key, after = "host-changed" if slower.recovered is False else rule, run.after and run.after.median(sense)
+        was, peak = text(before.median(sense)), text(slower.peak.median(sense))
+        yield say(TEXTS, key, *evidence, what=what, slower=slower, before=was, peak=peak, after=after and text(after))[
+            1
+        ]
 
 
 def _cache_lost(run: Stages, before: Stage) -> Iterator[Finding]:
@@ -192,18 +171,13 @@ def _cache_lost(run: Stages, before: Stage) -> Iterator[Finding]:
     was = before.cached_share
     lost = [stage for share, stage in shares if was is not None and share < was - CACHE_LOST]
     if lost:
-        least, at_least = min(shares, key=lambda pair: pair[0])
-        yield say(
-            TEXTS,
-            "cache-pushed-out",
+        least = min(shares, key=lambda pair: pair[0])[1]
+        evidence = (
             quantity("In the cache before", was, "share"),
-            quantity("Least in the cache", least, "share"),
+            quantity("Least in the cache", least.cached_share, "share"),
             quantity("From this much pinned on", lost[0].bytes, "bytes"),
-            begin=lost[0].bytes,
-            before=was,
-            least=least,
-            least_bytes=at_least.bytes,
-        )[1]
+        )
+        yield say(TEXTS, "cache-pushed-out", *evidence, begin=lost[0].bytes, before=was, least=least)[1]
 
 
 def _stalled(run: Stages, before: Stage) -> Iterator[Finding]:
@@ -226,15 +200,8 @@ def _swapped(run: Stages, before: Stage) -> Iterator[Finding]:
         yield say(TEXTS, "swapped", *evidence, out=out, back=back)[1]
 
 
-def _floor(run: Stages) -> Iterator[Finding]:
-    left = run.held[-1].left_bytes
+def _floor(run: Stages, last: Stage) -> Iterator[Finding]:
     if run.floor_reached:
-        yield say(
-            TEXTS,
-            "floor-reached",
-            quantity("Left here", left, "bytes", reason="not read"),
-            quantity("Meant to be pinned", run.target_bytes, "bytes"),
-            most=run.most_bytes,
-            target=run.target_bytes,
-            left=left,
-        )[1]
+        left = quantity("Left here", last.left_bytes, "bytes", reason="not read")
+        meant = quantity("Meant to be pinned", run.target_bytes, "bytes")
+        yield say(TEXTS, "floor-reached", left, meant, run=run, last=last)[1]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Literal, NamedTuple
@@ -12,8 +12,8 @@ from pinscope.analysis.line_fit import fit_line
 from pinscope.analysis.rows import Row, from_then_on, grouped, labels
 from pinscope.analysis.statistics import Summary, summarize
 from pinscope.records.environment import Limits
-from pinscope.records.finding import Finding, Quantity, Table, quantity, table
-from pinscope.records.run import LabKind
+from pinscope.records.finding import Finding, Quantity, Reading, Table, quantity, table
+from pinscope.records.run import ExperimentRun, LabKind
 from pinscope.units import format_bytes, format_share
 
 GIB = 2**30
@@ -238,12 +238,20 @@ def whole_memory(limits: Limits) -> tuple[int, str]:
     return limits.host_total_bytes, "host's"
 
 
-def verdict_of(lab: LabKind, run: Stages, limits: Limits, felt: Iterable[Finding]) -> str | None:
+def conclude(run: ExperimentRun, course: Stages, felt: Sequence[Finding], others: Sequence[Finding]) -> Reading:
+    """The reading of a run; empty parts where nothing was measured yet. ``felt``: what became slower."""
+    limits, tables = run.environment.limits, _tables(course)
+    if course.before is None or not course.held:
+        return Reading(headline=(), tables=tables, findings=())
+    verdict, headline = _verdict(run.lab, course, limits, felt), tuple(_headline(course, limits))
+    return Reading(verdict=verdict, headline=headline, tables=tables, findings=(*felt, *others))
+
+
+def _verdict(lab: LabKind, run: Stages, limits: Limits, slower: Sequence[Finding]) -> str | None:
     """What others felt, or else what pinning took from them; ``None`` where neither is known."""
     whole, owner = whole_memory(limits)
     pinned = "locked" if lab == "host" else "pinned"
     most = f"{format_bytes(run.most_bytes)} {pinned} ({format_share(run.most_bytes / whole)} of the {owner} memory)"
-    slower = [finding for finding in felt if finding.rule != "gone-for-everybody"]
     if warned := next((finding for finding in slower if finding.severity == "warning"), None):
         return on_lab(lab, f"{warned.title}; at most {most}.")
     if slower:
@@ -266,7 +274,7 @@ def _faults(*stages: Stage | None, most: str) -> str:
     return f"Page faults took {times:.2f} times as long with up to {most}, {drift}."
 
 
-def headline_of(run: Stages, limits: Limits) -> Iterator[Quantity]:
+def _headline(run: Stages, limits: Limits) -> Iterator[Quantity]:
     """The price and what an ordinary process felt first."""
     whole, owner = whole_memory(limits)
     slowest, shares = run.slowest_fault, [stage.cached_share for stage in run.held if stage.cached_share is not None]
@@ -310,7 +318,7 @@ COLUMNS: Mapping[str, tuple[str, Callable[[Stage], Any]]] = {
 """Of the table: title → unit, and what a stage has there."""
 
 
-def tables_of(run: Stages) -> tuple[Table, ...]:
+def _tables(run: Stages) -> tuple[Table, ...]:
     """Every step; none before the first."""
     every_step = table(
         "Every step",

@@ -97,6 +97,11 @@ class Pair(NamedTuple):
             return "slower"
         return "faster" if round(1 / self.times, 2) > AS_GOOD and exceeds(other, one) else "as good"
 
+    @property
+    def once_in_order(self) -> bool:
+        """Whether the data is used so."""
+        return self.cell.uses == 1 and self.cell.pattern.startswith("stream")
+
 
 def winners(alike: Sequence[Cell]) -> list[Cell]:
     """Of cells that differ in the way only: the fastest, and those that are as good as that; fastest first."""
@@ -207,12 +212,12 @@ def _verdict(accesses: Accesses) -> str | None:
             f"Let kernels reach the data on the host: zero-copy takes at most {most} times as long as an explicit "
             "copy, and no GPU memory."
         )
-    as_good = [pair.cell for pair in by_verdict.get("as good", ())]
-    once = as_good and all(cell.uses == 1 and cell.pattern.startswith("stream") for cell in as_good)
+    as_good, slower = by_verdict.get("as good", ()), by_verdict["slower"]
+    once = as_good and all(pair.once_in_order == (pair.verdict == "as good") for pair in whole)
     ends = [f"{'once in order' if once else 'in other uses'} it is as good"] if as_good else []
     if faster := _faster_shares([pair for pair in accesses.pairs if pair.cell.spacing > 1]):
         ends.append(f"at {faster} {'' if ends else 'it is '}faster")
-    begins = f"Copy data{' used again or at random' if once else ''}: zero-copy takes {_from_to(by_verdict['slower'])}"
+    begins = f"Copy data{' used again or at random' if once else ''}: zero-copy takes {_from_to(slower)}"
     return f"{begins}; {', '.join(ends)}." if ends else f"{begins}."
 
 

@@ -37,12 +37,12 @@ class Label:
     Attributes:
         title: heading of its column.
         unit: as of a :class:`~pinscope.records.finding.Quantity`.
-        words: a label as a table shows it, in place of the label itself.
+        words: a label as a table shows it, in place of the label itself: a text, or a number of that unit.
     """
 
     title: str
     unit: str = "text"
-    words: Callable[[Any], str] | None = None
+    words: Callable[[Any], str | float] | None = None
 
 
 @dataclass(frozen=True)
@@ -138,7 +138,7 @@ def every_combination(found: Sequence[Any], note: str = "") -> Table:
     kind = type(found[0])
     labels, values = labels_of(kind), values_of(kind)
     repeated = next((name for name in values if isinstance(getattr(found[0], name), Summary)), None)
-    columns = {label.title: "text" if label.words else label.unit for label in labels.values()}
+    columns = {label.title: _unit(label, getattr(found[0], name)) for name, label in labels.items()}
     columns |= {value.title: value.unit for value in values.values()}
     spread = {"spread": "share", "repeats": "count"} if repeated else {}
     return table(
@@ -161,6 +161,10 @@ def every_combination(found: Sequence[Any], note: str = "") -> Table:
         ],
         note=note,
     )
+
+
+def _unit(label: Label, value: Any) -> str:
+    return "text" if label.words and isinstance(label.words(value), str) else label.unit
 
 
 def _shown(label: Label, value: Any) -> Any:

@@ -27,6 +27,16 @@ def counted(rows: Iterable[Row]) -> list[Row]:
     return [row for row in rows if not row["warmup"]]
 
 
+def from_then_on(items: Sequence[_Item], holds: Callable[[_Item], bool]) -> _Item | None:
+    """The first item from which on it holds for every one; what comes and goes has another cause."""
+    first = None
+    for item in reversed(items):
+        if not holds(item):
+            break
+        first = item
+    return first
+
+
 def labels(*names: str) -> Callable[[Row], tuple[Any, ...]]:
     """A key of :func:`grouped`: the values of these fields."""
     return lambda row: tuple(row[name] for name in names)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import TypeVar
 
 
 @dataclass(frozen=True)
@@ -42,6 +43,13 @@ class Way:
     help: str = ""
 
     @property
+    def line(self) -> LineStyle:
+        """The style of its line, for a chart that draws it."""
+        if self.style is None:
+            raise LookupError(f"{self.title} has no line")
+        return self.style
+
+    @property
     def words(self) -> str:
         """As it stands inside a sentence."""
         return self.phrase or self.title
@@ -52,6 +60,9 @@ def way(title: str, phrase: str = "", style: LineStyle | None = None, kinds: str
     return Way(title, phrase, style, frozenset(kinds.split()), help)
 
 
-def of_kind(ways: Mapping[str, Way], kind: str) -> tuple[str, ...]:
+_Name = TypeVar("_Name", bound=str)
+
+
+def of_kind(ways: Mapping[_Name, Way], kind: str) -> tuple[_Name, ...]:
     """Names of the ways of that kind, in the order of the table."""
     return tuple(name for name, way in ways.items() if kind in way.kinds)

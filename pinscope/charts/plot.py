@@ -26,12 +26,14 @@ class Scale:
         unit: SI units of one unit of the axis.
         text: a value as a reader sees it who points at it.
         log: of seconds, by decades.
+        reach: in SI units; the axis goes at least so far, with room for markers at 0.
     """
 
     title: str
     unit: float
     text: Callable[[float], str]
     log: bool = False
+    reach: float | None = None
 
 
 RATE = Scale("Rate (GB/s)", 1e9, format_bandwidth)
@@ -50,16 +52,28 @@ def sizes(title: str = "Copy size (bytes, log scale)") -> Axis:
     return lambda figure, places: size_axis(figure, [int(place) for place in places], title)
 
 
-def counts(title: str, word: str) -> Axis:
-    """A logarithmic axis of few counts, each with its label; ``word``: what is counted, for who points at it."""
+def counts(title: str, word: str, text: Callable[[float], str] = "{:g}".format) -> Axis:
+    """A logarithmic axis of few counts, each with its label, ``text``; ``word``: what is counted, for who points at
+    it."""
     return lambda figure, places: figure.update_xaxes(
         type="log",
         tickmode="array",
         tickvals=list(places),
-        ticktext=[f"{place:g}" for place in places],
+        ticktext=[text(place) for place in places],
         title_text=f"{title} (log scale)",
         unifiedhovertitle_text=f"%{{x}} {word}",
     )
+
+
+def linear(title: str, hover: str) -> Axis:
+    """A linear axis with room for markers at both ends; ``hover``: what stands above a value that is pointed at."""
+
+    def make(figure: go.Figure, places: Sequence[float]) -> None:
+        room = 0.04 * (places[-1] - places[0] or 1.0)
+        figure.update_xaxes(range=[places[0] - room, places[-1] + room], unifiedhovertitle_text=hover)
+        figure.update_xaxes(title_text=title, row=sum(1 for _ in figure.select_xaxes()), col=1)
+
+    return make
 
 
 class Spot(NamedTuple):
@@ -71,10 +85,12 @@ class Spot(NamedTuple):
 
 
 class Curve(NamedTuple):
-    """A line with markers."""
+    """A line with markers; as a ``rule`` a grey one without, beside what was measured, where words may be empty. A
+    rule of one spot is a marker."""
 
     style: LineStyle
     spots: Sequence[Spot]
+    rule: bool = False
 
 
 Panes = Mapping[str, Mapping[str, Curve]]
@@ -102,7 +118,7 @@ def curves(
     title: str,
     caption: str,
     panes: Panes,
-    y: Scale,
+    y: Scale | Sequence[Scale],
     x: Axis,
     alt: str,
     *,
@@ -116,7 +132,7 @@ def curves(
     Args:
         key, title, caption: of the chart.
         panes: what is drawn.
-        y: the vertical axis of all panels.
+        y: the vertical axis of all panels, or that of each.
         x: the horizontal axis.
         alt: what is drawn, for those who do not see it.
         limit: dotted in each panel: what the link can carry, in SI units.
@@ -126,28 +142,43 @@ def curves(
         ends_named: write names and values at the right ends of the curves.
     """
     figure = panels(list(panes), [pixels] * len(panes))
-    places = sorted({spot.x for pane in panes.values() for curve in pane.values() for spot in curve.spots})
-    for row, pane in enumerate(panes.values(), start=1):
-        for name, curve in pane.items():
-            points = [(spot.x, spot.y / y.unit, f"{spot.words}: {y.text(spot.y)}") for spot in curve.spots]
-            if points:
-                put(figure, row, line(name, curve.style, points))
+    drawn = [{name: curve for name, curve in pane.items() if curve.spots} for pane in panes.values()]
+    places = sorted({spot.x for pane in drawn for curve in pane.values() for spot in curve.spots})
+    scales = [y] * len(panes) if isinstance(y, Scale) else y
+    for row, (pane, scale) in enumerate(zip(drawn, scales, strict=True), start=1):
+        put(figure, row, *(_trace(name, curve, scale) for name, curve in pane.items()))
         if limit is not None:
             across = [places[0], places[-1]]
-            put(figure, row, reference("link limit", across, [limit / y.unit] * 2, f", {y.text(limit)}"))
-    if y.log:
-        seconds_axis(figure, y.title)
-    else:
-        figure.update_yaxes(title_text=y.title, rangemode="tozero")
+            put(figure, row, reference("link limit", across, [limit / scale.unit] * 2, f", {scale.text(limit)}"))
+        if scale.log:
+            continue
+        figure.update_yaxes(title_text=scale.title, rangemode="tozero", row=row, col=1)
+        if scale.reach is not None:
+            top = max(scale.reach, *(spot.y for curve in pane.values() for spot in curve.spots)) / scale.unit
+            figure.update_yaxes(range=[-0.04 * top, 1.05 * top], row=row, col=1)
+    if scales[0].log:
+        seconds_axis(figure, scales[0].title)
     x(figure, places)
     if ends_named:
-        for row, pane in enumerate(panes.values(), start=1):
-            drawn = {name: curve.spots for name, curve in pane.items() if curve.spots}
-            name_ends(figure, row, [_end(name, spots, y) for name, spots in drawn.items()])
+        for row, (pane, scale) in enumerate(zip(drawn, scales, strict=True), start=1):
+            name_ends(figure, row, [_end(name, curve.spots, scale) for name, curve in pane.items() if not curve.rule])
     if ends is None:
-        first = next(iter(panes.values()))
-        ends = [(name, y.text(curve.spots[-1].y)) for name, curve in first.items() if curve.spots]
+        ends = [(name, scales[0].text(curve.spots[-1].y)) for name, curve in drawn[0].items() if not curve.rule]
     return Chart(key, title, caption, figure, alt_text(alt, ends))
+
+
+def _trace(name: str, curve: Curve, y: Scale) -> go.Scatter:
+    if curve.rule and len(curve.spots) == 1:
+        return line(
+            name, curve.style, [(spot.x, spot.y / y.unit, spot.words) for spot in curve.spots], cliponaxis=False
+        )
+    if curve.rule:
+        text = f": {curve.spots[0].words}" if curve.spots[0].words else None
+        values = [spot.y / y.unit for spot in curve.spots]
+        return reference(name, [spot.x for spot in curve.spots], values, text, curve.style.dash)
+    return line(
+        name, curve.style, [(spot.x, spot.y / y.unit, f"{spot.words}: {y.text(spot.y)}") for spot in curve.spots]
+    )
 
 
 def _end(name: str, spots: Sequence[Spot], y: Scale) -> End:

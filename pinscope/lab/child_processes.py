@@ -59,6 +59,11 @@ class ChildProcesses(Generic[Key]):
         limit: seconds that a step may take.
         check: called while waiting; raises to stop.
         descriptors: open files that they inherit.
+        ready_limit: seconds that each may take, one after the other, for the order ``start`` on entering; without it
+            there is no such order.
+
+    Attributes:
+        ready: their answers to that.
     """
 
     def __init__(
@@ -67,18 +72,22 @@ class ChildProcesses(Generic[Key]):
         limit: float,
         check: Callable[[], None] = lambda: None,
         descriptors: Sequence[int] = (),
+        ready_limit: float | None = None,
     ) -> None:
         self._described = children
         self._limit = limit
         self._check = check
-        self._descriptors = descriptors
+        self._descriptors, self._ready_limit = descriptors, ready_limit
+        self.ready: dict[Key, Reply] = {}
         self._children: dict[Key, subprocess.Popen[bytes]] = {}
 
     def __enter__(self) -> Self:
-        """Start them; they answer to their first order once they run."""
+        """Start them; they answer to their first order once they run. Errors of that order as of :meth:`ask`."""
         try:
             for key, child in self._described.items():
                 self._children[key] = self._start(child)
+            for key in self._described if self._ready_limit else ():
+                self.ready[key] = self.ask("getting ready", {key: {"do": "start"}}, limit=self._ready_limit)[key][1]
         except BaseException:
             self._kill()
             raise

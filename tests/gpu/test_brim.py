@@ -6,9 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from pinscope.experiments.brim.arithmetic import climbs
 from pinscope.experiments.brim.experiment import Brim, BrimParams
-from pinscope.experiments.brim.findings import off
+from pinscope.experiments.brim.reading import climbs
 from pinscope.lab.cuda import CudaLab
 from pinscope.lab.harness import Harness
 from pinscope.lab.own_group import find_place
@@ -23,14 +22,14 @@ def test_the_cliff_is_where_the_groups_account_says_and_the_others_in_it_pay(lab
     params = BrimParams.preset("cuda", quick=True).with_overrides({"step_seconds": 0.5})
     before = pinned_pages()
     (climb,) = climbs([row.model_dump() for row in Brim().measure(params, lab, Harness())])
-    cliff, killed = climb.cliff, climb.mark("killed")
+    cliff, killed = climb.cliff, climb.kill
     assert cliff is not None
     assert killed is not None
     assert cliff.kind in {"cache", "slower", "stalled"}
-    assert (off(climb, cliff, climb.expected_cliff) or 0.0) <= 0.05
-    assert (off(climb, killed, climb.expected_kill) or 0.0) <= 0.05
-    assert (climb.ratio() or 0.0) >= 2
-    assert (climb.outside_ratio() or 9.9) < (climb.ratio() or 0.0)  # what else goes on counts here; see the recording
+    assert cliff.off(climb.expected_cliff) <= 0.05 * climb.limit
+    assert killed.off(climb.expected_kill) <= 0.05 * climb.limit
+    assert (climb.times or 0.0) >= 2
+    assert (climb.outside_times or 9.9) < (climb.times or 0.0)  # what else goes on counts here; see the recording
     shares = {way: charged / asked for way, (asked, charged) in climb.charged.items()}
     assert shares["registered"] == pytest.approx(1, abs=0.05)
     assert shares["pinned"] == pytest.approx(1, abs=0.05)

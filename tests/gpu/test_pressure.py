@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from pinscope.experiments.pressure.arithmetic import lost_per_byte, stages
 from pinscope.experiments.pressure.experiment import Pressure, PressureParams
+from pinscope.experiments.pressure.reading import stages
 from pinscope.lab.cuda import CudaLab
 from pinscope.lab.harness import Harness
 from tests.gpu.test_cuda_lab import PAGES_OFF, pinned_pages
@@ -27,6 +27,6 @@ def test_what_is_pinned_is_gone_for_everybody_and_comes_back(lab: CudaLab) -> No
     assert most >= 1024 * MIB
     assert abs(max(seen) - most // 4096) <= PAGES_OFF
     assert abs(pinned_pages() - before) <= PAGES_OFF
-    lost = lost_per_byte(found)
+    lost = found.lost_per_byte
     assert lost is not None
     assert 0.9 < lost < 1.1

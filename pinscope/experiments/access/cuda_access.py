@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import ctypes
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 import cupy
 import numpy as np
 from cupy.cuda import runtime
 
+from pinscope.experiments.access.ways import PatternName
 from pinscope.lab.cuda import CudaLab
 from pinscope.lab.cuda_handles import DEVICE_TO_HOST, HOST_TO_DEVICE, CudaStream
 from pinscope.lab.cuda_managed import (
@@ -23,7 +24,6 @@ from pinscope.lab.cuda_managed import (
 from pinscope.lab.cuda_memory import HostPart, driver_library
 from pinscope.lab.protocol import DeviceBuffer, Stream, own
 
-AccessPattern = Literal["stream_read", "stream_write", "random_read", "scatter_write"]
 BLOCK_WORDS = 512
 """Streaming patterns visit blocks of 4 KiB, a page of the host."""
 THREADS = 256
@@ -89,7 +89,7 @@ class Visit:
         spacing: one block, or one word, of so many is touched.
     """
 
-    pattern: AccessPattern
+    pattern: PatternName
     nbytes: int
     spacing: int
 

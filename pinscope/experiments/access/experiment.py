@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from itertools import product
-from typing import TYPE_CHECKING, Literal, Self
+from typing import TYPE_CHECKING, Self
 
 from pydantic import field_validator, model_validator
 
+from pinscope.analysis.ways import of_kind
 from pinscope.errors import NotPossible
-from pinscope.experiments.access.reading import read_access
+from pinscope.experiments.access.findings import read_access
+from pinscope.experiments.access.ways import PATTERNS, WAYS, PatternName, WayName
 from pinscope.experiments.contract import AnyExperiment, Bytes, Counts, Params, Several, parameter
 from pinscope.lab.harness import Harness
 from pinscope.lab.protocol import DeviceBuffer, HostBuffer, Lab
@@ -23,9 +25,7 @@ if TYPE_CHECKING:
     from pinscope.experiments.access.cuda_access import Accessor, Visit
     from pinscope.lab.cuda_memory import HostPart
 
-Way = Literal["copy", "copy_part", "mapped", "managed", "prefetched"]
-Pattern = Literal["stream_read", "stream_write", "random_read", "scatter_write"]
-MANAGED: tuple[Way, ...] = ("managed", "prefetched")
+MANAGED = of_kind(WAYS, "managed")
 MANAGED_SHARE = 0.25
 """Managed memory stays below this share of what the GPU has free: more than is free can hang the GPU."""
 BLOCK_BYTES = 4096
@@ -41,13 +41,8 @@ class AccessParams(Params):
     """Which data, in which ways, how often and how much of it."""
 
     size: Bytes = parameter("Size", "Length of the data on the host; a power of two.", le=LARGEST)
-    ways: Several[Way] = parameter(
-        "Ways",
-        "copy: all of it to the GPU first; copy_part: a 2D copy of the blocks that are used; mapped: the "
-        "kernel reaches host memory in place (zero-copy); managed: pages migrate on demand; prefetched: managed "
-        "memory, brought beforehand.",
-    )
-    patterns: Several[Pattern] = parameter(
+    ways: Several[WayName] = parameter("Ways", "; ".join(f"{name}: {way.help}" for name, way in WAYS.items()) + ".")
+    patterns: Several[PatternName] = parameter(
         "Patterns",
         "Blocks of 4 KiB in order (stream_read, stream_write), or single words all over the data (random_read, "
         "scatter_write).",
@@ -66,22 +61,18 @@ class AccessParams(Params):
     @field_validator("size", "spacings")
     @classmethod
     def _powers_of_two(cls, value: int | tuple[int, ...]) -> int | tuple[int, ...]:
-        wrong = [one for one in (value if isinstance(value, tuple) else (value,)) if one & (one - 1)]
-        if wrong:
-            raise ValueError(f"{wrong[0]} is no power of two")
+        for number in value if isinstance(value, tuple) else (value,):
+            if number & (number - 1):
+                raise ValueError(f"{number} is no power of two")
         return value
 
     @model_validator(mode="after")
-    def _a_block_for_the_widest_spacing(self) -> Self:
+    def _something_to_measure(self) -> Self:
         least = BLOCK_BYTES * max(self.spacings)
         if self.size < least:
             raise ValueError(
                 f"size: it takes at least {format_bytes(least)}, a block of 4 KiB for spacing {max(self.spacings)}"
             )
-        return self
-
-    @model_validator(mode="after")
-    def _something_to_measure(self) -> Self:
         if not _cases(self, self.ways):
             raise ValueError(
                 "ways: copy_part copies every so many blocks of 4 KiB, so it takes a streaming pattern and a spacing "
@@ -93,8 +84,8 @@ class AccessParams(Params):
     def preset(cls, lab: LabKind, quick: bool) -> Self:
         return cls(
             size=2**26 if quick else 2**28,
-            ways=("copy", "copy_part", "mapped", "managed", "prefetched"),
-            patterns=("stream_read", "stream_write", "random_read", "scatter_write"),
+            ways=tuple(WAYS),
+            patterns=tuple(PATTERNS),
             spacings=(1, 16) if quick else (1, 4, 16, 64),
             uses=(1, 4) if quick else (1, 2, 4, 8),
             precision=0.05 if quick else 0.02,
@@ -109,9 +100,9 @@ class AccessParams(Params):
 class AccessObservation(Observation):
     """One way, one pattern: from data on the host until it was used (or, if written, until it is on the host)."""
 
-    way: Way
+    way: WayName
     """``copy`` (of all), ``copy_part`` (of the blocks used), ``mapped``, ``managed`` or ``prefetched``."""
-    pattern: Pattern
+    pattern: PatternName
     """``stream_read``, ``stream_write``, ``random_read`` or ``scatter_write``."""
     bytes: Positive
     """Size of the data on the host."""
@@ -175,7 +166,7 @@ class Access:
                 visit = Visit(pattern, params.size, spacing)
                 harness.progress(done / len(cases), f"{way}, {pattern.replace('_', ' ')}, 1 in {spacing}")
                 with ExitStack() as held:
-                    user = _USERS[way](bench, visit, held)
+                    user = _USERS[way](way, bench, visit, held)
                     for uses in _uses(params, spacing):
                         yield from _repeat(bench, user, uses, params, harness)
 
@@ -183,11 +174,11 @@ class Access:
     """Which way wins from how many uses, or for which share of the data."""
 
 
-Case = tuple[Pattern, int, Way]
+Case = tuple[PatternName, int, WayName]
 """Pattern, spacing, way."""
 
 
-def _cases(params: AccessParams, ways: Sequence[Way]) -> list[Case]:
+def _cases(params: AccessParams, ways: Sequence[WayName]) -> list[Case]:
     """What is measured: a copy of a part only where there is one, and where a copy call can take it."""
     return [
         (pattern, spacing, way)
@@ -209,7 +200,7 @@ def _without_discard(cases: Sequence[Case], reason: str, harness: Harness) -> li
     return kept
 
 
-def _possible(params: AccessParams, accessor: Accessor, harness: Harness) -> list[Way]:
+def _possible(params: AccessParams, accessor: Accessor, harness: Harness) -> list[WayName]:
     """The ways that work here; what is left out is noted.
 
     Raises:
@@ -259,10 +250,8 @@ class _Bench:
 class _User:
     """One way with its memory: gets the data ready, uses it, and compares what came out."""
 
-    way: Way
-
-    def __init__(self, bench: _Bench, visit: Visit, held: ExitStack) -> None:
-        self.bench, self.visit = bench, visit
+    def __init__(self, way: WayName, bench: _Bench, visit: Visit, held: ExitStack) -> None:
+        self.way, self.bench, self.visit = way, bench, visit
         bench.fresh()
         self.data = self.take(held)
         self.get_ready()
@@ -279,7 +268,8 @@ class _User:
 
     def run(self, uses: int, key: int) -> None:
         """Queue everything that one repeat does."""
-        raise NotImplementedError
+        for _ in range(uses):
+            self.bench.use(self.data.address, self.visit, key)
 
     def finish(self) -> None:
         """What the CPU has to do before it has the result."""
@@ -297,7 +287,6 @@ class _User:
 class _Copy(_User):
     """cudaMemcpyAsync from pinned memory, all of it."""
 
-    way: Way = "copy"
     _device: DeviceBuffer
 
     def take(self, held: ExitStack) -> HostBuffer:
@@ -318,8 +307,6 @@ class _Copy(_User):
 class _CopyPart(_Copy):
     """cudaMemcpy2DAsync of the blocks that are used, and of no others."""
 
-    way = "copy_part"
-
     def run(self, uses: int, key: int) -> None:
         bench, visit = self.bench, self.visit
         device, host = self._device.address, self.data.address
@@ -334,14 +321,8 @@ class _CopyPart(_Copy):
 class _Mapped(_User):
     """The kernel reaches pinned memory over the link."""
 
-    way = "mapped"
-
     def take(self, held: ExitStack) -> HostBuffer:
         return _pinned(self.bench, self.visit, held)
-
-    def run(self, uses: int, key: int) -> None:
-        for _ in range(uses):
-            self.bench.use(self.data.address, self.visit, key)
 
 
 def _pinned(bench: _Bench, visit: Visit, held: ExitStack) -> HostBuffer:
@@ -355,7 +336,6 @@ def _pinned(bench: _Bench, visit: Visit, held: ExitStack) -> HostBuffer:
 class _Managed(_User):
     """Pages migrate as they are touched."""
 
-    way: Way = "managed"
     _part: HostPart
 
     def take(self, held: ExitStack) -> HostPart:
@@ -367,10 +347,6 @@ class _Managed(_User):
         self.bench.accessor.prefetch(self._part, self.bench.stream, to_host=True)
         self.bench.stream.synchronize()
 
-    def run(self, uses: int, key: int) -> None:
-        for _ in range(uses):
-            self.bench.use(self.data.address, self.visit, key)
-
     def finish(self) -> None:
         if self.visit.writes:
             self.bench.accessor.read_pages(self._part)
@@ -378,8 +354,6 @@ class _Managed(_User):
 
 class _Prefetched(_Managed):
     """All pages are moved before, without their content where all of it is overwritten, and back after writing."""
-
-    way = "prefetched"
 
     def run(self, uses: int, key: int) -> None:
         if self.visit.overwrites_all:
@@ -391,7 +365,7 @@ class _Prefetched(_Managed):
             self.bench.accessor.prefetch(self._part, self.bench.stream, to_host=True)
 
 
-_USERS: Mapping[Way, type[_User]] = {
+_USERS: Mapping[WayName, type[_User]] = {
     "copy": _Copy,
     "copy_part": _CopyPart,
     "mapped": _Mapped,

@@ -1,191 +1,314 @@
-"""What the access experiment concludes: headline, tables and findings from the rows of a run."""
+"""What an access run concludes: time over uses and over the share that is used, and which way is faster."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import groupby, takewhile
+from typing import Annotated, Literal, NamedTuple
 
-from pinscope.analysis.precision import Repeated, precision_not_reached
-from pinscope.analysis.statistics import measured
-from pinscope.experiments.access.arithmetic import (
-    AS_GOOD,
-    PATTERN_TITLES,
-    WAY_TITLES,
-    Cell,
-    cells,
-    one_more_use,
-    over_uses,
-    winners,
+from pinscope.analysis.cells import AS_GOOD, Label, Value, cells, count, every_combination, first
+from pinscope.analysis.conclusions import exceeds
+from pinscope.analysis.rows import Row, grouped
+from pinscope.analysis.statistics import Summary, measured
+from pinscope.experiments.access.ways import PATTERNS, WAYS, PatternName, WayName
+from pinscope.records.finding import Finding, Quantity, Reading, Table, quantity, table
+from pinscope.units import format_bytes, format_seconds, format_share
+
+By = Literal["uses", "spacing"]
+Verdict = Literal["faster", "as good", "slower"]
+BESIDE_A_COPY: tuple[tuple[WayName, PatternName], ...] = (
+    ("mapped", "random_read"),
+    ("managed", "stream_read"),
+    ("mapped", "stream_read"),
 )
-from pinscope.experiments.access.findings import uses_words, way_findings
-from pinscope.experiments.access.verdict import access_verdict
-from pinscope.records.finding import Finding, Quantity, Reading, Table, quantity, table, wrong_data
-from pinscope.records.run import ExperimentRun
-from pinscope.units import format_share
-
-_CLOSE = f"within {AS_GOOD - 1:.0%}".replace("%", " %")
-
-
-def read_access(run: ExperimentRun, rows: Sequence[Mapping[str, Any]]) -> Reading:
-    """Headline, tables and findings; empty parts where nothing was measured yet."""
-    found = cells(rows)
-    if not found:
-        return Reading(headline=(), tables=(), findings=())
-    patterns = list(dict.fromkeys(cell.pattern for cell in found))
-    tables = (_winners(found), _more_uses(found, patterns), _all(found))
-    return Reading(
-        verdict=access_verdict(found),
-        headline=_headline(found, patterns),
-        tables=tuple(table for table in tables if table.rows),
-        findings=(*_wrong(found), *way_findings(found), *precision_not_reached(run, _repeated(found))),
-    )
-
-
-def _headline(found: Sequence[Cell], patterns: Sequence[str]) -> tuple[Quantity, ...]:
-    """Ways beside a copy, then the best way and its rate, of data that is used whole and once."""
-    quantities = []
-    for way, pattern in _BESIDE_A_COPY:
-        alike = {cell.way: cell for cell in _alike(found, pattern, 1, 1)}
-        if way in alike and "copy" in alike:
-            ratio = alike[way].wall_seconds.median / alike["copy"].wall_seconds.median
-            name = f"Time of {WAY_TITLES[way]} ÷ explicit copy, one {PATTERN_TITLES[pattern]}"
-            quantities.append(quantity(name, ratio, "ratio"))
-    for pattern in patterns:
-        alike_cells = _alike(found, pattern, 1, 1)
-        if alike_cells:
-            best, name = winners(alike_cells)[0], PATTERN_TITLES[pattern]
-            rate, words = best.useful_bytes_per_second, f"Useful rate of the fastest, one {name}"
-            quantities += [
-                quantity(f"Fastest for one {name}", _best(alike_cells), "text"),
-                measured(words, best.wall_seconds, "bytes/second", rate),
-            ]
-    return tuple(quantities)
-
-
-_BESIDE_A_COPY = (("mapped", "random_read"), ("managed", "stream_read"), ("mapped", "stream_read"))
 """Ways and patterns of the first figures."""
 
 
-def _alike(found: Sequence[Cell], pattern: str, spacing: int, uses: int) -> list[Cell]:
-    return [cell for cell in found if (cell.pattern, cell.spacing, cell.uses) == (pattern, spacing, uses)]
+def _wrong(intact: Sequence[bool]) -> int:
+    return len(intact) - count(intact)
 
 
-def _combinations(found: Sequence[Cell]) -> list[tuple[str, int, int]]:
-    return list(dict.fromkeys((cell.pattern, cell.spacing, cell.uses) for cell in found))
+def _share(spacing: int) -> float:
+    return 1 / spacing
 
 
-def _repeated(found: Sequence[Cell]) -> list[Repeated]:
-    return [
-        Repeated(
-            f"{WAY_TITLES[cell.way]}, {PATTERN_TITLES[cell.pattern]}, {format_share(1 / cell.spacing)} of the data, "
-            f"{uses_words(cell.uses)}",
-            cell.wall_seconds,
-            (f"ways={cell.way}", f"patterns={cell.pattern}", f"spacings={cell.spacing}", f"uses={cell.uses}"),
+def _title(name: WayName) -> str:
+    return WAYS[name].title
+
+
+@dataclass(frozen=True)
+class Cell:
+    """All repeats of one combination; ``spacing``: one block or word of so many is used."""
+
+    pattern: Annotated[PatternName, Label("pattern", words=PATTERNS.__getitem__)]
+    spacing: Annotated[int, Label("share used", "share", words=_share)]
+    uses: Annotated[int, Label("uses", "count")]
+    way: Annotated[WayName, Label("way", words=_title)]
+    wall_seconds: Annotated[Summary, Value("time", "seconds", "less")]
+    device_seconds: Annotated[Summary, Value("of it on the GPU", "seconds", "less")]
+    touched_bytes: Annotated[int, Value("used each time", "bytes", make=first)]
+    wrong_count: Annotated[int, Value("wrong repeats", "count", "less", make=_wrong, row="intact")]
+
+    @property
+    def useful_bytes_per_second(self) -> Annotated[float, Value("useful rate", "bytes/second", "more")]:
+        """What the kernel used, over the time until the result was there."""
+        return self.touched_bytes * self.uses / self.seconds
+
+    @property
+    def seconds(self) -> float:
+        """The median until the result can be used."""
+        return self.wall_seconds.median
+
+    @property
+    def bytes(self) -> int:
+        """Length of the data."""
+        return self.touched_bytes * self.spacing
+
+    @property
+    def words(self) -> str:
+        """``2 random reads of 25.0 %``."""
+        share = "" if self.spacing == 1 else f" of {format_share(1 / self.spacing)}"
+        return f"{self.uses} {PATTERNS[self.pattern]}{'' if self.uses == 1 else 's'}{share}"
+
+
+class Pair(NamedTuple):
+    """A way, and another for the same use of the same data."""
+
+    cell: Cell
+    other: Cell
+
+    @property
+    def times(self) -> float:
+        """The first's time over the second's."""
+        return self.cell.seconds / self.other.seconds
+
+    @property
+    def times_words(self) -> str:
+        """``1.09``, ``12.3``."""
+        return f"{self.times:.{1 if self.times >= 10 else 2}f}"
+
+    @property
+    def verdict(self) -> Verdict:
+        """How the first does; as good also where the difference is less than both may be off."""
+        one, other = self.cell.wall_seconds, self.other.wall_seconds
+        if round(self.times, 2) > AS_GOOD and exceeds(one, other):
+            return "slower"
+        return "faster" if round(1 / self.times, 2) > AS_GOOD and exceeds(other, one) else "as good"
+
+    @property
+    def once_in_order(self) -> bool:
+        """Whether the data is used so."""
+        return self.cell.uses == 1 and self.cell.pattern.startswith("stream")
+
+
+def winners(alike: Sequence[Cell]) -> list[Cell]:
+    """Of cells that differ in the way only: the fastest, and those that are as good as that; fastest first."""
+    ranked = sorted(alike, key=lambda cell: cell.seconds)
+    return [cell for cell in ranked if Pair(cell, ranked[0]).verdict == "as good"]
+
+
+class Course(NamedTuple):
+    """Zero-copy beside the copy in its place, in one pattern, over uses or over the share."""
+
+    pattern: PatternName
+    by: By
+    pairs: Sequence[Pair]
+
+    @property
+    def stretches(self) -> list[tuple[Verdict, list[int]]]:
+        """Neighbouring points at which zero-copy does equally, and how. Between points nothing is known."""
+        return [
+            (how, [getattr(pair.cell, self.by) for pair in pairs])
+            for how, pairs in groupby(self.pairs, key=lambda pair: pair.verdict)
+        ]
+
+
+@dataclass(frozen=True)
+class Accesses:
+    """The cells of a run."""
+
+    cells: Sequence[Cell]
+
+    @cached_property
+    def patterns(self) -> list[PatternName]:
+        """In the order measured."""
+        return list(dict.fromkeys(cell.pattern for cell in self.cells))
+
+    @cached_property
+    def alike(self) -> dict[tuple[PatternName, int, int], list[Cell]]:
+        """Pattern, spacing and uses → cells that differ in the way only."""
+        return grouped(self.cells, lambda cell: (cell.pattern, cell.spacing, cell.uses))
+
+    @cached_property
+    def pairs(self) -> list[Pair]:
+        """Zero-copy beside the copy that a program would make in its place: of the part alone where a call takes it."""
+        known = [{cell.way: cell for cell in group} for group in self.alike.values()]
+        return [
+            Pair(ways["mapped"], ways.get("copy_part", ways["copy"])) for ways in known if {"mapped", "copy"} <= {*ways}
+        ]
+
+    def once(self, pattern: PatternName) -> dict[WayName, Cell]:
+        """Way → its cell of data that is used whole and once."""
+        return {cell.way: cell for cell in self.alike.get((pattern, 1, 1), ())}
+
+    def least(self, by: By) -> int:
+        """The least number of uses or spacing."""
+        return min(int(getattr(cell, by)) for cell in self.cells)
+
+    def over(self, by: By, pattern: PatternName) -> dict[WayName, list[Cell]]:
+        """Way → its cells over the number of uses, or over the spacing, ascending; the other is the least."""
+        other: By = "spacing" if by == "uses" else "uses"
+        course = [cell for cell in self.cells if cell.pattern == pattern and getattr(cell, other) == self.least(other)]
+        return grouped(sorted(course, key=lambda cell: int(getattr(cell, by))), lambda cell: cell.way)
+
+    def courses(self, by: By) -> list[Course]:
+        """Of the patterns in which zero-copy was measured at several points."""
+        by_cell = {pair.cell: pair for pair in self.pairs}
+        mapped = {pattern: self.over(by, pattern).get("mapped", ()) for pattern in self.patterns}
+        pairs = {pattern: [by_cell[cell] for cell in course if cell in by_cell] for pattern, course in mapped.items()}
+        return [Course(pattern, by, pairs[pattern]) for pattern in pairs if pairs[pattern] and len(mapped[pattern]) > 1]
+
+    def one_more_use(self, pattern: PatternName, way: WayName) -> float | None:
+        """Seconds that each use after the fewest takes, of data that is used whole.
+
+        ``None`` where only one number of uses was measured, or where what more uses take is lost in the noise.
+        """
+        course = [cell for cell in self.over("uses", pattern).get(way, ()) if cell.spacing == 1]
+        more = course[-1].seconds - course[0].seconds if course else 0.0
+        return more / (course[-1].uses - course[0].uses) if more > 0 else None
+
+
+def accesses_of(rows: Sequence[Row]) -> Accesses:
+    """A run's counted rows."""
+    return Accesses(cells(Cell, rows))
+
+
+def conclude(accesses: Accesses, findings: tuple[Finding, ...]) -> Reading:
+    """The reading of a run; empty parts where nothing was measured yet."""
+    if not accesses.cells:
+        return Reading(headline=(), tables=(), findings=())
+    note = "Medians. Useful rate: bytes that kernels used, over the time."
+    tables = (_winners(accesses), _more_uses(accesses), every_combination(accesses.cells, note))
+    known = tuple(table for table in tables if table.rows)
+    return Reading(verdict=_verdict(accesses), headline=tuple(_headline(accesses)), tables=known, findings=findings)
+
+
+def _verdict(accesses: Accesses) -> str | None:
+    """Whether to copy the data or to let kernels reach it; ``None`` where nothing can be compared."""
+    if any(cell.wrong_count for cell in accesses.cells):
+        return "Data was read or written wrong: do not trust any figure of this run."
+    whole = [pair for pair in accesses.pairs if pair.cell.spacing == 1]
+    if not whole:
+        parts = accesses.pairs
+        return _between(parts, "the part of the data that kernels use") if parts else _other_ways(accesses)
+    by_verdict = grouped(whole, lambda pair: pair.verdict)
+    if {"faster", "slower"} <= by_verdict.keys():
+        return _between(whole, "data that kernels use whole")
+    if "slower" not in by_verdict:
+        most = max(whole, key=lambda pair: pair.times).times_words
+        return (
+            f"Let kernels reach the data on the host: zero-copy takes at most {most} times as long as an explicit "
+            "copy, and no GPU memory."
         )
-        for cell in found
+    as_good, slower = by_verdict.get("as good", ()), by_verdict["slower"]
+    once = as_good and all(pair.once_in_order == (pair.verdict == "as good") for pair in whole)
+    ends = [f"{'once in order' if once else 'in other uses'} it is as good"] if as_good else []
+    if faster := _faster_shares([pair for pair in accesses.pairs if pair.cell.spacing > 1]):
+        ends.append(f"at {faster} {'' if ends else 'it is '}faster")
+    begins = f"Copy data{' used again or at random' if once else ''}: zero-copy takes {_from_to(slower)}"
+    return f"{begins}; {', '.join(ends)}." if ends else f"{begins}."
+
+
+def _faster_shares(parts: Sequence[Pair]) -> str:
+    """The shares, down to the least, at which zero-copy is faster whatever the pattern: ``6.2 to 1.6 %``."""
+    by_spacing = sorted(grouped(parts, lambda pair: pair.cell.spacing).items(), reverse=True)
+    faster = takewhile(lambda group: all(pair.verdict == "faster" for pair in group[1]), by_spacing)
+    won = [format_share(1 / spacing) for spacing, _ in faster]
+    return f"{won[-1].removesuffix(' %')} to {won[0]}" if len(won) > 1 else "".join(won)
+
+
+def _from_to(pairs: Sequence[Pair]) -> str:
+    """``2.05 to 64.8 times (8 random reads) as long``."""
+    least, most = (choose(pairs, key=lambda pair: pair.times) for choose in (min, max))
+    begins = "" if least.times_words == most.times_words else f"{least.times_words} to "
+    return f"{begins}{most.times_words} times ({most.cell.words}) as long"
+
+
+def _between(pairs: Sequence[Pair], what: str) -> str:
+    least, most = (choose(pairs, key=lambda pair: pair.times) for choose in (min, max))
+    takes = f"ero-copy takes {least.times_words} times as long as a copy for {least.cell.words}"
+    if len(pairs) == 1:
+        return f"Z{takes}."
+    return f"For {what}, z{takes}, {most.times_words} times for {most.cell.words}."
+
+
+def _other_ways(accesses: Accesses) -> str | None:
+    """The widest difference between two ways, where zero-copy and a copy were not both measured."""
+    pairs = [
+        Pair(max(group, key=lambda cell: cell.seconds), winners(group)[0])
+        for group in accesses.alike.values()
+        if len(group) > 1
     ]
+    if not pairs:
+        return None
+    slowest, best = widest = max(pairs, key=lambda pair: pair.times)
+    way = WAYS[slowest.way].words
+    return (
+        f"{way[0].upper()}{way[1:]} takes {widest.times_words} times as long as {WAYS[best.way].words} for "
+        f"{slowest.words} of {format_bytes(slowest.bytes)}: {format_seconds(slowest.seconds)} against "
+        f"{format_seconds(best.seconds)}."
+    )
 
 
-def _winners(found: Sequence[Cell]) -> Table:
+def _headline(accesses: Accesses) -> Iterator[Quantity]:
+    """Ways beside a copy, then the best way of the first pattern and its rate, of data that is used whole and once."""
+    for way, pattern in BESIDE_A_COPY:
+        ways = accesses.once(pattern)
+        if {way, "copy"} <= ways.keys():
+            name = f"Time of {WAYS[way].title} ÷ explicit copy, one {PATTERNS[pattern]}"
+            yield quantity(name, Pair(ways[way], ways["copy"]).times, "ratio")
+    alike = list(accesses.once(accesses.patterns[0]).values())
+    if alike:
+        best, name = winners(alike)[0], PATTERNS[alike[0].pattern]
+        yield quantity(f"Fastest for one {name}", _best(alike), "text")
+        words = f"Useful rate of the fastest, one {name}"
+        yield measured(words, best.wall_seconds, "bytes/second", best.useful_bytes_per_second)
+
+
+def _best(alike: Sequence[Cell]) -> str:
+    return " or ".join(WAYS[cell.way].title for cell in winners(alike))
+
+
+def _winners(accesses: Accesses) -> Table:
     rows = []
-    for pattern, spacing, uses in _combinations(found):
-        alike = _alike(found, pattern, spacing, uses)
-        best = winners(alike)
-        slowest = max(alike, key=lambda cell: cell.wall_seconds.median)
-        rows.append(
-            (
-                PATTERN_TITLES[pattern],
-                1 / spacing,
-                uses,
-                _best(alike),
-                best[0].wall_seconds.median,
-                WAY_TITLES[slowest.way],
-                slowest.wall_seconds.median / best[0].wall_seconds.median,
-            )
-        )
+    for (pattern, spacing, uses), alike in accesses.alike.items():
+        best, slowest = winners(alike)[0], max(alike, key=lambda cell: cell.seconds)
+        takes = (best.seconds, WAYS[slowest.way].title, Pair(slowest, best).times)
+        rows.append((PATTERNS[pattern], 1 / spacing, uses, _best(alike), *takes))
+    columns = {"pattern": "text", "share used": "share", "uses": "count", "best way": "text", "it takes": "seconds"}
     return table(
         "Which way wins",
-        {
-            "pattern": "text",
-            "share used": "share",
-            "uses": "count",
-            "best way": "text",
-            "it takes": "seconds",
-            "slowest way": "text",
-            "it takes × the best": "ratio",
-        },
+        columns | {"slowest way": "text", "it takes × the best": "ratio"},
         rows,
-        note=f"Ways {_CLOSE} of the best are as good and named with it. Times run from data on the host until the "
+        note="Ways within 10 % of the best are as good and named with it. Times run from data on the host until the "
         "result can be used.",
     )
 
 
-def _more_uses(found: Sequence[Cell], patterns: Sequence[str]) -> Table:
+def _more_uses(accesses: Accesses) -> Table:
     """GPU memory beside host memory: what a kernel takes once the data is where it shall be."""
     rows = []
-    for pattern in patterns:
-        curves = over_uses(found, pattern, 1)
-        copied, mapped = (one_more_use(curves.get(way, ())) for way in ("copy", "mapped"))
+    for pattern in accesses.patterns:
+        copied, mapped = accesses.one_more_use(pattern, "copy"), accesses.one_more_use(pattern, "mapped")
         if copied is not None and mapped is not None:
-            rows.append((PATTERN_TITLES[pattern], copied, mapped, mapped / copied))
+            rows.append((PATTERNS[pattern], copied, mapped, mapped / copied))
+    seconds = {"copied to GPU memory": "seconds", "zero-copy (mapped)": "seconds"}
     return table(
         "What one more use takes",
-        {
-            "pattern": "text",
-            "copied to GPU memory": "seconds",
-            "zero-copy (mapped)": "seconds",
-            "zero-copy ÷ GPU memory": "ratio",
-        },
+        {"pattern": "text", **seconds, "zero-copy ÷ GPU memory": "ratio"},
         rows,
         note="Of data that is used whole: the time of the most uses less that of the fewest, divided by the uses "
         "between. The copy itself is in neither.",
-    )
-
-
-def _best(alike: Sequence[Cell]) -> str:
-    return " or ".join(WAY_TITLES[cell.way] for cell in winners(alike))
-
-
-def _all(found: Sequence[Cell]) -> Table:
-    return table(
-        "Every combination",
-        {
-            "pattern": "text",
-            "share used": "share",
-            "uses": "count",
-            "way": "text",
-            "time": "seconds",
-            "spread": "share",
-            "of it on the GPU": "seconds",
-            "useful rate": "bytes/second",
-            "repeats": "count",
-        },
-        [
-            (
-                PATTERN_TITLES[cell.pattern],
-                1 / cell.spacing,
-                cell.uses,
-                WAY_TITLES[cell.way],
-                cell.wall_seconds.median,
-                cell.wall_seconds.spread,
-                cell.device_seconds.median,
-                cell.useful_bytes_per_second,
-                cell.wall_seconds.count,
-            )
-            for cell in found
-        ],
-        note="Medians. Useful rate: bytes that kernels used, over the time.",
-    )
-
-
-def _wrong(found: Sequence[Cell]) -> Iterator[Finding]:
-    wrong = [cell for cell in found if cell.wrong]
-    if not wrong:
-        return
-    first = wrong[0]
-    yield wrong_data(
-        "access-wrong",
-        quantity("Wrong repeats", sum(cell.wrong for cell in wrong), "count"),
-        title="Data was read or written wrong",
-        detail=f"The first case: {WAY_TITLES[first.way]}, {PATTERN_TITLES[first.pattern]}.",
     )

@@ -2,135 +2,88 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
-import plotly.graph_objects as go
-
-from pinscope.analysis.rows import Row
-from pinscope.analysis.statistics import Summary
+from pinscope.analysis.rows import Row, median
 from pinscope.analysis.ways import LineStyle
-from pinscope.charts.chart import Chart, alt_text
-from pinscope.charts.lines import line, put, reference
-from pinscope.charts.theme import panels, seconds_axis
-from pinscope.experiments.brim.arithmetic import Climb, Step, climbs
+from pinscope.charts.chart import Chart
+from pinscope.charts.plot import Axis, Curve, Scale, Spot, curves, linear, seconds
+from pinscope.experiments.brim.reading import Climb, Step, climbs
 from pinscope.records.run import ExperimentRun
 from pinscope.units import format_bytes, format_seconds, format_share
 
-_HELD: Sequence[tuple[str, LineStyle, Callable[[Step], int | None]]] = (
-    ("pinned", LineStyle("pinned"), lambda step: step.bytes),
-    ("page cache", LineStyle("cached", "square"), lambda step: step.group.cache_bytes if step.group else None),
-    (
-        "all in the group",
-        LineStyle("pageable", "diamond", "dash"),
-        lambda step: step.group.used_bytes if step.group else None,
-    ),
-    (
-        "swapped out",
-        LineStyle("stall", "x", "dot"),
-        lambda step: (step.group.swap_bytes or None) if step.group else None,
-    ),
-)
-_ROUNDS: Sequence[tuple[str, LineStyle, Callable[[Step], Summary | None]]] = (
-    ("in the group", LineStyle("pageable", "diamond"), lambda step: step.inside),
-    ("outside the group", LineStyle("reference", "circle", "dash"), lambda step: step.outside),
-)
+HELD: Mapping[str, tuple[LineStyle, Callable[[Step], int | None]]] = {
+    "pinned": (LineStyle("pinned"), lambda step: step.bytes),
+    "page cache": (LineStyle("cached", "square"), lambda step: step.account("cache_bytes")),
+    "all in the group": (LineStyle("pageable", "diamond", "dash"), lambda step: step.account("used_bytes")),
+    "swapped out": (LineStyle("stall", "x", "dot"), lambda step: step.account("swap_bytes") or None),
+}
+ROUNDS: Mapping[str, tuple[LineStyle, Callable[[Step], float | None]]] = {
+    "in the group": (LineStyle("pageable", "diamond"), lambda step: median(step.inside)),
+    "outside the group": (LineStyle("reference", "circle", "dash"), lambda step: median(step.outside)),
+}
 
 
 def draw(run: ExperimentRun, rows: Sequence[Row]) -> list[Chart]:
     """The charts of a run, also of one that still goes on; two for each group."""
-    found = [climb for climb in climbs(rows) if climb.held]
-    return [chart for climb in found for chart in (_rounds(climb), _memory(climb))]
+    return [chart for climb in climbs(rows) if climb.held for chart in _charts(climb)]
 
 
-def _key(climb: Climb) -> tuple[str, str]:
-    return ("-swap", ", with swap") if climb.swap else ("", "")
-
-
-def _percent(climb: Climb, nbytes: float) -> float:
-    return 100 * nbytes / climb.limit
-
-
-def _at(climb: Climb, step: Step) -> str:
-    return f"{format_bytes(step.bytes)} pinned ({format_share(step.bytes / climb.limit)})"
-
-
-def _rounds(climb: Climb) -> Chart:
-    key, words = _key(climb)
-    figure = panels([f"One round of work{words}"], [330])
-    shown = (climb.before, *climb.held)
-    most: list[tuple[str, str]] = []
-    for name, look, part in _ROUNDS:
-        points = [
-            (_percent(climb, step.bytes), summary.median, f"{_at(climb, step)}: {format_seconds(summary.median)}")
-            for step in shown
-            if (summary := part(step))
-        ]
-        if points:
-            put(figure, 1, line(name, look, points))
-            most.append((f"{name}, at most", format_seconds(max(point[1] for point in points))))
-    _mark_ends(figure, climb, most)
-    seconds_axis(figure, "Time")
-    _share_axis(figure, climb)
-    return Chart(
+def _charts(climb: Climb) -> Iterator[Chart]:
+    limit, kill = climb.limit, climb.kill
+    key, words = ("-swap", ", with swap") if climb.swap else ("", "")
+    rounds, held = _lines(climb, ROUNDS), _lines(climb, HELD)
+    most = {name: max(spot.y for spot in curve.spots) for name, curve in (rounds | held).items() if curve.spots}
+    heights = [spot.y for curve in rounds.values() for spot in curve.spots] or [0.0]
+    marks = [(name, mark.bytes / limit) for name, mark in (("cliff", climb.cliff), ("killed", kill)) if mark]
+    ends = (("cliff by the group's account", climb.expected_cliff, "dot"), ("limit", limit, "solid"))
+    for name, nbytes, dash in ends:
+        if nbytes is not None:
+            upright = [Spot(100 * nbytes / limit, y, format_bytes(nbytes)) for y in (min(heights), max(heights))]
+            rounds[name] = Curve(LineStyle("reference", dash=dash), upright, rule=True)
+    if kill:
+        rounds["killed"] = Curve(
+            LineStyle("corrupted", "x", size=13), [_spot(climb, kill.bytes, max(heights))], rule=True
+        )
+    across = [Spot(x, limit, format_bytes(limit)) for x in (0.0, 100.0)]
+    held["limit"] = Curve(LineStyle("reference", dash="dot"), across, rule=True)
+    axis: Axis = linear(f"Pinned (% of the group's {format_bytes(limit)})", "%{x:.1f} % pinned")
+    yield curves(
         f"brim-rounds{key}",
         f"How long others' work takes as pinned memory fills the group{words}",
         "A round writes to all of the process's memory and reads its file. Medians at each step. Grey, dotted: what "
         "the group leaves before anything is pinned; grey, solid: its limit.",
-        figure,
-        alt_text("Time of a round over pinned memory", most),
+        {f"One round of work{words}": rounds},
+        seconds("Time"),
+        axis,
+        "Time of a round over pinned memory",
+        pixels=330,
+        ends=[
+            *((f"{name}, at most", format_seconds(most[name])) for name in ROUNDS if name in most),
+            *((name, f"at {format_share(share)} of the limit") for name, share in marks),
+        ],
     )
-
-
-def _mark_ends(figure: go.Figure, climb: Climb, most: list[tuple[str, str]]) -> None:
-    """Upright lines where the cliff is expected and where the limit is, and a cross where a process was killed."""
-    heights = [value for trace in figure.data for value in trace.y]
-    if not heights:
-        return
-    low, high = min(heights), max(heights)
-    ends = (("cliff by the group's account", climb.expected_cliff, "dot"), ("limit", climb.limit, "solid"))
-    for name, nbytes, dash in ends:
-        if nbytes is not None:
-            x = _percent(climb, nbytes)
-            put(figure, 1, reference(name, [x, x], [low, high], f": {format_bytes(nbytes)}", dash))
-    for mark, name in ((climb.cliff, "cliff"), (climb.mark("killed"), "killed")):
-        if mark is not None:
-            most.append((name, f"at {format_share(mark.bytes / climb.limit)} of the limit"))
-    if killed := climb.mark("killed"):
-        text = f"{format_bytes(killed.bytes)} pinned ({format_share(killed.bytes / climb.limit)})"
-        look = LineStyle("corrupted", "x", size=13)
-        point = (_percent(climb, killed.bytes), high, text)
-        put(figure, 1, line("killed", look, [point], mode="markers", cliponaxis=False))
-
-
-def _memory(climb: Climb) -> Chart:
-    key, words = _key(climb)
-    figure = panels([f"Memory in the group{words}"], [280])
-    shown, most = (climb.before, *climb.held), []
-    for name, look, part in _HELD:
-        points = [
-            (_percent(climb, step.bytes), _percent(climb, held), f"{_at(climb, step)}: {format_bytes(held)}")
-            for step in shown
-            if (held := part(step)) is not None
-        ]
-        if points:
-            put(figure, 1, line(name, look, points))
-            most.append((name, f"{max(point[1] for point in points):.0f} %"))
-    put(figure, 1, reference("limit", [0, 100], [100, 100], f": {format_bytes(climb.limit)}"))
-    figure.update_yaxes(title_text="Share of the limit (%)", range=[-4, 106])
-    _share_axis(figure, climb)
-    return Chart(
+    yield curves(
         f"brim-memory{key}",
         f"What the group holds{words}",
         "The group's own account at the end of each step. Once all in the group reaches the limit, the page cache "
         "pays for what is pinned; when that is gone, the kernel kills a process.",
-        figure,
-        alt_text("Largest share of the group's limit", most),
+        {f"Memory in the group{words}": held},
+        Scale("Share of the limit (%)", limit / 100, format_bytes, reach=float(limit)),
+        axis,
+        "Largest share of the group's limit",
+        ends=[(name, format_share(most[name] / limit)) for name in HELD if name in most],
     )
 
 
-def _share_axis(figure: go.Figure, climb: Climb) -> None:
-    figure.update_xaxes(
-        title_text=f"Pinned (% of the group's {format_bytes(climb.limit)})",
-        range=[-3, 104],
-        unifiedhovertitle_text="%{x:.1f} % pinned",
-    )
+def _lines(climb: Climb, kinds: Mapping[str, tuple[LineStyle, Callable[[Step], float | None]]]) -> dict[str, Curve]:
+    steps = (climb.before, *climb.held)
+    return {
+        name: Curve(style, [_spot(climb, step.bytes, y) for step in steps if (y := value(step)) is not None])
+        for name, (style, value) in kinds.items()
+    }
+
+
+def _spot(climb: Climb, nbytes: int, y: float) -> Spot:
+    share = nbytes / climb.limit
+    return Spot(100 * share, y, f"{format_bytes(nbytes)} pinned ({format_share(share)})")

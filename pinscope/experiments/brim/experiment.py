@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -10,13 +10,11 @@ from pydantic import model_validator
 
 from pinscope.analysis.page_table_model import GRANULE_BYTES
 from pinscope.errors import NotEnoughMemory, NotPossible
-from pinscope.experiments.brim.arithmetic import amounts
-from pinscope.experiments.brim.holder import Way
-from pinscope.experiments.brim.processes import LEAST_ROUNDS, Inside, Outside, Rounds, Work
-from pinscope.experiments.brim.reading import read_brim_run
+from pinscope.experiments.brim.findings import read_brim_run
+from pinscope.experiments.brim.ways import WayName
 from pinscope.experiments.contract import AnyExperiment, BareParams, Bytes, Seconds, Several, Share, parameter
 from pinscope.lab.cached_file import folder_for
-from pinscope.lab.child_processes import ChildDied
+from pinscope.lab.child_processes import Child, ChildDied, ChildProcesses, Order
 from pinscope.lab.harness import Harness
 from pinscope.lab.own_group import OwnGroup, find_place, swap_bytes
 from pinscope.lab.protocol import Lab
@@ -30,10 +28,21 @@ DISK, MEMORY = 1.2e9, 5e9
 """Bytes/second of a disk and of memory, for the estimate of a run's length (measured on an H200 host)."""
 SMALLEST = 256 * 2**20
 """A group must hold two interpreters and what they work on."""
+WORK_SHARE = 0.125
+"""Of the limit: length of the file that an ordinary process reads in each round, and the memory that it writes to."""
+START_SECONDS = 90.0
+"""To write a file of gigabytes on a slow disk, and to open a GPU."""
+GRACE_SECONDS = 60.0
+"""How much longer than it was given one may take to answer before it is taken for hung: memory may come from a disk."""
+LEAST_ROUNDS = 3
+COARSE = 3
+"""Steps up to three quarters of what the group has left: nothing happens there."""
+PAGE = 4096
 Swapping = Literal["without", "with"]
 Phase = Literal["before", "held", "after"]
 Who = Literal["inside", "outside"]
 Ended = Literal["killed", "refused"]
+Rounds = Sequence[Mapping[str, Any]]
 
 
 class BrimParams(BareParams):
@@ -47,15 +56,6 @@ class BrimParams(BareParams):
         "Percentage of the limit that one step pins near the brim; the cliff is found as precisely.",
         ge=0.001,
         le=0.05,
-    )
-    file_share: Share = parameter(
-        "File",
-        "Length of the file that an ordinary process reads in each round, as a percentage of the limit.",
-        gt=0,
-        le=0.25,
-    )
-    memory_share: Share = parameter(
-        "Memory", "Memory that this process writes to in each round, as a percentage of the limit.", gt=0, le=0.25
     )
     step_seconds: Seconds = parameter(
         "Time per step", "How long the ordinary processes work at each step, three rounds at least.", gt=0, le=60
@@ -76,8 +76,6 @@ class BrimParams(BareParams):
         return cls(
             group=parse_bytes(group),
             step=0.05 if quick else 0.025,
-            file_share=0.125,
-            memory_share=0.125,
             step_seconds=0.3 if quick else 1.0,
             swap=("without",) if quick else ("without", "with"),
         )
@@ -86,11 +84,11 @@ class BrimParams(BareParams):
         """A group half as large."""
         if self.group < 2 * SMALLEST:
             return None
-        return self.with_overrides({"group": max(self.group // 2 // 4096 * 4096, SMALLEST)})
+        return self.with_overrides({"group": max(self.group // 2 // PAGE * PAGE, SMALLEST)})
 
     def bytes_of(self, share: float) -> int:
         """A share of the limit, in whole pages."""
-        return int(self.group * share) // 4096 * 4096
+        return int(self.group * share) // PAGE * PAGE
 
 
 class BrimObservation(Observation):
@@ -145,7 +143,7 @@ class BrimObservation(Observation):
     gone: bool | None = None
     """After all: whether the group and its processes are gone."""
     # What the group was charged:
-    way: Way | None = None
+    way: WayName | None = None
     """Kind of pinned memory."""
     asked_bytes: Positive | None = None
     """Pinned that way."""
@@ -181,19 +179,19 @@ class Brim:
         """
         if (place := find_place()).value is None:
             raise NotPossible(str(place.reason))
-        file, memory = params.bytes_of(params.file_share), params.bytes_of(params.memory_share)
-        from_disk = max(params.step_seconds, LEAST_ROUNDS * (file / DISK + memory / MEMORY))
-        steps = (5 + 0.2 / params.step) * params.step_seconds + params.file_share / params.step * from_disk
+        work = params.bytes_of(WORK_SHARE)
+        from_disk = max(params.step_seconds, LEAST_ROUNDS * (work / DISK + work / MEMORY))
+        steps = (5 + 0.2 / params.step) * params.step_seconds + WORK_SHARE / params.step * from_disk
         return Budget(
             pinned_bytes=params.group,
-            pageable_bytes=file + memory,
+            pageable_bytes=2 * work,
             device_bytes=params.group // 512 + GRANULE_BYTES,
-            seconds=len(_groups(params)) * (3.0 + 2 * file / DISK + steps),
+            seconds=len(_groups(params)) * (3.0 + 2 * work / DISK + steps),
         )
 
     def measure(self, params: BrimParams, lab: Lab, harness: Harness) -> Iterator[BrimObservation]:
         """One group after the other."""
-        folder, reason = folder_for(params.bytes_of(params.file_share))
+        folder, reason = folder_for(params.bytes_of(WORK_SHARE))
         if folder is None:
             harness.note(f"Left out: reading a file. {reason}; TMPDIR names another folder.")
         wanted = _groups(params)
@@ -201,7 +199,7 @@ class Brim:
             harness.note("Left out: a group whose memory may be swapped out. This host has no swap.")
         for number, swap in enumerate(wanted):
             part = (number / len(wanted), (number + 1) / len(wanted))
-            yield from _Climb(params, lab, harness, folder, swap=swap == "with", part=part).all()
+            yield from _Climb(params, lab, harness, folder, swap == "with", part).all()
 
     read = staticmethod(read_brim_run)
     """Where the cliff is, and what was felt outside."""
@@ -212,66 +210,125 @@ def _groups(params: BrimParams) -> tuple[Swapping, ...]:
     return params.swap if swap_bytes() else ("without",)
 
 
-@dataclass
-class _State:
-    """Where a climb is."""
-
-    phase: Phase = "before"
-    step: int = 0
-    pinned: int = 0
-
-
-class _Climb:
-    """One group, filled.
+def amounts(limit: int, used: int, step: int) -> Iterator[int]:
+    """Bytes to have pinned, one after the other: three large steps, then small ones up to the limit.
 
     Args:
+        limit: of the group.
+        used: by all that is in it before anything is pinned.
+        step: of the small ones.
+    """
+    quarter = max(limit - used, 0) // (COARSE + 1) // PAGE * PAGE
+    pinned = 0
+    while pinned + step <= limit:
+        pinned += quarter if quarter > step and pinned < COARSE * quarter else step
+        yield pinned
+
+
+class _Workers(ChildProcesses[str]):
+    """Processes in the group, or outside: an ordinary one, in the group also one that pins (``holder``).
+
+    Args:
+        children: what to start.
+        seconds: how long the ordinary one works at a step.
+        check: called while waiting; raises to stop.
+    """
+
+    def __init__(self, children: Mapping[str, Child], seconds: float, check: Callable[[], None]) -> None:
+        super().__init__(children, seconds + GRACE_SECONDS, check, ready_limit=START_SECONDS)
+        self._work: Mapping[str, Order] = {"ordinary": {"do": "work", "seconds": seconds, "rounds": LEAST_ROUNDS}}
+
+    def begin(self) -> None:
+        """Have the ordinary one work; :meth:`rounds` waits for it."""
+        self.tell(self._work)
+
+    def rounds(self) -> Rounds:
+        """Its rounds.
+
+        Raises:
+            ChildDied: it was killed.
+            MeasurementFailed: it hung or broke off.
+        """
+        rounds: Rounds = self.answers("working", self._work)["ordinary"][1]["rounds"]
+        return rounds
+
+    def work(self) -> Rounds:
+        """Both; errors as of :meth:`rounds`."""
+        self.begin()
+        return self.rounds()
+
+    def pin(self, nbytes: int, way: WayName = "registered") -> None:
+        """Pin so much more.
+
+        Raises:
+            NotEnoughMemory: it was refused.
+            ChildDied: the kernel killed the process that pins.
+        """
+        self.ask("pinning", {"holder": {"do": "pin", "nbytes": nbytes, "way": way}})
+
+    def release(self) -> None:
+        """Give back all that is pinned."""
+        self.ask("giving back", {"holder": {"do": "release"}})
+
+
+@dataclass
+class _Climb:
+    """One group, filled, and where it is.
+
+    Attributes:
         params: what was asked for.
         lab: where memory is pinned.
         harness: clock, progress, notes.
         folder: where files are to be; ``None`` for none.
         swap: whether the group's memory may be swapped out.
         part: of the run's progress that this is.
+        phase, step, pinned: as in an observation.
+        stalled: when the group was last read, and for how long its tasks had stalled by then.
     """
 
-    def __init__(
-        self,
-        params: BrimParams,
-        lab: Lab,
-        harness: Harness,
-        folder: str | None,
-        *,
-        swap: bool,
-        part: tuple[float, float],
-    ) -> None:
-        self._params, self._lab, self._harness, self._folder = params, lab, harness, folder
-        self._swap, self._part = swap, part
-        self._file_bytes = params.bytes_of(params.file_share) if folder else None
-        self._now = _State()
-        self._stalled = (0.0, 0.0)
+    params: BrimParams
+    lab: Lab
+    harness: Harness
+    folder: str | None
+    swap: bool
+    part: tuple[float, float]
+    phase: Phase = "before"
+    step: int = 0
+    pinned: int = 0
+    stalled: tuple[float, float] = (0.0, 0.0)
 
     def all(self) -> Iterator[BrimObservation]:
         """Before, every step, and after the group is gone."""
-        params, check = self._params, self._harness.check_cancelled
         self._tell(0.0, "making a control group")
-        work = Work(
-            self._folder, params.bytes_of(params.file_share), params.bytes_of(params.memory_share), params.step_seconds
-        )
-        with Outside(work, check) as outside:
-            with (
-                OwnGroup(params.group, self._swap) as group,
-                Inside(work, check, group.folder, self._lab.place) as inside,
-            ):
-                yield from self._charges(group, inside)
-                yield from self._steps(group, inside, outside)
-            self._now = _State("after")
+        with self._workers({"ordinary": self._ordinary("outside the group", None)}) as outside:
+            with OwnGroup(self.params.group, self.swap) as group:
+                pinning = {"place": self.lab.place, "seed": 0}
+                module = "pinscope.experiments.brim.child_holder"
+                children = {
+                    "holder": Child("the process that pins in the group", module, pinning, group.folder),
+                    "ordinary": self._ordinary("in the group", group.folder),
+                }
+                with self._workers(children) as inside:
+                    yield from self._charges(group, inside)
+                    yield from self._steps(group, inside, outside)
+            self.phase, self.step, self.pinned = "after", 0, 0
             self._tell(0.99, "after")
             yield from self._rounds("outside", outside.work())
         yield self._row("group", gone=group.is_gone())
 
-    def _charges(self, group: OwnGroup, inside: Inside) -> Iterator[BrimObservation]:
+    def _workers(self, children: Mapping[str, Child]) -> _Workers:
+        return _Workers(children, self.params.step_seconds, self.harness.check_cancelled)
+
+    def _ordinary(self, place: str, group: str | None) -> Child:
+        """In a group it is the one to be killed first."""
+        work = self.params.bytes_of(WORK_SHARE)
+        given = {"folder": self.folder, "file_bytes": work, "memory_bytes": work, "victim": group is not None}
+        return Child(f"the ordinary process {place}", "pinscope.lab.ordinary_process", given, group)
+
+    def _charges(self, group: OwnGroup, inside: _Workers) -> Iterator[BrimObservation]:
         """What the group is charged for each way of pinning."""
-        asked = self._params.bytes_of(1 / 16)
-        for way in inside.ways:
+        asked = self.params.bytes_of(1 / 16)
+        for way in inside.ready["holder"]["ways"]:
             before = group.read().used_bytes
             inside.pin(asked, way)
             after = group.read().used_bytes
@@ -279,71 +336,70 @@ class _Climb:
             if before is not None and after is not None:
                 yield self._row("charge", way=way, asked_bytes=asked, charged_bytes=after - before)
 
-    def _steps(self, group: OwnGroup, inside: Inside, outside: Outside) -> Iterator[BrimObservation]:
-        outside.tell()
+    def _steps(self, group: OwnGroup, inside: _Workers, outside: _Workers) -> Iterator[BrimObservation]:
+        outside.begin()
         yield from self._rounds("inside", inside.work(), warmups=1)
-        yield from self._rounds("outside", outside.answer(), warmups=1)
+        yield from self._rounds("outside", outside.rounds(), warmups=1)
         reading = group.read()
         yield self._group_row(reading)
-        limit = self._params.group
+        limit = self.params.group
         for number, target in enumerate(
-            amounts(limit, reading.used_bytes or 0, self._params.bytes_of(self._params.step)), 1
+            amounts(limit, reading.used_bytes or 0, self.params.bytes_of(self.params.step)), 1
         ):
-            more = target - self._now.pinned
-            self._now = _State("held", number, target)
+            more = target - self.pinned
+            self.phase, self.step, self.pinned = "held", number, target
             self._tell(0.1 + 0.85 * target / limit, f"{format_bytes(target)} pinned ({format_share(target / limit)})")
-            outside.tell()
+            outside.begin()
             ended, victim, seconds = None, None, None
-            begun = self._harness.clock()
+            begun = self.harness.clock()
             try:
                 inside.pin(more)
-                seconds = self._harness.clock() - begun
+                seconds = self.harness.clock() - begun
                 yield from self._rounds("inside", inside.work())
             except NotEnoughMemory:
                 ended = "refused"
             except ChildDied:
-                ended, victim = "killed", "ordinary" if inside.holds() else "holder"
-            yield from self._rounds("outside", outside.answer())
+                ended, victim = "killed", "ordinary" if inside.lives("holder") else "holder"
+            yield from self._rounds("outside", outside.rounds())
             yield self._group_row(group.read(), ended=ended, victim=victim, pin_seconds=seconds)
             if ended:
                 return
 
     def _group_row(self, reading: GroupMemory, **values: Any) -> BrimObservation:
-        begun, before = self._stalled
-        now, stalled = self._harness.clock(), reading.stalled_seconds
+        begun, before = self.stalled
+        now, stalled = self.harness.clock(), reading.stalled_seconds
         share = (stalled - before) / (now - begun) if stalled is not None and begun else None
-        self._stalled = (now, stalled or 0.0)
+        self.stalled = (now, stalled or 0.0)
         return self._row(
             "group",
-            used_bytes=reading.used_bytes,
-            cache_bytes=reading.cache_bytes,
-            swap_bytes=reading.swap_bytes,
-            refaults=reading.refaults,
-            kills=reading.kills,
+            **{
+                name: getattr(reading, name)
+                for name in ("used_bytes", "cache_bytes", "swap_bytes", "refaults", "kills")
+            },
             stalled_share=share,
             **values,
         )
 
     def _rounds(self, who: Who, rounds: Rounds, warmups: int = 0) -> Iterator[BrimObservation]:
+        file = self.params.bytes_of(WORK_SHARE) if self.folder else None
         for number, felt in enumerate(rounds):
             warmup = number < warmups
-            yield self._row("round", number, warmup, who=who, file_bytes=self._file_bytes, **felt)
+            yield self._row("round", number, warmup, who=who, file_bytes=file, **felt)
 
     def _tell(self, fraction: float, message: str) -> None:
-        first, last = self._part
-        self._harness.progress(first + fraction * (last - first), message)
+        first, last = self.part
+        self.harness.progress(first + fraction * (last - first), message)
 
     def _row(self, kind: Any, repeat: int = 0, warmup: bool = False, **values: Any) -> BrimObservation:
-        now = self._now
         return BrimObservation(
             repeat=repeat,
             warmup=warmup,
             kind=kind,
-            swap=self._swap,
-            limit_bytes=self._params.group,
-            phase=now.phase,
-            step=now.step,
-            bytes=now.pinned,
+            swap=self.swap,
+            limit_bytes=self.params.group,
+            phase=self.phase,
+            step=self.step,
+            bytes=self.pinned,
             **values,
         )
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
@@ -12,10 +12,10 @@ from pydantic import model_validator
 from pinscope.analysis.page_table_model import GRANULE_BYTES
 from pinscope.errors import NotEnoughMemory
 from pinscope.experiments.contract import AnyExperiment, BareParams, Bytes, Seconds, Share, parameter
-from pinscope.experiments.pressure.bystander import Bystander
-from pinscope.experiments.pressure.reading import read_pressure_run
+from pinscope.experiments.pressure.findings import read_pressure_run
 from pinscope.lab.budget import safe_pinned_bytes
 from pinscope.lab.cached_file import folder_for
+from pinscope.lab.child_processes import Child, ChildProcesses, Reply
 from pinscope.lab.harness import Harness
 from pinscope.lab.protocol import Lab
 from pinscope.probes.host_memory import HostPressure, read_pressure
@@ -33,18 +33,10 @@ SMALLEST_FILE = 16 * 2**20
 PACE = 4e9
 """Bytes/second at which memory is pinned and given back, for the estimate of a run's length (measured on an H200)."""
 LEAST_ROUNDS, MOST_ROUNDS = 3, 200
-_UNKNOWN = {
-    "free_bytes": "free memory",
-    "per_cpu_bytes": "free pages on the processors' lists",
-    "cached_bytes": "the page cache",
-    "swap_in_bytes": "swapping in",
-    "swap_out_bytes": "swapping out",
-    "memory_some_seconds": "stalls for memory",
-    "memory_full_seconds": "full stalls for memory",
-    "io_some_seconds": "stalls for input and output",
-    "io_full_seconds": "full stalls for input and output",
-}
-"""Field of a reading → what a note calls it where this kernel does not report it."""
+START_SECONDS = 30.0
+"""For the ordinary process to write its file: 512 MiB at 17 MB/s."""
+GRACE_SECONDS = 10.0
+"""How much longer than it was given it may take to answer before it is taken for hung."""
 
 
 class PressureParams(BareParams):
@@ -179,6 +171,42 @@ class PressureObservation(Observation):
         return "a round", ("fault_median_seconds", "fault_longest_seconds", *of_file)
 
 
+class Bystander(ChildProcesses[int]):
+    """An ordinary process beside the run, from the run's side: gone on leaving, whatever happens between.
+
+    Args:
+        folder: where its file is to be; ``None`` for no file.
+        file_bytes: how long the file is.
+        sample_bytes: how much fresh memory it touches each round.
+        seconds: how long one round may take.
+        check: called while waiting; raises to stop.
+        grace: how much longer it may take before it is taken for hung.
+    """
+
+    def __init__(
+        self,
+        folder: str | None,
+        file_bytes: int,
+        sample_bytes: int,
+        seconds: float,
+        check: Callable[[], None],
+        grace: float = GRACE_SECONDS,
+    ) -> None:
+        work = {"folder": folder, "file_bytes": file_bytes, "sample_bytes": sample_bytes}
+        child = Child("the ordinary process beside the run", "pinscope.lab.ordinary_process", work)
+        super().__init__({0: child}, seconds + grace, check, ready_limit=START_SECONDS)
+        self._seconds = seconds
+
+    def feel(self) -> Reply:
+        """One round, by the names of an observation.
+
+        Raises:
+            MeasurementFailed: it died, hung or broke off.
+        """
+        order = {"do": "feel", "seconds": self._seconds}
+        return self.ask("touching memory and reading its file", {0: order})[0][1]
+
+
 class Pressure:
     """Pins growing amounts beside an ordinary process."""
 
@@ -216,14 +244,15 @@ class Pressure:
         if folder is None:
             harness.note(f"Left out: reading a file. {reason}; TMPDIR names another folder.")
         for field, missing in read_pressure().missing.items():
-            if field in _UNKNOWN:
-                harness.note(f"Not known: {_UNKNOWN[field]}. {missing}.")
+            if field in PressureObservation.model_fields and field != "cgroup_headroom_bytes":
+                harness.note(f"Not known: {field}. {missing}.")
         harness.progress(0.0, "starting the ordinary process")
         with (
             Bystander(folder, params.file, params.sample, params.step_seconds, harness.check_cancelled) as beside,
             ExitStack() as held,
         ):
-            yield from _Course(params, harness, beside, step, folder is not None).all(lab, held)
+            file = params.file if folder is not None else None
+            yield from _Course(params, harness, beside, step, file, harness.clock()).all(lab, held)
 
     read = staticmethod(read_pressure_run)
     """What everybody lost, and from which amount on it was felt."""
@@ -254,121 +283,100 @@ def _step_now(params: PressureParams, limits: Limits, lab: LabKind, budget: Budg
 
 
 @dataclass
-class _State:
-    """Where a run is."""
-
-    phase: Phase = "before"
-    step: int = 0
-    pinned: int = 0
-    floor_reached: bool = False
-
-
 class _Course:
-    """The phases of one run.
+    """The phases of one run, and where it is.
 
-    Args:
+    Attributes:
         params: what was asked for.
         harness: clock, progress, notes.
         beside: the ordinary process.
         step_bytes: what each step pins.
-        with_file: whether the ordinary process has a file.
+        file_bytes: length of the ordinary process's file, if it has one.
+        begun: when the run began to measure.
+        phase, step, pinned, floor_reached: as in an observation.
     """
 
-    def __init__(
-        self, params: PressureParams, harness: Harness, beside: Bystander, step_bytes: int, with_file: bool
-    ) -> None:
-        self._params, self._harness, self._beside = params, harness, beside
-        self._step_bytes, self._file_bytes = step_bytes, params.file if with_file else None
-        self._now = _State()
-        self._begun = harness.clock()
+    params: PressureParams
+    harness: Harness
+    beside: Bystander
+    step_bytes: int
+    file_bytes: int | None
+    begun: float
+    phase: Phase = "before"
+    step: int = 0
+    pinned: int = 0
+    floor_reached: bool = False
 
     def all(self, lab: Lab, held: ExitStack) -> Iterator[PressureObservation]:
         """Before, every step, after. ``held`` is what is pinned."""
         yield self._host("begin", read_pressure())
         yield from self._rounds()
         yield self._host("end", read_pressure())
-        for step in range(1, self._params.steps + 1):
+        for step in range(1, self.params.steps + 1):
             pressure = read_pressure()
-            if self._stops(pressure, self._step_bytes):
+            if self._stops(pressure, self.step_bytes):
                 break
-            self._now.phase, self._now.step = "held", step
+            self.phase, self.step = "held", step
             yield self._host("begin", pressure)
-            begun = self._harness.clock()
-            held.enter_context(lab.host_buffer(self._step_bytes, "pinned"))
-            pinned = self._harness.clock() - begun
-            self._now.pinned += self._step_bytes
+            begun = self.harness.clock()
+            held.enter_context(lab.host_buffer(self.step_bytes, "pinned"))
+            pinned = self.harness.clock() - begun
+            self.pinned += self.step_bytes
             yield from self._rounds()
             yield self._host("end", read_pressure(), pin_seconds=pinned)
-            if self._now.floor_reached:
+            if self.floor_reached:
                 break
-        self._now.phase, self._now.step = "after", 0
+        self.phase, self.step = "after", 0
         yield self._host("begin", read_pressure())
-        begun = self._harness.clock()
+        begun = self.harness.clock()
         held.close()
-        released = self._harness.clock() - begun
-        self._now.pinned = 0
+        released = self.harness.clock() - begun
+        self.pinned = 0
         yield from self._rounds()
         yield self._host("end", read_pressure(), release_seconds=released)
 
     def _stops(self, pressure: HostPressure, more: int) -> bool:
         """Whether pinning so much more would leave less than the floor; then a note says so."""
-        if pressure.left_bytes - more >= self._params.floor:
+        if pressure.left_bytes - more >= self.params.floor:
             return False
-        self._now.floor_reached = True
-        self._harness.note(
-            f"Stopped by itself with {format_bytes(self._now.pinned)} pinned: {format_bytes(pressure.left_bytes)} was "
+        self.floor_reached = True
+        self.harness.note(
+            f"Stopped by itself with {format_bytes(self.pinned)} pinned: {format_bytes(pressure.left_bytes)} was "
             f"left, and {f'the next step of {format_bytes(more)} would have gone' if more else 'that is'} below the "
-            f"floor of {format_bytes(self._params.floor)}."
+            f"floor of {format_bytes(self.params.floor)}."
         )
         return True
 
     def _rounds(self) -> Iterator[PressureObservation]:
         """The ordinary process works for the time of a step; the first round before anything is pinned warms up."""
-        now, seconds = self._now, self._params.step_seconds
-        stage = {"before": 0, "held": now.step, "after": self._params.steps + 1}[now.phase]
-        words = f"{format_bytes(now.pinned)} pinned" if now.pinned else f"{now.phase} pinning"
-        begun = self._harness.clock()
+        seconds = self.params.step_seconds
+        stage = {"before": 0, "held": self.step, "after": self.params.steps + 1}[self.phase]
+        words = f"{format_bytes(self.pinned)} pinned" if self.pinned else f"{self.phase} pinning"
+        begun = self.harness.clock()
         for number in range(MOST_ROUNDS):
-            spent = self._harness.clock() - begun
+            spent = self.harness.clock() - begun
             if number >= LEAST_ROUNDS and spent >= seconds:
                 return
-            self._harness.progress((stage + min(spent / seconds, 1.0)) / (self._params.steps + 2), words)
-            if now.phase == "held" and self._stops(read_pressure(), 0):
+            self.harness.progress((stage + min(spent / seconds, 1.0)) / (self.params.steps + 2), words)
+            if self.phase == "held" and self._stops(read_pressure(), 0):
                 return
-            warmup = now.phase == "before" and number == 0
-            feeling = asdict(self._beside.feel())
-            yield self._row("process", number, warmup, file_bytes=self._file_bytes, **feeling)
+            warmup = self.phase == "before" and number == 0
+            yield self._row("process", number, warmup, file_bytes=self.file_bytes, **self.beside.feel())
 
-    def _host(
-        self,
-        moment: Literal["begin", "end"],
-        pressure: HostPressure,
-        pin_seconds: float | None = None,
-        release_seconds: float | None = None,
-    ) -> PressureObservation:
+    def _host(self, moment: Literal["begin", "end"], pressure: HostPressure, **values: Any) -> PressureObservation:
         figures = {name: value for name, value in asdict(pressure).items() if name != "missing"}
-        return self._row(
-            "host",
-            0,
-            False,
-            moment=moment,
-            floor_reached=self._now.floor_reached,
-            pin_seconds=pin_seconds,
-            release_seconds=release_seconds,
-            **figures,
-        )
+        return self._row("host", 0, False, moment=moment, floor_reached=self.floor_reached, **figures, **values)
 
     def _row(self, kind: Literal["process", "host"], repeat: int, warmup: bool, **values: Any) -> PressureObservation:
-        now = self._now
         return PressureObservation(
             repeat=repeat,
             warmup=warmup,
             kind=kind,
-            phase=now.phase,
-            step=now.step,
-            bytes=now.pinned,
-            target_bytes=self._step_bytes * self._params.steps,
-            elapsed_seconds=self._harness.clock() - self._begun,
+            phase=self.phase,
+            step=self.step,
+            bytes=self.pinned,
+            target_bytes=self.step_bytes * self.params.steps,
+            elapsed_seconds=self.harness.clock() - self.begun,
             **values,
         )
 

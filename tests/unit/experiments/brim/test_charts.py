@@ -5,7 +5,7 @@ from __future__ import annotations
 from pinscope.experiments.brim.charts import draw
 from pinscope.records.run import Run
 from tests.data import synthetic
-from tests.unit.experiments.brim.test_arithmetic import CLIFF, KILL, LIMIT, at, filled
+from tests.unit.experiments.brim.test_reading import CLIFF, KILL, LIMIT, at, filled
 
 RUN: Run = synthetic.run("brim")
 

@@ -14,9 +14,8 @@ import pytest
 
 from pinscope.errors import Cancelled, InvalidParameter, MeasurementFailed, NotPossible
 from pinscope.experiments.brim import experiment as brim
-from pinscope.experiments.brim.arithmetic import Climb, climbs
 from pinscope.experiments.brim.experiment import SMALLEST, Brim, BrimParams
-from pinscope.experiments.brim.findings import off
+from pinscope.experiments.brim.reading import Climb, climbs
 from pinscope.lab.budget import check_budget
 from pinscope.lab.harness import Harness
 from pinscope.lab.hostmodel import HostModelLab
@@ -26,6 +25,7 @@ from pinscope.records.environment import Limits
 from tests.data import synthetic
 
 MIB, GIB = 2**20, 2**30
+MODULES = ("pinscope.experiments.brim.child_holder", "pinscope.lab.ordinary_process")
 PLACE = find_place()
 needs_a_group = pytest.mark.skipif(PLACE.value is None, reason=PLACE.reason or "")
 
@@ -53,7 +53,7 @@ def left() -> list[object]:
 
 def workers(of: int | None = None) -> list[psutil.Process]:
     """Brim's own processes are direct children; below a browser's processes end at any moment."""
-    return [child for child in psutil.Process(of).children() if any("experiments.brim" in word for word in said(child))]
+    return [child for child in psutil.Process(of).children() if any(word in MODULES for word in said(child))]
 
 
 def said(process: psutil.Process) -> list[str]:
@@ -98,12 +98,11 @@ def test_a_smaller_group_is_tried_down_to_the_smallest() -> None:
 @needs_a_group
 def test_a_group_is_filled_until_the_ordinary_process_is_killed_and_nothing_is_left() -> None:
     climb, notes = fill(params(swap="without,with"))
-    killed = climb.mark("killed")
+    killed = climb.kill
     assert killed is not None
-    assert (off(climb, killed, climb.expected_kill) or 0.0) <= 0.05
+    assert killed.off(climb.expected_kill) <= 0.05 * climb.limit
     assert climb.ended is not None
-    assert climb.ended.group is not None
-    assert climb.ended.group.kills == 1
+    assert climb.ended.account("kills") == 1
     assert climb.charged["registered"][1] == pytest.approx(climb.charged["registered"][0], rel=0.05)
     assert climb.gone is True
     assert left() == []

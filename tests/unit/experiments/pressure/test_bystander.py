@@ -14,9 +14,9 @@ import psutil
 import pytest
 
 from pinscope.errors import Cancelled, MeasurementFailed
-from pinscope.experiments.pressure.bystander import Bystander
-from pinscope.experiments.pressure.ordinary_process import fault_nanoseconds
+from pinscope.experiments.pressure.experiment import Bystander
 from pinscope.lab.cached_file import folder_for
+from pinscope.lab.ordinary_process import fault_nanoseconds
 from pinscope.probes.mounts import IN_MEMORY, file_system
 from pinscope.probes.proc import Proc
 
@@ -28,7 +28,7 @@ def others() -> list[psutil.Process]:
     found = []
     for child in psutil.Process().children():
         with suppress(psutil.NoSuchProcess):
-            found += [child] if "pinscope.experiments.pressure.ordinary_process" in child.cmdline() else []
+            found += [child] if "pinscope.lab.ordinary_process" in child.cmdline() else []
     return found
 
 
@@ -49,10 +49,10 @@ def test_it_touches_every_page_and_reads_its_file_from_the_cache(tmp_path: Path)
     with Bystander(str(tmp_path), 8 * MIB, MIB, 5.0, lambda: None) as beside:  # time for all, on any machine
         felt = beside.feel()
         assert list(tmp_path.iterdir()) == []  # the file has no name
-    assert felt.fault_pages == MIB // os.sysconf("SC_PAGE_SIZE")
-    assert 0 < felt.fault_median_seconds <= felt.fault_longest_seconds < 1
-    assert felt.file_cached_bytes == felt.read_bytes == 8 * MIB
-    assert (felt.read_seconds or 0) > 0
+    assert felt["fault_pages"] == MIB // os.sysconf("SC_PAGE_SIZE")
+    assert 0 < felt["fault_median_seconds"] <= felt["fault_longest_seconds"] < 1
+    assert felt["file_cached_bytes"] == felt["read_bytes"] == 8 * MIB
+    assert (felt["read_seconds"] or 0) > 0
 
 
 def test_it_tells_that_its_file_was_dropped_from_the_cache(beside: Bystander, tmp_path: Path) -> None:
@@ -61,15 +61,15 @@ def test_it_tells_that_its_file_was_dropped_from_the_cache(beside: Bystander, tm
     with its_file(others()[0]).open("rb") as file:
         os.posix_fadvise(file.fileno(), 4 * MIB, 0, os.POSIX_FADV_DONTNEED)
     first, second = beside.feel(), beside.feel()
-    assert (first.file_cached_bytes or 0) <= 4 * MIB  # a little more may go: caches drop whole folios
-    assert second.file_cached_bytes == 8 * MIB  # the first round read it again
+    assert (first["file_cached_bytes"] or 0) <= 4 * MIB  # a little more may go: caches drop whole folios
+    assert second["file_cached_bytes"] == 8 * MIB  # the first round read it again
 
 
 def test_without_a_folder_it_has_no_file() -> None:
     with Bystander(None, 8 * MIB, MIB, 0.2, lambda: None) as started:
         felt = started.feel()
-    assert (felt.file_cached_bytes, felt.read_bytes, felt.read_seconds) == (None, None, None)
-    assert felt.fault_pages > 0
+    assert (felt["file_cached_bytes"], felt["read_bytes"], felt["read_seconds"]) == (None, None, None)
+    assert felt["fault_pages"] > 0
 
 
 def test_fresh_memory_is_touched_no_longer_than_allowed() -> None:
@@ -102,7 +102,7 @@ def test_a_file_that_shrinks_under_it_ends_the_run(beside: Bystander) -> None:
 
 def test_a_folder_that_is_gone_ends_the_run_in_one_line(tmp_path: Path) -> None:
     with (
-        pytest.raises(MeasurementFailed, match="broke off while making its file: FileNotFoundError") as caught,
+        pytest.raises(MeasurementFailed, match="broke off while getting ready: FileNotFoundError") as caught,
         Bystander(str(tmp_path / "gone"), MIB, MIB, 0.2, lambda: None),
     ):
         pass

@@ -55,7 +55,7 @@ def others() -> list[psutil.Process]:
     found = []
     for child in psutil.Process().children():
         with suppress(psutil.NoSuchProcess):
-            found += [child] if "pinscope.experiments.pressure.ordinary_process" in child.cmdline() else []
+            found += [child] if "pinscope.lab.ordinary_process" in child.cmdline() else []
     return found
 
 

@@ -4,17 +4,12 @@ from __future__ import annotations
 
 import sys
 from contextlib import ExitStack
-from typing import Literal, get_args
 
+from pinscope.experiments.brim.ways import WAYS, WayName
 from pinscope.lab.backing import touch
 from pinscope.lab.opening import open_lab
 from pinscope.lab.orders import Reply, obey
 from pinscope.lab.protocol import Lab
-
-Way = Literal["registered", "pinned", "write_combined"]
-"""Touched here and then registered, or allocated by CUDA (cudaHostAlloc), also write-combined. On the host model the
-first two are mlock, and there is no third."""
-WAYS: tuple[Way, ...] = get_args(Way)
 
 
 class Holder:
@@ -37,7 +32,7 @@ class Holder:
                 _pin(lab, stack, way, 2**21)
         return {"ways": ways}
 
-    def pin(self, nbytes: int, way: Way = "registered") -> Reply:
+    def pin(self, nbytes: int, way: WayName = "registered") -> Reply:
         """Pin so much more."""
         _pin(self._lab, self._held, way, nbytes)
         return {}
@@ -48,7 +43,7 @@ class Holder:
         return {}
 
 
-def _pin(lab: Lab, held: ExitStack, way: Way, nbytes: int) -> None:
+def _pin(lab: Lab, held: ExitStack, way: WayName, nbytes: int) -> None:
     if way != "registered":
         held.enter_context(lab.host_buffer(nbytes, way))
         return

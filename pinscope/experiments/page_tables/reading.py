@@ -134,12 +134,12 @@ class Cost:
     @property
     def least_bytes_per_gib(self) -> Annotated[float | None, Value("at least", "bytes")]:
         """As the readings let it be known."""
-        return self.known_slope and self.known_slope.low * GIB
+        return self.known_slope.low * GIB if self.known_slope else None
 
     @property
     def most_bytes_per_gib(self) -> Annotated[float | None, Value("at most", "bytes")]:
         """Likewise."""
-        return self.known_slope and self.known_slope.high * GIB
+        return self.known_slope.high * GIB if self.known_slope else None
 
     @property
     def seconds_per_gib(self) -> float:

@@ -90,6 +90,7 @@ def curves(
     alt: str,
     *,
     limit: float | None = None,
+    levels: Mapping[str, Sequence[tuple[str, float, str]]] | None = None,
     pixels: int = 300,
     ends: Iterable[tuple[str, str]] | None = None,
     ends_named: bool = False,
@@ -103,6 +104,7 @@ def curves(
         x: the horizontal axis.
         alt: what is drawn, for those who do not see it.
         limit: dotted in each panel: what the link can carry, in SI units.
+        levels: title of a panel → grey lines across it: name, height in SI units, dash.
         pixels: height of a panel.
         ends: what follows ``alt``: names with what they come to; by default the last point of each curve of the first
             pane.
@@ -110,13 +112,15 @@ def curves(
     """
     figure = panels(list(panes), [pixels] * len(panes))
     places = sorted({spot.x for pane in panes.values() for curve in pane.values() for spot in curve.spots})
-    for row, pane in enumerate(panes.values(), start=1):
+    across = [*places[:1], *places[-1:]]
+    for row, (pane_title, pane) in enumerate(panes.items(), start=1):
         for name, curve in pane.items():
             points = [(spot.x, spot.y / y.unit, f"{spot.words}: {y.text(spot.y)}") for spot in curve.spots]
             if points:
                 put(figure, row, line(name, curve.style, points))
+        for name, height, dash in (levels or {}).get(pane_title, ()):
+            put(figure, row, reference(name, across, [height / y.unit] * len(across), f": {y.text(height)}", dash))
         if limit is not None:
-            across = [places[0], places[-1]]
             put(figure, row, reference("link limit", across, [limit / y.unit] * 2, f", {y.text(limit)}"))
     if y.log:
         seconds_axis(figure, y.title)

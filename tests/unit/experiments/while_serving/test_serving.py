@@ -12,8 +12,8 @@ from itertools import count
 import pytest
 
 from pinscope.errors import InvalidParameter
-from pinscope.experiments.while_serving.experiment import WAYS, WhileServing, WhileServingParams, _Apparatus
-from pinscope.experiments.while_serving.serving import serve_during
+from pinscope.experiments.while_serving.experiment import WhileServing, WhileServingParams, serve_during
+from pinscope.experiments.while_serving.ways import WAYS, Apparatus
 from tests.data import synthetic
 from tests.unit.lab.test_pinning import Notes
 
@@ -84,7 +84,9 @@ def test_every_way_takes_all_memory_and_gives_all_of_it_back_from_any_thread() -
     ]  # fmt: skip
     for _, way, chunk in params.plan():
         calls, stack = GpuNotes(), ExitStack()
-        memory = _Apparatus(params, calls, lambda address: address > 0).taken(way, chunk)
+        threads = params.thread_count()
+        apparatus = Apparatus(params.size, params.longest_wait, threads, calls, lambda address: address > 0)
+        memory = apparatus.taken(way, chunk)
         taken, _, _ = serve_during(lambda: stack.enter_context(memory), {"call": time.monotonic}, time.perf_counter)  # noqa: B023
         held = sum(calls.held.values())
         assert held == (0 if way == "touch" else 64 * MIB), way
@@ -98,7 +100,7 @@ def test_every_way_takes_all_memory_and_gives_all_of_it_back_from_any_thread() -
 def test_the_budget_is_one_way_at_a_time_with_its_page_table() -> None:
     for quick, size in ((False, 16 * GIB), (True, GIB)):
         params = WhileServingParams.preset("cuda", quick)
-        assert params.ways == WAYS
+        assert params.ways == tuple(WAYS)
         budget = WhileServing().budget(params, synthetic.environment())
         assert (budget.pinned_bytes, budget.device_bytes) == (size + MIB, size // 512 + 3 * MIB)
         assert budget.seconds < (6 if quick else 46)

@@ -100,6 +100,11 @@ class StrategyCell:
     crossing_copies: Annotated[bool | None, Value("copies across chunks", "text")]
 
     @property
+    def title(self) -> str:
+        """The strategy for people."""
+        return TITLES[self.strategy]
+
+    @property
     def bytes_per_second(self) -> Annotated[float, Value("rate", "bytes/second", "more")]:
         """How fast it pins (median)."""
         return self.bytes / self.total_seconds.median

@@ -95,17 +95,15 @@ def _growth(costs: PageTableCosts) -> Chart:
 
 
 def _price(cost: Cost) -> str:
-    """``24.0 MiB for 12.0 GiB, 2.01 MiB a GiB``."""
-    per_gib = "" if cost.bytes_per_gib is None else f", {format_bytes(cost.bytes_per_gib)} a GiB"
-    return f"{format_bytes(cost.table_bytes)} for {format_bytes(cost.pinned_bytes)}{per_gib}"
+    known = cost.bytes_per_gib
+    return format_bytes(cost.table_bytes) if known is None else f"{format_bytes(known)} a GiB"
 
 
 def _end(cost: Cost, name: str, near: int) -> End:
     """Above the line, and above each grey line that ends less than ``near`` bytes above it."""
-    pinned, taken, per_gib = cost.pinned_bytes, cost.table_bytes, cost.bytes_per_gib
+    pinned, taken = cost.pinned_bytes, cost.table_bytes
     close = [size for page in GPU_PAGE_SIZES if (size := page_table_bytes(pinned, page)) <= taken + near]
-    price = format_bytes(taken) if per_gib is None else f"{format_bytes(per_gib)} a GiB"
-    return End(f"{name}:", price, pinned / GIB, max([taken, *close]) / MIB, rises=True)
+    return End(f"{name}:", _price(cost), pinned / GIB, max([taken, *close]) / MIB, rises=True)
 
 
 def _way_count(members: Sequence[Cost], of: int) -> str:

@@ -38,7 +38,7 @@ TEXTS: Mapping[str, Text] = {
     "time-of-pinning": Text(
         when="memory was touched and then registered",
         title="Touching and registering 1 GiB in {pages} takes {total:seconds}[, {times:times} as long as in huge "
-        "pages ({huge:seconds})][, {alone:share} of that for touching it by one thread]",
+        "pages ({huge:seconds})]",
         detail="One thread touched it in {touching:seconds}, {part:share} of the time; registering took "
         "{registering:seconds}. Allocating pinned memory does both in one call.",
         advice="Use huge pages, or touch with several threads, before registering: 'pinscope run pinning_strategy' "
@@ -123,7 +123,6 @@ def _where_time_goes(costs: PageTableCosts) -> Iterator[Costed]:
     huge = [cost for cost in timed if cost.backing in of_kind(BACKINGS, "huge")]
     least = min((cost.seconds_per_gib for cost in huge), default=cost.seconds_per_gib)
     times = cost.seconds_per_gib / least if cost.backing == "4k" else 1.0
-    longer, part = times >= 1 + AGREE, touching.median / cost.seconds_per_gib
     yield say(
         TEXTS,
         "time-of-pinning",
@@ -140,10 +139,9 @@ def _where_time_goes(costs: PageTableCosts) -> Iterator[Costed]:
         total=cost.seconds_per_gib,
         touching=touching.median,
         registering=cost.seconds_per_gib - touching.median,
-        part=part,
-        times=times if longer else None,
+        part=touching.median / cost.seconds_per_gib,
+        times=times if times >= 1 + AGREE else None,
         huge=least,
-        alone=None if longer else part,
     )
 
 

@@ -25,6 +25,7 @@ def _style(symbol: str, colour: str = "registered") -> LineStyle:
     return LineStyle(colour, symbol, size=7)
 
 
+_DRIVER = partial(_style, colour="driver")
 WAYS: Mapping[str, Way] = {
     "pinned": way("allocated pinned", style=_style("circle", "pinned"), help="cudaHostAlloc"),
     "write_combined": way(
@@ -34,22 +35,14 @@ WAYS: Mapping[str, Way] = {
     ),
     "registered": way("registered", help="ordinary memory and cudaHostRegister"),
     "portable": way(
-        "registered",
-        style=_style("triangle-up-open"),
-        help="the same for all contexts (cudaHostRegisterPortable), over the first of the backings",
+        "registered", style=_style("triangle-up-open"), help="the same for all contexts, over the first of the backings"
     ),
-    "created": way("cuMemCreate", style=_style("hexagon", "driver"), help="cuMemCreate on the host's NUMA node"),
+    "created": way("cuMemCreate", style=_DRIVER("hexagon"), help="cuMemCreate on the host's NUMA node"),
     "created_pieces": way(
-        "cuMemCreate in small handles",
-        style=_style("hexagon-open", "driver"),
-        help="the same in many handles, each as small as the driver allows",
+        "cuMemCreate in small handles", style=_DRIVER("hexagon-open"), help="the same in many handles"
     ),
-    "pool": way(
-        "host pool without access",
-        style=_style("star-open", "driver"),
-        help="a pool of host memory (cuMemPoolCreate) to which no GPU has access",
-    ),
-    "pool_granted": way("host pool", style=_style("star", "driver"), help="the same, with access for the GPU"),
+    "pool": way("host pool without access", style=_DRIVER("star-open"), help="cuMemPoolCreate, and no GPU has access"),
+    "pool_granted": way("host pool", style=_DRIVER("star"), help="the same, with access for the GPU"),
 }
 """In the order of :data:`Pinning`."""
 BACKINGS: Mapping[str, Way] = {

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from pinscope.analysis.pinning_strategy import CALLS, PHASES, TITLES, StrategyCell
+from pinscope.analysis.pinning_strategy import CALLS, PHASES, StrategyCell
 from pinscope.analysis.rows import Row
 from pinscope.analysis.ways import LineStyle
 from pinscope.charts.bars import label
@@ -24,7 +24,7 @@ def draw(run: ExperimentRun, rows: Sequence[Row]) -> list[Chart]:
 
 
 def _label(cell: StrategyCell) -> str:
-    return label(TITLES[cell.strategy])
+    return label(cell.title)
 
 
 def _times(pinnings: Pinnings) -> Chart:
@@ -52,7 +52,7 @@ def _times(pinnings: Pinnings) -> Chart:
 
 def _waits(cells: Sequence[StrategyCell]) -> Chart:
     pinning, giving_back = PHASES.values()
-    names = [TITLES[cell.strategy] for cell in cells]
+    names = [cell.title for cell in cells]
 
     def marks(name: str, style: LineStyle | None, seconds: Sequence[float | None]) -> Marks:
         return Marks(name, style or LineStyle("wait"), dict(zip(names, seconds, strict=True)))

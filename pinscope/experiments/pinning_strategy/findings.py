@@ -8,7 +8,7 @@ from typing import Any
 
 from pinscope.analysis.conclusions import Costed, dearest_first
 from pinscope.analysis.pinning_recipe import Recipe
-from pinscope.analysis.pinning_strategy import IDLE, TITLES, StrategyCell, Wait
+from pinscope.analysis.pinning_strategy import IDLE, StrategyCell, Wait
 from pinscope.analysis.texts import Text, say
 from pinscope.experiments.pinning_strategy.reading import Pinnings, longest_wait
 from pinscope.records.finding import Finding, Quantity, costing, quantity
@@ -41,15 +41,16 @@ TEXTS: Mapping[str, Text] = {
     ),
     "neighbours-wait": Text(
         when="another process's driver call takes 20 ms, and pinning in chunks is not gentler",
-        title="{wait.what} {cell.bytes:bytes} made another process's {wait.call} take {wait.seconds:seconds} ({name})",
+        title="{wait.what} {cell.bytes:bytes} made another process's {wait.call} take {wait.seconds:seconds} "
+        "({cell.title})",
         detail=_WHY + "[ The longest of this run: {longest.seconds:seconds}, {longest.during} by {longest_name}.]",
         advice="Pin and free large buffers before others start working.",
         severity="warning",
     ),
     "gentler-in-chunks": Text(
         when="other processes wait 1.5 times as long in one piece as in chunks",
-        title="{wait.what} {cell.bytes:bytes} held other processes up {wait.seconds:seconds} ({name}), in chunks of "
-        "{recipe.chunk_bytes:bytes} {less.seconds:seconds}",
+        title="{wait.what} {cell.bytes:bytes} held other processes up {wait.seconds:seconds} ({cell.title}), in chunks "
+        "of {recipe.chunk_bytes:bytes} {less.seconds:seconds}",
         detail=_WHY + " Recommended in chunks: {recipe.title}, {recipe.threads:threads}, in {seconds:seconds}[; CUDA "
         "refuses a copy that crosses from one of {refused:bytes} into the next].",
         advice="Where other processes use the GPU, call {call}, or paste the code below, and keep each copy inside one "
@@ -74,7 +75,7 @@ def findings(pinnings: Pinnings) -> tuple[Finding, ...]:
 
 def _not_pinned(pinnings: Pinnings) -> Iterator[Costed]:
     if refused := pinnings.refused:
-        affected = "; ".join(TITLES[cell.strategy] for cell in refused)
+        affected = "; ".join(cell.title for cell in refused)
         yield say(TEXTS, "not-pinned", quantity("Strategies affected", len(refused), "count"), affected=affected)
 
 
@@ -89,7 +90,7 @@ def _faster(pinnings: Pinnings) -> Iterator[Costed]:
         TEXTS,
         "faster-strategy",
         quantity("One cudaHostAlloc", usual.total_seconds.median, "seconds"),
-        quantity(TITLES[best.strategy], best.total_seconds.median, "seconds"),
+        quantity(best.title, best.total_seconds.median, "seconds"),
         *([longer] if target != best.bytes else []),
         cost=usual.total_seconds.median / best.total_seconds.median,
         severity=costing(usual.total_seconds.median / best.total_seconds.median),
@@ -113,11 +114,11 @@ def _worst(pinnings: Pinnings) -> tuple[StrategyCell, StrategyCell]:
 
 def _evidence(pinnings: Pinnings, *cells: StrategyCell | None) -> Iterator[Quantity]:
     """The longest wait of each, named, and by how much a process without driver calls was late meanwhile."""
-    for cell in dict.fromkeys(cell.strategy for cell in cells if cell):
-        name, wait = TITLES[cell], pinnings.cells[cell].longest_wait
-        yield quantity(f"{name}: {wait.words}", wait.seconds, "seconds")
-        if late := pinnings.cells[cell].control_seconds.get(wait.phase):
-            yield quantity(f"{name}: delay of a process without driver calls", late, "seconds")
+    for cell in {cell.strategy: cell for cell in cells if cell}.values():
+        wait = cell.longest_wait
+        yield quantity(f"{cell.title}: {wait.words}", wait.seconds, "seconds")
+        if late := cell.control_seconds.get(wait.phase):
+            yield quantity(f"{cell.title}: delay of a process without driver calls", late, "seconds")
     if IDLE in pinnings.cells:
         yield longest_wait("while nothing is pinned or freed", pinnings.cells[IDLE])
 
@@ -140,9 +141,8 @@ def _long_wait(pinnings: Pinnings) -> Iterator[Costed]:
             *_evidence(pinnings, cell, longest),
             cell=cell,
             wait=wait,
-            name=TITLES[cell.strategy],
             longest=None if longest is cell else longest.longest_wait,
-            longest_name=TITLES[longest.strategy],
+            longest_name=longest.title,
             **_why(cell, wait),
         )
 
@@ -154,7 +154,7 @@ def _gentler_in_chunks(pinnings: Pinnings) -> Iterator[Costed]:
         return
     cell, _ = _worst(pinnings)
     wait, recipe = cell.longest_wait, Recipe.of(chunks, pinnings.run.params)
-    name, seconds = TITLES[chunks.strategy], chunks.total_seconds.median
+    name, seconds = chunks.title, chunks.total_seconds.median
     refused = any(other.crossing_copies is False for other in pinnings.strategies)
     yield say(
         TEXTS,
@@ -165,7 +165,6 @@ def _gentler_in_chunks(pinnings: Pinnings) -> Iterator[Costed]:
         code=recipe.code(),
         cell=cell,
         wait=wait,
-        name=TITLES[cell.strategy],
         less=chunks.longest_wait,
         recipe=recipe,
         seconds=seconds,

@@ -13,7 +13,6 @@ from pinscope.analysis.pinning_strategy import (
     IDLE,
     NEAR,
     PHASES,
-    TITLES,
     USUAL,
     WORTH_IT,
     Recommended,
@@ -66,8 +65,8 @@ class Pinnings:
     @property
     def chunks(self) -> StrategyCell | None:
         """What is recommended in chunks, where that is gentler or nothing is in one piece."""
-        found = self.recommended
-        return found.chunks if found.gentler_in_chunks or not found.array else None
+        best = self.recommended
+        return best.chunks if best.gentler_in_chunks or not best.array else None
 
     @property
     def refused(self) -> list[StrategyCell]:
@@ -113,10 +112,10 @@ def headline(pinnings: Pinnings) -> Iterator[Quantity]:
         if usual and array is not usual:
             gain = usual.total_seconds.median / array.total_seconds.median
             yield quantity("Recommended way, times faster than one cudaHostAlloc", gain, "ratio")
-        yield quantity("Recommended in one piece", TITLES[array.strategy], "text")
+        yield quantity("Recommended in one piece", array.title, "text")
         yield longest_wait(f"{array.longest_wait.during} in one piece", array)
     if chunks:
-        yield quantity("Recommended in chunks", TITLES[chunks.strategy], "text")
+        yield quantity("Recommended in chunks", chunks.title, "text")
         yield longest_wait(f"{chunks.longest_wait.during} in chunks", chunks)
 
 
@@ -159,4 +158,4 @@ def _waits(cells: Iterable[StrategyCell]) -> Iterator[tuple[str | float | None, 
             if (longest := cell.wait(phase)) is not None:
                 calls = (cell.wait(phase, call) for call in CALLS.values())
                 done = "nothing" if cell.strategy == IDLE else phase
-                yield TITLES[cell.strategy], done, *calls, longest, cell.control_seconds.get(phase)
+                yield cell.title, done, *calls, longest, cell.control_seconds.get(phase)

@@ -27,15 +27,15 @@ def draw(run: ExperimentRun, rows: Sequence[Row]) -> list[Chart]:
 
 def _over_chunks(serving: Serving) -> Chart:
     """Longest wait and total time: chunks and one registration as lines, the other ways as marks, controls in grey."""
-    shown = [*serving.registered, *filter(None, map(serving.way, ("host_alloc", AUTO)))]
-    marked = [cell for cell in shown if cell.pins and cell not in serving.registered]
+    drawn = [*serving.registered, *filter(None, map(serving.way, ("host_alloc", AUTO)))]
+    marked = [cell for cell in drawn if cell.pins and cell not in serving.registered]
     controls = [(cell, dash) for way, dash in ((TOUCH, "dash"), (IDLE, "dot")) if (cell := serving.way(way))]
 
     def pane(value: Value, lines: Mapping[str, tuple[LineStyle, Value]]) -> dict[str, Curve]:
         marks = {cell.title: _curve([cell], WAYS[cell.way].style, value) for cell in marked}
         return {name: _curve(serving.registered, style, of) for name, (style, of) in lines.items()} | marks
 
-    waits, times = "Longest wait of a call", f"Time until all {format_bytes(shown[0].bytes)} are pinned"
+    waits, times = "Longest wait of a call", f"Time until all {format_bytes(drawn[0].bytes)} are pinned"
     return curves(
         "serving-waits",
         "How long calls of the same process wait, and how long pinning takes, by chunk length",
@@ -61,7 +61,7 @@ def _over_chunks(serving: Serving) -> Chart:
             ],
             times: [(cell.title, _total(cell), dash) for cell, dash in controls if cell.way == TOUCH],
         },
-        ends=[(cell.title, f"{format_seconds(cell.wait())}, {format_seconds(_total(cell))}") for cell in shown],
+        ends=[(cell.title, f"{format_seconds(cell.wait())}, {format_seconds(_total(cell))}") for cell in drawn],
     )
 
 

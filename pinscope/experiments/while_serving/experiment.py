@@ -232,11 +232,13 @@ class Served:
     """What the loop saw while the work went on, in seconds.
 
     Attributes:
+        seconds: how long the work took.
         rounds: how often all calls were made.
         longest: call, or ``round`` → the longest.
         typical: likewise, the median.
     """
 
+    seconds: float
     rounds: int
     longest: Mapping[str, float]
     typical: Mapping[str, float]
@@ -261,28 +263,22 @@ class _Bench:
         """The loop with nothing going on."""
         seconds = self.params.idle_seconds
         serve_during(lambda: time.sleep(seconds / 4), self.calls, self.harness.clock)  # warms up
-        _, took, served = serve_during(lambda: time.sleep(seconds), self.calls, self.harness.clock)
-        return self._row("idle", "idle", 0, took, served)
+        _, served = serve_during(lambda: time.sleep(seconds), self.calls, self.harness.clock)
+        return self._row("idle", "idle", 0, served)
 
     def beside(
         self, way: WayName, memory: AbstractContextManager[Taken], repeat: int
     ) -> Iterator[WhileServingObservation]:
         """The loop while memory is taken, and while it is given back."""
         with ExitStack() as stack:
-            taken, took, served = serve_during(lambda: stack.enter_context(memory), self.calls, self.harness.clock)
+            taken, served = serve_during(lambda: stack.enter_context(memory), self.calls, self.harness.clock)
             self.lab.host_nodes.look([(taken.address, self.params.size)])
-            yield self._row(way, "taken", repeat, took, served, taken)
-            _, took, served = serve_during(stack.close, self.calls, self.harness.clock)
-        yield self._row(way, "given_back", repeat, took, served, taken)
+            yield self._row(way, "taken", repeat, served, taken)
+            _, served = serve_during(stack.close, self.calls, self.harness.clock)
+        yield self._row(way, "given_back", repeat, served, taken)
 
     def _row(
-        self,
-        way: WayName | Literal["idle"],
-        phase: Phase,
-        repeat: int,
-        seconds: float,
-        served: Served,
-        taken: Taken | None = None,
+        self, way: WayName | Literal["idle"], phase: Phase, repeat: int, served: Served, taken: Taken | None = None
     ) -> WhileServingObservation:
         return WhileServingObservation(
             repeat=repeat,
@@ -292,7 +288,7 @@ class _Bench:
             bytes=self.params.size,
             chunk_bytes=taken.chunk if taken else None,
             threads=self.params.thread_count(),
-            work_seconds=seconds,
+            work_seconds=served.seconds,
             rounds=served.rounds,
             pinned=taken.pinned if taken and phase == "taken" else None,
             **{f"{call}_longest_seconds": longest for call, longest in served.longest.items()},
@@ -302,11 +298,11 @@ class _Bench:
 
 def serve_during(
     work: Callable[[], _Result], calls: Mapping[str, Callable[[], object]], clock: Clock
-) -> tuple[_Result, float, Served]:
+) -> tuple[_Result, Served]:
     """Do the work in a thread of its own and make the calls meanwhile, one round at least.
 
     Returns:
-        What the work gave, the seconds that it took, and what the calls took.
+        What the work gave, and what it and the calls took.
     """
 
     def timed() -> tuple[_Result, float]:
@@ -325,7 +321,8 @@ def serve_during(
             if going.done():
                 break
         stamps.append(clock())
-    return *going.result(), _served(stamps, tuple(calls))
+    result, seconds = going.result()
+    return result, _served(seconds, stamps, tuple(calls))
 
 
 @contextmanager
@@ -341,15 +338,16 @@ def _nothing_collected() -> Iterator[None]:
         gc.enable()
 
 
-def _served(stamps: array[float], names: tuple[str, ...]) -> Served:
+def _served(seconds: float, stamps: array[float], names: tuple[str, ...]) -> Served:
     """Of each round its begin and the end of each call; then the end of all."""
     rounds = np.asarray(stamps[:-1]).reshape(-1, len(names) + 1)
     took = dict(zip(names, np.diff(rounds, axis=1).T, strict=True))
     took[ROUND] = np.diff(np.append(rounds[:, 0], stamps[-1]))
     return Served(
+        seconds,
         len(rounds),
-        {name: float(seconds.max()) for name, seconds in took.items()},
-        {name: float(np.median(seconds)) for name, seconds in took.items()},
+        {name: float(times.max()) for name, times in took.items()},
+        {name: float(np.median(times)) for name, times in took.items()},
     )
 
 

@@ -289,10 +289,7 @@ def test_small_pages_that_take_longer_to_touch_are_a_warning_beside_huge_ones() 
         "Touching and registering 1 GiB in 4 KiB pages takes 480 ms, 2.7 times as long as in huge pages (180 ms)"
     )
     alone = {one.rule: one for one in reading(small).findings}["time-of-pinning"]
-    assert (alone.severity, alone.title) == (
-        "note",
-        "Touching and registering 1 GiB in 4 KiB pages takes 480 ms",
-    )
+    assert (alone.severity, alone.title) == ("note", "Touching and registering 1 GiB in 4 KiB pages takes 480 ms")
 
 
 def test_other_gpus_that_pay_are_named() -> None:

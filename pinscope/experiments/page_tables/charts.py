@@ -89,10 +89,8 @@ def _growth(costs: PageTableCosts) -> Chart:
     for dash, size in zip(("solid", "dash", "dot"), GPU_PAGE_SIZES, strict=True):
         line = [0, page_table_bytes(largest, size) / MIB]
         put(figure, 1, reference(f"formula, {format_bytes(size)} pages", [0, largest / GIB], line, dash=dash))
-    figure.data = (
-        *figure.data[-len(GPU_PAGE_SIZES) :],
-        *figure.data[: -len(GPU_PAGE_SIZES)],
-    )  # what was measured above
+    grey = len(GPU_PAGE_SIZES)
+    figure.data = (*figure.data[-grey:], *figure.data[:-grey])  # below what was measured
     figure.update_yaxes(range=[0, 1.25 * most / MIB or 1.0], row=1, col=1)
     name_ends(figure, 1, [_end(cost, name, max(GRANULE_BYTES, most // 8)) for name, cost in drawn.items()])
     return chart

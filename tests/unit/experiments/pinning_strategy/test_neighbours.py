@@ -61,10 +61,7 @@ def test_a_neighbour_that_does_not_start_is_named() -> None:
 
 
 def test_a_neighbour_that_dies_meanwhile_is_named() -> None:
-    with (
-        pytest.raises(MeasurementFailed, match=r"\(kernel\) ended with code 0"),
-        odd("dies", "kernel") as one,
-    ):
+    with pytest.raises(MeasurementFailed, match=r"\(kernel\) ended with code 0"), odd("dies", "kernel") as one:
         one.longest()
 
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
 
+from pinscope.analysis.cells import Label, Value
 from pinscope.analysis.conclusions import exceeds
 from pinscope.analysis.statistics import Summary, summarize
 from pinscope.records.pinning_strategy import STRATEGIES
@@ -83,23 +84,28 @@ class StrategyCell:
         crossing_copies: whether CUDA took a copy across a boundary; ``None`` where there is none.
     """
 
-    strategy: str
-    bytes: int
-    chunk_bytes: int | None
-    threads: int
-    total_seconds: Summary
-    touch_seconds: float | None
-    pin_seconds: float | None
-    release_seconds: float | None
+    strategy: Annotated[str, Label("strategy", words=TITLES.__getitem__)]
+    bytes: Annotated[int, Label("size", "bytes")]
+    chunk_bytes: Annotated[int | None, Label("chunk", "bytes")]
+    threads: Annotated[int, Label("threads", "count")]
+    total_seconds: Annotated[Summary, Value("total", "seconds", "less")]
+    touch_seconds: Annotated[float | None, Value("of it touch", "seconds", "less")]
+    pin_seconds: Annotated[float | None, Value("of it pin", "seconds", "less")]
+    release_seconds: Annotated[float | None, Value("give back", "seconds", "less")]
     waits: Sequence[Wait]
-    usual_wait_seconds: float
+    usual_wait_seconds: Annotated[float, Value("usual wait", "seconds", "less")]
     control_seconds: Mapping[str, float]
-    pinned: bool | None
-    copy_bytes_per_second: float | None
-    crossing_copies: bool | None
+    pinned: Annotated[bool | None, Value("CUDA: pinned", "text")]
+    copy_bytes_per_second: Annotated[float | None, Value("copies at", "bytes/second", "more")]
+    crossing_copies: Annotated[bool | None, Value("copies across chunks", "text")]
 
     @property
-    def bytes_per_second(self) -> float:
+    def title(self) -> str:
+        """The strategy for people."""
+        return TITLES[self.strategy]
+
+    @property
+    def bytes_per_second(self) -> Annotated[float, Value("rate", "bytes/second", "more")]:
         """How fast it pins (median)."""
         return self.bytes / self.total_seconds.median
 

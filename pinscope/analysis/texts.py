@@ -63,7 +63,7 @@ def fill(text: str, values: Mapping[str, Any]) -> str:
         names = (name for _, name, _, _ in _WORDS.parse(clause[1]) if name)
         return "" if any(values[name.partition(".")[0]] is None for name in names) else clause[1]
 
-    return _WORDS.vformat(_CLAUSE.sub(kept, text), (), values)
+    return _WORDS.vformat(_CLAUSE.sub(kept, text), (), values).strip()
 
 
 def say(

@@ -123,6 +123,7 @@ def curves(
     alt: str,
     *,
     limit: float | None = None,
+    levels: Mapping[str, Sequence[tuple[str, float, str]]] | None = None,
     pixels: int = 300,
     ends: Iterable[tuple[str, str]] | None = None,
     ends_named: bool = False,
@@ -136,6 +137,7 @@ def curves(
         x: the horizontal axis.
         alt: what is drawn, for those who do not see it.
         limit: dotted in each panel: what the link can carry, in SI units.
+        levels: title of a panel → grey lines across it: name, height in SI units, dash.
         pixels: height of a panel.
         ends: what follows ``alt``: names with what they come to; by default the last point of each curve of the first
             pane.
@@ -145,11 +147,15 @@ def curves(
     drawn = [{name: curve for name, curve in pane.items() if curve.spots} for pane in panes.values()]
     places = sorted({spot.x for pane in drawn for curve in pane.values() for spot in curve.spots})
     scales = [y] * len(panes) if isinstance(y, Scale) else y
-    for row, (pane, scale) in enumerate(zip(drawn, scales, strict=True), start=1):
+    across = [*places[:1], *places[-1:]]
+    for row, (title_of_pane, pane, scale) in enumerate(zip(panes, drawn, scales, strict=True), start=1):
         put(figure, row, *(_trace(name, curve, scale) for name, curve in pane.items()))
+        for name, height, dash in (levels or {}).get(title_of_pane, ()):
+            heights = [height / scale.unit] * len(across)
+            put(figure, row, reference(name, across, heights, f": {scale.text(height)}", dash))
         if limit is not None:
-            across = [places[0], places[-1]]
-            put(figure, row, reference("link limit", across, [limit / scale.unit] * 2, f", {scale.text(limit)}"))
+            heights = [limit / scale.unit] * len(across)
+            put(figure, row, reference("link limit", across, heights, f", {scale.text(limit)}"))
         if scale.log:
             continue
         figure.update_yaxes(title_text=scale.title, rangemode="tozero", row=row, col=1)

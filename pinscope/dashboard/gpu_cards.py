@@ -22,7 +22,7 @@ from pinscope.dashboard.widgets import chart_view, fact_table, gpu_cards
 from pinscope.experiments.bandwidth.chart_small import draw_small as bandwidth_bars
 from pinscope.experiments.bandwidth.likes import below_like
 from pinscope.experiments.overlap.chart_small import draw_small as overlap_bars
-from pinscope.experiments.page_tables.chart_small import draw_small as page_tables_bars
+from pinscope.experiments.page_tables.charts import draw_small as page_tables_bars
 from pinscope.experiments.registry import checked_rows
 from pinscope.live.verdict import gpu_verdict
 from pinscope.records.environment import Device

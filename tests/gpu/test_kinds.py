@@ -20,7 +20,7 @@ from cupy.cuda import runtime
 from pinscope.analysis.pytorch_pinned import pool_settings
 from pinscope.experiments.allocation.arithmetic import buffer_cells
 from pinscope.experiments.allocation.reading_pool import pool_uses
-from pinscope.experiments.page_tables.arithmetic import Cost, costs
+from pinscope.experiments.page_tables.reading import Cost, costs
 from pinscope.experiments.registration.arithmetic import Trial, trials
 from pinscope.lab.backing import touch, why_not_backing
 from pinscope.lab.cuda import CudaLab
@@ -134,7 +134,7 @@ def at_4_gib() -> Mapping[tuple[str, str], Cost]:
     """Every way of page_tables that this host gives."""
     more = ("--set", "total=4GiB", "--set", "steps=64", "--set", "all_devices=false")
     document = run("page_tables", *more)
-    return {(cost.way.memory, cost.way.backing): cost for cost in costs(document["observations"])}
+    return {(cost.memory, cost.backing): cost for cost in costs(document["observations"])}
 
 
 def test_every_kind_is_measured(at_4_gib: Mapping[tuple[str, str], Cost]) -> None:
@@ -146,19 +146,19 @@ def test_every_kind_is_measured(at_4_gib: Mapping[tuple[str, str], Cost]) -> Non
 def test_each_kind_takes_8_bytes_a_page_of_4_kib_of_gpu_memory(at_4_gib: Mapping[tuple[str, str], Cost]) -> None:
     if not is_h200():
         pytest.skip("the figures are those of an H200")
-    grown = {way: cost.growth.table_bytes[-1] for way, cost in at_4_gib.items() if way[0] != "pool"}
-    expected = {way: 2 * MIB * at_4_gib[way].growth.bytes[-1] // GIB for way in grown}
+    grown = {way: cost.table_bytes for way, cost in at_4_gib.items() if way[0] != "pool"}
+    expected = {way: 2 * MIB * at_4_gib[way].pinned_bytes // GIB for way in grown}
     assert grown == {way: pytest.approx(nbytes, abs=2 * MIB) for way, nbytes in expected.items()}
 
 
 def test_a_pool_without_access_takes_no_gpu_memory(at_4_gib: Mapping[tuple[str, str], Cost]) -> None:
-    assert at_4_gib["pool", ""].growth.table_bytes[-1] < 2 * MIB
+    assert at_4_gib["pool", ""].table_bytes < 2 * MIB
 
 
 def test_only_what_the_kernel_pins_is_in_its_count(at_4_gib: Mapping[tuple[str, str], Cost]) -> None:
     for (memory, _), cost in at_4_gib.items():
         counted = memory in ("pinned", "registered", "portable")
-        expected = cost.growth.bytes[-1] if counted else 0
+        expected = cost.pinned_bytes if counted else 0
         assert cost.host_pinned_bytes == pytest.approx(expected, abs=PAGES_OFF), memory
 
 

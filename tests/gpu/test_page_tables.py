@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from cupy.cuda import runtime
 
-from pinscope.experiments.page_tables.arithmetic import Cost, costs
+from pinscope.experiments.page_tables.reading import Cost, costs
 from pinscope.lab.backing import touch, why_not_backing
 from pinscope.lab.cuda import CudaLab
 from pinscope.records.run import Backing
@@ -42,7 +42,7 @@ def at_16_gib() -> Mapping[tuple[str, str], Cost]:
     ways = ("--set", "memory=pinned,registered", "--set", "backings=4k,thp,shm")
     document = run("page_tables", *sizes, *ways, "--set", "all_devices=false")
     assert document["run"]["params"]["total"] == 16 * GIB
-    return {(cost.way.memory, cost.way.backing): cost for cost in costs(document["observations"])}
+    return {(cost.memory, cost.backing): cost for cost in costs(document["observations"])}
 
 
 WAYS = [("pinned", ""), ("registered", "4k"), ("registered", "thp"), ("registered", "shm")]
@@ -53,25 +53,25 @@ def test_each_pinned_gib_takes_8_bytes_a_page_of_gpu_memory(
     at_16_gib: Mapping[tuple[str, str], Cost], way: tuple[str, str]
 ) -> None:
     cost = at_16_gib[way]
-    assert len(cost.growths) == 2  # NVML and cudaMemGetInfo
-    for growth in cost.growths:
-        if is_h200():
-            assert growth.per_byte == pytest.approx(2 * MIB / GIB, rel=0.02)
-            assert growth.page_bytes == 4096
-        assert growth.per_byte is None or growth.straight
+    if is_h200():
+        assert cost.per_byte == pytest.approx(2 * MIB / GIB, rel=0.02)
+        assert cost.page_bytes == 4096
+    assert cost.per_byte is None or cost.straight
     assert cost.host_pinned_bytes == pytest.approx(16 * GIB, abs=PAGES_OFF * 4)
 
 
 @pytest.mark.parametrize("way", WAYS)
 def test_all_of_it_returns_after_freeing(at_16_gib: Mapping[tuple[str, str], Cost], way: tuple[str, str]) -> None:
-    assert all(growth.left_bytes is not None and growth.left_bytes <= 2 * MIB for growth in at_16_gib[way].growths)
+    left = at_16_gib[way].left_bytes
+    assert left is not None
+    assert left <= 2 * MIB
 
 
 def test_time_goes_into_touching_not_into_registering(at_16_gib: Mapping[tuple[str, str], Cost]) -> None:
     cost = at_16_gib["registered", "4k"]
-    assert cost.touch_seconds is not None
-    assert cost.pin_seconds is not None
-    assert cost.touch_seconds.median > 3 * cost.pin_seconds.median
+    assert cost.touch_seconds_per_gib is not None
+    assert cost.pin_seconds_per_gib is not None
+    assert cost.touch_seconds_per_gib.median > 3 * cost.pin_seconds_per_gib.median
 
 
 @pytest.fixture
@@ -126,11 +126,11 @@ def test_every_gpu_with_a_context_pays() -> None:
     ways = ("--set", "memory=pinned,registered", "--set", "backings=thp")
     document = run("page_tables", "--set", "total=8GiB", *ways)
     found = costs(document["observations"])
-    assert {cost.way.device for cost in found} == set(range(runtime.getDeviceCount()))
+    assert {cost.device for cost in found} == set(range(runtime.getDeviceCount()))
     for cost in found:
-        assert cost.growth.per_byte is not None
+        assert cost.per_byte is not None
         if is_h200():
-            assert cost.growth.per_byte == pytest.approx(2 * MIB / GIB, rel=0.1)
-        assert cost.growth.left_bytes is not None
-        assert cost.growth.left_bytes <= 2 * MIB
+            assert cost.per_byte == pytest.approx(2 * MIB / GIB, rel=0.1)
+        assert cost.left_bytes is not None
+        assert cost.left_bytes <= 2 * MIB
     assert "every-gpu-pays" in {finding["rule"] for finding in document["run"]["findings"]}

@@ -11,9 +11,9 @@ import pytest
 from cupy.cuda import runtime
 
 import pinscope
-from pinscope.experiments.while_serving.arithmetic import Cell, cells, fastest, of_way
 from pinscope.experiments.while_serving.experiment import WhileServing, WhileServingParams
 from pinscope.experiments.while_serving.findings import code
+from pinscope.experiments.while_serving.reading import Cell, Serving, cells
 from pinscope.lab.budget import safe_pinned_bytes
 from pinscope.lab.cuda import CudaLab
 from pinscope.lab.cuda_pinning import is_pinned, takes_copy
@@ -37,7 +37,7 @@ def measured(lab: CudaLab, **changes: Any) -> list[Cell]:
 
 
 def cell(found: list[Cell], way: str) -> Cell:
-    one = of_way(found, way)
+    one = Serving(found, 0.02).way(way)
     assert one is not None
     return one
 
@@ -46,9 +46,10 @@ def cell(found: list[Cell], way: str) -> Cell:
 def fastest_seconds() -> float:
     """What the fastest way takes that keeps to no limit."""
     with CudaLab(0) as lab:
-        best = fastest(measured(lab, size=BIG, chunks="64MiB,256MiB,1GiB", ways="chunks", repeats=2))
+        found = measured(lab, size=BIG, chunks="64MiB,256MiB,1GiB", ways="chunks", repeats=2)
+    best = Serving(found, 0.02).fastest
     assert best is not None
-    return best.seconds.median
+    return best.total_seconds.median
 
 
 @pytest.mark.parametrize("limit", [0.02, 0.01, 0.005])
@@ -58,7 +59,7 @@ def test_auto_keeps_the_longest_wait_of_the_process_below_the_limit_and_is_nearl
     """Expected of an H200 at 16 GiB: 20, 10, 5 ms give 128, 64, 32 MiB, waits of 8, 5, 3 ms, 0.9 to 1.2 times."""
     auto = cell(measured(lab, size=BIG, ways="auto", longest_wait=limit, repeats=3), "auto")
     assert auto.longest.seconds < limit, auto
-    assert auto.seconds.median <= (1.3 if IS_H200 and BIG == 16 * GIB else 2.0) * fastest_seconds, auto
+    assert auto.total_seconds.median <= (1.3 if IS_H200 and BIG == 16 * GIB else 2.0) * fastest_seconds, auto
 
 
 def test_touching_alone_and_an_idle_process_make_no_call_wait_long(lab: CudaLab) -> None:

@@ -2,166 +2,132 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
+from dataclasses import replace
+from itertools import cycle
 
 import plotly.graph_objects as go
 
 from pinscope.analysis.page_table_model import GPU_PAGE_SIZES, GRANULE_BYTES, page_table_bytes
-from pinscope.analysis.rows import grouped, median
+from pinscope.analysis.rows import Row, grouped, median
 from pinscope.analysis.ways import LineStyle
-from pinscope.charts.bars import Part, bars
-from pinscope.charts.chart import Chart, alt_text
-from pinscope.charts.lines import End, line, name_ends, put, reference
-from pinscope.charts.theme import DASHES, panels, seconds_unit
-from pinscope.experiments.page_tables.arithmetic import GIB, Cost, Growth, costs, way_words
+from pinscope.charts.chart import Chart
+from pinscope.charts.lines import End, name_ends, put, reference
+from pinscope.charts.plot import Curve, Scale, Spot, TimePart, curves, lengths, parts_of_time
+from pinscope.charts.theme import DASHES
+from pinscope.experiments.page_tables.reading import GIB, Cost, PageTableCosts
+from pinscope.experiments.page_tables.ways import BACKINGS, WAYS
 from pinscope.records.run import ExperimentRun
-from pinscope.units import format_bytes, format_seconds
+from pinscope.units import format_bytes
 
 MIB = 2**20
-BACKING_SYMBOLS: Mapping[str, str] = {
-    "": "circle",
-    "4k": "triangle-down-open",
-    "thp": "square-open",
-    "hugetlb": "diamond-open",
-    "shm": "cross-open",
-    "hugetlb_1g": "diamond-tall-open",
-    "shm_open": "x-open",
-}
-"""Backing → marker; the first is memory that CUDA allocates itself."""
-_LOOKS: Mapping[str, tuple[str, str]] = {
-    "write_combined": ("write_combined", "square"),
-    "portable": ("registered", "triangle-up-open"),
-    "created": ("driver", "hexagon"),
-    "created_pieces": ("driver", "hexagon-open"),
-    "pool": ("driver", "star-open"),
-    "pool_granted": ("driver", "star"),
-}
-"""Way → meaning of its colour and marker, where they are not those of its backing."""
+MOST_BARS = 6
+"""More ways than these are one bar where they take the same."""
+GROWTH = Scale("Growth (MiB)", MIB, format_bytes)
+TAKEN = Scale("GPU memory (MiB)", MIB, lambda size: format_bytes(round(size)))
 
 
-def draw(run: ExperimentRun, rows: Sequence[Mapping[str, Any]]) -> list[Chart]:
+def draw(run: ExperimentRun, rows: Sequence[Row]) -> list[Chart]:
     """The charts of a page_tables run; none for a run without a step."""
-    found = costs(rows)
-    own = [cost for cost in found if cost.way.device == run.device]
-    if not own:
-        return []
-    charts = [_growth(run, own)]
-    if len({cost.way.device for cost in found}) > 1:
-        charts.append(_devices(found))
-    timed = [cost for cost in own if cost.pin_seconds]
-    return [*charts, *([_times(timed)] if timed else [])]
+    costs = PageTableCosts(run, rows)
+    return [_growth(costs), *_times(costs)] if costs.own else []
 
 
-def words(cost: Cost) -> str:
+def draw_small(run: ExperimentRun, rows: Sequence[Row]) -> Chart | None:
+    """GPU memory that each pinned GiB takes, for each way to pin; ``None`` where no way shows it."""
+    own = PageTableCosts(run, rows).own
+    if not any(cost.bytes_per_gib for cost in own):
+        return None
+    sizes = {cost: cost.bytes_per_gib or 0.0 for cost in own if cost.bytes_per_gib or cost.unreached}
+    alike = grouped(sizes, lambda cost: TAKEN.text(sizes[cost]) if len(sizes) > MOST_BARS else cost)
+    drawn = {_way_count(members, len(sizes)): sizes[members[0]] for members in alike.values()}
+    title = "Page table of each pinned GiB"
+    return lengths("small", title, "", "page table", "page_table", drawn, TAKEN, title)
+
+
+def _name(cost: Cost) -> str:
     """The way in a legend."""
-    return way_words(cost).replace(" (", ", ").removesuffix(")")
+    return cost.way.replace(" (", ", ").removesuffix(")")
 
 
-def _line(cost: Cost, name: str) -> go.Scatter:
-    points = [
-        (size / GIB, grown / MIB, f"{format_bytes(size)} pinned: {format_bytes(grown)}")
-        for size, grown in zip(cost.growth.bytes, cost.growth.table_bytes, strict=True)
-    ]
-    colour, symbol = _LOOKS.get(cost.way.memory, (cost.way.memory, BACKING_SYMBOLS[cost.way.backing]))
-    made = line(name, LineStyle(colour, symbol, size=7), points)
-    return made.update(line={"width": 1.5, "shape": "hv"}, marker={"maxdisplayed": 40})
+def _curve(cost: Cost, dash: str = "solid") -> Curve:
+    style = WAYS[cost.memory].style or BACKINGS[cost.backing].style or LineStyle("pinned")
+    grown = zip(cost.sizes, cost.grown, strict=True)
+    spots = [Spot(size / GIB, taken, f"{format_bytes(size)} pinned") for size, taken in grown]
+    return Curve(replace(style, dash=dash), spots)
 
 
-def _over_pinned(figure: go.Figure) -> go.Figure:
-    figure.update_yaxes(title_text="Growth (MiB)", rangemode="tozero")
-    return figure.update_xaxes(title_text="Pinned (GiB)", rangemode="tozero")
+def _pinned(figure: go.Figure, places: Sequence[float]) -> None:
+    figure.update_xaxes(title_text="Pinned (GiB)", rangemode="tozero")
 
 
-def _growth(run: ExperimentRun, own: Sequence[Cost]) -> Chart:
-    figure = panels(["Page tables"], [300])
-    largest = max(cost.growth.bytes[-1] for cost in own)
-    for dash, size in zip(("solid", "dash", "dot"), GPU_PAGE_SIZES, strict=True):
-        ends = [0, page_table_bytes(largest, size) / MIB]
-        put(figure, 1, reference(f"formula, {format_bytes(size)} pages", [0, largest / GIB], ends, dash=dash))
-    _over_pinned(figure)
-    figure.update_yaxes(range=[0, 1.25 * max(cost.growth.table_bytes[-1] for cost in own) / MIB or 1.0])
-    alike = grouped(own, lambda cost: cost.growth.table_bytes[-1] // GRANULE_BYTES).values()
-    names = [_way_count(members, len(own)) for members in alike]
-    for members, name in zip(alike, names, strict=True):
-        put(figure, 1, _line(members[0], name).update(mode="lines"))
-    near = max(GRANULE_BYTES, max(cost.growth.table_bytes[-1] for cost in own) // 8)
-    name_ends(figure, 1, [_end(members[0], name, near) for members, name in zip(alike, names, strict=True)])
-    sharing = "; ".join(", ".join(map(way_words, members)) for members in alike if len(members) > 1)
-    what = f"memory of GPU {run.device}" if run.lab == "cuda" else "the kernel's page tables of the process"
-    return Chart(
+def _growth(costs: PageTableCosts) -> Chart:
+    """Of each way, and of the first way on each GPU where there are several."""
+    own, most = costs.own, max(cost.table_bytes for cost in costs.own)
+    alike = grouped(own, lambda cost: cost.table_bytes // GRANULE_BYTES).values()
+    drawn = {_way_count(members, len(own)): members[0] for members in alike}
+    sharing = "; ".join(", ".join(cost.way for cost in members) for members in alike if len(members) > 1)
+    what = f"memory of GPU {costs.run.device}" if costs.run.lab == "cuda" else "the kernel's page tables of the process"
+    panes = {"Page tables": {name: _curve(cost) for name, cost in drawn.items()}}
+    gpus = [cost for cost in costs.costs if cost.way == own[0].way]
+    if len(gpus) > 1:
+        lines = {f"GPU {cost.device}": _curve(cost, dash) for cost, dash in zip(gpus, cycle(DASHES.values()))}
+        panes[f"On each GPU: {_name(own[0])}"] = lines
+    chart = curves(
         "page-tables",
         "Page tables over pinned memory",
         f"What {what} grew by as memory was pinned. Grey lines: bytes ÷ page size × 8."
         + (f" Ways to pin that take the same share one line: {sharing}." if sharing else ""),
-        figure,
-        alt_text("Page tables over pinned memory", [(words(cost), _price(cost.growth)) for cost in own]),
+        panes,
+        GROWTH,
+        _pinned,
+        "Page tables over pinned memory",
+        ends=[(_name(cost), _price(cost)) for cost in own],
     )
+    figure = chart.figure.update_traces(mode="lines", line={"width": 1.5, "shape": "hv"})
+    largest = max(cost.pinned_bytes for cost in own)
+    for dash, size in zip(("solid", "dash", "dot"), GPU_PAGE_SIZES, strict=True):
+        line = [0, page_table_bytes(largest, size) / MIB]
+        put(figure, 1, reference(f"formula, {format_bytes(size)} pages", [0, largest / GIB], line, dash=dash))
+    grey = len(GPU_PAGE_SIZES)
+    figure.data = (*figure.data[-grey:], *figure.data[:-grey])  # below what was measured
+    figure.update_yaxes(range=[0, 1.25 * most / MIB or 1.0], row=1, col=1)
+    name_ends(figure, 1, [_end(cost, name, max(GRANULE_BYTES, most // 8)) for name, cost in drawn.items()])
+    return chart
+
+
+def _price(cost: Cost) -> str:
+    known = cost.bytes_per_gib
+    return format_bytes(cost.table_bytes) if known is None else f"{format_bytes(known)} a GiB"
 
 
 def _end(cost: Cost, name: str, near: int) -> End:
     """Above the line, and above each grey line that ends less than ``near`` bytes above it."""
-    pinned, taken = cost.growth.bytes[-1], cost.growth.table_bytes[-1]
+    pinned, taken = cost.pinned_bytes, cost.table_bytes
     close = [size for page in GPU_PAGE_SIZES if (size := page_table_bytes(pinned, page)) <= taken + near]
-    return End(f"{name}:", _short_price(cost.growth), pinned / GIB, max((taken, *close)) / MIB, rises=True)
-
-
-def _short_price(growth: Growth) -> str:
-    each = growth.per_byte
-    return format_bytes(growth.table_bytes[-1]) if each is None else f"{format_bytes(each * GIB)} a GiB"
-
-
-def _price(growth: Growth) -> str:
-    """``24.0 MiB for 12.0 GiB, 2.01 MiB a GiB``."""
-    each = "" if growth.per_byte is None else f", {format_bytes(growth.per_byte * GIB)} a GiB"
-    return f"{format_bytes(growth.table_bytes[-1])} for {format_bytes(growth.bytes[-1])}{each}"
+    return End(f"{name}:", _price(cost), pinned / GIB, max([taken, *close]) / MIB, rises=True)
 
 
 def _way_count(members: Sequence[Cost], of: int) -> str:
     """The way, or how many of all share a line."""
     if len(members) == 1:
-        return words(members[0])
+        return _name(members[0])
     return f"all {of} ways" if len(members) == of else f"{len(members)} of {of} ways"
 
 
-def _devices(found: Sequence[Cost]) -> Chart:
-    """The first way of each GPU."""
-    figure = panels(["Page tables on each GPU"], [260])
-    first, dashes, symbols = found[0].way, list(DASHES.values()), list(BACKING_SYMBOLS.values())
-    members = [cost for cost in found if (cost.way.memory, cost.way.backing) == (first.memory, first.backing)]
-    for number, cost in enumerate(members):
-        trace = _line(cost, f"GPU {cost.way.device}")
-        trace.line.dash, trace.marker.symbol = dashes[number % len(dashes)], symbols[number % len(symbols)]
-        put(figure, 1, trace)
-    return Chart(
-        "page-tables-devices",
-        "Page tables of the same memory on each GPU",
-        f"What the used memory of each GPU with a context grew by while one process pinned memory "
-        f"({words(members[0])}).",
-        _over_pinned(figure),
-        alt_text("Page tables", [(f"GPU {cost.way.device}", _price(cost.growth)) for cost in members]),
-    )
-
-
-def _times(timed: Sequence[Cost]) -> Chart:
-    parts = (
-        Part("touching", "touch", {words(cost): median(cost.touch_seconds) or 0.0 for cost in timed}),
-        Part("pinning", "pinned", {words(cost): median(cost.pin_seconds) or 0.0 for cost in timed}),
-    )
-    wholes = {words(cost): sum(part.values[words(cost)] for part in parts) for cost in timed}
-    scale, unit = seconds_unit(max(wholes.values()))
-    return Chart(
+def _times(costs: PageTableCosts) -> list[Chart]:
+    times = {
+        _name(cost): [median(cost.touch_seconds_per_gib) or 0.0, cost.pin_seconds_per_gib.median]
+        for cost in costs.own
+        if cost.pin_seconds_per_gib
+    }
+    chart = parts_of_time(
         "pinning-times",
         "Where the time goes",
-        "Touching is writing to each page for the first time, by one thread. Where the driver allocates the memory it "
-        "touches it too: the bar has one part.",
-        bars(
-            list(wholes),
-            parts,
-            f"Time per GiB ({unit})",
-            format_seconds,
-            scale=scale,
-            ends={name: format_seconds(whole) for name, whole in wholes.items()},
-        ),
-        alt_text("Time to pin a GiB", [(name, format_seconds(whole)) for name, whole in wholes.items()]),
+        "Time for a GiB. Touching is writing to each page for the first time, by one thread. Where the driver "
+        "allocates the memory it touches it too: the bar has one part.",
+        (TimePart("touching", "touch"), TimePart("pinning", "pinned")),
+        times,
+        "Time to pin a GiB",
     )
+    return [chart] if times else []

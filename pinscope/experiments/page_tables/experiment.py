@@ -4,37 +4,27 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from typing import Annotated, Literal
+from typing import Annotated, Literal, cast, get_args
 
 from pydantic import Field
 
 from pinscope.errors import NotPossible
-from pinscope.experiments.contract import AnyExperiment, BareParams, Bytes, Several, parameter
-from pinscope.experiments.page_tables.apparatus import (
-    ALL_PINNING,
-    PAGE,
-    RESERVED,
-    Labels,
-    Pinning,
-    Steps,
-    pinning,
-    steps_of,
-    taken_bytes,
-    ways,
-    why_not,
-)
-from pinscope.experiments.page_tables.reading import read_page_tables
+from pinscope.experiments.contract import AnyExperiment, BareParams, Bytes, Row, Several, parameter
+from pinscope.experiments.page_tables import findings, reading, ways
+from pinscope.experiments.page_tables.ways import Labels, Pinning, Steps
 from pinscope.lab.driver_memory import granularity_words
 from pinscope.lab.harness import Harness
 from pinscope.lab.protocol import Lab
 from pinscope.records.budget import Budget
 from pinscope.records.environment import Environment
-from pinscope.records.run import Backing, LabKind, Observation
+from pinscope.records.finding import Reading
+from pinscope.records.run import Backing, ExperimentRun, LabKind, Observation
 from pinscope.units import format_bytes, parse_bytes
 
 SMALLEST_TOTAL = 8 * 2**20
 CREATED: tuple[Pinning, ...] = ("created", "created_pieces")
-ALL_BACKINGS: tuple[Backing, ...] = ("4k", "thp", "shm", "shm_open", "hugetlb", "hugetlb_1g")
+Phase = Literal["before", "held", "freed"]
+Times = tuple[float | None, float | None]
 
 
 class PageTablesParams(BareParams):
@@ -49,18 +39,11 @@ class PageTablesParams(BareParams):
         le=1024,
     )
     memory: Several[Pinning] = parameter(
-        "Ways",
-        "pinned: cudaHostAlloc; write_combined: the same with cudaHostAllocWriteCombined; registered: ordinary memory "
-        "and cudaHostRegister; portable: the same for all contexts (cudaHostRegisterPortable), over the first of the "
-        "backings; created: cuMemCreate on the host's NUMA node; created_pieces: the same in many handles, each as "
-        "small as the driver allows; pool: a pool of host memory (cuMemPoolCreate) to which no GPU has access; "
-        "pool_granted: the same, with access for the GPU.",
+        "Ways", "; ".join(f"{name}: {way.help}" for name, way in ways.WAYS.items()) + "."
     )
     backings: Several[Backing] = parameter(
         "Backings",
-        "Pages under registered memory: small pages (4k), transparent huge pages (thp), shared memory without a name "
-        "(shm), POSIX shared memory (shm_open), reserved huge pages of the usual size (hugetlb) or of 1 GiB "
-        "(hugetlb_1g).",
+        f"Pages under registered memory. {'; '.join(f'{name}: {way.title}' for name, way in ways.BACKINGS.items())}.",
     )
     all_devices: bool = parameter(
         "All GPUs", "Make a context on every GPU of this machine, and read how much memory each GPU uses."
@@ -75,8 +58,8 @@ class PageTablesParams(BareParams):
         return cls(
             total=parse_bytes(total),
             steps=steps,
-            memory=("pinned", "registered") if quick or lab == "host" else ALL_PINNING,
-            backings=("4k", "thp") if quick else ALL_BACKINGS,
+            memory=("pinned", "registered") if quick or lab == "host" else get_args(Pinning),
+            backings=("4k", "thp") if quick else cast("tuple[Backing, ...]", tuple(ways.BACKINGS)),
             all_devices=True,
         )
 
@@ -87,7 +70,7 @@ class PageTablesParams(BareParams):
     @property
     def asked(self) -> Steps:
         """The steps, in whole pages."""
-        return Steps(max(self.total // self.steps // PAGE, 1) * PAGE, self.steps)
+        return Steps(max(self.total // self.steps // ways.PAGE, 1) * ways.PAGE, self.steps)
 
 
 class PageTablesObservation(Observation):
@@ -97,7 +80,7 @@ class PageTablesObservation(Observation):
     """How it was pinned, such as ``pinned``, ``registered`` or ``created``."""
     backing: Backing | None
     """``None`` for memory that CUDA allocates itself."""
-    phase: Literal["before", "held", "freed"]
+    phase: Phase
     """``before`` the first step, while memory is ``held``, or after it was ``freed``."""
     device: int
     """Index of the GPU."""
@@ -140,8 +123,9 @@ class PageTables:
         Reserved pages count where there is no other way: a way for which too few are reserved is left out.
         """
         asked = params.asked
-        taken = {labels: taken_bytes(labels, asked, environment) for labels in ways(params.memory, params.backings)}
-        free = [nbytes for labels, nbytes in taken.items() if labels.backing not in RESERVED]
+        every = ways.ways(params.memory, params.backings)
+        taken = {labels: ways.taken_bytes(labels, asked, environment) for labels in every}
+        free = [nbytes for labels, nbytes in taken.items() if labels.backing not in ways.RESERVED]
         usual = Labels("registered", "hugetlb")
         return Budget(
             pinned_bytes=asked.whole,
@@ -170,13 +154,13 @@ class PageTables:
     def _possible(self, params: PageTablesParams, lab: Lab, harness: Harness) -> list[Labels]:
         """The ways this machine can go; the others are noted."""
         possible, reasons = [], []
-        for labels in ways(params.memory, params.backings):
-            if reason := why_not(lab, labels, params.asked):
+        for labels in ways.ways(params.memory, params.backings):
+            if reason := ways.why_not(lab, labels, params.asked):
                 harness.note(f"Left out: {labels.words}. {reason}")
                 reasons.append(reason)
                 continue
             possible.append(labels)
-            whole = steps_of(labels, params.asked).whole
+            whole = ways.steps_of(labels, params.asked).whole
             if whole < params.asked.whole:
                 harness.note(f"{labels.words}: {format_bytes(whole)} only. No more pages of 1 GiB are free.")
         if not possible:
@@ -185,28 +169,32 @@ class PageTables:
             harness.note(words)
         return possible
 
-    read = staticmethod(read_page_tables)
-    """Bytes of page table per pinned byte, the page size it implies, and what comes back."""
+    def read(self, run: ExperimentRun, rows: Sequence[Row]) -> Reading:
+        """Bytes of page table per pinned byte, the page size it implies, and what comes back."""
+        measured = reading.PageTableCosts(run, rows)
+        if not measured.own:
+            return Reading(headline=(), tables=(), findings=())
+        return Reading(
+            verdict=reading.verdict(measured),
+            headline=reading.headline(measured),
+            tables=reading.tables(measured),
+            findings=findings.findings(measured),
+        )
 
 
 def _grow(
     asked: Steps, labs: Sequence[Lab], labels: Labels, clock: Callable[[], float], progress: Callable[[float], None]
 ) -> Iterator[PageTablesObservation]:
     """Pin step by step, reading each device after each; then free all and read once more."""
-    own, steps = labs[0], steps_of(labels, asked)
+    own, steps = labs[0], ways.steps_of(labels, asked)
     size = steps.bytes
 
     def observe(
-        phase: Literal["before", "held", "freed"],
-        step: int,
-        *,
-        touch_seconds: float | None = None,
-        pin_seconds: float | None = None,
-        free_seconds: float | None = None,
-        warmup: bool = False,
+        phase: Phase, step: int, times: Times = (None, None), *, free: float | None = None, warmup: bool = False
     ) -> Iterator[PageTablesObservation]:
         for lab in labs:
-            state, timed = lab.memory_state(), lab is own
+            state = lab.memory_state()
+            touch, pin, freeing = (*times, free) if lab is own else (None, None, None)
             yield PageTablesObservation(
                 repeat=step,
                 warmup=warmup,
@@ -221,23 +209,21 @@ def _grow(
                 nvml_used_bytes=state.nvml_used_bytes,
                 pinned_bytes=state.pinned_bytes,
                 page_table_bytes=state.page_table_bytes,
-                touch_seconds=touch_seconds if timed else None,
-                pin_seconds=pin_seconds if timed else None,
-                free_seconds=free_seconds if timed else None,
+                touch_seconds=touch,
+                pin_seconds=pin,
+                free_seconds=freeing,
             )
 
-    with pinning(own, labels, size, clock) as pin:
+    with ways.pinning(own, labels, size, clock) as pin_step:
         with ExitStack() as first:
-            touched, pinned = pin(first)
-            yield from observe("held", 1, touch_seconds=touched, pin_seconds=pinned, warmup=True)
+            yield from observe("held", 1, pin_step(first), warmup=True)
         yield from observe("before", 0)
         with ExitStack() as held:
             for step in range(1, steps.count + 1):
                 progress((step - 1) / steps.count)
-                touched, pinned = pin(held)
-                yield from observe("held", step, touch_seconds=touched, pin_seconds=pinned)
+                yield from observe("held", step, pin_step(held))
             begun = clock()
-        yield from observe("freed", 0, free_seconds=clock() - begun)
+        yield from observe("freed", 0, free=clock() - begun)
 
 
 EXPERIMENT: AnyExperiment = PageTables()

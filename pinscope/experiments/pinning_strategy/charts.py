@@ -2,86 +2,68 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
-from pinscope.analysis.pinning_strategy import CALLS, IDLE, PHASES, TITLES, StrategyCell, recommend, strategy_cells
+from pinscope.analysis.pinning_strategy import CALLS, PHASES, StrategyCell
+from pinscope.analysis.rows import Row
 from pinscope.analysis.ways import LineStyle
-from pinscope.charts.bars import Part, bars, label
+from pinscope.charts.bars import label
 from pinscope.charts.chart import Chart, alt_text
 from pinscope.charts.marks import Marks, marks_of_seconds
-from pinscope.charts.theme import seconds_unit
+from pinscope.charts.plot import TimePart, parts_of_time
+from pinscope.experiments.pinning_strategy.reading import Pinnings
+from pinscope.experiments.pinning_strategy.ways import NEIGHBOURS
 from pinscope.records.run import ExperimentRun
 from pinscope.units import format_bytes, format_seconds
 
-_WAIT_LOOKS = (
-    LineStyle("issue"),
-    LineStyle("issue", "triangle-down"),
-    LineStyle("compute", "square"),
-    LineStyle("issue", "diamond"),
-)
 
-
-def draw(run: ExperimentRun, rows: Sequence[Mapping[str, Any]]) -> list[Chart]:
+def draw(run: ExperimentRun, rows: Sequence[Row]) -> list[Chart]:
     """The charts of a run, also of one that still goes on."""
-    cells = strategy_cells(rows)
-    measured = [cell for name, cell in cells.items() if name != IDLE]
-    if not measured:
-        return []
-    best = recommend(cells)
-    return [_times(measured, best.array or best.chunks), _waits(list(cells.values()))]
+    pinnings = Pinnings(run, rows)
+    return [_times(pinnings), _waits(list(pinnings.cells.values()))] if pinnings.strategies else []
 
 
 def _label(cell: StrategyCell) -> str:
-    return label(TITLES[cell.strategy])
+    return label(cell.title)
 
 
-def _times(cells: Sequence[StrategyCell], best: StrategyCell | None) -> Chart:
-    touch = {_label(cell): cell.touch_seconds or 0.0 for cell in cells}
-    pin = {_label(cell): cell.total_seconds.median - (cell.touch_seconds or 0.0) for cell in cells}
-    parts = (Part("touch", "touch", touch, "/"), Part("pin", "pinned", pin))
+def _times(pinnings: Pinnings) -> Chart:
+    cells, best = pinnings.strategies, pinnings.recommended.array or pinnings.recommended.chunks
+    size, fastest = format_bytes(cells[0].bytes), min(cells, key=lambda cell: cell.total_seconds.median)
     ends = {_label(cell): format_seconds(cell.total_seconds.median) for cell in cells}
-    marked = {
-        label: f"<b>{text}, recommended</b>" if best and label == _label(best) else text for label, text in ends.items()
-    }
-    scale, unit = seconds_unit(max(cell.total_seconds.median for cell in cells))
-    return Chart(
+    if best:
+        ends[_label(best)] = f"{ends[_label(best)]}, recommended"
+    note = "Recommended is one piece, which any copy may use whole; chunks must be copied one by one."
+    piece = best is not None and best is not fastest and best.chunk_bytes is None and fastest.chunk_bytes is not None
+    return parts_of_time(
         "strategy-times",
-        f"How long {format_bytes(cells[0].bytes)} take to pin",
+        f"How long {size} take to pin",
         "Medians. Touching is faulting and zeroing pages; where it is not apart, the driver does it while it pins, or "
-        "threads do it at the same time." + _why_not_the_fastest(cells, best),
-        bars(list(touch), parts, f"Time ({unit})", format_seconds, scale=scale, ends=marked),
-        alt_text(
-            f"Time to pin {format_bytes(cells[0].bytes)}",
-            [(name, text.replace("<b>", "").replace("</b>", "")) for name, text in marked.items()],
-        ),
+        "threads do it at the same time." + (f" {note}" if piece else ""),
+        (TimePart("touch", "touch", "/"), TimePart("pin", "pinned")),
+        {
+            _label(cell): (cell.touch_seconds or 0.0, cell.total_seconds.median - (cell.touch_seconds or 0.0))
+            for cell in cells
+        },
+        f"Time to pin {size}",
+        ends=ends,
     )
-
-
-def _why_not_the_fastest(cells: Sequence[StrategyCell], best: StrategyCell | None) -> str:
-    fastest = min(cells, key=lambda cell: cell.total_seconds.median)
-    if best is None or best is fastest or best.chunk_bytes is not None or fastest.chunk_bytes is None:
-        return ""
-    return " Recommended is one piece, which any copy may use whole; chunks must be copied one by one."
 
 
 def _waits(cells: Sequence[StrategyCell]) -> Chart:
     pinning, giving_back = PHASES.values()
+    names = [cell.title for cell in cells]
+
+    def marks(name: str, style: LineStyle | None, seconds: Sequence[float | None]) -> Marks:
+        return Marks(name, style or LineStyle("wait"), dict(zip(names, seconds, strict=True)))
+
     series = [
         *(
-            Marks(call, look, {TITLES[cell.strategy]: cell.wait(pinning, call) for cell in cells})
-            for call, look in zip(CALLS.values(), _WAIT_LOOKS, strict=True)
+            marks(call, NEIGHBOURS[name].style, [cell.wait(pinning, call) for cell in cells])
+            for name, call in CALLS.items()
         ),
-        Marks(
-            f"any, memory {giving_back}",
-            LineStyle("stall", "star"),
-            {TITLES[cell.strategy]: cell.wait(giving_back) for cell in cells},
-        ),
-        Marks(
-            "no driver calls",
-            LineStyle("reference", "x"),
-            {TITLES[cell.strategy]: cell.longest_control for cell in cells},
-        ),
+        marks(f"any, memory {giving_back}", LineStyle("stall", "star"), [cell.wait(giving_back) for cell in cells]),
+        marks(NEIGHBOURS["control"].title, NEIGHBOURS["control"].style, [cell.longest_control for cell in cells]),
     ]
     return Chart(
         "neighbour-waits",
@@ -89,7 +71,7 @@ def _waits(cells: Sequence[StrategyCell]) -> Chart:
         "The longest single call of each kind in other processes while memory was pinned, and of all kinds while it "
         "was given back. No driver calls: how late a process woke that makes none. Idle: the same with nothing going "
         "on.",
-        marks_of_seconds([TITLES[cell.strategy] for cell in cells], series, "Longest wait"),
+        marks_of_seconds(names, series, "Longest wait"),
         alt_text(
             "Longest wait of other processes while memory was pinned",
             [(_label(cell), format_seconds(cell.wait(pinning))) for cell in cells],

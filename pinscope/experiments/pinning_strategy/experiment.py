@@ -3,22 +3,24 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
-from pinscope.experiments.contract import AnyExperiment, BareParams, Bytes, Seconds, Several, parameter
-from pinscope.experiments.pinning_strategy.neighbours import WITH_CONTEXT, NeighbourCall, Neighbours
-from pinscope.experiments.pinning_strategy.reading import read_pinning_strategy
+from pinscope.experiments.contract import AnyExperiment, BareParams, Bytes, Row, Seconds, Several, parameter
+from pinscope.experiments.pinning_strategy import findings, reading
+from pinscope.experiments.pinning_strategy.ways import NEIGHBOURS, WAYS, WITH_CONTEXT
 from pinscope.lab.backing import HUGE_PAGE, why_not_backing
 from pinscope.lab.budget import CONTEXT_BYTES
+from pinscope.lab.child_processes import Child, ChildProcesses
 from pinscope.lab.harness import Harness
 from pinscope.lab.pinning import PAGE, Pinned, Pinner, default_threads
 from pinscope.lab.protocol import Lab
 from pinscope.records.budget import Budget
 from pinscope.records.environment import Environment
+from pinscope.records.finding import Reading
 from pinscope.records.pinning_strategy import STRATEGIES, Strategy, StrategyName
-from pinscope.records.run import LabKind, Lasted, Observation, Positive
+from pinscope.records.run import ExperimentRun, LabKind, Lasted, Observation, Positive
 from pinscope.units import parse_bytes
 
 IDLE_SECONDS = 1.0
@@ -28,6 +30,8 @@ SLOWEST = 1.5e9
 COPY_BYTES = 2**30
 """What the copies that check pinned memory move at most."""
 SMALLEST = 2**26
+ANSWER_SECONDS = 60.0
+_NEIGHBOUR = "pinscope.experiments.pinning_strategy.cuda_neighbour"
 
 
 class PinningStrategyParams(BareParams):
@@ -47,7 +51,7 @@ class PinningStrategyParams(BareParams):
         le=1024,
     )
     strategies: Several[StrategyName] = parameter(
-        "Strategies", f"Ways to pin. {'; '.join(f'{one.name}: {one.title}' for one in STRATEGIES.values())}."
+        "Strategies", f"Ways to pin. {'; '.join(f'{name}: {way.title}' for name, way in WAYS.items())}."
     )
     repeats: int = parameter(
         "Repeats",
@@ -195,8 +199,57 @@ class PinningStrategy:
                     harness.progress((repeat * len(chosen) + place + 1) / total, pinner.strategy.title)
                     yield _once(pinner, params.size, neighbours, bench, repeat)
 
-    read = staticmethod(read_pinning_strategy)
-    """The best strategy for this host, what it gains, seconds for the user's size, and the recipe."""
+    def read(self, run: ExperimentRun, rows: Sequence[Row]) -> Reading:
+        """The best strategy for this host, what it gains, and the recipe."""
+        pinnings = reading.Pinnings(run, rows)
+        if not pinnings.strategies:
+            return Reading(headline=(), tables=(), findings=())
+        return Reading(
+            verdict=reading.verdict(pinnings),
+            headline=tuple(reading.headline(pinnings)),
+            tables=reading.tables(pinnings),
+            findings=findings.findings(pinnings),
+        )
+
+
+class Neighbours(ChildProcesses[str]):
+    """Processes beside the measurement that say how long their calls to the GPU's driver had to wait.
+
+    One for each kind of call, so that a call that waits hides no other kind's wait.
+
+    Args:
+        bus_id: PCI bus id of the GPU.
+        calls: the kinds.
+        module: what each runs.
+    """
+
+    def __init__(self, bus_id: str, calls: Sequence[str] = tuple(NEIGHBOURS), module: str = _NEIGHBOUR) -> None:
+        names = {call: f"the neighbour process ({NEIGHBOURS[call].title})" for call in calls}
+        children = {call: Child(name, module, {"kind": call, "bus_id": bus_id}) for call, name in names.items()}
+        super().__init__(children, ANSWER_SECONDS)
+        self._calls = calls
+
+    def __enter__(self) -> Self:
+        """Start them side by side and wait until all make calls.
+
+        Raises:
+            MeasurementFailed: one does not start.
+        """
+        super().__enter__()
+        with ExitStack() as opening:
+            opening.push(self)
+            self.ask("getting ready", {call: {"do": "start"} for call in self._calls})
+            opening.pop_all()
+        return self
+
+    def longest(self) -> dict[str, float]:
+        """Seconds of the longest call of each kind since this was last asked (or since the start).
+
+        Raises:
+            MeasurementFailed: a neighbour has ended, or does not answer.
+        """
+        answers = self.ask("making its calls", {call: {"do": "longest"} for call in self._calls})
+        return {call: float(reply["seconds"]) for call, (_, reply) in answers.items()}
 
 
 class _Bench:
@@ -274,7 +327,7 @@ def _once(pinner: Pinner, size: int, neighbours: Neighbours, bench: _Bench, repe
     )
 
 
-def _waits(longest: Mapping[NeighbourCall, float], phase: Literal["", "release_"] = "") -> dict[str, Any]:
+def _waits(longest: Mapping[str, float], phase: Literal["", "release_"] = "") -> dict[str, Any]:
     return {f"{phase}neighbour_{call}_seconds": seconds for call, seconds in longest.items()}
 
 

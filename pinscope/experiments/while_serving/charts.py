@@ -2,141 +2,92 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
 
+from pinscope.analysis.rows import Row
 from pinscope.analysis.ways import LineStyle
 from pinscope.charts.chart import Chart, alt_text
-from pinscope.charts.lines import line, put, reference
 from pinscope.charts.marks import Marks, marks_of_seconds
-from pinscope.charts.theme import panels, seconds_axis, size_axis
-from pinscope.experiments.while_serving.arithmetic import (
-    AUTO,
-    CALLS,
-    GIVEN_BACK,
-    IDLE,
-    TAKEN,
-    TOUCH,
-    Cell,
-    cells,
-    chunk,
-    of_way,
-    registered,
-)
-from pinscope.experiments.while_serving.reading import limit_of
+from pinscope.charts.plot import Curve, Spot, curves, seconds, sizes
+from pinscope.experiments.while_serving.reading import AUTO, GIVEN_BACK, IDLE, TAKEN, TOUCH, Cell, Serving
+from pinscope.experiments.while_serving.ways import CALLS, WAYS
 from pinscope.records.run import ExperimentRun
 from pinscope.units import format_bytes, format_seconds
 
-_CHUNKS = "What one call pins (bytes, log scale)"
-_MARKED: Mapping[str, LineStyle] = {
-    "host_alloc": LineStyle("pinned", "diamond", size=12),
-    AUTO: LineStyle("copy", "star", size=15),
-}
-"""Ways that stand beside the line of chunks."""
-_CALL_LOOKS = (
-    LineStyle("issue"),
-    LineStyle("copy", "triangle-down"),
-    LineStyle("compute", "square"),
-    LineStyle("stall", "diamond"),
-)
+CHUNKS, GIVING_BACK = LineStyle("registered", "triangle-down"), LineStyle("stall", "circle", "dash")
+Value = Callable[[Cell], float | None]
 
 
-def draw(run: ExperimentRun, rows: Sequence[Mapping[str, Any]]) -> list[Chart]:
+def draw(run: ExperimentRun, rows: Sequence[Row]) -> list[Chart]:
     """The charts of a run, also of one that still goes on."""
-    found = cells(rows)
-    line_of = registered(found)
-    over_chunks = [_waits(found, line_of, limit_of(run)), _times(found, line_of)] if line_of else []
-    return [*over_chunks, *_calls(found)]
+    serving = Serving.of(run, rows)
+    over_chunks = [_over_chunks(serving)] if serving.registered else []
+    return [*over_chunks, *([_calls(serving.cells)] if serving.fastest else [])]
 
 
-def _ends(found: Sequence[Cell], line_of: Sequence[Cell]) -> tuple[int, int]:
-    shown = [*line_of, *(cell for way in _MARKED if (cell := of_way(found, way)))]
-    return min(map(chunk, shown)), max(map(chunk, shown))
+def _over_chunks(serving: Serving) -> Chart:
+    """Longest wait and total time: chunks and one registration as lines, the other ways as marks, controls in grey."""
+    drawn = [*serving.registered, *filter(None, map(serving.way, ("host_alloc", AUTO)))]
+    marked = [cell for cell in drawn if cell.pins and cell not in serving.registered]
+    controls = [(cell, dash) for way, dash in ((TOUCH, "dash"), (IDLE, "dot")) if (cell := serving.way(way))]
 
+    def pane(value: Value, lines: Mapping[str, tuple[LineStyle, Value]]) -> dict[str, Curve]:
+        marks = {cell.title: _curve([cell], WAYS[cell.way].style, value) for cell in marked}
+        return {name: _curve(serving.registered, style, of) for name, (style, of) in lines.items()} | marks
 
-def _waits(found: Sequence[Cell], line_of: Sequence[Cell], limit: float) -> Chart:
-    figure, (low, high) = panels([""], [340]), _ends(found, line_of)
-    for name, look, phase in (
-        ("chunks, while pinning", LineStyle("registered", "triangle-down"), TAKEN),
-        ("chunks, while giving back", LineStyle("stall", "circle", "dash"), GIVEN_BACK),
-    ):
-        points = [(float(chunk(cell)), wait, _said(cell, wait)) for cell in line_of if (wait := cell.wait(phase))]
-        if points:
-            put(figure, 1, line(name, look, points))
-    for way, look in _MARKED.items():
-        if (cell := of_way(found, way)) and cell.pins:
-            wait = cell.longest.seconds
-            put(figure, 1, line(cell.title, look, [(chunk(cell), wait, _said(cell, wait))], mode="markers"))
-    for way, dash in ((TOUCH, "dash"), (IDLE, "dot")):
-        if cell := of_way(found, way):
-            wait = cell.longest.seconds
-            put(figure, 1, reference(cell.title, [low, high], [wait, wait], f": {format_seconds(wait)}", dash))
-    put(figure, 1, reference("limit", [low, high], [limit, limit], f": {format_seconds(limit)}", "solid"))
-    size_axis(figure, [low, high], _CHUNKS)
-    seconds_axis(figure, "Longest wait of a call")
-    shown = [*line_of, *(cell for way in _MARKED if (cell := of_way(found, way)))]
-    return Chart(
+    waits, times = "Longest wait of a call", f"Time until all {format_bytes(drawn[0].bytes)} are pinned"
+    return curves(
         "serving-waits",
-        "How long calls of the same process wait, by chunk length",
-        "The longest single call of all repeats. At the right end of the lines one call registers everything. Grey: "
-        "the limit (solid), the longest call while threads only touch memory (dashed), and with no other work "
-        "(dotted).",
-        figure,
-        alt_text(
-            f"Longest wait of a call; the limit is {format_seconds(limit)}",
-            [(cell.title, format_seconds(cell.longest.seconds)) for cell in shown],
-        ),
+        "How long calls of the same process wait, and how long pinning takes, by chunk length",
+        "The longest single call of all repeats, and the median time. At the right end of the lines one call registers "
+        "everything. Grey: the limit (solid), while threads only touch memory (dashed), and no other work (dotted).",
+        {
+            waits: pane(
+                lambda cell: cell.wait(),
+                {
+                    "chunks, while pinning": (CHUNKS, lambda cell: cell.wait(TAKEN)),
+                    "chunks, while giving back": (GIVING_BACK, lambda cell: cell.wait(GIVEN_BACK)),
+                },
+            ),
+            times: pane(_total, {"chunks": (CHUNKS, _total)}),
+        },
+        seconds("Time"),
+        sizes("What one call pins (bytes, log scale)"),
+        f"Longest wait of a call, and time until all is pinned; the limit is {format_seconds(serving.limit)}",
+        levels={
+            waits: [
+                ("limit", serving.limit, "solid"),
+                *((cell.title, cell.longest.seconds, dash) for cell, dash in controls),
+            ],
+            times: [(cell.title, _total(cell), dash) for cell, dash in controls if cell.way == TOUCH],
+        },
+        ends=[(cell.title, f"{format_seconds(cell.wait())}, {format_seconds(_total(cell))}") for cell in drawn],
     )
 
 
-def _said(cell: Cell, seconds: float) -> str:
-    return f"{format_bytes(chunk(cell))}: {format_seconds(seconds)}"
+def _total(cell: Cell) -> float:
+    return cell.total_seconds.median
 
 
-def _times(found: Sequence[Cell], line_of: Sequence[Cell]) -> Chart:
-    figure, (low, high) = panels([""], [280]), _ends(found, line_of)
-    look = LineStyle("registered", "triangle-down")
-    points = [(float(chunk(cell)), cell.seconds.median, _said(cell, cell.seconds.median)) for cell in line_of]
-    put(figure, 1, line("chunks", look, points))
-    for way, marked in _MARKED.items():
-        if (cell := of_way(found, way)) and cell.pins:
-            seconds = cell.seconds.median
-            put(figure, 1, line(cell.title, marked, [(chunk(cell), seconds, _said(cell, seconds))], mode="markers"))
-    if touch := of_way(found, TOUCH):
-        seconds = touch.seconds.median
-        put(figure, 1, reference(touch.title, [low, high], [seconds, seconds], f": {format_seconds(seconds)}", "dash"))
-    size_axis(figure, [low, high], _CHUNKS)
-    seconds_axis(figure, "Time until all is pinned")
-    shown = [*line_of, *(cell for way in _MARKED if (cell := of_way(found, way)))]
-    return Chart(
-        "serving-times",
-        f"How long it takes to pin {format_bytes(line_of[0].bytes)} meanwhile, by chunk length",
-        "Medians. Short chunks take many calls; a single piece is not registered until all pages are touched. Dashed: "
-        "only touching, which every way has to do.",
-        figure,
-        alt_text(
-            f"Time to pin {format_bytes(line_of[0].bytes)} while serving",
-            [(cell.title, format_seconds(cell.seconds.median)) for cell in shown],
-        ),
-    )
+def _curve(cells: Sequence[Cell], style: LineStyle | None, value: Value) -> Curve:
+    known = [(cell.piece_bytes, height) for cell in cells if (height := value(cell)) is not None]
+    return Curve(style or CHUNKS, [Spot(float(size), height, format_bytes(size)) for size, height in known])
 
 
-def _calls(found: Sequence[Cell]) -> Iterator[Chart]:
+def _calls(cells: Sequence[Cell]) -> Chart:
     """Each call's longest wait in each way."""
-    if not any(cell.pins for cell in found):
-        return
     series = [
-        Marks(call, look, {cell.title: cell.wait(None, call) for cell in found})
-        for call, look in zip(CALLS.values(), _CALL_LOOKS, strict=True)
+        Marks(call.title, call.style or LineStyle("issue"), {cell.title: cell.wait(call=call.title) for cell in cells})
+        for call in CALLS.values()
     ]
-    yield Chart(
+    return Chart(
         "serving-calls",
         "Which calls wait",
         "The longest single call of each kind over all repeats, while memory is pinned or given back. A stream "
         "synchronize waits for the kernel and the copy of its round, also when nothing else goes on.",
-        marks_of_seconds([cell.title for cell in found], series, "Longest wait"),
+        marks_of_seconds([cell.title for cell in cells], series, "Longest wait"),
         alt_text(
             "Longest call in each way",
-            [(cell.title, f"{cell.longest.call}, {format_seconds(cell.longest.seconds)}") for cell in found],
+            [(cell.title, f"{cell.longest.call}, {format_seconds(cell.longest.seconds)}") for cell in cells],
         ),
     )

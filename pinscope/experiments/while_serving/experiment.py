@@ -2,33 +2,44 @@
 
 from __future__ import annotations
 
+import gc
 import time
-from collections.abc import Callable, Iterator, Mapping
+from array import array
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, TypeVar
 
+import numpy as np
 from pydantic import field_validator
 
-from pinscope.analysis.pinning_recipe import default_strategy
-from pinscope.experiments.contract import AnyExperiment, BareParams, Bytes, Seconds, Several, Sizes, parameter, sizes
-from pinscope.experiments.while_serving.reading import read_while_serving
-from pinscope.experiments.while_serving.serving import Served, serve_during
-from pinscope.lab.backing import HUGE_PAGE, OwnMemory, why_not_backing
+from pinscope.experiments.contract import (
+    AnyExperiment,
+    BareParams,
+    Bytes,
+    Row,
+    Seconds,
+    Several,
+    Sizes,
+    parameter,
+    sizes,
+)
+from pinscope.experiments.while_serving import findings, reading
+from pinscope.experiments.while_serving.ways import WAYS, Apparatus, Taken, WayName
+from pinscope.lab.backing import HUGE_PAGE, why_not_backing
 from pinscope.lab.gentle_pinning import SPARE_PROCESSORS
-from pinscope.lab.harness import Harness
-from pinscope.lab.pinned_array import AUTO, LONGEST_WAIT, GpuCalls, pinned_empty
-from pinscope.lab.pinning import PAGE, Pinner, default_threads, touch_all
+from pinscope.lab.harness import Clock, Harness
+from pinscope.lab.pinned_array import LONGEST_WAIT
+from pinscope.lab.pinning import PAGE, default_threads
 from pinscope.lab.protocol import Lab
 from pinscope.records.budget import Budget
 from pinscope.records.environment import Environment
-from pinscope.records.pinning_strategy import STRATEGIES, Strategy
-from pinscope.records.run import LabKind, Lasted, Observation, Positive
+from pinscope.records.finding import Reading
+from pinscope.records.run import ExperimentRun, LabKind, Lasted, Observation, Positive
 from pinscope.units import format_bytes, parse_bytes
 
-Way = Literal["touch", "host_alloc", "register", "chunks", "auto"]
 Phase = Literal["idle", "taken", "given_back"]
-WAYS: tuple[Way, ...] = ("touch", "host_alloc", "register", "chunks", "auto")
 KERNEL_SECONDS = 2e-4
 """Of a round: what a step of a small model takes. While the program waits for it, other threads of Python may run."""
 COPY_BYTES = 2**20
@@ -36,7 +47,7 @@ SMALLEST = 2**26
 START_SECONDS = 4.0
 """Until the first reading, for the estimate of a run's length; then bytes/second of each way to pin and give back, and
 what a chunk takes beyond that (H200)."""
-RATES: Mapping[Way, float] = {"touch": 40e9, "host_alloc": 2.1e9, "register": 15.5e9, "chunks": 18e9, "auto": 16e9}
+RATES: Mapping[WayName, float] = {"touch": 40e9, "host_alloc": 2.1e9, "register": 15.5e9, "chunks": 18e9, "auto": 16e9}
 CHUNK_SECONDS = 2e-4
 
 
@@ -44,12 +55,8 @@ class WhileServingParams(BareParams):
     """How much is pinned, in which ways, and how long a call may wait."""
 
     size: Bytes = parameter("Size", "Amount of memory that each way pins.", ge=SMALLEST)
-    ways: Several[Way] = parameter(
-        "Ways",
-        "touch: a control, threads touch memory and nothing is pinned; host_alloc: one cudaHostAlloc; "
-        "register: threads touch all memory, then one call registers it; chunks: each chunk is registered as soon as "
-        'it is touched; auto: pinned_empty(chunk="auto").',
-        WAYS,
+    ways: Several[WayName] = parameter(
+        "Ways", "; ".join(f"{name}: {way.help}" for name, way in WAYS.items()) + ".", tuple(WAYS)
     )
     chunks: Sizes = parameter("Chunks", "Lengths of a chunk, shorter than the size; multiples of 4 KiB.")
     longest_wait: Seconds = parameter(
@@ -79,7 +86,7 @@ class WhileServingParams(BareParams):
     @field_validator("chunks")
     @classmethod
     def _whole_pages(cls, value: tuple[int, ...]) -> tuple[int, ...]:
-        if wrong := [one for one in value if one % PAGE]:
+        if wrong := [length for length in value if length % PAGE]:
             raise ValueError(f"{wrong[0]} is no multiple of 4 KiB")
         return value
 
@@ -101,21 +108,21 @@ class WhileServingParams(BareParams):
             return None
         return self.with_overrides({"size": self.size // 2 // HUGE_PAGE * HUGE_PAGE})
 
-    def plan(self) -> list[tuple[int, Way, int | None]]:
+    def plan(self) -> list[tuple[int, WayName, int | None]]:
         """(repeat, way, length of a chunk where it takes one): all ways once before any of them again."""
         return [
             (repeat, way, chunk)
             for repeat in range(self.repeats)
             for way in self.ways
             if repeat == 0 or way != "host_alloc"
-            for chunk in ([one for one in self.chunks if one < self.size] if way == "chunks" else [None])
+            for chunk in ([length for length in self.chunks if length < self.size] if way == "chunks" else [None])
         ]
 
 
 class WhileServingObservation(Observation):
     """The calls of the serving loop while one way took memory, or gave it back."""
 
-    way: Way | Literal["idle"]
+    way: WayName | Literal["idle"]
     """How memory was pinned; ``touch``: only touched; ``idle``: nothing went on."""
     phase: Phase
     """What was done to the memory meanwhile."""
@@ -190,7 +197,8 @@ class WhileServing:
             raise TypeError("this experiment has a meaning on the cuda lab only")
         if reason := why_not_backing("thp"):
             harness.note(f"Memory stands on 4 KiB pages: {reason}")
-        plan, apparatus = params.plan(), _Apparatus(params, CudaCalls.here(), is_pinned)
+        plan, threads = params.plan(), params.thread_count()
+        apparatus = Apparatus(params.size, params.longest_wait, threads, CudaCalls.here(), is_pinned)
         with ExitStack() as stack:
             harness.progress(0.0, "getting ready")
             bench = _Bench(lab, serving_calls(lab, KERNEL_SECONDS, COPY_BYTES, stack), params, harness)
@@ -201,96 +209,39 @@ class WhileServing:
                 harness.progress(place / len(plan), f"{way} {format_bytes(chunk)}" if chunk else way)
                 yield from bench.beside(way, apparatus.taken(way, chunk), repeat)
 
-    read = staticmethod(read_while_serving)
-    """How long the calls wait in each way, the longest chunk that keeps to the limit, and the time that it takes."""
-
-
-@dataclass(frozen=True)
-class _Taken:
-    """Memory that one way has taken.
-
-    Attributes:
-        address: where it begins.
-        chunk: length of a piece.
-        pinned: what CUDA says of its ends.
-    """
-
-    address: int
-    chunk: int | None
-    pinned: bool | None
-
-
-@dataclass(frozen=True)
-class _Apparatus:
-    """Takes memory in each way.
-
-    Attributes:
-        params: how much, with which limit.
-        calls: what pins.
-        is_pinned: what CUDA says of an address.
-    """
-
-    params: WhileServingParams
-    calls: GpuCalls
-    is_pinned: Callable[[int], bool]
-
-    def taken(self, way: Way, chunk: int | None) -> AbstractContextManager[_Taken]:
-        """The memory; given back when it closes. Any thread may enter and close it."""
-        if way == "touch":
-            return self._touched()
-        if way == "auto":
-            return self._by_pinned_empty()
-        strategy = STRATEGIES["host_alloc"] if way == "host_alloc" else self._registering(chunked=chunk is not None)
-        return self._pinned(Pinner(strategy, self.calls, chunk, self.params.thread_count()))
-
-    def _registering(self, chunked: bool) -> Strategy:
-        """As ``pinned_empty`` does where no strategy is named."""
-        return default_strategy(chunked, huge_pages=why_not_backing("thp") is None)
-
-    @contextmanager
-    def _touched(self) -> Iterator[_Taken]:
-        backing = self._registering(chunked=False).backing
-        with OwnMemory(self.params.size, backing) as memory:
-            touch_all(memory.address, self.params.size, self.params.thread_count())
-            yield _Taken(memory.address, None, None)
-
-    @contextmanager
-    def _pinned(self, pinner: Pinner) -> Iterator[_Taken]:
-        with pinner.pinned(self.params.size) as held:
-            yield _Taken(held.pieces[0][0], pinner.chunk, self._ends_pinned(held.pieces[0][0]))
-
-    @contextmanager
-    def _by_pinned_empty(self) -> Iterator[_Taken]:
-        array = pinned_empty(
-            self.params.size,
-            chunk=AUTO,
-            longest_wait=self.params.longest_wait,
-            threads=self.params.thread_count(),
-            calls=self.calls,
+    def read(self, run: ExperimentRun, rows: Sequence[Row]) -> Reading:
+        """How long the calls wait in each way, the longest chunk that keeps to the limit, and the time it takes."""
+        serving = reading.Serving.of(run, rows)
+        if not serving.fastest:
+            return Reading(headline=(), tables=(), findings=())
+        return Reading(
+            verdict=reading.verdict(serving),
+            headline=tuple(reading.headline(serving)),
+            tables=(reading.table(serving),),
+            findings=findings.findings(serving),
         )
-        with array:
-            yield _Taken(array.ctypes.data, array.chunk, self._ends_pinned(array.ctypes.data))
-        del array  # its memory goes back here, in the thread that is timed
 
-    def _ends_pinned(self, address: int) -> bool:
-        return self.is_pinned(address) and self.is_pinned(address + self.params.size - 1)
+
+ROUND = "round"
+"""All calls once, with what the loop itself takes."""
+_Result = TypeVar("_Result")
 
 
 @dataclass(frozen=True)
-class _Timed:
-    """One piece of work beside the loop.
+class Served:
+    """What the loop saw while the work went on, in seconds.
 
     Attributes:
-        phase: what was done.
-        repeat: which time.
-        seconds: how long it took.
-        served: what the loop saw.
+        seconds: how long the work took.
+        rounds: how often all calls were made.
+        longest: call, or ``round`` → the longest.
+        typical: likewise, the median.
     """
 
-    phase: Phase
-    repeat: int
     seconds: float
-    served: Served
+    rounds: int
+    longest: Mapping[str, float]
+    typical: Mapping[str, float]
 
 
 @dataclass(frozen=True)
@@ -312,37 +263,92 @@ class _Bench:
         """The loop with nothing going on."""
         seconds = self.params.idle_seconds
         serve_during(lambda: time.sleep(seconds / 4), self.calls, self.harness.clock)  # warms up
-        _, took, served = serve_during(lambda: time.sleep(seconds), self.calls, self.harness.clock)
-        return self._row(_Timed("idle", 0, took, served))
+        _, served = serve_during(lambda: time.sleep(seconds), self.calls, self.harness.clock)
+        return self._row("idle", "idle", 0, served)
 
     def beside(
-        self, way: Way, memory: AbstractContextManager[_Taken], repeat: int
+        self, way: WayName, memory: AbstractContextManager[Taken], repeat: int
     ) -> Iterator[WhileServingObservation]:
         """The loop while memory is taken, and while it is given back."""
         with ExitStack() as stack:
-            taken, took, served = serve_during(lambda: stack.enter_context(memory), self.calls, self.harness.clock)
+            taken, served = serve_during(lambda: stack.enter_context(memory), self.calls, self.harness.clock)
             self.lab.host_nodes.look([(taken.address, self.params.size)])
-            yield self._row(_Timed("taken", repeat, took, served), way, taken)
-            _, took, served = serve_during(stack.close, self.calls, self.harness.clock)
-        yield self._row(_Timed("given_back", repeat, took, served), way, taken)
+            yield self._row(way, "taken", repeat, served, taken)
+            _, served = serve_during(stack.close, self.calls, self.harness.clock)
+        yield self._row(way, "given_back", repeat, served, taken)
 
     def _row(
-        self, timed: _Timed, way: Way | Literal["idle"] = "idle", taken: _Taken | None = None
+        self, way: WayName | Literal["idle"], phase: Phase, repeat: int, served: Served, taken: Taken | None = None
     ) -> WhileServingObservation:
         return WhileServingObservation(
-            repeat=timed.repeat,
+            repeat=repeat,
             warmup=False,
             way=way,
-            phase=timed.phase,
+            phase=phase,
             bytes=self.params.size,
             chunk_bytes=taken.chunk if taken else None,
             threads=self.params.thread_count(),
-            work_seconds=timed.seconds,
-            rounds=timed.served.rounds,
-            pinned=taken.pinned if taken and timed.phase == "taken" else None,
-            **{f"{call}_longest_seconds": seconds for call, seconds in timed.served.longest.items()},
-            **{f"{call}_typical_seconds": seconds for call, seconds in timed.served.typical.items()},
+            work_seconds=served.seconds,
+            rounds=served.rounds,
+            pinned=taken.pinned if taken and phase == "taken" else None,
+            **{f"{call}_longest_seconds": longest for call, longest in served.longest.items()},
+            **{f"{call}_typical_seconds": typical for call, typical in served.typical.items()},
         )
+
+
+def serve_during(
+    work: Callable[[], _Result], calls: Mapping[str, Callable[[], object]], clock: Clock
+) -> tuple[_Result, Served]:
+    """Do the work in a thread of its own and make the calls meanwhile, one round at least.
+
+    Returns:
+        What the work gave, and what it and the calls took.
+    """
+
+    def timed() -> tuple[_Result, float]:
+        begun = clock()
+        result = work()
+        return result, clock() - begun
+
+    stamps, chosen = array("d"), tuple(calls.values())
+    with _nothing_collected(), ThreadPoolExecutor(1) as pool:
+        going = pool.submit(timed)
+        while True:
+            stamps.append(clock())
+            for call in chosen:
+                call()
+                stamps.append(clock())
+            if going.done():
+                break
+        stamps.append(clock())
+    result, seconds = going.result()
+    return result, _served(seconds, stamps, tuple(calls))
+
+
+@contextmanager
+def _nothing_collected() -> Iterator[None]:
+    """Python's search for circular garbage holds its lock for 25 ms in a process as large as this: not meanwhile."""
+    if not gc.isenabled():
+        yield
+        return
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()
+
+
+def _served(seconds: float, stamps: array[float], names: tuple[str, ...]) -> Served:
+    """Of each round its begin and the end of each call; then the end of all."""
+    rounds = np.asarray(stamps[:-1]).reshape(-1, len(names) + 1)
+    took = dict(zip(names, np.diff(rounds, axis=1).T, strict=True))
+    took[ROUND] = np.diff(np.append(rounds[:, 0], stamps[-1]))
+    return Served(
+        seconds,
+        len(rounds),
+        {name: float(times.max()) for name, times in took.items()},
+        {name: float(np.median(times)) for name, times in took.items()},
+    )
 
 
 EXPERIMENT: AnyExperiment = WhileServing()

@@ -1,136 +1,229 @@
-"""What the experiment concludes: headline, tables and findings from the rows of a run."""
+"""How long the calls of a serving loop waited in each way to pin: cells, verdict, headline and table."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Annotated
 
-from pinscope.analysis.statistics import measured
-from pinscope.experiments.while_serving.arithmetic import (
-    AUTO,
-    CALLS,
-    GIVEN_BACK,
-    IDLE,
-    ROUND,
-    TAKEN,
-    TOUCH,
-    Cell,
-    cells,
-    fastest,
-    of_way,
-    slower,
-)
-from pinscope.experiments.while_serving.findings import while_serving_findings
-from pinscope.experiments.while_serving.verdict import while_serving_verdict
-from pinscope.records.finding import Quantity, Reading, Table, quantity, table
+from pinscope.analysis.cells import Label, Value, every_combination
+from pinscope.analysis.rows import Row, Rows, counted, grouped, median, summary
+from pinscope.analysis.statistics import Summary, measured, summarize
+from pinscope.experiments.while_serving.ways import CALLS, WAYS
+from pinscope.records.finding import Quantity, Table, quantity
 from pinscope.records.run import ExperimentRun
 from pinscope.units import format_bytes, format_seconds
 
 USUAL_LIMIT = 0.02
 """Seconds, where a run does not name its limit."""
+IDLE, TOUCH, AUTO = "idle", "touch", "auto"
+TAKEN, GIVEN_BACK = "taken", "given_back"
+MEANWHILE: Mapping[str, str] = {TAKEN: "while pinning", GIVEN_BACK: "while giving back"}
+"""Phase → what is done to memory that is pinned."""
 
 
-def limit_of(run: ExperimentRun) -> float:
-    """How long a call may wait, as the run was asked."""
-    return float(run.params.get("longest_wait", USUAL_LIMIT))
+@dataclass(frozen=True)
+class Wait:
+    """The longest call.
+
+    Attributes:
+        seconds: how long.
+        call: which, for people.
+        phase: ``taken`` or ``given_back`` (``idle``): what was done to the memory meanwhile.
+    """
+
+    seconds: float
+    call: str
+    phase: str
+
+    @property
+    def name(self) -> str:
+        """The call with its article."""
+        return f"{'An' if self.call[0] in 'aeiou' else 'A'} {self.call}"
 
 
-def read_while_serving(run: ExperimentRun, rows: Sequence[Mapping[str, Any]]) -> Reading:
-    """Headline, tables and findings; empty parts where nothing was measured yet."""
-    found, limit = cells(rows), limit_of(run)
-    if not fastest(found):
-        return Reading(headline=(), tables=(), findings=())
-    return Reading(
-        verdict=while_serving_verdict(found, limit),
-        headline=tuple(_headline(found)),
-        tables=(_ways(found, limit), _calls(found)),
-        findings=while_serving_findings(found, limit),
+@dataclass(frozen=True)
+class Cell:
+    """All repeats of one way, with one length of a chunk.
+
+    Attributes:
+        title: the way for people.
+        chunk_bytes: length of a chunk; ``None`` where there are none. Of ``auto``: the shortest that it found.
+        waits: of each call in each phase the longest over all repeats.
+        pinned: whether CUDA called it pinned every time; ``None`` where nothing was to be pinned.
+    """
+
+    way: str
+    title: Annotated[str, Label("way")]
+    chunk_bytes: Annotated[int | None, Label("chunk", "bytes")]
+    bytes: int
+    total_seconds: Annotated[Summary, Value("total", "seconds", "less")]
+    release_seconds: Annotated[float | None, Value("give back", "seconds", "less")]
+    waits: Sequence[Wait]
+    longest_round_seconds: Annotated[float, Value("longest round", "seconds", "less")]
+    typical_round_seconds: Annotated[float | None, Value("typical round", "seconds", "less")]
+    pinned: bool | None
+
+    @property
+    def bytes_per_second(self) -> Annotated[float | None, Value("rate", "bytes/second", "more")]:
+        """How fast it pins."""
+        return self.bytes / self.total_seconds.median if self.pins else None
+
+    @property
+    def taken_wait_seconds(self) -> Annotated[float | None, Value("longest wait, pinning", "seconds", "less")]:
+        """Of any call."""
+        return self.wait(TAKEN)
+
+    @property
+    def given_back_wait_seconds(self) -> Annotated[float | None, Value("longest wait, giving back", "seconds", "less")]:
+        """Of any call."""
+        return self.wait(GIVEN_BACK)
+
+    @property
+    def longest_call(self) -> Annotated[str, Value("of the call", "text")]:
+        """Which waited longest."""
+        return self.longest.call
+
+    @property
+    def longest(self) -> Wait:
+        """The longest call of all, while memory was pinned or given back."""
+        return max(self.waits, key=lambda wait: wait.seconds)
+
+    @property
+    def longest_words(self) -> str:
+        """Which call that was; of memory that is pinned also when."""
+        meanwhile = f" {MEANWHILE[self.longest.phase]}" if self.way not in (IDLE, TOUCH) else ""
+        return f"{self.longest.call}{meanwhile}"
+
+    @property
+    def pins(self) -> bool:
+        """Whether it is a way to pin, and CUDA agrees."""
+        return self.way not in (IDLE, TOUCH) and self.pinned is not False
+
+    @property
+    def piece_bytes(self) -> int:
+        """Length of what one call pins."""
+        return self.chunk_bytes or self.bytes
+
+    def wait(self, phase: str | None = None, call: str | None = None) -> float | None:
+        """Seconds of the longest call, of all phases and calls or of one; ``None`` where it was not measured."""
+        chosen = (wait for wait in self.waits if phase in (None, wait.phase) and call in (None, wait.call))
+        return max((wait.seconds for wait in chosen), default=None)
+
+
+def cells(rows: Iterable[Row]) -> list[Cell]:
+    """Every way with every length of a chunk, in the order measured. One that broke off while pinning is left out."""
+    groups = grouped(counted(rows), lambda row: (row["way"], row["chunk_bytes"] if row["way"] == "chunks" else None))
+    return [_cell(group) for group in groups.values() if any(row["phase"] != GIVEN_BACK for row in group)]
+
+
+def _cell(rows: Rows) -> Cell:
+    way, taken = rows[0]["way"], [row for row in rows if row["phase"] != GIVEN_BACK]
+    phases = grouped(rows, lambda row: str(row["phase"]))
+    chunk = min((row["chunk_bytes"] for row in rows if row["chunk_bytes"]), default=None)
+    titles = {IDLE: "no other work", "chunks": f"chunks of {format_bytes(chunk)}"}
+    known = [row["pinned"] for row in taken if row["pinned"] is not None]
+    return Cell(
+        way=way,
+        title=titles.get(way) or WAYS[way].title,
+        chunk_bytes=chunk,
+        bytes=rows[0]["bytes"],
+        total_seconds=summarize([row["work_seconds"] for row in taken]),
+        release_seconds=median(summary(phases.get(GIVEN_BACK, []), "work_seconds")),
+        waits=[
+            Wait(max(row[f"{name}_longest_seconds"] for row in group), call.title, phase)
+            for phase, group in phases.items()
+            for name, call in CALLS.items()
+        ],
+        longest_round_seconds=max(row["round_longest_seconds"] for row in rows),
+        typical_round_seconds=median(summary(taken, "round_typical_seconds")),
+        pinned=all(known) if known else None,
     )
 
 
-def _headline(found: Sequence[Cell]) -> Iterator[Quantity]:
-    """What calls wait with the chunk that is found at run time, and without; then what it costs; then the controls."""
-    auto = of_way(found, AUTO)
-    shown = [cell for way in (AUTO, "host_alloc", "register") if (cell := of_way(found, way))]
-    yield from (_wait(cell) for cell in shown)
-    if auto and (times := slower(auto, found)):
+@dataclass(frozen=True)
+class Serving:
+    """The cells of a run, and how many seconds a call may wait."""
+
+    cells: Sequence[Cell]
+    limit: float
+
+    @classmethod
+    def of(cls, run: ExperimentRun, rows: Sequence[Row]) -> Serving:
+        """As the run was asked."""
+        return cls(cells(rows), float(run.params.get("longest_wait", USUAL_LIMIT)))
+
+    def way(self, name: str) -> Cell | None:
+        """The cell of a way that has no chunks to choose."""
+        return next((cell for cell in self.cells if cell.way == name), None)
+
+    @cached_property
+    def fastest(self) -> Cell | None:
+        """Of the ways to pin the one that takes least time."""
+        pinning = (cell for cell in self.cells if cell.pins)
+        return min(pinning, key=lambda cell: cell.total_seconds.median, default=None)
+
+    def slower(self, cell: Cell) -> float | None:
+        """Its time over that of the fastest way; ``None`` where it is none to pin."""
+        return cell.total_seconds.median / self.fastest.total_seconds.median if self.fastest and cell.pins else None
+
+    @cached_property
+    def registered(self) -> list[Cell]:
+        """Chunks of each length, shortest first, and one registration, which is a chunk as long as all."""
+        ways = [cell for cell in self.cells if cell.way in ("chunks", "register") and cell.pins]
+        return sorted(ways, key=lambda cell: cell.piece_bytes)
+
+    @property
+    def largest_within(self) -> Cell | None:
+        """Of the registered ones the longest chunk of which no call waited longer than the limit."""
+        return next((cell for cell in reversed(self.registered) if cell.longest.seconds <= self.limit), None)
+
+    @property
+    def in_one_piece(self) -> Cell | None:
+        """What a program does that does not think of it: of the ways by one call, the one that makes calls wait
+        longest."""
+        ways = [cell for cell in self.cells if cell.way in ("host_alloc", "register") and cell.pins]
+        return max(ways, key=lambda cell: cell.longest.seconds, default=None)
+
+
+def verdict(serving: Serving) -> str | None:
+    """How long calls wait in one piece and in chunks, and what the chunks cost; ``None`` where too little is known."""
+    if any(cell.pinned is False for cell in serving.cells):
+        return "CUDA does not take registered memory as pinned here: pin with cudaHostAlloc, before serving."
+    naive, gentle = serving.in_one_piece, serving.way(AUTO) or serving.largest_within
+    some = naive or gentle
+    if some is None:
+        return None
+    size, waits = format_bytes(some.bytes), f"CUDA calls wait up to {format_seconds(some.longest.seconds)} while"
+    if naive is None or gentle is None or naive is gentle:
+        return f"{waits} the same process pins {size} ({some.title})."
+    if naive.longest.seconds <= serving.limit:
+        longest = format_seconds(naive.longest.seconds)
+        return f"One call may pin {size} while the program serves: its other CUDA calls wait {longest} at most."
+    times, took = serving.slower(gentle), format_seconds(gentle.total_seconds.median)
+    beside = f"{times:.2f} times the" if times and times > 1.005 else "the"
+    cost = f", which takes {took} ({beside} fastest)" if times else ""
+    less = f"up to {format_seconds(gentle.longest.seconds)} with {gentle.title}"
+    return f"{waits} {naive.title} pins {size}, and {less}{cost}."
+
+
+def headline(serving: Serving) -> Iterator[Quantity]:
+    """What calls wait with the chunk that is found at run time, and without; then what it costs."""
+    auto = serving.way(AUTO)
+    for cell in filter(None, map(serving.way, (AUTO, "host_alloc", "register"))):
+        yield quantity(f"Longest wait of a call, {cell.title}", cell.longest.seconds, "seconds")
+    if auto and (times := serving.slower(auto)):
         yield quantity(f"Time of {auto.title} ÷ the fastest way", times, "ratio")
         yield quantity(f"Chunk of {auto.title}", auto.chunk_bytes, "bytes", reason="memory cannot be registered here")
-    yield from (_time(cell) for cell in shown)
-    yield from (_wait(cell) for way in (TOUCH, IDLE) if (cell := of_way(found, way)))
+        yield measured(f"Time to pin {format_bytes(auto.bytes)}, {auto.title}", auto.total_seconds, "seconds")
 
 
-def _wait(cell: Cell) -> Quantity:
-    return quantity(f"Longest wait of a call, {cell.title}", cell.longest.seconds, "seconds")
-
-
-def _time(cell: Cell) -> Quantity:
-    name = f"Time to pin {format_bytes(cell.bytes)}, {cell.title}"
-    return measured(name, cell.seconds, "seconds")
-
-
-def _ways(found: Sequence[Cell], limit: float) -> Table:
-    return table(
-        "Ways to pin while serving",
-        {
-            "way": "text",
-            "chunk": "bytes",
-            "total": "seconds",
-            "× the fastest": "ratio",
-            "rate": "bytes/second",
-            "give back": "seconds",
-            "longest wait, pinning": "seconds",
-            "longest wait, giving back": "seconds",
-            "of the call": "text",
-            "within the limit": "text",
-            "longest round": "seconds",
-            "repeats": "count",
-        },
-        [
-            (
-                cell.title,
-                cell.chunk_bytes,
-                cell.seconds.median,
-                slower(cell, found),
-                cell.bytes / cell.seconds.median if cell.pins else None,
-                cell.release_seconds,
-                cell.wait(TAKEN),
-                cell.wait(GIVEN_BACK),
-                cell.longest.call,
-                "yes" if cell.longest.seconds <= limit else "no",
-                max(cell.rounds.values()),
-                cell.seconds.count,
-            )
-            for cell in found
-            if cell.way != IDLE
-        ],
-        note="Total and give back are medians; a longest wait is the longest single call of all repeats. The limit is "
-        f"{format_seconds(limit)} for each call. {found[0].threads} threads touched memory. A round is all calls once, "
-        "and several of them may wait in it. A program that pins in the thread that serves waits for the total.",
-    )
-
-
-def _calls(found: Sequence[Cell]) -> Table:
-    """Both phases of every way, call by call."""
-    return table(
-        "Calls of the serving loop",
-        {
-            "way": "text",
-            "memory is": "text",
-            **{f"longest {call}": "seconds" for call in CALLS.values()},
-            **{f"typical {call}": "seconds" for call in CALLS.values()},
-            "typical round": "seconds",
-        },
-        [
-            (
-                cell.title,
-                {TAKEN: "taken", GIVEN_BACK: "given back"}.get(phase),
-                *(cell.wait(phase, call) for call in CALLS.values()),
-                *(cell.typical[phase, name] for name in (*CALLS, ROUND)),
-            )
-            for cell in found
-            for phase in cell.phases
-        ],
-        note="Longest: of all repeats. Typical: the median. A stream synchronize waits for the kernel and the copy of "
-        "its round, so it takes about as long as they do also when nothing else goes on.",
+def table(serving: Serving) -> Table:
+    """Every way."""
+    return every_combination(
+        serving.cells,
+        note="Total, give back and typical round are medians; a longest wait is the longest single call of all "
+        f"repeats. The limit is {format_seconds(serving.limit)} for each call. A round is all calls once, and several "
+        "of them may wait in it. A program that pins in the thread that serves waits for the total.",
     )

@@ -49,7 +49,7 @@ def test_the_way_to_pin_is_said_of_what_was_measured(rows: list[dict[str, Any]],
 
 def test_page_tables_say_where_they_are_paid_for_and_what_came_back() -> None:
     both = page_table_rows() + page_table_rows(device=1)
-    assert "on each of 2 GPUs; freeing gives all" in (page_tables(both).verdict or "")
+    assert "on 2 of 2 GPUs with a context; freeing gives all" in (page_tables(both).verdict or "")
     alone = page_table_rows() + page_table_rows(2 * MIB, device=1)
     assert ", on 1 of 2 GPUs with a context;" in (page_tables(alone).verdict or "")
     assert (page_tables(page_table_rows(kept=GIB)).verdict or "").endswith("freeing gave none of it back.")

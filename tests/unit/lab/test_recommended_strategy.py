@@ -15,7 +15,7 @@ import pytest
 
 from pinscope.analysis.pinning_recipe import DEFAULT_ARRAY, DEFAULT_CHUNKS, Recipe, Recipes, default_strategy
 from pinscope.analysis.pinning_strategy import TITLES, recommend, strategy_cells
-from pinscope.experiments.pinning_strategy.reading import read_pinning_strategy
+from pinscope.experiments.pinning_strategy.experiment import PinningStrategy
 from pinscope.experiments.registry import checked_rows
 from pinscope.lab import pinned_array
 from pinscope.lab.pinning import PAGE, TOUCH_BYTES, Pinner
@@ -75,7 +75,7 @@ def check(run: Run, rows: Rows, taken: list[Strategy]) -> Recipes:
     """Reading, code, pinned_empty and plan of a run agree; what they say."""
     cells = strategy_cells(rows)
     recipes = Recipes.of(recommend(cells), run.params)
-    reading = read_pinning_strategy(run, rows)
+    reading = PinningStrategy().read(run, rows)
     headline = {one.name: one.value for one in reading.headline}
     findings = {one.rule: one for one in reading.findings}
     assert recipes.array is not None

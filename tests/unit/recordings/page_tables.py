@@ -59,7 +59,8 @@ def headline(recorded: Recorded) -> dict[str, object]:
     rows = recorded.counted
     rows = rows[rows["device"] == recorded.run["device"]]
     ways = {words(*way): group for way, group in rows.groupby(["memory", "backing"], dropna=False)}
-    found: dict[str, object] = {f"GPU memory per pinned GiB, {name}": per_gib(way) for name, way in ways.items()}
+    named = [words(*way) for way in rows[["memory", "backing"]].drop_duplicates().itertuples(index=False)][:4]
+    found: dict[str, object] = {f"GPU memory per pinned GiB, {name}": per_gib(ways[name]) for name in named}
     first = ways["allocated pinned"].set_index("phase")["nvml_used_bytes"]
     found["Page size of the mapping"] = page(*slopes(ways["allocated pinned"]))
     grown = first["held"].iloc[-1] - first["before"]

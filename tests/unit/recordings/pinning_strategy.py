@@ -56,24 +56,16 @@ def headline(recorded: Recorded) -> dict[str, object]:
     array = best([name for name in WHOLE if name in total], total, usual)
     chunks = best([name for name in IN_CHUNKS if name in total], total, usual)
     array = array if total["host_alloc"] >= NEAR * total[array] else "host_alloc"
-    size, target = recorded.run["params"]["size"], recorded.run["params"]["target"]
+    size = recorded.run["params"]["size"]
     found = {
         f"Time to pin {format_bytes(size)}, the recommended way": total[array],
-        f"Time to pin {format_bytes(size)}, one cudaHostAlloc": total["host_alloc"],
         "Recommended way, times faster than one cudaHostAlloc": total["host_alloc"] / total[array],
         "Recommended in one piece": WHOLE[array],
-        "Pinning rate, in one piece": size / total[array],
-        f"Extrapolated to {format_bytes(target)} (parameter target)": target * total[array] / size,
         f"{LONGEST} while {phase[array]} in one piece": wait[array],
-        f"{LONGEST} while {phase['host_alloc']} with one cudaHostAlloc": wait["host_alloc"],
-        f"{LONGEST} while nothing is pinned or freed": wait["idle"],
     }
     if NEAR * usual[chunks] <= usual[array]:
         found |= {
             "Recommended in chunks": IN_CHUNKS[chunks],
-            f"Time to pin {format_bytes(size)}, chunks of {format_bytes(recorded.run['params']['chunk'])}": total[
-                chunks
-            ],
             f"{LONGEST} while {phase[chunks]} in chunks": wait[chunks],
         }
     return found

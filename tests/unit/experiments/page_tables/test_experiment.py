@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from pinscope.experiments.page_tables import apparatus
-from pinscope.experiments.page_tables.apparatus import Labels, Steps, steps_of
+from pinscope.experiments.page_tables import ways
 from pinscope.experiments.page_tables.experiment import PageTables, PageTablesParams
+from pinscope.experiments.page_tables.ways import Labels, Steps, steps_of
 from pinscope.lab.backing import why_not_backing
 from pinscope.lab.harness import Harness
 from pinscope.lab.hostmodel import HostModelLab
@@ -65,9 +65,9 @@ def test_over_pages_of_1_gib_a_step_is_a_page_and_there_are_no_more_than_are_fre
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     gigantic, asked = Labels("registered", "hugetlb_1g"), Steps(64 * MIB, 192)
-    monkeypatch.setattr(apparatus, "free_gigantic_pages", lambda: 5)
+    monkeypatch.setattr(ways, "free_gigantic_pages", lambda: 5)
     assert steps_of(gigantic, asked) == Steps(2**30, 5)
-    monkeypatch.setattr(apparatus, "free_gigantic_pages", lambda: 50)
+    monkeypatch.setattr(ways, "free_gigantic_pages", lambda: 50)
     assert steps_of(gigantic, asked) == Steps(2**30, 12)
     assert steps_of(Labels("registered", "4k"), asked) == asked
 

@@ -12,8 +12,8 @@ from itertools import count
 import pytest
 
 from pinscope.errors import InvalidParameter
-from pinscope.experiments.while_serving.experiment import WAYS, WhileServing, WhileServingParams, _Apparatus
-from pinscope.experiments.while_serving.serving import serve_during
+from pinscope.experiments.while_serving.experiment import WhileServing, WhileServingParams, serve_during
+from pinscope.experiments.while_serving.ways import WAYS, Apparatus
 from tests.data import synthetic
 from tests.unit.lab.test_pinning import Notes
 
@@ -42,9 +42,9 @@ def test_the_call_that_needs_a_lock_waits_while_another_thread_holds_it_and_the_
         with lock:
             time.sleep(1e-4)
 
-    result, seconds, served = serve_during(work, {"free": lambda: None, "locked": locked}, time.perf_counter)
+    result, served = serve_during(work, {"free": lambda: None, "locked": locked}, time.perf_counter)
     assert result == "done"
-    assert seconds >= held
+    assert served.seconds >= held
     assert served.rounds >= 1
     assert served.longest["round"] >= served.longest["locked"] >= max(0.9 * held, 1e-4)
     assert served.typical["free"] <= served.typical["locked"] <= served.typical["round"]
@@ -57,7 +57,7 @@ def test_calls_are_timed_each_for_itself_and_a_round_from_begin_to_begin() -> No
     def call() -> None:
         going.set()
 
-    _, _, served = serve_during(going.wait, {"one": call, "two": lambda: None}, lambda: float(next(ticks)))
+    _, served = serve_during(going.wait, {"one": call, "two": lambda: None}, lambda: float(next(ticks)))
     assert served.longest["one"] >= served.typical["one"] >= 1
     assert served.longest["round"] >= 3
 
@@ -84,8 +84,10 @@ def test_every_way_takes_all_memory_and_gives_all_of_it_back_from_any_thread() -
     ]  # fmt: skip
     for _, way, chunk in params.plan():
         calls, stack = GpuNotes(), ExitStack()
-        memory = _Apparatus(params, calls, lambda address: address > 0).taken(way, chunk)
-        taken, _, _ = serve_during(lambda: stack.enter_context(memory), {"call": time.monotonic}, time.perf_counter)  # noqa: B023
+        threads = params.thread_count()
+        apparatus = Apparatus(params.size, params.longest_wait, threads, calls, lambda address: address > 0)
+        memory = apparatus.taken(way, chunk)
+        taken, _ = serve_during(lambda: stack.enter_context(memory), {"call": time.monotonic}, time.perf_counter)  # noqa: B023
         held = sum(calls.held.values())
         assert held == (0 if way == "touch" else 64 * MIB), way
         assert taken.pinned is (None if way == "touch" else True), way
@@ -98,7 +100,7 @@ def test_every_way_takes_all_memory_and_gives_all_of_it_back_from_any_thread() -
 def test_the_budget_is_one_way_at_a_time_with_its_page_table() -> None:
     for quick, size in ((False, 16 * GIB), (True, GIB)):
         params = WhileServingParams.preset("cuda", quick)
-        assert params.ways == WAYS
+        assert params.ways == tuple(WAYS)
         budget = WhileServing().budget(params, synthetic.environment())
         assert (budget.pinned_bytes, budget.device_bytes) == (size + MIB, size // 512 + 3 * MIB)
         assert budget.seconds < (6 if quick else 46)

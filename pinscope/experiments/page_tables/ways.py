@@ -1,4 +1,4 @@
-"""Ways to pin one step more of memory, each timed."""
+"""The ways to pin that are compared, and what pins one step more in each of them."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Literal, cast, get_args
 
+from pinscope.analysis.ways import LineStyle, Way, of_kind, way
 from pinscope.lab.backing import GIGANTIC_PAGE, HUGE_PAGE, free_gigantic_pages, touch, why_not_backing
 from pinscope.lab.driver_memory import driver_memory, why_not_driver_memory
 from pinscope.lab.protocol import HostBuffer, Lab
@@ -18,10 +19,43 @@ from pinscope.records.run import Backing, DriverMemory, HostMemory
 Pinning = Literal[
     "pinned", "write_combined", "registered", "portable", "created", "created_pieces", "pool", "pool_granted"
 ]
-ALL_PINNING: tuple[Pinning, ...] = get_args(Pinning)
+
+
+def _style(symbol: str, colour: str = "registered") -> LineStyle:
+    return LineStyle(colour, symbol, size=7)
+
+
+_DRIVER = partial(_style, colour="driver")
+WAYS: Mapping[str, Way] = {
+    "pinned": way("allocated pinned", style=_style("circle", "pinned"), help="cudaHostAlloc"),
+    "write_combined": way(
+        "allocated write-combined",
+        style=_style("square", "write_combined"),
+        help="the same with cudaHostAllocWriteCombined",
+    ),
+    "registered": way("registered", help="ordinary memory and cudaHostRegister"),
+    "portable": way(
+        "registered", style=_style("triangle-up-open"), help="the same for all contexts, over the first of the backings"
+    ),
+    "created": way("cuMemCreate", style=_DRIVER("hexagon"), help="cuMemCreate on the host's NUMA node"),
+    "created_pieces": way(
+        "cuMemCreate in small handles", style=_DRIVER("hexagon-open"), help="the same in many handles"
+    ),
+    "pool": way("host pool without access", style=_DRIVER("star-open"), help="cuMemPoolCreate, and no GPU has access"),
+    "pool_granted": way("host pool", style=_DRIVER("star"), help="the same, with access for the GPU"),
+}
+"""In the order of :data:`Pinning`."""
+BACKINGS: Mapping[str, Way] = {
+    "4k": way("4 KiB pages", style=_style("triangle-down-open")),
+    "thp": way("huge pages", style=_style("square-open"), kinds="huge"),
+    "shm": way("shared memory", style=_style("cross-open")),
+    "shm_open": way("POSIX shared memory", style=_style("x-open")),
+    "hugetlb": way("hugetlb pages", style=_style("diamond-open"), kinds="huge reserved"),
+    "hugetlb_1g": way("hugetlb pages of 1 GiB", style=_style("diamond-tall-open"), kinds="huge reserved"),
+}
+"""Pages under registered memory. Of the kind ``reserved``: root set them aside, they take none of the free memory."""
 PAGE = 4096
-RESERVED: frozenset[Backing | None] = frozenset({"hugetlb", "hugetlb_1g"})
-"""Backings of pages that root reserved beforehand: they take nothing of the host's free memory."""
+RESERVED = of_kind(BACKINGS, "reserved")
 Clock = Callable[[], float]
 Pin = Callable[[ExitStack], tuple[float | None, float]]
 """Pins one step more, held by the stack: seconds of touching, where that is a part of its own, and of pinning."""
@@ -42,13 +76,8 @@ class Labels:
 
 def ways(memory: Sequence[Pinning], backings: Sequence[Backing]) -> list[Labels]:
     """Registered memory over each backing, portable registration over the first; the others have none."""
-    found: list[Labels] = []
-    for one in memory:
-        if one == "registered":
-            found += [Labels(one, backing) for backing in backings]
-        else:
-            found.append(Labels(one, backings[0] if one == "portable" else None))
-    return found
+    under: Mapping[str, Sequence[Backing]] = {"registered": backings, "portable": backings[:1]}
+    return [Labels(pinning, backing) for pinning in memory for backing in under.get(pinning, (None,))]
 
 
 @dataclass(frozen=True)
@@ -74,13 +103,9 @@ def steps_of(labels: Labels, asked: Steps) -> Steps:
 
 def taken_bytes(labels: Labels, asked: Steps, environment: Environment) -> int:
     """What all steps of one way take: whole pages for each, however little of them it pins."""
-    pages: Mapping[str | None, int] = {
-        "thp": HUGE_PAGE,
-        "hugetlb": environment.huge_pages.hugetlb_page_bytes or HUGE_PAGE,
-        "created": HUGE_PAGE,
-        "created_pieces": HUGE_PAGE,
-    }
-    page = pages.get(labels.backing or labels.memory, PAGE)
+    huge = labels.backing in ("thp", "hugetlb") or labels.memory in ("created", "created_pieces")
+    reserved = environment.huge_pages.hugetlb_page_bytes if labels.backing == "hugetlb" else None
+    page = reserved or (HUGE_PAGE if huge else PAGE)
     return -(-asked.bytes // page) * page * asked.count
 
 

@@ -60,10 +60,10 @@ def _way(
 
 
 _Pageable = Literal["malloc", "malloc_touch", "fresh_4k", "fresh_thp"]
-_Pinned = Literal["pinned", "write_combined", "registered_4k", "registered_thp", "registered_hugetlb"]
+_Fresh = Literal["pinned", "write_combined", "registered_4k", "registered_thp", "registered_hugetlb"]
 _More = Literal["pool", "cupy_pool", "registered_portable", "registered_shm_open", "registered_hugetlb_1g"]
 _Driver = Literal["created", "host_pool", "host_pool_kept"]
-WayName = Literal[_Pageable, _Pinned, _More, _Driver]
+WayName = Literal[_Pageable, _Fresh, _More, _Driver]
 """A key of :data:`WAYS`."""
 BASE = "fresh_4k"
 """The usual pageable buffer that a fresh pinned one is compared with."""

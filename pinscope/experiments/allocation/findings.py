@@ -32,41 +32,41 @@ POOL_SAVES = 2.0
 FASTER = 1.5
 SAME_BYTES = 4 * 2**20
 """The host's count of pinned pages is batched for each processor: amounts that differ by less are the same."""
-_PAYS = "In place of a fresh pageable buffer, a fresh pinned one of {size:bytes} pays after {after}"
+_PAYS = "In place of a fresh pageable buffer, a fresh pinned one of {even.bytes:bytes} pays after {after}"
 _TAKES = (
-    "Getting and freeing it takes {took:seconds}, {extra:seconds} more than fresh touched memory in 4 KiB pages; each "
-    "{direction} copy is {gain:seconds} faster than a pageable one.[ {elsewhere}.]"
+    "Getting and freeing it takes {took:seconds}, {even.extra_seconds:seconds} more than fresh touched memory in 4 KiB "
+    "pages; each {even.direction} copy is {even.gain_seconds:seconds} faster than a pageable one.[ {elsewhere}.]"
 )
 _FASTER = "{usual} of {size:bytes} takes {slow:seconds}, {gain} as long as {best} ({fast:seconds})"
 _BOTH = "Both times are those of getting and freeing the buffer, with one thread."
-_POOL = "PyTorch pins {taken:bytes} for a tensor of {asked:bytes}[{keeps}]"
+_POOL = "PyTorch pins {use.taken:bytes} for a tensor of {use.asked:bytes}[{keeps}]"
 _SETTINGS = (
-    "PyTorch {version}, settings in force: {settings}.[ Less is pinned with: {tight}.]"
+    "PyTorch {use.version}, settings in force: {settings}.[ Less is pinned with: {tight}.]"
     "[ Emptying the pool gives nothing back with: {staying}.]"
 )
 _GIVE_BACK = "torch._C._host_emptyCache() gives back what no tensor uses."
 TEXTS: Mapping[str, Text] = {
     "not-fresh": Text(
         "a buffer that is called fresh took fewer page faults than it has pages",
-        "{count} of {all} buffers were not fresh memory: {faults:,} page faults for {needed:,} pages ({way}, "
-        "{size:bytes})",
+        "{count} of {all} buffers were not fresh memory: {cell.page_faults:,} page faults for {needed:,} pages "
+        "({way}, {cell.bytes:bytes})",
         "The largest of them is named. They are left out of all comparisons.",
         "Do not quote these rows. See the settings in /sys/kernel/mm/transparent_hugepage: pages larger than PinScope "
         "assumes take fewer faults.",
     ),
     "kept-by-driver": Text(
         "small cudaHostAlloc buffers took fewer page faults than they have pages, the largest did not",
-        "{way} of up to {size:bytes} takes only {took:seconds}, because the driver reuses memory that it had already "
-        "pinned",
-        "Getting {size:bytes} took {faults:,} page faults, so nothing was allocated. These buffers are not compared "
-        "with fresh memory.",
+        "{way} of up to {cell.bytes:bytes} takes only {took:seconds}, because the driver reuses memory that it "
+        "had already pinned",
+        "Getting {cell.bytes:bytes} took {cell.page_faults:,} page faults, so nothing was allocated. These buffers are "
+        "not compared with fresh memory.",
         "Reuse small pinned buffers where a loop would get one each time: that costs {took:seconds} here.",
     ),
     "pinning-never-pays": Text(
         "the largest fresh pinned buffer costs more than a pageable one, and copies from it are not faster",
-        "A fresh pinned buffer of {size:bytes} never pays for itself, {direction}",
-        "Getting and freeing it takes {took:seconds}, {extra:seconds} more than fresh touched memory in 4 KiB pages, "
-        "and copies from it are not faster.",
+        "A fresh pinned buffer of {even.bytes:bytes} never pays for itself, {even.direction}",
+        "Getting and freeing it takes {took:seconds}, {even.extra_seconds:seconds} more than fresh touched memory in "
+        "4 KiB pages, and copies from it are not faster.",
         "Keep such copies pageable, unless they must run beside other work.",
     ),
     "pays-late": Text(
@@ -147,10 +147,9 @@ def _not_fresh(buffers: Buffers) -> Iterator[Costed]:
         quantity("Combinations affected", len(buffers.reused), "count"),
         count=len(buffers.reused),
         all=len(buffers.cells),
-        faults=worst.page_faults,
+        cell=worst,
         needed=needed,
         way=buffers.titles[worst.way],
-        size=worst.bytes,
     )
 
 
@@ -167,9 +166,8 @@ def _kept(buffers: Buffers) -> Iterator[Costed]:
         quantity("Page faults", most.page_faults, "count"),
         quantity("Sizes affected", len(buffers.kept), "count"),
         way=buffers.titles[most.way],
-        size=most.bytes,
+        cell=most,
         took=took,
-        faults=most.page_faults,
     )
 
 
@@ -196,12 +194,9 @@ def _break_even(buffers: Buffers) -> Iterator[Costed]:
         *(quantity(f"Gain per copy, {even.direction}", even.gain_seconds, "seconds") for even in evens),
         cost=cost,
         severity=costing(cost) if rule == "pays-late" else None,
-        size=worst.bytes,
+        even=worst,
         after=_after(evens),
         took=pinned.median,
-        extra=worst.extra_seconds,
-        direction=worst.direction,
-        gain=worst.gain_seconds,
         elsewhere=_elsewhere(buffers.evens, worst),
     )
 
@@ -286,10 +281,8 @@ def _pytorch(uses: Sequence[PoolUse]) -> Iterator[Costed]:
         *(quantity(f"Pinned, {other.title}", other.taken, "bytes") for other in uses),
         cost=use.ratio,
         severity=costing(use.ratio),
-        taken=use.taken,
-        asked=use.asked,
+        use=use,
         keeps=", and keeps it pinned when the tensor is gone" if kept else None,
-        version=use.version,
         settings=use.settings or "none",
         tight=_settings(tight),
         staying=_settings(staying),

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import product
 from typing import Annotated
 
-from pinscope.analysis.cells import Label, Value, cells, ratio
+from pinscope.analysis.cells import Label, Value, cells, every_combination, ratio
 from pinscope.analysis.conclusions import about, exceeds, known_within, on_lab, roughly
-from pinscope.analysis.rows import Row, counted, grouped, median
+from pinscope.analysis.rows import Row, counted, grouped
 from pinscope.analysis.statistics import Summary, measured, summarize
 from pinscope.analysis.ways import of_kind
 from pinscope.experiments.allocation.ways import BASE, WAYS
-from pinscope.records.finding import Quantity, Table, quantity, table
+from pinscope.records.finding import Quantity, Table, quantity
 from pinscope.records.run import ExperimentRun
 from pinscope.units import format_bytes, format_seconds
 
@@ -36,16 +36,26 @@ SETTING_TITLES = {
 class Cell:
     """All counted buffers of one way and size."""
 
-    way: Annotated[str, Label("buffer", words=lambda name: WAYS[name].title)]
+    way: Annotated[str, Label("buffer")]
     bytes: Annotated[int, Label("size", "bytes")]
+    both_seconds: Annotated[Summary, Value("get and give back", "seconds", "less")]
     get_seconds: Annotated[Summary, Value("get", "seconds", "less")]
     touch_seconds: Annotated[Summary | None, Value("of it touch", "seconds", "less")]
     register_seconds: Annotated[Summary | None, Value("of it register", "seconds", "less")]
     give_back_seconds: Annotated[Summary, Value("give back", "seconds", "less")]
     unregister_seconds: Annotated[Summary | None, Value("of it unregister", "seconds", "less")]
-    both_seconds: Annotated[Summary, Value("get and give back", "seconds", "less")]
     page_faults: Annotated[int | None, Value("page faults", "count", make=min)]
     """While the buffer was got: the fewest of all rows; ``None`` where they were not counted."""
+
+    @property
+    def get_gib_seconds(self) -> Annotated[float | None, Value("per GiB, get", "seconds", "less")]:
+        """At this pace; ``None`` of small buffers: nobody takes a GiB in such pieces."""
+        return per_gib(self.get_seconds.median, self.bytes) if self.bytes >= SMALLEST_PIECE else None
+
+    @property
+    def give_back_gib_seconds(self) -> Annotated[float | None, Value("per GiB, give back", "seconds", "less")]:
+        """Likewise."""
+        return per_gib(self.give_back_seconds.median, self.bytes) if self.bytes >= SMALLEST_PIECE else None
 
 
 @dataclass(frozen=True)
@@ -60,15 +70,15 @@ class BreakEven:
         gain_seconds: pageable copy less pinned copy; not positive where pinning makes no copy faster.
     """
 
-    way: str
-    base: str
-    bytes: int
-    direction: str
-    extra_seconds: float
-    gain_seconds: float
+    way: Annotated[str, Label("buffer")]
+    base: Annotated[str, Label("in place of")]
+    bytes: Annotated[int, Label("size", "bytes")]
+    direction: Annotated[str, Label("direction")]
+    extra_seconds: Annotated[float, Value("extra cost", "seconds", "less")]
+    gain_seconds: Annotated[float, Value("gain per copy", "seconds", "more")]
 
     @property
-    def copies(self) -> int | None:
+    def copies(self) -> Annotated[int | None, Value("copies", "count", "less")]:
         """After so many it has paid; 0 if it costs nothing extra, ``None`` if it does and copies gain nothing."""
         if self.extra_seconds <= 0:
             return 0
@@ -180,6 +190,10 @@ def per_gib(seconds: float, nbytes: int) -> float:
     return seconds * GIB / nbytes
 
 
+def _setting_title(name: str) -> str:
+    return SETTING_TITLES.get(name, name)
+
+
 @dataclass(frozen=True)
 class PoolUse:
     """What one setting did with one request. Bytes and seconds; ``None`` where it was not reached or is not known.
@@ -196,21 +210,21 @@ class PoolUse:
         seconds, again_seconds: to take the tensor, and to take one of its size once more.
     """
 
-    setting: str
-    settings: str
+    setting: Annotated[str, Label("setting", words=_setting_title)]
+    settings: Annotated[str, Label("in force", words=lambda settings: settings or "nothing")]
     version: str
-    asked: int
-    held: int | None
-    kept: int | None
-    left: int | None
-    pool: int | None
-    seconds: float | None
-    again_seconds: float | None
+    asked: Annotated[int, Value("asked", "bytes")]
+    held: Annotated[int | None, Value("pinned", "bytes")]
+    kept: Annotated[int | None, Value("kept when gone", "bytes")]
+    left: Annotated[int | None, Value("left when emptied", "bytes")]
+    pool: Annotated[int | None, Value("by PyTorch", "bytes")]
+    seconds: Annotated[float | None, Value("first", "seconds", "less")]
+    again_seconds: Annotated[float | None, Value("again", "seconds", "less")]
 
     @property
     def title(self) -> str:
         """The setting for people."""
-        return SETTING_TITLES.get(self.setting, self.setting)
+        return _setting_title(self.setting)
 
     @property
     def taken(self) -> int | None:
@@ -218,7 +232,7 @@ class PoolUse:
         return self.held if self.held is not None else self.pool
 
     @property
-    def ratio(self) -> float | None:
+    def ratio(self) -> Annotated[float | None, Value("of what was asked for", "ratio", "less")]:
         """That, relative to what was asked for."""
         return None if self.taken is None else self.taken / self.asked
 
@@ -415,97 +429,29 @@ def _capital(words: str) -> str:
 
 def tables(buffers: Buffers) -> tuple[Table, ...]:
     """What each buffer takes, when it has paid, and PyTorch's pool; those that have rows."""
-    made = (_costs(buffers), _paying(buffers), _pool(buffers.uses))
-    return tuple(table for table in made if table.rows)
-
-
-def _costs(buffers: Buffers) -> Table:
-    parts = ("get", "of it touch", "of it register", "give back", "of it unregister")
-    paces = ("per GiB, get", "per GiB, give back")
-    return table(
-        "Getting and giving back",
-        {
-            "buffer": "text",
-            "size": "bytes",
-            **dict.fromkeys((*parts, *paces), "seconds"),
-            "spread": "share",
-            "page faults": "count",
-            "repeats": "count",
-        },
-        [
-            (
-                buffers.titles[cell.way],
-                cell.bytes,
-                cell.get_seconds.median,
-                median(cell.touch_seconds),
-                median(cell.register_seconds),
-                cell.give_back_seconds.median,
-                median(cell.unregister_seconds),
-                *(
-                    per_gib(part.median, cell.bytes) if cell.bytes >= SMALLEST_PIECE else None
-                    for part in (cell.get_seconds, cell.give_back_seconds)
-                ),
-                cell.both_seconds.spread,
-                cell.page_faults,
-                cell.both_seconds.count,
-            )
-            for cell in buffers.cells.values()
-        ],
-        note="Medians; of page faults the fewest. n/a: the way has no such step, the kernel does not count it, or the "
-        "buffer is too small for a figure per GiB. A pool had its buffers before: only reuse is timed.",
-    )
-
-
-def _paying(buffers: Buffers) -> Table:
     titles = buffers.titles
-    return table(
-        "After how many copies a pinned buffer has paid for itself",
-        {
-            "buffer": "text",
-            "in place of": "text",
-            "size": "bytes",
-            "direction": "text",
-            "extra cost": "seconds",
-            "gain per copy": "seconds",
-            "copies": "count",
-        },
-        [
-            (titles[e.way], titles[e.base], e.bytes, e.direction, e.extra_seconds, e.gain_seconds, e.copies)
-            for e in buffers.evens
-        ],
-        note="Extra cost: the time to get the buffer and give it back, less that of the pageable memory that it stands "
-        "in place of; for registered memory only registering and unregistering, as the memory is there anyway. 0 "
-        "copies: there is no extra cost. n/a: copies from pinned memory are not faster at this size.",
+    made = (
+        (
+            "Getting and giving back",
+            [replace(cell, way=titles[cell.way]) for cell in buffers.cells.values()],
+            "Medians; of page faults the fewest. n/a: the way has no such step, the kernel does not count it, or the "
+            "buffer is too small for a figure per GiB. A pool had its buffers before: only reuse is timed.",
+        ),
+        (
+            "After how many copies a pinned buffer has paid for itself",
+            [replace(even, way=titles[even.way], base=titles[even.base]) for even in buffers.evens],
+            "Extra cost: the time to get the buffer and give it back, less that of the pageable memory that it stands "
+            "in place of; for registered memory only registering and unregistering, as the memory is there anyway. 0 "
+            "copies: there is no extra cost. n/a: copies from pinned memory are not faster at this size.",
+        ),
+        (
+            "PyTorch's pool of pinned memory",
+            buffers.uses,
+            f"PyTorch {buffers.uses[0].version if buffers.uses else ''}, each setting in a process of its own. Pinned, "
+            "kept and left: what the host's count of pinned pages grew by. By PyTorch: torch.cuda.host_memory_stats. "
+            "First and again: the time to take the tensor, and to take one of its size after the first was freed.",
+        ),
     )
-
-
-def _pool(uses: Sequence[PoolUse]) -> Table:
-    return table(
-        "PyTorch's pool of pinned memory",
-        {
-            "setting": "text",
-            "in force": "text",
-            **dict.fromkeys(("asked", "pinned", "by PyTorch"), "bytes"),
-            "of what was asked": "ratio",
-            **dict.fromkeys(("kept when gone", "left when emptied"), "bytes"),
-            **dict.fromkeys(("first", "again"), "seconds"),
-        },
-        [
-            (
-                use.title,
-                use.settings or "nothing",
-                use.asked,
-                use.held,
-                use.pool,
-                use.ratio,
-                use.kept,
-                use.left,
-                use.seconds,
-                use.again_seconds,
-            )
-            for use in uses
-        ],
-        note=f"PyTorch {uses[0].version if uses else ''}, each setting in a process of its own. Pinned, kept and left: "
-        "what the host's count of pinned pages grew by. By PyTorch: torch.cuda.host_memory_stats. First and again: the "
-        "time to take the tensor, and to take one of its size after the first was freed.",
+    return tuple(
+        every_combination(cells, note).model_copy(update={"title": title}) for title, cells, note in made if cells
     )

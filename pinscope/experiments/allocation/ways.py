@@ -50,13 +50,13 @@ class BufferWay(Way):
 def _way(
     title: str,
     kinds: str,
-    style: LineStyle,
+    style: str,
     help: str,
     memory: HostMemory | None = None,
     backing: Backing | None = None,
     driver: DriverMemory | None = None,
 ) -> BufferWay:
-    return BufferWay(title, "", style, frozenset(kinds.split()), help, memory, backing, driver)
+    return BufferWay(title, "", LineStyle(*style.split()), frozenset(kinds.split()), help, memory, backing, driver)
 
 
 _Pageable = Literal["malloc", "malloc_touch", "fresh_4k", "fresh_thp"]
@@ -68,99 +68,89 @@ WayName = Literal[_Pageable, _Fresh, _More, _Driver]
 BASE = "fresh_4k"
 """The usual pageable buffer that a fresh pinned one is compared with."""
 WAYS: Mapping[str, BufferWay] = {
-    "malloc": _way("malloc", "quick host", LineStyle("pageable", "circle-open", "dot"), "not touched"),
+    "malloc": _way("malloc", "quick host", "pageable circle-open dot", "not touched"),
     "malloc_touch": _way(
         "malloc + touch, may reuse",
         "quick host",
-        LineStyle("pageable", "diamond-open", "dash"),
+        "pageable diamond-open dash",
         "touched, perhaps memory that was freed before",
     ),
     "fresh_4k": _way(
         "fresh, touched, 4 KiB pages",
         "quick host fresh",
-        LineStyle("pageable", "diamond"),
+        "pageable diamond",
         "newly mapped, touched, in small pages",
         backing="4k",
     ),
     "fresh_thp": _way(
         "fresh, touched, huge pages",
         "quick host fresh",
-        LineStyle("pageable", "hexagon", "dashdot"),
+        "pageable hexagon dashdot",
         "the same in huge pages",
         backing="thp",
     ),
-    "pinned": _way("cudaHostAlloc", "quick host made", LineStyle("pinned"), "cudaHostAlloc", memory="pinned"),
+    "pinned": _way("cudaHostAlloc", "quick host made", "pinned", "cudaHostAlloc", memory="pinned"),
     "write_combined": _way(
         "cudaHostAlloc, write-combined",
         "quick made",
-        LineStyle("write_combined", "square"),
+        "write_combined square",
         "the same, write-combined",
         memory="write_combined",
     ),
     "registered_4k": _way(
         "touch + register, 4 KiB pages",
         "quick host registered",
-        LineStyle("registered", "triangle-down"),
+        "registered triangle-down",
         "newly mapped, touched, then registered, in small pages",
         backing="4k",
     ),
     "registered_thp": _way(
         "touch + register, huge pages",
         "quick host registered",
-        LineStyle("registered", "triangle-up", "dash"),
+        "registered triangle-up dash",
         "the same in transparent huge pages",
         backing="thp",
     ),
     "registered_hugetlb": _way(
         "touch + register, hugetlb pages",
         "quick host registered",
-        LineStyle("registered", "pentagon", "dot"),
+        "registered pentagon dot",
         "in reserved huge pages",
         backing="hugetlb",
     ),
-    "pool": _way(
-        "reused, from a pool", "quick host pool keeps", LineStyle("pinned", "star", "dash"), "from a pool of PinScope's"
-    ),
-    "cupy_pool": _way(
-        "reused, from CuPy's pool", "quick pool keeps", LineStyle("pinned", "cross", "dot"), "from CuPy's pool"
-    ),
+    "pool": _way("reused, from a pool", "quick host pool keeps", "pinned star dash", "from a pool of PinScope's"),
+    "cupy_pool": _way("reused, from CuPy's pool", "quick pool keeps", "pinned cross dot", "from CuPy's pool"),
     "registered_portable": _way(
         "touch + register, portable",
         "registered",
-        LineStyle("registered", "triangle-left", "dash"),
+        "registered triangle-left dash",
         "in small pages, for all contexts (cudaHostRegisterPortable)",
         backing="4k",
     ),
     "registered_shm_open": _way(
         "touch + register, POSIX segment",
         "host registered",
-        LineStyle("registered", "x", "dot"),
+        "registered x dot",
         "in a POSIX segment",
         backing="shm_open",
     ),
     "registered_hugetlb_1g": _way(
         "touch + register, hugetlb pages of 1 GiB",
         "host registered",
-        LineStyle("registered", "hexagon2", "dashdot"),
+        "registered hexagon2 dashdot",
         "in huge pages of 1 GiB, from that size on",
         backing="hugetlb_1g",
     ),
-    "created": _way(
-        "cuMemCreate", "driver", LineStyle("driver", "square"), "cuMemCreate on the host's NUMA node", driver="created"
-    ),
+    "created": _way("cuMemCreate", "driver", "driver square", "cuMemCreate on the host's NUMA node", driver="created"),
     "host_pool": _way(
         "CUDA's host pool",
         "driver",
-        LineStyle("driver", "diamond"),
+        "driver diamond",
         "from a CUDA pool of host memory that keeps nothing",
         driver="pool_granted",
     ),
     "host_pool_kept": _way(
-        "reused, from CUDA's host pool",
-        "keeps",
-        LineStyle("driver", "star", "dash"),
-        "reused from CUDA's",
-        driver="pool_granted",
+        "reused, from CUDA's host pool", "keeps", "driver star dash", "reused from CUDA's", driver="pool_granted"
     ),
 }
 """Kinds: ``quick``, in a quick run; ``host``, on the host model; ``fresh``, pageable memory mapped anew;

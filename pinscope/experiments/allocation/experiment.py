@@ -46,7 +46,7 @@ STEPS: tuple[tuple[PoolStep, Mapping[str, Any]], ...] = (
 STEP_SECONDS = 60.0
 CHILD_SECONDS = 6.0
 """What one setting takes about: PyTorch's start, a context, and the memory."""
-_MODULE = "pinscope.experiments.allocation.child_torch_pool"
+_MODULE = "pinscope.experiments.allocation.torch_pool"
 
 
 def _ways(lab: LabKind, quick: bool) -> Any:

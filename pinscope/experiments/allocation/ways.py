@@ -52,11 +52,13 @@ def _way(
     kinds: str,
     style: str,
     help: str,
-    memory: HostMemory | None = None,
     backing: Backing | None = None,
+    memory: HostMemory | None = None,
     driver: DriverMemory | None = None,
 ) -> BufferWay:
-    return BufferWay(title, "", LineStyle(*style.split()), frozenset(kinds.split()), help, memory, backing, driver)
+    colour, symbol, dash = style.split()
+    line = LineStyle(colour, symbol, dash)
+    return BufferWay(title, "", line, frozenset(kinds.split()), help, memory=memory, backing=backing, driver=driver)
 
 
 _Pageable = Literal["malloc", "malloc_touch", "fresh_4k", "fresh_thp"]
@@ -70,53 +72,46 @@ BASE = "fresh_4k"
 WAYS: Mapping[str, BufferWay] = {
     "malloc": _way("malloc", "quick host", "pageable circle-open dot", "not touched"),
     "malloc_touch": _way(
-        "malloc + touch, may reuse",
-        "quick host",
-        "pageable diamond-open dash",
-        "touched, perhaps memory that was freed before",
+        "malloc + touch, may reuse", "quick host", "pageable diamond-open dash", "touched, perhaps freed before"
     ),
     "fresh_4k": _way(
         "fresh, touched, 4 KiB pages",
         "quick host fresh",
-        "pageable diamond",
+        "pageable diamond solid",
         "newly mapped, touched, in small pages",
-        backing="4k",
+        "4k",
     ),
     "fresh_thp": _way(
-        "fresh, touched, huge pages",
-        "quick host fresh",
-        "pageable hexagon dashdot",
-        "the same in huge pages",
-        backing="thp",
+        "fresh, touched, huge pages", "quick host fresh", "pageable hexagon dashdot", "the same in huge pages", "thp"
     ),
-    "pinned": _way("cudaHostAlloc", "quick host made", "pinned", "cudaHostAlloc", memory="pinned"),
+    "pinned": _way("cudaHostAlloc", "quick host made", "pinned circle solid", "cudaHostAlloc", memory="pinned"),
     "write_combined": _way(
         "cudaHostAlloc, write-combined",
         "quick made",
-        "write_combined square",
+        "write_combined square solid",
         "the same, write-combined",
         memory="write_combined",
     ),
     "registered_4k": _way(
         "touch + register, 4 KiB pages",
         "quick host registered",
-        "registered triangle-down",
-        "newly mapped, touched, then registered, in small pages",
-        backing="4k",
+        "registered triangle-down solid",
+        "newly mapped, touched, registered, small pages",
+        "4k",
     ),
     "registered_thp": _way(
         "touch + register, huge pages",
         "quick host registered",
         "registered triangle-up dash",
         "the same in transparent huge pages",
-        backing="thp",
+        "thp",
     ),
     "registered_hugetlb": _way(
         "touch + register, hugetlb pages",
         "quick host registered",
         "registered pentagon dot",
         "in reserved huge pages",
-        backing="hugetlb",
+        "hugetlb",
     ),
     "pool": _way("reused, from a pool", "quick host pool keeps", "pinned star dash", "from a pool of PinScope's"),
     "cupy_pool": _way("reused, from CuPy's pool", "quick pool keeps", "pinned cross dot", "from CuPy's pool"),
@@ -124,29 +119,27 @@ WAYS: Mapping[str, BufferWay] = {
         "touch + register, portable",
         "registered",
         "registered triangle-left dash",
-        "in small pages, for all contexts (cudaHostRegisterPortable)",
-        backing="4k",
+        "cudaHostRegisterPortable, small pages",
+        "4k",
     ),
     "registered_shm_open": _way(
-        "touch + register, POSIX segment",
-        "host registered",
-        "registered x dot",
-        "in a POSIX segment",
-        backing="shm_open",
+        "touch + register, POSIX segment", "host registered", "registered x dot", "in a POSIX segment", "shm_open"
     ),
     "registered_hugetlb_1g": _way(
         "touch + register, hugetlb pages of 1 GiB",
         "host registered",
         "registered hexagon2 dashdot",
         "in huge pages of 1 GiB, from that size on",
-        backing="hugetlb_1g",
+        "hugetlb_1g",
     ),
-    "created": _way("cuMemCreate", "driver", "driver square", "cuMemCreate on the host's NUMA node", driver="created"),
+    "created": _way(
+        "cuMemCreate", "driver", "driver square solid", "cuMemCreate on the host's NUMA node", driver="created"
+    ),
     "host_pool": _way(
         "CUDA's host pool",
         "driver",
-        "driver diamond",
-        "from a CUDA pool of host memory that keeps nothing",
+        "driver diamond solid",
+        "from a CUDA pool that keeps nothing",
         driver="pool_granted",
     ),
     "host_pool_kept": _way(

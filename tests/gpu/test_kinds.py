@@ -18,8 +18,7 @@ import pytest
 from cupy.cuda import runtime
 
 from pinscope.analysis.pytorch_pinned import pool_settings
-from pinscope.experiments.allocation.arithmetic import buffer_cells
-from pinscope.experiments.allocation.reading_pool import pool_uses
+from pinscope.experiments.allocation.reading import buffer_cells, pool_uses
 from pinscope.experiments.page_tables.reading import Cost, costs
 from pinscope.experiments.registration.arithmetic import Trial, trials
 from pinscope.lab.backing import touch, why_not_backing

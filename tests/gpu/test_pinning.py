@@ -19,7 +19,7 @@ import pinscope
 from pinscope.analysis.pinning_recipe import Recipe
 from pinscope.analysis.pinning_strategy import StrategyCell, recommend, strategy_cells
 from pinscope.errors import NoDevice, NotEnoughMemory
-from pinscope.experiments.allocation.arithmetic import break_evens, buffer_cells, copy_times, needed_faults, not_fresh
+from pinscope.experiments.allocation.reading import break_evens, buffer_cells, copy_times, needed_faults, not_fresh
 from pinscope.experiments.pinning_strategy.experiment import Neighbours
 from pinscope.lab.budget import safe_pinned_bytes
 from pinscope.lab.cuda_pinning import CudaCalls, bus_id_here

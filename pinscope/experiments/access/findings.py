@@ -31,12 +31,12 @@ TEXTS = {
     ),
     "access-sparse": Text(
         "zero-copy was measured beside a copy at several shares of the data, and is faster at one",
-        "Data that kernels use in part: zero-copy is faster than a copy at {share:share} ({patterns:and})",
+        "Data that kernels use in part and once: zero-copy is faster than a copy at {share:share} ({patterns:and})",
         *_PART,
     ),
     "access-sparse/never": Text(
         "the same, and zero-copy is faster at none",
-        "Data that kernels use in part: zero-copy is not clearly faster than a copy at any share that was measured",
+        "Data that kernels use in part and once: zero-copy is faster than a copy at no share that was measured",
         *_PART,
     ),
     "managed-on-demand": Text(
@@ -114,7 +114,7 @@ def _parts(accesses: Accesses) -> Iterator[Costed]:
         patterns=[PATTERNS[pair.cell.pattern] for pair in faster if pair.cell.spacing == widest],
         uses=_uses(accesses.least("uses")),
         course=_by_course(courses),
-        advice=f"Map the buffer where kernels use little of it: {where}. At larger shares, {copy} of the data."
+        advice=f"Map the buffer where kernels use little of it, once: {where}. At larger shares, {copy} of the data."
         if where
         else f"{copy[0].upper()}{copy[1:]} of the data.",
     )

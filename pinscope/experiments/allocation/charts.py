@@ -2,145 +2,140 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
 
-from pinscope.analysis.rows import grouped, median
+from pinscope.analysis.rows import Row, grouped, median
 from pinscope.analysis.ways import LineStyle
 from pinscope.charts.bars import Part, bars
 from pinscope.charts.chart import Chart, alt_text
-from pinscope.charts.lines import line, put
-from pinscope.charts.theme import (
-    DASHES,
-    DIRECTION_TITLES,
-    DIRECTIONS,
-    GAP_PIXELS,
-    count_axis,
-    panels,
-    seconds_axis,
-    seconds_unit,
-    size_axis,
-)
-from pinscope.experiments.allocation.arithmetic import BreakEven, BufferCell, break_evens, buffer_cells, copy_times
-from pinscope.experiments.allocation.chart_pool import draw_pool
-from pinscope.experiments.allocation.reading import way_titles
-from pinscope.experiments.allocation.reading_pool import pool_uses
+from pinscope.charts.plot import Curve, Scale, Spot, TimePart, curves, parts_of_time, seconds, sizes
+from pinscope.charts.theme import DASHES, DIRECTION_TITLES, DIRECTIONS, count_axis
+from pinscope.experiments.allocation.reading import Buffers, Cell, PoolUse
+from pinscope.experiments.allocation.ways import WAYS
 from pinscope.records.run import ExperimentRun
 from pinscope.units import format_bytes, format_seconds
 
-_LOOKS: Mapping[str, LineStyle] = {
-    "malloc": LineStyle("pageable", "circle-open", "dot"),
-    "malloc_touch": LineStyle("pageable", "diamond-open", "dash"),
-    "fresh_4k": LineStyle("pageable", "diamond"),
-    "fresh_thp": LineStyle("pageable", "hexagon", "dashdot"),
-    "pinned": LineStyle("pinned"),
-    "write_combined": LineStyle("write_combined", "square"),
-    "registered_4k": LineStyle("registered", "triangle-down"),
-    "registered_thp": LineStyle("registered", "triangle-up", "dash"),
-    "registered_hugetlb": LineStyle("registered", "pentagon", "dot"),
-    "pool": LineStyle("pinned", "star", "dash"),
-    "cupy_pool": LineStyle("pinned", "cross", "dot"),
-    "registered_portable": LineStyle("registered", "triangle-left", "dash"),
-    "registered_shm_open": LineStyle("registered", "x", "dot"),
-    "registered_hugetlb_1g": LineStyle("registered", "hexagon2", "dashdot"),
-    "created": LineStyle("driver", "square"),
-    "host_pool": LineStyle("driver", "diamond"),
-    "host_pool_kept": LineStyle("driver", "star", "dash"),
-}
+SIZES = sizes("Buffer size (bytes, log scale)")
+COPIES = Scale("Copies", 1.0, lambda copies: f"{copies:,.0f} copies")
 
 
-def draw(run: ExperimentRun, rows: Sequence[Mapping[str, Any]]) -> list[Chart]:
+def draw(run: ExperimentRun, rows: Sequence[Row]) -> list[Chart]:
     """The charts of a run, also of one that still goes on; only those for which something was measured."""
-    found, titles = buffer_cells(rows), way_titles(run)
-    cells = sorted(found.values(), key=lambda cell: cell.bytes)
-    drawn = (
-        _parts(cells, titles),
-        _times(cells, titles),
-        _copies(break_evens(found, copy_times(rows)), titles),
-        draw_pool(pool_uses(rows)),
-    )
-    return [chart for chart in drawn if chart]
+    buffers = Buffers(run, rows)
+    cells = sorted(buffers.cells.values(), key=lambda cell: cell.bytes)
+    drawn = [_parts(buffers, cells), _times(buffers, cells)] if cells else []
+    return [chart for chart in (*drawn, _copies(buffers), _pool(buffers.uses)) if chart]
 
 
-def _times(cells: Sequence[BufferCell], titles: Mapping[str, str]) -> Chart | None:
-    if not cells:
-        return None
-    figure = panels(["Until the buffer was there", "Until it was gone"], [300, 300], gap=GAP_PIXELS + 40)
-    for row, part in enumerate(("get_seconds", "give_back_seconds"), start=1):
-        for way, curve in grouped(cells, lambda cell: cell.way).items():
-            times = [(cell.bytes, getattr(cell, part).median) for cell in curve]
-            points = [(size, time, f"{format_bytes(size)}: {format_seconds(time)}") for size, time in times]
-            put(figure, row, line(titles[way], _LOOKS[way], points))
-    seconds_axis(figure)
-    size_axis(figure, [cell.bytes for cell in cells], "Buffer size (bytes, log scale)")
-    return Chart(
+def _style(way: str) -> LineStyle:
+    return WAYS[way].style or LineStyle("reference")
+
+
+def _wholes(buffers: Buffers, cells: Sequence[Cell]) -> dict[str, str]:
+    """What a buffer of the largest size takes to get and to give back, by way."""
+    largest = [cell for cell in cells if cell.bytes == cells[-1].bytes]
+    return {buffers.titles[cell.way]: format_seconds(cell.both_seconds.median) for cell in largest}
+
+
+def _times(buffers: Buffers, cells: Sequence[Cell]) -> Chart:
+    def pane(part: str) -> dict[str, Curve]:
+        return {
+            buffers.titles[way]: Curve(
+                _style(way), [Spot(cell.bytes, getattr(cell, part).median, format_bytes(cell.bytes)) for cell in curve]
+            )
+            for way, curve in grouped(cells, lambda cell: cell.way).items()
+        }
+
+    return curves(
         "buffer-times",
         "What a buffer costs to get and to give back",
         "Medians. Lines that rise with the size are paid page by page; flat ones reuse memory that is there.",
-        figure,
-        alt_text(f"Over the size; at {format_bytes(cells[-1].bytes)} both together", _wholes(cells, titles).items()),
+        {"Until the buffer was there": pane("get_seconds"), "Until it was gone": pane("give_back_seconds")},
+        seconds("Time"),
+        SIZES,
+        f"Over the size; at {format_bytes(cells[-1].bytes)} both together",
+        ends=_wholes(buffers, cells).items(),
     )
 
 
-def _wholes(cells: Sequence[BufferCell], titles: Mapping[str, str]) -> Mapping[str, str]:
-    """What a buffer of the largest size takes to get and to give back, by way."""
-    size = cells[-1].bytes
-    return {titles[cell.way]: format_seconds(cell.both_seconds.median) for cell in cells if cell.bytes == size}
-
-
-def _parts(cells: Sequence[BufferCell], titles: Mapping[str, str]) -> Chart | None:
+def _parts(buffers: Buffers, cells: Sequence[Cell]) -> Chart:
     """What the largest buffer takes, in parts."""
-    if not cells:
-        return None
-    size = cells[-1].bytes
-    shown = {titles[cell.way]: cell for cell in cells if cell.bytes == size}
-    touch = {name: median(cell.touch_seconds) or 0.0 for name, cell in shown.items()}
-    register = {name: median(cell.register_seconds) or 0.0 for name, cell in shown.items()}
-    rest = {name: max(cell.get_seconds.median - touch[name] - register[name], 0.0) for name, cell in shown.items()}
-    back = {name: cell.give_back_seconds.median for name, cell in shown.items()}
-    parts = (
-        Part("touch", "touch", touch, "/"),
-        Part("register", "registered", register, "x"),
-        Part("allocate", "pinned", rest),
-        Part("give back", "reference", back, "."),
-    )
-    scale, unit = seconds_unit(max(cell.both_seconds.median for cell in shown.values()))
-    wholes = _wholes(cells, titles)
-    return Chart(
+    size, times = cells[-1].bytes, {}
+    for cell in cells:
+        if cell.bytes == size:
+            touch, register = median(cell.touch_seconds) or 0.0, median(cell.register_seconds) or 0.0
+            rest = max(cell.get_seconds.median - touch - register, 0.0)
+            times[buffers.titles[cell.way]] = (touch, register, rest, cell.give_back_seconds.median)
+    return parts_of_time(
         "buffer-parts",
         f"What a buffer of {format_bytes(size)} takes to get and free",
         "Medians, in parts: touching pages by one thread, pinning memory that is there, everything else until the "
         "buffer is there, and giving it back.",
-        bars(list(shown), parts, f"Time ({unit})", format_seconds, scale=scale, ends=wholes),
-        alt_text(f"Time to get and free a buffer of {format_bytes(size)}", wholes.items()),
+        [
+            TimePart("touch", "touch", "/"),
+            TimePart("register", "registered", "x"),
+            TimePart("allocate", "pinned"),
+            TimePart("give back", "reference", "."),
+        ],
+        times,
+        f"Time to get and free a buffer of {format_bytes(size)}",
+        ends=_wholes(buffers, cells),
     )
 
 
-def _copies(evens: Sequence[BreakEven], titles: Mapping[str, str]) -> Chart | None:
-    pay = sorted((even for even in evens if even.usual and even.copies), key=lambda even: even.bytes)
-    shown = [way for way in DIRECTIONS if any(even.direction == way for even in pay)]
-    if not shown:
+def _copies(buffers: Buffers) -> Chart | None:
+    evens = sorted((even for even in buffers.evens if even.usual and even.copies), key=lambda even: even.bytes)
+    if not evens:
         return None
-    figure = panels([DIRECTION_TITLES[way] for way in shown], [260] * len(shown))
-    curves = grouped(pay, lambda even: (even.direction, even.way))
-    for (direction, way), curve in curves.items():
-        points = [
-            (even.bytes, even.copies or 0, f"{format_bytes(even.bytes)}: {even.copies:,} copies") for even in curve
-        ]
-        look = replace(_LOOKS[way], dash=DASHES[direction])
-        put(figure, shown.index(direction) + 1, line(titles[way], look, points))
-    count_axis(figure, max(even.copies or 0 for even in pay), "Copies")
-    size_axis(figure, [even.bytes for even in pay], "Buffer size (bytes, log scale)")
-    return Chart(
+    paying = grouped(evens, lambda even: (even.direction, even.way))
+    chart = curves(
         "break-even",
         "Copies until a pinned buffer has paid for itself",
         "Extra cost over fresh pageable memory in 4 KiB pages (a registration: over the same memory unregistered), "
-        "divided by what each copy gains. Sizes at which pinned copies are not "
-        "faster, or a buffer costs nothing extra, have no mark.",
-        figure,
-        alt_text(
-            "Copies until a pinned buffer has paid, over its size; at the largest",
-            [(f"{titles[way]}, {direction}", f"{curve[-1].copies:,}") for (direction, way), curve in curves.items()],
-        ),
+        "divided by what each copy gains. Sizes at which pinned copies are not faster, or a buffer costs nothing "
+        "extra, have no mark.",
+        {
+            DIRECTION_TITLES[direction]: {
+                buffers.titles[way]: Curve(
+                    replace(_style(way), dash=DASHES[direction]),
+                    [Spot(even.bytes, even.copies or 0, format_bytes(even.bytes)) for even in curve],
+                )
+                for (towards, way), curve in paying.items()
+                if towards == direction
+            }
+            for direction in DIRECTIONS
+            if any(even.direction == direction for even in evens)
+        },
+        COPIES,
+        SIZES,
+        "Copies until a pinned buffer has paid, over its size; at the largest",
+        pixels=260,
+        ends=[
+            (f"{buffers.titles[way]}, {direction}", f"{curve[-1].copies:,}")
+            for (direction, way), curve in paying.items()
+        ],
+    )
+    count_axis(chart.figure, max(even.copies or 0 for even in evens), COPIES.title)
+    return chart
+
+
+def _pool(uses: Sequence[PoolUse]) -> Chart | None:
+    """What PyTorch's pool pins for one tensor, beside what was asked for; ``None`` where nothing is known."""
+    taken = {use.title: float(use.taken) for use in uses if use.taken is not None}
+    if not taken:
+        return None
+    asked = {title: min(float(uses[0].asked), amount) for title, amount in taken.items()}
+    parts = (
+        Part("asked for", "pinned", asked),
+        Part("rounded up", "stall", {title: amount - asked[title] for title, amount in taken.items()}, "/"),
+    )
+    ends = {title: format_bytes(int(amount)) for title, amount in taken.items()}
+    size = format_bytes(uses[0].asked)
+    return Chart(
+        "pytorch-pool",
+        f"What PyTorch pins for a tensor of {size}",
+        "What the host's count of pinned pages grew by, with each setting in a process of its own.",
+        bars(list(taken), parts, "Pinned (MiB)", format_bytes, scale=2**20, ends=ends),
+        alt_text(f"Pinned by PyTorch for a tensor of {size}", ends.items()),
     )

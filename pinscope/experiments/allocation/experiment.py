@@ -2,23 +2,30 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Literal
+from importlib.metadata import version
+from importlib.util import find_spec
+from typing import Any, Literal
 
-from pinscope.analysis.pytorch_pinned import pool_settings, rounded_up
-from pinscope.experiments.allocation.apparatus import Way, least_bytes, source, why_no_page_faults, why_not_way
-from pinscope.experiments.allocation.pool_audit import CHILD_SECONDS, PoolStep, audit
-from pinscope.experiments.allocation.reading import read_allocation
+from pinscope.analysis.pytorch_pinned import SETTING_NAMES, pool_settings, rounded_up
+from pinscope.analysis.ways import of_kind
+from pinscope.errors import MeasurementFailed, NotEnoughMemory
+from pinscope.experiments.allocation.findings import read_allocation
+from pinscope.experiments.allocation.ways import WAYS, WayName, least_bytes, source, why_no_page_faults, why_not_way
 from pinscope.experiments.contract import AnyExperiment, Bytes, Params, Several, Sizes, parameter, sizes
 from pinscope.lab.backing import why_not_backing
 from pinscope.lab.budget import CONTEXT_BYTES
+from pinscope.lab.child_processes import Child, ChildProcesses, Order
 from pinscope.lab.harness import Harness, Precision
 from pinscope.lab.protocol import Lab
+from pinscope.probes.installation import install_command
 from pinscope.records.budget import Budget
 from pinscope.records.environment import Environment
 from pinscope.records.run import Backing, HostMemory, LabKind, Lasted, Observation, Positive
 from pinscope.units import format_bytes
 
+PoolStep = Literal["before", "held", "dropped", "again", "emptied"]
 OneWay = Literal["h2d", "d2h"]
 LEAST = 3
 PACE = 4e9
@@ -27,37 +34,28 @@ SHARE_OF_TIME = 0.45
 """Of the time that all ways would take at this pace: pools and malloc take none, and many stop early (an H200)."""
 START_SECONDS = 3.0
 """Until the first reading."""
-HOST_WAYS: tuple[Way, ...] = (
-    "malloc",
-    "malloc_touch",
-    "fresh_4k",
-    "fresh_thp",
-    "pinned",
-    "registered_4k",
-    "registered_thp",
-    "registered_hugetlb",
-    "pool",
-)
-MORE_HOST_WAYS: tuple[Way, ...] = ("registered_shm_open", "registered_hugetlb_1g")
-QUICK_WAYS: tuple[Way, ...] = (*HOST_WAYS[:5], "write_combined", *HOST_WAYS[5:], "cupy_pool")
-ALL_WAYS: tuple[Way, ...] = (
-    *QUICK_WAYS,
-    "registered_portable",
-    *MORE_HOST_WAYS,
-    "created",
-    "host_pool",
-    "host_pool_kept",
-)
-"""A quick run leaves out what comes after the quick ways, and PyTorch's pool."""
 COPIED: tuple[Backing | None, ...] = ("4k", "thp", None)
 """What copies are timed from and to: pageable memory in small and in huge pages, and pinned memory."""
-POOLS: frozenset[Way] = frozenset({"pool", "cupy_pool", "host_pool_kept"})
+STEPS: tuple[tuple[PoolStep, Mapping[str, Any]], ...] = (
+    ("held", {"do": "take"}),
+    ("dropped", {"do": "drop"}),
+    ("again", {"do": "take"}),
+    ("emptied", {"do": "empty"}),
+)
+"""What happens one after the other, and the order for it. Before ``emptied`` the tensor is dropped once more."""
+STEP_SECONDS = 60.0
+CHILD_SECONDS = 6.0
+"""What one setting takes about: PyTorch's start, a context, and the memory."""
+_MODULE = "pinscope.experiments.allocation.torch_pool"
 
 
-def _ways(lab: LabKind, quick: bool) -> tuple[Way, ...]:
-    if lab == "host":
-        return HOST_WAYS if quick else (*HOST_WAYS, *MORE_HOST_WAYS)
-    return QUICK_WAYS if quick else ALL_WAYS
+def _ways(lab: LabKind, quick: bool) -> Any:
+    """Names of the ways that a run takes; a quick one leaves out those that are rarer."""
+    return tuple(
+        name
+        for name, way in WAYS.items()
+        if (not quick or "quick" in way.kinds) and (lab == "cuda" or "host" in way.kinds)
+    )
 
 
 class AllocationParams(Params):
@@ -75,16 +73,8 @@ class AllocationParams(Params):
         "Buffer sizes",
         "Sizes of the buffers. Each is allocated and freed again and again, and copies of its size are timed.",
     )
-    ways: Several[Way] = parameter(
-        "Ways to get a buffer",
-        "malloc: not touched; malloc_touch: touched, perhaps memory that was freed before; fresh_4k: newly mapped, "
-        "touched, in small pages; fresh_thp: the same in huge pages; pinned: cudaHostAlloc; write_combined: the same, "
-        "write-combined; registered_4k: newly mapped, touched, then registered, in small pages; registered_thp: the "
-        "same in transparent huge pages; registered_hugetlb: in reserved huge pages; registered_hugetlb_1g: in those "
-        "of 1 GiB, from that size on; registered_portable: in small pages, for all contexts "
-        "(cudaHostRegisterPortable); registered_shm_open: in a POSIX segment; created: cuMemCreate on the host's NUMA "
-        "node; host_pool: from a CUDA pool of host memory that keeps nothing; pool: reused from a pool of PinScope's; "
-        "cupy_pool: reused from CuPy's; host_pool_kept: reused from CUDA's.",
+    ways: Several[WayName] = parameter(
+        "Ways to get a buffer", f"{'; '.join(f'{name}: {way.help}' for name, way in WAYS.items())}."
     )
     directions: Several[OneWay] = parameter(
         "Directions",
@@ -142,7 +132,7 @@ class AllocationObservation(Observation):
     bytes: Positive
     """Size of the buffer, the copy or the tensor."""
     # One buffer:
-    way: Way | None = None
+    way: WayName | None = None
     """How the buffer was got, such as ``fresh_4k``, ``pinned``, ``registered_thp`` or ``cupy_pool``."""
     get_seconds: Lasted | None = None
     """Until the buffer was there, touched and pinned as its way says."""
@@ -202,7 +192,7 @@ class Allocation:
     def budget(self, params: AllocationParams, environment: Environment) -> Budget:
         """One buffer at a time; a pool keeps one of each size."""
         largest, every = max(params.sizes), sum(params.sizes)
-        pinned = every if POOLS & set(params.ways) else largest
+        pinned = every if set(of_kind(WAYS, "keeps")) & set(params.ways) else largest
         times = len(params.ways) + len(COPIED) * len(params.directions)
         each = sum(
             min(params.repeats * (size / PACE + 1e-4), params.time_limit + 4 * size / PACE) for size in params.sizes
@@ -242,12 +232,7 @@ class Allocation:
                             warmup=turn.warmup,
                             bytes=size,
                             way=way,
-                            get_seconds=times.get_seconds,
-                            touch_seconds=times.touch_seconds,
-                            register_seconds=times.register_seconds,
-                            unregister_seconds=times.unregister_seconds,
-                            give_back_seconds=times.give_back_seconds,
-                            page_faults=None if uncounted else times.page_faults,
+                            **vars(times) | ({"page_faults": None} if uncounted else {}),
                         )
         harness.progress((total - 1) / total, "copies")
         for backing in COPIED:
@@ -256,10 +241,10 @@ class Allocation:
                 continue
             yield from self._copies(params, lab, harness, backing)
         if params.pytorch:
-            for values in audit(params.pytorch_bytes, lab, harness):
+            for values in _audit(params.pytorch_bytes, lab, harness):
                 yield AllocationObservation(kind="pool", **values)
 
-    def _fitting(self, way: Way, params: AllocationParams, lab: Lab, harness: Harness) -> list[int]:
+    def _fitting(self, way: WayName, params: AllocationParams, lab: Lab, harness: Harness) -> list[int]:
         """The sizes of which this machine gives buffers this way; the others are noted."""
         name, least = way.replace("_", "-"), least_bytes(way)
         if small := [size for size in params.sizes if size < least]:
@@ -308,6 +293,64 @@ class Allocation:
 
     read = staticmethod(read_allocation)
     """Seconds per GiB, break-even copies, what a pool saves."""
+
+
+def _audit(nbytes: int, lab: Lab, harness: Harness) -> Iterator[Mapping[str, Any]]:
+    """Values of an observation for each setting and step. A setting that cannot be measured is noted."""
+    if reason := _why_no_audit(lab):
+        harness.note(f"Left out: PyTorch's pool. {reason}")
+        return
+    for setting, chosen in pool_settings(version("torch"), nbytes).items():
+        if setting == "none" and not any(map(os.environ.get, SETTING_NAMES)):
+            continue  # the same as what is in force
+        if chosen.reason:
+            harness.note(f"Left out: PyTorch's pool, {setting}. {chosen.reason}")
+            continue
+        harness.progress(1.0, f"PyTorch's pool: {setting}")
+        try:
+            yield from _steps(setting, chosen.text, nbytes, lab, harness)
+        except (MeasurementFailed, NotEnoughMemory) as error:
+            harness.note(f"Left out: PyTorch's pool, {setting}. {error}")
+
+
+def _why_no_audit(lab: Lab) -> str | None:
+    """Why PyTorch's pool cannot be looked at here; ``None`` if it can."""
+    if lab.kind != "cuda":
+        return "It needs a GPU."
+    if find_spec("torch") is None:
+        return f"PyTorch is not installed here; run: {install_command('torch')}"
+    return None
+
+
+def _steps(setting: str, text: str | None, nbytes: int, lab: Lab, harness: Harness) -> Iterator[Mapping[str, Any]]:
+    child = Child("PyTorch's process", _MODULE, {"place": lab.place, "settings": text})
+    with ChildProcesses({0: child}, STEP_SECONDS, harness.check_cancelled) as processes:
+
+        def ask(order: Order) -> Mapping[str, Any]:
+            return processes.ask(f"looking at its pool ({setting})", {0: order})[0][1]
+
+        def values(step: PoolStep, reply: Mapping[str, Any]) -> Mapping[str, Any]:
+            state = lab.memory_state()
+            return {
+                "bytes": nbytes,
+                "repeat": 0,
+                "warmup": False,
+                "step": step,
+                "setting": setting,
+                **started,
+                "pool_seconds": reply.get("seconds"),
+                "pool_bytes": reply.get("pool_bytes"),
+                "pinned_bytes": state.pinned_bytes,
+                "nvml_used_bytes": state.nvml_used_bytes,
+            }
+
+        reply = ask({"do": "start"})
+        started = {"settings": reply["in_force"], "version": reply["version"]}
+        yield values("before", {})
+        for step, order in STEPS:
+            if step == "emptied":
+                ask({"do": "drop"})
+            yield values(step, ask({**order, "nbytes": nbytes} if order["do"] == "take" else order))
 
 
 EXPERIMENT: AnyExperiment = Allocation()

@@ -2,167 +2,202 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
 
-from pinscope.analysis.conclusions import Costed, exceeds, joined, times
-from pinscope.analysis.precision import Repeated, precision_not_reached
+from pinscope.analysis.conclusions import Costed, dearest_first, joined, times
+from pinscope.analysis.pytorch_pinned import ROUNDING_ADVICE
+from pinscope.analysis.rows import Row
 from pinscope.analysis.statistics import measured
-from pinscope.experiments.allocation.arithmetic import (
-    BASE,
-    DRIVER,
-    POOLS,
-    REGISTERED,
+from pinscope.analysis.texts import Text, say
+from pinscope.analysis.ways import of_kind
+from pinscope.experiments.allocation.reading import (
     BreakEven,
-    BufferCell,
-    Cells,
-    Copies,
-    kept_by_driver,
-    largest,
+    Buffers,
+    PoolUse,
+    copies_words,
+    headline,
     needed_faults,
-    not_fresh,
+    tables,
+    verdict,
 )
-from pinscope.records.finding import costing, finding, note, quantity
+from pinscope.experiments.allocation.ways import BASE, WAYS
+from pinscope.records.finding import Reading, costing, quantity
 from pinscope.records.run import ExperimentRun
-from pinscope.units import exact_bytes, format_bytes, format_seconds
+from pinscope.units import format_bytes
 
 MANY_COPIES = 10
 """A buffer that pays only after more copies than this should be kept, not made anew."""
 POOL_SAVES = 2.0
 """A pool is worth naming when a fresh buffer costs at least this many times as much."""
 FASTER = 1.5
-COPY_TITLES = {"4k": "pageable in 4 KiB pages", "thp": "pageable in huge pages", "pinned": "pinned"}
-"""Place of a copy, as :func:`copy_times` has it → its name."""
-Titles = Mapping[str, str]
-"""Way → what it is called on the run's lab."""
+SAME_BYTES = 4 * 2**20
+"""The host's count of pinned pages is batched for each processor: amounts that differ by less are the same."""
+_PAYS = "In place of a fresh pageable buffer, a fresh pinned one of {even.bytes:bytes} pays after {after}"
+_TAKES = (
+    "Getting and freeing it takes {took:seconds}, {even.extra_seconds:seconds} more than fresh touched memory in 4 KiB "
+    "pages; each {even.direction} copy is {even.gain_seconds:seconds} faster than a pageable one.[ {elsewhere}.]"
+)
+_FASTER = "{usual} of {size:bytes} takes {slow:seconds}, {gain} as long as {best} ({fast:seconds})"
+_BOTH = "Both times are those of getting and freeing the buffer, with one thread."
+_POOL = "PyTorch pins {use.taken:bytes} for a tensor of {use.asked:bytes}[{keeps}]"
+_SETTINGS = (
+    "PyTorch {use.version}, settings in force: {settings}.[ Less is pinned with: {tight}.]"
+    "[ Emptying the pool gives nothing back with: {staying}.]"
+)
+_GIVE_BACK = "torch._C._host_emptyCache() gives back what no tensor uses."
+TEXTS: Mapping[str, Text] = {
+    "not-fresh": Text(
+        "a buffer that is called fresh took fewer page faults than it has pages",
+        "{count} of {all} buffers were not fresh memory: {cell.page_faults:,} page faults for {needed:,} pages "
+        "({way}, {cell.bytes:bytes})",
+        "The largest of them is named. They are left out of all comparisons.",
+        "Do not quote these rows. See the settings in /sys/kernel/mm/transparent_hugepage: pages larger than PinScope "
+        "assumes take fewer faults.",
+    ),
+    "kept-by-driver": Text(
+        "small cudaHostAlloc buffers took fewer page faults than they have pages, the largest did not",
+        "{way} of up to {cell.bytes:bytes} takes only {took:seconds}, because the driver reuses memory that it "
+        "had already pinned",
+        "Getting {cell.bytes:bytes} took {cell.page_faults:,} page faults, so nothing was allocated. These buffers are "
+        "not compared with fresh memory.",
+        "Reuse small pinned buffers where a loop would get one each time: that costs {took:seconds} here.",
+    ),
+    "pinning-never-pays": Text(
+        "the largest fresh pinned buffer costs more than a pageable one, and copies from it are not faster",
+        "A fresh pinned buffer of {even.bytes:bytes} never pays for itself, {even.direction}",
+        "Getting and freeing it takes {took:seconds}, {even.extra_seconds:seconds} more than fresh touched memory in "
+        "4 KiB pages, and copies from it are not faster.",
+        "Keep such copies pageable, unless they must run beside other work.",
+    ),
+    "pays-late": Text(
+        f"the largest fresh pinned buffer pays after more than {MANY_COPIES} copies",
+        _PAYS,
+        _TAKES,
+        "Make pinned buffers once and keep them, or take them from a pool; for memory that is there already, compare "
+        "with registering it (the table).",
+    ),
+    "pays-soon": Text(
+        f"the largest fresh pinned buffer pays after 1 to {MANY_COPIES} copies",
+        _PAYS,
+        _TAKES,
+        "Where a fresh buffer is made anyway and the data is made in it, make it pinned. While it is kept, the host "
+        "cannot use its memory otherwise. For data that is there already, see the experiment staging.",
+        "good",
+    ),
+    "pool-saves": Text(
+        f"a fresh pinned buffer takes {POOL_SAVES:g} times as long as one from a pool",
+        "Reusing a pinned buffer of {size:bytes} saves {saved:seconds} each time",
+        "A fresh one takes {slow:seconds} to get and free; {best}: {fast:seconds}. The pool keeps the memory pinned "
+        "meanwhile.",
+        "Take pinned buffers from a pool (cupy.get_default_pinned_memory_pool, PyTorch's caching host allocator, or a "
+        "list of your own), give each back once its last copy is done, and empty the pool when the host needs the "
+        "memory.",
+    ),
+    "faster-way": Text(
+        f"cudaHostAlloc takes {FASTER:g} times as long as another fresh way to pinned memory",
+        _FASTER,
+        _BOTH,
+        "pinscope.pinned_empty touches with several threads; the experiment pinning_strategy measures which way is the "
+        "fastest here.",
+    ),
+    "faster-way/driver": Text(
+        "the same, where the other way is memory of the driver's own calls",
+        _FASTER,
+        _BOTH,
+        "It is driver memory, which none of the kernel's accounts contains, and needs the driver API (cuda.bindings). "
+        "Compare it with pinscope.pinned_empty, which touches with several threads: see the experiment "
+        "pinning_strategy.",
+    ),
+    "pytorch-pool": Text(
+        "PyTorch's pool was looked at, and did not round the request up", _POOL, _SETTINGS, _GIVE_BACK
+    ),
+    "pytorch-pool/rounded": Text(
+        "PyTorch's pool pins more than was asked for", _POOL, _SETTINGS, f"{ROUNDING_ADVICE} {_GIVE_BACK}"
+    ),
+}
 
 
-def allocation_findings(
-    run: ExperimentRun, cells: Cells, copies: Copies, evens: Sequence[BreakEven], titles: Titles
-) -> tuple[Costed, ...]:
-    """All findings about buffers and copies, each with what it costs to ignore it."""
-    return (
-        *_not_fresh(run, cells, titles),
-        *_kept(run, cells, titles),
-        *_break_even(run, cells, evens),
-        *_pool(cells, titles),
-        *_cheaper(run, cells, titles),
-        *((1.0, late) for late in precision_not_reached(run, _repeated(cells, copies, titles))),
+def read_allocation(run: ExperimentRun, rows: Sequence[Row]) -> Reading:
+    """Verdict, headline, tables and findings of an allocation run; empty parts where nothing was measured yet."""
+    buffers = Buffers(run, rows)
+    costed = (
+        *_not_fresh(buffers),
+        *_kept(buffers),
+        *_break_even(buffers),
+        *_pool(buffers),
+        *_cheaper(buffers),
+        *_pytorch(buffers.uses),
+    )
+    return Reading(
+        verdict=verdict(buffers), headline=headline(buffers), tables=tables(buffers), findings=dearest_first(costed)
     )
 
 
-def copies_words(count: int) -> str:
-    """``1 copy``, ``7 copies``."""
-    return f"{count:,} {'copy' if count == 1 else 'copies'}"
-
-
-def dearest(evens: Sequence[BreakEven], size: int | None) -> BreakEven | None:
-    """The direction in which a fresh pinned buffer of this size pays last."""
-    mine = [even for even in evens if even.way == "pinned" and even.bytes == size and even.usual]
-    return max(mine, key=lambda even: (even.copies is None, even.copies or 0), default=None)
-
-
-def _not_fresh(run: ExperimentRun, cells: Cells, titles: Titles) -> Iterator[Costed]:
+def _not_fresh(buffers: Buffers) -> Iterator[Costed]:
     """Memory that was there before says nothing of what fresh memory costs."""
-    page_bytes = run.environment.page_bytes
-    reused = not_fresh(cells, page_bytes)
-    if not reused:
+    if not buffers.reused:
         return
-    worst = max(reused, key=lambda cell: cell.bytes)
-    needed = needed_faults(worst.way, worst.bytes, page_bytes)
-    yield (
-        1.0,
-        note(
-            "not-fresh",
-            quantity("Page faults, the fewest of a row", worst.page_faults, "count"),
-            quantity("Pages", needed, "count"),
-            quantity("Combinations affected", len(reused), "count"),
-            title=f"{len(reused)} of {len(cells)} buffers were not fresh memory: {worst.page_faults:,} page faults for "
-            f"{needed:,} pages ({titles[worst.way]}, {format_bytes(worst.bytes)})",
-            detail="The largest of them is named. They are left out of all comparisons.",
-            advice="Do not quote these rows. See the settings in /sys/kernel/mm/transparent_hugepage: pages larger "
-            "than PinScope assumes take fewer faults.",
-        ),
+    worst = max(buffers.reused, key=lambda cell: cell.bytes)
+    needed = needed_faults(worst.way, worst.bytes, buffers.run.environment.page_bytes)
+    yield say(
+        TEXTS,
+        "not-fresh",
+        quantity("Page faults, the fewest of a row", worst.page_faults, "count"),
+        quantity("Pages", needed, "count"),
+        quantity("Combinations affected", len(buffers.reused), "count"),
+        count=len(buffers.reused),
+        all=len(buffers.cells),
+        cell=worst,
+        needed=needed,
+        way=buffers.titles[worst.way],
     )
 
 
-def _kept(run: ExperimentRun, cells: Cells, titles: Titles) -> Iterator[Costed]:
+def _kept(buffers: Buffers) -> Iterator[Costed]:
     """Small buffers that the driver did not allocate anew."""
-    kept = kept_by_driver(cells, run.environment.page_bytes)
-    if not kept:
+    if not buffers.kept:
         return
-    most = max(kept, key=lambda cell: cell.bytes)
-    took = format_seconds(most.both_seconds.median)
-    yield (
-        1.0,
-        note(
-            "kept-by-driver",
-            quantity(f"Get and free, {format_bytes(most.bytes)}", most.both_seconds.median, "seconds"),
-            quantity("Page faults", most.page_faults, "count"),
-            quantity("Sizes affected", len(kept), "count"),
-            title=f"{titles[most.way]} of up to {format_bytes(most.bytes)} takes only {took}, because the driver "
-            "reuses memory that it had already pinned",
-            detail=f"Getting {format_bytes(most.bytes)} took {most.page_faults:,} page faults, so nothing was "
-            "allocated. These buffers are not compared with fresh memory.",
-            advice=f"Reuse small pinned buffers where a loop would get one each time: that costs {took} here.",
-        ),
+    most = max(buffers.kept, key=lambda cell: cell.bytes)
+    took = most.both_seconds.median
+    yield say(
+        TEXTS,
+        "kept-by-driver",
+        quantity(f"Get and free, {format_bytes(most.bytes)}", took, "seconds"),
+        quantity("Page faults", most.page_faults, "count"),
+        quantity("Sizes affected", len(buffers.kept), "count"),
+        way=buffers.titles[most.way],
+        cell=most,
+        took=took,
     )
 
 
-def _break_even(run: ExperimentRun, cells: Cells, evens: Sequence[BreakEven]) -> Iterator[Costed]:
+def _break_even(buffers: Buffers) -> Iterator[Costed]:
     """For the largest size: is a fresh pinned buffer worth making for a few copies?"""
-    worst = dearest(evens, largest(cells, "pinned"))
+    worst = buffers.dearest()
     if worst is None or worst.copies == 0:
         return
-    mine = [even for even in evens if (even.way, even.bytes) == (worst.way, worst.bytes) and even.usual]
-    mine.sort(key=lambda even: even.direction != "h2d")
-    size = format_bytes(worst.bytes)
-    pinned, pageable = (cells[way, worst.bytes].both_seconds for way in ("pinned", BASE))
-    evidence = (
+    evens = buffers.usual_evens()
+    pinned, pageable = (buffers.cells[way, worst.bytes].both_seconds for way in ("pinned", BASE))
+    cost = pinned.median / pageable.median
+    rule = "pinning-never-pays" if worst.copies is None else "pays-soon"
+    if worst.copies and worst.copies > MANY_COPIES:
+        rule = "pays-late"
+    yield say(
+        TEXTS,
+        rule,
         *(
             quantity(f"Pays after so many copies, {even.direction}", even.copies, "count", reason="copies gain nothing")
-            for even in mine
+            for even in evens
         ),
         measured("Pinned buffer, get and free", pinned, "seconds"),
         measured("Pageable buffer, get, touch and free", pageable, "seconds"),
-        *(quantity(f"Gain per copy, {even.direction}", even.gain_seconds, "seconds") for even in mine),
-    )
-    if worst.copies is None:
-        yield (
-            pinned.median / pageable.median,
-            note(
-                "pinning-never-pays",
-                *evidence,
-                title=f"A fresh pinned buffer of {size} never pays for itself, {worst.direction}",
-                detail=f"{_takes_more(pinned.median, worst)}, and copies from it are not faster.",
-                advice="Keep such copies pageable, unless they must run beside other work.",
-            ),
-        )
-        return
-    late = worst.copies > MANY_COPIES
-    cost = pinned.median / pageable.median
-    yield (
-        cost,
-        finding(
-            costing(cost) if late else "good",
-            "pays-late" if late else "pays-soon",
-            *evidence,
-            title=f"In place of a fresh pageable buffer, a fresh pinned one of {size} pays after {_after(mine)}",
-            detail=f"{_takes_more(pinned.median, worst)}; each {worst.direction} copy is "
-            f"{format_seconds(worst.gain_seconds)} faster than a pageable one.{_elsewhere(evens, worst)}",
-            advice="Make pinned buffers once and keep them, or take them from a pool; for memory that is there "
-            "already, compare with registering it (the table)."
-            if late
-            else "Where a fresh buffer is made anyway and the data is made in it, make it pinned. While it is kept, "
-            "the host cannot use its memory otherwise. For data that is there already, see the experiment staging.",
-        ),
-    )
-
-
-def _takes_more(took: float, even: BreakEven) -> str:
-    return (
-        f"Getting and freeing it takes {format_seconds(took)}, {format_seconds(even.extra_seconds)} more than fresh "
-        "touched memory in 4 KiB pages"
+        *(quantity(f"Gain per copy, {even.direction}", even.gain_seconds, "seconds") for even in evens),
+        cost=cost,
+        severity=costing(cost) if rule == "pays-late" else None,
+        even=worst,
+        after=_after(evens),
+        took=pinned.median,
+        elsewhere=_elsewhere(buffers.evens, worst),
     )
 
 
@@ -172,15 +207,15 @@ def _after(evens: Sequence[BreakEven]) -> str:
     return joined([f"{copies_words(count or 0)} ({joined(ways)})" for count, ways in counts.items()])
 
 
-def _elsewhere(evens: Sequence[BreakEven], shown: BreakEven) -> str:
-    """A sentence on the same in place of memory in huge pages, and on the smallest buffer."""
-    same = [even for even in evens if (even.way, even.direction) == (shown.way, shown.direction)]
-    huge = [even for even in same if even.base == "fresh_thp" and even.bytes == shown.bytes]
+def _elsewhere(evens: Sequence[BreakEven], named: BreakEven) -> str | None:
+    """The same in place of memory in huge pages, and of the smallest buffer."""
+    same = [even for even in evens if (even.way, even.direction) == (named.way, named.direction)]
+    huge = [even for even in same if even.base == "fresh_thp" and even.bytes == named.bytes]
     least = min((even for even in same if even.usual), key=lambda even: even.bytes)
     clauses = [f"In place of fresh memory in huge pages it {_takes(even)}" for even in huge]
-    if least.bytes < shown.bytes:
+    if least.bytes < named.bytes:
         clauses.append(f"{'a' if clauses else 'A'} buffer of {format_bytes(least.bytes)} {_takes(least)}")
-    return f" {'; '.join(clauses)}." if clauses else ""
+    return "; ".join(clauses) or None
 
 
 def _takes(even: BreakEven) -> str:
@@ -189,108 +224,70 @@ def _takes(even: BreakEven) -> str:
     return "never pays" if even.copies is None else f"has paid after {copies_words(even.copies)}"
 
 
-@dataclass(frozen=True)
-class _Pair:
-    """The largest fresh pinned buffer, and the cheapest of other ways to one of its size."""
-
-    fresh: BufferCell
-    best: BufferCell
-
-    @property
-    def ratio(self) -> float:
-        return self.fresh.both_seconds.median / self.best.both_seconds.median
-
-    @property
-    def clear(self) -> bool:
-        return exceeds(self.fresh.both_seconds, self.best.both_seconds)
-
-
-def _beside_fresh(cells: Cells, ways: Collection[str]) -> _Pair | None:
-    size = largest(cells, "pinned")
-    others = [cell for (way, nbytes), cell in cells.items() if size and nbytes == size and way in ways]
-    if not size or not others:
-        return None
-    return _Pair(cells["pinned", size], min(others, key=lambda cell: cell.both_seconds.median))
-
-
-def _pool(cells: Cells, titles: Titles) -> Iterator[Costed]:
-    pair = _beside_fresh(cells, POOLS)
-    if pair is None or pair.ratio < POOL_SAVES or not pair.clear:
+def _pool(buffers: Buffers) -> Iterator[Costed]:
+    pair = buffers.beside_fresh(of_kind(WAYS, "pool"))
+    if pair is None or pair.ratio < POOL_SAVES or not pair.is_clear:
         return
-    fresh, best, size = pair.fresh, pair.best, pair.fresh.bytes
-    saved = format_seconds(fresh.both_seconds.median - best.both_seconds.median)
-    yield (
-        pair.ratio,
-        note(
-            "pool-saves",
-            measured("Fresh", fresh.both_seconds, "seconds"),
-            measured("Reused", best.both_seconds, "seconds"),
-            title=f"Reusing a pinned buffer of {format_bytes(size)} saves {saved} each time",
-            detail=f"A fresh one takes {format_seconds(fresh.both_seconds.median)} to get and free; "
-            f"{titles[best.way]}: {format_seconds(best.both_seconds.median)}. The pool keeps the memory pinned "
-            "meanwhile.",
-            advice="Take pinned buffers from a pool (cupy.get_default_pinned_memory_pool, PyTorch's caching host "
-            "allocator, or a list of your own), give each back once its last copy is done, and empty the pool when "
-            "the host needs the memory.",
-        ),
+    slow, fast = pair.fresh.both_seconds, pair.best.both_seconds
+    yield say(
+        TEXTS,
+        "pool-saves",
+        measured("Fresh", slow, "seconds"),
+        measured("Reused", fast, "seconds"),
+        cost=pair.ratio,
+        size=pair.fresh.bytes,
+        saved=slow.median - fast.median,
+        slow=slow.median,
+        fast=fast.median,
+        best=buffers.titles[pair.best.way],
     )
 
 
-def _cheaper(run: ExperimentRun, cells: Cells, titles: Titles) -> Iterator[Costed]:
+def _cheaper(buffers: Buffers) -> Iterator[Costed]:
     """Is there a fresh way to pinned memory that is clearly faster than the usual one?"""
-    pair = _beside_fresh(cells, ("write_combined", *REGISTERED, *DRIVER))
-    if pair is None or pair.ratio < FASTER or not pair.clear:
+    pair = buffers.beside_fresh(("write_combined", *of_kind(WAYS, "registered"), *of_kind(WAYS, "driver")))
+    if pair is None or pair.ratio < FASTER or not pair.is_clear:
         return
-    usual, best, gain, size = pair.fresh, pair.best, pair.ratio, pair.fresh.bytes
-    slow, fast = (format_seconds(cell.both_seconds.median) for cell in (usual, best))
-    yield (
-        gain,
-        finding(
-            costing(gain) if run.lab == "cuda" else "note",
-            "faster-way",
-            measured(titles["pinned"], usual.both_seconds, "seconds"),
-            measured(titles[best.way], best.both_seconds, "seconds"),
-            title=f"{titles['pinned']} of {format_bytes(size)} takes {slow}, "
-            f"{times(gain, usual.both_seconds, best.both_seconds)} as long as {titles[best.way]} ({fast})",
-            detail="Both times are those of getting and freeing the buffer, with one thread.",
-            advice=_faster_advice(best),
-        ),
+    slow, fast = pair.fresh.both_seconds, pair.best.both_seconds
+    usual, best = buffers.titles["pinned"], buffers.titles[pair.best.way]
+    yield say(
+        TEXTS,
+        "faster-way/driver" if WAYS[pair.best.way].driver else "faster-way",
+        measured(usual, slow, "seconds"),
+        measured(best, fast, "seconds"),
+        cost=pair.ratio,
+        severity=costing(pair.ratio) if buffers.run.lab == "cuda" else "note",
+        usual=usual,
+        best=best,
+        size=pair.fresh.bytes,
+        slow=slow.median,
+        fast=fast.median,
+        gain=times(pair.ratio, slow, fast),
     )
 
 
-def _faster_advice(best: BufferCell) -> str:
-    if best.way in DRIVER:
-        return (
-            "It is driver memory, which none of the kernel's accounts contains, and needs the driver API "
-            "(cuda.bindings). Compare it with pinscope.pinned_empty, which touches with several threads: see the "
-            "experiment pinning_strategy."
-        )
-    return (
-        "pinscope.pinned_empty touches with several threads; the experiment pinning_strategy measures which way is the "
-        "fastest here."
+def _pytorch(uses: Sequence[PoolUse]) -> Iterator[Costed]:
+    """Whether PyTorch pins more than was asked for, what it keeps, and which setting changes that."""
+    use = next(iter(uses), None)
+    if use is None or use.taken is None or use.ratio is None:
+        return
+    tight = [other for other in uses if other.taken is not None and other.taken < use.taken - SAME_BYTES]
+    staying = [other for other in uses if (other.left or 0) > SAME_BYTES]
+    kept = use.kept is not None and use.kept >= use.taken - SAME_BYTES
+    yield say(
+        TEXTS,
+        "pytorch-pool/rounded" if use.taken > use.asked + SAME_BYTES else "pytorch-pool",
+        quantity("Asked for", use.asked, "bytes"),
+        *(quantity(f"Pinned, {other.title}", other.taken, "bytes") for other in uses),
+        cost=use.ratio,
+        severity=costing(use.ratio),
+        use=use,
+        keeps=", and keeps it pinned when the tensor is gone" if kept else None,
+        settings=use.settings or "none",
+        tight=_settings(tight),
+        staying=_settings(staying),
     )
 
 
-def _repeated(cells: Cells, copies: Copies, titles: Titles) -> list[Repeated]:
-    def settings(*more: str, size: int) -> tuple[str, ...]:
-        return (*more, f"sizes={exact_bytes(size).replace(' ', '')}")
-
-    most = largest(cells, "pinned")
-    buffers = [
-        Repeated(
-            f"{titles[way]}, {format_bytes(size)}",
-            cell.both_seconds,
-            settings(f"ways={way}", size=size),
-            headline=size == most and way in ("pinned", BASE, *POOLS),
-        )
-        for (way, size), cell in cells.items()
-    ]
-    return buffers + [
-        Repeated(
-            f"a copy, {COPY_TITLES[memory]}, {direction}, {format_bytes(size)}",
-            seconds,
-            settings(f"directions={direction}", size=size),
-            headline=size == most and memory != "thp",
-        )
-        for (memory, direction, size), seconds in copies.items()
-    ]
+def _settings(uses: Sequence[PoolUse]) -> str | None:
+    return ", ".join(use.settings.partition("=")[2] or use.title for use in uses) or None

@@ -2,128 +2,103 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from itertools import product
-from typing import Any
+from collections.abc import Sequence
 
-import plotly.graph_objects as go
-
-from pinscope.charts.bars import AROUND_PIXELS, ROW_PIXELS, THICKNESS, Part, bars, end_labels, names_above
+from pinscope.analysis.rows import Row, grouped
+from pinscope.charts.bars import Part, bars, end_labels
 from pinscope.charts.chart import Chart, alt_text
-from pinscope.charts.theme import COLOURS, panels
-from pinscope.experiments.dataloader.arithmetic import Combination, combinations
-from pinscope.experiments.dataloader.bound import TITLES, busy
-from pinscope.experiments.dataloader.bound import Part as LoopPart
+from pinscope.charts.theme import COLOURS
+from pinscope.experiments.dataloader.reading import Cell, Estimate, Loops
+from pinscope.experiments.dataloader.ways import PARTS
 from pinscope.records.run import ExperimentRun
 from pinscope.units import format_seconds, format_share, format_spread
 
-_PART_COLOURS: Mapping[LoopPart, str] = {
-    "workers": "workers",
-    "program": "issue",
-    "pinning": "pinned",
-    "copy": "copy",
-    "compute": "compute",
-}
 
-
-def draw(run: ExperimentRun, rows: Sequence[Mapping[str, Any]]) -> list[Chart]:
+def draw(run: ExperimentRun, rows: Sequence[Row]) -> list[Chart]:
     """The charts of a run, also of one that still goes on."""
-    found = [one for one in combinations(rows) if one.steady]
-    if not found:
+    cells = Loops(rows).steady
+    if not cells:
         return []
-    return [_steps(found), _parts(found), *([_busy(found)] if all(map(busy, found)) else [])]
+    return [_steps(cells), _parts(cells), *([_busy(cells)] if all(cell.busy for cell in cells) else [])]
 
 
-def _steps(found: Sequence[Combination]) -> Chart:
+def _steps(cells: Sequence[Cell]) -> Chart:
     """A bar for each combination, with its interval."""
-    figure = panels([""], [AROUND_PIXELS + ROW_PIXELS * len(found)])
-    for pinned, non_blocking in product((False, True), repeat=2):
-        shown = [one for one in found if (one.pin_memory, one.non_blocking) == (pinned, non_blocking)]
-        if not shown:
-            continue
-        colour, paces = COLOURS["pinned" if pinned else "pageable"], [one.steps_per_second for one in shown]
-        figure.add_trace(
-            go.Bar(
-                orientation="h",
-                y=list(map(_name, shown)),
-                x=[pace.value for pace in paces],
-                name=shown[0].title,
-                width=THICKNESS,
-                marker={
-                    "color": colour,
-                    "pattern": {
-                        "shape": "" if non_blocking else "/",
-                        "fillmode": "overlay",
-                        "fgcolor": "rgba(255, 255, 255, 0.35)",
-                        "size": 6,
-                    },
-                },
-                error_x={
-                    "array": [(pace.high or pace.value) - pace.value for pace in paces],
-                    "arrayminus": [pace.value - (pace.low or pace.value) for pace in paces],
-                    "color": COLOURS["reference"],
-                },
-                customdata=[_pace(one) for one in shown],
-                hovertemplate="%{customdata} steps/s<extra></extra>",
-            )
+    paces = {_name(cell): cell.pace for cell in cells if cell.pace}
+    ends = {name: _pace(pace) for name, pace in paces.items()}
+    parts = [
+        Part(
+            alike[0].title,
+            "pinned" if pinned else "pageable",
+            {_name(cell): cell.pace.value for cell in alike if cell.pace},
+            "" if non_blocking else "/",
         )
-    names_above(figure, 1, list(map(_name, found)))
-    tops = {_name(one): ((pace := one.steps_per_second).high or pace.value, _pace(one)) for one in found}
-    end_labels(figure, 1, tops)
-    figure.update_layout(hovermode="y unified", barmode="overlay")
-    figure.update_xaxes(title_text="Steps/s")
+        for (pinned, non_blocking), alike in sorted(
+            grouped(cells, lambda cell: (cell.pin_memory, cell.non_blocking)).items()
+        )
+    ]
+    figure = bars(list(paces), parts, "Steps/s", lambda pace: f"{pace:.1f}")
+    for trace in figure.data:
+        drawn = [paces[name] for name in trace.y]
+        trace.update(
+            customdata=list(map(_pace, drawn)),
+            error_x={
+                "array": [(pace.high or pace.value) - pace.value for pace in drawn],
+                "arrayminus": [pace.value - (pace.low or pace.value) for pace in drawn],
+                "color": COLOURS["reference"],
+            },
+        )
+    end_labels(figure, 1, {name: (pace.high or pace.value, ends[name]) for name, pace in paces.items()})
     return Chart(
         "loader-steps",
         "Steps a second of each combination",
         "In the steady state; whiskers: 95 % intervals. With 0 workers the training program makes the batches "
         "itself. Hatched: blocking copies.",
         figure,
-        alt_text("Steps a second", [(_name(one), _pace(one)) for one in found]),
+        alt_text("Steps a second", ends.items()),
     )
 
 
-def _pace(one: Combination) -> str:
+def _pace(pace: Estimate) -> str:
     """``65.8``, with its interval if there is one."""
-    pace = one.steps_per_second
     return f"{pace.value:.1f}" + (f" ± {format_spread(pace.uncertainty)}" if pace.uncertainty is not None else "")
 
 
-def _name(one: Combination) -> str:
-    return f"{one.workers} workers · {one.title}"
+def _name(cell: Cell) -> str:
+    return f"{cell.workers} workers · {cell.title}"
 
 
-def _parts(found: Sequence[Combination]) -> Chart:
+def _parts(cells: Sequence[Cell]) -> Chart:
     wholes = {
-        _name(one): f"{format_seconds(one.seconds('step_seconds'))}, computes {format_share(share)}"
-        for one in found
-        if (share := one.computes) is not None
+        _name(cell): f"{format_seconds(cell.step_seconds)}, computes {format_share(share)}"
+        for cell in cells
+        if (share := cell.computes_share) is not None
     }
     parts = (
-        Part("compute", "compute", {_name(one): one.seconds("compute_seconds") or 0.0 for one in found}),
-        Part("no kernel runs", "stall", {_name(one): one.seconds("stall_seconds") or 0.0 for one in found}),
+        Part("compute", "compute", {_name(cell): cell.compute_seconds or 0.0 for cell in cells}),
+        Part("no kernel runs", "stall", {_name(cell): cell.seconds("stall_seconds") or 0.0 for cell in cells}),
     )
     return Chart(
         "loader-parts",
         "Where a step's time goes",
         "On average, in the steady state. No kernel runs between the last kernel of one step and the first "
         "of the next, for the loader, the copy or the program. Copies run in that time.",
-        bars(list(map(_name, found)), parts, "Time of a step (ms)", format_seconds, scale=1e-3, ends=wholes),
+        bars(list(map(_name, cells)), parts, "Time of a step (ms)", format_seconds, scale=1e-3, ends=wholes),
         alt_text("Time of a step, and the share of it in which the GPU computes", wholes.items()),
     )
 
 
-def _busy(found: Sequence[Combination]) -> Chart:
+def _busy(cells: Sequence[Cell]) -> Chart:
     shares = {
-        part: {_name(one): each.share for one in found for each in busy(one) or () if each.part == part}
-        for part in _PART_COLOURS
+        part: {_name(cell): busy.share for cell in cells for busy in cell.busy if busy.part == part} for part in PARTS
     }
     parts = [
-        Part(TITLES[part], colour, shares[part], "/" if part == "program" else "")
-        for part, colour in _PART_COLOURS.items()
+        Part(name.title, colour, shares[part], "/" if part == "program" else "")
+        for part, (name, colour) in PARTS.items()
         if shares[part]
     ]
     figure = bars(
-        list(map(_name, found)),
+        list(map(_name, cells)),
         parts,
         "Busy, share of a step",
         lambda share: f"{format_share(share)} of a step",
@@ -138,6 +113,6 @@ def _busy(found: Sequence[Combination]) -> Chart:
         figure,
         alt_text(
             "The busiest part of each combination",
-            [(_name(one), f"{each[0].title} {format_share(each[0].share)}") for one in found if (each := busy(one))],
+            [(_name(cell), f"{cell.busy[0].title} {format_share(cell.busy[0].share)}") for cell in cells],
         ),
     )

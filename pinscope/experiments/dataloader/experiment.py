@@ -12,9 +12,9 @@ from pydantic import AfterValidator, BeforeValidator, Field
 
 from pinscope.errors import NotEnoughMemory, NotPossible
 from pinscope.experiments.contract import AnyExperiment, BareParams, Several, ascending, by_comma, parameter
-from pinscope.experiments.dataloader.loading import BACKLOGS, PREFETCHED, Loading
-from pinscope.experiments.dataloader.reading import read_dataloader
-from pinscope.experiments.dataloader.steady_state import LEAST_BATCHES, LEAST_RUNS, MOST_RUNS, MSER_BATCH
+from pinscope.experiments.dataloader.findings import read_dataloader
+from pinscope.experiments.dataloader.reading import LEAST_BATCHES, LEAST_RUNS, MOST_RUNS, MSER_BATCH
+from pinscope.experiments.dataloader.ways import BACKLOGS, PREFETCHED, Loading
 from pinscope.lab.harness import Harness
 from pinscope.lab.protocol import Lab
 from pinscope.probes.installation import install_command

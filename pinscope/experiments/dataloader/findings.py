@@ -2,170 +2,306 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import math
+from collections.abc import Iterator, Mapping, Sequence
 
-from pinscope.analysis.conclusions import Costed, dearest_first
+from pinscope.analysis.conclusions import Costed, dearest_first, joined
 from pinscope.analysis.pytorch_pinned import ROUNDING_ADVICE, rounded_up
+from pinscope.analysis.rows import Row, grouped
 from pinscope.analysis.rules.host_memory import ROUNDING_RATIO
-from pinscope.experiments.dataloader.arithmetic import Combination, speedup
-from pinscope.experiments.dataloader.bound import Busy, advice, bound, busy
-from pinscope.experiments.dataloader.effects import effect_findings, workers_title
-from pinscope.records.finding import Finding, costing, finding, note, quantity, wrong_data
-from pinscope.units import format_bandwidth, format_bytes, format_share
+from pinscope.analysis.texts import Text, say
+from pinscope.experiments.dataloader.reading import (
+    MOST_RUNS,
+    Cell,
+    Effect,
+    Loops,
+    headline,
+    tables,
+    verdict,
+    workers_title,
+)
+from pinscope.experiments.dataloader.ways import BOTH, PARTS, WAYS, Setting
+from pinscope.records.finding import Quantity, Reading, costing, quantity, wrong_data
+from pinscope.records.run import ExperimentRun
+from pinscope.units import format_bandwidth, format_share
 
-_STREAM = "the GPU's copies and kernels"
+_BUSY = "{words}: {parts} of a step. {more}"
+_TITLE = "{setting} makes the loop {factors}"
+_DETAIL = "{intervals}[ With {others}.]"
+TEXTS: Mapping[str, Text] = {
+    "never-steady": Text(
+        "a combination did not become steady",
+        "{count} of {all} combinations did not reach a steady rate within {steps} steps and {have}",
+        "{combinations}.",
+        "Let the machine idle and take more steps: --set steps={more}",
+    ),
+    "bound": Text(
+        "a part of the fastest loop is busy for most of a step, and it is not computing",
+        "{part} is the busiest part of the fastest loop, {share:share} of each step[, and the GPU computes for "
+        "{computes:share}]",
+        _BUSY,
+        "{advice}",
+    ),
+    "bound/none": Text(
+        "no part of the fastest loop is busy for most of a step",
+        "No part of the fastest loop is busy all the time: {part} for {share:share} of each step[, and the GPU "
+        "computes for {computes:share}]",
+        _BUSY,
+        "{advice}",
+    ),
+    "setting/faster": Text(
+        "a setting makes the loop faster with some number of workers",
+        _TITLE,
+        _DETAIL,
+        "With {workers}{given}: {write}[ Not with {slower}, where it is slower.][ No gain over pageable batches was "
+        "measured with {gainless}.]",
+    ),
+    "setting/slower": Text(
+        "a setting makes the loop slower with some number of workers",
+        f"{_TITLE}: slower",
+        _DETAIL,
+        "Leave it off with {workers}.",
+    ),
+    "setting/measured once": Text(
+        "a setting was measured once, so that there is no interval",
+        f"{_TITLE}, measured once",
+        _DETAIL,
+        "Measure it in several rounds before you act on it: pinscope run dataloader",
+    ),
+    "no-difference-measured": Text(
+        "a setting makes no measured difference with any number of workers",
+        "No difference measured for {settings}",
+        "Speed with ÷ without, 95 % intervals: {listed}. A difference of up to {unseen:share} is not excluded.",
+        "Choose by the other findings. For smaller differences take more rounds: pinscope run dataloader --set "
+        f"rounds={MOST_RUNS}",
+    ),
+    "settings": Text(
+        "one combination is faster than all others",
+        "Take {words}: {pace:.1f} steps a second, the most of {all}",
+        "All {others} other combinations are slower.",
+        "DataLoader(..., num_workers={cell.workers}, pin_memory={cell.pin_memory}) and batch.to(device, "
+        "non_blocking={cell.non_blocking}).",
+    ),
+    "pinned-rounding": Text(
+        "PyTorch pins much more for a batch than it has bytes",
+        "PyTorch pins {rounded:bytes} for a batch of {asked:bytes}",
+        "Its pinned allocator rounds requests up to powers of two and keeps them: {pinned:bytes} were pinned with "
+        "{workers}.",
+        ROUNDING_ADVICE,
+    ),
+}
+_CHEAPER = "make items cheaper, or prepare the data once"
+_FEWER_BYTES = "Hand over fewer bytes, such as uint8 images that the GPU converts."
 
 
-def dataloader_findings(found: Sequence[Combination], steady: Sequence[Combination]) -> tuple[Finding, ...]:
-    """All findings of a run; ``steady``: those of its combinations that became steady."""
-    costed = [*_wrong(found), *_never_steady(found)]
-    if steady:
-        best = fastest(steady)
-        costed += [*_bound(best, steady), *effect_findings(steady), *_settings(best, steady), *_rounding(found)]
-    return dearest_first(costed)
-
-
-def words(one: Combination) -> str:
-    """The settings and the number of workers."""
-    return f"{one.title}, {workers_title(one.workers)}"
-
-
-def fastest(steady: Sequence[Combination]) -> Combination:
-    """The combination with the most steps a second."""
-    return max(steady, key=lambda one: one.steps_per_second.value)
-
-
-def equals(best: Combination, steady: Sequence[Combination]) -> list[Combination]:
-    """Those that the rounds do not tell apart from the fastest; all where a single round has no interval."""
-    ratios = [(one, speedup(best, one)) for one in steady if one is not best]
-    return [one for one, ratio in ratios if ratio is None or ratio.low is None or ratio.low <= 1]
-
-
-def _wrong(found: Sequence[Combination]) -> Iterator[Costed]:
-    wrong = [one for one in found if one.wrong_items]
-    if not wrong:
-        return
-    yield (
-        1.0,
-        wrong_data(
-            "batch-wrong",
-            quantity("Wrong items", sum(one.wrong_items for one in wrong), "count"),
-            title="Batches arrived wrong on the GPU",
-            detail=f"The first case: {words(wrong[0])}.",
-        ),
+def read_dataloader(run: ExperimentRun, rows: Sequence[Row]) -> Reading:
+    """Verdict, headline, table and findings; empty parts where nothing was measured yet."""
+    loops = Loops(rows)
+    costed = [*_wrong(loops), *_never_steady(loops)]
+    if best := loops.fastest:
+        costed += [*_bound(best, loops), *_effects(loops), *_settings(best, loops), *_rounding(loops)]
+    return Reading(
+        verdict=verdict(loops), headline=headline(loops), tables=tables(loops), findings=dearest_first(costed)
     )
 
 
-def _never_steady(found: Sequence[Combination]) -> Iterator[Costed]:
-    restless = [one for one in found if not one.steady]
+def _wrong(loops: Loops) -> Iterator[Costed]:
+    wrong = [cell for cell in loops.cells if cell.wrong_count]
+    if wrong:
+        yield (
+            1.0,
+            wrong_data(
+                "batch-wrong",
+                quantity("Wrong items", sum(cell.wrong_count for cell in wrong), "count"),
+                title="Batches arrived wrong on the GPU",
+                detail=f"The first case: {wrong[0].words}.",
+            ),
+        )
+
+
+def _never_steady(loops: Loops) -> Iterator[Costed]:
+    restless = [cell for cell in loops.cells if not cell.counted]
     if not restless:
         return
-    most = max(len(visit.steps) + 1 for one in restless for visit in one.visits)
-    few = len(restless) == 1
-    yield (
-        1.0,
-        note(
-            "never-steady",
-            quantity("Steps in a round, at most", most, "count"),
-            title=f"{len(restless)} of {len(found)} combinations did not reach a steady rate within {most} steps and "
-            f"{'has no figure' if few else 'have no figures'}",
-            detail=f"{'; '.join(map(words, restless))}.",
-            advice=f"Let the machine idle and take more steps: --set steps={2 * most}",
-        ),
+    steps = max(len(visit.steps) + 1 for cell in restless for visit in cell.visits)
+    yield say(
+        TEXTS,
+        "never-steady",
+        quantity("Steps in a round, at most", steps, "count"),
+        count=len(restless),
+        all=len(loops.cells),
+        steps=steps,
+        have="has no figure" if len(restless) == 1 else "have no figures",
+        combinations="; ".join(cell.words for cell in restless),
+        more=2 * steps,
     )
 
 
-def _settings(best: Combination, steady: Sequence[Combination]) -> Iterator[Costed]:
-    """Which settings to take; none where the run does not tell the fastest apart from all others."""
-    if len(steady) < 2 or equals(best, steady):
-        return
-    pace = best.steps_per_second
-    slowest = min(one.steps_per_second.value for one in steady)
-    yield (
-        pace.value / slowest,
-        note(
-            "settings",
-            quantity(f"Steps a second, {words(best)}", pace.value, "count", spread=pace.uncertainty),
-            title=f"Take {words(best)}: {pace.value:.1f} steps a second, the most of {len(steady)}",
-            detail=f"All {len(steady) - 1} other combinations are slower.",
-            advice=f"DataLoader(..., num_workers={best.workers}, pin_memory={best.pin_memory}) and "
-            f"batch.to(device, non_blocking={best.non_blocking}).",
-        ),
-    )
-
-
-def _bound(best: Combination, steady: Sequence[Combination]) -> Iterator[Costed]:
+def _bound(best: Cell, loops: Loops) -> Iterator[Costed]:
     """What the fastest loop waits for. The tables say it of the others."""
-    found = bound(best)
-    if found is None:
-        return
-    computes = best.computes
+    bound, computes = best.bound, best.computes_share
+    if bound is None or (bound.is_clear and bound.part == "compute") or loops.equals:
+        return  # of loops that are as fast, each may wait for something else
     cost = 1 / max(computes, 1e-3) if computes is not None else 1.0
-    waits = f", and the GPU computes for {format_share(computes)}" if computes is not None and computes < 1 else ""
-    share = format_share(found.share)
-    name = found.title[:1].upper() + found.title[1:]
-    if found.clear:
-        title = f"{name} is the busiest part of the fastest loop, {share} of each step{waits}"
-    else:
-        title = f"No part of the fastest loop is busy all the time: {found.title} for {share} of each step{waits}"
-    yield (
-        cost,
-        finding(
-            costing(cost),
-            "bound",
-            quantity(f"Busiest part: {found.title}, of a step", found.share, "share"),
-            *([quantity("GPU computes, of a step", computes, "share")] if computes is not None else []),
-            title=title,
-            detail=_bound_detail(best),
-            advice=advice(best, steady),
-        ),
+    yield say(
+        TEXTS,
+        "bound" if bound.is_clear else "bound/none",
+        quantity(f"Busiest part: {bound.title}, of a step", bound.share, "share"),
+        *([quantity("GPU computes, of a step", computes, "share")] if computes is not None else []),
+        cost=cost,
+        severity=costing(cost),
+        part=bound.title[:1].upper() + bound.title[1:] if bound.is_clear else bound.title,
+        share=bound.share,
+        computes=computes if computes is not None and computes < 1 else None,
+        words=best.words.capitalize(),
+        parts=", ".join(f"{PARTS[busy.part][0].words} {format_share(busy.share)}" for busy in best.busy),
+        more=_beside(best),
+        advice=_advice(best, loops),
     )
 
 
-def _bound_detail(best: Combination) -> str:
-    parts = ", ".join(f"{_part(part)} {format_share(part.share)}" for part in busy(best) or ())
+def _beside(best: Cell) -> str:
     if not best.workers:
-        more = "Without workers it makes the batches itself" + _of_a_step(best, "make_seconds")
-        more += (" and pins them" + _of_a_step(best, "pin_seconds") if best.pin_memory else "") + "."
-    elif best.pin_memory:
-        more = f"The pinning thread copies {format_bandwidth(best.rate('pin_seconds'))}."
-    else:
-        more = f"Its copy calls hold the program for {format_share(best.share('issue_seconds'))}."
-    return (
-        f"{words(best).capitalize()}: {parts} of a step. {more} The GPU computes from the first kernel of a "
-        "step to its last; it copies in the rest."
+        pins = " and pins them" + _of_a_step(best, "pin_seconds") if best.pin_memory else ""
+        return f"Without workers it makes the batches itself{_of_a_step(best, 'make_seconds')}{pins}."
+    if best.pin_memory:
+        return f"The pinning thread copies {format_bandwidth(best.pin_bytes_per_second)}."
+    return f"Its copy calls hold the program for {format_share(best.share('issue_seconds'))}."
+
+
+def _of_a_step(cell: Cell, name: str) -> str:
+    return f" ({format_share(cell.share(name))} of a step)"
+
+
+def _advice(fastest: Cell, loops: Loops) -> str:
+    """What could make the fastest of the measured loops faster; nothing that was measured to be slower."""
+    bound = fastest.bound
+    if bound is None or not bound.is_clear:
+        return "The parts wait for each other in turn: see in the table what a step consists of."
+    if bound.part == "copy" or (bound.part != "workers" and fastest.workers):
+        one_thread = "PyTorch pins in one thread, whatever the number of workers. " if bound.part == "pinning" else ""
+        return one_thread + _FEWER_BYTES
+    if any(cell.workers > fastest.workers for cell in loops.steady):
+        return f"More workers were no faster here: {_CHEAPER}."
+    if fastest.workers:
+        return f"Take more workers while there are idle processors, or {_CHEAPER}."
+    return f"Take workers (num_workers), which make batches while the program goes on, or {_CHEAPER}."
+
+
+def _effects(loops: Loops) -> Iterator[Costed]:
+    """Each setting that makes a loop faster or slower, and one finding on all that make no measured difference."""
+    alike: dict[str, list[Effect]] = {}
+    gains = {effect.workers for effect in loops.effects(WAYS[BOTH]) if effect.verdict == "faster"}
+    for rule, setting in WAYS.items():
+        effects = loops.effects(setting)
+        by_verdict = grouped(effects, lambda effect: effect.verdict)
+        for name in ("faster", "slower", "measured once"):
+            if some := by_verdict.get(name):
+                yield _effect(rule, setting, name, some, effects, gains)
+        if effects and set(by_verdict) == {"no difference measured"}:
+            alike[setting.title] = effects
+    if alike:
+        yield _no_difference(alike)
+
+
+def _effect(
+    rule: str, setting: Setting, name: str, some: Sequence[Effect], effects: Sequence[Effect], gains: set[int]
+) -> Costed:
+    """Of ``effects`` those with this verdict in the title, the others in the detail."""
+    most = max(some, key=lambda effect: abs(math.log(effect.ratio.value)))
+    known = [effect for effect in some if effect.ratio.low is not None]
+    others = [effect for effect in effects if effect not in some]
+    slower = [effect for effect in effects if effect.verdict == "slower"]
+    gainless = [effect for effect in some if setting.given and effect.workers not in gains]
+    # The cost is taken at the end of the interval that is nearer to none.
+    cost = 1 / (most.ratio.high or 1.0) if name == "slower" else most.ratio.low or 1.0
+    rule = f"{rule}-slower" if name == "slower" else rule
+    return say(
+        {rule: TEXTS[f"setting/{name}"]},
+        rule,
+        *_evidence(effects),
+        cost=cost,
+        severity=costing(cost),
+        setting=setting.title,
+        factors=joined(
+            [f"{effect.ratio.value:.2f} times as fast with {workers_title(effect.workers)}" for effect in some]
+        ),
+        intervals=f"Speed with ÷ without, 95 % interval: {_intervals(known)}." if known else "Without an interval.",
+        others="; ".join(f"{workers_title(effect.workers)} {effect.times}, {effect.verdict}" for effect in others)
+        or None,
+        workers=_workers(some),
+        given=setting.given,
+        write=setting.code,
+        slower=_workers(slower) or None,
+        gainless=_workers(gainless) or None,
     )
 
 
-def _part(part: Busy) -> str:
-    return _STREAM if part.part in ("copy", "compute") else part.title
+def _no_difference(alike: Mapping[str, Sequence[Effect]]) -> Costed:
+    """What the run cannot tell from its absence, and how large a difference it would not have seen."""
+    ratios = [effect.ratio for effects in alike.values() for effect in effects]
+    return say(
+        TEXTS,
+        "no-difference-measured",
+        *(each for name, effects in alike.items() for each in _evidence(effects, f"{name}, ")),
+        settings=joined(list(alike)),
+        listed="; ".join(f"{name} {_intervals(effects)}" for name, effects in alike.items()),
+        unseen=max(max((ratio.high or 1) - 1, 1 - (ratio.low or 1)) for ratio in ratios),
+    )
 
 
-def _of_a_step(one: Combination, name: str) -> str:
-    return f" ({format_share(one.share(name))} of a step)"
+def _intervals(effects: Sequence[Effect]) -> str:
+    return ", ".join(f"{effect.times} with {workers_title(effect.workers)}" for effect in effects)
 
 
-def _rounding(found: Sequence[Combination]) -> Iterator[Costed]:
+def _evidence(effects: Sequence[Effect], name: str = "") -> Iterator[Quantity]:
+    for effect in effects:
+        words = f"Speed with ÷ without, {name}{workers_title(effect.workers)}"
+        yield quantity(words, effect.ratio.value, "ratio", spread=effect.ratio.uncertainty)
+
+
+def _workers(effects: Sequence[Effect]) -> str:
+    """``2 workers or 8 workers``."""
+    return " or ".join(workers_title(effect.workers) for effect in effects)
+
+
+def _settings(best: Cell, loops: Loops) -> Iterator[Costed]:
+    """Which settings to take; none where the run does not tell the fastest apart from all others."""
+    if len(loops.steady) < 2 or loops.equals or best.pace is None:
+        return
+    yield say(
+        TEXTS,
+        "settings",
+        quantity(f"Steps a second, {best.words}", best.pace.value, "count", spread=best.pace.uncertainty),
+        cost=best.pace.value / min(cell.steps_per_second or math.inf for cell in loops.steady),
+        words=best.words,
+        pace=best.pace.value,
+        all=len(loops.steady),
+        others=len(loops.steady) - 1,
+        cell=best,
+    )
+
+
+def _rounding(loops: Loops) -> Iterator[Costed]:
     """Pinned blocks are rounded up to powers of two."""
-    pinned = [one for one in found if one.pin_memory and one.pinned_bytes]
+    pinned = [cell for cell in loops.cells if cell.pin_memory and cell.pinned_bytes]
     if not pinned:
         return
-    most = max(pinned, key=lambda one: one.pinned_bytes or 0)
-    waste = rounded_up(most.batch_bytes) / most.batch_bytes
+    most = max(pinned, key=lambda cell: cell.pinned_bytes or 0)
+    rounded = rounded_up(most.batch_bytes)
+    waste = rounded / most.batch_bytes
     if waste < ROUNDING_RATIO:
         return
-    yield (
-        waste,
-        finding(
-            costing(waste),
-            "pinned-rounding",
-            quantity("Asked for, a batch", most.batch_bytes, "bytes"),
-            quantity("Pinned in all", most.pinned_bytes, "bytes"),
-            quantity("Rounded up", waste, "ratio"),
-            title=f"PyTorch pins {format_bytes(rounded_up(most.batch_bytes))} for a batch of "
-            f"{format_bytes(most.batch_bytes)}",
-            detail=f"Its pinned allocator rounds requests up to powers of two and keeps them: "
-            f"{format_bytes(most.pinned_bytes)} were pinned with {workers_title(most.workers)}.",
-            advice=ROUNDING_ADVICE,
-        ),
+    yield say(
+        TEXTS,
+        "pinned-rounding",
+        quantity("Asked for, a batch", most.batch_bytes, "bytes"),
+        quantity("Pinned in all", most.pinned_bytes, "bytes"),
+        quantity("Rounded up", waste, "ratio"),
+        cost=waste,
+        severity=costing(waste),
+        rounded=rounded,
+        asked=most.batch_bytes,
+        pinned=most.pinned_bytes,
+        workers=workers_title(most.workers),
     )

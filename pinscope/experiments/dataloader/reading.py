@@ -1,80 +1,515 @@
-"""What the data loader experiment concludes: verdict, headline and table from the rows of a run."""
+"""A training loop fed by a DataLoader: what each combination of its settings reaches, and what bounds it.
+
+Where a loop becomes steady, and how sure its pace is, follow replication and deletion (Law, Simulation Modeling and
+Analysis, 5th ed., 9.5.2): the same loop is run several times from its start; of each run the start is cut off, and the
+mean of the rest is one value. These values are independent, however much neighbouring steps of one run hang together,
+so that Student's interval holds for them.
+
+What bounds a loop is the part of it that is busy for the largest share of a step. By the utilization law each part is
+busy for (its time for one batch) × (batches a second), and a loop makes no more steps than its busiest part allows
+(Denning & Buzen, "The operational analysis of queueing network models", ACM Computing Surveys 10:3, 1978). The parts
+are those that work at the same time: the workers, each on a batch of its own; PyTorch's pinning thread, one for all
+workers; the GPU's stream, which copies a batch and then computes on it; the training program in all the time in which
+it does not wait for the loader. It may wait for the GPU in that time, so that it bounds the loop only where no other
+part is busy enough to.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from statistics import fmean
+from typing import Annotated
 
+import numpy as np
+from numpy.typing import NDArray
+
+from pinscope.analysis.cells import Label, Value, every_combination, labels_of
 from pinscope.analysis.conclusions import ROUGH, about, joined
-from pinscope.analysis.rows import grouped
-from pinscope.experiments.dataloader.arithmetic import Combination, combinations
-from pinscope.experiments.dataloader.bound import bound
-from pinscope.experiments.dataloader.effects import SETTINGS, Effect, effects, workers_title
-from pinscope.experiments.dataloader.findings import dataloader_findings, equals, fastest, words
-from pinscope.experiments.dataloader.steady_state import Estimate
-from pinscope.records.finding import Quantity, Reading, Table, quantity, table
-from pinscope.records.run import ExperimentRun
+from pinscope.analysis.rows import Row, Rows, counted, grouped, labels
+from pinscope.experiments.dataloader.ways import BOTH, PARTS, WAYS, Setting
+from pinscope.records.finding import Quantity, Table, quantity
 from pinscope.units import format_share
 
+COUNTER_SLACK_BYTES = 2**20
+"""The kernel batches its count of pinned pages per processor: so far off may the growth of it be."""
+CLEAR = 0.8
+"""From this share of a step on, the busiest part bounds the loop; below it the parts wait for each other in turn."""
+MSER_BATCH = 5
+LEAST_BATCHES = 7
+"""A series of fewer batches is too short to be divided into a start and a steady part."""
+DRIFT = 0.05
+"""The two halves of a steady part differ in their mean by less than this share, or by less than chance explains."""
+_DRIFT_ERRORS = 3.0
+"""Chance explains a difference of so many standard errors."""
+LEAST_RUNS = 3
+_STUDENT_97_5 = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228)
+"""97.5 % quantiles of Student's t with 1, 2 … 10 degrees of freedom."""
+MOST_RUNS = len(_STUDENT_97_5) + 1
 
-def read_dataloader(run: ExperimentRun, rows: Sequence[Mapping[str, Any]]) -> Reading:
-    """Verdict, headline, table and findings; empty parts where nothing was measured yet."""
-    found = combinations(rows)
-    if not found:
-        return Reading(headline=(), tables=(), findings=())
-    steady = [one for one in found if one.steady]
-    return Reading(
-        verdict=_verdict(found, steady),
-        headline=_headline(fastest(steady), steady) if steady else (),
-        tables=(_table(found),),
-        findings=dataloader_findings(found, steady),
+
+def steady_starts(runs: Sequence[Sequence[float]], cycle: int = 1) -> list[int] | None:
+    """For each run of the same loop the index from which it is steady; ``None`` if it never is, or is too short.
+
+    The cut is that of MSER-5 (White, Cobb & Spratt, "A comparison of five steady-state truncation heuristics for
+    simulation", Winter Simulation Conference 2000): of all cuts within the first half, the one after which the standard
+    error of the mean of the rest is least, over means of 5 values. It is doubled, as what is left of a start that fades
+    slowly would bias the mean. A run's cut is found from the other runs: found from its own values, it would leave
+    those with the least spread, and intervals would come out too narrow.
+
+    After the cut, the halves of the rest must agree, over all runs together.
+
+    Args:
+        runs: the values of each, in order; runs longer than the shortest are looked at as far as that goes.
+        cycle: where values come in a pattern that repeats after so many, no pattern is cut in two.
+    """
+    batch = -(-MSER_BATCH // cycle) * cycle
+    length = min(map(len, runs), default=0)
+    if length < LEAST_BATCHES * batch:
+        return None
+    first = length % batch
+    means = np.array([run[first:length] for run in runs], dtype=float).reshape(len(runs), -1, batch).mean(axis=2)
+    total = means.sum(axis=0)
+    if not _halves_agree(total[_cut(total) :]):
+        return None
+    return [first + batch * _cut(total - own if len(runs) > 1 else total) for own in means]
+
+
+def _cut(means: NDArray[np.float64]) -> int:
+    """How many batches belong to the start; at most half of them."""
+    most = len(means) // 2
+    best = min(range(most + 1), key=lambda cut: _squared_error(means[cut:]))
+    return min(2 * best, most)
+
+
+def _squared_error(means: NDArray[np.float64]) -> float:
+    """Of their mean: the variance over their number, as ``numpy.var`` has it, which takes three times as long."""
+    count = len(means)
+    apart = means - np.add.reduce(means) / count
+    return float(np.add.reduce(apart * apart) / count / count)
+
+
+def _halves_agree(means: NDArray[np.float64]) -> bool:
+    """Whether the mean of the first half is that of the second, but for :data:`DRIFT` or for chance."""
+    first, second = means[: len(means) // 2], means[len(means) // 2 :]
+    difference = abs(float(first.mean() - second.mean()))
+    error = math.sqrt(float(np.var(first, ddof=1)) / len(first) + float(np.var(second, ddof=1)) / len(second))
+    return difference <= max(DRIFT * abs(float(means.mean())), _DRIFT_ERRORS * error)
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """A positive figure with its 95 % interval.
+
+    Attributes:
+        value: geometric mean of the runs.
+        low, high: ends of the interval; ``None`` below :data:`LEAST_RUNS` runs.
+    """
+
+    value: float
+    low: float | None
+    high: float | None
+
+    @property
+    def uncertainty(self) -> float | None:
+        """Half the interval over the value."""
+        return None if self.low is None or self.high is None else (self.high - self.low) / 2 / self.value
+
+
+def estimate(values: Sequence[float]) -> Estimate:
+    """What independent positive values, one of each run, say: their geometric mean with Student's interval of the logs.
+
+    Logarithms make the interval of a ratio the same as that of its inverse.
+
+    Raises:
+        ValueError: no values, more than :data:`MOST_RUNS`, or one that is not positive.
+    """
+    if not 1 <= len(values) <= MOST_RUNS:
+        raise ValueError(f"an estimate takes 1 to {MOST_RUNS} values, not {len(values)}")
+    if min(values) <= 0:
+        raise ValueError("an estimate takes positive values")
+    logs = np.log(np.asarray(values, dtype=float))
+    middle = float(logs.mean())
+    if len(values) < LEAST_RUNS:
+        return Estimate(math.exp(middle), None, None)
+    half = _STUDENT_97_5[len(values) - 2] * float(logs.std(ddof=1)) / math.sqrt(len(values))
+    return Estimate(math.exp(middle), math.exp(middle - half), math.exp(middle + half))
+
+
+@dataclass(frozen=True)
+class Visit:
+    """All steps of one combination in one round.
+
+    Attributes:
+        round: number of the round.
+        steps: without the first, which has no length.
+        start: how many of them belong to the start; ``None`` where the loop never became steady.
+    """
+
+    round: int
+    steps: Rows
+    start: int | None
+
+    @property
+    def steady(self) -> Rows:
+        """The steps that count; none where the loop never became steady."""
+        return () if self.start is None else self.steps[self.start :]
+
+    @property
+    def step_seconds(self) -> float:
+        """Mean of the steps that count."""
+        return fmean(step["step_seconds"] for step in self.steady)
+
+
+@dataclass(frozen=True)
+class Busy:
+    """How busy a part of a loop is.
+
+    Attributes:
+        part: a key of :data:`PARTS`.
+        share: of a step, at most 1.
+    """
+
+    part: str
+    share: float
+
+    @property
+    def is_clear(self) -> bool:
+        """Whether it is busy enough to say that the rest waits for it."""
+        return self.share >= CLEAR
+
+    @property
+    def title(self) -> str:
+        """In a few words."""
+        return PARTS[self.part][0].title
+
+
+def _on(value: bool) -> str:
+    return "on" if value else "off"
+
+
+@dataclass(frozen=True)
+class Cell:
+    """The steady steps of all rounds with the same settings. Seconds are means: batches come in bursts, and a loop
+    that waits long for every fourth one shows that in no median.
+
+    Attributes:
+        workers, pin_memory, non_blocking: the settings.
+        batch_bytes: images of one batch.
+        visits: one for each round.
+        pinned_bytes: what was pinned for it at most; ``None`` where the host does not report it.
+        wrong_count: items that did not arrive as they should, in all steps.
+    """
+
+    workers: Annotated[int, Label("workers", "count")]
+    pin_memory: Annotated[bool, Label("pin_memory", words=_on)]
+    non_blocking: Annotated[bool, Label("non_blocking", words=_on)]
+    batch_bytes: Annotated[int, Label("batch", "bytes")]
+    visits: tuple[Visit, ...]
+    pinned_bytes: Annotated[int | None, Value("pinned", "bytes")]
+    wrong_count: Annotated[int, Value("wrong items", "count", "less")]
+
+    @cached_property
+    def counted(self) -> Rows:
+        """The steps of all visits that count."""
+        return [step for visit in self.visits for step in visit.steady]
+
+    @cached_property
+    def pace(self) -> Estimate | None:
+        """Steps a second, one value of each visit; ``None`` where no visit became steady."""
+        return estimate(paces) if (paces := [1 / visit.step_seconds for visit in self.visits if visit.steady]) else None
+
+    @property
+    def steps_per_second(self) -> Annotated[float | None, Value("steps a second", "count", "more")]:
+        """As :attr:`pace` has it."""
+        return self.pace.value if self.pace else None
+
+    @property
+    def pace_share(self) -> Annotated[float | None, Value("± half the 95 % interval", "share")]:
+        """How far that may be off."""
+        return self.pace.uncertainty if self.pace else None
+
+    @property
+    def step_seconds(self) -> Annotated[float | None, Value("a step", "seconds", "less")]:
+        return self.seconds("step_seconds")
+
+    @property
+    def busiest(self) -> Annotated[str | None, Value("busiest part", "text")]:
+        return self.bound.title if self.bound else None
+
+    @property
+    def busy_share(self) -> Annotated[float | None, Value("busy", "share")]:
+        return self.bound.share if self.bound else None
+
+    @property
+    def computes_share(self) -> Annotated[float | None, Value("GPU computes", "share", "more")]:
+        """From a step's first kernel to its last; ``None`` where that was not measured."""
+        stalled = self.share("stall_seconds")
+        return None if stalled is None else 1 - stalled
+
+    @property
+    def wait_share(self) -> Annotated[float | None, Value("waits for the loader", "share", "less")]:
+        return self.share("wait_seconds")
+
+    @property
+    def make_seconds(self) -> Annotated[float | None, Value("making a batch", "seconds", "less")]:
+        return self.seconds("make_seconds")
+
+    @property
+    def pin_seconds(self) -> Annotated[float | None, Value("pinning a batch", "seconds", "less")]:
+        return self.seconds("pin_seconds") if self.pin_memory else None
+
+    @property
+    def pin_bytes_per_second(self) -> Annotated[float | None, Value("pinning rate", "bytes/second", "more")]:
+        return self._rate(self.pin_seconds)
+
+    @property
+    def issue_seconds(self) -> Annotated[float | None, Value("the copy call holds", "seconds", "less")]:
+        return self.seconds("issue_seconds")
+
+    @property
+    def copy_seconds(self) -> Annotated[float | None, Value("copy", "seconds", "less")]:
+        return self.seconds("copy_seconds")
+
+    @property
+    def copy_bytes_per_second(self) -> Annotated[float | None, Value("copy rate", "bytes/second", "more")]:
+        return self._rate(self.copy_seconds)
+
+    @property
+    def compute_seconds(self) -> Annotated[float | None, Value("compute", "seconds")]:
+        return self.seconds("compute_seconds")
+
+    @property
+    def start_count(self) -> Annotated[int | None, Value("start", "count")]:
+        """Steps that the start took, at most; ``None`` where no visit became steady."""
+        return max((visit.start for visit in self.visits if visit.start is not None), default=None)
+
+    @property
+    def steps_count(self) -> Annotated[int, Value("steps counted", "count")]:
+        return len(self.counted)
+
+    @property
+    def rounds_count(self) -> Annotated[int, Value("rounds", "count")]:
+        return len(self.visits)
+
+    def seconds(self, name: str) -> float | None:
+        """Mean of a column over the steps that count; ``None`` where it was not measured."""
+        values = [step.get(name) for step in self.counted]
+        known = [value for value in values if value is not None]
+        return fmean(known) if known and len(known) == len(values) else None
+
+    def share(self, name: str) -> float | None:
+        """A column's part of all the time; at most 1."""
+        part, whole = self.seconds(name), self.step_seconds
+        return None if part is None or not whole else min(part / whole, 1.0)
+
+    def _rate(self, seconds: float | None) -> float | None:
+        return self.batch_bytes / seconds if seconds else None
+
+    @property
+    def title(self) -> str:
+        """The settings in a few words."""
+        pin = "pinned" if self.pin_memory else "pageable"
+        return f"{pin}, {'non_blocking' if self.non_blocking else 'blocking'}"
+
+    @property
+    def words(self) -> str:
+        """The settings and the number of workers."""
+        return f"{self.title}, {workers_title(self.workers)}"
+
+    @cached_property
+    def busy(self) -> Sequence[Busy]:
+        """All parts, the one that sets the pace first; none where the run did not time making and pinning.
+
+        The GPU's stream stands under the longer one of its two tasks, with the time of both.
+        """
+        step, wait, make = self.step_seconds, self.seconds("wait_seconds"), self.make_seconds
+        copy, compute, pin = self.copy_seconds, self.compute_seconds, self.pin_seconds if self.pin_memory else 0.0
+        if not step or wait is None or make is None or copy is None or compute is None or pin is None:
+            return ()
+        parts = {"copy" if copy > compute else "compute": copy + compute}
+        parts["program"] = max(step - wait, 0.0) if self.workers else step
+        if self.workers:
+            parts["workers"] = make / self.workers
+            if self.pin_memory:
+                parts["pinning"] = pin
+        shares = [Busy(part, min(seconds / step, 1.0)) for part, seconds in parts.items()]
+        return sorted(shares, key=lambda busy: (busy.is_clear and busy.part != "program", busy.share), reverse=True)
+
+    @property
+    def bound(self) -> Busy | None:
+        """The part that sets the pace; ``None`` where :attr:`busy` has no answer."""
+        return self.busy[0] if self.busy else None
+
+
+def workers_title(workers: int) -> str:
+    """How many workers, in words."""
+    return f"{workers} worker{'' if workers == 1 else 's'}"
+
+
+def loop_cells(rows: Iterable[Row]) -> list[Cell]:
+    """Steps grouped by the settings; in the order in which they were first measured."""
+    return [_cell(group) for group in grouped(counted(rows), labels(*labels_of(Cell))).values()]
+
+
+def _cell(rows: Rows) -> Cell:
+    rounds = grouped(rows, lambda row: int(row.get("round", 0)))  # older runs visited each combination once
+    held = [row["pinned_bytes"] for row in rows]
+    grown = None if None in held else max(held)
+    return Cell(
+        **{name: rows[0][name] for name in labels_of(Cell)},
+        visits=_visits(rounds, rows[0]["workers"]),
+        pinned_bytes=0 if grown is not None and abs(grown) <= COUNTER_SLACK_BYTES else grown,
+        wrong_count=sum(row["wrong_items"] for row in rows),
     )
 
 
-def _verdict(found: Sequence[Combination], steady: Sequence[Combination]) -> str | None:
+def _visits(rounds: Mapping[int, Rows], workers: int) -> tuple[Visit, ...]:
+    """The workers take turns: what a step waits for repeats after so many steps as there are workers."""
+    paces = [[step["step_seconds"] for step in steps] for steps in rounds.values()]
+    starts: Sequence[int | None] = steady_starts(paces, max(workers, 1)) or [None] * len(paces)
+    return tuple(Visit(number, steps, start) for (number, steps), start in zip(rounds.items(), starts, strict=True))
+
+
+def speedup(faster: Cell, than: Cell) -> Estimate | None:
+    """How many times the steps one combination makes of another's, from the rounds in which both became steady.
+
+    Each round measures all combinations, so that what changes on the machine from round to round touches both. ``None``
+    where there is no such round.
+    """
+    own, other = ({visit.round: visit.step_seconds for visit in cell.visits if visit.steady} for cell in (faster, than))
+    ratios = [other[number] / seconds for number, seconds in own.items() if number in other]
+    return estimate(ratios) if ratios else None
+
+
+@dataclass(frozen=True)
+class Effect:
+    """A setting with one number of workers.
+
+    Attributes:
+        workers: how many.
+        ratio: steps with the setting over steps without.
+    """
+
+    workers: int
+    ratio: Estimate
+
+    @property
+    def verdict(self) -> str:
+        """``faster``, ``slower``, ``no difference measured``, or ``measured once``: without an interval."""
+        if self.ratio.low is None or self.ratio.high is None:
+            return "measured once"
+        if self.ratio.low > 1:
+            return "faster"
+        return "slower" if self.ratio.high < 1 else "no difference measured"
+
+    @property
+    def times(self) -> str:
+        """The ratio with its interval."""
+        value = f"{self.ratio.value:.2f}"
+        if self.ratio.low is None or self.ratio.high is None:
+            return value
+        return f"{value} ({self.ratio.low:.2f} to {self.ratio.high:.2f})"
+
+    @property
+    def quantity(self) -> Quantity:
+        """As a figure of the headline."""
+        name = f"Speed-up by {WAYS[BOTH].title}, {workers_title(self.workers)}"
+        return quantity(name, self.ratio.value, "ratio", spread=self.ratio.uncertainty)
+
+
+@dataclass(frozen=True)
+class Loops:
+    """All that a run measured."""
+
+    rows: Sequence[Row]
+
+    @cached_property
+    def cells(self) -> list[Cell]:
+        """All combinations."""
+        return loop_cells(self.rows)
+
+    @cached_property
+    def steady(self) -> list[Cell]:
+        """Those that became steady, so that there are figures at all."""
+        return [cell for cell in self.cells if cell.counted]
+
+    @cached_property
+    def fastest(self) -> Cell | None:
+        """The one with the most steps a second."""
+        return max(self.steady, key=lambda cell: cell.steps_per_second or 0.0, default=None)
+
+    @cached_property
+    def equals(self) -> list[Cell]:
+        """Those that the rounds do not tell apart from the fastest; all where a single round has no interval."""
+        best = self.fastest
+        ratios = [(cell, speedup(best, cell)) for cell in self.steady if best and cell is not best]
+        return [cell for cell, ratio in ratios if ratio is None or ratio.low is None or ratio.low <= 1]
+
+    def effects(self, setting: Setting) -> list[Effect]:
+        """By the number of workers, where both were measured and became steady."""
+        sides = (
+            {
+                (cell.workers, cell.batch_bytes): cell
+                for cell in self.steady
+                if (cell.pin_memory, cell.non_blocking) == wanted
+            }
+            for wanted in (setting.on, setting.off)
+        )
+        on, off = sides
+        ratios = [
+            (workers, speedup(cell, off[workers, size]))
+            for (workers, size), cell in on.items()
+            if (workers, size) in off
+        ]
+        return sorted((Effect(workers, ratio) for workers, ratio in ratios if ratio), key=lambda effect: effect.workers)
+
+
+def verdict(loops: Loops) -> str | None:
     """What pinned batches bring with each number of workers, and what limits the fastest loop."""
-    if any(one.wrong_items for one in found):
+    if any(cell.wrong_count for cell in loops.cells):
         return "Batches arrived wrong on the GPU: do not trust these figures."
-    if not steady:
+    best = loops.fastest
+    if best is None or best.pace is None:
         return None
-    best = fastest(steady)
-    limit = "" if equals(best, steady) else _limits(best)
-    if measured := effects(steady, SETTINGS[0]):
-        unknown = sorted({one.workers for one in found} - {one.workers for one in measured})
+    limit = "" if loops.equals else _limits(best)
+    if effects := loops.effects(WAYS[BOTH]):
+        unknown = sorted({cell.workers for cell in loops.cells} - {effect.workers for effect in effects})
         rest = f", not known with {joined([str(count) for count in unknown])}" if unknown else ""
-        return f"{_brings(measured)}{rest}{limit}."
-    rate = best.steps_per_second
-    pace = f"{about(rate.uncertainty or 0)}{rate.value:.1f} steps a second with {words(best)}"
+        return f"{_brings(effects)}{rest}{limit}."
+    pace = f"{about(best.pace.uncertainty or 0)}{best.pace.value:.1f} steps a second with {best.words}"
     return f"The fastest loop makes {pace}{limit}."
 
 
-def _limits(best: Combination) -> str:
+def _limits(best: Cell) -> str:
     """``; the fastest loop (8 workers) waits for PyTorch's pinning thread``, or how much of it the GPU computes."""
-    found, computes = bound(best), best.computes
-    if found is not None and found.clear and found.part != "compute":
-        return f"; the fastest loop ({workers_title(best.workers)}) waits for {found.title}"
+    bound, computes = best.bound, best.computes_share
+    if bound is not None and bound.is_clear and bound.part != "compute":
+        return f"; the fastest loop ({workers_title(best.workers)}) waits for {bound.title}"
     return (
         "" if computes is None else f"; in the fastest loop the GPU computes for {format_share(computes)} of each step"
     )
 
 
-def _brings(measured: Sequence[Effect]) -> str:
+def _brings(effects: Sequence[Effect]) -> str:
     """``pin_memory with non_blocking makes the loop about 1.4 times as fast with 0 workers, not measurably with 2``."""
-    by_verdict = grouped(measured, lambda one: one.verdict)
+    by_verdict = grouped(effects, lambda effect: effect.verdict)
     same = _workers(by_verdict.pop("no difference measured", []))
     clauses = [
-        f"{_times([one.ratio for one in some])} with {_workers(some)} worker{'' if _workers(some) == '1' else 's'}"
-        + (" (measured once)" if verdict == "measured once" else "")
+        f"{_times([effect.ratio for effect in some])} with {_workers(some)} "
+        f"worker{'' if _workers(some) == '1' else 's'}{' (measured once)' if verdict == 'measured once' else ''}"
         for verdict, some in by_verdict.items()
     ]
-    name = SETTINGS[0].name
+    name = WAYS[BOTH].title
     if not clauses:
         return f"{name} makes no measured difference to the loop ({same} workers)"
     return f"{name} makes the loop {joined(clauses)}{f', not measurably with {same}' if same else ''}"
 
 
 def _workers(some: Sequence[Effect]) -> str:
-    return joined([str(one.workers) for one in some])
+    return joined([str(effect.workers) for effect in some])
 
 
 def _times(ratios: Sequence[Estimate]) -> str:
@@ -84,105 +519,31 @@ def _times(ratios: Sequence[Estimate]) -> str:
     return f"{'about ' if rough else ''}{' to '.join(dict.fromkeys((values[0], values[-1])))} times as fast"
 
 
-def _headline(best: Combination, steady: Sequence[Combination]) -> tuple[Quantity, ...]:
-    """Pace, how long the GPU computes and what pinning brings; then which loop it is, and what it waits for."""
-    pace, found = best.steps_per_second, bound(best)
-    gains = sorted(effects(steady, SETTINGS[0]), key=lambda one: -one.ratio.value)
-    close = equals(best, steady)
+def headline(loops: Loops) -> tuple[Quantity, ...]:
+    """Pace, how long the GPU computes and what pinning brings; then which loop it is, and what it pins."""
+    best = loops.fastest
+    if best is None or best.pace is None:
+        return ()
+    gains = sorted(loops.effects(WAYS[BOTH]), key=lambda effect: -effect.ratio.value)
+    ties = f" ({len(loops.equals)} more as fast, as far as this run can tell)" if loops.equals else ""
     return (
-        quantity("Steps a second of the fastest loop", pace.value, "count", spread=pace.uncertainty),
-        quantity("GPU computes in the fastest loop, of a step", best.computes, "share"),
-        *(
-            quantity(
-                f"Speed-up by {SETTINGS[0].name}, {workers_title(one.workers)}",
-                one.ratio.value,
-                "ratio",
-                spread=one.ratio.uncertainty,
-            )
-            for one in gains
-        ),
-        quantity("Fastest loop", words(best), "text"),
-        *([quantity("As fast, as far as this run can tell", "; ".join(map(words, close)), "text")] if close else []),
-        quantity(
-            "Busiest part of the fastest loop",
-            f"{found.title}, {format_share(found.share)} of a step" if found else None,
-            "text",
-            reason="this run did not time the workers and the pinning thread apart",
-        ),
-        quantity("Waiting for the loader in the fastest loop", best.share("wait_seconds"), "share"),
+        quantity("Steps a second of the fastest loop", best.pace.value, "count", spread=best.pace.uncertainty),
+        quantity("GPU computes in the fastest loop, of a step", best.computes_share, "share"),
+        *(effect.quantity for effect in gains[:2]),
+        quantity("Fastest loop", best.words + ties, "text"),
         quantity(
             "Pinned for the fastest loop", best.pinned_bytes, "bytes", reason="the kernel has no count of pinned pages"
         ),
     )
 
 
-def _table(found: Sequence[Combination]) -> Table:
-    return table(
-        "Every combination",
-        {
-            "workers": "count",
-            "pin_memory": "text",
-            "non_blocking": "text",
-            "steps a second": "count",
-            "± half the 95 % interval": "share",
-            "a step": "seconds",
-            "busiest part": "text",
-            "busy": "share",
-            "GPU computes": "share",
-            "waits for the loader": "share",
-            "making a batch": "seconds",
-            "pinning a batch": "seconds",
-            "pinning rate": "bytes/second",
-            "the copy call holds": "seconds",
-            "copy": "seconds",
-            "copy rate": "bytes/second",
-            "compute": "seconds",
-            "batch": "bytes",
-            "pinned": "bytes",
-            "wrong items": "count",
-            "start": "count",
-            "steps counted": "count",
-            "rounds": "count",
-        },
-        [_table_row(one) for one in found],
-        note="Means over the steps after the start; the start: steps that were cut off, at most, in a round. Steps a "
+def tables(loops: Loops) -> tuple[Table, ...]:
+    """All combinations."""
+    note = (
+        "Means over the steps after the start; the start: steps that were cut off, at most, in a round. Steps a "
         "second: from the means of the rounds; two combinations are compared round by round, as what changes on the "
-        "machine from round to round touches both. Busy: share of a step, of the workers together, the pinning thread, "
-        "the GPU's copies and kernels, or the program. GPU computes: share"
-        " of a step from its first kernel to its last. Pinned: by how much the host's count grew, with the driver's "
-        "own buffers for pageable copies.",
+        "machine from round to round touches both. Busy: share of a step, of the workers together, the pinning "
+        "thread, the GPU's copies and kernels, or the program. GPU computes: share of a step from its first kernel to "
+        "its last. Pinned: by how much the host's count grew, with the driver's own buffers for pageable copies."
     )
-
-
-def _table_row(one: Combination) -> tuple[float | int | str | None, ...]:
-    pace, found = one.steps_per_second if one.steady else None, bound(one)
-    pinning = one.pin_memory
-    return (
-        one.workers,
-        _on(one.pin_memory),
-        _on(one.non_blocking),
-        pace.value if pace else None,
-        pace.uncertainty if pace else None,
-        one.seconds("step_seconds"),
-        found.title if found else None,
-        found.share if found else None,
-        one.computes,
-        one.share("wait_seconds"),
-        one.seconds("make_seconds"),
-        one.seconds("pin_seconds") if pinning else None,
-        one.rate("pin_seconds") if pinning else None,
-        one.seconds("issue_seconds"),
-        one.seconds("copy_seconds"),
-        one.rate("copy_seconds"),
-        one.seconds("compute_seconds"),
-        one.batch_bytes,
-        one.pinned_bytes,
-        one.wrong_items,
-        one.start_steps,
-        len(one.counted),
-        len(one.visits),
-    )
-
-
-def _on(value: bool) -> str:
-    return "on" if value else "off"
+    return (every_combination(loops.cells, note),) if loops.cells else ()

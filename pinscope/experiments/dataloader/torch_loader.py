@@ -14,7 +14,7 @@ from torch import nn
 from torch.utils.data import DataLoader, Dataset, default_collate
 
 from pinscope.errors import NotPossible
-from pinscope.experiments.dataloader.loading import CHANNELS, KINDS, PREFETCHED, Loading
+from pinscope.experiments.dataloader.ways import CHANNELS, KINDS, PREFETCHED, Loading
 from pinscope.lab.torch_pinned import why_not_torch
 from pinscope.probes.parent import end_with
 

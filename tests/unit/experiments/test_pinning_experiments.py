@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from pinscope.errors import InvalidParameter
-from pinscope.experiments.allocation import apparatus as allocation
-from pinscope.experiments.allocation.apparatus import why_no_page_faults
-from pinscope.experiments.allocation.arithmetic import needed_faults
-from pinscope.experiments.allocation.experiment import HOST_WAYS, Allocation, AllocationParams
+from pinscope.experiments.allocation import ways as allocation
+from pinscope.experiments.allocation.experiment import Allocation, AllocationParams
+from pinscope.experiments.allocation.reading import needed_faults
+from pinscope.experiments.allocation.ways import why_no_page_faults
 from pinscope.experiments.pinning_strategy.experiment import PinningStrategy, PinningStrategyParams
 from pinscope.lab.budget import CONTEXT_BYTES
 from pinscope.lab.harness import Harness
@@ -20,6 +20,9 @@ from pinscope.records.pinning_strategy import STRATEGIES
 from tests.data import synthetic
 
 MIB, GIB = 2**20, 2**30
+
+
+HOST_WAYS = AllocationParams.preset("host", True).ways
 
 
 @pytest.fixture(scope="module")

@@ -11,9 +11,7 @@ import pytest
 from pinscope.experiments.registry import read_run, readers
 from pinscope.records.run import parse_run
 from tests.unit.recordings import (
-    allocation,
     bandwidth,
-    dataloader,
     overlap,
     page_tables,
     pinning_strategy,
@@ -23,14 +21,11 @@ from tests.unit.recordings import (
     timeline,
     topology,
     trace,
-    while_serving,
 )
 from tests.unit.recordings.raw import Recorded, recordings
 
 AGAIN: Mapping[str, Callable[[Recorded], dict[str, object]]] = {
-    "allocation": allocation.headline,
     "bandwidth": bandwidth.headline,
-    "dataloader": dataloader.headline,
     "overlap": overlap.headline,
     "page_tables": page_tables.headline,
     "pinning_strategy": pinning_strategy.headline,
@@ -40,7 +35,6 @@ AGAIN: Mapping[str, Callable[[Recorded], dict[str, object]]] = {
     "timeline": timeline.headline,
     "topology": topology.headline,
     "trace": trace.headline,
-    "while_serving": while_serving.headline,
 }
 """Experiment → its headline from the raw rows: name of each quantity, and its value."""
 NEAR = 1e-9

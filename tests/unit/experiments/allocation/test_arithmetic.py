@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 
-from pinscope.experiments.allocation.arithmetic import (
+from pinscope.experiments.allocation.findings import read_allocation
+from pinscope.experiments.allocation.reading import (
     break_evens,
     buffer_cells,
     copy_times,
@@ -14,7 +15,7 @@ from pinscope.experiments.allocation.arithmetic import (
     not_fresh,
     per_gib,
 )
-from pinscope.experiments.allocation.reading import read_allocation
+from pinscope.experiments.allocation.ways import WAYS, WayName
 from pinscope.records.finding import Finding
 from pinscope.records.run import LabKind
 from tests.data import synthetic
@@ -286,3 +287,7 @@ def test_a_run_that_has_just_begun_reads_without_conclusions() -> None:
     reading = read_allocation(synthetic.run("overlap", status="running"), buffers("malloc", 1e-6, size=MIB))
     assert reading.findings == ()
     assert len(reading.tables) == 1
+
+
+def test_a_way_that_may_be_chosen_is_one_of_the_table() -> None:
+    assert get_args(WayName) == tuple(WAYS)

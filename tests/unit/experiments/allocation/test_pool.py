@@ -9,8 +9,8 @@ import pytest
 from pinscope.analysis.pytorch_pinned import pool_settings
 from pinscope.experiments.allocation.charts import draw
 from pinscope.experiments.allocation.experiment import Allocation, AllocationObservation, AllocationParams
-from pinscope.experiments.allocation.reading import read_allocation
-from pinscope.experiments.allocation.reading_pool import pool_uses
+from pinscope.experiments.allocation.findings import read_allocation
+from pinscope.experiments.allocation.reading import pool_uses
 from pinscope.lab.budget import CONTEXT_BYTES
 from pinscope.lab.harness import Harness
 from pinscope.lab.hostmodel import HostModelLab

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pinscope.experiments.dataloader.loading import BACKLOGS, Loading
+from pinscope.experiments.dataloader.ways import BACKLOGS, Loading
 
 MIB = 2**20
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from pinscope.experiments.dataloader.steady_state import DRIFT, MOST_RUNS, estimate, steady_starts
+from pinscope.experiments.dataloader.reading import DRIFT, MOST_RUNS, estimate, steady_starts
 
 Series = NDArray[np.float64]
 MEAN = 10.0

@@ -1,8 +1,11 @@
-"""How a PyTorch DataLoader is set up and what it takes of the host. Knows no PyTorch, so that a budget can ask."""
+"""What can be turned on in a training loop, and how a DataLoader is set up. Knows no PyTorch, so a budget can ask."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+
+from pinscope.analysis.ways import Way
 
 CHANNELS = 3
 KINDS = 64
@@ -12,6 +15,50 @@ PREFETCHED = 2
 BACKLOGS = 12
 """A combination takes at least so many times the batches made ahead: the first steps use up what the workers made
 while they started, and what comes after must be long enough to know its pace."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Setting(Way):
+    """Something to turn on.
+
+    Attributes:
+        on, off: (pin_memory, non_blocking) with it and without.
+        code: what to write, where it makes the loop faster.
+        given: when that is advised, behind the number of workers.
+    """
+
+    on: tuple[bool, bool]
+    off: tuple[bool, bool] = (False, False)
+    code: str
+    given: str = ""
+
+
+_COPY = "batch.to(device, non_blocking=True)."
+WAYS: Mapping[str, Setting] = {
+    "pinned-batches": Setting(
+        "pin_memory with non_blocking", on=(True, True), code=f"DataLoader(..., pin_memory=True) and {_COPY}"
+    ),
+    "pin-memory-alone": Setting("pin_memory alone", on=(True, False), code="DataLoader(..., pin_memory=True)."),
+    "non-blocking-pinned": Setting(
+        "non_blocking copies of pinned batches",
+        on=(True, True),
+        off=(True, False),
+        code=_COPY,
+        given=", if batches are pinned anyway",
+    ),
+    "non-blocking-alone": Setting("non_blocking copies of pageable batches", on=(False, True), code=_COPY),
+}
+"""Rule of its findings → setting."""
+BOTH = "pinned-batches"
+"""The setting that verdict and headline are about."""
+PARTS: Mapping[str, tuple[Way, str]] = {
+    "workers": (Way("making batches in the workers"), "workers"),
+    "program": (Way("the training program"), "issue"),
+    "pinning": (Way("PyTorch's pinning thread"), "pinned"),
+    "copy": (Way("copying to the GPU", "the GPU's copies and kernels"), "copy"),
+    "compute": (Way("computing", "the GPU's copies and kernels"), "compute"),
+}
+"""Parts of a loop that work at the same time: what they are called, and the key of their colour."""
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""Ways to get a host buffer, each timed from asking to giving back."""
+"""WAYS to get a host buffer, each timed from asking to giving back."""
 
 from __future__ import annotations
 
@@ -10,49 +10,145 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Literal, Protocol
 
+from pinscope.analysis.ways import LineStyle, Way
 from pinscope.errors import NotEnoughMemory
 from pinscope.lab.backing import GIGANTIC_PAGE, OwnMemory, touch, why_not_backing
 from pinscope.lab.driver_memory import driver_memory, why_not_driver_memory
 from pinscope.lab.harness import Clock
 from pinscope.lab.pinning import PAGE, touch_pages
 from pinscope.lab.protocol import HostBuffer, Lab
-from pinscope.records.run import Backing, DriverMemory, HostMemory
+from pinscope.records.run import Backing, DriverMemory, HostMemory, LabKind
 from pinscope.units import format_bytes
 
-Way = Literal[
-    "malloc",
-    "malloc_touch",
-    "fresh_4k",
-    "fresh_thp",
-    "pinned",
-    "write_combined",
-    "registered_4k",
-    "registered_thp",
-    "registered_hugetlb",
-    "pool",
-    "cupy_pool",
-    "registered_portable",
-    "registered_shm_open",
-    "registered_hugetlb_1g",
-    "created",
-    "host_pool",
-    "host_pool_kept",
-]
-FRESH: Mapping[Way, Backing] = {"fresh_4k": "4k", "fresh_thp": "thp"}
-REGISTERED: Mapping[Way, Backing] = {
-    "registered_4k": "4k",
-    "registered_thp": "thp",
-    "registered_hugetlb": "hugetlb",
-    "registered_portable": "4k",
-    "registered_shm_open": "shm_open",
-    "registered_hugetlb_1g": "hugetlb_1g",
+
+@dataclass(frozen=True)
+class BufferWay(Way):
+    """A way to get a buffer.
+
+    Attributes:
+        memory: what the lab is asked for, of buffers that it makes itself.
+        backing: pages under memory that is mapped anew.
+        driver: kind of memory of the driver's own calls.
+    """
+
+    memory: HostMemory | None = None
+    backing: Backing | None = None
+    driver: DriverMemory | None = None
+
+    def title_on(self, lab: LabKind) -> str:
+        """What it is called; on the host model pinning is mlock."""
+        if lab != "host":
+            return self.title
+        return "map + mlock" if self.memory == "pinned" else self.title.replace("register", "mlock")
+
+    @property
+    def base(self) -> str:
+        """The pageable buffer that it stands in place of, or is a registration of: by default the usual one."""
+        return "fresh_thp" if self.backing in ("thp", "hugetlb", "hugetlb_1g") else BASE
+
+
+def _way(
+    title: str,
+    kinds: str,
+    style: str,
+    help: str,
+    backing: Backing | None = None,
+    memory: HostMemory | None = None,
+    driver: DriverMemory | None = None,
+) -> BufferWay:
+    colour, symbol, dash = style.split()
+    line = LineStyle(colour, symbol, dash)
+    return BufferWay(title, "", line, frozenset(kinds.split()), help, memory=memory, backing=backing, driver=driver)
+
+
+_Pageable = Literal["malloc", "malloc_touch", "fresh_4k", "fresh_thp"]
+_Fresh = Literal["pinned", "write_combined", "registered_4k", "registered_thp", "registered_hugetlb"]
+_More = Literal["pool", "cupy_pool", "registered_portable", "registered_shm_open", "registered_hugetlb_1g"]
+_Driver = Literal["created", "host_pool", "host_pool_kept"]
+WayName = Literal[_Pageable, _Fresh, _More, _Driver]
+"""A key of :data:`WAYS`."""
+BASE = "fresh_4k"
+"""The usual pageable buffer that a fresh pinned one is compared with."""
+WAYS: Mapping[str, BufferWay] = {
+    "malloc": _way("malloc", "quick host", "pageable circle-open dot", "not touched"),
+    "malloc_touch": _way(
+        "malloc + touch, may reuse", "quick host", "pageable diamond-open dash", "touched, perhaps freed before"
+    ),
+    "fresh_4k": _way(
+        "fresh, touched, 4 KiB pages",
+        "quick host fresh",
+        "pageable diamond solid",
+        "newly mapped, touched, in small pages",
+        "4k",
+    ),
+    "fresh_thp": _way(
+        "fresh, touched, huge pages", "quick host fresh", "pageable hexagon dashdot", "the same in huge pages", "thp"
+    ),
+    "pinned": _way("cudaHostAlloc", "quick host made", "pinned circle solid", "cudaHostAlloc", memory="pinned"),
+    "write_combined": _way(
+        "cudaHostAlloc, write-combined",
+        "quick made",
+        "write_combined square solid",
+        "the same, write-combined",
+        memory="write_combined",
+    ),
+    "registered_4k": _way(
+        "touch + register, 4 KiB pages",
+        "quick host registered",
+        "registered triangle-down solid",
+        "newly mapped, touched, registered, small pages",
+        "4k",
+    ),
+    "registered_thp": _way(
+        "touch + register, huge pages",
+        "quick host registered",
+        "registered triangle-up dash",
+        "the same in transparent huge pages",
+        "thp",
+    ),
+    "registered_hugetlb": _way(
+        "touch + register, hugetlb pages",
+        "quick host registered",
+        "registered pentagon dot",
+        "in reserved huge pages",
+        "hugetlb",
+    ),
+    "pool": _way("reused, from a pool", "quick host pool keeps", "pinned star dash", "from a pool of PinScope's"),
+    "cupy_pool": _way("reused, from CuPy's pool", "quick pool keeps", "pinned cross dot", "from CuPy's pool"),
+    "registered_portable": _way(
+        "touch + register, portable",
+        "registered",
+        "registered triangle-left dash",
+        "cudaHostRegisterPortable, small pages",
+        "4k",
+    ),
+    "registered_shm_open": _way(
+        "touch + register, POSIX segment", "host registered", "registered x dot", "in a POSIX segment", "shm_open"
+    ),
+    "registered_hugetlb_1g": _way(
+        "touch + register, hugetlb pages of 1 GiB",
+        "host registered",
+        "registered hexagon2 dashdot",
+        "in huge pages of 1 GiB, from that size on",
+        "hugetlb_1g",
+    ),
+    "created": _way(
+        "cuMemCreate", "driver", "driver square solid", "cuMemCreate on the host's NUMA node", driver="created"
+    ),
+    "host_pool": _way(
+        "CUDA's host pool",
+        "driver",
+        "driver diamond solid",
+        "from a CUDA pool that keeps nothing",
+        driver="pool_granted",
+    ),
+    "host_pool_kept": _way(
+        "reused, from CUDA's host pool", "keeps", "driver star dash", "reused from CUDA's", driver="pool_granted"
+    ),
 }
-DRIVER: Mapping[Way, DriverMemory] = {
-    "created": "created",
-    "host_pool": "pool_granted",
-    "host_pool_kept": "pool_granted",
-}
-_PINNED: Mapping[Way, HostMemory] = {"pinned": "pinned", "write_combined": "write_combined"}
+"""Kinds: ``quick``, in a quick run; ``host``, on the host model; ``fresh``, pageable memory mapped anew;
+``made``, pinned by the lab; ``registered``; ``driver``, fresh memory of the driver's own calls; ``pool``, reused;
+``keeps``, holds a buffer of each size."""
 
 _LIBC = ctypes.CDLL(None)
 _LIBC.malloc.restype = ctypes.c_void_p
@@ -81,25 +177,24 @@ class Times:
     page_faults: int | None
 
 
-def why_not_way(lab: Lab, way: Way, nbytes: int) -> str | None:
+def why_not_way(lab: Lab, name: str, nbytes: int) -> str | None:
     """Why a buffer cannot be had this way here; ``None`` if it can."""
-    reason = None
-    if way in _PINNED:
-        reason = lab.why_not(_PINNED[way])
-    elif way in FRESH:
-        reason = why_not_backing(FRESH[way], nbytes)
-    elif way in DRIVER:
-        reason = why_not_driver_memory(lab, DRIVER[way])
-    elif way == "registered_portable" and lab.kind != "cuda":
-        reason = "The host model has one context: there is none to be portable to."
-    elif way in REGISTERED:
-        reason = lab.why_not("registered", backing=REGISTERED[way]) or why_not_backing(REGISTERED[way], nbytes)
-    elif way == "cupy_pool" and lab.kind != "cuda":
-        reason = "CuPy's pool needs a GPU"
-    return reason
+    way = WAYS[name]
+    if way.memory:
+        return lab.why_not(way.memory)
+    if way.driver:
+        return why_not_driver_memory(lab, way.driver)
+    if name == "registered_portable" and lab.kind != "cuda":
+        return "The host model has one context: there is none to be portable to."
+    if name == "cupy_pool" and lab.kind != "cuda":
+        return "CuPy's pool needs a GPU"
+    if not way.backing:
+        return None
+    unregistered = lab.why_not("registered", backing=way.backing) if "registered" in way.kinds else None
+    return unregistered or why_not_backing(way.backing, nbytes)
 
 
-def least_bytes(way: Way) -> int:
+def least_bytes(way: str) -> int:
     """The smallest buffer that is worth measuring: a page, where that is as large as most buffers."""
     return GIGANTIC_PAGE if way == "registered_hugetlb_1g" else 1
 
@@ -113,22 +208,21 @@ class Source(Protocol):
 
 
 @contextmanager
-def source(lab: Lab, way: Way) -> Iterator[Source]:
+def source(lab: Lab, name: str) -> Iterator[Source]:
     """Where buffers of one way come from; what a pool keeps is freed when it closes."""
-    if way in ("malloc", "malloc_touch"):
-        yield _Malloc(lab, touched=way == "malloc_touch")
-    elif way in FRESH:
-        yield _Touched(lab, FRESH[way], registered=False)
-    elif way in REGISTERED:
-        yield _Touched(lab, REGISTERED[way], registered=True, portable=way == "registered_portable")
-    elif way in _PINNED:
-        yield _Pinned(lab, partial(lab.host_buffer, memory=_PINNED[way]))
-    elif way in DRIVER:
-        with driver_memory(lab, DRIVER[way], kept=way == "host_pool_kept") as take:
+    way = WAYS[name]
+    if way.memory:
+        yield _Pinned(lab, partial(lab.host_buffer, memory=way.memory))
+    elif way.backing:
+        yield _Touched(lab, way.backing, "registered" in way.kinds, portable=name == "registered_portable")
+    elif way.driver:
+        with driver_memory(lab, way.driver, kept="keeps" in way.kinds) as take:
             yield _Pinned(lab, take)
-    else:
+    elif "pool" in way.kinds:
         with ExitStack() as stack:
-            yield _Pool(_cupy_pool(stack) if way == "cupy_pool" else _own_pool(lab, stack))
+            yield _Pool(_cupy_pool(stack) if name == "cupy_pool" else _own_pool(lab, stack))
+    else:
+        yield _Malloc(lab, touched=name == "malloc_touch")
 
 
 def why_no_page_faults() -> str | None:
@@ -145,11 +239,12 @@ def _page_faults() -> int:
     return used.ru_minflt + used.ru_majflt
 
 
+@dataclass(frozen=True)
 class _Malloc:
     """The C library's memory, which may be what was freed before."""
 
-    def __init__(self, lab: Lab, touched: bool) -> None:
-        self._lab, self._touched = lab, touched
+    lab: Lab
+    touched: bool
 
     def once(self, nbytes: int, clock: Clock) -> Times:
         """Raises NotEnoughMemory."""
@@ -160,13 +255,13 @@ class _Malloc:
         if not address:
             raise NotEnoughMemory(f"malloc gives no {format_bytes(nbytes)}; ask for less")
         try:
-            if self._touched:
+            if self.touched:
                 before = clock()
                 touch_pages(address, nbytes)
                 touched = clock() - before
             got = clock()
             faults = _page_faults() - faults
-            self._lab.host_nodes.look([(address, nbytes)])
+            self.lab.host_nodes.look([(address, nbytes)])
             released = clock()
         finally:
             _LIBC.free(address)

@@ -8,15 +8,17 @@ from pinscope.analysis.conclusions import Costed
 from pinscope.analysis.rows import Row
 from pinscope.analysis.texts import Text, Texts, say
 from pinscope.experiments.trace.reading import (
+    SMALL,
+    WAITS,
+    WAITS_LATE,
     WhatIf,
     comes_late,
     origin,
     pinned_memory,
     share_of_time,
     slow_source,
-    small_copies,
     spared_by_not_waiting,
-    waits_and_then,
+    wait_values,
 )
 from pinscope.records.finding import Finding, costing, quantity
 from pinscope.records.run import Run
@@ -33,7 +35,7 @@ _MADE_THERE = (
     "saving holds where the data is made in pinned memory. Where it must be copied there first, that takes CPU time; "
     "DataLoader(pin_memory=True) does it in a thread of its own."
 )
-_SMALL = "{copies}: they hold the CPU for {held:seconds}[, gathered they would take about {gathered:seconds}]"
+_SMALL = SMALL + ": they hold the CPU for {held:seconds}[, gathered they would take about {gathered:seconds}]"
 _SCATTER = "'pinscope run scatter' measures which way is fastest here."
 _IDLE = (
     "{where} What the CPU did between a wait and the next kernel counts, such as loading data. Idle time of copies "
@@ -42,7 +44,8 @@ _IDLE = (
 _EARLIER = "what the CPU does between the wait and the next kernel in another process, as a DataLoader's workers do"
 TEXTS: Texts = {
     "pageable-copies": Text(
-        "copies of a line, of more than 64 KiB, come from pageable memory and cost a part of the time, or of the bytes",
+        "large copies of a line come from pageable memory and cost a thousandth of the time, or are a twentieth of the "
+        "bytes of large copies",
         _COPIES,
         _PLACE,
         f"Copy from pinned memory; with non_blocking=True the call returns at once. {_MADE_THERE}",
@@ -61,22 +64,23 @@ TEXTS: Texts = {
         "Copy into pinned memory that is allocated once and used again; wait for the copy before you read it.",
     ),
     "pinned-memory-in-a-loop": Text(
-        "a line pins memory ten times or more, for a hundredth of the time",
+        "a line pins memory ten times or more, which takes a hundredth of the time",
         "{line} pins memory {times:,} times: {held:seconds} in {call}, {share}",
         "{where}",
         "Pin a buffer once and use it again: pinning costs more than the copy that it speeds up.",
     ),
     "waits-for-the-gpu": Text(
-        "a line waits ten times or more, and compute stands idle afterwards for a hundredth of the time",
-        "{waits}",
+        "a line waits ten times or more, and compute stands idle afterwards for a hundredth of the time, the longest such "
+        "time not counted; not where copies to the host are asynchronous, or managed memory is used",
+        WAITS,
         _IDLE,
         "Ask for results less often: .item(), .cpu(), print() of a tensor and synchronize() wait until everything "
         "before them is done, and only then can the next work be issued; without these waits the program would take "
         f"at most {{spared:seconds}} less. Or do {_EARLIER}.",
     ),
     "waits-for-the-gpu/late": Text(
-        "the same, where the waits are short",
-        "{waits}",
+        "the same, where the waits hold the CPU for less than half as long",
+        WAITS_LATE,
         _IDLE,
         "Fewer waits save at most {spared:seconds}: the GPU had mostly finished before, and then the CPU was late. Do "
         f"{_EARLIER}; larger batches and CUDA graphs let it issue the same work by fewer calls.",
@@ -95,7 +99,7 @@ TEXTS: Texts = {
         "Trace a part of the program, or with --no-stacks.",
     ),
     "many-small-copies": Text(
-        "a line makes 1,000 copies of at most 64 KiB or more, which hold the CPU for a hundredth of the time",
+        "a line makes 1,000 copies or more, of 64 KiB at most (median), which hold the CPU for a hundredth of the time",
         _SMALL,
         "{where}",
         f"Collect them in one pinned buffer and copy that. {_SCATTER}",
@@ -234,7 +238,9 @@ def _small(seen: Seen, rate_from: str | None) -> Iterator[Costed]:
             quantity("CPU held by the calls", held, "seconds"),
             quantity("Gathered and copied at once (about)", gathered, "seconds", reason=NO_GATHERING),
             quantity("Rate of gathering from", rate_from, "text", reason=NO_GATHERING),
-            copies=small_copies(site),
+            line=site.name,
+            times=row["count"],
+            size=row["median_bytes"],
             held=held,
             gathered=None if as_long else gathered,
             where=_where(row),
@@ -278,7 +284,8 @@ def _waits(seen: Seen) -> Iterator[Costed]:
             quantity("Longest of these times", row["longest_idle_seconds"], "seconds", reason=NOT_RECORDED),
             quantity("CPU held by the waits", row["call_seconds"], "seconds"),
             quantity("Saved without these waits (at most)", spared, "seconds"),
-            waits=waits_and_then(row, f", {share_of_time(seen, row, idle)}"),
+            **wait_values(row),
+            share=share_of_time(seen, row, idle),
             where=_where(row),
             twice=NOT_RECORDED if twice else None,
             once=None if twice else "",

@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import PurePath
+from typing import Any
 
 from pinscope.analysis.rows import Row
+from pinscope.analysis.texts import fill
 from pinscope.records.finding import Cell, Quantity, Table, quantity, table
 from pinscope.records.run import Run
 from pinscope.records.trace_row import LARGE_BYTES
@@ -23,6 +25,16 @@ NO_RATE = "no run of bandwidth says the rate of pinned copies"
 NO_KERNELS = "the program ran no kernel"
 SEEN_SHARE = 0.01
 """Of the time: of less, two runs of one program differ anyway."""
+WAITS = (
+    "{line} waits for the GPU {times:,} times, which holds the CPU for {held:seconds}: then compute stood idle "
+    "{idle:seconds}[, {share}]"
+)
+WAITS_LATE = (
+    "After the {times:,} waits of {line} compute stood idle {idle:seconds}[, {share}]: the CPU issued the next kernel "
+    "late; the waits themselves held it for {held:seconds}"
+)
+SMALL = "{line} makes {times:,} copies of {size:bytes}"
+"""What a line's waits cost, and what it copies in small pieces, as the verdict and findings say it."""
 
 
 def origin(run: Run, parameter: str) -> str | None:
@@ -75,26 +87,15 @@ def comes_late(row: Row) -> bool:
     return spared_by_not_waiting(row) < float(row["idle_seconds"]) / 2
 
 
-def waits_and_then(row: Row, share: str = "") -> str:
-    """What a line's waits cost, as a clause.
-
-    Args:
-        row: of the line.
-        share: what follows the idle time, from its comma on.
-    """
-    idle = f"compute stood idle {format_seconds(row['idle_seconds'])}{share}"
-    held = format_seconds(row["call_seconds"])
-    if comes_late(row):
-        return (
-            f"After the {row['count']:,} waits of {line_name(row)} {idle}: the CPU issued the next kernel late; the "
-            f"waits themselves held it for {held}"
-        )
-    return f"{line_name(row)} waits for the GPU {row['count']:,} times, which holds the CPU for {held}: then {idle}"
+def wait_values(row: Row) -> dict[str, Any]:
+    """Of a line that waits, for :data:`WAITS` and :data:`WAITS_LATE`."""
+    idle, held = row["idle_seconds"], row["call_seconds"]
+    return {"line": line_name(row), "times": row["count"], "idle": idle, "held": held}
 
 
 def small_copies(site: Site) -> str:
     """``train.py:33 makes 200,000 copies of 4 KiB``."""
-    return f"{site.name} makes {site.row['count']:,} copies of {format_bytes(site.row['median_bytes'])}"
+    return fill(SMALL, {"line": site.name, "times": site.row["count"], "size": site.row["median_bytes"]})
 
 
 # Verdict
@@ -163,7 +164,10 @@ def _others(seen: Seen) -> tuple[float, str]:
 
 def _beside(seen: Seen) -> tuple[float, str]:
     """What takes the most time beside pageable copies, in seconds and as a sentence; empty if nothing takes much."""
-    costs = [(row["idle_seconds"], f"{waits_and_then(row)}.") for row in seen.idling[:1]]
+    costs: list[tuple[float, str]] = []
+    for row in seen.idling[:1]:
+        waits = fill(WAITS_LATE if comes_late(row) else WAITS, {**wait_values(row), "share": None})
+        costs.append((row["idle_seconds"], f"{waits}."))
     for row in seen.churn[:1]:
         held = row["call_seconds"]
         pins = f"{line_name(row)} pins memory {row['count']:,} times"

@@ -70,8 +70,8 @@ TEXTS: Texts = {
         "Pin a buffer once and use it again: pinning costs more than the copy that it speeds up.",
     ),
     "waits-for-the-gpu": Text(
-        "a line waits ten times or more, and compute stands idle afterwards for a hundredth of the time, the longest such "
-        "time not counted; not where copies to the host are asynchronous, or managed memory is used",
+        "a line waits ten times or more, and compute stands idle afterwards for a hundredth of the time, the longest "
+        "such time not counted; not where copies to the host are asynchronous, or managed memory is used",
         WAITS,
         _IDLE,
         "Ask for results less often: .item(), .cpu(), print() of a tensor and synchronize() wait until everything "

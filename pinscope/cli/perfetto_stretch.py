@@ -7,9 +7,9 @@ from pathlib import Path
 
 from pinscope.cli.options import duration
 from pinscope.errors import BadInput
-from pinscope.experiments.trace.stretch import extent, within
 from pinscope.records.run import TraceRun
 from pinscope.report.document import Document
+from pinscope.tracing.stretch import extent, within
 from pinscope.units import format_seconds
 
 SUFFIX = ".perfetto.json"

@@ -15,14 +15,13 @@ from typing import Annotated
 
 import typer
 
+from pinscope.cli.fail_on import Threshold, exceeded, parse_threshold
 from pinscope.cli.options import duration
 from pinscope.cli.terminal import complain
 from pinscope.cli.trace_summary import print_summary
 from pinscope.cli.what_if_summary import print_what_if, what_if_document
 from pinscope.errors import BadInput, InvalidParameter, StoreFailed
 from pinscope.experiments.registry import checked_rows
-from pinscope.experiments.trace.arithmetic import seen_in
-from pinscope.experiments.trace.thresholds import Threshold, exceeded, parse_threshold
 from pinscope.probes.environment import capture_environment
 from pinscope.report.document import Document, open_document
 from pinscope.report.json_report import run_document
@@ -35,6 +34,7 @@ from pinscope.store.new_file import check_new
 from pinscope.store.rescue import saved_line
 from pinscope.store.store import Store
 from pinscope.tracing.scope import Scope
+from pinscope.tracing.sites import seen_in
 
 LONGEST_DAYS = 30
 """Of a wait before the recording, and of the recording."""

@@ -10,7 +10,6 @@ from typing import Any, cast
 import streamlit as st
 
 from pinscope.errors import BadInput
-from pinscope.experiments.trace.events import TABLES
 from pinscope.live.source import open_source
 from pinscope.probes.environment import capture_environment
 from pinscope.records.environment import Environment
@@ -22,6 +21,7 @@ from pinscope.runner.jobs import reconcile
 from pinscope.store.anonymous import ANONYMOUS, AnonymousStore
 from pinscope.store.store import Store
 from pinscope.store.stored_runs import StoredRows
+from pinscope.tracing.columns import TABLES
 
 PAGE_EVENTS = 100_000
 """Calls, copies and kernels of a trace that a page makes a file for Perfetto of: 30 MB."""

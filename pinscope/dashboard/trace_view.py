@@ -16,17 +16,17 @@ from pinscope.dashboard.plain import plain
 from pinscope.dashboard.state import PAGE_EVENTS
 from pinscope.errors import PinScopeError
 from pinscope.experiments.registry import checked_rows
-from pinscope.experiments.trace.arithmetic import Seen, seen_in
-from pinscope.experiments.trace.charts_timeline import TITLE, moment, shaded, timeline
+from pinscope.experiments.trace.charts import TITLE, moment, shaded, timeline
 from pinscope.experiments.trace.reading import LINES
-from pinscope.experiments.trace.stretch import Costliest, Extent, Stretch, extent, stretch_of, within
-from pinscope.experiments.trace.what_if import what_if_command
 from pinscope.records.run import Run
 from pinscope.report.document import Document
 from pinscope.report.write import render
+from pinscope.runner.what_if import what_if_command
 from pinscope.store.anonymous import SUFFIX
 from pinscope.store.store import Store
 from pinscope.text import visible
+from pinscope.tracing.sites import Seen, seen_in
+from pinscope.tracing.stretch import Costliest, Extent, Stretch, extent, stretch_of, within
 
 LEAST_NS = 1000
 """Of a stretch that can be looked at."""

@@ -17,10 +17,10 @@ from numpy.typing import NDArray
 
 from pinscope.analysis.attached import Attached
 from pinscope.errors import BadInput
-from pinscope.experiments.trace.arithmetic import UNKNOWN_LINE, process_names
-from pinscope.experiments.trace.events import TABLES, Columns, collect, first_moments
 from pinscope.records.limits import TRACE_EVENTS
 from pinscope.report.document import Document
+from pinscope.tracing.columns import TABLES, Columns, collect, first_moments
+from pinscope.tracing.sites import UNKNOWN_LINE, process_names
 
 Event = dict[str, Any]
 Places = NDArray[np.intp]

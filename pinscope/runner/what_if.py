@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import linecache
+import shlex
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -12,8 +13,8 @@ from typing import IO, Any
 
 from pinscope.errors import BadInput, PinScopeError
 from pinscope.experiments.registry import checked_rows
-from pinscope.experiments.trace.arithmetic import Seen, Site, seen_in
 from pinscope.records.environment import Environment
+from pinscope.records.run import Run
 from pinscope.records.trace_row import LARGE_BYTES, TraceRow
 from pinscope.runner.program_streams import HeardStdout, StdinAgain
 from pinscope.runner.traced_program import Variant
@@ -23,6 +24,7 @@ from pinscope.store.store import Store
 from pinscope.tracing.labels import file_label
 from pinscope.tracing.places import library_folders
 from pinscope.tracing.redirect import ACCOUNT
+from pinscope.tracing.sites import Seen, Site, seen_in
 
 MOST_PINNED_BYTES = 4 << 30
 """Of all buffers together; less where the host has not four times as much."""
@@ -58,6 +60,19 @@ def parse_request(texts: Sequence[str], script: str) -> Request | None:
     if found and len(found) < len(texts):
         raise BadInput(f"{_ALLOWED}; pin alone means every line")
     return Request(tuple(dict.fromkeys(found)))
+
+
+def what_if_command(run: Run, seen: Seen) -> str | None:
+    """What measures what pinning the first accused line saves; ``None`` where there is none, or that cannot be done:
+    only copies of the program's own process can be redirected."""
+    own = seen.processes[0]["process"] if seen.processes else None
+    copies = (site for site in seen.pageable if site.row["direction"] == "h2d" and site.row["process"] == own)
+    tried = next((site for site in copies if site.row["file"] and seen.is_worth(site)), None)
+    program = run.params.get("program")
+    if tried is None or not program or run.params.get("part") or run.params.get("what_if"):
+        return None
+    place = f"pin:{tried.row['file']}:{tried.row['line']}"
+    return f"pinscope trace --what-if {shlex.quote(place)} {shlex.join(map(str, program))}"
 
 
 def _parse_line(text: str, script: str) -> tuple[str, int]:

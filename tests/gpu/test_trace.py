@@ -20,9 +20,9 @@ from typing import Any
 
 import pytest
 
-from pinscope.experiments.trace.arithmetic import UNKNOWN_LINE
 from pinscope.store.store import Store
 from pinscope.tracing.places import library_folders
+from pinscope.tracing.sites import UNKNOWN_LINE
 
 ROOT = Path(__file__).parents[2]
 TRACED = Path(__file__).parent / "traced"

@@ -55,7 +55,7 @@ DOORS: Mapping[str, Sequence[str]] = {
 }
 """Third party → beginnings of the modules that may import it; ``*`` is any name."""
 
-PURE = ("arithmetic", "reading", "findings", "chart", "verdict", "what_if")
+PURE = ("arithmetic", "reading", "findings", "chart", "verdict")
 """Beginnings of the modules of an experiment that take numbers and give numbers, findings and charts."""
 IMPURE = ("pinscope.lab", "pinscope.store", "pinscope.runner", "pinscope.report", "pinscope.probes")
 

@@ -1,46 +1,65 @@
-"""What a trace looks like: the lines that cost most, and the memory that each copies."""
+"""What a trace looks like: the lines that cost most, the memory that each copies, and when it copied and computed."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 
-from pinscope.analysis.rows import Row
-from pinscope.charts.bars import Part, bars
+import numpy as np
+import plotly.graph_objects as go
+
+from pinscope.analysis.attached import Attached
+from pinscope.analysis.rows import Row, grouped
+from pinscope.charts.bars import Part, bars, category_rows
 from pinscope.charts.chart import Chart, alt_text
-from pinscope.charts.theme import seconds_unit
-from pinscope.experiments.trace.arithmetic import Seen, Site, seen_in
-from pinscope.experiments.trace.charts_timeline import draw_whole
+from pinscope.charts.lines import put
+from pinscope.charts.theme import COLOURS, panels, seconds_unit
+from pinscope.errors import InvalidParameter
 from pinscope.records.run import Run
+from pinscope.tracing.sites import Seen, Site, seen_in
+from pinscope.tracing.stretch import PIECES, Costliest, Series, Single, Stretch, extent, stretch_of
 from pinscope.units import format_bytes, format_seconds
 
 GIB, MIB = 2**30, 2**20
 MOST_BARS = 10
 SAVED = "saved if pinned"
 """Name of the bars of what pinning would save."""
-
-draw_attached = draw_whole
-"""The chart that needs the single events."""
+MOST_DEVICES = 4
+"""GPUs that are drawn."""
+PANEL_PIXELS, LANE_PIXELS, GAP_PIXELS = 90, 26, 34
+MOST_LANES = 8
+"""Threads, or streams of a GPU, that are drawn one by one."""
+_SERIES: Mapping[tuple[str, str], tuple[str, str]] = {
+    ("calls", "copy"): ("CPU held by calls that copy", "issue"),
+    ("calls", "wait"): ("CPU held by waiting", "wait"),
+    ("calls", "pin"): ("CPU held by pinning and releasing", "pin_call"),
+    ("copies", "pageable"): ("pageable copies", "pageable"),
+    ("copies", "pinned"): ("pinned copies", "pinned"),
+    ("copies", "managed"): ("managed copies", "managed"),
+    ("kernels", "compute"): ("kernels", "compute"),
+}
+_OTHER_COPIES = ("copies on the GPU", "copy")
+_NOTHING = go.Scatter(x=[0], y=[0], mode="markers", marker={"opacity": 0}, hoverinfo="skip", showlegend=False)
+"""In a panel with nothing in it: without it Plotly would draw no axis."""
+TITLE = "When it copied, computed and waited"
 
 
 def draw(run: Run, rows: Sequence[Row]) -> list[Chart]:
     """The charts of a trace; none where nothing was copied between host and GPU."""
     seen = seen_in(run, rows)
-    shown = [site for site in seen.sites if site.row["direction"] in ("h2d", "d2h")][:MOST_BARS]
-    if not shown:
+    sites = [site for site in seen.sites if site.row["direction"] in ("h2d", "d2h")][:MOST_BARS]
+    if not sites:
         return []
-    return [_time(seen, shown), _bytes(sorted(shown, key=lambda site: -site.row["bytes"]))]
+    return [_time(seen, sites), _bytes(sorted(sites, key=lambda site: -site.row["bytes"]))]
 
 
 def _time(seen: Seen, sites: Sequence[Site]) -> Chart:
     names = [site.title for site in sites]
-    held = {name: float(site.row["call_seconds"] or 0.0) for name, site in zip(names, sites, strict=True)}
-    idle = {
-        name: float(site.row["idle_seconds"])
-        for name, site in zip(names, sites, strict=True)
-        if site.row["idle_seconds"] is not None
-    }
-    known = [(name, site) for name, site in zip(names, sites, strict=True) if site.saved_in_place is not None]
-    saved = {name: site.saved_in_place or 0.0 for name, site in known}
+    held = {site.title: float(site.row["call_seconds"] or 0.0) for site in sites}
+    idle = {site.title: float(site.row["idle_seconds"]) for site in sites if site.row["idle_seconds"] is not None}
+    saved = {site.title: site.saved_in_place for site in sites if site.saved_in_place is not None}
     parts = [
         Part("CPU held by the calls", "issue", held),
         *([Part("GPU compute idle", "stall", idle)] if idle else []),
@@ -48,7 +67,8 @@ def _time(seen: Seen, sites: Sequence[Site]) -> Chart:
     ]
     scale, unit = seconds_unit(max([*held.values(), *idle.values()]))
     figure = bars(names, parts, f"Time ({unit})", format_seconds, scale=scale, side_by_side=True)
-    reasons = ["" if saved[name] else site.unsaved_word or "nothing" for name, site in known]
+    unsaved = {site.title: site.unsaved_word or "nothing" for site in sites}
+    reasons = ["" if seconds else unsaved[name] for name, seconds in saved.items()]
     figure.update_traces(text=reasons, textposition="outside", cliponaxis=False, selector={"name": SAVED})
     return Chart(
         "trace-time",
@@ -68,29 +88,219 @@ def _time(seen: Seen, sites: Sequence[Site]) -> Chart:
 
 
 def _bytes(sites: Sequence[Site]) -> Chart:
-    names = [site.title for site in sites]
-    kinds = [kind for kind in ("pageable", "pinned", "managed") if any(kind == site.host_memory for site in sites)]
+    groups = grouped(sites, lambda site: site.host_memory)
     parts = [
-        Part(
-            kind,
-            kind,
-            {
-                name: float(site.row["bytes"])
-                for name, site in zip(names, sites, strict=True)
-                if site.host_memory == kind
-            },
-        )
-        for kind in kinds
+        Part(kind, kind, {site.title: float(site.row["bytes"]) for site in groups[kind]})
+        for kind in ("pageable", "pinned", "managed")
+        if kind in groups
     ]
     scale, unit = (GIB, "GiB") if sites[0].row["bytes"] >= GIB else (MIB, "MiB")
-    figure = bars(names, parts, f"Copied ({unit})", format_bytes, scale=scale)
+    figure = bars([site.title for site in sites], parts, f"Copied ({unit})", format_bytes, scale=scale)
     return Chart(
         "trace-bytes",
         "What each line copies",
         "Bytes between host and GPU, by the kind of host memory. CUPTI says pinned for registered memory too.",
         figure,
-        alt_text(
-            "Copied by each line",
-            [(name, format_bytes(site.row["bytes"])) for name, site in zip(names, sites, strict=True)],
-        ),
+        alt_text("Copied by each line", [(site.title, format_bytes(site.row["bytes"])) for site in sites]),
     )
+
+
+# When it copied, computed and waited
+
+
+def timeline(stretch: Stretch, mark: Costliest | None = None) -> Chart:
+    """The timeline of a stretch: one panel for the CPU, and two for each GPU, copies and kernels.
+
+    Args:
+        stretch: what is drawn.
+        mark: a copy behind which all panels are shaded.
+    """
+    drawn = _panels(stretch)
+    scale, unit = seconds_unit((stretch.end_ns - stretch.begin_ns) / 1e9)
+    heights = [_height(stretch, parts) for _, parts in drawn]
+    figure = panels([title for title, _ in drawn], heights, gap=GAP_PIXELS)
+    for row, (_, parts) in enumerate(drawn, start=1):
+        if stretch.singles and parts:
+            lanes = _lanes(stretch, parts)
+            put(figure, row, *(_bars(stretch, part, lanes, scale) for part in parts))
+            category_rows(figure, row, lanes)
+            figure.update_yaxes(showticklabels=False, ticks="", row=row, col=1)
+        elif parts:
+            put(figure, row, *(_area(stretch, part, row, scale) for part in parts))
+            figure.update_yaxes(title_text="Running at<br>once (mean)", rangemode="tozero", nticks=4, row=row, col=1)
+        else:
+            figure.add_trace(_NOTHING, row=row, col=1)
+            figure.update_yaxes(showticklabels=False, ticks="", showgrid=False, zeroline=False, row=row, col=1)
+    if mark is not None:
+        begin, end = ((at - stretch.begin_ns) / 1e9 / scale for at in (mark.begin_ns, mark.end_ns))
+        if _is_seen(stretch, mark):
+            line = {"color": COLOURS["reference"], "width": 1}  # also of a copy that is thinner than a pixel
+            thin = (mark.end_ns - mark.begin_ns) * PIECES < stretch.end_ns - stretch.begin_ns
+            layer = "above" if thin else "below"
+            figure.add_vrect(begin, end, fillcolor="rgba(128, 128, 128, 0.3)", line=line, layer=layer)
+    figure.update_layout(barmode="overlay", hovermode="closest", bargap=0.15)
+    figure.update_xaxes(range=[0, (stretch.end_ns - stretch.begin_ns) / 1e9 / scale])
+    figure.update_xaxes(title_text=f"Time since {_since(stretch)} ({unit})", row=len(drawn), col=1)
+    return Chart("trace-timeline", TITLE, _caption(stretch), figure, _alt(stretch))
+
+
+def shaded(stretch: Stretch, mark: Costliest) -> str:
+    """Where the copy of a line is that was looked for, as what follows its name."""
+    at = f"at {mark.begin_ns / 1e9:.6f} s, for {format_seconds((mark.end_ns - mark.begin_ns) / 1e9)}"
+    if _is_seen(stretch, mark):
+        return f"{at}: shaded"
+    return f"{at}: {'earlier' if mark.begin_ns < stretch.begin_ns else 'later'} than this stretch"
+
+
+def _is_seen(stretch: Stretch, mark: Costliest) -> bool:
+    return mark.begin_ns < stretch.end_ns and mark.end_ns > stretch.begin_ns
+
+
+def moment(stretch: Stretch, x: float) -> int:
+    """What a place on the x axis of the stretch's timeline stands for: nanoseconds since the program's start."""
+    scale, _ = seconds_unit((stretch.end_ns - stretch.begin_ns) / 1e9)
+    return stretch.begin_ns + round(x * scale * 1e9)
+
+
+def _since(stretch: Stretch) -> str:
+    """When the stretch begins, as exactly as its length asks for."""
+    places = min(max(2 - math.floor(math.log10((stretch.end_ns - stretch.begin_ns) / 1e9)), 0), 9)
+    since = f"{stretch.begin_ns / 1e9:.{places}f}"
+    return "the program's start" if float(since) == 0 else f"{since} s after the program's start"
+
+
+def draw_attached(rows: Sequence[Row], attached: Attached) -> Iterator[Chart]:
+    """The timeline of all that a trace holds; none where it carries no events, or some that make no sense: the page
+    and the file for Perfetto say why."""
+    with suppress(InvalidParameter):
+        whole = extent(attached, rows)
+        if whole is not None:
+            yield timeline(stretch_of(attached, whole, whole.begin_ns, whole.end_ns))
+
+
+def _caption(stretch: Stretch) -> str:
+    length = format_seconds((stretch.end_ns - stretch.begin_ns) / 1e9)
+    if not stretch.events:
+        return f"No call, copy or kernel ran in these {length}."
+    what = f"{stretch.events:,} {'call, copy or kernel' if stretch.events == 1 else 'calls, copies and kernels'}"
+    piece = format_seconds((stretch.end_ns - stretch.begin_ns) / 1e9 / PIECES)
+    parts = [
+        f"{what} in {length}, one by one; a row is a thread or a stream."
+        if stretch.singles
+        else f"{what} in {length}: how many ran at once, on average in each {piece}."
+    ]
+    if any(len(_counts(stretch, series)) > MOST_LANES for _, series in _panels(stretch)):
+        parts.append(f"Of more than {MOST_LANES} rows in a panel those with the fewest are not drawn.")
+    if (more := len(_devices(stretch)) - MOST_DEVICES) > 0:
+        parts.append(f"The first {MOST_DEVICES} GPUs are drawn, {more} more are not.")
+    return " ".join(parts)
+
+
+def _alt(stretch: Stretch) -> str:
+    busy = [
+        (
+            _series(part)[0] + (f", {_device(stretch, part[2:])}" if part[2] >= 0 else ""),
+            format_seconds(float(pieces.sum()) * (stretch.end_ns - stretch.begin_ns) / 1e9 / PIECES),
+        )
+        for part, pieces in sorted(stretch.at_once.items())
+    ]
+    return alt_text("Calls, copies and kernels over time, together", busy)
+
+
+def _series(part: Series) -> tuple[str, str]:
+    return _SERIES.get(part[:2], _OTHER_COPIES)
+
+
+def _devices(stretch: Stretch) -> list[tuple[int, int]]:
+    """GPUs, each with the process that sees it so."""
+    return sorted({(device, process) for _, device, process in _all_panels(stretch) if device >= 0})
+
+
+def _all_panels(stretch: Stretch) -> set[tuple[str, int, int]]:
+    """What the whole trace has, also where nothing of it ran in the stretch: so no panel jumps."""
+    return {*stretch.whole.panels, *((name, device, process) for name, _, device, process in stretch.at_once)}
+
+
+def _device(stretch: Stretch, number: tuple[int, int]) -> str:
+    device, process = number
+    return f"GPU {device} of {stretch.processes[process]}" if process else f"GPU {device}"
+
+
+def _panels(stretch: Stretch) -> list[tuple[str, list[Series]]]:
+    """Title and contents of each panel, from the top. One in which nothing ran says so."""
+    devices = _devices(stretch)[:MOST_DEVICES]
+    wanted = [("calls", (-1, 0)), *((name, device) for device in devices for name in ("copies", "kernels"))]
+    titled = []
+    computes = bool(stretch.whole.parts.get("kernels"))  # then that a GPU stood idle is what there is to see
+    for name, device in wanted:
+        parts = sorted(part for part in stretch.at_once if part[0] == name and part[2:] == device)
+        if parts or (name, *device) in _all_panels(stretch) or (computes and name == "kernels"):
+            title = "CPU, in calls of CUDA" if name == "calls" else f"{_device(stretch, device)}, {name}"
+            titled.append((title if parts else f"{title}: none", parts))
+    return titled or [("Nothing ran", [])]
+
+
+def _height(stretch: Stretch, parts: Sequence[Series]) -> int:
+    return LANE_PIXELS * max(len(_lanes(stretch, parts)), 2) if stretch.singles else PANEL_PIXELS
+
+
+# A stretch with many events
+
+
+def _area(stretch: Stretch, part: Series, row: int, scale: float) -> go.Scatter:
+    name, colour = _series(part)
+    edges = np.linspace(0, (stretch.end_ns - stretch.begin_ns) / 1e9, PIECES + 1)
+    pieces = np.append(stretch.at_once[part], stretch.at_once[part][-1])  # the last one's step ends at the last edge
+    return go.Scatter(
+        x=edges / scale,
+        y=np.round(pieces, 4),
+        name=name,
+        mode="lines",
+        stackgroup=str(row),
+        line={"color": COLOURS[colour], "width": 0, "shape": "hv"},
+        fillcolor=COLOURS[colour],
+        customdata=[f"{piece:.3g} at once" for piece in pieces.tolist()],
+        hovertemplate="%{fullData.name}: %{customdata}<extra></extra>",
+    )
+
+
+# A stretch with few
+
+
+def _counts(stretch: Stretch, parts: Sequence[Series]) -> Counter[str]:
+    """Threads or streams of a panel, each with how many events it has; empty where none is drawn by itself."""
+    return Counter(single.lane for single in _of(stretch, parts))
+
+
+def _lanes(stretch: Stretch, parts: Sequence[Series]) -> list[str]:
+    """Those of them that are drawn, from the top: the ones with the most events, in the order of their numbers."""
+    most = [lane for lane, _ in _counts(stretch, parts).most_common(MOST_LANES)]
+    return sorted(most, key=lambda lane: [int(word) for word in lane.split() if word.isdigit()])
+
+
+def _of(stretch: Stretch, parts: Sequence[Series]) -> Iterator[Single]:
+    for part in parts:
+        yield from stretch.singles.get(part, ())
+
+
+def _bars(stretch: Stretch, part: Series, lanes: Sequence[str], scale: float) -> go.Bar:
+    name, colour = _series(part)
+    kept = [single for single in _of(stretch, [part]) if single.lane in lanes]
+    origin = stretch.begin_ns
+    return go.Bar(
+        orientation="h",
+        name=name,
+        y=[single.lane for single in kept],
+        base=[(single.begin_ns - origin) / 1e9 / scale for single in kept],
+        x=[(single.end_ns - single.begin_ns) / 1e9 / scale for single in kept],
+        marker={"color": COLOURS[colour], "line": {"width": 0.5, "color": COLOURS[colour]}},
+        customdata=[_words(part, single) for single in kept],
+        hovertemplate="%{customdata}<extra></extra>",
+    )
+
+
+def _words(part: Series, single: Single) -> str:
+    took = f"{format_seconds((single.end_ns - single.begin_ns) / 1e9)} from {single.begin_ns / 1e9:.6f} s on"
+    what = f"{single.name}, {part[1]}, {format_bytes(single.bytes)}" if part[0] == "copies" else single.name
+    line = f", {single.line}" if single.line else ""
+    return f"{what}{line}, {'thread' if part[0] == 'calls' else 'stream'} {single.lane}: {took}"

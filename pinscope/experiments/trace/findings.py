@@ -1,31 +1,135 @@
-"""What a trace shows to be costly, or to be well: rules, each with its numbers and what to do."""
+"""What a trace shows to be costly: its texts, and the rules, which give the numbers."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
+from pinscope.analysis.conclusions import Costed
 from pinscope.analysis.rows import Row
-from pinscope.experiments.trace.arithmetic import (
-    Seen,
-    Site,
+from pinscope.analysis.texts import Text, Texts, say
+from pinscope.experiments.trace.reading import (
+    SMALL,
+    WAITS,
+    WAITS_LATE,
+    WhatIf,
     comes_late,
-    line_name,
+    origin,
     pinned_memory,
     share_of_time,
     slow_source,
-    small_copies,
     spared_by_not_waiting,
-    waits_and_then,
+    wait_values,
 )
-from pinscope.records.finding import Finding, costing, finding, note, quantity, warning
+from pinscope.records.finding import Finding, costing, quantity
 from pinscope.records.run import Run
-from pinscope.units import format_bytes, format_seconds
+from pinscope.tracing.sites import Seen, line_name
 
 MOST_ACCUSED = 5
 """Lines with a finding of their own; the table has all."""
-
 NOT_RECORDED = "an earlier version made this trace"
 NO_GATHERING = "no run of scatter says how fast pieces are gathered"
+_COPIES = "{line} makes {copies}[: {into} the program would take about {saved:seconds} less, {share}]"
+_PLACE = "{where}[ {slow}][ {others} there likewise.]"
+_MADE_THERE = (
+    "Refill a buffer only once its copy is done. On a stream of its own the copy can run while the GPU computes. The "
+    "saving holds where the data is made in pinned memory. Where it must be copied there first, that takes CPU time; "
+    "DataLoader(pin_memory=True) does it in a thread of its own."
+)
+_SMALL = SMALL + ": they hold the CPU for {held:seconds}[, gathered they would take about {gathered:seconds}]"
+_SCATTER = "'pinscope run scatter' measures which way is fastest here."
+_IDLE = (
+    "{where} What the CPU did between a wait and the next kernel counts, such as loading data. Idle time of copies "
+    "counts [twice, here and at the copies' line: {twice}][at the copies' line only{once}]."
+)
+_EARLIER = "what the CPU does between the wait and the next kernel in another process, as a DataLoader's workers do"
+TEXTS: Texts = {
+    "pageable-copies": Text(
+        "large copies of a line come from pageable memory and cost a thousandth of the time, or are a twentieth of the "
+        "bytes of large copies",
+        _COPIES,
+        _PLACE,
+        f"Copy from pinned memory; with non_blocking=True the call returns at once. {_MADE_THERE}",
+    ),
+    "pageable-copies/asynchronous": Text(
+        "the same, where the line asks for non_blocking=True",
+        _COPIES,
+        _PLACE,
+        "Copy from pinned memory: from pageable memory non_blocking=True has hardly any effect, from pinned memory the "
+        f"call returns at once. {_MADE_THERE}",
+    ),
+    "pageable-copies/to-host": Text(
+        "the same of copies to the host",
+        _COPIES,
+        _PLACE,
+        "Copy into pinned memory that is allocated once and used again; wait for the copy before you read it.",
+    ),
+    "pinned-memory-in-a-loop": Text(
+        "a line pins memory ten times or more, which takes a hundredth of the time",
+        "{line} pins memory {times:,} times: {held:seconds} in {call}, {share}",
+        "{where}",
+        "Pin a buffer once and use it again: pinning costs more than the copy that it speeds up.",
+    ),
+    "waits-for-the-gpu": Text(
+        "a line waits ten times or more, and compute stands idle afterwards for a hundredth of the time, the longest "
+        "such time not counted; not where copies to the host are asynchronous, or managed memory is used",
+        WAITS,
+        _IDLE,
+        "Ask for results less often: .item(), .cpu(), print() of a tensor and synchronize() wait until everything "
+        "before them is done, and only then can the next work be issued; without these waits the program would take "
+        f"at most {{spared:seconds}} less. Or do {_EARLIER}.",
+    ),
+    "waits-for-the-gpu/late": Text(
+        "the same, where the waits hold the CPU for less than half as long",
+        WAITS_LATE,
+        _IDLE,
+        "Fewer waits save at most {spared:seconds}: the GPU had mostly finished before, and then the CPU was late. Do "
+        f"{_EARLIER}; larger batches and CUDA graphs let it issue the same work by fewer calls.",
+    ),
+    "records-lost": Text(
+        "CUPTI's records could not be read",
+        "{lost:bytes} of CUPTI's records could not be read: counts are too low",
+        "They have another layout than cupti-python describes.",
+        "Install the cupti-python that belongs to the CUPTI library of the program: the same CUDA version.",
+        "warning",
+    ),
+    "lines-left-out": Text(
+        "more lines copy than a trace keeps",
+        "{more:,} lines that copy are left out: the trace keeps {kept:,}, those with pageable copies before others",
+        "Sums of lines are without them; the single copies are all kept.",
+        "Trace a part of the program, or with --no-stacks.",
+    ),
+    "many-small-copies": Text(
+        "a line makes 1,000 copies or more, of 64 KiB at most (median), which hold the CPU for a hundredth of the time",
+        _SMALL,
+        "{where}",
+        f"Collect them in one pinned buffer and copy that. {_SCATTER}",
+    ),
+    "many-small-copies/as-long": Text(
+        "the same, where gathering them takes as long",
+        _SMALL,
+        "{where}",
+        f"Gathering them with one thread would take as long. {_SCATTER}",
+    ),
+    "no-lines": Text(
+        "the program was traced with --no-stacks",
+        "The trace has no lines: it was made with --no-stacks",
+        "All copies between the same kinds of memory stand in one row.",
+        "Trace it again without --no-stacks.",
+    ),
+    "program-failed": Text(
+        "the program did not end well",
+        "The program {failure}",
+        "The trace holds what it did until then.",
+        "What the program wrote to its terminal says why.",
+    ),
+    "what-if-output-differs": Text(
+        "the second run of --what-if wrote something else to stdout",
+        "With lines pinned the program wrote something else to stdout",
+        "A program that prints times or uses random numbers without a seed does so in each run.",
+        "Fix the seeds, print no times, and try again: then the same output shows that the results are equal.",
+        "warning",
+    ),
+}
 PIN_CODE = """\
 # PyTorch, batches of a DataLoader: copied from pinned memory, while the GPU computes
 loader = DataLoader(dataset, ..., pin_memory=True)
@@ -57,77 +161,59 @@ for batch in batches:
 """
 
 
-def trace_findings(run: Run, seen: Seen) -> tuple[Finding, ...]:
-    """All that the rules find."""
-    found = (each for rule in _RULES for each in rule(seen))
-    small = _small(seen, origin(run, "gathered_from"))
-    return (*_pageable(seen, origin(run, "pinned_from")), *found, *small, *_without_lines(run, seen))
+def trace_findings(run: Run, seen: Seen, what: WhatIf | None = None) -> tuple[Finding, ...]:
+    """All that the rules find.
+
+    Args:
+        run: a trace.
+        seen: its rows.
+        what: what it is compared with, if it is a second run with lines pinned.
+    """
+    costed = (
+        *_pageable(seen, origin(run, "pinned_from")),
+        *_churn(seen),
+        *_waits(seen),
+        *_lost(seen),
+        *_left_out(seen),
+        *_small(seen, origin(run, "gathered_from")),
+    )
+    if not run.params.get("stacks", True) and seen.sites:
+        costed = (*costed, say(TEXTS, "no-lines"))
+    if what is None and seen.failure:
+        costed = (*costed, say(TEXTS, "program-failed", failure=seen.failure))
+    return (*(() if what is None else what_if_findings(what)), *(finding for _, finding in costed))
 
 
-def origin(run: Run, parameter: str) -> str | None:
-    """Where rates come from. A run from elsewhere may hold anything."""
-    value = run.params.get(parameter)
-    return value if isinstance(value, str) else None
-
-
-def _pageable(seen: Seen, rate_from: str | None) -> Iterator[Finding]:
+def _pageable(seen: Seen, rate_from: str | None) -> Iterator[Costed]:
     for site, others in seen.accused[:MOST_ACCUSED]:
-        yield _accused(seen, site, others, rate_from)
-
-
-def _accused(seen: Seen, site: Site, others: int, rate_from: str | None) -> Finding:
-    row, saved = site.row, site.saved_in_place
-    whole = seen.seconds_from_first(row)
-    times = whole / (whole - saved) if saved is not None and 0 < saved < whole else 1.0
-    way = "to" if row["direction"] == "d2h" else "from"
-    what = f"{row['count']:,} {'copies' if row['count'] > 1 else 'copy'} {way} pageable memory"
-    saves = (
-        f": {pinned_memory(site).lower()} the program would take about {format_seconds(saved)} less, "
-        f"{share_of_time(seen, row, saved)}"
-        if saved
-        else ""
-    )
-    return finding(
-        costing(times),
-        "pageable-copies",
-        quantity("Bytes", row["bytes"], "bytes"),
-        quantity("Bandwidth", site.bytes_per_second, "bytes/second", reason="no transfer was seen to its end"),
-        quantity("Bandwidth of pinned memory", site.pinned_rate, "bytes/second", reason="no run of bandwidth says it"),
-        quantity("That bandwidth from", rate_from, "text", reason="no run of bandwidth says it"),
-        quantity("CPU held by the calls", row["call_seconds"], "seconds"),
-        quantity("GPU compute idle", row["idle_seconds"], "seconds", reason="the program ran no kernel"),
-        quantity("Saved if pinned (about)", saved, "seconds", reason="the rate of pinned copies is not known"),
-        quantity("Saved if also issued early (of the copies, at most)", site.saved_early, "seconds"),
-        title=f"{site.name} makes {what}{saves}",
-        detail=" ".join(filter(None, (_where(row), slow_source(site), _alike(others)))),
-        advice=_how_to_pin(row),
-        code=TO_HOST_CODE if row["direction"] == "d2h" else PIN_CODE,
-    )
-
-
-_MADE_THERE = (
-    "Refill a buffer only once its copy is done. On a stream of its own the copy can run while the GPU computes. The "
-    "saving holds where the data is made in pinned memory. Where it must be copied there first, that takes CPU time; "
-    "DataLoader(pin_memory=True) does it in a thread of its own."
-)
-
-
-def _how_to_pin(row: Row) -> str:
-    if row["direction"] == "d2h":
-        return "Copy into pinned memory that is allocated once and used again; wait for the copy before you read it."
-    if "non_blocking=True" in (row["source_line"] or ""):
-        return (
-            "Copy from pinned memory: from pageable memory non_blocking=True has hardly any effect, from pinned "
-            f"memory the call returns at once. {_MADE_THERE}"
+        row, saved = site.row, site.saved_in_place
+        whole, to_host = seen.seconds_from_first(row), row["direction"] == "d2h"
+        asks = "/asynchronous" if "non_blocking=True" in (row["source_line"] or "") else ""
+        yield say(
+            TEXTS,
+            f"pageable-copies{'/to-host' if to_host else asks}",
+            quantity("Bytes", row["bytes"], "bytes"),
+            quantity("Bandwidth", site.bytes_per_second, "bytes/second", reason="no transfer was seen to its end"),
+            quantity(
+                "Bandwidth of pinned memory", site.pinned_rate, "bytes/second", reason="no run of bandwidth says it"
+            ),
+            quantity("That bandwidth from", rate_from, "text", reason="no run of bandwidth says it"),
+            quantity("CPU held by the calls", row["call_seconds"], "seconds"),
+            quantity("GPU compute idle", row["idle_seconds"], "seconds", reason="the program ran no kernel"),
+            quantity("Saved if pinned (about)", saved, "seconds", reason="the rate of pinned copies is not known"),
+            quantity("Saved if also issued early (of the copies, at most)", site.saved_early, "seconds"),
+            severity=costing(whole / (whole - saved) if saved is not None and 0 < saved < whole else 1.0),
+            code=TO_HOST_CODE if to_host else PIN_CODE,
+            line=site.name,
+            copies=f"{row['count']:,} {'copies' if row['count'] > 1 else 'copy'} {'to' if to_host else 'from'} "
+            "pageable memory",
+            into=pinned_memory(site).lower(),
+            saved=saved or None,
+            share=share_of_time(seen, row, saved or 0.0),
+            where=_where(row),
+            slow=slow_source(site) or None,
+            others=f"{others:,} more {'processes copy' if others > 1 else 'process copies'}" if others else None,
         )
-    return f"Copy from pinned memory; with non_blocking=True the call returns at once. {_MADE_THERE}"
-
-
-def _alike(others: int) -> str:
-    """Of the same line in other processes."""
-    if not others:
-        return ""
-    return f"{others:,} more {'processes copy' if others > 1 else 'process copies'} there likewise."
 
 
 def _where(row: Row) -> str:
@@ -139,132 +225,86 @@ def _where(row: Row) -> str:
     return place if place.endswith(".") else f"{place}."
 
 
-def _small(seen: Seen, rate_from: str | None) -> Iterator[Finding]:
+def _small(seen: Seen, rate_from: str | None) -> Iterator[Costed]:
     for site in seen.small:
-        row, gathered = site.row, site.gathered_seconds
-        quicker = gathered is not None and gathered < row["call_seconds"]
-        yield note(
-            "many-small-copies",
+        row, gathered, held = site.row, site.gathered_seconds, site.row["call_seconds"]
+        as_long = gathered is not None and gathered >= held
+        yield say(
+            TEXTS,
+            f"many-small-copies{'/as-long' if as_long else ''}",
             quantity("Copies", row["count"], "count"),
             quantity("Median size", row["median_bytes"], "bytes"),
             quantity("Bytes", row["bytes"], "bytes"),
-            quantity("CPU held by the calls", row["call_seconds"], "seconds"),
+            quantity("CPU held by the calls", held, "seconds"),
             quantity("Gathered and copied at once (about)", gathered, "seconds", reason=NO_GATHERING),
             quantity("Rate of gathering from", rate_from, "text", reason=NO_GATHERING),
-            title=f"{small_copies(site)}: they hold the CPU for {format_seconds(row['call_seconds'])}"
-            + (f", gathered they would take about {format_seconds(gathered)}" if quicker else ""),
-            detail=_where(row),
-            advice=(
-                "Gathering them with one thread would take as long. "
-                if gathered is not None and not quicker
-                else "Collect them in one pinned buffer and copy that. "
-            )
-            + "'pinscope run scatter' measures which way is fastest here.",
+            line=site.name,
+            times=row["count"],
+            size=row["median_bytes"],
+            held=held,
+            gathered=None if as_long else gathered,
+            where=_where(row),
         )
 
 
-def _churn(seen: Seen) -> Iterator[Finding]:
+def _churn(seen: Seen) -> Iterator[Costed]:
     for row in seen.churn:
-        whole = seen.seconds_from_first(row)
-        yield finding(
-            costing(whole / max(whole - row["call_seconds"], 1e-9)),
+        whole, held = seen.seconds_from_first(row), row["call_seconds"]
+        yield say(
+            TEXTS,
             "pinned-memory-in-a-loop",
             quantity("Allocations", row["count"], "count"),
             quantity("Bytes asked for", row["bytes"], "bytes"),
             quantity("Bytes held", row["held_bytes"], "bytes", reason=NOT_RECORDED),
             quantity("Most at once", row["peak_bytes"], "bytes", reason=NOT_RECORDED),
-            quantity("Time in the calls", row["call_seconds"], "seconds"),
+            quantity("Time in the calls", held, "seconds"),
             quantity("Not released at the end", row["left_count"], "count"),
-            title=f"{line_name(row)} pins memory {row['count']:,} times: {format_seconds(row['call_seconds'])} in "
-            f"{row['call']}, {share_of_time(seen, row, row['call_seconds'])}",
-            detail=_where(row),
-            advice="Pin a buffer once and use it again: pinning costs more than the copy that it speeds up.",
+            severity=costing(whole / max(whole - held, 1e-9)),
             code=REUSE_CODE,
+            line=line_name(row),
+            times=row["count"],
+            held=held,
+            call=row["call"],
+            share=share_of_time(seen, row, held),
+            where=_where(row),
         )
 
 
-def _waits(seen: Seen) -> Iterator[Finding]:
+def _waits(seen: Seen) -> Iterator[Costed]:
     if seen.read_later or (seen.program and seen.program["managed_bytes"]):
         return  # data may be read or written only after a wait: none of them is known to be of no use
+    twice = seen.counts_copies_after_waits
     for row in seen.idling[:MOST_ACCUSED]:
-        idle = row["idle_seconds"]
-        yield note(
-            "waits-for-the-gpu",
+        idle, spared = row["idle_seconds"], spared_by_not_waiting(row)
+        yield say(
+            TEXTS,
+            f"waits-for-the-gpu{'/late' if comes_late(row) else ''}",
             quantity("Waits", row["count"], "count"),
             quantity("GPU compute idle afterwards", idle, "seconds"),
             quantity("Longest of these times", row["longest_idle_seconds"], "seconds", reason=NOT_RECORDED),
             quantity("CPU held by the waits", row["call_seconds"], "seconds"),
-            quantity("Saved without these waits (at most)", spared_by_not_waiting(row), "seconds"),
-            title=waits_and_then(row, f", {share_of_time(seen, row, idle)}"),
-            detail=f"{_where(row)} What the CPU did between a wait and the next kernel counts, such as loading data. "
-            + (
-                f"Idle time of copies counts twice, here and at the copies' line: {NOT_RECORDED}."
-                if seen.counts_copies_after_waits
-                else "Idle time of copies counts at the copies' line only."
-            ),
-            advice=_how_to_wait_less(row),
+            quantity("Saved without these waits (at most)", spared, "seconds"),
+            **wait_values(row),
+            share=share_of_time(seen, row, idle),
+            where=_where(row),
+            twice=NOT_RECORDED if twice else None,
+            once=None if twice else "",
+            spared=spared,
         )
 
 
-def _how_to_wait_less(row: Row) -> str:
-    spared = format_seconds(spared_by_not_waiting(row))
-    earlier = "what the CPU does between the wait and the next kernel in another process, as a DataLoader's workers do"
-    if comes_late(row):
-        return (
-            f"Fewer waits save at most {spared}: the GPU had mostly finished before, and then the CPU "
-            f"was late. Do {earlier}; larger batches and CUDA graphs let it issue the same work by fewer calls."
-        )
-    return (
-        "Ask for results less often: .item(), .cpu(), print() of a tensor and synchronize() wait until everything "
-        "before them is done, and only then can the next work be issued; without these waits the program would take "
-        f"at most {spared} less. Or do {earlier}."
-    )
+def _lost(seen: Seen) -> Iterator[Costed]:
+    if lost := seen.program and seen.program["lost_bytes"]:
+        yield say(TEXTS, "records-lost", quantity("Bytes that could not be read", lost, "bytes"), lost=lost)
 
 
-def _lost(seen: Seen) -> Iterator[Finding]:
-    lost = seen.program["lost_bytes"] if seen.program else 0
-    if lost:
-        yield warning(
-            "records-lost",
-            quantity("Bytes that could not be read", lost, "bytes"),
-            title=f"{format_bytes(lost)} of CUPTI's records could not be read: counts are too low",
-            detail="They have another layout than cupti-python describes.",
-            advice="Install the cupti-python that belongs to the CUPTI library of the program: the same CUDA version.",
-        )
+def _left_out(seen: Seen) -> Iterator[Costed]:
+    if more := seen.program and seen.program["sites_left_out"]:
+        yield say(TEXTS, "lines-left-out", quantity("Lines left out", more, "count"), more=more, kept=len(seen.sites))
 
 
-def _left_out(seen: Seen) -> Iterator[Finding]:
-    more = seen.program["sites_left_out"] if seen.program else None
-    if more:
-        yield note(
-            "lines-left-out",
-            quantity("Lines left out", more, "count"),
-            title=f"{more:,} lines that copy are left out: the trace keeps {len(seen.sites):,}, those with pageable "
-            "copies before others",
-            detail="Sums of lines are without them; the single copies are all kept.",
-            advice="Trace a part of the program, or with --no-stacks.",
-        )
-
-
-def _without_lines(run: Run, seen: Seen) -> Iterator[Finding]:
-    if not run.params.get("stacks", True) and seen.sites:
-        yield note(
-            "no-lines",
-            title="The trace has no lines: it was made with --no-stacks",
-            detail="All copies between the same kinds of memory stand in one row.",
-            advice="Trace it again without --no-stacks.",
-        )
-
-
-def program_failed(seen: Seen) -> Iterator[Finding]:
-    """Where the program did not end well, that stands among the findings."""
-    if seen.failure:
-        yield note(
-            "program-failed",
-            title=f"The program {seen.failure}",
-            detail="The trace holds what it did until then.",
-            advice="What the program wrote to its terminal says why.",
-        )
-
-
-_RULES: tuple[Callable[[Seen], Iterator[Finding]], ...] = (_churn, _waits, _lost, _left_out)
+def what_if_findings(what: WhatIf) -> Iterator[Finding]:
+    """A result that differs."""
+    if not what.seen.failure and not what.before["same_output"]:
+        seconds = quantity("Seconds of the second run", what.seen.seconds, "seconds")
+        yield say(TEXTS, "what-if-output-differs", seconds)[1]

@@ -1,54 +1,234 @@
-"""What a trace tells: verdict, headline and tables, from its rows alone."""
+"""What a trace tells, from its rows: sentences and verdict, headline, tables, and a second run beside the first."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import PurePath
+from typing import Any
 
 from pinscope.analysis.rows import Row
-from pinscope.experiments.trace.arithmetic import SAVED_IF_PINNED, Seen, Site, line_name, process_name, seen_in
-from pinscope.experiments.trace.findings import origin, program_failed, trace_findings
-from pinscope.experiments.trace.verdict import trace_verdict
-from pinscope.experiments.trace.what_if import (
-    what_if_findings,
-    what_if_headline,
-    what_if_in,
-    what_if_tables,
-    what_if_verdict,
-)
-from pinscope.records.finding import Quantity, Reading, Table, quantity, table
+from pinscope.analysis.texts import fill
+from pinscope.records.finding import Cell, Quantity, Table, quantity, table
 from pinscope.records.run import Run
 from pinscope.records.trace_row import LARGE_BYTES
-from pinscope.units import format_bytes
+from pinscope.tracing.sites import MOSTLY, WORTH, Seen, Site, gpu_name, line_name
+from pinscope.units import format_bytes, format_seconds, format_share
 
+MOST_DEVICES = 4
+"""Of the sentence on compute; the table of GPUs has all."""
 LINES = "Copies by line"
 """Title of the table that ranks them."""
 MOST_SHOWN = 100
 """Rows of a table."""
 NO_RATE = "no run of bandwidth says the rate of pinned copies"
 NO_KERNELS = "the program ran no kernel"
+SEEN_SHARE = 0.01
+"""Of the time: of less, two runs of one program differ anyway."""
+WAITS = (
+    "{line} waits for the GPU {times:,} times, which holds the CPU for {held:seconds}: then compute stood idle "
+    "{idle:seconds}[, {share}]"
+)
+WAITS_LATE = (
+    "After the {times:,} waits of {line} compute stood idle {idle:seconds}[, {share}]: the CPU issued the next kernel "
+    "late; the waits themselves held it for {held:seconds}"
+)
+SMALL = "{line} makes {times:,} copies of {size:bytes}"
+"""What a line's waits cost, and what it copies in small pieces, as the verdict and findings say it."""
 
 
-def read_trace(run: Run, rows: Sequence[Row]) -> Reading:
-    """Verdict, headline, tables and findings of a trace; empty while the program runs."""
-    seen = seen_in(run, rows)
+def origin(run: Run, parameter: str) -> str | None:
+    """Where rates come from. A run from elsewhere may hold anything."""
+    value = run.params.get(parameter)
+    return value if isinstance(value, str) else None
+
+
+# Sentences
+
+
+def pinned_memory(site: Site) -> str:
+    """What pinned memory would be to the copies of a line, as a sentence begins."""
+    return "Into pinned memory" if site.row["direction"] == "d2h" else "From pinned memory"
+
+
+def slow_source(site: Site) -> str:
+    """What a line's copies may have waited for beside their staging, as a sentence; empty where they did not."""
+    seconds = format_seconds(site.unexplained_seconds)
+    spent = f"{seconds} may be page faults or reading a mapped file, which pinning alone does not save."
+    return spent if site.unexplained_seconds else ""
+
+
+def not_recorded(program: Row) -> str:
+    """Which processes are missing, as a sentence; empty where none is known to be."""
+    count = program["unrecorded"] or 0
+    processes = f"{count:,} child process{'es' if count > 1 else ''} that could use CUDA, forked or not Python"
+    return f"Not recorded: {processes}. Copies may be missing." if count else ""
+
+
+def share_of_time(seen: Seen, row: Row, seconds: float) -> str:
+    """``21.2 % of the 265 ms from its first copy on``: how much that is for a line of copies or other calls."""
+    whole = seen.seconds_from_first(row)
+    share = format_share(min(seconds / whole, 1.0)) if whole else format_share(0.0)
+    if whole == seen.seconds:
+        return f"{share} of {format_seconds(whole)}"
+    first = {"site": "copy", "synchronisation": "wait"}.get(row["kind"], "call")
+    return f"{share} of the {format_seconds(whole)} from its first {first} on"
+
+
+def spared_by_not_waiting(row: Row) -> float:
+    """Seconds that the program would take less at most if a line did not wait: so much earlier the CPU would come to
+    the next kernel, as far as compute stands idle until then."""
+    return float(min(row["call_seconds"], row["idle_seconds"]))
+
+
+def comes_late(row: Row) -> bool:
+    """Whether compute stands idle behind a line's waits mostly because the CPU issued the next kernel late, however
+    short the waits were."""
+    return spared_by_not_waiting(row) < float(row["idle_seconds"]) / 2
+
+
+def wait_values(row: Row) -> dict[str, Any]:
+    """Of a line that waits, for :data:`WAITS` and :data:`WAITS_LATE`."""
+    idle, held = row["idle_seconds"], row["call_seconds"]
+    return {"line": line_name(row), "times": row["count"], "idle": idle, "held": held}
+
+
+def small_copies(site: Site) -> str:
+    """``train.py:33 makes 200,000 copies of 4 KiB``."""
+    return fill(SMALL, {"line": site.name, "times": site.row["count"], "size": site.row["median_bytes"]})
+
+
+# Verdict
+
+
+def trace_verdict(run: Run, seen: Seen) -> str | None:
+    """What was not recorded, then at most four sentences; ``None`` while the program runs."""
     if seen.program is None:
-        return Reading(headline=(), tables=(), findings=())
-    what = what_if_in(run, seen, rows)
-    measured = () if what is None else tuple(what_if_tables(what))
-    tables = (*measured, _sites(run, seen), _allocations(seen), _waits(seen), _devices(seen))
-    return Reading(
-        verdict=trace_verdict(run, seen) if what is None else what_if_verdict(what),
-        headline=(*(() if what is None else what_if_headline(what)), *_headline(seen)),
-        tables=tuple(table for table in tables if table.rows),
-        findings=(
-            *(() if what is None else what_if_findings(what)),
-            *trace_findings(run, seen),
-            *(program_failed(seen) if what is None else ()),
-        ),
-    )
+        return None
+    missing = [*filter(None, (not_recorded(seen.program), _managed(seen, seen.program)))]
+    if not seen.program["copies"]:
+        gaps = missing or run.notes or seen.program["lost_bytes"] or run.params.get("children") is False
+        answer = [_nothing(seen.program["recorded_seconds"], is_whole=not gaps)]
+    elif seen.pageable and (seen.pinned_share <= 1 - MOSTLY or _saves_much(seen)):
+        answer = [_worst(seen), max(_others(seen), _beside(seen))[1]]
+    else:
+        none = f"None of {seen.program['copies']:,} copies is a large one between host and GPU."
+        answer = [_pinned(seen) if seen.pinned else none, _left(seen.pageable), _beside(seen)[1], parts_of_time(seen)]
+    return " ".join(filter(None, (*missing, *answer)))
 
 
-def _headline(seen: Seen) -> Iterator[Quantity]:
+def _managed(seen: Seen, program: Row) -> str:
+    size = f", {format_bytes(program['managed_bytes'])}" if program["managed_bytes"] else ""
+    if not size and not any("managed" in (site.row["source"], site.row["target"]) for site in seen.sites):
+        return ""
+    return f"The program uses managed memory{size}: how its pages move between host and GPU is not followed."
+
+
+def _saves_much(seen: Seen) -> bool:
+    """Whether the line that pinning would help most costs a part of the time, however little it copies."""
+    site = seen.pageable[0]
+    return (site.saved_in_place or 0.0) >= MOSTLY * seen.seconds_from_first(site.row) > 0
+
+
+def _nothing(recorded: float | None, is_whole: bool) -> str:
+    """Of a program without copies, of which so many seconds were recorded (``None``: all) as a whole or with gaps."""
+    if recorded == 0:
+        return "Nothing was recorded: the program ended before what was to be recorded began."
+    when = "" if recorded is None else f" in the {format_seconds(recorded)} that were recorded"
+    return f"{'The program copied nothing' if is_whole else 'No copy was recorded'} to or from a GPU{when}."
+
+
+def _worst(seen: Seen) -> str:
+    site, others = seen.accused[0] if seen.accused else (seen.pageable[0], 0)
+    alike = f", where {others:,} more {'processes copy' if others > 1 else 'process copies'} too," if others else ""
+    way = "from" if site.row["direction"] == "h2d" else "to"
+    what = "GPU compute stood idle" if site.row["idle_seconds"] is not None else "the CPU was held"
+    stood = f"{format_seconds(site.stands_seconds)} for it, {share_of_time(seen, site.row, site.stands_seconds)}"
+    first = f"{site.name}{alike} copied {format_bytes(site.row['bytes'])} {way} pageable memory; {what} {stood}."
+    saved = site.saved_in_place
+    if saved is None:
+        return first
+    less = f"about {format_seconds(saved)} less" if saved else "as long"
+    return f"{first} {pinned_memory(site)} the program would take {less}. {slow_source(site)}".rstrip()
+
+
+def _others(seen: Seen) -> tuple[float, str]:
+    """What pinning the other lines would save that are worth a word, in seconds and as a sentence."""
+    others = [site for site, _ in seen.accused[1:]]
+    if not others:
+        return 0.0, ""
+    lines = f"{len(others)} more pageable {'lines' if len(others) > 1 else 'line'}"
+    saved = sum(site.saved_in_place or 0.0 for site in others)
+    return saved, f"{lines}: about {format_seconds(saved)} less." if saved else f"{lines}."
+
+
+def _beside(seen: Seen) -> tuple[float, str]:
+    """What takes the most time beside pageable copies, in seconds and as a sentence; empty if nothing takes much."""
+    costs: list[tuple[float, str]] = []
+    for row in seen.idling[:1]:
+        waits = fill(WAITS_LATE if comes_late(row) else WAITS, {**wait_values(row), "share": None})
+        costs.append((row["idle_seconds"], f"{waits}."))
+    for row in seen.churn[:1]:
+        held = row["call_seconds"]
+        pins = f"{line_name(row)} pins memory {row['count']:,} times"
+        costs.append((held, f"{pins}, which takes {format_seconds(held)}."))
+    for site in seen.small[:1]:
+        held = site.row["call_seconds"]
+        costs.append((held, f"{small_copies(site)}, which hold the CPU for {format_seconds(held)}."))
+    return max(costs, default=(0.0, ""))
+
+
+def _pinned(seen: Seen) -> str:
+    count, size = (sum(site.row[name] for site in seen.pinned) for name in ("large_count", "bytes"))
+    if seen.pageable:
+        copies = f"{count:,} large copies use pinned memory, {format_share(seen.pinned_share)} of the bytes"
+    elif count > 1:
+        copies = f"All {count:,} large copies use pinned memory, {format_bytes(size)} together"
+    else:
+        copies = f"The one large copy uses pinned memory, {format_bytes(size)}"
+    return f"{copies}."
+
+
+def _left(pageable: Sequence[Site]) -> str:
+    if not pageable:
+        return ""
+    size = sum(site.row["bytes"] for site in pageable)
+    ways = {"from" if site.row["direction"] == "h2d" else "to" for site in pageable}
+    others = " and others" if len(pageable) > 1 else ""
+    return f"{pageable[0].name}{others} copied {format_bytes(size)} {' or '.join(sorted(ways))} pageable memory."
+
+
+def parts_of_time(seen: Seen) -> str:
+    """How much of the time each GPU computed; empty where none did."""
+    computing = [row for row in seen.devices if row["kernels"]] if seen.seconds else []
+    shares = [
+        f"{format_seconds(row['busy_seconds'])} ({format_share(row['busy_seconds'] / seen.seconds)})"
+        + (f" on {gpu_name(row)}" if len(seen.devices) > 1 else "")
+        for row in computing[:MOST_DEVICES]
+    ]
+    if not shares:
+        return ""
+    return f"Of {format_seconds(seen.seconds)} GPU compute was busy {', '.join(shares)}{_idle(seen)}."
+
+
+def _idle(seen: Seen) -> str:
+    """What else became of the time of one GPU that one process used; empty of several, and where times overlap."""
+    if len(seen.devices) > 1 or seen.processes or seen.counts_copies_after_waits:
+        return ""
+    copies = sum(site.row["idle_seconds"] or 0.0 for site in seen.sites)
+    waits = sum(row["idle_seconds"] or 0.0 for row in seen.waits)
+    other = seen.seconds - seen.devices[0]["busy_seconds"] - copies - waits
+    share = format_share(other / seen.seconds)
+    rest = f"; what the CPU did in the other {format_seconds(other)} ({share}) was not recorded"
+    rest = rest if other > WORTH * seen.seconds else ""
+    return f", idle {format_seconds(copies)} for copies and {format_seconds(waits)} after waits{rest}"
+
+
+# Headline and tables
+
+
+def headline(seen: Seen) -> Iterator[Quantity]:
+    """What pinning would save, and what the program copied how."""
     pageable = seen.pageable
     yield quantity("Saved if pinned (about)", seen.saved_in_place, "seconds", reason=NO_RATE)
     busy = sum(row["busy_seconds"] for row in seen.devices) / (len(seen.devices) or 1)
@@ -56,17 +236,12 @@ def _headline(seen: Seen) -> Iterator[Quantity]:
     share = busy / seen.seconds if kernels and seen.seconds else None
     yield quantity("GPU compute busy, first to last copy or kernel", share, "share", reason=NO_KERNELS)
     for kind, sites in (("pageable", pageable), ("pinned", seen.pinned)):
-        yield quantity(
-            f"Copied from or to {kind} memory by lines with large copies",
-            sum(site.row["bytes"] for site in sites),
-            "bytes",
-        )
+        size = sum(site.row["bytes"] for site in sites)
+        yield quantity(f"Copied from or to {kind} memory by lines with large copies", size, "bytes")
     yield quantity("Saved if also issued early (of the copies, at most)", seen.saved_early, "seconds")
     idle = [site.row["idle_seconds"] for site in pageable if site.row["idle_seconds"] is not None]
-    unknown_idle = pageable and not idle
-    yield quantity(
-        "GPU compute idle for large pageable copies", None if unknown_idle else sum(idle), "seconds", reason=NO_KERNELS
-    )
+    stood = None if pageable and not idle else sum(idle)
+    yield quantity("GPU compute idle for large pageable copies", stood, "seconds", reason=NO_KERNELS)
     held = sum(site.row["call_seconds"] or 0.0 for site in pageable)
     yield quantity("CPU held by large pageable copies", held, "seconds")
     yield quantity("From the first copy or kernel to the last", seen.seconds, "seconds")
@@ -76,56 +251,57 @@ def _headline(seen: Seen) -> Iterator[Quantity]:
     yield quantity("Copies recorded", seen.program["copies"] if seen.program else None, "count")
 
 
+def tables(run: Run, seen: Seen) -> tuple[Table, ...]:
+    """Copies by line, pinned memory, waits and GPUs."""
+    return (_sites(run, seen), _allocations(seen), _waits(seen), _devices(seen))
+
+
+Headed = Mapping[str, tuple[str, Cell]]
+"""A row of a table: heading → unit and cell."""
+
+
+def _table(
+    title: str, rows: Sequence[Headed], note: str = "", missing: Mapping[str, tuple[str | None, ...]] | None = None
+) -> Table:
+    columns = {heading: unit for row in rows[:1] for heading, (unit, _) in row.items()}
+    return table(title, columns, [[cell for _, cell in row.values()] for row in rows], note, missing)
+
+
 def _sites(run: Run, seen: Seen) -> Table:
     rate_from = origin(run, "pinned_from")
-    shown = seen.sites[:MOST_SHOWN]
-    ranges = any(site.row["ranges"] for site in shown)
-    return table(
+    drawn = seen.sites[:MOST_SHOWN]
+    ranges = any(site.row["ranges"] for site in drawn)
+    return _table(
         LINES,
-        {
-            "line": "text",
-            "saved if pinned": "seconds",
-            "compute idle": "seconds",
-            "CPU held": "seconds",
-            "memory": "text",
-            "copies": "count",
-            "bytes": "bytes",
-            "median size": "bytes",
-            "bandwidth": "bytes/second",
-            "if also early": "seconds",
-            **({"in range": "text"} if ranges else {}),
-            "function": "text",
-            "source": "text",
-        },
-        [_site(site, ranges=ranges) for site in shown],
-        missing=dict.fromkeys(("saved if pinned", "if also early"), tuple(site.unsaved_word for site in shown)),
-        note="Ranked by what pinning would save. CPU held: by the calls. Compute idle: the GPU's compute stood still "
-        "while the copies were issued and ran. Saved if pinned: "
-        + SAVED_IF_PINNED
-        + (f" ({rate_from})" if rate_from else "")
-        + ". If also early: the same, and the transfers cost nothing, because each copy is issued so early that it "
-        f"runs while the GPU computes. Small copies: none is above {format_bytes(LARGE_BYTES)}; what pinning would "
-        "save there is not estimated. Bandwidth: of the transfers, where most copies are above that." + _left_out(seen),
+        [_site(site, ranges=ranges) for site in drawn],
+        "Ranked by what pinning would save. CPU held: by the calls. Compute idle: the GPU's compute stood still while "
+        "the copies were issued and ran. Saved if pinned: idle compute during the copies, plus the idle time just "
+        "behind them that kernels issued during the copies would have filled, less the time of the transfers at the "
+        f"rate of pinned memory{f' ({rate_from})' if rate_from else ''}. If also early: the same, and the transfers "
+        "cost nothing, because each copy is issued so early that it runs while the GPU computes. Small copies: none is "
+        f"above {format_bytes(LARGE_BYTES)}; what pinning would save there is not estimated. Bandwidth: of the "
+        f"transfers, where most copies are above that.{_left_out(seen)}",
+        dict.fromkeys(("saved if pinned", "if also early"), tuple(site.unsaved_word for site in drawn)),
     )
 
 
-def _site(site: Site, *, ranges: bool) -> tuple[str | float | None, ...]:
-    row, asked = site.row, site.is_pageable
-    return (
-        site.name,
-        site.saved_in_place if asked else None,
-        row["idle_seconds"],
-        row["call_seconds"],
-        site.memory,
-        row["count"],
-        row["bytes"],
-        row["median_bytes"],
-        site.bytes_per_second,
-        site.saved_early if asked else None,
-        *([row["ranges"]] if ranges else []),
-        row["function"] or None,
-        row["source_line"] or None,
-    )
+def _site(site: Site, *, ranges: bool) -> Headed:
+    row, is_pageable = site.row, site.is_pageable
+    return {
+        "line": ("text", site.name),
+        "saved if pinned": ("seconds", site.saved_in_place if is_pageable else None),
+        "compute idle": ("seconds", row["idle_seconds"]),
+        "CPU held": ("seconds", row["call_seconds"]),
+        "memory": ("text", site.memory),
+        "copies": ("count", row["count"]),
+        "bytes": ("bytes", row["bytes"]),
+        "median size": ("bytes", row["median_bytes"]),
+        "bandwidth": ("bytes/second", site.bytes_per_second),
+        "if also early": ("seconds", site.saved_early if is_pageable else None),
+        **({"in range": ("text", row["ranges"])} if ranges else {}),
+        "function": ("text", row["function"] or None),
+        "source": ("text", row["source_line"] or None),
+    }
 
 
 def _left_out(seen: Seen) -> str:
@@ -134,86 +310,281 @@ def _left_out(seen: Seen) -> str:
 
 
 def _allocations(seen: Seen) -> Table:
-    return table(
+    return _table(
         "Pinned memory allocated",
-        {
-            "line": "text",
-            "call": "text",
-            "times": "count",
-            "took": "seconds",
-            "bytes asked for": "bytes",
-            "bytes held": "bytes",
-            "most at once": "bytes",
-            "left at the end": "count",
-            "bytes left": "bytes",
-            "source": "text",
-        },
         [
-            (
-                line_name(row),
-                row["call"],
-                row["count"],
-                row["call_seconds"],
-                row["bytes"],
-                row["held_bytes"],
-                row["peak_bytes"],
-                row["left_count"],
-                row["left_bytes"],
-                row["source_line"] or None,
-            )
+            {
+                "line": ("text", line_name(row)),
+                "call": ("text", row["call"]),
+                "times": ("count", row["count"]),
+                "took": ("seconds", row["call_seconds"]),
+                "bytes asked for": ("bytes", row["bytes"]),
+                "bytes held": ("bytes", row["held_bytes"]),
+                "most at once": ("bytes", row["peak_bytes"]),
+                "left at the end": ("count", row["left_count"]),
+                "bytes left": ("bytes", row["left_bytes"]),
+                "source": ("text", row["source_line"] or None),
+            }
             for row in seen.allocations[:MOST_SHOWN]
         ],
-        note="Asked for: of CUDA; PyTorch asks for a power of two, up to twice what a tensor needs. Held: the whole "
+        "Asked for: of CUDA; PyTorch asks for a power of two, up to twice what a tensor needs. Held: the whole "
         "pages that this reaches into. Both add up all times; most at once is the most that was there together. "
         "PyTorch's .item() pins a few bytes for its result.",
     )
 
 
 def _waits(seen: Seen) -> Table:
-    return table(
+    return _table(
         "Waiting for the GPU",
-        {
-            "line": "text",
-            "call": "text",
-            "times": "count",
-            "CPU held": "seconds",
-            "compute idle afterwards": "seconds",
-            "during a copy": "count",
-            "source": "text",
-        },
         [
-            (
-                line_name(row),
-                row["call"],
-                row["count"],
-                row["call_seconds"],
-                row["idle_seconds"],
-                row["after_async_count"],
-                row["source_line"] or None,
-            )
+            {
+                "line": ("text", line_name(row)),
+                "call": ("text", row["call"]),
+                "times": ("count", row["count"]),
+                "CPU held": ("seconds", row["call_seconds"]),
+                "compute idle afterwards": ("seconds", row["idle_seconds"]),
+                "during a copy": ("count", row["after_async_count"]),
+                "source": ("text", row["source_line"] or None),
+            }
             for row in seen.waits[:MOST_SHOWN]
         ],
-        note="Copies that are not asynchronous wait as well. CPU held: by the waits; their copies stand in the table "
-        "of copies. Compute idle afterwards: from the end of the wait until "
-        "the next kernel began or the next wait was over, "
-        + ("with" if seen.counts_copies_after_waits else "without")
-        + " the idle time of copies above. "
+        "Copies that are not asynchronous wait as well. CPU held: by the waits; their copies stand in the table "
+        "of copies. Compute idle afterwards: from the end of the wait until the next kernel began or the next wait was "
+        f"over, {'with' if seen.counts_copies_after_waits else 'without'} the idle time of copies above. "
         "During a copy: waits that began while a large asynchronous copy ran, from or to pinned memory.",
     )
 
 
 def _devices(seen: Seen) -> Table:
-    return table(
+    return _table(
         "GPUs",
-        {"GPU": "text", "kernels": "count", "compute busy": "seconds", "of the time": "share"},
         [
-            (
-                f"{row['device']} of {process}" if (process := process_name(row)) else str(row["device"]),
-                row["kernels"],
-                row["busy_seconds"],
-                row["busy_seconds"] / seen.seconds if seen.seconds else None,
-            )
+            {
+                "GPU": ("text", gpu_name(row).removeprefix("GPU ")),
+                "kernels": ("count", row["kernels"]),
+                "compute busy": ("seconds", row["busy_seconds"]),
+                "of the time": ("share", row["busy_seconds"] / seen.seconds if seen.seconds else None),
+            }
             for row in seen.devices
         ],
-        note="The time from the first copy or kernel to the end of the last.",
+        "The time from the first copy or kernel to the end of the last.",
     )
+
+
+# A second run with lines pinned
+
+
+@dataclass(frozen=True)
+class WhatIf:
+    """The second run.
+
+    Attributes:
+        seen: its own copies.
+        before: the first run, and its copies of the pinned lines.
+        lines_before: the copies of each line in it, where that was recorded.
+        redirected: what was done for each line.
+        lines: ``FILE:LINE`` of each.
+    """
+
+    seen: Seen
+    before: Row
+    lines_before: tuple[Row, ...]
+    redirected: tuple[Row, ...]
+    lines: tuple[str, ...]
+
+    @property
+    def before_seconds(self) -> float:
+        """The first run, from the first copy of the lines to the end of the last copy or kernel: what a program sets up
+        before takes longer or shorter by chance."""
+        return float(self.before["active_seconds"] - (self.before["first_seconds"] or 0.0))
+
+    @property
+    def now_seconds(self) -> float:
+        """The second run, likewise."""
+        return self.seen.seconds - min((site.row["first_seconds"] or 0.0 for site in self.sites), default=0.0)
+
+    @property
+    def saved(self) -> float:
+        """Seconds; below 0 where it took longer."""
+        return self.before_seconds - self.now_seconds
+
+    @property
+    def sites(self) -> tuple[Site, ...]:
+        """Copies to the GPU that the lines made now."""
+        return tuple(
+            site
+            for site in self.seen.sites
+            if site.row["direction"] == "h2d" and f"{site.row['file']}:{site.row['line']}" in self.lines
+        )
+
+    @property
+    def left(self) -> tuple[Site, ...]:
+        """Large pageable copies that are left: of the lines, and those to the host."""
+        own = set(map(id, self.sites))
+        return tuple(site for site in self.seen.pageable if id(site) in own or site.row["direction"] == "d2h")
+
+    @property
+    def name(self) -> str:
+        """The lines, shortly."""
+        first = PurePath(self.lines[0]).name
+        more = len(self.lines) - 1
+        return f"{first} and {more} more line{'s' if more > 1 else ''}" if more else first
+
+
+def what_if_in(run: Run, seen: Seen, rows: Sequence[Row]) -> WhatIf | None:
+    """The comparison, if the run is such a second one and has ended."""
+    before = next((row for row in rows if row["kind"] == "before"), None)
+    lines = tuple(map(str, run.params.get("what_if") or ()))
+    if before is None or seen.program is None or not lines:
+        return None
+    of_lines, redirected = (tuple(row for row in rows if row["kind"] == kind) for kind in ("line_before", "redirected"))
+    return WhatIf(seen, before, of_lines, redirected, lines)
+
+
+def what_if_verdict(what: WhatIf) -> str:
+    """What it saved beside what was estimated, and whether the results are the same."""
+    if what.seen.failure:
+        return f"With {what.name} pinned the program {what.seen.failure}."
+    if not any(site.is_pinned for site in what.sites):
+        return f"No copy of {what.name} could be made from pinned memory."
+    before, now = what.before_seconds, what.now_seconds
+    if abs(what.saved) < SEEN_SHARE * before:
+        beside = f"as long as the {format_seconds(before)} without"
+    else:
+        difference = f"{format_seconds(abs(what.saved))} {'less' if what.saved > 0 else 'more'}"
+        beside = f"{difference} than the {format_seconds(before)} without"
+    estimate = what.before["estimated_seconds"]
+    expected = (
+        ""
+        if estimate is None
+        else f"; the estimate, for data made in pinned memory, was {format_seconds(estimate)} less"
+    )
+    whose = "that line's" if len(what.lines) == 1 else "these lines'"
+    took = f"{format_seconds(now)} from {whose} first copy on"
+    first = f"With {what.name} pinned the program took {took}, {beside}{expected}."
+    same = f"The two runs wrote {'the same' if what.before['same_output'] else 'different things'} to stdout."
+    return " ".join(filter(None, (first, _gathering(what), same, _stayed(what))))
+
+
+def _gathering(what: WhatIf) -> str:
+    took = sum(row["gather_seconds"] or 0.0 for row in what.redirected)
+    if took < SEEN_SHARE * what.before_seconds:
+        return ""
+    return f"To copy the data into pinned memory first held the CPU for {format_seconds(took)}."
+
+
+def _stayed(what: WhatIf) -> str:
+    left = [site for site in what.left if site.row["direction"] == "h2d"]
+    size = sum(site.row["bytes"] for site in left)
+    return f"Of these lines' copies {format_bytes(size)} stayed pageable." if size else ""
+
+
+def what_if_headline(what: WhatIf) -> Iterator[Quantity]:
+    """The saving, measured and estimated, and of how much it is."""
+    if what.seen.failure:
+        return
+    yield quantity("Saved by pinning (measured)", what.saved, "seconds")
+    estimate = what.before["estimated_seconds"]
+    yield quantity("Saved by pinning (estimated)", estimate, "seconds", reason="the rate of pinned copies is not known")
+    yield quantity("As it is, from the lines' first copy to the end", what.before_seconds, "seconds")
+
+
+def what_if_tables(what: WhatIf) -> Iterator[Table]:
+    """Both runs beside each other, what was done for each line, and what was left."""
+    if what.seen.failure:
+        return
+    before, rows = what.before, [site.row for site in what.sites]
+    yield table(
+        "As it is, and pinned",
+        {"": "text", "as it is": "seconds", "pinned": "seconds"},
+        [
+            ("From the lines' first copy to the end of the last copy or kernel", what.before_seconds, what.now_seconds),
+            ("From the first copy or kernel to the last", before["active_seconds"], what.seen.seconds),
+            ("The whole program", before["seconds"], what.seen.program["seconds"] if what.seen.program else None),
+            ("GPU compute idle for the lines' copies", before["idle_seconds"], _idle_seconds(rows)),
+            ("CPU held by the lines", before["call_seconds"], _held(rows, what.redirected)),
+            ("The transfers", before["copy_seconds"], sum(row["copy_seconds"] or 0.0 for row in rows)),
+        ],
+        note="One run each, both recorded alike. Two runs of a program may differ by several percent: repeat "
+        "this before you trust a small difference.",
+    )
+    if len(what.lines_before) > 1:
+        yield _of_each_line(what)
+    yield _table(
+        "Lines made to copy from pinned memory",
+        [_made_to_copy(row) for row in what.redirected if row["count"] or row["reason"]],
+        "All of it held the CPU. Gathered: the data was copied into pinned buffers, which a program that makes "
+        "its data there need not do. Waited: until the GPU had read a buffer. A DataLoader pins its batches in a "
+        "thread of its own, which is not measured.",
+    )
+    yield _table(
+        "Still pageable",
+        [
+            {
+                "line": ("text", site.name),
+                "direction": ("text", site.row["direction"]),
+                "large copies": ("count", site.row["large_count"]),
+                "bytes": ("bytes", site.row["bytes"]),
+                "why": ("text", _why(what, site)),
+            }
+            for site in what.left
+        ],
+    )
+
+
+def _made_to_copy(row: Row) -> Headed:
+    given = row if row["count"] else {}
+    return {
+        "line": ("text", line_name(row)),
+        "large copies": ("count", given.get("count")),
+        "bytes": ("bytes", given.get("bytes")),
+        "gathered in": ("seconds", given.get("gather_seconds")),
+        "waited for buffers": ("seconds", given.get("wait_seconds")),
+        "buffers": ("bytes", given.get("pinned_bytes")),
+        "pinned in": ("seconds", given.get("pin_seconds")),
+        "remark": ("text", row["reason"] or ""),
+    }
+
+
+def _of_each_line(what: WhatIf) -> Table:
+    rows: list[Headed] = []
+    for before in what.lines_before:
+        place = (before["file"], before["line"])
+        now = [site.row for site in what.sites if (site.row["file"], site.row["line"]) == place]
+        ready = [row for row in what.redirected if (row["file"], row["line"]) == place]
+        rows.append(
+            {
+                "line": ("text", line_name(before)),
+                "saved (estimated)": ("seconds", before["estimated_seconds"]),
+                "CPU held": ("seconds", before["call_seconds"]),
+                "CPU held, pinned": ("seconds", _held(now, ready) if now else None),
+                "compute idle": ("seconds", before["idle_seconds"]),
+                "compute idle, pinned": ("seconds", _idle_seconds(now) if now else None),
+            }
+        )
+    return _table(
+        "Each line, as it is and pinned",
+        rows,
+        "One run of all lines does not show what each saves of the program's time: try it alone with "
+        "--what-if pin:FILE:LINE. CPU held, pinned, includes what is in the next table.",
+    )
+
+
+def _held(copies: Sequence[Row], redirected: Sequence[Row]) -> float:
+    """How long the CPU was held by copies, and before them: gathering, waiting for buffers and pinning them."""
+    ready = sum(row[name] or 0.0 for row in redirected for name in ("gather_seconds", "wait_seconds", "pin_seconds"))
+    return float(sum(row["call_seconds"] or 0.0 for row in copies) + ready)
+
+
+def _idle_seconds(copies: Sequence[Row]) -> float | None:
+    """How long compute stood idle for copies; ``None`` where that is not known of one."""
+    idle = [row["idle_seconds"] for row in copies]
+    return None if None in idle else sum(idle)
+
+
+def _why(what: WhatIf, site: Site) -> str:
+    if site.row["direction"] == "d2h":
+        return "copies to the host are not redirected"
+    place = (site.row["file"], site.row["line"])
+    reason = next((row["reason"] for row in what.redirected if (row["file"], row["line"]) == place), None)
+    return reason or "only Tensor.to, .cuda and .copy_, and CuPy's ndarray.set, can be redirected"

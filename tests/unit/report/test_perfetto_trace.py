@@ -9,12 +9,12 @@ import pytest
 
 from pinscope.analysis.attached import Attached
 from pinscope.errors import BadInput
-from pinscope.experiments.trace.stretch import extent, within
 from pinscope.report import perfetto_trace
 from pinscope.report.document import Document, open_document
 from pinscope.report.perfetto import perfetto_pieces
 from pinscope.store.recordings import recorded_runs
 from pinscope.store.store import Store
+from pinscope.tracing.stretch import extent, within
 from tests.data import synthetic
 from tests.data.synthetic_trace import MIB, attached, program, run, site
 

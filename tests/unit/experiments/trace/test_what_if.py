@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 
 from pinscope.experiments.registry import checked_rows
-from pinscope.experiments.trace.arithmetic import seen_in
-from pinscope.experiments.trace.reading import read_trace
-from pinscope.experiments.trace.what_if import what_if_command
+from pinscope.experiments.trace.experiment import Trace
 from pinscope.records.finding import Reading
+from pinscope.runner.what_if import what_if_command
+from pinscope.tracing.sites import seen_in
 from tests.data import synthetic_trace
 from tests.data.synthetic_trace import MIB, place, program, row, site
 
@@ -34,7 +34,7 @@ def redirected(**values: Any) -> dict[str, Any]:
 
 
 def reading(*rows: dict[str, Any], lines: tuple[str, ...] = (LINE,)) -> Reading:
-    return read_trace(synthetic_trace.run(what_if=lines, what_if_of="first"), checked_rows("trace", rows))
+    return Trace().read(synthetic_trace.run(what_if=lines, what_if_of="first"), checked_rows("trace", rows))
 
 
 def pinned(**values: Any) -> dict[str, Any]:

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
+from pinscope.cli.fail_on import exceeded, parse_threshold
 from pinscope.errors import InvalidParameter
 from pinscope.experiments.registry import checked_rows
-from pinscope.experiments.trace.arithmetic import seen_in
-from pinscope.experiments.trace.thresholds import exceeded, parse_threshold
+from pinscope.tracing.sites import seen_in
 from tests.data.synthetic_trace import MIB, program, run, site
 
 

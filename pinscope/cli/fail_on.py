@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from typing import Literal
 
 from pinscope.errors import InvalidParameter
-from pinscope.experiments.trace.arithmetic import REPEATED, Seen, not_recorded
+from pinscope.experiments.trace.reading import not_recorded
 from pinscope.text import quoted
+from pinscope.tracing.sites import REPEATED, Seen
 from pinscope.units import format_bytes, format_seconds, format_share, parse_bytes, parse_seconds, parse_share
 
 Figure = Literal["pageable", "held", "idle"]
@@ -44,21 +45,21 @@ class Threshold:
 
     def exceeded(self, seen: Seen) -> str | None:
         """By what the trace exceeds it, one line; ``None`` if it does not."""
-        found = _found(seen, self.figure)
+        amount = _measured(seen, self.figure)
         most = self.most * _whole(seen) if self.is_share else self.most
-        if not seen.pageable or found <= most:
+        if not seen.pageable or amount <= most:
             return None
         first, more = seen.pageable[0].name, len(seen.pageable) - 1
         where = f"{first} and {more} more lines" if more > 1 else f"{first} and 1 more line" if more else first
-        return f"--fail-on {self.text}: {self._amount(seen, found)} ({where})"
+        return f"--fail-on {self.text}: {self._amount(seen, amount)} ({where})"
 
-    def _amount(self, seen: Seen, found: float) -> str:
+    def _amount(self, seen: Seen, amount: float) -> str:
         measure = _MEASURES[self.figure]
         if self.figure == "pageable":
-            return f"{format_bytes(found)} {measure}"
+            return f"{format_bytes(amount)} {measure}"
         whole = _whole(seen)
-        share = f", {format_share(found / whole)} of {format_seconds(whole)}" if whole else ""
-        return f"{measure} {format_seconds(found)} for pageable copies{share}"
+        share = f", {format_share(amount / whole)} of {format_seconds(whole)}" if whole else ""
+        return f"{measure} {format_seconds(amount)} for pageable copies{share}"
 
 
 def parse_threshold(text: str) -> Threshold:
@@ -69,7 +70,7 @@ def parse_threshold(text: str) -> Threshold:
         InvalidParameter: it is none; the message says what there is.
     """
     name, given, amount = (part.strip() for part in text.partition("="))
-    figure = next((each for each in _MEASURES if each == name), None)
+    figure = next((known for known in _MEASURES if known == name), None)
     if figure is None:
         raise InvalidParameter(f"--fail-on {quoted(text)}: the limits are {'; '.join(_FORMS.values())}")
     missing = f"has no {'size' if figure == 'pageable' else 'percentage or duration'}"
@@ -105,7 +106,7 @@ def exceeded(seen: Seen, thresholds: Sequence[Threshold]) -> Iterator[str]:
     lost = seen.program["lost_bytes"] if seen.program else 0
     if thresholds and lost:
         yield f"--fail-on: {format_bytes(lost)} of CUPTI's records could not be read, so that copies may be missing"
-    if any(each.figure == "idle" for each in thresholds) and any(
+    if any(threshold.figure == "idle" for threshold in thresholds) and any(
         site.row["idle_seconds"] is None for site in seen.pageable
     ):
         yield "--fail-on idle: the program ran no kernel, so that nothing can be said of idle compute; held can"
@@ -119,6 +120,6 @@ def _whole(seen: Seen) -> float:
     return max(again, default=seen.seconds)
 
 
-def _found(seen: Seen, figure: Figure) -> float:
+def _measured(seen: Seen, figure: Figure) -> float:
     field = {"pageable": "bytes", "held": "call_seconds", "idle": "idle_seconds"}[figure]
     return float(sum(site.row[field] or 0 for site in seen.pageable))

@@ -1,4 +1,4 @@
-"""Figures of a trace: its lines with what pinning them would save, from the rows."""
+"""The rows of a trace, taken apart: its lines, each with what pinning them would save."""
 
 from __future__ import annotations
 
@@ -9,10 +9,9 @@ from dataclasses import dataclass, replace
 from pathlib import PurePath
 from typing import Any
 
-from pinscope.analysis.rows import Row
+from pinscope.analysis.rows import Row, grouped
 from pinscope.records.run import Run
 from pinscope.records.trace_row import LARGE_BYTES, copies_large_from_or_to
-from pinscope.units import format_bytes, format_seconds, format_share
 
 FEW = 0.001
 """Of the time: what costs less is in the table only, unless it copies much."""
@@ -28,11 +27,6 @@ WORTH = 0.01
 """Of the time; what costs less is not worth a finding."""
 UNKNOWN_LINE = "an unknown line"
 """Of calls that no Python code made, or whose stack was not read."""
-SAVED_IF_PINNED = (
-    "idle compute during the copies, plus the idle time just behind them that kernels issued during the copies would "
-    "have filled, less the time of the transfers at the rate of pinned memory"
-)
-"""What :attr:`Site.saved_in_place` is, as people read it."""
 
 
 @dataclass(frozen=True)
@@ -175,7 +169,7 @@ class Seen:
 
     def _seconds_of(self, process: int | None) -> float:
         """How long a process used a GPU; of the program where one process was recorded."""
-        own = (each["active_seconds"] for each in self.processes if each["process"] == process)
+        own = (row["active_seconds"] for row in self.processes if row["process"] == process)
         return float(next(own, None) or self.seconds)
 
     @property
@@ -213,15 +207,15 @@ class Seen:
     def accused(self) -> tuple[tuple[Site, int], ...]:
         """Pageable sites that are worth a word, what saves most first. Of a line that copies so in several processes it
         is one, and the number of the other processes stands beside it."""
-        found: dict[tuple[Any, ...], list[Site]] = {}
-        for site in self.pageable:
+
+        def copies_alike(site: Site) -> tuple[Any, ...]:
             row = site.row
             device = row["device"] if row["process"] is None else None
-            key = (row["file"], row["line"], row["direction"], row["source"], row["target"], device)
-            found.setdefault(key, []).append(site)
+            return row["file"], row["line"], row["direction"], row["source"], row["target"], device
+
         return tuple(
             (sites[0], len({site.row["process"] for site in sites}) - 1)
-            for sites in found.values()
+            for sites in grouped(self.pageable, copies_alike).values()
             if self.is_worth(sites[0])
         )
 
@@ -233,13 +227,13 @@ class Seen:
 
     def is_worth(self, site: Site) -> bool:
         """Whether a pageable site deserves a finding: what it costs, or what it copies, is a part of the whole."""
-        large = sum(each.row["bytes"] for each in (*self.pinned, *self.pageable))
+        large = sum(other.row["bytes"] for other in (*self.pinned, *self.pageable))
         return bool(site.stands_seconds >= FEW * self.seconds or site.row["bytes"] >= MOSTLY * large)
 
     @property
     def small(self) -> tuple[Site, ...]:
         """Lines with many small copies over the link that hold the CPU for a part of the time, the longest first."""
-        found = [
+        small = [
             site
             for site in self.sites
             if site.row["count"] >= SMALL_COPIES
@@ -247,7 +241,7 @@ class Seen:
             and site.row["direction"] in ("h2d", "d2h")
             and self.is_long(site.row, site.row["call_seconds"])
         ]
-        return tuple(sorted(found, key=lambda site: -site.row["call_seconds"]))
+        return tuple(sorted(small, key=lambda site: -site.row["call_seconds"]))
 
     @property
     def churn(self) -> tuple[Row, ...]:
@@ -295,9 +289,7 @@ class Seen:
 
 def seen_in(run: Run, rows: Sequence[Row]) -> Seen:
     """The rows of a trace, taken apart."""
-    by_kind: dict[str, list[Row]] = {}
-    for row in rows:
-        by_kind.setdefault(row["kind"], []).append(row)
+    by_kind = grouped(rows, lambda row: str(row["kind"]))
     rates = {direction: _rate(run.params.get(f"pinned_{direction}")) for direction in ("h2d", "d2h")}
     staged = _rate(run.params.get("pageable_h2d"))
     sites = [
@@ -326,7 +318,7 @@ def _gathered_rate(params: Mapping[str, Any], direction: str, size: float) -> fl
     sizes, rates = (params.get(name) for name in ("gathered_bytes", f"gathered_{direction}"))
     if not isinstance(sizes, list | tuple) or not isinstance(rates, list | tuple):
         return None
-    known = [(each, rate) for each, rate in zip(sizes, map(_rate, rates), strict=False) if _rate(each) and rate]
+    known = [(piece, rate) for piece, rate in zip(sizes, map(_rate, rates), strict=False) if _rate(piece) and rate]
     return min(known, key=lambda pair: max(pair[0] / max(size, 1), size / pair[0]))[1] if known else None
 
 
@@ -343,69 +335,6 @@ def line_name(row: Row) -> str:
 def gpu_name(row: Row) -> str:
     """``GPU 0``; where several processes were recorded, ``GPU 0 of rank 1``."""
     return f"GPU {row['device']} of {process}" if (process := process_name(row)) else f"GPU {row['device']}"
-
-
-def pinned_memory(site: Site) -> str:
-    """What pinned memory would be to the copies of a line, as a sentence begins."""
-    return "Into pinned memory" if site.row["direction"] == "d2h" else "From pinned memory"
-
-
-def slow_source(site: Site) -> str:
-    """What a line's copies may have waited for beside their staging, as a sentence; empty where they did not."""
-    seconds = format_seconds(site.unexplained_seconds)
-    spent = f"{seconds} may be page faults or reading a mapped file, which pinning alone does not save."
-    return spent if site.unexplained_seconds else ""
-
-
-def not_recorded(program: Row) -> str:
-    """Which processes are missing, as a sentence; empty where none is known to be."""
-    count = program["unrecorded"] or 0
-    processes = f"{count:,} child process{'es' if count > 1 else ''} that could use CUDA, forked or not Python"
-    return f"Not recorded: {processes}. Copies may be missing." if count else ""
-
-
-def share_of_time(seen: Seen, row: Row, seconds: float) -> str:
-    """``21.2 % of the 265 ms from its first copy on``: how much that is for a line of copies or other calls."""
-    whole = seen.seconds_from_first(row)
-    share = format_share(min(seconds / whole, 1.0)) if whole else format_share(0.0)
-    if whole == seen.seconds:
-        return f"{share} of {format_seconds(whole)}"
-    first = {"site": "copy", "synchronisation": "wait"}.get(row["kind"], "call")
-    return f"{share} of the {format_seconds(whole)} from its first {first} on"
-
-
-def spared_by_not_waiting(row: Row) -> float:
-    """Seconds that the program would take less at most if a line did not wait: so much earlier the CPU would come to
-    the next kernel, as far as compute stands idle until then."""
-    return float(min(row["call_seconds"], row["idle_seconds"]))
-
-
-def comes_late(row: Row) -> bool:
-    """Whether compute stands idle behind a line's waits mostly because the CPU issued the next kernel late, however
-    short the waits were."""
-    return spared_by_not_waiting(row) < float(row["idle_seconds"]) / 2
-
-
-def waits_and_then(row: Row, share: str = "") -> str:
-    """What a line's waits cost, as a clause.
-
-    Args:
-        row: of the line.
-        share: what follows the idle time, from its comma on.
-    """
-    idle = f"compute stood idle {format_seconds(row['idle_seconds'])}{share}"
-    held = format_seconds(row["call_seconds"])
-    if comes_late(row):
-        return (
-            f"After the {row['count']:,} waits of {line_name(row)} {idle}: the CPU issued the next kernel late; the "
-            f"waits themselves held it for {held}"
-        )
-    return f"{line_name(row)} waits for the GPU {row['count']:,} times, which holds the CPU for {held}: then {idle}"
-
-
-def small_copies(site: Site) -> str:
-    """``train.py:33 makes 200,000 copies of 4 KiB``."""
-    return f"{site.name} makes {site.row['count']:,} copies of {format_bytes(site.row['median_bytes'])}"
 
 
 def process_name(row: Row) -> str | None:

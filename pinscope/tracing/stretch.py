@@ -13,9 +13,9 @@ from numpy.typing import NDArray
 
 from pinscope.analysis.attached import Attached, EachPart, every_part
 from pinscope.analysis.rows import Row
-from pinscope.experiments.trace.arithmetic import line_name, process_names
-from pinscope.experiments.trace.events import TABLES, Columns, each_coded
 from pinscope.records.trace_row import WAITS
+from pinscope.tracing.columns import TABLES, Columns, each_coded
+from pinscope.tracing.sites import line_name, process_names
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -24,7 +24,7 @@ PIECES = 400
 """Of a stretch, for each of which it is said how much ran at once."""
 MOST_SINGLE = 1500
 """Events that are shown one by one; more would be too many for a browser, and for a reader."""
-Part = tuple[str, str, int, int]
+Series = tuple[str, str, int, int]
 """``calls``, ``copies`` or ``kernels``; what is drawn in one colour; the GPU, −1 of calls; the id of the process that
 sees it so, 0 of calls and where one process was recorded."""
 
@@ -49,7 +49,7 @@ class Extent:
         costliest: number of a site → one of its copies.
         processes: ids of those that were recorded, with their names; none where it was one.
         lines: number of a site → its line.
-        panels: attachments that have events, each with a GPU and the process that sees it so, as in :data:`Part`.
+        panels: attachments that have events, each with a GPU and the process that sees it so, as in :data:`Series`.
     """
 
     begin_ns: int
@@ -94,8 +94,8 @@ class Stretch:
     begin_ns: int
     end_ns: int
     events: int = 0
-    at_once: dict[Part, NDArray[np.float64]] = field(default_factory=dict)
-    singles: dict[Part, list[Single]] = field(default_factory=dict)
+    at_once: dict[Series, NDArray[np.float64]] = field(default_factory=dict)
+    singles: dict[Series, list[Single]] = field(default_factory=dict)
     whole: Extent = field(default_factory=lambda: Extent(0, 1, {}, {}))
 
     @property
@@ -159,15 +159,15 @@ def _devices(part: Columns) -> list[tuple[int, int]]:
     return [(device, process) for device, process in np.unique(both[:, :1] if alike else both, axis=1).T.tolist()]
 
 
-def _keep_costliest(found: dict[int, Costliest], part: Columns) -> None:
+def _keep_costliest(costliest: dict[int, Costliest], part: Columns) -> None:
     order = np.lexsort((part["idle_ns"], part["site"]))
     last = np.flatnonzero(np.append(np.diff(part["site"][order]) != 0, True)[: len(order)])
     for place in order[last].tolist():
         site, idle = int(part["site"][place]), int(part["idle_ns"][place])
-        if idle > 0 and (site not in found or idle > found[site].idle_ns):
+        if idle > 0 and (site not in costliest or idle > costliest[site].idle_ns):
             called, begin = int(part["call_at_ns"][place]), int(part["at_ns"][place])
             end = max(begin + int(part["took_ns"][place]), called + int(part["call_took_ns"][place]))
-            found[site] = Costliest(min(begin, called) if called >= 0 else begin, end, idle)
+            costliest[site] = Costliest(min(begin, called) if called >= 0 else begin, end, idle)
 
 
 def stretch_of(attached: Attached, whole: Extent, begin_ns: int, end_ns: int) -> Stretch:
@@ -179,7 +179,7 @@ def stretch_of(attached: Attached, whole: Extent, begin_ns: int, end_ns: int) ->
         begin_ns: in nanoseconds since the program's start.
         end_ns: later.
     """
-    found = Stretch(begin_ns, end_ns, whole=whole)
+    stretch = Stretch(begin_ns, end_ns, whole=whole)
     edges = np.linspace(begin_ns, end_ns, PIECES + 1)
     for name in TABLES:
         reached = partial(whole.reaches, name, begin_ns=begin_ns, end_ns=end_ns)
@@ -189,8 +189,8 @@ def stretch_of(attached: Attached, whole: Extent, begin_ns: int, end_ns: int) ->
             rows = {key: values[inside] for key, values in part.items()}
             if not whole.processes:
                 rows["process"] = np.zeros(len(rows["at_ns"]), np.int32)
-            _add(found, name, (rows, words), edges)
-    return found
+            _add(stretch, name, (rows, words), edges)
+    return stretch
 
 
 def within(attached: Attached, whole: Extent, begin_ns: int, end_ns: int) -> Attached:
@@ -219,21 +219,21 @@ def within(attached: Attached, whole: Extent, begin_ns: int, end_ns: int) -> Att
 _Coded = tuple[Columns, Mapping[str, Sequence[str]]]
 
 
-def _add(found: Stretch, name: str, coded: _Coded, edges: NDArray[np.float64]) -> None:
+def _add(stretch: Stretch, name: str, coded: _Coded, edges: NDArray[np.float64]) -> None:
     rows, words = coded
-    found.events += len(rows["at_ns"])
-    for part, mine in _parts(name, coded):
-        at = rows["at_ns"][mine]
-        added = at_once(at, at + np.maximum(rows["took_ns"][mine], 0), edges)
-        found.at_once[part] = found.at_once.get(part, 0.0) + added
-        if found.events <= MOST_SINGLE:
-            chosen = {key: values[mine] for key, values in rows.items()}
-            found.singles.setdefault(part, []).extend(_singles(name, (chosen, words), found.whole))
-    if found.events > MOST_SINGLE:
-        found.singles.clear()
+    stretch.events += len(rows["at_ns"])
+    for part, alike in _parts(name, coded):
+        at = rows["at_ns"][alike]
+        added = at_once(at, at + np.maximum(rows["took_ns"][alike], 0), edges)
+        stretch.at_once[part] = stretch.at_once.get(part, 0.0) + added
+        if stretch.events <= MOST_SINGLE:
+            chosen = {key: values[alike] for key, values in rows.items()}
+            stretch.singles.setdefault(part, []).extend(_singles(name, (chosen, words), stretch.whole))
+    if stretch.events > MOST_SINGLE:
+        stretch.singles.clear()
 
 
-def _parts(name: str, coded: _Coded) -> Iterator[tuple[Part, NDArray[np.intp]]]:
+def _parts(name: str, coded: _Coded) -> Iterator[tuple[Series, NDArray[np.intp]]]:
     """The places of the rows that are drawn alike."""
     rows, _ = coded
     if not len(rows["at_ns"]):

@@ -8,11 +8,12 @@ from typing import NamedTuple
 
 import plotly.graph_objects as go
 
+from pinscope.analysis.rows import grouped
 from pinscope.analysis.ways import LineStyle
-from pinscope.charts.bars import Part, bars, limit_marks
+from pinscope.charts.bars import ROW_PIXELS, THICKNESS, Part, bars, end_labels, limit_marks, names_above
 from pinscope.charts.chart import Chart, alt_text
 from pinscope.charts.lines import End, line, name_ends, put, reference
-from pinscope.charts.theme import panels, seconds_axis, seconds_unit, size_axis
+from pinscope.charts.theme import COLOURS, panels, seconds_axis, seconds_unit, size_axis
 from pinscope.units import format_bandwidth, format_seconds, format_share
 
 
@@ -62,18 +63,24 @@ def counts(title: str, word: str) -> Axis:
 
 
 class Spot(NamedTuple):
-    """A point of a curve: where it is, in SI units, and what it is."""
+    """A point of a curve: where it is, in SI units, and what it is.
+
+    ``bar``: the ends of its error bar, where it has one; ``after``: what follows its value, such as its ±.
+    """
 
     x: float
     y: float
     words: str
+    bar: tuple[float, float] | None = None
+    after: str = ""
 
 
 class Curve(NamedTuple):
-    """A line with markers."""
+    """A line with markers, or with Plotly's word for another mode."""
 
     style: LineStyle
     spots: Sequence[Spot]
+    mode: str = "lines+markers"
 
 
 Panes = Mapping[str, Mapping[str, Curve]]
@@ -89,7 +96,7 @@ def curves(
     x: Axis,
     alt: str,
     *,
-    limit: float | None = None,
+    limit: float | Mapping[str, float] | None = None,
     pixels: int = 300,
     ends: Iterable[tuple[str, str]] | None = None,
     ends_named: bool = False,
@@ -102,7 +109,7 @@ def curves(
         y: the vertical axis of all panels.
         x: the horizontal axis.
         alt: what is drawn, for those who do not see it.
-        limit: dotted in each panel: what the link can carry, in SI units.
+        limit: dotted in each panel: what the link can carry, in SI units; or that by the panel's title.
         pixels: height of a panel.
         ends: what follows ``alt``: names with what they come to; by default the last point of each curve of the first
             pane.
@@ -110,14 +117,15 @@ def curves(
     """
     figure = panels(list(panes), [pixels] * len(panes))
     places = sorted({spot.x for pane in panes.values() for curve in pane.values() for spot in curve.spots})
-    for row, pane in enumerate(panes.values(), start=1):
+    for row, (pane_title, pane) in enumerate(panes.items(), start=1):
         for name, curve in pane.items():
-            points = [(spot.x, spot.y / y.unit, f"{spot.words}: {y.text(spot.y)}") for spot in curve.spots]
+            points = [(spot.x, spot.y / y.unit, f"{spot.words}: {y.text(spot.y)}{spot.after}") for spot in curve.spots]
             if points:
-                put(figure, row, line(name, curve.style, points))
-        if limit is not None:
+                put(figure, row, line(name, curve.style, points, mode=curve.mode, error_y=_bars(curve, y)))
+        most = limit.get(pane_title) if isinstance(limit, Mapping) else limit
+        if most is not None:
             across = [places[0], places[-1]]
-            put(figure, row, reference("link limit", across, [limit / y.unit] * 2, f", {y.text(limit)}"))
+            put(figure, row, reference("link limit", across, [most / y.unit] * 2, f", {y.text(most)}"))
     if y.log:
         seconds_axis(figure, y.title)
     else:
@@ -131,6 +139,15 @@ def curves(
         first = next(iter(panes.values()))
         ends = [(name, y.text(curve.spots[-1].y)) for name, curve in first.items() if curve.spots]
     return Chart(key, title, caption, figure, alt_text(alt, ends))
+
+
+def _bars(curve: Curve, y: Scale) -> dict[str, object] | None:
+    """Error bars of a curve as Plotly wants them: how far they reach above and below the points."""
+    bars = [(spot.y, *spot.bar) for spot in curve.spots if spot.bar]
+    if not bars:
+        return None
+    above, below = [(high - at) / y.unit for at, _, high in bars], [(at - low) / y.unit for at, low, _ in bars]
+    return {"type": "data", "array": above, "arrayminus": below, "thickness": 1, "width": 3}
 
 
 def _end(name: str, spots: Sequence[Spot], y: Scale) -> End:
@@ -197,3 +214,56 @@ def lengths(
     ends = {bar: scale.text(value) for bar, value in values.items()} if ends is None else ends
     figure = bars(list(values), [Part(name, colour, values)], scale.title, scale.text, scale=scale.unit, ends=ends)
     return Chart(key, title, caption, figure.update_layout(showlegend=False), alt_text(alt, ends.items()))
+
+
+class Length(NamedTuple):
+    """A bar: its name, its length in SI units, its look, what stands at its end, and what a reader sees who points."""
+
+    name: str
+    value: float
+    look: TimePart
+    end: str
+    words: str
+
+
+def lengths_in_panels(
+    key: str,
+    title: str,
+    caption: str,
+    panes: Mapping[str, Sequence[Length]],
+    scale: Scale,
+    alt: str,
+    *,
+    same_axis: bool = True,
+) -> Chart:
+    """A bar for each name, in a panel for each pane.
+
+    Args:
+        key, title, caption: of the chart.
+        panes: title of a panel → its bars, the first on top.
+        scale: the horizontal axis.
+        alt: what is drawn, for those who do not see it.
+        same_axis: the panels share their axis.
+    """
+    figure = panels(list(panes), [ROW_PIXELS * len(pane) for pane in panes.values()])
+    if not same_axis:
+        figure.update_xaxes(matches=None)
+    for row, pane in enumerate(panes.values(), start=1):
+        for look, alike in grouped(pane, lambda length: length.look).items():
+            drawn = go.Bar(
+                orientation="h",
+                y=[length.name for length in alike],
+                x=[length.value / scale.unit for length in alike],
+                width=THICKNESS,
+                name=look.name,
+                marker={"color": COLOURS[look.colour], "pattern": {"shape": look.pattern, "fillmode": "replace"}},
+                customdata=[length.words for length in alike],
+                hovertemplate="%{customdata}<extra></extra>",
+            )
+            put(figure, row, drawn)
+        names_above(figure, row, [length.name for length in pane])
+        end_labels(figure, row, {length.name: (length.value / scale.unit, length.end) for length in pane})
+    figure.update_layout(hovermode="y unified")
+    figure.update_xaxes(title_text=scale.title, row=len(panes), col=1)
+    ends = [(f"{pane}, {length.name}", length.end) for pane, bars in panes.items() for length in bars]
+    return Chart(key, title, caption, figure, alt_text(alt, ends))

@@ -8,16 +8,18 @@ from dataclasses import asdict, dataclass, replace
 from itertools import product
 from typing import Any, Literal
 
+from pinscope.analysis.rows import Rows
 from pinscope.analysis.statistics import summarize
 from pinscope.experiments.contract import AnyExperiment, Bytes, Params, Several, parameter
-from pinscope.experiments.overlap.arithmetic import FULL_DEPTH, Recipe
-from pinscope.experiments.overlap.pipeline import OneWay, Pipeline, Shape
-from pinscope.experiments.overlap.reading import read_overlap
+from pinscope.experiments.overlap.findings import overlap_findings
+from pinscope.experiments.overlap.reading import Passes, headline, table_of, verdict
+from pinscope.experiments.overlap.ways import FULL_DEPTH, OneWay, Pipeline, Recipe, Shape
 from pinscope.lab.harness import Harness, Turn
 from pinscope.lab.protocol import Lab, Load
 from pinscope.records.budget import Budget
 from pinscope.records.environment import Environment
-from pinscope.records.run import LabKind, Lasted, Observation, Positive
+from pinscope.records.finding import Reading
+from pinscope.records.run import ExperimentRun, LabKind, Lasted, Observation, Positive
 from pinscope.units import parse_bytes
 
 Balance = Literal["copy_bound", "balanced", "compute_bound"]
@@ -218,8 +220,15 @@ class Overlap:
                             yield from _passes(params, harness, pipeline, labels, sides)
                             done += 1
 
-    read = staticmethod(read_overlap)
-    """Overlap, stall and issue time of every recipe, and which ingredient is missing where."""
+    def read(self, run: ExperimentRun, rows: Rows) -> Reading:
+        """Overlap, stall and issue time of every recipe, and which ingredient is missing where."""
+        passes = Passes(run, rows)
+        return Reading(
+            verdict=verdict(passes),
+            headline=headline(passes),
+            tables=table_of(passes),
+            findings=overlap_findings(passes),
+        )
 
 
 @dataclass(frozen=True)

@@ -84,7 +84,9 @@ def test_gpus_with_uplinks_of_their_own_are_said_to_have_them() -> None:
         "No two of 8 GPUs slow each other one way: they copy at 400 GB/s to the GPUs, 100.0 % of the sum of their "
         "rates alone."
     )
-    assert (read(host(2)).verdict or "").startswith("GPUs 0 and 1 do not slow each other one way: they copy at 100 GB/s")
+    assert (read(host(2)).verdict or "").startswith(
+        "GPUs 0 and 1 do not slow each other one way: they copy at 100 GB/s"
+    )
     assert findings(rows, 8)["own-uplinks"].severity == "good"
 
 

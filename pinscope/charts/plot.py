@@ -223,7 +223,7 @@ class Length(NamedTuple):
     value: float
     look: TimePart
     end: str
-    words: str
+    words: str = ""
 
 
 def lengths_in_panels(
@@ -257,7 +257,7 @@ def lengths_in_panels(
                 width=THICKNESS,
                 name=look.name,
                 marker={"color": COLOURS[look.colour], "pattern": {"shape": look.pattern, "fillmode": "replace"}},
-                customdata=[length.words for length in alike],
+                customdata=[length.words or length.end for length in alike],
                 hovertemplate="%{customdata}<extra></extra>",
             )
             put(figure, row, drawn)
@@ -265,5 +265,5 @@ def lengths_in_panels(
         end_labels(figure, row, {length.name: (length.value / scale.unit, length.end) for length in pane})
     figure.update_layout(hovermode="y unified")
     figure.update_xaxes(title_text=scale.title, row=len(panes), col=1)
-    ends = [(f"{pane}, {length.name}", length.end) for pane, bars in panes.items() for length in bars]
+    ends = [(", ".join(filter(None, (pane, length.name))), length.end) for pane in panes for length in panes[pane]]
     return Chart(key, title, caption, figure, alt_text(alt, ends))

@@ -14,7 +14,7 @@ from pinscope.analysis.ways import LineStyle
 from pinscope.charts import plot
 from pinscope.charts.bars import Part, bars
 from pinscope.charts.chart import Chart, alt_text
-from pinscope.charts.plot import Scale, Spot
+from pinscope.charts.plot import Length, Scale, Spot, TimePart
 from pinscope.charts.theme import DASHES, DIRECTION_TITLES, PANEL_PIXELS
 from pinscope.experiments.bandwidth.reading import (
     PUBLISHED,
@@ -107,12 +107,15 @@ def draw_small(run: ExperimentRun, rows: Sequence[Row]) -> Chart | None:
     if not gains:
         return None
     cells = [cell for gain in gains for cell in (gain.pinned, gain.pageable)]
-    rates = {f"{cell.memory} {cell.direction}": cell.bytes_per_second for cell in cells}
-    parts = [Part(kind, kind, {name: rates[name] for name in rates if name.startswith(kind)}) for kind in _FITTED]
-    words = {name: format_bandwidth(rate) for name, rate in rates.items()}
     title = f"Copies of {format_bytes(cells[0].bytes)}"
-    figure = bars(list(rates), parts, _RATE.title, format_bandwidth, scale=1e9, ends=words)
-    return Chart("small", title, "", figure.update_layout(showlegend=False), alt_text(title, words.items()))
+    drawn = [
+        Length(f"{cell.memory} {cell.direction}", rate, TimePart(cell.memory, cell.memory), _RATE.text(rate))
+        for cell in cells
+        for rate in (cell.bytes_per_second,)
+    ]
+    chart = plot.lengths_in_panels("small", title, "", {"": drawn}, _RATE, title)
+    chart.figure.update_layout(showlegend=False)
+    return chart
 
 
 def _name(cell: Cell) -> str:

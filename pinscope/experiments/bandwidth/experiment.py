@@ -187,14 +187,12 @@ class Bandwidth:
         by_kernel = "kernel" in params.copiers
         combinations = (len(states) * ("engine" in params.copiers) + by_kernel) * len(params.directions)
         # Copies are preceded and followed by laying and checking their pattern, at about 3 GB/s together.
-        per_combination = sum(
-            min(params.time_limit * 1.3, params.repeats * (size / 3e9 + 2e-4)) for size in params.sizes
-        )
+        seconds = [min(params.time_limit * 1.3, params.repeats * (size / 3e9 + 2e-4)) for size in params.sizes]
         return Budget(
             pinned_bytes=max((*pinned, 0)) * max(flows, everywhere),
             pageable_bytes=max((*pageable, 0)) * flows,
             device_bytes=largest * flows * 2,
-            seconds=combinations * per_combination + 3.0,
+            seconds=combinations * sum(seconds) + 3.0,
         )
 
     def measure(self, params: BandwidthParams, lab: Lab, harness: Harness) -> Iterator[BandwidthObservation]:
@@ -202,9 +200,8 @@ class Bandwidth:
         combinations = list(_combinations(params, lab, harness))
         if lab.kind == "cuda":
             apart = format_seconds(seconds_between_events(lab))
-            harness.note(
-                f"Device events with nothing between them are {apart} apart; in one copy's time that is included."
-            )
+            told = f"Device events with nothing between them are {apart} apart"
+            harness.note(f"{told}; in one copy's time that is included.")
         for done, (state, group) in enumerate(combinations):
             with ExitStack() as stack:
                 largest = max(combination.bytes for combination in group)

@@ -21,7 +21,6 @@ from pinscope.analysis.link_findings import SLOT_SETTINGS, link_below_best, link
 from pinscope.analysis.link_model import packet_words, payload_now
 from pinscope.analysis.rows import Rows, grouped
 from pinscope.analysis.rules.link import BELOW_LIKE, SHARED_UPLINK, SLOW_LINK
-from pinscope.analysis.statistics import measured
 from pinscope.analysis.texts import Text, say
 from pinscope.experiments.bandwidth.reading import LARGE, PAYS, Cell, Copies, Gain, same_sizes
 from pinscope.experiments.bandwidth.ways import WAYS
@@ -85,16 +84,8 @@ TEXTS["pageable-slower/model"] = replace(
 
 def bandwidth_findings(copies: Copies) -> tuple[Finding, ...]:
     """All findings of a run."""
-    return dearest_first(
-        [
-            *_arrival(copies.cells),
-            *_pageable(copies),
-            *_link(copies),
-            *_uplink(copies),
-            *_states(copies),
-            *_by_kernel(copies),
-        ]
-    )
+    parts = (_arrival, _pageable, _link, _uplink, _states, _by_kernel)
+    return dearest_first(costed for part in parts for costed in part(copies))
 
 
 def below_like(run: ExperimentRun, rows: Rows, like: ExperimentRun, like_rows: Rows, name: str) -> Finding | None:
@@ -114,8 +105,8 @@ def below_like(run: ExperimentRun, rows: Rows, like: ExperimentRun, like_rows: R
     _, finding = say(
         TEXTS,
         "below-its-like",
-        quantity(f"Pinned {way}", _rate(own[way]), "bytes/second"),
-        quantity(f"Pinned {way}, {name}", _rate(best[way]), "bytes/second"),
+        _plain(f"Pinned {way}", own[way]),
+        _plain(f"Pinned {way}, {name}", best[way]),
         *(link_evidence(link) if link else ()),
         severity=costing(1 / behind[way]),
         device=run.device,
@@ -138,25 +129,23 @@ def _rate(cell: Cell) -> float:
     return cell.bytes_per_second
 
 
+def _plain(name: str, cell: Cell) -> Quantity:
+    return quantity(name, cell.bytes_per_second, "bytes/second")
+
+
 def _listed(parts: Mapping[str, str]) -> str:
     """What is said of each direction: ``2.0 times (± 6 %; h2d) and 3.0 times (d2h)``."""
     return joined([f"{words} ({way})" for way, words in parts.items()]).replace(") (", "; ")
 
 
-def _arrival(cells: Sequence[Cell]) -> Iterator[Costed]:
-    wrong = [cell for cell in cells if cell.wrong_words]
+def _arrival(copies: Copies) -> Iterator[Costed]:
+    wrong = [cell for cell in copies.cells if cell.wrong_words]
     if wrong:
         worst = max(wrong, key=lambda cell: cell.wrong_words)
+        count = quantity("Wrong 8-byte words", worst.wrong_words, "count")
+        title = f"{len(wrong)} of {len(copies.cells)} combinations delivered wrong data"
         case = f"{worst.state} {worst.direction}, {format_bytes(worst.bytes)} by {worst.copier}"
-        yield (
-            1.0,
-            wrong_data(
-                "content-wrong",
-                quantity("Wrong 8-byte words", worst.wrong_words, "count"),
-                title=f"{len(wrong)} of {len(cells)} combinations delivered wrong data",
-                detail=f"The worst: {case}.",
-            ),
-        )
+        yield 1.0, wrong_data("content-wrong", count, title=title, detail=f"The worst: {case}.")
 
 
 def _pageable(copies: Copies) -> Iterator[Costed]:
@@ -169,11 +158,11 @@ def _pageable(copies: Copies) -> Iterator[Costed]:
     worst = max(gain.ratio for gain in gains.values())
     cuda = copies.run.lab == "cuda"
     starts = grouped(gains, lambda way: _start(gains[way]))
+    where = {way: f"{way}, {format_bytes(gain.bytes)}" for way, gain in gains.items()}
     sides = {way: (gain.pinned, gain.pageable) for way, gain in gains.items()}
     calls = {way: [format_seconds(cell.issue_seconds.median) for cell in both] for way, both in sides.items()}
     rates = {way: [format_bandwidth(_rate(cell)) for cell in both] for way, both in sides.items()}
     longer = {way: times(gains[way].ratio, *(cell.one_more_seconds for cell in both)) for way, both in sides.items()}
-    floors = {way: "" if gain.start == gain.smallest else _and_more(gain.start) for way, gain in gains.items()}
     yield say(
         TEXTS,
         "pageable-slower" if cuda else "pageable-slower/model",
@@ -182,25 +171,21 @@ def _pageable(copies: Copies) -> Iterator[Costed]:
         severity=costing(worst) if cuda else "note",
         longer=_listed(longer),
         conditions=next(iter(gains.values())).pageable.conditions,
-        rates=[f"{slow} instead of {fast} ({way}, {_size(gains[way])})" for way, (fast, slow) in rates.items()],
+        rates=[f"{slow} instead of {fast} ({where[way]})" for way, (fast, slow) in rates.items()],
         calls=[f"{slow} instead of {fast} ({way})" for way, (fast, slow) in calls.items()],
         where=joined([f"{start} ({joined(ways)})" if len(starts) > 1 else start for start, ways in starts.items()]),
-        worth=[f"{way} copies{floor}" for way, floor in floors.items()],
+        worth=[f"{way} copies{_floor(gain)}" for way, gain in gains.items()],
     )
 
 
-def _size(gain: Gain) -> str:
-    return format_bytes(gain.bytes)
-
-
-def _and_more(start: int | None) -> str:
-    return f" of {format_bytes(start or 0)} and more"
+def _floor(gain: Gain) -> str:
+    return "" if gain.start == gain.smallest else f" of {format_bytes(gain.start or 0)} and more"
 
 
 def _gain_evidence(way: str, gain: Gain) -> Iterator[Quantity]:
     sides = {"pinned": gain.pinned, "pageable": gain.pageable}
     for name, cell in sides.items():
-        yield measured(f"{name.capitalize()}, {way}", cell.one_more_seconds, "bytes/second", _rate(cell))
+        yield cell.rate(f"{name.capitalize()}, {way}")
     for name, cell in sides.items():
         yield quantity(f"The call that starts the copy, {name}, {way}", cell.issue_seconds.median, "seconds")
     smallest = " (smallest measured)" if gain.start == gain.smallest else ""
@@ -226,11 +211,7 @@ def _states(copies: Copies) -> Iterator[Costed]:
         yield say(
             TEXTS,
             "pageable-state",
-            *(
-                quantity(f"{cell.state}, {way}, {sizes[way]}", _rate(cell), "bytes/second")
-                for way, group in widest.items()
-                for cell in group
-            ),
+            *(_plain(f"{cell.state}, {way}, {sizes[way]}", cell) for way in widest for cell in widest[way]),
             cost=max(map(_range, widest.values())),
             ranges=_listed({way: f"{slow.removesuffix(' GB/s')} to {fast}" for way, (slow, fast) in rates.items()}),
             states="; ".join(
@@ -279,11 +260,7 @@ def _by_kernel(copies: Copies) -> Iterator[Costed]:
         yield say(
             TEXTS,
             "by-kernel",
-            *(
-                quantity(f"By {cell.copier}, {way}", _rate(cell), "bytes/second")
-                for way in pairs
-                for cell in pairs[way]
-            ),
+            *(_plain(f"By {cell.copier}, {way}", cell) for way, pair in pairs.items() for cell in pair),
             cost=1 / min(shares.values()),
             shares=_listed({way: part_of(share, *times_of[way]) for way, share in shares.items()}),
             memory=WAYS[kernel.memory].title,
@@ -306,7 +283,7 @@ def _link(copies: Copies) -> Iterator[Costed]:
         yield say(
             TEXTS,
             "link-slow",
-            *(quantity(f"Best pinned rate, {way}", _rate(copies.best_pinned[way]), "bytes/second") for way in shares),
+            *(_plain(f"Best pinned rate, {way}", copies.best_pinned[way]) for way in shares),
             quantity("Link limit", limit, "bytes/second"),
             cost=1 / least,
             severity=costing(1 / least),

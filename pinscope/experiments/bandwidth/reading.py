@@ -105,6 +105,10 @@ class Cell:
         """Median rate of one more copy, both directions together."""
         return self.moved_bytes / self.one_more_seconds.median
 
+    def rate(self, name: str) -> Quantity:
+        """The rate as findings and headlines show it, with its ±."""
+        return measured(name, self.one_more_seconds, "bytes/second", self.bytes_per_second)
+
     @property
     def quartile_rates(self) -> tuple[float, float]:
         """Rates at the upper and the lower quartile of time: (slow, fast), bytes/second."""
@@ -221,15 +225,12 @@ class Gain:
     @cached_property
     def start(self) -> int | None:
         """The size from which on pinned copies are faster: one at which the two are not told apart is none."""
-        return pays_from(
-            (
-                fast.bytes,
-                fast.bytes_per_second / slow.bytes_per_second
-                if exceeds(slow.one_more_seconds, fast.one_more_seconds)
-                else 1.0,
-            )
+        distinct = {
+            fast.bytes: fast.bytes_per_second / slow.bytes_per_second
             for fast, slow in self.pairs
-        )
+            if exceeds(slow.one_more_seconds, fast.one_more_seconds)
+        }
+        return pays_from((fast.bytes, distinct.get(fast.bytes, 1.0)) for fast, _ in self.pairs)
 
 
 @dataclass(frozen=True)
@@ -363,10 +364,9 @@ def _one_kind(copies: Copies) -> str:
         f"{format_bandwidth(cell.bytes_per_second)} {ways.get(cell.direction, cell.direction)}"
         for cell in copies.of_one_kind
     )
-    by = " by a kernel" if kind.copier == "kernel" else ""
     share = copies.link_shares.get("h2d", 2.0) if (kind.memory, kind.copier) == ("pinned", "engine") else 2.0
     of_link = f", {format_share(share)} of what the link can carry" if share <= 1 else ""
-    return on_lab(copies.run.lab, f"{_kind(kind)} copies of {size}{by} run at {rates}{of_link}.")
+    return on_lab(copies.run.lab, f"{_kind(kind)} copies of {size}{_by(kind, ' ')} run at {rates}{of_link}.")
 
 
 def _kind(cell: Cell) -> str:
@@ -376,24 +376,20 @@ def _kind(cell: Cell) -> str:
 def headline(copies: Copies) -> tuple[Quantity, ...]:
     """Rate, gain and share of the link to the device, then the same from it; else what one kind of memory reaches."""
     return tuple(_pinned(copies)) or tuple(
-        _rate(
-            f"{_kind(cell)} {cell.direction}{', by a kernel' if cell.copier == 'kernel' else ''}, "
-            f"{format_bytes(cell.bytes)}",
-            cell,
-        )
+        cell.rate(f"{_kind(cell)} {cell.direction}{_by(cell, ', ')}, {format_bytes(cell.bytes)}")
         for cell in copies.of_one_kind
     )
 
 
-def _rate(name: str, cell: Cell) -> Quantity:
-    return measured(name, cell.one_more_seconds, "bytes/second", cell.bytes_per_second)
+def _by(cell: Cell, before: str) -> str:
+    return f"{before}by a kernel" if cell.copier == "kernel" else ""
 
 
 def _pinned(copies: Copies) -> Iterator[Quantity]:
     reason = "the copies were faster than the limit that PinScope assumes for the link"
     for way in ("h2d", "d2h"):
         if pinned := copies.engine("pinned", way):
-            yield _rate(f"Pinned {way}, {format_bytes(pinned[-1].bytes)}", pinned[-1])
+            yield pinned[-1].rate(f"Pinned {way}, {format_bytes(pinned[-1].bytes)}")
         if gain := copies.gains.get(way):
             yield _faster(way, gain)
         if share := copies.link_shares.get(way):
@@ -417,15 +413,8 @@ def tables(copies: Copies) -> tuple[Table, ...]:
     fits = [(curve[0], fit) for curve in copies.alone if (fit := fit_latency(curve))]
     lines = table(
         "Latency and bandwidth: t = α + bytes ÷ β",
-        {
-            "memory": "text",
-            "direction": "text",
-            "copier": "text",
-            "α": "seconds",
-            "β": "bytes/second",
-            "half-performance size": "bytes",
-            "R²": "count",
-        },
+        dict.fromkeys(("memory", "direction", "copier"), "text")
+        | {"α": "seconds", "β": "bytes/second", "half-performance size": "bytes", "R²": "count"},
         [(cell.state, cell.direction, cell.copier, *vars(fit).values()) for cell, fit in fits],
         note="Through what one more copy takes. At the half-performance size α·β it reaches half of β. An R² well "
         "below 1 says that the curve is not one straight line, as for pageable memory, whose path changes with the "
@@ -449,13 +438,8 @@ def _published(copies: Copies) -> Table:
     ]
     return table(
         "Beside a published table (RTX 2080 Ti, 16 MiB)",
-        {
-            "memory": "text",
-            "direction": "text",
-            "RTX 2080 Ti": "bytes/second",
-            "this run": "bytes/second",
-            "size here": "bytes",
-        },
+        dict.fromkeys(("memory", "direction"), "text")
+        | {"RTX 2080 Ti": "bytes/second", "this run": "bytes/second", "size here": "bytes"},
         [
             (cell.state, cell.direction, PUBLISHED[labels], cell.bytes_per_second, cell.bytes)
             for labels, cell in near.items()

@@ -12,7 +12,7 @@ from pinscope.analysis.conclusions import part_words
 from pinscope.analysis.rows import Row, grouped
 from pinscope.analysis.ways import LineStyle
 from pinscope.charts import plot
-from pinscope.charts.bars import Part, bars, category_rows
+from pinscope.charts.bars import category_rows
 from pinscope.charts.chart import Chart, alt_text
 from pinscope.charts.lines import put
 from pinscope.charts.plot import Length, Scale, Spot, TimePart
@@ -35,6 +35,7 @@ _CLOCKS: Mapping[LabKind, str] = {"cuda": "by device events", "host": "by the cl
 _LANE_PIXELS, _TIMELINE_GAP = 52, 40
 _INTACT = TimePart("data intact", "intact")
 _CORRUPTED = TimePart("✕ unsafe: data corrupted", "corrupted", "x")
+_STALL, _ISSUE = TimePart("compute stall", "stall"), TimePart("issue time", "issue")
 _CROSS = LineStyle("corrupted", SYMBOLS["corrupted"], size=9)
 _MILLISECONDS = Scale("Time of a pass (ms)", 1e-3, format_seconds)
 _HIDDEN = Scale("Overlap (% hidden)", 0.01, format_share)
@@ -55,11 +56,8 @@ def draw(run: ExperimentRun, observations: Sequence[Row]) -> Iterator[Chart]:
     """
     passes, kept = Passes(run, observations), spans(observations)
     recipes = left_out_once(cell.recipe for cell in passes.cells)
-    chosen = {
-        way: [cell for recipe in recipes for cell in passes.cells if (cell.recipe, cell.direction) == (recipe, way)]
-        for way in ("h2d", "d2h")
-    }
-    chosen = {way: cells for way, cells in chosen.items() if cells}
+    few = [cell for recipe in recipes for cell in passes.cells if cell.recipe == recipe]
+    chosen = {way: cells for way in ("h2d", "d2h") if (cells := [cell for cell in few if cell.direction == way])}
     if chosen:
         yield _passes(chosen)
     for way, cells in chosen.items():
@@ -77,13 +75,16 @@ def draw_small(run: ExperimentRun, rows: Sequence[Row]) -> Chart | None:
     if full is None or not missing or run.lab != "cuda":
         return None
     times = {"all four parts": full.seconds} | {WAYS[lack.missing].title: lack.cell.seconds for lack in missing}
-    ends = {name: format_seconds(seconds) for name, seconds in times.items()}
-    pageable = {name: seconds for name, seconds in times.items() if name == WAYS["pinned memory"].title}
-    pinned = {name: seconds for name, seconds in times.items() if name not in pageable}
-    parts = [Part("pinned memory", "pinned", pinned), Part("pageable memory", "pageable", pageable)]
     title = f"Pipeline of {full.direction} copies and kernels"
-    figure = bars(list(times), parts, "Time (ms)", format_seconds, scale=1e-3, ends=ends)
-    return Chart("small", title, "", figure.update_layout(showlegend=False), alt_text(title, ends.items()))
+    bars = [Length(name, seconds, _memory(name), format_seconds(seconds)) for name, seconds in times.items()]
+    chart = plot.lengths_in_panels("small", title, "", {"": bars}, Scale("Time (ms)", 1e-3, format_seconds), title)
+    chart.figure.update_layout(showlegend=False)
+    return chart
+
+
+def _memory(name: str) -> TimePart:
+    kind = "pageable" if name == WAYS["pinned memory"].title else "pinned"
+    return TimePart(f"{kind} memory", kind)
 
 
 def left_out_once(recipes: Iterable[Recipe]) -> list[Recipe]:
@@ -116,18 +117,16 @@ def _bar(cell: Cell, value: float, end: str, *more: str) -> Length:
     return Length(_name(cell.recipe), value, _CORRUPTED if cell.corrupted_chunks else _INTACT, end, said)
 
 
+def _pace(cell: Cell) -> str:
+    return format_bandwidth(cell.bytes_per_second)
+
+
 def _passes(chosen: Mapping[str, Sequence[Cell]]) -> Chart:
     """How long a pass takes with all ingredients and without each: what the verdict speaks of."""
     cells, balance = _of_one_balance([cell for way in chosen.values() for cell in way])
     panes = {
         DIRECTION_TITLES[way]: [
-            _bar(
-                cell,
-                cell.seconds,
-                _beside_full(cell, group),
-                format_seconds(cell.seconds),
-                format_bandwidth(cell.bytes_per_second),
-            )
+            _bar(cell, cell.seconds, _beside_full(cell, group), format_seconds(cell.seconds), _pace(cell))
             for cell in group
         ]
         for way, group in grouped(cells, lambda cell: str(cell.direction)).items()
@@ -162,7 +161,7 @@ def _efficiency(way: str, chosen: Sequence[Cell]) -> Chart:
                 cell.possible_overlap,
                 _hidden(cell),
                 f"{_hidden(cell)}, {format_seconds(cell.seconds)} a pass",
-                format_bandwidth(cell.bytes_per_second),
+                _pace(cell),
                 f"against its own copies {part_words(cell.own_overlap)} is hidden",
             )
             for cell in groups[balance]
@@ -198,32 +197,25 @@ def _costs(way: str, chosen: Sequence[Cell]) -> Chart:
     """What the GPU and the CPU lose in one pass."""
     cells, balance = _of_one_balance(chosen)
 
-    def lost(look: TimePart, seconds: Sequence[float]) -> list[Length]:
-        ends = [
-            f"{format_seconds(lost)}, {format_share(lost / cell.seconds)}"
-            for lost, cell in zip(seconds, cells, strict=True)
-        ]
-        names = [_name(cell.recipe) for cell in cells]
-        rows = zip(names, seconds, ends, strict=True)
-        return [Length(name, lost, look, end, f"{end} of the pass") for name, lost, end in rows]
-
+    panes = {
+        "Compute stall: GPU idle": [_lost(cell, _STALL, cell.stall_seconds.median) for cell in cells],
+        "Issue time: CPU held": [_lost(cell, _ISSUE, cell.issue_seconds.median) for cell in cells],
+    }
     return plot.lengths_in_panels(
         f"costs-{way}",
         f"What the GPU and the CPU lose, {DIRECTION_TITLES[way].lower()}",
         f"Medians of one pass of {cells[0].chunks} chunks, {balance}. Stall: compute idle between the "
         "first and the last kernel. Issue: all calls that start copies. The share is that of the whole pass.",
-        {
-            "Compute stall: GPU idle": lost(
-                TimePart("compute stall", "stall"), [cell.stall_seconds.median for cell in cells]
-            ),
-            "Issue time: CPU held": lost(
-                TimePart("issue time", "issue"), [cell.issue_seconds.median for cell in cells]
-            ),
-        },
+        panes,
         Scale("Time in one pass (ms)", 1e-3, format_seconds),
         "Lost in a pass",
         same_axis=False,
     )
+
+
+def _lost(cell: Cell, look: TimePart, seconds: float) -> Length:
+    end = f"{format_seconds(seconds)}, {format_share(seconds / cell.seconds)}"
+    return Length(_name(cell.recipe), seconds, look, end, f"{end} of the pass")
 
 
 def _timeline(run: ExperimentRun, way: str, kept: Sequence[Span], chosen: Sequence[Cell]) -> Iterator[Chart]:

@@ -222,13 +222,12 @@ class Passes:
     def lacks(self) -> list[Lack]:
         """Of the balanced cells those that lack one ingredient but events, which cost no time; h2d first."""
         full = {(cell.direction, cell.balance): cell for cell in self.full}
-        lacking = [
+        return [
             Lack(cell.recipe.missing[0], cell, full[cell.direction, cell.balance])
             for cell in sorted(self.balanced, key=_h2d_first)
             if len(cell.recipe.missing) == 1 and cell.recipe.depth <= FULL_DEPTH and cell.recipe.events
             if (cell.direction, cell.balance) in full
         ]
-        return lacking
 
     def dearest(self, full: Cell) -> list[Lack]:
         """What is missing beside this cell, the dearest first."""
@@ -282,8 +281,7 @@ def _brings(cell: Cell) -> str:
 
 def _dearest(passes: Passes, cell: Cell) -> str:
     """``; pageable memory takes 141 ms``."""
-    lacking = [lack for lack in passes.lacks if lack.cell.direction == cell.direction]
-    worst = max(lacking, key=lambda lack: lack.ratio, default=None)
+    worst = next(iter(passes.dearest(cell)), None)
     if worst is None or worst.ratio < 1 or not worst.is_distinct:
         return ""
     return f"; {WAYS[worst.missing].phrase} takes {roughly(worst.cell.seconds, worst.uncertainty)}"
@@ -300,16 +298,13 @@ def _headline(passes: Passes) -> Iterator[Quantity]:
         name = f"Overlap of copies and kernels, {cell.direction}{longer}"
         yield quantity(name, cell.possible_overlap, "share")
         for lack in passes.dearest(cell)[:1]:
-            yield quantity(_times_as_long(lack, f"{cell.direction}{longer}"), lack.ratio, "ratio")
+            name = f"Times as long with {WAYS[lack.missing].phrase}, {cell.direction}{longer}"
+            yield quantity(name, lack.ratio, "ratio")
     for (memory, direction), loose in passes.unordered.items():
         if memory == "pinned":
             for balance, share in corrupted_shares(balanced(loose)).items():
                 name = f"Wrong chunks without events, {direction}{_LONGER.get(balance, '')}"
                 yield quantity(name, share, "share")
-
-
-def _times_as_long(lack: Lack, case: str) -> str:
-    return f"Times as long with {WAYS[lack.missing].phrase}, {case}"
 
 
 def table_of(passes: Passes) -> tuple[Table, ...]:

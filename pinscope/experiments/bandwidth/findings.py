@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from itertools import combinations
 
 from pinscope.analysis.conclusions import (
     Costed,
@@ -30,6 +31,8 @@ from pinscope.units import format_bandwidth, format_bytes, format_seconds
 
 AS_FAST = 0.98
 """Share of the copy engines' rate from which a kernel copies as fast."""
+_FACTORS = {"backing": "Pages", "cache": "CPU caches"}
+"""What the state of pageable memory is made of."""
 _BOTH_WAYS = {"h2d": "h2d", "d2h": "d2h", "bidirectional": "both ways"}
 TEXTS = {
     "pageable-slower": Text(
@@ -41,8 +44,8 @@ TEXTS = {
         "pays.",
     ),
     "pageable-state": Text(
-        f"pages and caches change the rate of large pageable copies by a factor of {PAYS} or more",
-        "Pages and CPU caches decide how fast pageable copies are: {ranges}",
+        f"pages or caches change the rate of large pageable copies by {PAYS} times or more, and are told apart",
+        "{factors:and} decide how fast pageable copies are: {ranges}",
         "{states}. Of all sizes from {large:bytes} on these differ most.",
         "When you compare pageable copies, take the same pages (4k: small ones, thp: huge ones) and the same caches "
         "(warm: just written by the CPU; cold: not).",
@@ -211,8 +214,9 @@ def _states(copies: Copies) -> Iterator[Costed]:
         yield say(
             TEXTS,
             "pageable-state",
-            *(_plain(f"{cell.state}, {way}, {sizes[way]}", cell) for way in widest for cell in widest[way]),
+            *(cell.rate(f"{cell.state}, {way}, {sizes[way]}") for way in widest for cell in widest[way]),
             cost=max(map(_range, widest.values())),
+            factors=[words for name, words in _FACTORS.items() if any(_decides(name, widest[way]) for way in widest)],
             ranges=_listed({way: f"{slow.removesuffix(' GB/s')} to {fast}" for way, (slow, fast) in rates.items()}),
             states="; ".join(
                 f"{way}, {sizes[way]}: slowest with {slow}, fastest with {fast}" for way, (slow, fast) in states.items()
@@ -230,12 +234,18 @@ def _widest(copies: Copies, way: str) -> list[Cell] | None:
         if (cell.memory, cell.direction, cell.copier) == ("pageable", way, "engine") and cell.cache
     ]
     groups = grouped([cell for cell in states if cell.bytes >= LARGE], lambda cell: cell.bytes)
-    several = [groups[size] for size in sorted(groups) if len(groups[size]) > 1]
-    widest = max(several, key=_range, default=None)
-    if not widest or _range(widest) < PAYS:
-        return None
-    slow, fast = (pick(widest, key=_rate).one_more_seconds for pick in (min, max))
-    return widest if exceeds(slow, fast) else None
+    widest = max((groups[size] for size in sorted(groups)), key=_range, default=[])
+    return widest if any(_decides(factor, widest) for factor in _FACTORS) else None
+
+
+def _decides(factor: str, states: Sequence[Cell]) -> bool:
+    """Whether all states that differ in this factor only are told apart, the same one faster each time."""
+    other = next(name for name in _FACTORS if name != factor)
+    ordered = sorted(states, key=lambda cell: str(getattr(cell, factor)))
+    pairs = [both for both in combinations(ordered, 2) if getattr(both[0], other) == getattr(both[1], other)]
+    seconds = [(first.one_more_seconds, second.one_more_seconds) for first, second in pairs]
+    told_apart = all(exceeds(*pair) for pair in seconds) or all(exceeds(*pair[::-1]) for pair in seconds)
+    return bool(pairs) and _range(states) >= PAYS and told_apart
 
 
 def _range(cells_of_a_size: Sequence[Cell]) -> float:

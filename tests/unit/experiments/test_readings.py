@@ -229,6 +229,9 @@ def test_states_of_pageable_memory_that_differ_are_a_finding_with_the_slowest_an
     finding = bandwidth_findings(different)["pageable-state"]
     assert finding.title.endswith(": 13.0 to 18.0 GB/s (h2d)")
     assert finding.detail.startswith("h2d, 16 MiB: slowest with 4k, cold, fastest with thp, warm.")
+    assert finding.title.startswith("Pages and CPU caches decide")
+    by_caches = different + pageable(13e9, "thp", "cold")
+    assert bandwidth_findings(by_caches)["pageable-state"].title.startswith("CPU caches decide")
     equal = pageable(13.5e9, "thp", "warm") + pageable(13e9, "4k", "cold")
     assert "pageable-state" not in bandwidth_findings(equal)
 

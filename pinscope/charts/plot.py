@@ -10,10 +10,10 @@ import plotly.graph_objects as go
 
 from pinscope.analysis.rows import grouped
 from pinscope.analysis.ways import LineStyle, Way
-from pinscope.charts.bars import Part, bars, limit_marks
+from pinscope.charts.bars import ROW_PIXELS, THICKNESS, Part, bars, end_labels, limit_marks, names_above
 from pinscope.charts.chart import Chart, alt_text
 from pinscope.charts.lines import End, line, name_ends, put, reference
-from pinscope.charts.theme import panels, seconds_axis, seconds_unit, size_axis
+from pinscope.charts.theme import COLOURS, panels, seconds_axis, seconds_unit, size_axis
 from pinscope.units import format_bandwidth, format_bytes, format_seconds, format_share
 
 
@@ -77,20 +77,26 @@ def linear(title: str, hover: str) -> Axis:
 
 
 class Spot(NamedTuple):
-    """A point of a curve: where it is, in SI units, and what it is."""
+    """A point of a curve: where it is, in SI units, and what it is.
+
+    ``bar``: the ends of its error bar, where it has one; ``after``: what follows its value, such as its ±.
+    """
 
     x: float
     y: float
     words: str
+    bar: tuple[float, float] | None = None
+    after: str = ""
 
 
 class Curve(NamedTuple):
-    """A line with markers; as a ``rule`` a grey one without, beside what was measured, where words may be empty. A
-    rule of one spot is a marker."""
+    """A line with markers, or with Plotly's word for another mode; as a ``rule`` a grey one without, beside what was
+    measured, where words may be empty. A rule of one spot is a marker."""
 
     style: LineStyle
     spots: Sequence[Spot]
     rule: bool = False
+    mode: str = "lines+markers"
 
 
 Panes = Mapping[str, Mapping[str, Curve]]
@@ -122,7 +128,7 @@ def curves(
     x: Axis,
     alt: str,
     *,
-    limit: float | None = None,
+    limit: float | Mapping[str, float] | None = None,
     levels: Mapping[str, Sequence[tuple[str, float, str]]] | None = None,
     pixels: int = 300,
     ends: Iterable[tuple[str, str]] | None = None,
@@ -136,7 +142,7 @@ def curves(
         y: the vertical axis of all panels, or that of each.
         x: the horizontal axis.
         alt: what is drawn, for those who do not see it.
-        limit: dotted in each panel: what the link can carry, in SI units.
+        limit: dotted in each panel: what the link can carry, in SI units; or that by the panel's title.
         levels: title of a panel → grey lines across it: name, height in SI units, dash.
         pixels: height of a panel.
         ends: what follows ``alt``: names with what they come to; by default the last point of each curve of the first
@@ -153,9 +159,10 @@ def curves(
         for name, height, dash in (levels or {}).get(title_of_pane, ()):
             heights = [height / scale.unit] * len(across)
             put(figure, row, reference(name, across, heights, f": {scale.text(height)}", dash))
-        if limit is not None:
-            heights = [limit / scale.unit] * len(across)
-            put(figure, row, reference("link limit", across, heights, f", {scale.text(limit)}"))
+        most = limit.get(title_of_pane) if isinstance(limit, Mapping) else limit
+        if most is not None:
+            heights = [most / scale.unit] * len(across)
+            put(figure, row, reference("link limit", across, heights, f", {scale.text(most)}"))
         if scale.log:
             continue
         figure.update_yaxes(title_text=scale.title, rangemode="tozero", row=row, col=1)
@@ -182,9 +189,17 @@ def _trace(name: str, curve: Curve, y: Scale) -> go.Scatter:
         text = f": {curve.spots[0].words}" if curve.spots[0].words else None
         values = [spot.y / y.unit for spot in curve.spots]
         return reference(name, [spot.x for spot in curve.spots], values, text, curve.style.dash)
-    return line(
-        name, curve.style, [(spot.x, spot.y / y.unit, f"{spot.words}: {y.text(spot.y)}") for spot in curve.spots]
-    )
+    points = [(spot.x, spot.y / y.unit, f"{spot.words}: {y.text(spot.y)}{spot.after}") for spot in curve.spots]
+    return line(name, curve.style, points, mode=curve.mode, error_y=_bars(curve, y))
+
+
+def _bars(curve: Curve, y: Scale) -> dict[str, object] | None:
+    """Error bars of a curve as Plotly wants them: how far they reach above and below the points."""
+    bars = [(spot.y, *spot.bar) for spot in curve.spots if spot.bar]
+    if not bars:
+        return None
+    above, below = [(high - at) / y.unit for at, _, high in bars], [(at - low) / y.unit for at, low, _ in bars]
+    return {"type": "data", "array": above, "arrayminus": below, "thickness": 1, "width": 3}
 
 
 def _end(name: str, spots: Sequence[Spot], y: Scale) -> End:
@@ -251,3 +266,56 @@ def lengths(
     ends = {bar: scale.text(value) for bar, value in values.items()} if ends is None else ends
     figure = bars(list(values), [Part(name, colour, values)], scale.title, scale.text, scale=scale.unit, ends=ends)
     return Chart(key, title, caption, figure.update_layout(showlegend=False), alt_text(alt, ends.items()))
+
+
+class Length(NamedTuple):
+    """A bar: its name, its length in SI units, its look, what stands at its end, and what a reader sees who points."""
+
+    name: str
+    value: float
+    look: TimePart
+    end: str
+    words: str = ""
+
+
+def lengths_in_panels(
+    key: str,
+    title: str,
+    caption: str,
+    panes: Mapping[str, Sequence[Length]],
+    scale: Scale,
+    alt: str,
+    *,
+    same_axis: bool = True,
+) -> Chart:
+    """A bar for each name, in a panel for each pane.
+
+    Args:
+        key, title, caption: of the chart.
+        panes: title of a panel → its bars, the first on top.
+        scale: the horizontal axis.
+        alt: what is drawn, for those who do not see it.
+        same_axis: the panels share their axis.
+    """
+    figure = panels(list(panes), [ROW_PIXELS * len(pane) for pane in panes.values()])
+    if not same_axis:
+        figure.update_xaxes(matches=None)
+    for row, pane in enumerate(panes.values(), start=1):
+        for look, alike in grouped(pane, lambda length: length.look).items():
+            drawn = go.Bar(
+                orientation="h",
+                y=[length.name for length in alike],
+                x=[length.value / scale.unit for length in alike],
+                width=THICKNESS,
+                name=look.name,
+                marker={"color": COLOURS[look.colour], "pattern": {"shape": look.pattern, "fillmode": "replace"}},
+                customdata=[length.words or length.end for length in alike],
+                hovertemplate="%{customdata}<extra></extra>",
+            )
+            put(figure, row, drawn)
+        names_above(figure, row, [length.name for length in pane])
+        end_labels(figure, row, {length.name: (length.value / scale.unit, length.end) for length in pane})
+    figure.update_layout(hovermode="y unified")
+    figure.update_xaxes(title_text=scale.title, row=len(panes), col=1)
+    ends = [(", ".join(filter(None, (pane, length.name))), length.end) for pane in panes for length in panes[pane]]
+    return Chart(key, title, caption, figure, alt_text(alt, ends))

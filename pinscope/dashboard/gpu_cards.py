@@ -19,9 +19,9 @@ from pinscope.dashboard.run_titles import experiment_title
 from pinscope.dashboard.state import open_run
 from pinscope.dashboard.times import own_time
 from pinscope.dashboard.widgets import chart_view, fact_table, gpu_cards
-from pinscope.experiments.bandwidth.chart_small import draw_small as bandwidth_bars
-from pinscope.experiments.bandwidth.likes import below_like
-from pinscope.experiments.overlap.chart_small import draw_small as overlap_bars
+from pinscope.experiments.bandwidth.charts import draw_small as bandwidth_bars
+from pinscope.experiments.bandwidth.findings import below_like
+from pinscope.experiments.overlap.charts import draw_small as overlap_bars
 from pinscope.experiments.page_tables.charts import draw_small as page_tables_bars
 from pinscope.experiments.registry import checked_rows
 from pinscope.live.verdict import gpu_verdict

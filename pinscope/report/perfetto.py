@@ -13,7 +13,7 @@ from typing import Any
 
 import pinscope
 from pinscope.errors import BadInput
-from pinscope.experiments.overlap.arithmetic import Span, spans
+from pinscope.experiments.overlap.reading import Span, spans
 from pinscope.records.limits import SPANS
 from pinscope.records.run import LAB_TITLES, TraceRun
 from pinscope.report.document import Document

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from pinscope.errors import BadInput
-from pinscope.experiments.bandwidth.arithmetic import by_line, cells, curve_of
+from pinscope.experiments.bandwidth.reading import Copies
 from pinscope.experiments.registry import checked_rows
 from pinscope.experiments.scatter import arithmetic as scatter
 from pinscope.records.environment import Environment
@@ -29,14 +29,14 @@ def pinned_rates(store: Store, environment: Environment) -> dict[str, Any]:
 def _copying(store: Store, environment: Environment) -> dict[str, Any]:
     for run in _nearest(store, environment, "bandwidth"):
         try:
-            curves = by_line(cells(checked_rows(run.experiment, store.observations(run.id))))
+            copies = Copies(run, checked_rows(run.experiment, store.observations(run.id)))
+            rates = {
+                f"{memory}_{direction}": curve[-1].bytes_per_second
+                for memory, direction in (("pinned", "h2d"), ("pinned", "d2h"), ("pageable", "h2d"))
+                if (curve := copies.engine(memory, direction))
+            }
         except (BadInput, ArithmeticError):  # an imported run may hold anything
             continue
-        rates = {
-            f"{memory}_{direction}": curve[-1].bytes_per_second
-            for memory, direction in (("pinned", "h2d"), ("pinned", "d2h"), ("pageable", "h2d"))
-            if (curve := curve_of(curves, memory, direction))
-        }
         if rates.keys() - {"pageable_h2d"}:
             return {**rates, "pinned_from": _origin(run)}
     return {}

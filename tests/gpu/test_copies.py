@@ -16,8 +16,8 @@ from cupy.cuda import runtime
 
 from pinscope.analysis.statistics import summarize
 from pinscope.errors import MeasurementFailed
-from pinscope.experiments.bandwidth.copying import Flow, HostState, OneWay, by_device, time_copies, whole_seconds
 from pinscope.experiments.bandwidth.experiment import Bandwidth, BandwidthObservation, BandwidthParams
+from pinscope.experiments.bandwidth.ways import Flow, HostState, OneWay, by_device, time_copies, whole_seconds
 from pinscope.lab import cuda_hold
 from pinscope.lab.cuda import CudaLab
 from pinscope.lab.harness import Harness

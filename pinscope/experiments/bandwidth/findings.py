@@ -1,8 +1,10 @@
-"""What the bandwidth experiment found out, each finding with what it costs to ignore it."""
+"""What the bandwidth experiment found out. The texts stand first; the functions below give them their numbers."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from itertools import combinations
 
 from pinscope.analysis.conclusions import (
     Costed,
@@ -16,198 +18,234 @@ from pinscope.analysis.conclusions import (
     times,
     together,
 )
-from pinscope.analysis.link_findings import link_below_best
-from pinscope.analysis.link_model import link_limit, packet_words, payload_now
-from pinscope.analysis.precision import Repeated, precision_not_reached
-from pinscope.analysis.rules.link import SHARED_UPLINK, SLOW_LINK
-from pinscope.analysis.statistics import measured
-from pinscope.experiments.bandwidth.arithmetic import PAYS, Cell, Curves, Gain, curve_of, gain
-from pinscope.records.environment import Link
-from pinscope.records.finding import Finding, Quantity, costing, finding, good, note, quantity, wrong_data
+from pinscope.analysis.link_findings import SLOT_SETTINGS, link_below_best, link_evidence
+from pinscope.analysis.link_model import packet_words, payload_now
+from pinscope.analysis.rows import Rows, grouped
+from pinscope.analysis.rules.link import BELOW_LIKE, SHARED_UPLINK, SLOW_LINK
+from pinscope.analysis.texts import Text, say
+from pinscope.experiments.bandwidth.reading import LARGE, PAYS, Cell, Copies, Gain, same_sizes
+from pinscope.experiments.bandwidth.ways import WAYS
+from pinscope.records.finding import Finding, Quantity, costing, quantity, wrong_data
 from pinscope.records.run import ExperimentRun
-from pinscope.units import exact_bytes, format_bandwidth, format_bytes, format_seconds, format_share
+from pinscope.units import format_bandwidth, format_bytes, format_seconds
 
-LARGE = 2**24
-"""Bytes from which a copy's time is mostly data, not latency: its rate may be held against the link's."""
 AS_FAST = 0.98
 """Share of the copy engines' rate from which a kernel copies as fast."""
-_WAYS = {"h2d": "h2d", "d2h": "d2h", "bidirectional": "both ways at once"}
+_FACTORS = {"backing": "Pages", "cache": "CPU caches"}
+"""What the state of pageable memory is made of."""
+_BOTH_WAYS = {"h2d": "h2d", "d2h": "d2h", "bidirectional": "both ways"}
+TEXTS = {
+    "pageable-slower": Text(
+        "the largest pageable copies take longer than pinned ones, by more than both may be off",
+        "Pageable copies take {longer} as long as pinned ones",
+        "Pageable copies[ ({conditions})] run at {rates:and}; the call that starts one returns after {calls:and}. "
+        "Pinned copies are faster {where}.",
+        "Pin buffers of {worth:and} once and reuse them; the experiment allocation measures after how many copies that "
+        "pays.",
+    ),
+    "pageable-state": Text(
+        f"pages or caches change the rate of large pageable copies by {PAYS} times or more, and are told apart",
+        "{factors:and} decide how fast pageable copies are: {ranges}",
+        "{states}. Of all sizes from {large:bytes} on these differ most.",
+        "When you compare pageable copies, take the same pages (4k: small ones, thp: huge ones) and the same caches "
+        "(warm: just written by the CPU; cold: not).",
+    ),
+    "by-kernel": Text(
+        f"a kernel copies large blocks at less than {AS_FAST:.0%} of the copy engines' rate",
+        "Copies by a kernel reach {shares} of the copy engines' rate",
+        "The memory is {memory}, one copy {size:bytes}. The rate of both ways is that of the two directions together.",
+        "Copy large blocks with cudaMemcpyAsync. A kernel of your own pays where it gathers or computes as well (the "
+        "experiment access).",
+    ),
+    "link-slow": Text(
+        f"the best large pinned copies reach less than {SLOW_LINK:.0%} of what the link can carry",
+        "Pinned copies reach only {shares} of what the link can carry",
+        "{link} carries at most {limit:rate} one way{packets}. From {enough:share} on they are as fast as they should "
+        "be.",
+        "Check the link's generation under load (pinscope doctor while a copy runs), that the process runs on the "
+        "GPU's NUMA node (numactl --cpunodebind), and that no other program copies at the same time.",
+    ),
+    "shared-uplink": Text(
+        f"GPUs that copy at once reach together less than {SHARED_UPLINK:.0%} of their rates alone",
+        "{count} GPUs at once reach {share} of their rates alone, {way}",
+        "They share an uplink, a NUMA link or host memory bandwidth.",
+        "Spread transfers over time, or over GPUs that share no uplink ('pinscope run topology').",
+    ),
+    "below-its-like": Text(
+        f"large pinned copies reach less than {BELOW_LIKE:.0%} of the rate of another GPU of the same model",
+        "GPU {device} copies at {own:rate} ({way}, pinned), {name} at {like:rate}",
+        "It reaches {reached:share} of what a GPU of its model reaches. Its slot, the link's generation and lanes, and "
+        "the NUMA node of the memory decide that.",
+        SLOT_SETTINGS,
+    ),
+}
+TEXTS["pageable-slower/model"] = replace(
+    TEXTS["pageable-slower"],
+    advice="This is the mechanism, on this machine's memory. Measure on a GPU host before you decide.",
+)
 
 
-def bandwidth_findings(run: ExperimentRun, alone: Curves, curves: Curves) -> tuple[Finding, ...]:
-    """All findings of a run: ``alone`` are the curves of its own GPU, ``curves`` those of all."""
-    found = (
-        *_arrival(curves),
-        *_pageable(run, alone),
-        *_link(run, alone),
-        *_uplink(curves),
-        *_states(alone),
-        *_by_kernel(run, alone),
-        *((1.0, late) for late in precision_not_reached(run, _repeated(run, curves))),
-    )
-    return dearest_first(found)
+def bandwidth_findings(copies: Copies) -> tuple[Finding, ...]:
+    """All findings of a run."""
+    parts = (_arrival, _pageable, _link, _uplink, _states, _by_kernel)
+    return dearest_first(costed for part in parts for costed in part(copies))
 
 
-def _arrival(curves: Curves) -> Iterator[Costed]:
-    all_cells = [cell for curve in curves.values() for cell in curve]
-    wrong = [cell for cell in all_cells if cell.wrong_words]
-    if not wrong:
-        return
-    worst = max(wrong, key=lambda cell: cell.wrong_words)
-    yield (
-        1.0,
-        wrong_data(
-            "content-wrong",
-            quantity("Wrong 8-byte words", worst.wrong_words, "count"),
-            title=f"{len(wrong)} of {len(all_cells)} combinations delivered wrong data",
-            detail=f"The worst: {worst.line.state} {worst.line.direction}, {format_bytes(worst.bytes)} by "
-            f"{worst.line.copier}.",
-        ),
-    )
+def below_like(run: ExperimentRun, rows: Rows, like: ExperimentRun, like_rows: Rows, name: str) -> Finding | None:
+    """The direction in which the GPU falls farthest behind another of its model; ``None`` if it does not.
 
-
-def _pageable(run: ExperimentRun, curves: Curves) -> Iterator[Costed]:
-    """One finding for both directions; a ratio that noise may have made is none."""
-    gains = {way: found for way in ("h2d", "d2h") if (found := gain(curves, way)) and found.start and found.is_distinct}
-    if not gains:
-        return
-    worst = max(found.ratio for found in gains.values())
-    cuda = run.lab == "cuda"
-    yield (
-        worst,
-        finding(
-            costing(worst) if cuda else "note",
-            "pageable-slower",
-            *(each for way, found in gains.items() for each in _gain_evidence(way, found)),
-            title=f"Pageable copies take {_as_long(gains)} as long as pinned ones",
-            detail=_gain_detail(gains),
-            advice=f"Pin buffers of {_worth(gains)} once, and reuse them once their last copy is done. The experiment "
-            "allocation measures what pinning costs, and how many copies repay it."
-            if cuda
-            else "This is the mechanism, on this machine's memory. Measure on a GPU host before you decide.",
-        ),
-    )
-
-
-def _gain_evidence(way: str, found: Gain) -> Iterator[Quantity]:
-    for name, cell in (("Pinned", found.pinned), ("Pageable", found.pageable)):
-        yield measured(f"{name}, {way}", cell.one_more, "bytes/second", cell.bytes_per_second)
-    for name, cell in (("pinned", found.pinned), ("pageable", found.pageable)):
-        yield quantity(f"The call that starts the copy, {name}, {way}", cell.issue_seconds.median, "seconds")
-
-
-def _as_long(gains: dict[str, Gain]) -> str:
-    return joined(
-        [
-            f"{times(found.ratio, found.pinned.one_more, found.pageable.one_more)} ({way}, {format_bytes(found.bytes)})"
-            for way, found in gains.items()
-        ]
-    ).replace(") (", "; ")
-
-
-def _gain_detail(gains: dict[str, Gain]) -> str:
-    rates = joined(
-        [
-            f"{format_bandwidth(found.pageable.bytes_per_second)} instead of "
-            f"{format_bandwidth(found.pinned.bytes_per_second)} {way}"
-            for way, found in gains.items()
-        ]
-    )
-    calls = joined(
-        [
-            f"{format_seconds(found.pageable.issue_seconds.median)} instead of "
-            f"{format_seconds(found.pinned.issue_seconds.median)} {way}"
-            for way, found in gains.items()
-        ]
-    )
-    starts = {_start(found) for found in gains.values()}
-    where = starts.pop() if len(starts) == 1 else joined([f"{_start(found)} {way}" for way, found in gains.items()])
-    return (
-        f"{_against(next(iter(gains.values())).pageable)}Pageable copies run at {rates}. Pinned copies are faster "
-        f"{where}. The call that starts a pageable copy returns after {calls}."
-    )
-
-
-def _start(found: Gain) -> str:
-    if found.smallest == found.bytes:
-        return f"at {format_bytes(found.bytes)}, the only size measured"
-    if found.start == found.smallest:
-        return f"at every size measured (from {format_bytes(found.start)} on)"
-    return f"from {format_bytes(found.start)} on"
-
-
-def _worth(gains: dict[str, Gain]) -> str:
-    """Which copies' buffers are worth pinning."""
-    floors = [
-        f"{way} copies" + ("" if found.start == found.smallest else f" of {format_bytes(found.start)} and more")
-        for way, found in gains.items()
-    ]
-    return joined(floors)
-
-
-def _against(pageable: Cell) -> str:
-    line = pageable.line
-    if not line.cache:
-        return ""
-    pages = {"4k": "small pages (4k)", "thp": "huge pages (thp)"}.get(line.backing, line.backing)
-    caches = "none of it is in the CPU's caches" if line.cache == "cold" else "the CPU has just written it"
-    return f"The pageable memory has {pages}, and {caches}. "
-
-
-def _states(curves: Curves) -> Iterator[Costed]:
-    """How far the rate of pageable copies depends on pages and caches, at the size where it does most."""
-    widest = {way: found for way in ("h2d", "d2h") if (found := _widest(curves, way))}
-    if not widest:
-        return
-    slow, fast = ({way: pick(each, key=_rate) for way, each in widest.items()} for pick in (min, max))
-    yield (
-        max(map(_range, widest.values())),
-        note(
-            "pageable-state",
-            *(
-                quantity(f"{cell.line.state}, {way}, {format_bytes(cell.bytes)}", _rate(cell), "bytes/second")
-                for way, group in widest.items()
-                for cell in group
-            ),
-            title="Pageable copies depend on the memory's pages and the CPU's caches: "
-            + joined([_from_to(way, slow[way], fast[way]) for way in widest]),
-            detail=" ".join(
-                f"{way}: slowest with {_state(slow[way])}, fastest with {_state(fast[way])}." for way in widest
-            )
-            + f" Of all sizes from {format_bytes(LARGE)} on these differ most.",
-            advice="When you compare pageable copies, take the same pages (4k: small ones, thp: huge ones) and the "
-            "same caches (warm: just written by the CPU; cold: not).",
-        ),
-    )
-
-
-def _widest(curves: Curves, direction: str) -> list[Cell] | None:
-    """The states of pageable memory at the size at which their rates differ most; ``None`` where they hardly do."""
-    lines = [
-        curve
-        for line, curve in curves.items()
-        if (line.memory, line.direction, line.copier) == ("pageable", direction, "engine") and line.cache
-    ]
-    sizes = {cell.bytes for curve in lines for cell in curve if cell.bytes >= LARGE}
-    groups = [[cell for curve in lines for cell in curve if cell.bytes == size] for size in sorted(sizes)]
-    widest = max((group for group in groups if len(group) > 1), key=_range, default=None)
-    if not widest or _range(widest) < PAYS:
+    Args:
+        run, rows: a bandwidth run of the GPU.
+        like, like_rows: one of the other GPU.
+        name: of the other GPU, as a sentence names it.
+    """
+    own, best = _largest_pinned(Copies(run, rows)), _largest_pinned(Copies(like, like_rows))
+    behind = {way: _rate(cell) / _rate(best[way]) for way, cell in own.items() if way in best}
+    way = min(behind, key=behind.__getitem__, default="")
+    if not way or behind[way] >= BELOW_LIKE:
         return None
-    slowest, fastest = (pick(widest, key=_rate).one_more for pick in (min, max))
-    return widest if exceeds(slowest, fastest) else None
+    link = run.gpu.link if run.gpu else None
+    _, finding = say(
+        TEXTS,
+        "below-its-like",
+        _plain(f"Pinned {way}", own[way]),
+        _plain(f"Pinned {way}, {name}", best[way]),
+        *(link_evidence(link) if link else ()),
+        severity=costing(1 / behind[way]),
+        device=run.device,
+        way=way,
+        name=name,
+        own=_rate(own[way]),
+        like=_rate(best[way]),
+        reached=behind[way],
+    )
+    return finding
 
 
-def _from_to(way: str, slow: Cell, fast: Cell) -> str:
-    least = format_bandwidth(_rate(slow)).removesuffix(" GB/s")
-    return f"{least} to {format_bandwidth(_rate(fast))} ({way}, {format_bytes(slow.bytes)})"
-
-
-def _state(cell: Cell) -> str:
-    return f"{cell.line.backing}, {cell.line.cache}"
+def _largest_pinned(copies: Copies) -> dict[str, Cell]:
+    """Direction → the largest pinned copies, where the data decides their time."""
+    largest = {way: curve[-1] for way in ("h2d", "d2h") if (curve := copies.engine("pinned", way))}
+    return {way: cell for way, cell in largest.items() if cell.bytes >= LARGE}
 
 
 def _rate(cell: Cell) -> float:
     return cell.bytes_per_second
+
+
+def _plain(name: str, cell: Cell) -> Quantity:
+    return quantity(name, cell.bytes_per_second, "bytes/second")
+
+
+def _listed(parts: Mapping[str, str]) -> str:
+    """What is said of each direction: ``2.0 times (± 6 %; h2d) and 3.0 times (d2h)``."""
+    return joined([f"{words} ({way})" for way, words in parts.items()]).replace(") (", "; ")
+
+
+def _arrival(copies: Copies) -> Iterator[Costed]:
+    wrong = [cell for cell in copies.cells if cell.wrong_words]
+    if wrong:
+        worst = max(wrong, key=lambda cell: cell.wrong_words)
+        count = quantity("Wrong 8-byte words", worst.wrong_words, "count")
+        title = f"{len(wrong)} of {len(copies.cells)} combinations delivered wrong data"
+        case = f"{worst.state} {worst.direction}, {format_bytes(worst.bytes)} by {worst.copier}"
+        yield 1.0, wrong_data("content-wrong", count, title=title, detail=f"The worst: {case}.")
+
+
+def _pageable(copies: Copies) -> Iterator[Costed]:
+    """One finding for both directions; a ratio that noise may have made is none."""
+    gains = {
+        way: gain for way, gain in copies.gains.items() if way in ("h2d", "d2h") and gain.start and gain.is_distinct
+    }
+    if not gains:
+        return
+    worst = max(gain.ratio for gain in gains.values())
+    cuda = copies.run.lab == "cuda"
+    starts = grouped(gains, lambda way: _start(gains[way]))
+    where = {way: f"{way}, {format_bytes(gain.bytes)}" for way, gain in gains.items()}
+    sides = {way: (gain.pinned, gain.pageable) for way, gain in gains.items()}
+    calls = {way: [format_seconds(cell.issue_seconds.median) for cell in both] for way, both in sides.items()}
+    rates = {way: [format_bandwidth(_rate(cell)) for cell in both] for way, both in sides.items()}
+    longer = {way: times(gains[way].ratio, *(cell.one_more_seconds for cell in both)) for way, both in sides.items()}
+    yield say(
+        TEXTS,
+        "pageable-slower" if cuda else "pageable-slower/model",
+        *(figure for way, gain in gains.items() for figure in _gain_evidence(way, gain)),
+        cost=worst,
+        severity=costing(worst) if cuda else "note",
+        longer=_listed(longer),
+        conditions=next(iter(gains.values())).pageable.conditions,
+        rates=[f"{slow} instead of {fast} ({where[way]})" for way, (fast, slow) in rates.items()],
+        calls=[f"{slow} instead of {fast} ({way})" for way, (fast, slow) in calls.items()],
+        where=joined([f"{start} ({joined(ways)})" if len(starts) > 1 else start for start, ways in starts.items()]),
+        worth=[f"{way} copies{_floor(gain)}" for way, gain in gains.items()],
+    )
+
+
+def _floor(gain: Gain) -> str:
+    return "" if gain.start == gain.smallest else f" of {format_bytes(gain.start or 0)} and more"
+
+
+def _gain_evidence(way: str, gain: Gain) -> Iterator[Quantity]:
+    sides = {"pinned": gain.pinned, "pageable": gain.pageable}
+    for name, cell in sides.items():
+        yield cell.rate(f"{name.capitalize()}, {way}")
+    for name, cell in sides.items():
+        yield quantity(f"The call that starts the copy, {name}, {way}", cell.issue_seconds.median, "seconds")
+    smallest = " (smallest measured)" if gain.start == gain.smallest else ""
+    yield quantity(f"Size from which pinned is faster, {way}{smallest}", gain.start, "bytes")
+
+
+def _start(gain: Gain) -> str:
+    if gain.smallest == gain.bytes:
+        return f"at {format_bytes(gain.bytes)}, the only size measured"
+    if gain.start == gain.smallest:
+        return f"at every size measured (from {format_bytes(gain.start)} on)"
+    return f"from {format_bytes(gain.start or 0)} on"
+
+
+def _states(copies: Copies) -> Iterator[Costed]:
+    """How far the rate of pageable copies depends on pages and caches, at the size where it does most."""
+    widest = {way: group for way in ("h2d", "d2h") if (group := _widest(copies, way))}
+    if widest:
+        ends = {way: (min(group, key=_rate), max(group, key=_rate)) for way, group in widest.items()}
+        rates = {way: [format_bandwidth(_rate(cell)) for cell in both] for way, both in ends.items()}
+        states = {way: [f"{cell.backing}, {cell.cache}" for cell in both] for way, both in ends.items()}
+        sizes = {way: format_bytes(group[0].bytes) for way, group in widest.items()}
+        yield say(
+            TEXTS,
+            "pageable-state",
+            *(cell.rate(f"{cell.state}, {way}, {sizes[way]}") for way in widest for cell in widest[way]),
+            cost=max(map(_range, widest.values())),
+            factors=[words for name, words in _FACTORS.items() if any(_decides(name, widest[way]) for way in widest)],
+            ranges=_listed({way: f"{slow.removesuffix(' GB/s')} to {fast}" for way, (slow, fast) in rates.items()}),
+            states="; ".join(
+                f"{way}, {sizes[way]}: slowest with {slow}, fastest with {fast}" for way, (slow, fast) in states.items()
+            ),
+            large=LARGE,
+        )
+
+
+def _widest(copies: Copies, way: str) -> list[Cell] | None:
+    """The states of pageable memory at the size at which their rates differ most; ``None`` where they hardly do."""
+    states = [
+        cell
+        for curve in copies.alone
+        for cell in curve
+        if (cell.memory, cell.direction, cell.copier) == ("pageable", way, "engine") and cell.cache
+    ]
+    groups = grouped([cell for cell in states if cell.bytes >= LARGE], lambda cell: cell.bytes)
+    widest = max((groups[size] for size in sorted(groups)), key=_range, default=[])
+    return widest if any(_decides(factor, widest) for factor in _FACTORS) else None
+
+
+def _decides(factor: str, states: Sequence[Cell]) -> bool:
+    """Whether all states that differ in this factor only are told apart, the same one faster each time."""
+    other = next(name for name in _FACTORS if name != factor)
+    ordered = sorted(states, key=lambda cell: str(getattr(cell, factor)))
+    pairs = [both for both in combinations(ordered, 2) if getattr(both[0], other) == getattr(both[1], other)]
+    seconds = [(first.one_more_seconds, second.one_more_seconds) for first, second in pairs]
+    told_apart = all(exceeds(*pair) for pair in seconds) or all(exceeds(*pair[::-1]) for pair in seconds)
+    return bool(pairs) and _range(states) >= PAYS and told_apart
 
 
 def _range(cells_of_a_size: Sequence[Cell]) -> float:
@@ -215,163 +253,76 @@ def _range(cells_of_a_size: Sequence[Cell]) -> float:
     return max(rates) / min(rates)
 
 
-def _by_kernel(run: ExperimentRun, curves: Curves) -> Iterator[Costed]:
+def _by_kernel(copies: Copies) -> Iterator[Costed]:
     """How copies by a kernel compare with those by the copy engines, at the largest size that both have."""
-    found = []
-    for direction in ("h2d", "d2h", "bidirectional"):
-        kernels = {
-            cell.bytes: cell
-            for line, curve in curves.items()
-            if line.copier == "kernel" and line.direction == direction and not line.cache
-            for cell in curve
-            if cell.bytes >= LARGE
-        }
-        memory = next(iter(kernels.values())).line.memory if kernels else ""
-        engines = {cell.bytes: cell for cell in curve_of(curves, memory, direction)}
-        if both := kernels.keys() & engines.keys():
-            found.append((kernels[max(both)], engines[max(both)]))
-    if run.lab != "cuda" or not found:
-        return
-    shares = [kernel.bytes_per_second / engine.bytes_per_second for kernel, engine in found]
-    ways = [_WAYS[kernel.line.direction] for kernel, _ in found]
-    slower = any(
-        share < AS_FAST and exceeds(kernel.one_more, engine.one_more)
-        for share, (kernel, engine) in zip(shares, found, strict=True)
-    )
-    listed = joined(
-        [
-            f"{part_of(share, *(cell.one_more for cell in pair))} ({way})"
-            for share, way, pair in zip(shares, ways, found, strict=True)
-        ]
-    ).replace(") (", "; ")
-    yield (
-        1 / min(shares),
-        note(
+    pairs = {
+        _BOTH_WAYS[way]: large[-1]
+        for (memory, way, copier), curve in copies.compared.items()
+        if copier == "kernel"
+        and (large := [pair for pair in same_sizes(curve, copies.engine(memory, way)) if pair[0].bytes >= LARGE])
+    }
+    pairs = {way: pairs[way] for way in _BOTH_WAYS.values() if way in pairs}
+    times_of = {way: [cell.one_more_seconds for cell in pair] for way, pair in pairs.items()}
+    shares = {way: _rate(kernel) / _rate(engine) for way, (kernel, engine) in pairs.items()}
+    slower = [way for way, share in shares.items() if share < AS_FAST and exceeds(*times_of[way])]
+    if slower and copies.run.lab == "cuda":
+        kernel = next(iter(pairs.values()))[0]
+        yield say(
+            TEXTS,
             "by-kernel",
-            *(
-                quantity(f"By {cell.line.copier}, {way}", cell.bytes_per_second, "bytes/second")
-                for pair, way in zip(found, ways, strict=True)
-                for cell in pair
-            ),
-            title=f"Copies by a kernel reach {listed} of the copy engines' rate",
-            detail=f"The memory is {found[0][0].line.memory.replace('_', '-')}, one copy "
-            f"{format_bytes(found[0][0].bytes)}. The rate of both ways at once is that of the two directions together.",
-            advice="Copy large blocks with cudaMemcpyAsync. A kernel of your own pays where it gathers or computes as "
-            "well (the experiment access)."
-            if slower
-            else "Either will do for large blocks.",
-        ),
-    )
+            *(_plain(f"By {cell.copier}, {way}", cell) for way, pair in pairs.items() for cell in pair),
+            cost=1 / min(shares.values()),
+            shares=_listed({way: part_of(share, *times_of[way]) for way, share in shares.items()}),
+            memory=WAYS[kernel.memory].title,
+            size=kernel.bytes,
+        )
 
 
-def _link(run: ExperimentRun, curves: Curves) -> Iterator[Costed]:
-    link, limit = (run.gpu.link if run.gpu else None), link_limit(run)
+def _link(copies: Copies) -> Iterator[Costed]:
+    run, limit, shares = copies.run, copies.limit, copies.link_shares
+    link = run.gpu.link if run.gpu else None
     if link is None or limit is None:
         return
     # The generation of an idle link drops to save power; after a run at full speed the rate itself tells.
     narrow = link_below_best(run.device, link, busy=False)
     if narrow is not None:
         yield limit / (payload_now(link) or limit), narrow
-    best = {way: max(curve, key=_rate) for way in ("h2d", "d2h") if (curve := curve_of(curves, "pinned", way))}
-    large = {way: cell for way, cell in best.items() if cell.bytes >= LARGE}
-    if large:
-        yield _link_share(large, link, limit)
+    least = min(shares.values(), default=1.0)
+    if least < SLOW_LINK:
+        pcie = f"PCIe generation {link.generation_max} with {link.width_max} lanes"
+        yield say(
+            TEXTS,
+            "link-slow",
+            *(_plain(f"Best pinned rate, {way}", copies.best_pinned[way]) for way in shares),
+            quantity("Link limit", limit, "bytes/second"),
+            cost=1 / least,
+            severity=costing(1 / least),
+            shares=_listed({way: part_words(share) for way, share in shares.items()}),
+            link=pcie if link.kind == "pcie" else "The link",
+            limit=limit,
+            packets=packet_words(link),
+            enough=SLOW_LINK,
+        )
 
 
-def _link_share(best: dict[str, Cell], link: Link, limit: float) -> Costed:
-    shares = {way: cell.bytes_per_second / limit for way, cell in best.items()}
-    least = min(shares.values())
-    evidence = (
-        *(quantity(f"Best pinned rate, {way}", _rate(cell), "bytes/second") for way, cell in best.items()),
-        quantity("Link limit", limit, "bytes/second"),
-    )
-    detail = f"{_carries(link)} carries at most {format_bandwidth(limit)} one way{packet_words(link)}."
-    if max(shares.values()) > 1:
-        detail += " A rate above that shows that the link's packets are larger, or that the clocks were off."
-    listed = joined([f"{part_words(share)} ({way})" for way, share in shares.items()])
-    if least >= SLOW_LINK:
-        title = f"Pinned copies reach {listed} of what the link can carry"
-        return 1.0, good("link-as-expected", *evidence, title=title, detail=detail)
-    return 1 / least, finding(
-        costing(1 / least),
-        "link-slow",
-        *evidence,
-        title=f"Pinned copies reach only {listed} of what the link can carry",
-        detail=f"{detail} From {format_share(SLOW_LINK)} on they are as fast as they should be.",
-        advice="Check the link's generation under load (pinscope doctor while a copy runs), that the process runs on "
-        "the GPU's NUMA node (numactl --cpunodebind), and that no other program copies at the same time.",
-    )
-
-
-def _carries(link: Link) -> str:
-    return f"PCIe generation {link.generation_max} with {link.width_max} lanes" if link.kind == "pcie" else "The link"
-
-
-def _uplink(curves: Curves) -> Iterator[Costed]:
-    at_once = [cell for line, curve in curves.items() if line.devices > 1 for cell in curve]
-    for direction in sorted({cell.line.direction for cell in at_once}):
-        members = [cell for cell in at_once if cell.line.direction == direction]
-        alone = {
-            line.device: cell
-            for line, curve in curves.items()
-            if (line.devices, line.memory, line.copier, line.direction) == (1, "pinned", "engine", direction)
-            for cell in curve
-            if cell.bytes == members[0].bytes
-        }
-        if not alone or any(cell.line.device not in alone for cell in members):
+def _uplink(copies: Copies) -> Iterator[Costed]:
+    """Whether GPUs that copy at once are slower together than alone."""
+    for way, members in sorted(grouped(copies.at_once, lambda cell: cell.direction).items()):
+        alone = [cell for member in members if (cell := copies.by_itself(member))]
+        if len(alone) < len(members):
             continue
-        total = sum(cell.bytes_per_second for cell in members)
-        share = total / sum(alone[cell.line.device].bytes_per_second for cell in members)
-        groups = (members, [alone[cell.line.device] for cell in members])
-        off = [max((cell.one_more for cell in group), key=known_within) for group in groups]
-        shared = share < SHARED_UPLINK
-        if shared and not is_distinct(share, together(*off)):
-            continue
-        yield (
-            1 / share,
-            finding(
-                costing(1 / share) if shared else "good",
-                "shared-uplink" if shared else "own-uplinks",
+        total, sum_alone = sum(map(_rate, members)), sum(map(_rate, alone))
+        off = [max((cell.one_more_seconds for cell in group), key=known_within) for group in (members, alone)]
+        share = total / sum_alone
+        if share < SHARED_UPLINK and is_distinct(share, together(*off)):
+            yield say(
+                TEXTS,
+                "shared-uplink",
                 quantity("Together", total, "bytes/second"),
-                quantity("Sum of each alone", total / share, "bytes/second"),
-                title=f"{len(members)} GPUs at once reach {part_of(share, *off)} of their rates alone, {direction}",
-                detail="They share an uplink, a NUMA link or host memory bandwidth."
-                if shared
-                else "Each GPU has its own way to host memory.",
-                advice="Spread transfers over time, or over GPUs that share no uplink ('pinscope run topology')."
-                if shared
-                else "Nothing to do.",
-            ),
-        )
-
-
-def _repeated(run: ExperimentRun, curves: Curves) -> list[Repeated]:
-    shown = _shown(run, curves)
-    return [
-        Repeated(
-            f"{line.state} {line.direction}, {format_bytes(cell.bytes)} by {line.copier}"
-            + (f", {line.devices} GPUs at once" if line.devices > 1 else ""),
-            cell.one_more,
-            (
-                f"memory={line.memory}",
-                f"directions={line.direction}",
-                f"copiers={line.copier}",
-                f"sizes={exact_bytes(cell.bytes).replace(' ', '')}",
-            ),
-            headline=id(cell) in shown,
-        )
-        for line, curve in curves.items()
-        for cell in curve
-    ]
-
-
-def _shown(run: ExperimentRun, curves: Curves) -> set[int]:
-    """The cells that a figure of the headline rests on."""
-    alone = {line: curve for line, curve in curves.items() if line.device == run.device}
-    shown: set[int] = set()
-    for direction in ("h2d", "d2h"):
-        if pinned := curve_of(alone, "pinned", direction):
-            shown |= {id(pinned[-1]), id(pinned[0])}
-        if found := gain(alone, direction):
-            shown |= {id(found.pinned), id(found.pageable)}
-    return shown
+                quantity("Sum of each alone", sum_alone, "bytes/second"),
+                cost=1 / share,
+                severity=costing(1 / share),
+                count=len(members),
+                share=part_of(share, *off),
+                way=way,
+            )

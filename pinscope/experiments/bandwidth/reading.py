@@ -1,294 +1,450 @@
-"""What the bandwidth experiment concludes: verdict, headline and tables from the rows of a run."""
+"""What a bandwidth run concludes: its cells, arithmetic, verdict, headline and tables."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Annotated
 
-from pinscope.analysis.conclusions import ROUGH, about, on_lab
+import numpy as np
+
+from pinscope.analysis.cells import Label, Value, cells, every_combination, first
+from pinscope.analysis.conclusions import ROUGH, about, exceeds, is_distinct, on_lab, together
 from pinscope.analysis.link_model import link_limit
-from pinscope.analysis.statistics import measured
-from pinscope.experiments.bandwidth.arithmetic import (
-    PAYS,
-    PUBLISHED,
-    Cell,
-    Curves,
-    Gain,
-    Line,
-    by_line,
-    cells,
-    curve_of,
-    fit_latency,
-    gain,
-    nearest_published,
-)
-from pinscope.experiments.bandwidth.findings import LARGE, bandwidth_findings
-from pinscope.records.finding import Quantity, Reading, Table, quantity, table
-from pinscope.records.run import ExperimentRun, LabKind
+from pinscope.analysis.rows import Row, Rows, grouped
+from pinscope.analysis.statistics import Summary, measured
+from pinscope.experiments.bandwidth.ways import WAYS
+from pinscope.records.finding import Quantity, Table, quantity, table
+from pinscope.records.run import ExperimentRun
 from pinscope.units import format_bandwidth, format_bytes, format_share
 
-_PAGES = {"4k": "4 KiB pages", "thp": "huge pages"}
-_CACHES = {"cold": "cold CPU caches", "warm": "warm CPU caches"}
+LARGE = 2**24
+"""Bytes from which a copy's time is mostly data, not latency: its rate may be held against the link's."""
+PAYS = 1.1
+"""Pinning is said to pay from the size on at which pinned copies are at least this many times faster."""
+PUBLISHED_BYTES = 16 * 2**20
+PUBLISHED = {
+    ("pageable", "h2d"): 10.203332e9,
+    ("pageable", "d2h"): 11.236589e9,
+    ("pinned", "h2d"): 11.884305e9,
+    ("pinned", "d2h"): 11.935439e9,
+}
+"""Bytes/second of the table that started PinScope: GeForce RTX 2080 Ti, Core i9-9900K (Lei Mao, "Page-Locked Host
+Memory for Data Transfer"). It is by Mark Harris's program, which copies 4·1024² floats, 16 MiB, and writes "Transfer
+size (MB): 16". Its pageable memory is by malloc, which on Linux has small pages unless huge ones are always used, and
+copied once after three more arrays of 16 MiB were written; the processor's caches hold 16 MiB: 4k, cold."""
+COMPARED = (("4k", "cold"), ("thp", "cold"), ("4k", "warm"), ("thp", "warm"))
+"""States of pageable memory in the order in which pinned memory is compared with them; the first that was measured."""
+_STATE_WORDS = {"4k": "4 KiB pages", "thp": "huge pages", "cold": "cold CPU caches", "warm": "warm CPU caches"}
 _TO_AND_FROM = {"h2d": "to the GPU", "d2h": "from the GPU", "bidirectional": "both ways at once"}
 
 
-def read_bandwidth(run: ExperimentRun, rows: Sequence[Mapping[str, Any]]) -> Reading:
-    """Verdict, headline, tables and findings of a bandwidth run; empty parts where nothing was measured yet."""
-    curves = by_line(cells(rows))
-    alone = {line: curve for line, curve in curves.items() if line.devices == 1 and line.device == run.device}
-    return Reading(
-        verdict=_wrong(curves) or _verdict(run, alone),
-        headline=_headline(run, alone),
-        tables=_tables(run, alone, curves),
-        findings=bandwidth_findings(run, alone, curves),
-    )
+def _or_dash(name: str | None) -> str:
+    return name or "–"
 
 
-def _wrong(curves: Curves) -> str | None:
-    every = [cell for curve in curves.values() for cell in curve]
-    wrong = sum(1 for cell in every if cell.wrong_words)
-    return f"{wrong} of {len(every)} combinations delivered wrong data: do not trust these figures." if wrong else None
+@dataclass(frozen=True, eq=False)
+class Cell:
+    """All repeats of one combination. Runs of 0.1.0 have one copy only, with the call in it: that is one more, too.
+
+    Attributes:
+        backing: what stands under the memory; ``None`` where the run does not say.
+        cache: ``None`` where content came from the device, or the run does not say.
+        bytes: moved in each direction by one copy.
+        device: the GPU that these copies belong to.
+        devices: how many GPUs copied at the same time.
+        one_more_seconds: each of many in a row.
+        one_more_copies: how many in a row; 1: one copy is both.
+        one_copy_seconds: from an idle stream.
+        wall_seconds, issue_seconds: of one copy.
+        wrong_words: words that did not arrive, over all repeats.
+    """
+
+    memory: Annotated[str, Label("memory")]
+    backing: Annotated[str | None, Label("pages", words=_or_dash)]
+    cache: Annotated[str | None, Label("caches", words=_or_dash)]
+    direction: Annotated[str, Label("direction")]
+    copier: Annotated[str, Label("copier")]
+    bytes: Annotated[int, Label("size", "bytes")]
+    device: Annotated[int, Label("GPU", "count")]
+    devices: Annotated[int, Label("GPUs at once", "count")]
+    one_more_seconds: Annotated[Summary, Value("one more copy", "seconds", "less")]
+    one_more_copies: Annotated[int, Value("copies", "count", make=first)]
+    one_copy_seconds: Annotated[Summary, Value("one copy", "seconds", "less", row="device_seconds")]
+    wall_seconds: Annotated[Summary, Value("wall time", "seconds", "less")]
+    issue_seconds: Annotated[Summary, Value("issue time", "seconds", "less")]
+    wrong_words: Annotated[int, Value("wrong words", "count", "less", make=sum)]
+
+    @property
+    def curve(self) -> tuple[str | int, ...]:
+        """What it shares with the cells of other sizes."""
+        state = self.backing or "", self.cache or ""
+        return self.memory, self.direction, self.copier, self.devices, self.device, *state
+
+    @property
+    def state(self) -> str:
+        """The memory and its state in words: ``pageable, 4k, cold``."""
+        pages = self.backing if self.memory == "pageable" else None
+        return ", ".join(filter(None, (WAYS[self.memory].title, pages, self.cache)))
+
+    @property
+    def conditions(self) -> str | None:
+        """Pages and caches in words: ``4 KiB pages, cold CPU caches``; ``None`` where the run does not say."""
+        words = [_STATE_WORDS[name] for name in (self.backing, self.cache) if name in _STATE_WORDS]
+        return ", ".join(words) or None
+
+    @property
+    def moved_bytes(self) -> int:
+        """Bytes moved in all directions together."""
+        return self.bytes * (2 if self.direction == "bidirectional" else 1)
+
+    @property
+    def bytes_per_second(self) -> Annotated[float, Value("rate", "bytes/second", "more")]:
+        """Median rate of one more copy, both directions together."""
+        return self.moved_bytes / self.one_more_seconds.median
+
+    def rate(self, name: str) -> Quantity:
+        """The rate as findings and headlines show it, with its ±."""
+        return measured(name, self.one_more_seconds, "bytes/second", self.bytes_per_second)
+
+    @property
+    def quartile_rates(self) -> tuple[float, float]:
+        """Rates at the upper and the lower quartile of time: (slow, fast), bytes/second."""
+        times = self.one_more_seconds
+        return self.moved_bytes / times.upper_quartile, self.moved_bytes / times.lower_quartile
 
 
-def _verdict(run: ExperimentRun, curves: Curves) -> str | None:
-    """The first direction in which pinned memory can be compared; else what was measured of one kind of memory."""
-    for direction in ("h2d", "d2h", "bidirectional"):
-        if found := gain(curves, direction):
-            return on_lab(run.lab, f"{_copies('Pinned', direction, run.lab)} {_compared(found)}.")
-    return _one_kind(run, curves)
+Curve = Sequence[Cell]
+"""Cells of the same labels but the size, which ascends."""
 
 
-def _copies(kind: str, direction: str, lab: LabKind) -> str:
-    if lab == "cuda" or direction == "bidirectional":
-        return f"{kind} copies {_TO_AND_FROM[direction]}"
-    return f"{kind} {direction} copies"
+@dataclass(frozen=True)
+class LatencyFit:
+    """The line t = α + n/β through what one more copy takes, along one curve.
+
+    Attributes:
+        alpha_seconds: time of one more empty copy.
+        beta_bytes_per_second: rate of an endless copy.
+        half_size_bytes: size at which a copy reaches half of β (n½ = α·β; Hockney & Jesshope,
+            Parallel Computers 2, 1.3.3).
+        r_squared: share of the logarithmic variance explained; below 0.98 the curve is no such line.
+    """
+
+    alpha_seconds: float
+    beta_bytes_per_second: float
+    half_size_bytes: float
+    r_squared: float
 
 
-def _compared(found: Gain) -> str:
-    """``are 6.5 times as fast as pageable ones: 55.0 against 8.46 GB/s at 1 GiB, and faster from 4 KiB on``."""
-    rates = f"{_number(found.pinned)} against {_number(found.pageable)} GB/s at {format_bytes(found.bytes)}"
-    if not found.is_distinct and found.uncertainty > ROUGH:
-        return f"vary too much to tell whether they are faster than pageable ones: {rates}"
-    if found.start is None:
-        slower = found.ratio * PAYS < 1
-        return f"are {'slower than' if slower else 'hardly faster than'} pageable ones: {rates}"
-    words = f"are {about(found.uncertainty)}{found.ratio:.1f} times as fast as pageable ones: {rates}"
-    if found.start >= found.bytes:
-        return words
-    if found.start == found.smallest:
-        return f"{words}, and faster at every size from {format_bytes(found.start)}"
-    return f"{words}, and faster from {format_bytes(found.start)} on"
+def fit_latency(curve: Curve) -> LatencyFit | None:
+    """Least squares of relative error through a curve's medians; ``None`` below three sizes or for a falling line.
 
-
-def _number(cell: Cell) -> str:
-    return format_bandwidth(cell.bytes_per_second).removesuffix(" GB/s")
-
-
-def _largest_of_one_kind(curves: Curves) -> list[Cell]:
-    """The largest copies of one kind of memory in two directions at most: of pinned memory where there is any."""
-    pinned_first = sorted(curves, key=lambda line: (line.memory != "pinned", line.copier != "engine"))
-    if not pinned_first:
-        return []
-    kind = pinned_first[0]
-    same = [line for line in curves if (line.memory, line.copier) == (kind.memory, kind.copier)]
-    best = {line.direction: curves[line][-1] for line in reversed(same)}
-    shown = [best[way] for way in _TO_AND_FROM if way in best][:2]
-    return [cell for cell in shown if cell.bytes == max(each.bytes for each in shown)]
-
-
-def _one_kind(run: ExperimentRun, curves: Curves) -> str | None:
-    """What one kind of memory reaches, where no two kinds can be compared."""
-    shown = _largest_of_one_kind(curves)
-    if not shown:
+    Weighting by 1/t makes a microsecond copy count as much as a second-long one.
+    """
+    if len(curve) < 3:
         return None
-    kind, size = shown[0].line, shown[0].bytes
+    sizes = np.array([cell.moved_bytes for cell in curve], dtype=float)
+    times = np.array([cell.one_more_seconds.median for cell in curve])
+    design = np.stack([1 / times, sizes / times], axis=1)
+    (alpha, inverse_beta), *_ = np.linalg.lstsq(design, np.ones_like(times), rcond=None)
+    if alpha <= 0 or inverse_beta <= 0:
+        return None
+    logs = np.log(times)
+    residual = logs - np.log(alpha + sizes * inverse_beta)
+    variance = float(np.sum((logs - logs.mean()) ** 2))
+    r_squared = 1 - float(np.sum(residual**2)) / variance if variance else 0.0
+    return LatencyFit(float(alpha), float(1 / inverse_beta), float(alpha / inverse_beta), r_squared)
+
+
+def same_sizes(fast: Curve, slow: Curve) -> list[tuple[Cell, Cell]]:
+    """The pairs of cells of the sizes that both curves have."""
+    sizes = {cell.bytes: cell for cell in slow}
+    return [(cell, sizes[cell.bytes]) for cell in fast if cell.bytes in sizes]
+
+
+def pays_from(ratios: Iterable[tuple[int, float]]) -> int | None:
+    """Smallest size from which on every larger one is at least ``PAYS`` times faster; ``None`` if none."""
+    start = None
+    for size, ratio in sorted(ratios):
+        if ratio < PAYS:
+            start = None
+        elif start is None:
+            start = size
+    return start
+
+
+def nearest_published(curve: Curve) -> Cell | None:
+    """The cell whose size is nearest to the published 16 MiB, within a factor of two."""
+    near = [cell for cell in curve if PUBLISHED_BYTES / 2 <= cell.bytes <= PUBLISHED_BYTES * 2]
+    return min(near, key=lambda cell: abs(cell.bytes - PUBLISHED_BYTES), default=None)
+
+
+@dataclass(frozen=True)
+class Gain:
+    """Pinned copies against pageable ones, at the sizes that both have; there is one at least."""
+
+    pairs: Sequence[tuple[Cell, Cell]]
+
+    @property
+    def pinned(self) -> Cell:
+        """The largest."""
+        return self.pairs[-1][0]
+
+    @property
+    def pageable(self) -> Cell:
+        """Of the same size."""
+        return self.pairs[-1][1]
+
+    @property
+    def bytes(self) -> int:
+        """The size at which they are compared."""
+        return self.pinned.bytes
+
+    @property
+    def smallest(self) -> int:
+        """The smallest size that both have."""
+        return self.pairs[0][0].bytes
+
+    @property
+    def ratio(self) -> float:
+        """How many times as fast pinned copies are."""
+        return self.pinned.bytes_per_second / self.pageable.bytes_per_second
+
+    @property
+    def uncertainty(self) -> float:
+        """How far the ratio may be off, relative to it."""
+        return together(self.pinned.one_more_seconds, self.pageable.one_more_seconds)
+
+    @property
+    def is_distinct(self) -> bool:
+        """Whether the ratio is farther from 1 than it may be off."""
+        return is_distinct(self.ratio, self.uncertainty)
+
+    @cached_property
+    def start(self) -> int | None:
+        """The size from which on pinned copies are faster: one at which the two are not told apart is none."""
+        distinct = {
+            fast.bytes: fast.bytes_per_second / slow.bytes_per_second
+            for fast, slow in self.pairs
+            if exceeds(slow.one_more_seconds, fast.one_more_seconds)
+        }
+        return pays_from((fast.bytes, distinct.get(fast.bytes, 1.0)) for fast, _ in self.pairs)
+
+
+@dataclass(frozen=True)
+class Copies:
+    """What a run measured: its cells, and what verdict, findings and charts ask of them."""
+
+    run: ExperimentRun
+    rows: Rows
+
+    @cached_property
+    def cells(self) -> list[Cell]:
+        """All of them, in the order of their labels and sizes."""
+        return sorted(cells(Cell, map(_complete, self.rows)), key=lambda cell: (cell.curve, cell.bytes))
+
+    @cached_property
+    def curves(self) -> list[Curve]:
+        """Of all GPUs."""
+        return list(grouped(self.cells, lambda cell: cell.curve).values())
+
+    @cached_property
+    def alone(self) -> list[Curve]:
+        """Of the run's own GPU, while no other one copied."""
+        return [curve for curve in self.curves if (curve[0].devices, curve[0].device) == (1, self.run.device)]
+
+    @cached_property
+    def compared(self) -> dict[tuple[str, str, str], Curve]:
+        """Memory, direction and copier → of their states the one that is compared, on the run's own GPU."""
+        groups = grouped(self.alone, lambda curve: (curve[0].memory, curve[0].direction, curve[0].copier))
+        return {labels: min(states, key=_rank) for labels, states in groups.items()}
+
+    def engine(self, memory: str, direction: str) -> Curve:
+        """The compared curve of copies by an engine; empty if it was not measured."""
+        return self.compared.get((memory, direction, "engine"), ())
+
+    @cached_property
+    def gains(self) -> dict[str, Gain]:
+        """Direction → pinned copies against pageable ones, where a size was measured of both."""
+        pairs = {way: same_sizes(self.engine("pinned", way), self.engine("pageable", way)) for way in _TO_AND_FROM}
+        return {way: Gain(both) for way, both in pairs.items() if both}
+
+    @cached_property
+    def limit(self) -> float | None:
+        """Bytes/second that the link can carry one way."""
+        return link_limit(self.run)
+
+    @cached_property
+    def best_pinned(self) -> dict[str, Cell]:
+        """Direction → the fastest of the large pinned copies."""
+        large = {way: [cell for cell in self.engine("pinned", way) if cell.bytes >= LARGE] for way in ("h2d", "d2h")}
+        return {way: max(some, key=lambda cell: cell.bytes_per_second) for way, some in large.items() if some}
+
+    @cached_property
+    def link_shares(self) -> dict[str, float]:
+        """Direction → rate of the same over what the link can carry; above 1 where the limit is too low."""
+        return {way: cell.bytes_per_second / self.limit for way, cell in self.best_pinned.items() if self.limit}
+
+    @cached_property
+    def at_once(self) -> list[Cell]:
+        """Copies of all GPUs at once."""
+        return [curve[-1] for curve in self.curves if curve[0].devices > 1]
+
+    def by_itself(self, cell: Cell) -> Cell | None:
+        """The same copy while no other GPU copied, from pinned memory by an engine."""
+        wanted = ("pinned", cell.direction, "engine", 1, cell.device)
+        curves = [curve for curve in self.curves if curve[0].curve[:5] == wanted]
+        return next((other for curve in curves for other in curve if other.bytes == cell.bytes), None)
+
+    @cached_property
+    def near_published(self) -> dict[tuple[str, str], Cell]:
+        """Memory and direction → the size nearest to the published one; of the host model none."""
+        near = {labels: nearest_published(self.engine(*labels)) for labels in PUBLISHED if self.run.lab == "cuda"}
+        return {labels: cell for labels, cell in near.items() if cell}
+
+    @cached_property
+    def of_one_kind(self) -> list[Cell]:
+        """The largest copies of one kind of memory in two directions at most: of pinned memory where there is any."""
+        kinds = sorted(self.alone, key=lambda curve: (curve[0].memory != "pinned", curve[0].copier != "engine"))
+        kind = [(curve[0].memory, curve[0].copier) for curve in kinds][:1]
+        same = [curve for curve in self.alone if (curve[0].memory, curve[0].copier) in kind]
+        best = {curve[0].direction: curve[-1] for curve in reversed(same)}
+        cells = [best[way] for way in _TO_AND_FROM if way in best][:2]
+        return [cell for cell in cells if cell.bytes == max(other.bytes for other in cells)]
+
+
+def _complete(row: Row) -> Row:
+    """A row of 0.1.0 with what later ones have."""
+    if row.get("one_more_seconds") is not None:
+        return row
+    return {"backing": None, "cache": None, **row, "one_more_seconds": row["device_seconds"], "one_more_copies": 1}
+
+
+def _rank(curve: Curve) -> int:
+    state = (curve[0].backing, curve[0].cache)
+    return COMPARED.index(state) if state in COMPARED else -1 if not curve[0].cache else len(COMPARED)
+
+
+def verdict(copies: Copies) -> str | None:
+    """The first direction in which pinned memory can be compared; else what was measured of one kind of memory."""
+    wrong = sum(1 for cell in copies.cells if cell.wrong_words)
+    if wrong:
+        return f"{wrong} of {len(copies.cells)} combinations delivered wrong data: do not trust these figures."
+    if copies.gains:
+        way, gain = next(iter(copies.gains.items()))
+        model = copies.run.lab == "host" and way != "bidirectional"
+        subject = f"Pinned {way} copies" if model else f"Pinned copies {_TO_AND_FROM[way]}"
+        return on_lab(copies.run.lab, f"{subject} {_compared(gain)}.")
+    return _one_kind(copies) if copies.of_one_kind else None
+
+
+def _compared(gain: Gain) -> str:
+    """``are 6.5 times as fast as pageable ones: 55.0 against 8.46 GB/s at 1 GiB, and faster from 4 KiB on``."""
+    fast, slow = (format_bandwidth(cell.bytes_per_second) for cell in (gain.pinned, gain.pageable))
+    rates = f"{fast.removesuffix(' GB/s')} against {slow} at {format_bytes(gain.bytes)}"
+    if not gain.is_distinct and gain.uncertainty > ROUGH:
+        return f"vary too much to tell whether they are faster than pageable ones: {rates}"
+    if gain.start is None:
+        return f"are {'slower than' if gain.ratio * PAYS < 1 else 'hardly faster than'} pageable ones: {rates}"
+    words = f"are {about(gain.uncertainty)}{gain.ratio:.1f} times as fast as pageable ones: {rates}"
+    if gain.start >= gain.bytes:
+        return words
+    everywhere = gain.start == gain.smallest
+    start = format_bytes(gain.start)
+    return f"{words}, and faster {f'at every size from {start}' if everywhere else f'from {start} on'}"
+
+
+def _one_kind(copies: Copies) -> str:
+    """What one kind of memory reaches, where no two kinds can be compared."""
+    kind, size = copies.of_one_kind[0], format_bytes(copies.of_one_kind[0].bytes)
+    ways = _TO_AND_FROM if copies.run.lab == "cuda" else {}
     rates = " and ".join(
-        f"{format_bandwidth(cell.bytes_per_second)} "
-        f"{_TO_AND_FROM[cell.line.direction] if run.lab == 'cuda' else cell.line.direction}"
-        for cell in shown
+        f"{format_bandwidth(cell.bytes_per_second)} {ways.get(cell.direction, cell.direction)}"
+        for cell in copies.of_one_kind
     )
-    by, name = " by a kernel" if kind.copier == "kernel" else "", _memory(kind)
-    share = _link_share(run, curves) if kind.memory == "pinned" and kind.copier == "engine" else None
-    of_link = f", {format_share(share)} of what the link can carry" if share is not None and share <= 1 else ""
-    return on_lab(run.lab, f"{name} copies of {format_bytes(size)}{by} run at {rates}{of_link}.")
+    share = copies.link_shares.get("h2d", 2.0) if (kind.memory, kind.copier) == ("pinned", "engine") else 2.0
+    of_link = f", {format_share(share)} of what the link can carry" if share <= 1 else ""
+    return on_lab(copies.run.lab, f"{_kind(kind)} copies of {size}{_by(kind, ' ')} run at {rates}{of_link}.")
 
 
-def _link_share(run: ExperimentRun, curves: Curves, direction: str = "h2d") -> float | None:
-    """The best rate of large pinned copies over what the link can carry; above 1 where the limit is too low."""
-    limit = link_limit(run)
-    large = [cell.bytes_per_second for cell in curve_of(curves, "pinned", direction) if cell.bytes >= LARGE]
-    return max(large) / limit if limit and large else None
+def _kind(cell: Cell) -> str:
+    return WAYS[cell.memory].title.capitalize()
 
 
-def _headline(run: ExperimentRun, curves: Curves) -> tuple[Quantity, ...]:
-    """Rate, gain and share of the link to the device; then the same from it; then where it begins and small copies."""
-    rates: dict[str, list[Quantity]] = {"h2d": [], "d2h": []}
-    starts: list[Quantity] = []
-    small: list[Quantity] = []
-    for direction, found in rates.items():
-        if pinned := curve_of(curves, "pinned", direction):
-            best = pinned[-1]
-            name = f"Pinned {direction}, {format_bytes(best.bytes)}"
-            found.append(measured(name, best.one_more, "bytes/second", best.bytes_per_second))
-            small += _smallest(pinned[0])
-        if faster := gain(curves, direction):
-            found.append(_faster(direction, faster))
-            starts.append(_start(direction, faster))
-        share = _link_share(run, curves, direction)
-        if share is not None:
-            reason = "the copies were faster than the limit that PinScope assumes for the link"
-            name = f"Share of the link's limit, best pinned {direction}"
-            found.append(quantity(name, share if share <= 1 else None, "share", reason=reason))
-    return (*rates["h2d"], *rates["d2h"], *starts, *small) or tuple(map(_rate, _largest_of_one_kind(curves)))
+def headline(copies: Copies) -> tuple[Quantity, ...]:
+    """Rate, gain and share of the link to the device, then the same from it; else what one kind of memory reaches."""
+    return tuple(_pinned(copies)) or tuple(
+        cell.rate(f"{_kind(cell)} {cell.direction}{_by(cell, ', ')}, {format_bytes(cell.bytes)}")
+        for cell in copies.of_one_kind
+    )
 
 
-def _memory(line: Line) -> str:
-    return line.memory.replace("_", "-").capitalize()
+def _by(cell: Cell, before: str) -> str:
+    return f"{before}by a kernel" if cell.copier == "kernel" else ""
 
 
-def _rate(cell: Cell) -> Quantity:
-    """Rate of copies of a memory that no other one was compared with."""
-    by = ", by a kernel" if cell.line.copier == "kernel" else ""
-    name = f"{_memory(cell.line)} {cell.line.direction}{by}, {format_bytes(cell.bytes)}"
-    return measured(name, cell.one_more, "bytes/second", cell.bytes_per_second)
+def _pinned(copies: Copies) -> Iterator[Quantity]:
+    reason = "the copies were faster than the limit that PinScope assumes for the link"
+    for way in ("h2d", "d2h"):
+        if pinned := copies.engine("pinned", way):
+            yield pinned[-1].rate(f"Pinned {way}, {format_bytes(pinned[-1].bytes)}")
+        if gain := copies.gains.get(way):
+            yield _faster(way, gain)
+        if share := copies.link_shares.get(way):
+            name = f"Share of the link's limit, best pinned {way}"
+            yield quantity(name, share if share <= 1 else None, "share", reason=reason)
 
 
-def _faster(direction: str, found: Gain) -> Quantity:
-    wild = 1 < found.uncertainty < math.inf
-    few = [count for cell in (found.pinned, found.pageable) if (count := cell.one_more.few)]
-    spread = found.uncertainty if ROUGH < found.uncertainty <= 1 and not few else None
-    line = found.pageable.line
-    state = ", ".join(filter(None, (_PAGES.get(line.backing), _CACHES.get(line.cache))))
-    over = f"pageable ({state})" if state else "pageable"
-    name = f"Speed-up over {over}, {direction}, {format_bytes(found.bytes)}"
+def _faster(way: str, gain: Gain) -> Quantity:
+    wild = 1 < gain.uncertainty < math.inf
+    few = [count for cell in (gain.pinned, gain.pageable) if (count := cell.one_more_seconds.few)]
+    spread = gain.uncertainty if ROUGH < gain.uncertainty <= 1 and not few else None
+    state = gain.pageable.conditions
+    name = f"Speed-up over pageable{f' ({state})' if state else ''}, {way}, {format_bytes(gain.bytes)}"
     reason = "the copies vary too much to tell"
     repeats = min(few, default=None)
-    return quantity(name, None if wild else found.ratio, "ratio", spread=spread, repeats=repeats, reason=reason)
+    return quantity(name, None if wild else gain.ratio, "ratio", spread=spread, repeats=repeats, reason=reason)
 
 
-def _start(direction: str, found: Gain) -> Quantity:
-    start = found.start if found.is_distinct else None
-    smallest = " (smallest measured)" if start == found.smallest else ""
-    reason = f"from no measured size on are pinned copies {PAYS} times as fast"
-    if found.ratio >= PAYS and not found.is_distinct:
-        reason = "the largest copies vary too much to tell which are faster"
-    return quantity(f"Size from which pinned is faster, {direction}{smallest}", start, "bytes", reason=reason)
-
-
-def _smallest(cell: Cell) -> list[Quantity]:
-    """The smallest copy both ways: what it takes alone, and what each of many takes that are queued together."""
-    if cell.copies == 1:
-        return []
-    what = f"{cell.line.direction}, {format_bytes(cell.bytes)}"
-    return [
-        measured(f"One copy alone, {what}", cell.one_copy, "seconds"),
-        measured(f"Each of {cell.copies} copies in a row, {what}", cell.one_more, "seconds"),
-    ]
-
-
-def _tables(run: ExperimentRun, alone: Curves, curves: Curves) -> tuple[Table, ...]:
-    measured = table(
-        "Every combination",
-        {
-            "memory": "text",
-            "direction": "text",
-            "copier": "text",
-            "size": "bytes",
-            "rate": "bytes/second",
-            "spread": "share",
-            "one more copy": "seconds",
-            "copies": "count",
-            "one copy": "seconds",
-            "wall time": "seconds",
-            "issue time": "seconds",
-            "repeats": "count",
-            "GPU": "count",
-            "GPUs at once": "count",
-        },
-        [
-            (
-                cell.line.state,
-                cell.line.direction,
-                cell.line.copier,
-                cell.bytes,
-                cell.bytes_per_second,
-                cell.one_more.spread,
-                cell.one_more.median,
-                cell.copies,
-                cell.one_copy.median,
-                cell.wall_seconds.median,
-                cell.issue_seconds.median,
-                cell.one_more.count,
-                cell.line.device,
-                cell.line.devices,
-            )
-            for curve in curves.values()
-            for cell in curve
-        ],
-        note="Medians. One copy starts from an idle stream; one more copy is each of so many in a row, and rate and "
-        "spread (half the interquartile range) are its own. Rates of bidirectional copies count both directions.",
-    )
-    fits = table(
+def tables(copies: Copies) -> tuple[Table, ...]:
+    """Every combination, the latency–bandwidth lines, and the published table, which no host model stands beside."""
+    fits = [(curve[0], fit) for curve in copies.alone if (fit := fit_latency(curve))]
+    lines = table(
         "Latency and bandwidth: t = α + bytes ÷ β",
-        {
-            "memory": "text",
-            "direction": "text",
-            "copier": "text",
-            "α": "seconds",
-            "β": "bytes/second",
-            "half-performance size": "bytes",
-            "R²": "count",
-        },
-        [
-            (
-                line.state,
-                line.direction,
-                line.copier,
-                fit.alpha_seconds,
-                fit.beta_bytes_per_second,
-                fit.half_size_bytes,
-                fit.r_squared,
-            )
-            for line, curve in alone.items()
-            if (fit := fit_latency(curve))
-        ],
+        dict.fromkeys(("memory", "direction", "copier"), "text")
+        | {"α": "seconds", "β": "bytes/second", "half-performance size": "bytes", "R²": "count"},
+        [(cell.state, cell.direction, cell.copier, *vars(fit).values()) for cell, fit in fits],
         note="Through what one more copy takes. At the half-performance size α·β it reaches half of β. An R² well "
         "below 1 says that the curve is not one straight line, as for pageable memory, whose path changes with the "
         "size.",
     )
-    # The host model is never set beside a GPU's figures.
-    published = (_published(alone),) if run.lab == "cuda" else ()
-    return tuple(table for table in (measured, fits, *published) if table.rows)
+    note = (
+        "Medians. One copy starts from an idle stream; one more copy is each of so many in a row, and rate and "
+        "spread (half the interquartile range) are its own. Rates of bidirectional copies count both directions."
+    )
+    every = (every_combination(copies.cells, note),) if copies.cells else ()
+    return tuple(table for table in (*every, lines, _published(copies)) if table.rows)
 
 
-def _published(curves: Curves) -> Table:
-    rows: list[tuple[str, str, float, float, int]] = []
-    for (memory, direction), rate in PUBLISHED.items():
-        if cell := nearest_published(curve_of(curves, memory, direction)):
-            rows.append((cell.line.state, direction, rate, cell.bytes_per_second, cell.bytes))
+def _published(copies: Copies) -> Table:
+    near = copies.near_published
+    gains = [
+        f"{PUBLISHED['pinned', way] / PUBLISHED['pageable', way]:.2f} times there and "
+        f"{near['pinned', way].bytes_per_second / near['pageable', way].bytes_per_second:.2f} times here, {way}"
+        for way in ("h2d", "d2h")
+        if ("pinned", way) in near and ("pageable", way) in near
+    ]
     return table(
         "Beside a published table (RTX 2080 Ti, 16 MiB)",
-        {
-            "memory": "text",
-            "direction": "text",
-            "RTX 2080 Ti": "bytes/second",
-            "this run": "bytes/second",
-            "size here": "bytes",
-        },
-        rows,
+        dict.fromkeys(("memory", "direction"), "text")
+        | {"RTX 2080 Ti": "bytes/second", "this run": "bytes/second", "size here": "bytes"},
+        [
+            (cell.state, cell.direction, PUBLISHED[labels], cell.bytes_per_second, cell.bytes)
+            for labels, cell in near.items()
+        ],
         note="Lei Mao, Page-Locked Host Memory for Data Transfer: PCIe Gen3 x16, by Mark Harris's program, whose "
-        f"pageable memory has small pages and is in no cache (4k, cold). {_pinned_over_pageable(rows)}".rstrip(),
+        "pageable memory has small pages and is in no cache (4k, cold)."
+        + (f" Pinned over pageable: {'; '.join(gains)}." if gains else ""),
     )
-
-
-def _pinned_over_pageable(rows: Sequence[tuple[str, str, float, float, int]]) -> str:
-    """The published gain and this run's in each direction that has both kinds of memory."""
-    here = {(state.split(",")[0], direction): rate for state, direction, _, rate, _ in rows}
-    parts = [
-        f"{PUBLISHED['pinned', way] / PUBLISHED['pageable', way]:.2f} times there and "
-        f"{here['pinned', way] / here['pageable', way]:.2f} times here, {way}"
-        for way in ("h2d", "d2h")
-        if ("pinned", way) in here and ("pageable", way) in here
-    ]
-    return f"Pinned over pageable: {'; '.join(parts)}." if parts else ""

@@ -8,15 +8,18 @@ from typing import Any
 
 import plotly.graph_objects as go
 
-from pinscope.analysis.conclusions import part_words, possible_share
-from pinscope.analysis.rows import grouped
+from pinscope.analysis.conclusions import part_words
+from pinscope.analysis.rows import Row, grouped
 from pinscope.analysis.ways import LineStyle
-from pinscope.charts.bars import ROW_PIXELS, THICKNESS, category_rows, end_labels, names_above
+from pinscope.charts import plot
+from pinscope.charts.bars import category_rows
 from pinscope.charts.chart import Chart, alt_text
-from pinscope.charts.lines import line, put
-from pinscope.charts.theme import COLOURS, DASHES, DIRECTION_TITLES, SYMBOLS, ink, panels, words
-from pinscope.experiments.overlap.arithmetic import FULL_DEPTH, PassCell, Recipe, Span, passes, spans
-from pinscope.experiments.overlap.findings import EVERYTHING, SLOWER_COPIES
+from pinscope.charts.lines import put
+from pinscope.charts.plot import Length, Scale, Spot, TimePart
+from pinscope.charts.theme import COLOURS, DASHES, DIRECTION_TITLES, PANEL_PIXELS, SYMBOLS, ink, panels, words
+from pinscope.experiments.overlap.findings import SLOWER_COPIES
+from pinscope.experiments.overlap.reading import Cell, Passes, Span, spans
+from pinscope.experiments.overlap.ways import EVERYTHING, FULL_DEPTH, WAYS, Recipe
 from pinscope.records.run import ExperimentRun, LabKind
 from pinscope.units import format_bandwidth, format_seconds, format_share
 
@@ -26,23 +29,22 @@ BALANCES: Mapping[str, str] = {
     "compute_bound": "a kernel takes twice as long as a pinned copy",
 }
 """Balance → what it means, in the order in which panels and single charts prefer them."""
-
-_CLOCKS: Mapping[LabKind, str] = {"cuda": "by device events", "host": "by the clock of the host model (no GPU)"}
 TIMELINE_CHUNKS = 8
 """Chunks that a timeline shows; more would be thinner than a pixel on a phone."""
-INGREDIENTS = Recipe("pageable", separate_stream=False, depth=1, events=False).missing
-"""The ingredients of the recipe, in its order."""
-_ROW_PIXELS = 36
-_LANE_PIXELS = 52
-_TIMELINE_GAP = 40
-_VERDICTS: Mapping[str, str] = {"intact": "data intact", "corrupted": "✕ unsafe: data corrupted"}
-_INSIDE = 50.0
-"""Per cent from which a bar is long enough for its own text, also on a phone."""
+_CLOCKS: Mapping[LabKind, str] = {"cuda": "by device events", "host": "by the clock of the host model (no GPU)"}
+_LANE_PIXELS, _TIMELINE_GAP = 52, 40
+_INTACT = TimePart("data intact", "intact")
+_CORRUPTED = TimePart("✕ unsafe: data corrupted", "corrupted", "x")
+_STALL, _ISSUE = TimePart("compute stall", "stall"), TimePart("issue time", "issue")
+_CROSS = LineStyle("corrupted", SYMBOLS["corrupted"], size=9)
+_MILLISECONDS = Scale("Time of a pass (ms)", 1e-3, format_seconds)
+_HIDDEN = Scale("Overlap (% hidden)", 0.01, format_share)
+_THROUGHPUT = Scale("Throughput (GB/s)", 1e9, format_bandwidth)
 _LONGER = 0.01
 """Share of the shorter side by which a pass must take longer than in turn to say so: less is noise."""
 
 
-def draw(run: ExperimentRun, observations: Sequence[Mapping[str, Any]]) -> Iterator[Chart]:
+def draw(run: ExperimentRun, observations: Sequence[Row]) -> Iterator[Chart]:
     """The charts of an overlap run, each drawn when it is taken.
 
     Args:
@@ -52,21 +54,37 @@ def draw(run: ExperimentRun, observations: Sequence[Mapping[str, Any]]) -> Itera
     Yields:
         Only the charts for which something was measured; none for a run without rows.
     """
-    yield from filter(None, _drawings(run, observations))
+    passes, kept = Passes(run, observations), spans(observations)
+    recipes = left_out_once(cell.recipe for cell in passes.cells)
+    few = [cell for recipe in recipes for cell in passes.cells if cell.recipe == recipe]
+    chosen = {way: cells for way in ("h2d", "d2h") if (cells := [cell for cell in few if cell.direction == way])}
+    if chosen:
+        yield _passes(chosen)
+    for way, cells in chosen.items():
+        yield _efficiency(way, cells)
+        yield _costs(way, cells)
+        yield from _timeline(run, way, [span for span in kept if span.direction == way], cells)
+    yield from _depths(passes.cells)
 
 
-def _drawings(run: ExperimentRun, observations: Sequence[Mapping[str, Any]]) -> Iterator[Chart | None]:
-    measured, kept = passes(observations), spans(observations)
-    yield _passes(measured)
-    for way in ("h2d", "d2h"):
-        cells = [cell for cell in measured if cell.direction == way]
-        recipes = left_out_once(cell.recipe for cell in cells)
-        chosen = [cell for recipe in recipes for cell in cells if cell.recipe == recipe]
-        timeline = [span for span in kept if span.direction == way and span.recipe in recipes]
-        yield _efficiency(way, chosen)
-        yield _costs(way, chosen)
-        yield _timeline(run, way, timeline, chosen)
-    yield _depths(measured)
+def draw_small(run: ExperimentRun, rows: Sequence[Row]) -> Chart | None:
+    """How long the pipeline takes with all four parts, and without one of them; ``None`` without a pass of each."""
+    passes = Passes(run, rows)
+    full = next(iter(passes.full), None)
+    missing = passes.dearest(full) if full else []
+    if full is None or not missing or run.lab != "cuda":
+        return None
+    times = {"all four parts": full.seconds} | {WAYS[lack.missing].title: lack.cell.seconds for lack in missing}
+    title = f"Pipeline of {full.direction} copies and kernels"
+    bars = [Length(name, seconds, _memory(name), format_seconds(seconds)) for name, seconds in times.items()]
+    chart = plot.lengths_in_panels("small", title, "", {"": bars}, Scale("Time (ms)", 1e-3, format_seconds), title)
+    chart.figure.update_layout(showlegend=False)
+    return chart
+
+
+def _memory(name: str) -> TimePart:
+    kind = "pageable" if name == WAYS["pinned memory"].title else "pinned"
+    return TimePart(f"{kind} memory", kind)
 
 
 def left_out_once(recipes: Iterable[Recipe]) -> list[Recipe]:
@@ -74,284 +92,156 @@ def left_out_once(recipes: Iterable[Recipe]) -> list[Recipe]:
 
     Where several ring depths give double buffering, the smallest stands for them.
     """
-    few = {recipe for recipe in recipes if len(recipe.missing) <= 1}
-    chosen: dict[tuple[str, ...], Recipe] = {}
-    for recipe in sorted(few, key=lambda recipe: recipe.depth):
-        chosen.setdefault(recipe.missing, recipe)
-    return sorted(chosen.values(), key=lambda recipe: [INGREDIENTS.index(name) for name in recipe.missing])
+    few = sorted({recipe for recipe in recipes if len(recipe.missing) <= 1}, key=lambda recipe: recipe.depth)
+    first = {missing: same[0] for missing, same in grouped(few, lambda recipe: recipe.missing).items()}
+    return [first[missing] for missing in ((), *((name,) for name in WAYS)) if missing in first]
 
 
-def _way(way: str) -> str:
-    return DIRECTION_TITLES[way].lower()
+def _of_one_balance(cells: Sequence[Any]) -> tuple[list[Any], str]:
+    """Cells or spans of the balance that charts of a single one show, and what it means."""
+    balance = min((cell.balance for cell in cells), key=list(BALANCES).index)
+    return [cell for cell in cells if cell.balance == balance], f"{words(balance)} ({BALANCES[balance]})"
 
 
-def _balance(found: Sequence[PassCell | Span]) -> str:
-    """The balance that charts of a single one show."""
-    return min((item.balance for item in found), key=list(BALANCES).index)
-
-
-def _balance_words(balance: str) -> str:
-    """A balance in a caption, with what it means."""
-    return f"{words(balance)} ({BALANCES[balance]})"
-
-
-def _verdict(cell: PassCell) -> str:
-    """``corrupted`` or ``intact``: the key of colour and words."""
-    return "corrupted" if cell.corrupted_chunks else "intact"
-
-
-def _unsafe(cell: PassCell) -> str:
+def _unsafe(cell: Cell) -> str:
     """What stands beside an unsafe combination; empty for a safe one."""
     return f"{cell.corrupted_chunks:,} of {cell.checked_chunks:,} corrupted" if cell.corrupted_chunks else ""
 
 
 def _name(recipe: Recipe) -> str:
-    """A recipe on a category axis, in short lines."""
-    label = recipe.label.replace(", ring of", ",<br>ring of").replace("full recipe", "all four parts")
-    return label.replace("no separate copy", "no separate<br>copy").replace("no double ", "no double<br>")
+    return recipe.label.replace("full recipe", "all four parts")
 
 
-def _marked(cell: PassCell) -> str:
-    """The same with a cross where it corrupted data."""
-    return _name(cell.recipe) + ("<br>✕ unsafe" if cell.corrupted_chunks else "")
+def _bar(cell: Cell, value: float, end: str, *more: str) -> Length:
+    said = ", ".join(filter(None, (*more, _unsafe(cell))))
+    return Length(_name(cell.recipe), value, _CORRUPTED if cell.corrupted_chunks else _INTACT, end, said)
 
 
-def _passes(measured: Sequence[PassCell]) -> Chart | None:
+def _pace(cell: Cell) -> str:
+    return format_bandwidth(cell.bytes_per_second)
+
+
+def _passes(chosen: Mapping[str, Sequence[Cell]]) -> Chart:
     """How long a pass takes with all ingredients and without each: what the verdict speaks of."""
-    recipes = left_out_once(cell.recipe for cell in measured)
-    if not recipes:
-        return None
-    balance = _balance(measured)
-    cells = [cell for recipe in recipes for cell in measured if (cell.recipe, cell.balance) == (recipe, balance)]
-    ways = [way for way in ("h2d", "d2h") if any(cell.direction == way for cell in cells)]
-    groups = [[cell for cell in cells if cell.direction == way] for way in ways]
-    figure = panels([DIRECTION_TITLES[way] for way in ways], [ROW_PIXELS * len(group) for group in groups])
-    words_of: dict[str, str] = {}
-    for row, group in enumerate(groups, start=1):
-        for verdict, name in _VERDICTS.items():
-            if members := [cell for cell in group if _verdict(cell) == verdict]:
-                put(figure, row, _time_bars(name, verdict, members))
-        names_above(figure, row, [_name(cell.recipe) for cell in group])
-        full = next((cell for cell in group if not cell.recipe.missing), None)
-        ends = {_name(cell.recipe): (cell.device_seconds.median * 1e3, _beside_full(cell, full)) for cell in group}
-        end_labels(figure, row, ends)
-        words_of |= {f"{group[0].direction}, {name}": words for name, (_, words) in ends.items()}
-    figure.update_layout(hovermode="y unified")
-    figure.update_xaxes(title_text="Time of a pass (ms)", row=len(ways), col=1)
-    return Chart(
+    cells, balance = _of_one_balance([cell for way in chosen.values() for cell in way])
+    panes = {
+        DIRECTION_TITLES[way]: [
+            _bar(cell, cell.seconds, _beside_full(cell, group), format_seconds(cell.seconds), _pace(cell))
+            for cell in group
+        ]
+        for way, group in grouped(cells, lambda cell: str(cell.direction)).items()
+    }
+    return plot.lengths_in_panels(
         "overlap-passes",
         "How long the pipeline takes without each part",
-        f"Medians of one pass of {cells[0].chunks} chunks, {_balance_words(balance)}. All four parts: {EVERYTHING}. "
+        f"Medians of one pass of {cells[0].chunks} chunks, {balance}. All four parts: {EVERYTHING}. "
         "What corrupts data is worth nothing, however short its bar.",
-        figure,
-        alt_text("Time of a pass", words_of.items()),
+        panes,
+        _MILLISECONDS,
+        "Time of a pass",
     )
 
 
-def _time_bars(name: str, verdict: str, members: Sequence[PassCell]) -> go.Bar:
-    return go.Bar(
-        orientation="h",
-        y=[_name(cell.recipe) for cell in members],
-        name=name,
-        width=THICKNESS,
-        x=[cell.device_seconds.median * 1e3 for cell in members],
-        marker={
-            "color": COLOURS[verdict],
-            "pattern": {"shape": "x" if verdict == "corrupted" else "", "fillmode": "replace"},
-        },
-        customdata=[
-            f"{format_seconds(cell.device_seconds.median)}, {format_bandwidth(cell.bytes_per_second)}"
-            for cell in members
-        ],
-        hovertemplate="%{customdata}<extra></extra>",
-    )
-
-
-def _beside_full(cell: PassCell, full: PassCell | None) -> str:
+def _beside_full(cell: Cell, group: Sequence[Cell]) -> str:
     """A pass's time, and what is hidden in it, how much longer it takes than with all parts, or that data is wrong."""
-    seconds = format_seconds(cell.device_seconds.median)
+    full = next((other for other in group if not other.recipe.missing), cell)
     if cell.corrupted_chunks:
         return f"✕ unsafe, {_unsafe(cell)}"
-    if full is None or cell is full:
-        return f"{seconds}, {part_words(cell.overlap)} hidden"
-    return f"{seconds}, {cell.device_seconds.median / full.device_seconds.median:.1f} × as long"
+    if cell is full:
+        return f"{format_seconds(cell.seconds)}, {part_words(cell.overlap)} hidden"
+    return f"{format_seconds(cell.seconds)}, {cell.seconds / full.seconds:.1f} × as long"
 
 
-def _efficiency(way: str, chosen: Sequence[PassCell]) -> Chart | None:
-    shown = [balance for balance in BALANCES if any(cell.balance == balance for cell in chosen)]
-    if not shown:
-        return None
-    groups = [[cell for cell in chosen if cell.balance == balance] for balance in shown]
-    figure = panels([words(balance).capitalize() for balance in shown], [_ROW_PIXELS * len(group) for group in groups])
-    for row, group in enumerate(groups, start=1):
-        put(figure, row, *_efficiency_bars(group))
-        if short := [cell for cell in group if cell.overlap * 100 < _INSIDE]:
-            figure.add_trace(_beside(short), row=row, col=1)
-        category_rows(figure, row, [_marked(cell) for cell in group])
-    figure.update_layout(hovermode="y unified")
-    figure.update_xaxes(range=[0, 104], zeroline=True, zerolinewidth=2)
-    figure.update_xaxes(title_text="Overlap (% hidden)", row=len(shown), col=1)
-    return Chart(
+def _efficiency(way: str, chosen: Sequence[Cell]) -> Chart:
+    groups = grouped(chosen, lambda cell: cell.balance)
+    panes = {
+        words(balance).capitalize(): [
+            _bar(
+                cell,
+                cell.possible_overlap,
+                _hidden(cell),
+                f"{_hidden(cell)}, {format_seconds(cell.seconds)} a pass",
+                _pace(cell),
+                f"against its own copies {part_words(cell.own_overlap)} is hidden",
+            )
+            for cell in groups[balance]
+        ]
+        for balance in BALANCES
+        if balance in groups
+    }
+    meanings = "; ".join(f"{words(balance)}: {BALANCES[balance]}" for balance in BALANCES if balance in groups)
+    return plot.lengths_in_panels(
         f"overlap-{way}",
-        f"How much of the copies hides behind kernels, {_way(way)}",
+        f"How much of the copies hides behind kernels, {DIRECTION_TITLES[way].lower()}",
         "Against pinned copies and kernels one after the other. 100 %: the shorter side costs no time of its own. "
         "0 %: nothing is gained; where it takes longer still, the text says so. Where copies take longer by "
         "themselves, it says that, and what of the shorter side they hide. What corrupts data is worth nothing, "
-        "however long its bar. "
-        + "; ".join(f"{words(balance)}: {BALANCES[balance]}" for balance in shown).capitalize()
-        + ".",
-        figure,
-        alt_text(
-            "Share hidden", [(f"{words(cell.balance)}, {cell.recipe.label}", _overlap_words(cell)) for cell in chosen]
-        ),
+        f"however long its bar. {meanings.capitalize()}.",
+        panes,
+        _HIDDEN,
+        "Share hidden",
     )
 
 
-def _efficiency_bars(group: Sequence[PassCell]) -> Iterator[go.Bar]:
-    """Bars by verdict, with their text inside where they are long enough."""
-    for verdict, name in _VERDICTS.items():
-        if members := [cell for cell in group if _verdict(cell) == verdict]:
-            yield go.Bar(
-                orientation="h",
-                y=[_marked(cell) for cell in members],
-                x=[_shown(cell) * 100 for cell in members],
-                text=[_overlap_words(cell) for cell in members],
-                textangle=0,
-                constraintext="none",
-                textposition=["inside" if cell.overlap * 100 >= _INSIDE else "none" for cell in members],
-                insidetextanchor="start",
-                insidetextfont={"color": ink(COLOURS[verdict])},
-                name=name,
-                marker={"color": COLOURS[verdict]},
-                customdata=[
-                    f"{format_seconds(cell.device_seconds.median)} a pass, "
-                    f"{format_bandwidth(cell.bytes_per_second)}<br>"
-                    f"against its own copies {part_words(cell.own_overlap)} is hidden"
-                    for cell in members
-                ],
-                hovertemplate="%{text}<br>%{customdata}<extra></extra>",
-            )
-
-
-def _beside(short: Sequence[PassCell]) -> go.Scatter:
-    """The text of bars that are too short for it."""
-    return go.Scatter(
-        mode="text",
-        y=[_marked(cell) for cell in short],
-        x=[_shown(cell) * 100 + 1 for cell in short],
-        text=[_overlap_words(cell) for cell in short],
-        textposition="middle right",
-        hoverinfo="skip",
-        showlegend=False,
-    )
-
-
-def _shown(cell: PassCell) -> float:
-    """The overlap as a bar: nothing is hidden by less than nothing, and noise hides no more than all."""
-    return possible_share(cell.overlap)
-
-
-def _overlap_words(cell: PassCell) -> str:
+def _hidden(cell: Cell) -> str:
     if cell.copy_slowdown >= SLOWER_COPIES:
-        own = f"copies {cell.copy_slowdown:.1f} × as long<br>{part_words(cell.own_overlap)} hidden"
+        own = f"copies {cell.copy_slowdown:.1f} × as long, {part_words(cell.own_overlap)} hidden"
     elif cell.overlap <= -_LONGER:
         own = "none: slower than in turn"
     else:
         own = part_words(cell.overlap)
-    return "<br>".join(filter(None, (own, _unsafe(cell))))
+    return f"{own} ✕ unsafe" if cell.corrupted_chunks else own
 
 
-def _costs(way: str, chosen: Sequence[PassCell]) -> Chart | None:
+def _costs(way: str, chosen: Sequence[Cell]) -> Chart:
     """What the GPU and the CPU lose in one pass."""
-    if not chosen:
-        return None
-    balance = _balance(chosen)
-    group = [cell for cell in chosen if cell.balance == balance]
-    figure = panels(["Compute stall: GPU idle", "Issue time: CPU held"], [_ROW_PIXELS * len(group)] * 2)
-    figure.update_xaxes(matches=None)
-    figure.update_layout(hovermode="y unified")
-    kinds = (
-        ("stall", "compute stall", [cell.stall_seconds for cell in group]),
-        ("issue", "issue time", [cell.issue_seconds for cell in group]),
-    )
-    for row, (kind, name, summaries) in enumerate(kinds, start=1):
-        milliseconds = [summary.median * 1e3 for summary in summaries]
-        figure.add_trace(
-            go.Bar(
-                orientation="h",
-                x=milliseconds,
-                y=[_name(cell.recipe) for cell in group],
-                name=name,
-                text=[
-                    f"{format_seconds(summary.median)}<br>{format_share(summary.median / cell.device_seconds.median)}"
-                    for cell, summary in zip(group, summaries, strict=True)
-                ],
-                textposition="outside",
-                cliponaxis=False,
-                marker={"color": COLOURS[kind]},
-                hovertemplate="%{text} of the pass<extra></extra>",
-            ),
-            row=row,
-            col=1,
-        )
-        category_rows(figure, row, [_name(cell.recipe) for cell in group])
-        # The longest bar leaves room for its own text.
-        figure.update_xaxes(range=[0, max(milliseconds) * 1.5 or 1.0], row=row, col=1)
-    figure.update_xaxes(title_text="Time in one pass (ms)", row=2, col=1)
-    return Chart(
+    cells, balance = _of_one_balance(chosen)
+
+    panes = {
+        "Compute stall: GPU idle": [_lost(cell, _STALL, cell.stall_seconds.median) for cell in cells],
+        "Issue time: CPU held": [_lost(cell, _ISSUE, cell.issue_seconds.median) for cell in cells],
+    }
+    return plot.lengths_in_panels(
         f"costs-{way}",
-        f"What the GPU and the CPU lose, {_way(way)}",
-        f"Medians of one pass of {group[0].chunks} chunks, {_balance_words(balance)}. Stall: compute idle between the "
+        f"What the GPU and the CPU lose, {DIRECTION_TITLES[way].lower()}",
+        f"Medians of one pass of {cells[0].chunks} chunks, {balance}. Stall: compute idle between the "
         "first and the last kernel. Issue: all calls that start copies. The share is that of the whole pass.",
-        figure,
-        alt_text(
-            "Compute stall and issue time of a pass",
-            [
-                (
-                    cell.recipe.label,
-                    f"{format_seconds(cell.stall_seconds.median)} and {format_seconds(cell.issue_seconds.median)}",
-                )
-                for cell in group
-            ],
-        ),
+        panes,
+        Scale("Time in one pass (ms)", 1e-3, format_seconds),
+        "Lost in a pass",
+        same_axis=False,
     )
 
 
-def _timeline(run: ExperimentRun, way: str, kept: Sequence[Span], chosen: Sequence[PassCell]) -> Chart | None:
-    first = [span for span in kept if span.chunk < TIMELINE_CHUNKS]  # a damaged run may lack them
-    balance = _balance(first) if first else ""
-    recipes = left_out_once({span.recipe for span in first if span.balance == balance})
-    if not recipes:
-        return None
-    verdicts = {cell.recipe: _unsafe(cell) for cell in chosen if cell.balance == balance}
-    titles = [
-        recipe.label + (f"<br>✕ unsafe: {verdicts[recipe]}" if verdicts.get(recipe) else "") for recipe in recipes
-    ]
-    figure = panels(titles, [_LANE_PIXELS] * len(recipes), gap=_TIMELINE_GAP)
-    for row, recipe in enumerate(recipes, start=1):
-        put(figure, row, *_lanes([span for span in first if (span.recipe, span.balance) == (recipe, balance)]))
+def _lost(cell: Cell, look: TimePart, seconds: float) -> Length:
+    end = f"{format_seconds(seconds)}, {format_share(seconds / cell.seconds)}"
+    return Length(_name(cell.recipe), seconds, look, end, f"{end} of the pass")
+
+
+def _timeline(run: ExperimentRun, way: str, kept: Sequence[Span], chosen: Sequence[Cell]) -> Iterator[Chart]:
+    drawn = [span for span in kept if span.chunk < TIMELINE_CHUNKS]  # a damaged run may lack them
+    if not drawn:
+        return
+    first, balance = _of_one_balance(drawn)
+    unsafe = {cell.recipe: _unsafe(cell) for cell in chosen if cell.balance == first[0].balance}
+    lanes = grouped(first, lambda span: span.recipe)
+    lanes = {recipe: lanes[recipe] for recipe in left_out_once(lanes)}
+    titles = [recipe.label + (f"<br>✕ unsafe: {unsafe[recipe]}" if unsafe.get(recipe) else "") for recipe in lanes]
+    figure = panels(titles, [_LANE_PIXELS] * len(lanes), gap=_TIMELINE_GAP)
+    for row, own in enumerate(lanes.values(), start=1):
+        put(figure, row, *_lanes(own))
         category_rows(figure, row, ["copy", "compute"])
     figure.update_layout(barmode="overlay", bargap=0.1, hovermode="closest")
     figure.update_xaxes(rangemode="tozero")
-    figure.update_xaxes(title_text="Time since the pass began (ms)", row=len(recipes), col=1)
-    return Chart(
+    figure.update_xaxes(title_text="Time since the pass began (ms)", row=len(lanes), col=1)
+    ends = [(recipe.label, format_seconds(max(span.end_seconds for span in own))) for recipe, own in lanes.items()]
+    yield Chart(
         f"timeline-{way}",
-        f"Kernels and copies over time, {_way(way)}",
-        f"The first {TIMELINE_CHUNKS} chunks of one measured pass of each recipe, {_balance_words(balance)}, "
-        f"{_CLOCKS[run.lab]}; numbers are chunks. The Perfetto export has every chunk, in each balance.",
+        f"Kernels and copies over time, {DIRECTION_TITLES[way].lower()}",
+        f"The first {TIMELINE_CHUNKS} chunks of one measured pass of each recipe, {balance}, {_CLOCKS[run.lab]}; "
+        "numbers are chunks. The Perfetto export has every chunk, in each balance.",
         figure,
-        alt_text(
-            f"The first {TIMELINE_CHUNKS} copies and kernels end after",
-            [
-                (
-                    recipe.label,
-                    format_seconds(
-                        max(span.end_seconds for span in first if (span.recipe, span.balance) == (recipe, balance))
-                    ),
-                )
-                for recipe in recipes
-            ],
-        ),
+        alt_text(f"The first {TIMELINE_CHUNKS} copies and kernels end after", ends),
     )
 
 
@@ -359,110 +249,74 @@ def _lanes(own: Sequence[Span]) -> Iterator[go.Bar]:
     """Bars of the copy lane, the compute lane, and the gaps in which compute stands idle."""
     for lane, name in (("copy", "copy"), ("compute", "kernel")):
         members = [span for span in own if span.lane == lane]
-        starts, lengths = _milliseconds([(span.start_seconds, span.end_seconds) for span in members])
-        yield go.Bar(
-            orientation="h",
-            y=[lane] * len(members),
-            base=starts,
-            x=lengths,
-            name=name,
-            marker={"color": COLOURS[lane], "line": {"width": 1, "color": "rgba(255, 255, 255, 0.7)"}},
+        yield _pieces(lane, name, lane, [(span.start_seconds, span.end_seconds) for span in members]).update(
             text=[str(span.chunk) for span in members],
             textposition="inside",
             insidetextanchor="middle",
             insidetextfont={"color": ink(COLOURS[lane]), "size": 11},
             textangle=0,
-            customdata=[
-                f"{format_seconds(span.end_seconds - span.start_seconds)} from {format_seconds(span.start_seconds)} on"
-                for span in members
-            ],
+            marker_line={"width": 1, "color": "rgba(255, 255, 255, 0.7)"},
             hovertemplate=f"{name} of chunk %{{text}}: %{{customdata}}<extra></extra>",
         )
     kernels = sorted((span.start_seconds, span.end_seconds) for span in own if span.lane == "compute")
     gaps = [(before[1], after[0]) for before, after in pairwise(kernels) if after[0] > before[1]]
     if gaps:
-        starts, lengths = _milliseconds(gaps)
-        yield go.Bar(
-            orientation="h",
-            y=["compute"] * len(gaps),
-            base=starts,
-            x=lengths,
-            width=0.15,
-            name="compute stall",
-            marker={"color": COLOURS["stall"]},
-            customdata=[format_seconds(end - start) for start, end in gaps],
-            hovertemplate="compute stall: %{customdata}<extra></extra>",
-        )
+        yield _pieces("compute", "compute stall", "stall", gaps).update(width=0.15)
 
 
-def _milliseconds(pieces: Sequence[tuple[float, float]]) -> tuple[list[float], list[float]]:
-    """Starts and lengths in milliseconds."""
-    return [start * 1e3 for start, _ in pieces], [(end - start) * 1e3 for start, end in pieces]
+def _pieces(lane: str, name: str, colour: str, pieces: Sequence[tuple[float, float]]) -> go.Bar:
+    return go.Bar(
+        orientation="h",
+        y=[lane] * len(pieces),
+        base=[start * 1e3 for start, _ in pieces],
+        x=[(end - start) * 1e3 for start, end in pieces],
+        name=name,
+        marker={"color": COLOURS[colour]},
+        customdata=[f"{format_seconds(end - start)} from {format_seconds(start)} on" for start, end in pieces],
+        hovertemplate=f"{name}: %{{customdata}}<extra></extra>",
+    )
 
 
-def _depths(measured: Sequence[PassCell]) -> Chart | None:
+def _depths(measured: Sequence[Cell]) -> Iterator[Chart]:
     """Throughput over the ring depth, for recipes that lack nothing else or one thing."""
     if not measured:
-        return None
-    balance = _balance(measured)
+        return
+    cells, balance = _of_one_balance(sorted(measured, key=lambda cell: cell.recipe.depth))
 
-    def others(cell: PassCell) -> tuple[str, ...]:
+    def others(cell: Cell) -> tuple[str, ...]:
         return tuple(name for name in cell.recipe.missing if name != "double buffering")
 
-    chosen = [cell for cell in measured if cell.balance == balance and len(others(cell)) <= 1]
-    groups = grouped(sorted(chosen, key=lambda cell: cell.recipe.depth), lambda cell: (cell.direction, others(cell)))
-    curves = {key: curve for key, curve in groups.items() if len(curve) > 1}
-    shown = [way for way in ("h2d", "d2h") if any(direction == way for direction, _ in curves)]
+    groups = grouped((cell for cell in cells if len(others(cell)) <= 1), lambda cell: (cell.direction, *others(cell)))
+    several = {labels: curve for labels, curve in groups.items() if len(curve) > 1}
     # Leaving one ingredient out gives two depths of the full recipe only, which the bars show already.
-    if not any(len(curve) > FULL_DEPTH for curve in curves.values()):
-        return None
-    figure = panels([DIRECTION_TITLES[way] for way in shown])
-    for (way, missing), curve in curves.items():
-        put(figure, shown.index(way) + 1, _depth_line(way, missing, curve))
-    depths = sorted({cell.recipe.depth for curve in curves.values() for cell in curve})
-    figure.update_xaxes(type="log", tickmode="array", tickvals=depths, ticktext=[str(depth) for depth in depths])
-    figure.update_xaxes(title_text="Ring depth (device buffers)", row=len(shown), col=1)
-    figure.update_yaxes(title_text="Throughput (GB/s)", rangemode="tozero")
-    return Chart(
-        "depths",
-        "Throughput over the depth of the ring",
-        f"Bytes of a pass over its median time, {_balance_words(balance)}. Crosses mark combinations that corrupted "
-        "data.",
-        figure,
-        alt_text(
+    if any(len(curve) > FULL_DEPTH for curve in several.values()):
+        panes: dict[str, dict[str, plot.Curve]] = {}
+        for way, title in DIRECTION_TITLES.items():
+            for (_, *lacking), curve in ((labels, curve) for labels, curve in several.items() if labels[0] == way):
+                name = WAYS[lacking[0]].title if lacking else "nothing else missing"
+                panes.setdefault(title, {})[name] = _throughput(curve, bool(lacking))
+                if wrong := [cell for cell in curve if cell.corrupted_chunks]:
+                    crosses = plot.Curve(_CROSS, [_spot(cell) for cell in wrong], mode="markers")
+                    panes[title][f"{name}, data corrupted"] = crosses
+        yield plot.curves(
+            "depths",
             "Throughput over the depth of the ring",
-            [
-                (
-                    f"{way}, ring of {cell.recipe.depth}{f', no {missing[0]}' if missing else ''}",
-                    format_bandwidth(cell.bytes_per_second),
-                )
-                for (way, missing), curve in curves.items()
-                for cell in curve
-            ],
-        ),
-    )
-
-
-def _depth_line(way: str, others: tuple[str, ...], curve: Sequence[PassCell]) -> go.Scatter:
-    """Colour tells the host memory; a marker of its own tells what is missing, a cross corrupted data."""
-    memory = curve[0].recipe.memory
-    plain = SYMBOLS[memory] if not others or memory == "pageable" else "square-open"
-    points = [
-        (
-            cell.recipe.depth,
-            cell.bytes_per_second / 1e9,
-            f"{words(memory)}, ring of {cell.recipe.depth}: {format_bandwidth(cell.bytes_per_second)} "
-            f"{_unsafe(cell)}".strip(),
+            f"Bytes of a pass over its median time, {balance}. Crosses mark combinations that corrupted data.",
+            panes,
+            _THROUGHPUT,
+            plot.counts("Ring depth in device buffers", "device buffers"),
+            "Throughput at the deepest ring",
+            pixels=PANEL_PIXELS,
         )
-        for cell in curve
-    ]
-    made = line(
-        f"no {others[0]}" if others else "nothing else missing", LineStyle(memory, dash=DASHES[way], size=9), points
-    )
-    wrong = [bool(cell.corrupted_chunks) for cell in curve]
-    return made.update(
-        marker={
-            "symbol": [SYMBOLS["corrupted"] if bad else plain for bad in wrong],
-            "color": [COLOURS["corrupted" if bad else memory] for bad in wrong],
-        }
-    )
+
+
+def _throughput(curve: Sequence[Cell], lacks_more: bool) -> plot.Curve:
+    """Colour tells the host memory; a marker of its own tells that something is missing."""
+    memory = curve[0].recipe.memory
+    symbol = "square-open" if lacks_more and memory == "pinned" else SYMBOLS[memory]
+    style = LineStyle(memory, symbol, DASHES[curve[0].direction], 9)
+    return plot.Curve(style, [_spot(cell) for cell in curve])
+
+
+def _spot(cell: Cell) -> Spot:
+    return Spot(cell.recipe.depth, cell.bytes_per_second, f"ring of {cell.recipe.depth}", after=f" {_unsafe(cell)}")

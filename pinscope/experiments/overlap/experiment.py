@@ -4,20 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from itertools import product
 from typing import Any, Literal
 
+from pinscope.analysis.rows import Rows
 from pinscope.analysis.statistics import summarize
 from pinscope.experiments.contract import AnyExperiment, Bytes, Params, Several, parameter
-from pinscope.experiments.overlap.arithmetic import FULL_DEPTH, Recipe
-from pinscope.experiments.overlap.pipeline import OneWay, Pipeline, Shape
-from pinscope.experiments.overlap.reading import read_overlap
-from pinscope.lab.harness import Harness, Turn
+from pinscope.experiments.overlap.findings import overlap_findings
+from pinscope.experiments.overlap.reading import Passes, headline, table_of, verdict
+from pinscope.experiments.overlap.ways import FULL_DEPTH, OneWay, Pipeline, Recipe, Shape
+from pinscope.lab.harness import Harness, Precision
 from pinscope.lab.protocol import Lab, Load
 from pinscope.records.budget import Budget
 from pinscope.records.environment import Environment
-from pinscope.records.run import LabKind, Lasted, Observation, Positive
+from pinscope.records.finding import Reading
+from pinscope.records.run import ExperimentRun, LabKind, Lasted, Observation, Positive
 from pinscope.units import parse_bytes
 
 Balance = Literal["copy_bound", "balanced", "compute_bound"]
@@ -160,16 +162,6 @@ def recipes(params: OverlapParams) -> list[Recipe]:
     return [Recipe(memory, stream, depth, events) for memory, stream, depth, events in every]
 
 
-@dataclass(frozen=True)
-class Sides:
-    """The two sides of a pipeline, each alone: the kernels' load, and device seconds of a whole pass."""
-
-    load: Load
-    copy_seconds: float
-    pinned_copy_seconds: float
-    compute_seconds: float
-
-
 class Overlap:
     """The recipe for asynchronous copies, one ingredient at a time."""
 
@@ -211,39 +203,28 @@ class Overlap:
                     pinned_seconds = pinned_seconds or copy_alone
                     for balance in params.balance:
                         load, compute_alone = _load(lab, pipeline, pinned_seconds / params.chunks * BALANCE[balance])
-                        sides = Sides(load, copy_alone, pinned_seconds, compute_alone)
+                        labels = {
+                            "direction": direction,
+                            "balance": balance,
+                            "bytes": params.chunk,
+                            "chunks": params.chunks,
+                            "copy_alone_seconds": copy_alone,
+                            "pinned_copy_seconds": pinned_seconds,
+                            "compute_alone_seconds": compute_alone,
+                        }
                         for recipe in own:
                             harness.progress(done / total, f"{direction} {balance}: {recipe.label}")
-                            labels = Labels(direction, balance, recipe, params.chunk, params.chunks)
-                            yield from _passes(params, harness, pipeline, labels, sides)
+                            yield from _passes(harness, params.harness_precision(), pipeline, recipe, load, labels)
                             done += 1
 
-    read = staticmethod(read_overlap)
-    """Overlap, stall and issue time of every recipe, and which ingredient is missing where."""
-
-
-@dataclass(frozen=True)
-class Labels:
-    """Labels of one combination."""
-
-    direction: OneWay
-    balance: Balance
-    recipe: Recipe
-    bytes: int
-    chunks: int
-
-    def observation(self, kind: Literal["pass", "span"], turn: Turn, **values: Any) -> OverlapObservation:
-        """An observation with these labels."""
-        return OverlapObservation(
-            kind=kind,
-            repeat=turn.repeat,
-            warmup=turn.warmup,
-            direction=self.direction,
-            balance=self.balance,
-            bytes=self.bytes,
-            chunks=self.chunks,
-            **asdict(self.recipe),
-            **values,
+    def read(self, run: ExperimentRun, rows: Rows) -> Reading:
+        """Overlap, stall and issue time of every recipe, and which ingredient is missing where."""
+        passes = Passes(run, rows)
+        return Reading(
+            verdict=verdict(passes),
+            headline=headline(passes),
+            tables=table_of(passes),
+            findings=overlap_findings(passes),
         )
 
 
@@ -263,32 +244,35 @@ def _load(lab: Lab, pipeline: Pipeline, seconds: float) -> tuple[Load, float]:
 
 
 def _passes(
-    params: OverlapParams, harness: Harness, pipeline: Pipeline, labels: Labels, sides: Sides
+    harness: Harness, precision: Precision, pipeline: Pipeline, recipe: Recipe, load: Load, labels: Mapping[str, Any]
 ) -> Iterator[OverlapObservation]:
-    """All passes of one combination; the first counted one also as spans where it is a recipe worth drawing."""
+    """All passes of one combination; the first counted one also as spans where it is a recipe worth drawing.
+
+    ``labels``: what all its passes share, also the sides alone.
+    """
     counted: list[float] = []
-    for turn in harness.turns(params.harness_precision(), counted):
-        timings, corrupted = pipeline.run(labels.recipe, sides.load, harness.clock)
-        yield labels.observation(
-            "pass",
-            turn,
+    shared = {name: value for name, value in {**labels, **asdict(recipe)}.items() if name not in PASS_VALUES}
+    for turn in harness.turns(precision, counted):
+        timings, corrupted = pipeline.run(recipe, load, harness.clock)
+        own = {"repeat": turn.repeat, "warmup": turn.warmup}
+        yield OverlapObservation(
+            kind="pass",
+            **own,
+            **labels,
+            **asdict(recipe),
             device_seconds=timings.device_seconds,
             wall_seconds=timings.wall_seconds,
             issue_seconds=timings.issue_seconds,
             stall_seconds=timings.stall_seconds,
-            copy_alone_seconds=sides.copy_seconds,
-            pinned_copy_seconds=sides.pinned_copy_seconds,
-            compute_alone_seconds=sides.compute_seconds,
             corrupted_chunks=corrupted,
         )
         if turn.warmup:
             continue
-        if not counted and len(labels.recipe.missing) <= 1 and labels.recipe.depth <= FULL_DEPTH:
-            lanes: tuple[tuple[Literal["copy", "compute"], list[tuple[float, float]]], ...]
-            lanes = (("copy", timings.copies), ("compute", timings.kernels))
-            for lane, ends in lanes:
+        if not counted and len(recipe.missing) <= 1 and recipe.depth <= FULL_DEPTH:
+            for lane, ends in (("copy", timings.copies), ("compute", timings.kernels)):
                 for chunk, (start, end) in enumerate(ends):
-                    yield labels.observation("span", turn, lane=lane, chunk=chunk, start_seconds=start, end_seconds=end)
+                    times = {"start_seconds": start, "end_seconds": end}
+                    yield OverlapObservation(kind="span", **own, **shared, lane=lane, chunk=chunk, **times)
         counted.append(timings.device_seconds)
 
 

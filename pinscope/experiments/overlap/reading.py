@@ -1,154 +1,322 @@
-"""What the overlap experiment concludes: verdict, headline and table from the rows of a run."""
+"""What an overlap run concludes: its passes, arithmetic, verdict, headline and table."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Annotated
 
-from pinscope.analysis.conclusions import about, known_within, on_lab, possible_share, roughly
-from pinscope.experiments.overlap.arithmetic import (
-    PassCell,
-    balanced,
-    corrupted_shares,
-    full_recipe,
-    lacks,
-    passes,
-    unordered,
-)
-from pinscope.experiments.overlap.findings import EVERYTHING, WITHOUT, overlap_findings, overlaps
-from pinscope.records.finding import Quantity, Reading, Table, quantity, table
+from pinscope.analysis.cells import Label, Value, cells, every_combination, first
+from pinscope.analysis.conclusions import about, is_distinct, known_within, on_lab, possible_share, roughly, together
+from pinscope.analysis.rows import Row, Rows, grouped
+from pinscope.analysis.statistics import Summary
+from pinscope.experiments.overlap.ways import EVERYTHING, FULL_DEPTH, WAYS, Recipe
+from pinscope.records.finding import Quantity, Table, quantity
 from pinscope.records.run import ExperimentRun
 from pinscope.units import format_seconds, format_share
 
+GOOD_OVERLAP = 0.9
+"""Share of what is possible from which the recipe is said to work."""
 _LONGER = {"copy_bound": " (copies longer)", "compute_bound": " (kernels longer)"}
 """What stands behind a figure of passes in which one side is longer."""
 
 
-def read_overlap(run: ExperimentRun, rows: Sequence[Mapping[str, Any]]) -> Reading:
-    """Verdict, headline, table and findings of an overlap run; empty parts where nothing was measured yet."""
-    cells = passes(rows)
-    return Reading(
-        verdict=_verdict(run, cells),
-        headline=_headline(cells),
-        tables=(_table(cells),) if cells else (),
-        findings=overlap_findings(run, cells),
-    )
+def _label(recipe: Recipe) -> str:
+    return recipe.label
 
 
-def _verdict(run: ExperimentRun, cells: Sequence[PassCell]) -> str | None:
+@dataclass(frozen=True)
+class Cell:
+    """All counted passes of one recipe, direction and balance.
+
+    Attributes:
+        bytes: of a chunk.
+        copy_alone_seconds: this recipe's own copies with nothing beside them.
+        pinned_copy_seconds: the same copies from pinned memory.
+        corrupted_chunks: over all counted passes.
+    """
+
+    direction: Annotated[str, Label("direction")]
+    balance: Annotated[str, Label("balance")]
+    recipe: Annotated[Recipe, Label("recipe", words=_label)]
+    device_seconds: Annotated[Summary, Value("total", "seconds", "less")]
+    issue_seconds: Annotated[Summary, Value("issue time", "seconds", "less")]
+    stall_seconds: Annotated[Summary, Value("compute stall", "seconds", "less")]
+    copy_alone_seconds: Annotated[float, Value("copies alone", "seconds", make=first)]
+    pinned_copy_seconds: Annotated[float, Value("pinned copies alone", "seconds", make=first)]
+    compute_alone_seconds: Annotated[float, Value("kernels alone", "seconds", make=first)]
+    bytes: Annotated[int, Value("chunk", "bytes", make=first)]
+    chunks: Annotated[int, Value("chunks", "count", make=first)]
+    corrupted_chunks: Annotated[int, Value("corrupted", "count", "less", make=sum)]
+
+    @property
+    def seconds(self) -> float:
+        """Median of a pass."""
+        return self.device_seconds.median
+
+    @property
+    def checked_chunks(self) -> Annotated[int, Value("checked", "count")]:
+        """Over all counted passes."""
+        return self.chunks * self.device_seconds.count
+
+    @property
+    def overlap(self) -> float:
+        """Share of the shorter side that the pipeline hides, measured against pinned copies and kernels one after the
+        other: comparable between recipes, and below 0 where a recipe is slower than that."""
+        return overlap_share(self.pinned_copy_seconds, self.compute_alone_seconds, self.seconds)
+
+    @property
+    def own_overlap(self) -> float:
+        """The same against this recipe's own copies: what ran beside what. Copies from pageable memory may have
+        kernels beside them and still take several times as long."""
+        return overlap_share(self.copy_alone_seconds, self.compute_alone_seconds, self.seconds)
+
+    @property
+    def possible_overlap(self) -> Annotated[float, Value("overlap", "share", "more")]:
+        """The overlap without noise."""
+        return possible_share(self.overlap)
+
+    @property
+    def ideal(self) -> Annotated[float, Value("at best", "share")]:
+        """The most that is possible: one copy or kernel at an end has nothing to hide behind."""
+        return 1 - 1 / self.chunks
+
+    @property
+    def possible_own_overlap(self) -> Annotated[float, Value("own overlap", "share", "more")]:
+        """The own overlap without noise."""
+        return possible_share(self.own_overlap)
+
+    @property
+    def serial(self) -> Annotated[float, Value("total ÷ pinned one after the other", "ratio", "less")]:
+        """The time over that of pinned copies and the kernels one after the other."""
+        return self.seconds / (self.pinned_copy_seconds + self.compute_alone_seconds)
+
+    @property
+    def bytes_per_second(self) -> Annotated[float, Value("rate", "bytes/second", "more")]:
+        """Bytes of the pipeline over its median time."""
+        return self.bytes * self.chunks / self.seconds
+
+    @property
+    def own_serial(self) -> float:
+        """The time over that of this recipe's own copies and the kernels one after the other: below 1 they overlap."""
+        return self.seconds / (self.copy_alone_seconds + self.compute_alone_seconds)
+
+    @property
+    def copy_slowdown(self) -> float:
+        """How many times as long the recipe's own copies take as pinned ones, with nothing beside them."""
+        return self.copy_alone_seconds / self.pinned_copy_seconds
+
+    @property
+    def least_seconds(self) -> float:
+        """The least that a pass can take with pinned copies as they are alone: all but one chunk is hidden."""
+        copies, kernels = self.pinned_copy_seconds, self.compute_alone_seconds
+        return copies + kernels - self.ideal * min(copies, kernels)
+
+    @property
+    def overlaps(self) -> bool:
+        """Whether the recipe hides about as much as can be hidden."""
+        return self.overlap >= GOOD_OVERLAP * self.ideal
+
+    @property
+    def case(self) -> str:
+        """Direction, and balance where it is not the usual one."""
+        return self.direction if self.balance == "balanced" else f"{self.direction} {self.balance.replace('_', '-')}"
+
+
+@dataclass(frozen=True)
+class Span:
+    """One kernel or copy of the pass that was kept as a timeline. Seconds since the pass began."""
+
+    recipe: Recipe
+    direction: str
+    balance: str
+    lane: str
+    chunk: int
+    start_seconds: float
+    end_seconds: float
+
+
+def overlap_share(copy_alone: float, compute_alone: float, both: float) -> float:
+    """(copy + compute − both) ÷ min(copy, compute): 1 when the shorter side is hidden entirely, 0 when none is.
+
+    Negative where the two together take longer than one after the other.
+    """
+    return (copy_alone + compute_alone - both) / min(copy_alone, compute_alone)
+
+
+def _recipe(row: Row) -> Recipe:
+    return Recipe(row["memory"], row["separate_stream"], row["depth"], row["events"])
+
+
+def spans(rows: Iterable[Row]) -> list[Span]:
+    """The timelines that a run kept."""
+    names = ("direction", "balance", "lane", "chunk", "start_seconds", "end_seconds")
+    return [Span(_recipe(row), *(row[name] for name in names)) for row in rows if row["kind"] == "span"]
+
+
+@dataclass(frozen=True)
+class Lack:
+    """A recipe that lacks one ingredient, beside the full one of the same direction and balance.
+
+    Attributes:
+        missing: the ingredient.
+        cell: without it.
+        full: with everything.
+    """
+
+    missing: str
+    cell: Cell
+    full: Cell
+
+    @property
+    def ratio(self) -> float:
+        """How many times as long it takes without."""
+        return self.cell.seconds / self.full.seconds
+
+    @property
+    def uncertainty(self) -> float:
+        """How far the ratio may be off, relative to it."""
+        return together(self.cell.device_seconds, self.full.device_seconds)
+
+    @property
+    def is_distinct(self) -> bool:
+        """Whether the ratio is farther from 1 than it may be off."""
+        return is_distinct(self.ratio, self.uncertainty)
+
+
+def _h2d_first(cell: Cell) -> bool:
+    return cell.direction != "h2d"
+
+
+@dataclass(frozen=True)
+class Passes:
+    """What a run measured: its cells, and what verdict, findings and charts ask of them."""
+
+    run: ExperimentRun
+    rows: Rows
+
+    @cached_property
+    def cells(self) -> list[Cell]:
+        """By direction and balance, the full recipe first, then by what is missing."""
+        passes = ({**row, "recipe": _recipe(row)} for row in self.rows if row["kind"] == "pass")
+
+        def place(cell: Cell) -> tuple[object, ...]:
+            missing = cell.recipe.missing
+            return cell.direction, cell.balance, len(missing), missing, cell.recipe.depth
+
+        return sorted(cells(Cell, passes), key=place)
+
+    @cached_property
+    def balanced(self) -> list[Cell]:
+        """The balanced cells, or all where none is: overlap matters most where neither side is longer."""
+        return balanced(self.cells)
+
+    @cached_property
+    def full(self) -> list[Cell]:
+        """Of these, those that lack no ingredient, with two buffers; h2d first."""
+        full = [cell for cell in self.balanced if not cell.recipe.missing and cell.recipe.depth == FULL_DEPTH]
+        return sorted(full, key=_h2d_first)
+
+    @cached_property
+    def lacks(self) -> list[Lack]:
+        """Of the balanced cells those that lack one ingredient but events, which cost no time; h2d first."""
+        full = {(cell.direction, cell.balance): cell for cell in self.full}
+        return [
+            Lack(cell.recipe.missing[0], cell, full[cell.direction, cell.balance])
+            for cell in sorted(self.balanced, key=_h2d_first)
+            if len(cell.recipe.missing) == 1 and cell.recipe.depth <= FULL_DEPTH and cell.recipe.events
+            if (cell.direction, cell.balance) in full
+        ]
+
+    def dearest(self, full: Cell) -> list[Lack]:
+        """What is missing beside this cell, the dearest first."""
+        return sorted((lack for lack in self.lacks if lack.full is full), key=lambda lack: -lack.ratio)
+
+    @cached_property
+    def unordered(self) -> dict[tuple[str, str], list[Cell]]:
+        """(Memory, direction) → its cells whose two streams nothing kept in order; pinned memory and h2d first."""
+        loose = [cell for cell in self.cells if not cell.recipe.ordered]
+        loose.sort(key=lambda cell: (cell.recipe.memory != "pinned", cell.direction != "h2d"))
+        return grouped(loose, lambda cell: (cell.recipe.memory, cell.direction))
+
+
+def balanced(some: Sequence[Cell]) -> list[Cell]:
+    """The balanced ones, or all where none is."""
+    return [cell for cell in some if cell.balance == "balanced"] or list(some)
+
+
+def corrupted_shares(some: Sequence[Cell]) -> dict[str, float]:
+    """Balance → share of the chunks that were corrupted, over all its recipes."""
+    return {
+        balance: sum(cell.corrupted_chunks for cell in group) / sum(cell.checked_chunks for cell in group)
+        for balance, group in grouped(some, lambda cell: cell.balance).items()
+    }
+
+
+def verdict(passes: Passes) -> str | None:
     """What the full recipe hides, in a direction where it fails or h2d, and the dearest ingredient to leave out."""
-    if any(cell.corrupted_chunks and cell.recipe.ordered for cell in cells):
+    if any(cell.corrupted_chunks and cell.recipe.ordered for cell in passes.cells):
         return "Chunks arrived wrong although events or one stream kept the order: do not trust these figures."
-    full = full_recipe(balanced(cells))
-    if not full:
+    if not passes.full:
         return None
-    shown = next((cell for cell in full if not overlaps(cell)), full[0])
-    dearest = _dearest(cells, shown.direction) if run.lab == "cuda" else ""
-    return on_lab(run.lab, f"{EVERYTHING} {_brings(shown) if overlaps(shown) else _hides(shown)}{dearest}.")
+    cell = next((cell for cell in passes.full if not cell.overlaps), passes.full[0])
+    dearest = _dearest(passes, cell) if passes.run.lab == "cuda" else ""
+    return on_lab(passes.run.lab, f"{EVERYTHING} {_brings(cell)}{dearest}.")
 
 
-def _brings(cell: PassCell) -> str:
-    """``bring h2d copies and kernels from 39.8 ms one after the other to 20.7 ms``."""
-    serial = format_seconds(cell.copy_alone_seconds + cell.compute_alone_seconds)
-    took = format_seconds(cell.device_seconds.median)
-    return f"bring {cell.direction} copies and kernels from {serial} one after the other to {took}"
-
-
-def _hides(cell: PassCell) -> str:
+def _brings(cell: Cell) -> str:
+    """``bring h2d copies and kernels from 39.8 ms one after the other to 20.7 ms``; else what little is hidden."""
+    if cell.overlaps:
+        serial = format_seconds(cell.copy_alone_seconds + cell.compute_alone_seconds)
+        took = format_seconds(cell.seconds)
+        return f"bring {cell.direction} copies and kernels from {serial} one after the other to {took}"
     if cell.overlap <= 0:
         return f"do not make {cell.direction} copies and kernels overlap"
-    return f"hide only {_share(cell)} of {cell.direction} copies or kernels, whichever are shorter"
-
-
-def _share(cell: PassCell) -> str:
     # The overlap is a difference of times: it is off by as much of the shorter side as the whole is off.
-    shorter = min(cell.copy_alone_seconds, cell.compute_alone_seconds)
-    off = known_within(cell.device_seconds) * cell.device_seconds.median / shorter
-    return f"about {cell.overlap:.0%}".replace("%", " %") if about(off) else format_share(cell.overlap)
+    off = known_within(cell.device_seconds) * cell.seconds / min(cell.copy_alone_seconds, cell.compute_alone_seconds)
+    share = f"about {cell.overlap:.0%}".replace("%", " %") if about(off) else format_share(cell.overlap)
+    return f"hide only {share} of {cell.direction} copies or kernels, whichever are shorter"
 
 
-def _dearest(cells: Sequence[PassCell], direction: str) -> str:
+def _dearest(passes: Passes, cell: Cell) -> str:
     """``; pageable memory takes 141 ms``."""
-    found = [lack for lack in lacks(cells) if lack.cell.direction == direction]
-    if not found:
+    worst = next(iter(passes.dearest(cell)), None)
+    if worst is None or worst.ratio < 1 or not worst.is_distinct:
         return ""
-    worst = max(found, key=lambda lack: lack.ratio)
-    if worst.ratio < 1 or not worst.is_distinct:
-        return ""
-    return f"; {WITHOUT[worst.missing]} takes {roughly(worst.cell.device_seconds.median, worst.uncertainty)}"
+    return f"; {WAYS[worst.missing].phrase} takes {roughly(worst.cell.seconds, worst.uncertainty)}"
 
 
-def _headline(cells: Sequence[PassCell]) -> tuple[Quantity, ...]:
-    """Of h2d, then of d2h: what is hidden, what each missing ingredient costs; then stalls and wrong chunks."""
-    found: list[Quantity] = []
-    stalls: list[Quantity] = []
-    full = full_recipe(balanced(cells))
-    for cell in full:
+def headline(passes: Passes) -> tuple[Quantity, ...]:
+    """Of h2d, then of d2h: what is hidden, and what the dearest missing ingredient costs; then wrong chunks."""
+    return tuple(_headline(passes))[:6]
+
+
+def _headline(passes: Passes) -> Iterator[Quantity]:
+    for cell in passes.full:
         longer = _LONGER.get(cell.balance, "")
         name = f"Overlap of copies and kernels, {cell.direction}{longer}"
-        found.append(quantity(name, possible_share(cell.overlap), "share"))
-        mine = [lack for lack in lacks(cells) if lack.full is cell]
-        for lack in sorted(mine, key=lambda lack: -lack.ratio):
-            name = f"Times as long with {WITHOUT[lack.missing]}, {cell.direction}{longer}"
-            found.append(quantity(name, lack.ratio, "ratio"))
-        name = f"Compute idle between kernels, {cell.direction}{longer}"
-        stalls.append(quantity(name, cell.stall_seconds.median, "seconds"))
-    for (memory, direction), loose in unordered(cells).items():
+        yield quantity(name, cell.possible_overlap, "share")
+        for lack in passes.dearest(cell)[:1]:
+            name = f"Times as long with {WAYS[lack.missing].phrase}, {cell.direction}{longer}"
+            yield quantity(name, lack.ratio, "ratio")
+    for (memory, direction), loose in passes.unordered.items():
         if memory == "pinned":
             for balance, share in corrupted_shares(balanced(loose)).items():
-                longer = _LONGER.get(balance.replace("-", "_"), "")
-                stalls.append(quantity(f"Wrong chunks without events, {direction}{longer}", share, "share"))
-    return (*found, *stalls)
+                name = f"Wrong chunks without events, {direction}{_LONGER.get(balance, '')}"
+                yield quantity(name, share, "share")
 
 
-def _table(cells: Sequence[PassCell]) -> Table:
-    return table(
-        "Every combination",
-        {
-            "direction": "text",
-            "balance": "text",
-            "recipe": "text",
-            "overlap": "share",
-            "at best": "share",
-            "own overlap": "share",
-            "total ÷ pinned one after the other": "ratio",
-            "rate": "bytes/second",
-            "total": "seconds",
-            "spread": "share",
-            "copies alone": "seconds",
-            "kernels alone": "seconds",
-            "compute stall": "seconds",
-            "issue time": "seconds",
-            "corrupted": "count",
-            "checked": "count",
-        },
-        [
-            (
-                cell.direction,
-                cell.balance,
-                cell.recipe.label,
-                possible_share(cell.overlap),
-                cell.ideal,
-                possible_share(cell.own_overlap),
-                cell.serial,
-                cell.bytes_per_second,
-                cell.device_seconds.median,
-                cell.device_seconds.spread,
-                cell.copy_alone_seconds,
-                cell.compute_alone_seconds,
-                cell.stall_seconds.median,
-                cell.issue_seconds.median,
-                cell.corrupted_chunks,
-                cell.checked_chunks,
-            )
-            for cell in cells
-        ],
-        note="The full recipe is pinned memory, a separate copy stream, double buffering and events. Overlap is the "
+def table_of(passes: Passes) -> tuple[Table, ...]:
+    """Every combination."""
+    note = (
+        "The full recipe is pinned memory, a separate copy stream, double buffering and events. Overlap is the "
         "share of the shorter side, copies or kernels, that the pipeline hides. Where noise makes it more than all or "
         "less than nothing it stands as 100 % or 0 %, and 0 % also where a recipe takes longer than pinned copies and "
         "kernels one after the other: the total ÷ that time says how many times as long. Own overlap "
         "compares with the recipe's own copies alone. At best is what a correct order allows with this many chunks: "
         "1 - 1 ÷ chunks; as copies and kernels alone are measured too, an overlap may lie slightly above it. What "
         "is not ordered may hide more, with wrong data. Corrupted and checked count chunks over all repeats. On "
-        "one stream events change nothing.",
+        "one stream events change nothing."
     )
+    return (every_combination(passes.cells, note),) if passes.cells else ()

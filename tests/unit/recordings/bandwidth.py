@@ -23,21 +23,12 @@ def headline(recorded: Recorded) -> dict[str, object]:
             ((alone["memory"] == "pageable") & (state == "4kcold")) | (alone["memory"] == "pinned") & (state == "")
         ]
     seconds = alone.groupby(["memory", "direction", "bytes"])["one_more_seconds" if new else "device_seconds"].median()
-    one = alone.groupby(["memory", "direction", "bytes"])["device_seconds"].median()
     found: dict[str, object] = {}
     for way in ("h2d", "d2h"):
         pinned, pageable = seconds["pinned", way], seconds["pageable", way]
         largest, gain = pinned.index.max(), pageable / pinned
         found[f"Pinned {way}, {format_bytes(int(largest))}"] = largest / pinned[largest]
-        if new:
-            smallest = pinned.index.min()
-            found[f"One copy alone, {way}, {format_bytes(int(smallest))}"] = one["pinned", way][smallest]
-            found[f"Each of 64 copies in a row, {way}, {format_bytes(int(smallest))}"] = pinned[smallest]
         found[f"Speed-up over {against}, {way}, {format_bytes(int(largest))}"] = gain[largest]
-        slower = gain.index[gain < 1.1]
-        start = int(gain.index[gain.index > max(slower, default=0)].min())
-        everywhere = " (smallest measured)" if start == gain.index.min() else ""
-        found[f"Size from which pinned is faster, {way}{everywhere}"] = start
         rates = pinned.index / pinned
         best = rates[rates.index >= LARGE].max()
         found[f"Share of the link's limit, best pinned {way}"] = best / GEN5_X16_PAYLOAD

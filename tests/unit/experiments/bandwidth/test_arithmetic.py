@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pinscope.experiments.bandwidth.arithmetic import Cell, by_line, cells, fit_latency, pays_from, speedups
+from pinscope.experiments.bandwidth.reading import Cell, Copies, fit_latency, pays_from, same_sizes
+from tests.data import synthetic
 
 
 def row(seconds: float, nbytes: int, **labels: Any) -> dict[str, Any]:
@@ -22,6 +23,10 @@ def row(seconds: float, nbytes: int, **labels: Any) -> dict[str, Any]:
     }  # fmt: skip
 
 
+def cells(rows: list[dict[str, Any]]) -> list[Cell]:
+    return Copies(synthetic.run("bandwidth"), rows).cells
+
+
 def line(alpha: float, beta: float, **labels: Any) -> list[Cell]:
     rows = [row(alpha + size / beta, size, **labels) for size in (2**k for k in range(12, 31, 2)) for _ in range(7)]
     return cells(rows)
@@ -29,7 +34,7 @@ def line(alpha: float, beta: float, **labels: Any) -> list[Cell]:
 
 def test_warm_ups_are_never_counted() -> None:
     (cell,) = cells([row(9.0, 4096, warmup=True), *(row(1.0, 4096) for _ in range(3))])
-    assert (cell.one_more.count, cell.one_more.median) == (3, 1.0)
+    assert (cell.one_more_seconds.count, cell.one_more_seconds.median) == (3, 1.0)
 
 
 def test_bidirectional_rates_count_both_directions() -> None:
@@ -46,7 +51,7 @@ def test_rates_and_the_fit_follow_from_one_more_copy_not_from_one() -> None:
     curve = cells(rows)
     fit = fit_latency(curve)
     assert curve[0].bytes_per_second == pytest.approx(2**12 / (2e-6 + 2**12 / 50e9))
-    assert curve[0].one_copy.median == pytest.approx(1e-5 + 2**12 / 50e9)
+    assert curve[0].one_copy_seconds.median == pytest.approx(1e-5 + 2**12 / 50e9)
     assert fit is not None
     assert fit.alpha_seconds == pytest.approx(2e-6)
 
@@ -54,25 +59,21 @@ def test_rates_and_the_fit_follow_from_one_more_copy_not_from_one() -> None:
 def test_rows_of_earlier_versions_have_one_copy_only() -> None:
     new = {"one_more_seconds", "one_more_copies", "backing", "cache"}
     (cell,) = cells([{key: value for key, value in row(1.0, 1000).items() if key not in new}])
-    assert (cell.one_more, cell.copies) == (cell.one_copy, 1)
-    assert (cell.line.backing, cell.line.cache, cell.line.state) == ("", "", "pinned")
+    assert (cell.one_more_seconds, cell.one_more_copies) == (cell.one_copy_seconds, 1)
+    assert (cell.backing, cell.cache, cell.state) == (None, None, "pinned")
 
 
 def test_states_of_the_same_memory_are_kept_apart_and_named() -> None:
     labels = [(backing, cache) for backing in ("4k", "thp") for cache in ("cold", "warm")]
-    found = cells([row(1.0, 8, memory="pageable", backing=backing, cache=cache) for backing, cache in labels])
-    assert [cell.line.state for cell in found] == [f"pageable, {backing}, {cache}" for backing, cache in labels]
-
-
-def test_a_direction_without_copies_has_no_time_of_its_own() -> None:
-    (cell,) = cells([row(1.0, 1000)])
-    assert cell.d2h_seconds is None
-    assert cell.h2d_seconds is not None
+    states = cells([row(1.0, 8, memory="pageable", backing=backing, cache=cache) for backing, cache in labels])
+    assert [cell.state for cell in states] == [f"pageable, {backing}, {cache}" for backing, cache in labels]
 
 
 def test_gpus_and_the_number_of_them_at_once_are_kept_apart() -> None:
-    found = by_line(cells([row(1.0, 8, device=d, devices=n) for d in (0, 1) for n in (1, 2)]))
-    assert {(curve.device, curve.devices) for curve in found} == {(0, 1), (0, 2), (1, 1), (1, 2)}
+    rows = [row(1.0, 8, device=d, devices=n) for d in (0, 1) for n in (1, 2)]
+    copies = Copies(synthetic.run("bandwidth"), rows)
+    assert {(curve[0].device, curve[0].devices) for curve in copies.curves} == {(0, 1), (0, 2), (1, 1), (1, 2)}
+    assert [curve[0].device for curve in copies.alone] == [0]
 
 
 def test_wrong_words_are_summed_over_repeats() -> None:
@@ -98,7 +99,7 @@ def test_a_curve_that_falls_or_is_too_short_has_no_fit() -> None:
 
 def test_speedups_compare_only_sizes_that_both_have() -> None:
     fast, slow = cells([row(1.0, 8), row(1.0, 16)]), cells([row(3.0, 16, memory="pageable")])
-    assert speedups(fast, slow) == [(16, 3.0)]
+    assert same_sizes(fast, slow) == [(fast[1], slow[0])]
 
 
 @pytest.mark.parametrize(

@@ -10,8 +10,8 @@ from statistics import median
 import pytest
 
 from pinscope.errors import MeasurementFailed
-from pinscope.experiments.bandwidth import copying
-from pinscope.experiments.bandwidth.copying import (
+from pinscope.experiments.bandwidth import ways
+from pinscope.experiments.bandwidth.ways import (
     ROW_BYTES,
     Flow,
     HostState,
@@ -133,8 +133,8 @@ def test_nothing_begins_before_the_hold_ends(lab: HostModelLab) -> None:
 def test_every_state_brings_fresh_content_each_time(
     lab: HostModelLab, cache: Cache | None, way: OneWay, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(copying, "COLD_BYTES", MIB)
-    monkeypatch.setattr(copying, "evicting_bytes", lambda: MIB)
+    monkeypatch.setattr(ways, "COLD_BYTES", MIB)
+    monkeypatch.setattr(ways, "evicting_bytes", lambda: MIB)
     state = HostState("pageable" if cache else "pinned", "4k" if cache else None, cache)
     with ExitStack() as stack:
         flow = Flow(stack, lab, way, state, MIB)
@@ -151,13 +151,13 @@ def test_every_state_brings_fresh_content_each_time(
 def test_cold_memory_is_used_once_until_all_has_been_written_again(
     lab: HostModelLab, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(copying, "COLD_BYTES", MIB)
-    monkeypatch.setattr(copying, "evicting_bytes", lambda: MIB)
+    monkeypatch.setattr(ways, "COLD_BYTES", MIB)
+    monkeypatch.setattr(ways, "evicting_bytes", lambda: MIB)
     filled = []
     monkeypatch.setattr(lab, "fill", lambda buffer, _pattern: filled.append(buffer.nbytes))
     with ExitStack() as stack:
         whole = stack.enter_context(lab.ordinary_memory(2 * MIB, "4k"))
-        cold = copying._Cold(lab, whole)
+        cold = ways._Cold(lab, whole)
         places = [host.address - whole.address for _ in range(8) for host, _ in cold.lay(4 * KIB, 4)]
     assert filled == [2 * MIB, 2 * MIB]
     assert places == [*range(0, MIB, 64 * KIB)] * 2, "each once, far apart, never in what was written last"

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 import pytest
 
-from pinscope.experiments.bandwidth import copying
+from pinscope.experiments.bandwidth import ways
 from pinscope.experiments.bandwidth.experiment import Bandwidth, BandwidthObservation, BandwidthParams
 from pinscope.lab.harness import Harness
 from pinscope.lab.hostmodel import HostModelLab
@@ -18,9 +18,9 @@ MIB = 2**20
 
 @pytest.fixture
 def small_caches(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(copying, "COLD_BYTES", 32 * MIB)
-    monkeypatch.setattr(copying, "LEAST_CACHE_BYTES", MIB)
-    monkeypatch.setattr(copying, "last_level_cache_bytes", lambda: Answer(MIB))
+    monkeypatch.setattr(ways, "COLD_BYTES", 32 * MIB)
+    monkeypatch.setattr(ways, "LEAST_CACHE_BYTES", MIB)
+    monkeypatch.setattr(ways, "last_level_cache_bytes", lambda: Answer(MIB))
 
 
 def measured(overrides: Mapping[str, object]) -> list[BandwidthObservation]:
@@ -64,7 +64,7 @@ def test_the_budget_counts_what_drives_cold_memory_out_of_the_caches() -> None:
     cold = Bandwidth().budget(params, synthetic.environment()).pageable_bytes
     warm = Bandwidth().budget(params.with_overrides({"caches": "warm"}), synthetic.environment()).pageable_bytes
     assert warm == 2 * 2**30
-    assert cold == 2 * (2**30 + copying.evicting_bytes())
+    assert cold == 2 * (2**30 + ways.evicting_bytes())
 
 
 @pytest.mark.usefixtures("small_caches")

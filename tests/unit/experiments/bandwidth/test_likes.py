@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from pinscope.experiments.bandwidth.likes import below_like
+from pinscope.experiments.bandwidth.findings import below_like
 from pinscope.store.rows import Row
 from tests.data import synthetic
 

@@ -6,7 +6,9 @@ from typing import Any
 
 import pytest
 
-from pinscope.experiments.overlap.arithmetic import Recipe, overlap_share, passes, spans
+from pinscope.experiments.overlap.reading import Cell, Passes, overlap_share, spans
+from pinscope.experiments.overlap.ways import Recipe
+from tests.data import synthetic
 
 
 def one_pass(seconds: float, **changes: Any) -> dict[str, Any]:
@@ -17,6 +19,10 @@ def one_pass(seconds: float, **changes: Any) -> dict[str, Any]:
         "pinned_copy_seconds": 1.0, "compute_alone_seconds": 1.0, "corrupted_chunks": 0, "lane": None, "chunk": None,
         "start_seconds": None, "end_seconds": None, **changes,
     }  # fmt: skip
+
+
+def passes(rows: list[dict[str, Any]]) -> list[Cell]:
+    return Passes(synthetic.run("overlap"), rows).cells
 
 
 @pytest.mark.parametrize(("together", "share"), [(2.0, 1.0), (3.0, 0.0), (2.5, 0.5), (4.0, -1.0)])

@@ -9,8 +9,8 @@ import pytest
 
 from pinscope.charts.chart import Chart
 from pinscope.charts.theme import COLOURS
-from pinscope.experiments.overlap.arithmetic import Recipe
-from pinscope.experiments.overlap.charts import INGREDIENTS, TIMELINE_CHUNKS, draw, left_out_once
+from pinscope.experiments.overlap.charts import TIMELINE_CHUNKS, draw, left_out_once
+from pinscope.experiments.overlap.ways import WAYS, Recipe
 from tests.data import synthetic
 
 Row = dict[str, Any]
@@ -37,6 +37,10 @@ def one_span(lane: str, chunk: int, start: float, end: float, **changes: Any) ->
 
 def bars(figure: go.Figure, name: str) -> Any:
     return next(item for item in figure.data if item.name == name)
+
+
+def written(figure: go.Figure) -> list[str]:
+    return [note.text for note in figure.layout.annotations]
 
 
 @pytest.fixture(scope="module")
@@ -71,7 +75,7 @@ def test_the_full_recipe_comes_first_then_each_ingredient_left_out_once() -> Non
 
     chosen = left_out_once(everything)
 
-    assert [recipe.missing for recipe in chosen] == [(), *((name,) for name in INGREDIENTS)]
+    assert [recipe.missing for recipe in chosen] == [(), *((name,) for name in WAYS)]
     assert {recipe.depth for recipe in chosen if "double buffering" not in recipe.missing} == {2}
 
 
@@ -85,7 +89,7 @@ def test_overlap_is_drawn_in_per_cent_of_the_shorter_side() -> None:
     figure = drawn([one_pass()])["overlap-h2d"].figure
 
     assert bars(figure, "data intact").x == pytest.approx([90.0])
-    assert bars(figure, "data intact").text == ("90.0 %",)
+    assert "90.0 %" in written(figure)
 
 
 def test_corrupted_data_is_told_by_colour_sign_and_number() -> None:
@@ -93,8 +97,9 @@ def test_corrupted_data_is_told_by_colour_sign_and_number() -> None:
 
     unsafe = bars(figure, "✕ unsafe: data corrupted")
     assert unsafe.marker.color == COLOURS["corrupted"] != bars(figure, "data intact").marker.color
-    assert unsafe.y == ("no events<br>✕ unsafe",)
-    assert unsafe.text == ("90.0 %<br>3 of 10 corrupted",)
+    assert unsafe.y == ("no events",)
+    assert "90.0 % ✕ unsafe" in written(figure)
+    assert unsafe.customdata[0].endswith("3 of 10 corrupted")
     assert bars(figure, "data intact").y == ("all four parts",)
 
 
@@ -110,8 +115,7 @@ def test_a_recipe_that_could_corrupt_but_did_not_is_shown_as_measured() -> None:
 def test_nothing_is_hidden_by_less_than_nothing(device_seconds: float, words: str) -> None:
     figure = drawn([one_pass(memory="pageable", device_seconds=device_seconds)])["overlap-h2d"].figure
 
-    beside = next(item for item in figure.data if item.type == "scatter")
-    assert beside.text == (words,)
+    assert words in written(figure)
     assert bars(figure, "data intact").x[0] >= 0
     assert figure.layout.xaxis.range[0] == 0
 
@@ -120,14 +124,13 @@ def test_noise_hides_no_more_than_all() -> None:
     figure = drawn([one_pass(device_seconds=0.9)])["overlap-h2d"].figure
 
     assert bars(figure, "data intact").x == (100.0,)
-    assert bars(figure, "data intact").text == ("all",)
+    assert "all" in written(figure)
 
 
 def test_a_bar_of_copies_that_take_longer_says_how_much_and_what_they_hide() -> None:
     figure = drawn([one_pass(memory="pageable", device_seconds=5.37, copy_alone_seconds=5.3)])["overlap-h2d"].figure
 
-    beside = next(item for item in figure.data if item.type == "scatter")
-    assert beside.text == ("copies 5.3 × as long<br>93.0 % hidden",)
+    assert "copies 5.3 × as long, 93.0 % hidden" in written(figure)
 
 
 def test_each_balance_has_a_panel_of_its_own() -> None:
@@ -135,7 +138,7 @@ def test_each_balance_has_a_panel_of_its_own() -> None:
 
     chart = drawn(rows)["overlap-h2d"]
 
-    assert [note.text for note in chart.figure.layout.annotations] == ["Balanced", "Copy-bound", "Compute-bound"]
+    assert written(chart.figure)[:3] == ["Balanced", "Copy-bound", "Compute-bound"]
     assert "a kernel takes half as long as a pinned copy" in chart.caption
 
 
@@ -145,14 +148,14 @@ def test_costs_are_medians_of_a_pass_in_milliseconds_and_as_share() -> None:
     figure = drawn(rows)["costs-h2d"].figure
 
     assert bars(figure, "compute stall").x == pytest.approx([200.0])
-    assert bars(figure, "compute stall").text == ("200 ms<br>20.0 %",)
+    assert "200 ms, 20.0 %" in written(figure)
     assert bars(figure, "issue time").x == pytest.approx([1.0])
 
 
 def test_a_pass_without_stall_is_drawn_as_zero_not_left_out() -> None:
     figure = drawn([one_pass(stall_seconds=0.0)])["costs-h2d"].figure
 
-    assert bars(figure, "compute stall").text == ("0 s<br>0.0 %",)
+    assert "0 s, 0.0 %" in written(figure)
 
 
 def test_the_timeline_draws_measured_starts_and_lengths() -> None:
@@ -216,10 +219,10 @@ def test_throughput_over_depth_keeps_recipes_apart_and_marks_corrupted_points(fu
     figure = full["depths"].figure
 
     names = {item.name for item in figure.data}
-    assert names == {"nothing else missing", "no events", "no pinned memory", "no separate copy stream"}
+    assert {"nothing else missing", "no events", "no pinned memory", "no separate copy stream"} <= names
     assert list(bars(figure, "nothing else missing").x) == [1, 2, 4, 8]
-    assert set(bars(figure, "no events").marker.symbol) == {"x"}
-    assert "x" not in bars(figure, "nothing else missing").marker.symbol
+    assert list(bars(figure, "no events, data corrupted").x) == list(bars(figure, "no events").x)
+    assert "nothing else missing, data corrupted" not in names
 
 
 def test_two_depths_give_no_chart_of_depths() -> None:

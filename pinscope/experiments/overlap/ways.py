@@ -1,4 +1,4 @@
-"""A pipeline of chunks: copies between a host area and a ring of device buffers, beside kernels that use them."""
+"""A pipeline, copies between a host area and a ring of device buffers beside kernels, and what it may lack."""
 
 from __future__ import annotations
 
@@ -8,13 +8,68 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Literal
 
-from pinscope.experiments.overlap.arithmetic import FULL_DEPTH, Recipe
+from pinscope.analysis.ways import Way, way
 from pinscope.lab.harness import Clock
 from pinscope.lab.pattern import Pattern
 from pinscope.lab.protocol import Counters, Event, HostBuffer, Lab, Load, Stream, Touch
 from pinscope.records.run import HostMemory
 
 OneWay = Literal["h2d", "d2h"]
+FULL_DEPTH = 2
+"""Ring depth of the recipe: double buffering."""
+EVERYTHING = "Pinned memory, a copy stream, two buffers and events"
+"""The full recipe, as it begins a sentence."""
+WAYS: dict[str, Way] = {
+    "pinned memory": way(
+        "no pinned memory",
+        "pageable memory",
+        help="Allocate the host buffers with cudaHostAlloc (cupyx.empty_pinned, torch pin_memory=True).",
+    ),
+    "separate copy stream": way(
+        "no separate copy stream",
+        "one stream for both",
+        help="Issue the copies on a stream of their own, created with the non-blocking flag.",
+    ),
+    "double buffering": way(
+        "no double buffering",
+        "a single device buffer",
+        help="Use at least two device buffers in turn, so that one is copied while the other is used.",
+    ),
+    "events": way(
+        "no events",
+        "no events",
+        help="Record an event after each copy and each kernel and let the other stream wait for it "
+        "(cudaStreamWaitEvent).",
+    ),
+}
+"""The recipe's ingredients, in its order → what a pipeline without it is; ``help``: how to have it."""
+
+
+@dataclass(frozen=True, order=True)
+class Recipe:
+    """One combination of the ingredients."""
+
+    memory: Literal["pageable", "pinned"]
+    separate_stream: bool
+    depth: int
+    events: bool
+
+    @property
+    def missing(self) -> tuple[str, ...]:
+        """Ingredients left out, in words; empty for the full recipe."""
+        there = (self.memory == "pinned", self.separate_stream, self.depth >= FULL_DEPTH, self.events)
+        return tuple(name for name, is_there in zip(WAYS, there, strict=True) if not is_there)
+
+    @property
+    def ordered(self) -> bool:
+        """Whether something keeps copies and kernels in order: events, or one stream for both."""
+        return self.events or not self.separate_stream
+
+    @property
+    def label(self) -> str:
+        """``full recipe``, ``no events``, ``no pinned memory, no events`` …, with the depth beyond double."""
+        words = ", ".join(WAYS[name].title for name in self.missing) or "full recipe"
+        return f"{words}, ring of {self.depth}" if self.depth > FULL_DEPTH else words
 
 
 @dataclass(frozen=True)

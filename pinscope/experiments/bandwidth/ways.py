@@ -1,4 +1,4 @@
-"""Timed copies between host and device: what one takes, and what one more takes.
+"""Kinds of host memory, and timed copies of them: what one takes, and what one more takes.
 
 *One copy* is timed from an idle stream, *one more copy* as one of many in a row. Copies from memory that a device
 reaches by itself are queued, with their events, behind a hold: the call that queues them is not in their time. Of
@@ -14,6 +14,7 @@ from functools import partial
 from statistics import median
 from typing import Literal, Protocol
 
+from pinscope.analysis.ways import LineStyle, Way, way
 from pinscope.lab.backing import touch
 from pinscope.lab.harness import Clock
 from pinscope.lab.pattern import Pattern
@@ -21,7 +22,16 @@ from pinscope.lab.protocol import Copier, DeviceBuffer, HostBuffer, Lab, Stream
 from pinscope.probes.caches import last_level_cache_bytes
 from pinscope.records.run import Backing, Cache, HostMemory
 
+WAYS: dict[str, Way] = {
+    "pinned": way("pinned", style=LineStyle("pinned", "circle")),
+    "pageable": way("pageable", style=LineStyle("pageable", "diamond")),
+    "write_combined": way("write-combined", style=LineStyle("write_combined", "square")),
+    "mapped": way("mapped", style=LineStyle("mapped", "triangle-up")),
+    "registered": way("registered", style=LineStyle("registered", "triangle-down")),
+}
+"""Kinds of host memory, in the order in which charts name them."""
 OneWay = Literal["h2d", "d2h"]
+ONE_WAYS: tuple[OneWay, ...] = ("h2d", "d2h")
 Call = Callable[[], None]
 MOST_COPIES = 64
 ROW_BYTES = 32 * 2**20
@@ -68,6 +78,11 @@ class HostState:
     memory: HostMemory
     backing: Backing | None = None
     cache: Cache | None = None
+
+    @property
+    def words(self) -> str:
+        """Such as ``pageable, 4k, cold``."""
+        return ", ".join(filter(None, (self.memory, self.backing, self.cache)))
 
     def held_bytes(self, largest: int) -> int:
         """Host memory that copies of up to ``largest`` bytes take in one direction."""
@@ -292,24 +307,24 @@ def _lead(group: Sequence[Flow], copier: Copier) -> None:
 
 def _calls(flows: Sequence[Flow], copier: Copier, copies: int) -> list[Call]:
     """The calls of all flows, a copy of each in turn. Kernels copy both ways of a device as one."""
-    found: list[list[Call]] = []
+    calls: list[list[Call]] = []
     for group in by_device(flows):
         if copier == "kernel" and len(group) > 1:
             inward, outward = sorted(group, key=lambda flow: flow.direction, reverse=True)
             sides = zip(inward.sides(copies), outward.sides(copies), strict=True)
             both = inward.lab.copy_both_ways
             stream = _first(flows, inward).stream
-            found.append(
+            calls.append(
                 [partial(both, there, source, target, back, stream) for (source, there), (target, back) in sides]
             )
         else:
-            found += [flow.calls(copier, copies) for flow in group]
-    return [call for turn in zip(*found, strict=True) for call in turn]
+            calls += [flow.calls(copier, copies) for flow in group]
+    return [call for turn in zip(*calls, strict=True) for call in turn]
 
 
 def _first(flows: Sequence[Flow], flow: Flow) -> Flow:
     """The first flow of the same device."""
-    return next(one for one in flows if one.lab is flow.lab)
+    return next(other for other in flows if other.lab is flow.lab)
 
 
 def by_device(flows: Sequence[Flow]) -> list[list[Flow]]:
@@ -325,12 +340,12 @@ def whole_seconds(group: Sequence[Flow]) -> float:
 
 def seconds_between_events(lab: Lab) -> float:
     """Device seconds between two events with nothing between them, behind a hold; the median of nine."""
-    found = []
+    seconds = []
     with lab.stream() as stream, lab.event() as start, lab.event() as end:
         for _ in range(9):
             with lab.hold(stream):
                 start.record(stream)
                 end.record(stream)
             stream.synchronize()
-            found.append(lab.elapsed(start, end))
-    return median(found)
+            seconds.append(lab.elapsed(start, end))
+    return median(seconds)

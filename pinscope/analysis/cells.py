@@ -159,6 +159,14 @@ def every_combination(found: Sequence[Any], note: str = "") -> Table:
     )
 
 
+def listed(
+    title: str, items: Iterable[Any], columns: Mapping[str, tuple[str, Callable[[Any], Any]]], note: str
+) -> Table:
+    """A table with a row for each item; ``columns``: heading → unit, and what stands there of an item."""
+    units = {heading: unit for heading, (unit, _) in columns.items()}
+    return table(title, units, [[of(item) for _, of in columns.values()] for item in items], note)
+
+
 def _shown(label: Label, value: Any) -> Any:
     return label.words(value) if label.words else value
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable
 
 from pinscope.analysis.link_model import link_limit
 from pinscope.analysis.rows import Rows
@@ -11,7 +11,7 @@ from pinscope.charts.plot import RATE, Curve, Spot, TimePart, counts, curves, pa
 from pinscope.experiments.staging.reading import Cell, Staging
 from pinscope.experiments.staging.ways import WAYS
 from pinscope.records.run import ExperimentRun
-from pinscope.units import format_bandwidth, format_bytes, format_seconds
+from pinscope.units import format_bytes, format_seconds
 
 _PARTS = [
     TimePart("before the first copy", "touch", "/"),
@@ -61,8 +61,8 @@ def _curves(staging: Staging, uses: int, value: Callable[[Cell], float]) -> dict
     }
 
 
-def _spots(cells: Sequence[Cell], value: Callable[[Cell], float]) -> list[Spot]:
-    return [Spot(cell.bytes, value(cell), f"{format_bytes(cell.bytes)}, {cell.title}") for cell in cells]
+def _spots(cells: Iterable[Cell], value: Callable[[Cell], float], axis: str = "bytes") -> list[Spot]:
+    return [Spot(getattr(cell, axis), value(cell), f"{format_bytes(cell.bytes)}, {cell.title}") for cell in cells]
 
 
 def _rates(staging: Staging, limit: float | None) -> Chart:
@@ -70,8 +70,6 @@ def _rates(staging: Staging, limit: float | None) -> Chart:
         "Used once" if uses == 1 else f"The same data {uses} times": _curves(staging, uses, _rate)
         for uses in staging.uses()
     }
-    first, largest = next(iter(panes)), staging.sizes[-1]
-    at_largest = {name: curve.spots[-1] for name, curve in panes[first].items() if curve.spots[-1].x == largest}
     return curves(
         "staging-rates",
         "Rate from ready data to data on the GPU",
@@ -80,9 +78,8 @@ def _rates(staging: Staging, limit: float | None) -> Chart:
         panes,
         RATE,
         _SIZES,
-        f"Rate over the size; at {format_bytes(largest)}, {first.lower()}",
+        f"Rate over the size, {next(iter(panes)).lower()}; at the largest of each",
         limit=limit,
-        ends=[(name, format_bandwidth(spot.y)) for name, spot in at_largest.items()],
     )
 
 
@@ -106,26 +103,21 @@ def _processor(staging: Staging) -> Chart:
 
 def _threads(staging: Staging, limit: float | None) -> list[Chart]:
     """Two buffers in turn beside their halves, over the number of threads."""
-    pipelines = [pipeline for pipeline in staging.pipelines if pipeline.whole.bytes == staging.size]
-    if len(pipelines) < 2:
+    drawn = sorted(
+        (halves for halves in staging.halves if halves[0].bytes == staging.size), key=lambda halves: halves[0].threads
+    )
+    if len(drawn) < 2:
         return []
-    lines = zip(*sorted(pipelines, key=lambda pipeline: pipeline.whole.threads), strict=True)
-    pane = {
-        WAYS[cells[0].way].title: Curve(
-            WAYS[cells[0].way].style,
-            [Spot(cell.threads, _rate(cell), f"{format_bytes(cell.bytes)}, {cell.title}") for cell in cells],
-        )
-        for cells in lines
-    }
+    lines = {WAYS[cells[0].way]: _spots(cells, _rate, "threads") for cells in zip(*drawn, strict=True)}
     return [
         curves(
             "staging-threads",
             f"Two buffers in turn, and each half alone: {format_bytes(staging.size)}",
             "No pipeline can be faster than the slower of its halves; each was timed apart.",
-            {"": pane},
+            {"": {way.title: Curve(way.style, spots) for way, spots in lines.items() if way.style}},
             RATE,
             counts("CPU threads", "threads"),
-            f"Rate with {max(pipeline.whole.threads for pipeline in pipelines)} threads",
+            f"Rate with {drawn[-1][0].threads} threads",
             limit=limit,
         )
     ]

@@ -40,24 +40,16 @@ class StagingParams(Params):
     """Which data, in which ways, with how many threads and how often."""
 
     repeats: int = parameter(
-        "Most repeats",
-        "Number of repeats after which to stop, whatever the precision is by then.",
-        20,
-        unit="count",
-        ge=LEAST,
-        le=10_000,
+        "Most repeats", "Number of repeats after which to stop at the latest.", 20, unit="count", ge=LEAST, le=10_000
     )
     sizes: Sizes = parameter("Sizes", "Lengths of the data.")
     ways: Several[WayName] = parameter("Ways", "; ".join(f"{name}: {way.help}" for name, way in WAYS.items()) + ".")
-    threads: Counts = parameter(
-        "Threads", "Number of CPU threads that copy, for reused_buffer, two_buffers and its halves."
-    )
+    threads: Counts = parameter("Threads", "Number of CPU threads that copy, where a way copies by them.")
     chunk: Bytes = parameter("Chunk", "Length of each of the two buffers of a thread.", 2**23, ge=2**12, le=2**30)
     uses: Counts = parameter(
         "Uses",
-        "Number of times that the same data is brought to the GPU before new data comes. More than the first "
-        f"number is measured where that comes to {format_bytes(MOST_BYTES)} at most, and not for fresh memory, first "
-        "times and halves.",
+        "Number of times that the same data is brought to the GPU before new data comes. More than the first number "
+        f"is measured where it says something new and that comes to {format_bytes(MOST_BYTES)} at most.",
     )
 
     @classmethod
@@ -119,8 +111,7 @@ class Staging:
     question = "Data lies in pageable memory: which way to the GPU is fastest, and how long does it hold the CPU?"
     labs: Mapping[LabKind, str | None] = {
         "cuda": None,
-        "host": "it compares what the CPU and a GPU's copy engine do, and the host model's engine is a thread of the "
-        "CPU",
+        "host": "it compares what the CPU and a GPU's copy engine do; the host model's is a thread of the CPU",
     }
     Params = StagingParams
     Observation = StagingObservation

@@ -9,10 +9,10 @@ from pinscope.analysis.conclusions import Costed, dearest_first, exceeds
 from pinscope.analysis.statistics import measured
 from pinscope.analysis.texts import FORMS, Text, Texts, say
 from pinscope.experiments.staging.code_to_gpu import KEPT, code_for
-from pinscope.experiments.staging.reading import Staging
+from pinscope.experiments.staging.reading import Cell, Staging
 from pinscope.records.finding import COSTLY, Finding, quantity, wrong_data
 from pinscope.records.run import ExperimentRun
-from pinscope.units import format_bandwidth, format_bytes, format_seconds
+from pinscope.units import format_bandwidth, format_bytes
 
 HUNDREDTH = 0.01
 """Copies that take at most this share of the processor time of plain ones are said to leave the CPU alone."""
@@ -23,35 +23,35 @@ _BY_SIZE = (
 TEXTS: Texts = {
     "staging-fastest": Text(
         when="a way from pageable memory takes less time than a plain copy",
-        title="A plain copy of {size:bytes} takes {cost:times} as long as {best.phrase}: "
+        title="A plain copy of {staging.size:bytes} takes {cost:times} as long as {best.phrase}: "
         "{plain.bytes_per_second:rate}, not {best.bytes_per_second:rate}",
         detail=_BY_SIZE,
         advice="{advice}",
     ),
     "staging-fastest/none": Text(
         when="no other way from pageable memory takes less time than a plain copy",
-        title="No way is known to bring {size:bytes} to the GPU faster than a plain copy: "
+        title="No way is known to bring {staging.size:bytes} to the GPU faster than a plain copy: "
         "{plain.bytes_per_second:rate}",
         detail=_BY_SIZE,
         advice="Use a plain copy.",
     ),
     "staging-pin-to-copy": Text(
         when="to allocate pinned memory for one copy takes longer than a plain copy",
-        title="Allocating a pinned buffer to copy {size:bytes} once takes {cost:times} as long as a plain copy",
+        title="Allocating a pinned buffer to copy {staging.size:bytes} once takes {cost:times} as long as a plain copy",
         detail="Of {pin.seconds:seconds}, {pin.prepare_seconds:seconds} go into allocating and filling the buffer, "
         "{pin.copy_seconds:seconds} into the copy and {pin.finish_seconds:seconds} into freeing it. [{others:and}.]",
         advice="Do not allocate pinned memory for one copy: keep a pinned buffer and use it again.",
     ),
     "staging-reuse": Text(
         when="the same data was copied several times, plainly and from pinned memory",
-        title="{size:bytes} that is copied {most} times: plain copies take {cost:times} as long as {best.phrase}",
-        detail="Faster than plain copies: {paid:and}. {most} uses take {times:and}.",
+        title="{staging.size:bytes} copied {most} times: plain copies take {cost:times} as long as {best.phrase}",
+        detail="Faster than plain copies: {paid:and}.",
         advice="Keep data that is copied again in pinned memory; make it there if you can.",
     ),
     "staging-processor": Text(
         when="the processor time of a plain copy and of one from pinned memory was measured",
-        title="A copy of {size:bytes} from pinned memory takes {pinned.copy_cpu_seconds:seconds} of processor time, a "
-        "plain copy {plain.copy_cpu_seconds:seconds}",
+        title="A copy of {staging.size:bytes} from pinned memory takes {pinned.copy_cpu_seconds:seconds} of processor "
+        "time, a plain copy {plain.copy_cpu_seconds:seconds}",
         detail="That is of all threads of the process, also the driver's[; a wait that spins, as CUDA does by default, "
         "takes {spin.copy_cpu_seconds:seconds}]. The fastest way from pageable memory, {best.phrase}, takes "
         "{best.copy_cpu_seconds:seconds}.",
@@ -93,7 +93,7 @@ def _fastest(run: ExperimentRun, staging: Staging) -> Iterator[Costed]:
     if plain is None or not set(staging.choices) & (staging.ways.keys() - {"plain"}):
         return
     best, cost = winners[0], ratio(plain.wall_seconds, winners[0].wall_seconds)
-    better = not as_good(plain.wall_seconds, best.wall_seconds) and exceeds(plain.wall_seconds, best.wall_seconds)
+    better = _slower(plain, best)
     size = format_bytes(staging.size)
     ranked = [(at, staging.winners(at, uses=1)) for at in staging.sizes]
     yield say(
@@ -103,7 +103,7 @@ def _fastest(run: ExperimentRun, staging: Staging) -> Iterator[Costed]:
         cost=cost,
         severity="warning" if better and cost >= COSTLY else None,
         code=code_for(best.way, best.threads, int(run.params.get("chunk", 2**23))) if better else None,
-        size=staging.size,
+        staging=staging,
         plain=plain,
         best=best,
         by_size="; ".join(
@@ -119,9 +119,7 @@ def _pin_to_copy(staging: Staging) -> Iterator[Costed]:
     """What the PyTorch tutorial on pin_memory warns of: allocating pinned memory only to copy."""
     ways = staging.ways
     plain, pin = ways.get("plain"), ways.get("pin_then_copy")
-    if plain is None or pin is None or as_good(pin.wall_seconds, plain.wall_seconds):
-        return
-    if not exceeds(pin.wall_seconds, plain.wall_seconds):
+    if plain is None or pin is None or not _slower(pin, plain):
         return
     others = [
         words.format(FORMS["times"](ratio(ways[way].wall_seconds, ways[other].wall_seconds)))
@@ -134,10 +132,16 @@ def _pin_to_copy(staging: Staging) -> Iterator[Costed]:
         measured("Pin, then copy", pin.wall_seconds, "seconds"),
         measured("Plain copy", plain.wall_seconds, "seconds"),
         cost=ratio(pin.wall_seconds, plain.wall_seconds),
-        size=staging.size,
+        staging=staging,
         pin=pin,
         others=[others[0][:1].upper() + others[0][1:], *others[1:]] if others else None,
     )
+
+
+def _slower(cell: Cell, other: Cell) -> bool:
+    """By more than what is as good, and by more than noise."""
+    pair = (cell.wall_seconds, other.wall_seconds)
+    return exceeds(*pair) and not as_good(*pair)
 
 
 def _reuse(staging: Staging) -> Iterator[Costed]:
@@ -157,11 +161,10 @@ def _reuse(staging: Staging) -> Iterator[Costed]:
         *(measured(f"{cell.title}, {most} uses", cell.wall_seconds, "seconds") for cell in ranked),
         cost=ratio(again["plain"].wall_seconds, ranked[0].wall_seconds),
         code=KEPT,
-        size=staging.size,
+        staging=staging,
         most=most,
         best=ranked[0],
         paid=[f"{cell.title} {_from(uses)}" for cell, uses in paid],
-        times=[f"{format_seconds(cell.seconds)} ({cell.title})" for cell in ranked],
     )
 
 
@@ -184,7 +187,7 @@ def _processor(staging: Staging) -> Iterator[Costed]:
         quantity("Their ratio", share, "share"),
         severity="good" if share <= HUNDREDTH else None,
         code=KEPT,
-        size=staging.size,
+        staging=staging,
         plain=plain,
         pinned=pinned,
         spin=staging.ways.get("in_place_spin"),

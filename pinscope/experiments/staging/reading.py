@@ -8,19 +8,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Annotated, NamedTuple
 
-from pinscope.analysis.cells import (
-    AS_GOOD,
-    Comparison,
-    Label,
-    Value,
-    cells,
-    count,
-    every_combination,
-    listed,
-    mean,
-    median,
-    ratio,
-)
+from pinscope.analysis.cells import Comparison, Label, Value, cells, count, every_combination, listed, mean, median
 from pinscope.analysis.rows import Rows
 from pinscope.analysis.statistics import Summary, measured
 from pinscope.analysis.texts import FORMS
@@ -95,24 +83,6 @@ class Cell:
         return max(math.floor(once / gain) + 1, 1) if gain > 0 else None
 
 
-class Pipeline(NamedTuple):
-    """Two buffers in turn, beside each of their halves alone."""
-
-    whole: Cell
-    filling: Cell
-    copying: Cell
-
-    @property
-    def slower_half(self) -> Cell:
-        """What the whole cannot be faster than."""
-        return max(self.filling, self.copying, key=lambda cell: cell.seconds)
-
-    @property
-    def beyond_bound(self) -> float:
-        """The whole's time over that of its slower half."""
-        return self.whole.seconds / self.slower_half.seconds
-
-
 class Fastest(NamedTuple):
     """Of one size and number of uses: the fastest way and those as good, beside two that are none to choose."""
 
@@ -143,12 +113,12 @@ class Staging(Comparison[Cell]):
         return sorted({cell.uses for cell in self.cells if size in (None, cell.bytes)})
 
     @cached_property
-    def pipelines(self) -> list[Pipeline]:
-        """For each size and number of threads for which all three were measured, once."""
-        known = {(cell.way, cell.bytes, cell.threads): cell for cell in self.cells if cell.uses == 1}
-        cases = [key[1:] for key in known if key[0] == "two_buffers"]
-        parts = ([known.get((way, *case)) for way in of_kind(WAYS, "turns")] for case in cases)
-        return [Pipeline(*(cell for cell in three if cell)) for three in parts if all(three)]
+    def halves(self) -> list[list[Cell]]:
+        """Two buffers in turn, filling alone and copying alone, for each size and number of threads that has all."""
+        turns = {(cell.bytes, cell.threads, cell.way): cell for cell in self.cells if cell.uses == 1}
+        cases = dict.fromkeys((size, threads) for size, threads, _ in turns)
+        found = [[turns[*case, way] for way in of_kind(WAYS, "turns") if (*case, way) in turns] for case in cases]
+        return [cells for cells in found if len(cells) == len(of_kind(WAYS, "turns"))]
 
 
 def verdict(staging: Staging) -> str | None:
@@ -158,15 +128,12 @@ def verdict(staging: Staging) -> str | None:
     size, ways, winners = format_bytes(staging.size), staging.ways, staging.winners(uses=1)
     if not winners or "plain" not in ways:
         return None
-    best, bare = winners[0], winners[0].way.startswith("plain")
-    plain, fastest = format_seconds(ways["plain"].seconds), format_seconds(best.seconds)
+    takes = {way: format_seconds(cell.seconds) for way, cell in ways.items()}
+    best, how = winners[0], "plainly takes"
     if "pin_then_copy" in ways:
-        others = "no way is faster than that" if bare else f"{best.phrase} {fastest}"
-        pinned = format_seconds(ways["pin_then_copy"].seconds)
-        return f"Copying {size} once through a newly pinned buffer takes {pinned}, a plain copy {plain}, {others}."
-    if bare:
-        return f"No way brings {size} to the GPU faster than a plain copy: {plain}."
-    return f"{size} reach the GPU in {fastest} with {best.phrase}; a plain copy takes {plain}."
+        how = f"through a newly pinned buffer takes {takes['pin_then_copy']}, a plain copy"
+    others = "no way is faster than that" if best.way.startswith("plain") else f"{best.phrase} {takes[best.way]}"
+    return f"Copying {size} once {how} {takes['plain']}, {others}."
 
 
 def headline(staging: Staging) -> Iterator[Quantity]:
@@ -175,9 +142,9 @@ def headline(staging: Staging) -> Iterator[Quantity]:
     plain, pin = ways.get("plain"), ways.get("pin_then_copy")
     if plain and pin:
         name = f"Time of {WAYS[pin.way].title} ÷ {WAYS[plain.way].title}, {size} once"
-        yield quantity(name, ratio(pin.wall_seconds, plain.wall_seconds), "ratio")
+        yield quantity(name, pin.seconds / plain.seconds, "ratio")
     if plain and best:
-        times = ratio(best[0].wall_seconds, plain.wall_seconds)
+        times = best[0].seconds / plain.seconds
         yield quantity(f"Time of the fastest way ÷ plain copy, {size} once", times, "ratio")
     if plain and "in_place" in ways and plain.cpu_seconds:
         yield quantity(f"Processor time of a pinned copy, {size}", ways["in_place"].copy_cpu_seconds, "seconds")
@@ -205,26 +172,11 @@ def tables(staging: Staging) -> Iterator[Table]:
                 "plain copies take × that": ("ratio", lambda at: at.plain and at.plain.seconds / at.best[0].seconds),
                 "made in pinned memory": ("seconds", lambda at: at.in_place and at.in_place.seconds),
             },
-            f"Ways within {100 * (AS_GOOD - 1):.0f} % of the fastest are as good and named with it, the one that takes "
-            "least processor time first.",
+            "Ways within 10 % of the fastest are as good and named with it, that with least processor time first.",
         )
     yield every_combination(
         staging.cells, note="Medians; processor time is a mean, of all threads of the process and all uses."
     )
-    if staging.pipelines:
-        yield listed(
-            "Two buffers in turn, and each half alone",
-            staging.pipelines,
-            {
-                "size": ("bytes", lambda pipeline: pipeline.whole.bytes),
-                "threads": ("count", lambda pipeline: pipeline.whole.threads),
-                "filling alone": ("bytes/second", lambda pipeline: pipeline.filling.bytes_per_second),
-                "copying alone": ("bytes/second", lambda pipeline: pipeline.copying.bytes_per_second),
-                "in turn": ("bytes/second", lambda pipeline: pipeline.whole.bytes_per_second),
-                "time ÷ the slower half's": ("ratio", lambda pipeline: pipeline.beyond_bound),
-            },
-            "Each half was timed apart, so the two in turn may take less than the slower of them.",
-        )
 
 
 def _titles(cells: Sequence[Cell]) -> str:

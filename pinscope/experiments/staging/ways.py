@@ -66,15 +66,12 @@ class Lane(Protocol):
 
     def copy(self, target: int, source: int, nbytes: int) -> None:
         """cudaMemcpyAsync to the GPU."""
-        ...
 
     def mark(self, slot: int = 0) -> None:
         """Everything queued so far has to be done before a wait for this mark returns."""
-        ...
 
     def wait(self, slot: int = 0) -> None:
         """Until the mark is reached; at once if none was set."""
-        ...
 
 
 class Engine(Protocol):
@@ -82,19 +79,15 @@ class Engine(Protocol):
 
     def prepare(self) -> None:
         """Choose the GPU for the calling thread."""
-        ...
 
     def lane(self, spinning: bool = False) -> AbstractContextManager[Lane]:
         """With marks for which a thread sleeps, or spins."""
-        ...
 
     def copy_now(self, target: int, source: int, nbytes: int) -> None:
         """cudaMemcpy to the GPU. Of pageable memory it returns when all is staged, perhaps not yet on the GPU."""
-        ...
 
     def wait_for_copies(self) -> None:
         """Sleep until what CUDA's default stream was given is done: :meth:`copy_now` uses that."""
-        ...
 
     def allocate(self, nbytes: int) -> int: ...
     def free(self, address: int) -> None: ...
@@ -115,6 +108,9 @@ class Marks:
     copied: float
 
 
+Ready, Run, Check = Callable[[Pattern], None], Callable[[int], Marks], Callable[[Pattern], int | None]
+
+
 @dataclass(frozen=True)
 class Steps:
     """What a way does with each new data.
@@ -125,9 +121,9 @@ class Steps:
         wrong_words: 8-byte words that did not arrive; ``None`` where nothing was to arrive. Not timed.
     """
 
-    ready: Callable[[Pattern], None]
-    run: Callable[[int], Marks]
-    wrong_words: Callable[[Pattern], int | None]
+    ready: Ready
+    run: Run
+    wrong_words: Check
 
 
 @dataclass(frozen=True)
@@ -157,12 +153,7 @@ class Bench:
         """Of the data."""
         return self.source.nbytes
 
-    def steps(
-        self,
-        run: Callable[[int], Marks],
-        ready: Callable[[Pattern], None] | None = None,
-        wrong_words: Callable[[Pattern], int | None] | None = None,
-    ) -> Steps:
+    def steps(self, run: Run, ready: Ready | None = None, wrong_words: Check | None = None) -> Steps:
         """With new data in the source, and a look at the target, where nothing else is given."""
         return Steps(
             ready or (lambda pattern: self.lab.fill(self.source, pattern)),

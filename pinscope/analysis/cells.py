@@ -167,6 +167,14 @@ def _unit(label: Label, value: Any) -> str:
     return "text" if label.words and isinstance(label.words(value), str) else label.unit
 
 
+def listed(
+    title: str, items: Iterable[Any], columns: Mapping[str, tuple[str, Callable[[Any], Any]]], note: str
+) -> Table:
+    """A table with a row for each item; ``columns``: heading → unit, and what stands there of an item."""
+    units = {heading: unit for heading, (unit, _) in columns.items()}
+    return table(title, units, [[of(item) for _, of in columns.values()] for item in items], note)
+
+
 def _shown(label: Label, value: Any) -> Any:
     return label.words(value) if label.words else value
 

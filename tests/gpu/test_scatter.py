@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from contextlib import ExitStack
 from typing import Any
 
 import pytest
 from cupy.cuda import runtime
 
-from pinscope.experiments.scatter.arithmetic import Cell, beside, by_case, by_way, cells
-from pinscope.experiments.scatter.code_to_paste import code
+from pinscope.experiments.scatter.code_to_move import code
 from pinscope.experiments.scatter.cuda_bench import Bench
-from pinscope.experiments.scatter.cuda_timing import time_once
-from pinscope.experiments.scatter.cuda_ways import MOVERS, Variant, why_not
-from pinscope.experiments.scatter.experiment import Scatter, ScatterObservation, ScatterParams
-from pinscope.experiments.scatter.pieces import Case
+from pinscope.experiments.scatter.cuda_ways import MOVERS, time_once, why_not
+from pinscope.experiments.scatter.experiment import EXPERIMENT, ScatterObservation, ScatterParams
+from pinscope.experiments.scatter.reading import Cell, Scatter
+from pinscope.experiments.scatter.ways import Case, Variant
 from pinscope.lab.cuda import CudaLab
 from pinscope.lab.harness import Harness
 
@@ -25,12 +25,12 @@ GB = 1e9
 def rows_of(lab: CudaLab, **changes: Any) -> list[dict[str, Any]]:
     """Of a quick run."""
     params = ScatterParams.preset("cuda", quick=True).with_overrides(changes)
-    return [row.model_dump() for row in Scatter().measure(params, lab, Harness())]
+    return [row.model_dump() for row in EXPERIMENT.measure(params, lab, Harness())]
 
 
-def measured(lab: CudaLab, **changes: Any) -> dict[tuple[str, str, int], dict[str, Cell]]:
+def measured(lab: CudaLab, **changes: Any) -> dict[tuple[str, str, int], Mapping[str, Cell]]:
     """Case → way → its cell."""
-    return {case: by_way(group) for case, group in by_case(cells(rows_of(lab, **changes))).items()}
+    return {case: pieces.ways for case, pieces in Scatter.of(rows_of(lab, **changes)).cases.items()}
 
 
 def test_every_way_moves_every_word_and_touches_no_other(lab: CudaLab) -> None:
@@ -71,23 +71,23 @@ def test_the_figures_are_those_of_a_cpp_program(lab: CudaLab) -> None:
     for cell, least in (
         (scattered["loop"], 1.3), (scattered["graph"], 1.3), (scattered["kernel"], 44.7), (strided["copy_2d"], 48.6),
     ):  # fmt: skip
-        assert cell.rate > least * GB, cell.way
-    assert scattered["batch"].rate > scattered["loop"].rate
-    assert scattered["loop"].held > 0.5
-    assert scattered["kernel"].held < 0.2
+        assert cell.bytes_per_second > least * GB, cell.way
+    assert scattered["batch"].bytes_per_second > scattered["loop"].bytes_per_second
+    assert scattered["loop"].held_share > 0.5
+    assert scattered["kernel"].held_share < 0.2
 
 
 def test_copy_engines_and_few_blocks_cost_compute_next_to_nothing(lab: CudaLab) -> None:
     """On an H200 8 blocks cost compute 0.2 % and then move 16 GB/s; 132 blocks cost 8 % and move 43 GB/s."""
     rows = rows_of(lab, sizes="4KiB", layouts="scattered", ways="loop,batch,kernel", blocks="8,132", directions="h2d")
-    loads = {(one.way, one.blocks): one for one in beside(rows)}
-    assert loads["batch", None].slower.median < 0.05
+    loads = {(one.way, one.blocks): one for one in Scatter.of(rows).loads}
+    assert loads["batch", None].longer_share < 0.05
     few, many = loads["kernel", 8], loads["kernel", 132]
-    assert few.slower.median < 0.05
-    assert few.slower.median < many.slower.median + 0.01
-    alone = by_way(cells(rows))["kernel"].rate
-    assert 0.15 * alone < few.rate < many.rate  # side by side: after each other it would be 0.07
-    assert many.rate > 0.7 * alone
+    assert few.longer_share < 0.05
+    assert few.longer_share < many.longer_share + 0.01
+    alone = Scatter.of(rows).first.ways["kernel"].bytes_per_second
+    assert 0.15 * alone < few.bytes_per_second < many.bytes_per_second  # one after the other: 0.07
+    assert many.bytes_per_second > 0.7 * alone
 
 
 def test_a_driver_without_the_batch_call_says_so(lab: CudaLab, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -105,16 +105,16 @@ def test_all_memory_comes_back(lab: CudaLab) -> None:
     assert before - runtime.memGetInfo()[0] <= 8 * MIB
 
 
-@pytest.mark.parametrize("way", ["loop", "graph", "batch", "copy_2d", "kernel", "cpu"])
+@pytest.mark.parametrize("way", ["batch", "copy_2d", "kernel"])
 def test_the_code_of_a_finding_runs_as_pasted(lab: CudaLab, way: Any) -> None:
     """It checks itself, each way, that the pieces are where they belong."""
     rows = [
         ScatterObservation(
             kind="move", way=way, direction="h2d", layout="scattered", bytes=4096, pieces=1000, repeat=0, warmup=False,
-            blocks=8 if way == "kernel" else None, threads=3 if way == "cpu" else None, wall_seconds=1e-3,
+            blocks=8 if way == "kernel" else None, wall_seconds=1e-3,
             device_seconds=1e-3, issue_seconds=1e-3,
         ).model_dump()
     ]  # fmt: skip
-    pasted = code(cells(rows)[0])
+    pasted = code(Scatter.of(rows).cells[0])
     assert pasted is not None
     exec(pasted, {})  # noqa: S102 - that is what a user does with it

@@ -2,189 +2,135 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Iterator, Sequence
 
 from pinscope.analysis.link_model import link_limit
-from pinscope.analysis.rows import grouped
+from pinscope.analysis.rows import Rows, grouped
 from pinscope.analysis.ways import LineStyle
-from pinscope.charts.bars import Part, bars
-from pinscope.charts.chart import Chart, alt_text
-from pinscope.charts.lines import line, put, reference
-from pinscope.charts.theme import DIRECTION_TITLES, panels, size_axis
-from pinscope.experiments.scatter.arithmetic import WAY_TITLES, Beside, Cell, beside, by_case, by_way, cells
-from pinscope.experiments.scatter.verdict import first_case
-from pinscope.experiments.scatter.words import BY_WAY, TOWARDS, pieces_words
+from pinscope.charts.chart import Chart
+from pinscope.charts.plot import RATE, Curve, Scale, Spot, TimePart, counts, curves, lengths, parts_of_time, sizes
+from pinscope.charts.theme import DIRECTION_TITLES
+from pinscope.experiments.scatter.reading import TOWARDS, Cell, Load, Scatter
+from pinscope.experiments.scatter.ways import WAYS, Variant
 from pinscope.records.run import ExperimentRun
 from pinscope.units import format_bandwidth, format_bytes, format_seconds, format_share
 
-_LOOKS: Mapping[str, LineStyle] = {
-    "contiguous": LineStyle("copy", "circle-open", "dash"),
-    "loop": LineStyle("pageable", "diamond"),
-    "batch": LineStyle("pinned"),
-    "graph": LineStyle("touch", "square-open", "dash"),
-    "copy_2d": LineStyle("intact", "square"),
-    "kernel": LineStyle("mapped", "triangle-up"),
-    "cpu": LineStyle("workers", "star"),
-    "managed": LineStyle("managed", "pentagon"),
-}
-_RATE = "Rate (GB/s)"
-_BLOCK_LOOKS = (
-    LineStyle("mapped", "triangle-up"),
-    LineStyle("pinned"),
-    LineStyle("issue", "square"),
-    LineStyle("compute", "diamond"),
-)
+_BLOCKS = (LineStyle("mapped", "triangle-up"), LineStyle("pinned"), LineStyle("issue", "square"))
+"""Of the smallest, a middle and the largest size."""
 
 
-def draw(run: ExperimentRun, rows: Sequence[Mapping[str, Any]]) -> list[Chart]:
+def draw(run: ExperimentRun, rows: Rows) -> list[Chart]:
     """The charts of a run, also of one that still goes on."""
-    found = cells(rows)
-    if not found:
+    scatter, limit = Scatter.of(rows), link_limit(run)
+    if not scatter.cells:
         return []
-    limit = link_limit(run)
-    return [*_rates(found, limit), *_blocks(found, limit), *_held(found), *_compute(beside(rows))]
+    return [*_rates(scatter, limit), *_blocks(scatter, limit), *_held(scatter), *_compute(scatter.loads)]
 
 
 def _dotted(limit: float | None) -> str:
     return "" if limit is None else f" Dotted: the most that the link can carry, {format_bandwidth(limit)}."
 
 
-def _rates(found: Sequence[Cell], limit: float | None) -> Iterator[Chart]:
+def _spot(cell: Cell) -> Spot:
+    words = f"{format_bytes(cell.bytes)}{Variant(cell.way, cell.blocks, cell.threads).words}"
+    return Spot(cell.bytes, cell.bytes_per_second, words)
+
+
+def _rates(scatter: Scatter, limit: float | None) -> Iterator[Chart]:
     """A chart for each layout: every way over the size of a piece, a panel for each direction."""
-    for layout, own in grouped(found, lambda cell: cell.layout).items():
-        sizes = sorted({cell.bytes for cell in own})
-        best = [cell for group in by_case(own).values() for cell in by_way(group).values()]
-        panes = grouped(best, lambda cell: cell.direction)
-        figure = panels([DIRECTION_TITLES[direction] for direction in panes], [240] * len(panes))
-        for row, pane in enumerate(panes.values(), start=1):
-            for way, curve in grouped(pane, lambda cell: cell.way).items():
-                put(figure, row, line(WAY_TITLES[way], _LOOKS[way], [_point(cell) for cell in curve]))
-            if limit is not None:
-                ends = [sizes[0], sizes[-1]]
-                put(figure, row, reference("link limit", ends, [limit / 1e9] * 2, f", {format_bandwidth(limit)}"))
-            figure.update_yaxes(title_text=_RATE, rangemode="tozero", row=row, col=1)
-        size_axis(figure, sizes, "Size of a piece (bytes, log scale)")
-        least = [cell for cell in best if cell.bytes == sizes[0]]
-        yield Chart(
+    best = [cell for pieces in scatter.cases.values() for cell in pieces.ways.values()]
+    for layout, cells in grouped(best, lambda cell: cell.layout).items():
+        panes = grouped(cells, lambda cell: cell.direction)
+        least = min(cell.bytes for cell in cells)
+        yield curves(
             f"scatter-{layout}",
             f"Rate by the size of a piece, {layout}",
             "From the first call until all pieces are in place. Of the kernel and the CPU: the fewest blocks or "
             f"threads that nearly reach their best.{_dotted(limit)}",
-            figure,
-            alt_text(
-                f"Rate over the size of a piece, {layout}; at {format_bytes(sizes[0])}",
-                ((f"{WAY_TITLES[cell.way]} {TOWARDS[cell.direction]}", format_bandwidth(cell.rate)) for cell in least),
-            ),
+            {DIRECTION_TITLES[direction]: _by_way(pane) for direction, pane in panes.items()},
+            RATE,
+            sizes("Size of a piece (bytes, log scale)"),
+            f"Rate over the size of a piece, {layout}; at {format_bytes(least)}",
+            limit=limit,
+            pixels=240,
+            ends=[
+                (f"{cell.title} {TOWARDS[cell.direction]}", format_bandwidth(cell.bytes_per_second))
+                for cell in cells
+                if cell.bytes == least
+            ],
         )
 
 
-def _point(cell: Cell) -> tuple[float, float, str]:
-    many = f", {cell.blocks} blocks" if cell.blocks else f", {cell.threads} threads" if cell.threads else ""
-    text = f"{format_bytes(cell.bytes)}{many}: {format_bandwidth(cell.rate)}"
-    return cell.bytes, cell.rate / 1e9, text
+def _by_way(cells: Sequence[Cell]) -> dict[str, Curve]:
+    groups = grouped(cells, lambda cell: WAYS[cell.way])
+    return {way.title: Curve(way.style, list(map(_spot, group))) for way, group in groups.items() if way.style}
 
 
-def _blocks(found: Sequence[Cell], limit: float | None) -> Iterator[Chart]:
+def _blocks(scatter: Scatter, limit: float | None) -> Iterator[Chart]:
     """The kernel's rate over its blocks, for sizes of the first layout."""
-    layout = found[0].layout
-    kernels = [cell for cell in found if cell.way == "kernel" and cell.layout == layout]
-    counts = sorted({cell.blocks or 0 for cell in kernels})
-    if len(counts) < 2:
+    layout = scatter.cells[0].layout
+    kernels = [cell for cell in scatter.cells if cell.way == "kernel" and cell.layout == layout]
+    if len({cell.blocks for cell in kernels}) < 2:
         return
-    sizes = sorted({cell.bytes for cell in kernels})
-    shown = dict(zip(dict.fromkeys((sizes[0], sizes[len(sizes) // 2], sizes[-1])), _BLOCK_LOOKS, strict=False))
-    panes = grouped([cell for cell in kernels if cell.bytes in shown], lambda cell: cell.direction)
-    figure = panels([DIRECTION_TITLES[direction] for direction in panes])
-    for row, pane in enumerate(panes.values(), start=1):
-        curves = grouped(pane, lambda cell: cell.bytes)
-        for size, curve in curves.items():
-            points = [
-                (cell.blocks or 0, cell.rate / 1e9, f"{cell.blocks} blocks: {format_bandwidth(cell.rate)}")
-                for cell in curve
-            ]
-            put(figure, row, line(f"pieces of {format_bytes(size)}", shown[size], points))
-        if limit is not None:
-            ends = [counts[0], counts[-1]]
-            put(figure, row, reference("link limit", ends, [limit / 1e9] * 2, f", {format_bandwidth(limit)}"))
-        figure.update_yaxes(title_text=_RATE, rangemode="tozero", row=row, col=1)
-    figure.update_xaxes(
-        type="log",
-        tickmode="array",
-        tickvals=counts,
-        ticktext=[str(count) for count in counts],
-        unifiedhovertitle_text="%{x} blocks",
-    )
-    figure.update_xaxes(title_text="Blocks of the kernel (count, log scale)", row=len(panes), col=1)
-    enough = [by_way(group)["kernel"] for group in by_case(kernels).values()]
-    yield Chart(
+    measured = sorted({cell.bytes for cell in kernels})
+    styles = dict(zip(dict.fromkeys((measured[0], measured[len(measured) // 2], measured[-1])), _BLOCKS, strict=False))
+    panes = grouped([cell for cell in kernels if cell.bytes in styles], lambda cell: cell.direction)
+    enough = [pieces.ways["kernel"] for case, pieces in scatter.cases.items() if case[1] == layout]
+    yield curves(
         "scatter-blocks",
         "How many multiprocessors the kernel needs",
         f"Each block of 512 threads takes one, as long as there are others; {layout} pieces.{_dotted(limit)}",
-        figure,
-        alt_text(
-            "Rate of the kernel over its blocks; enough for 95 % of the best",
-            ((f"{format_bytes(cell.bytes)} {TOWARDS[cell.direction]}", f"{cell.blocks} blocks") for cell in enough),
-        ),
+        {
+            DIRECTION_TITLES[direction]: {
+                f"pieces of {format_bytes(size)}": Curve(
+                    styles[size],
+                    [Spot(cell.blocks or 0, cell.bytes_per_second, f"{cell.blocks} blocks") for cell in group],
+                )
+                for size, group in grouped(pane, lambda cell: cell.bytes).items()
+            }
+            for direction, pane in panes.items()
+        },
+        RATE,
+        counts("Blocks of the kernel", "blocks"),
+        "Rate of the kernel over its blocks; enough for 95 % of the best",
+        limit=limit,
+        ends=[(f"{format_bytes(cell.bytes)} {TOWARDS[cell.direction]}", f"{cell.blocks} blocks") for cell in enough],
     )
 
 
-def _held(found: Sequence[Cell]) -> Iterator[Chart]:
+def _held(scatter: Scatter) -> Iterator[Chart]:
     """Of the smallest pieces: how long each way takes, and for how much of it the program's thread is held."""
-    cells_of_ways = [cell for cell in by_way(first_case(found)).values() if cell.way != "managed"]
-    if len(cells_of_ways) < 2:
+    cells = [cell for way, cell in scatter.first.ways.items() if way != "managed"]
+    if len(cells) < 2:
         return
-    order = sorted(cells_of_ways, key=lambda cell: -cell.wall.median)
-    held = {WAY_TITLES[cell.way]: cell.held * cell.wall.median for cell in order}
-    free = {WAY_TITLES[cell.way]: (1 - cell.held) * cell.wall.median for cell in order}
-    ends = {
-        WAY_TITLES[cell.way]: f"{format_seconds(cell.wall.median)}, {format_share(cell.held)} held" for cell in order
-    }
-    figure = bars(
-        list(held),
-        [Part("thread held", "issue", held), Part("thread free", "copy", free)],
-        "Time (ms)",
-        format_seconds,
-        scale=1e-3,
-        ends=ends,
-    )
-    first = order[0]
-    yield Chart(
+    order = sorted(((cell, cell.wall_seconds.median) for cell in cells), key=lambda pair: -pair[1])
+    yield parts_of_time(
         "scatter-held",
         "How long calls hold the program's thread",
-        f"{pieces_words(first)} {TOWARDS[first.direction]}: until all are in place. Held: calls, and copying of its "
-        "own.",
-        figure,
-        alt_text("Time of each way, and the part for which it holds the thread", ends.items()),
+        f"{order[0][0].what}: until all are in place. Held: calls, and copying of its own.",
+        [TimePart("thread held", "issue"), TimePart("thread free", "copy")],
+        {cell.title: (cell.held_share * wall, (1 - cell.held_share) * wall) for cell, wall in order},
+        "Time of each way, and the part for which it holds the thread",
+        ends={cell.title: f"{format_seconds(wall)}, {format_share(cell.held_share)} held" for cell, wall in order},
     )
 
 
-def _compute(loads: Sequence[Beside]) -> Iterator[Chart]:
+def _compute(loads: Sequence[Load]) -> Iterator[Chart]:
     """How much longer a compute load takes beside the kernel, and beside the batch."""
-    if not loads:
-        return
-    longer = {_load_words(one): max(one.slower.median, 0.0) for one in loads}
-    ends = {
-        _load_words(one): f"{format_share(longer[_load_words(one)])}, {format_bandwidth(one.rate)}" for one in loads
-    }
-    figure = bars(
-        list(longer),
-        [Part("compute takes longer", "compute", longer)],
-        "Longer than alone (%)",
-        format_share,
-        scale=0.01,
-        ends=ends,
-    )
-    yield Chart(
-        "scatter-compute",
-        "What it costs compute beside it",
-        f"How much longer a load on all multiprocessors takes while pieces of {format_bytes(loads[0].bytes)} move; "
-        "then how fast these move meanwhile.",
-        figure.update_layout(showlegend=False),
-        alt_text("How much longer compute takes, and what is moved meanwhile", ends.items()),
-    )
-
-
-def _load_words(one: Beside) -> str:
-    mover = f"kernel of {one.blocks} blocks" if one.way == "kernel" else BY_WAY[one.way]
-    return f"{mover} {TOWARDS[one.direction]}"
+    if loads:
+        names = {f"{load.mover.removeprefix('a ')} {TOWARDS[load.direction]}": load for load in loads}
+        yield lengths(
+            "scatter-compute",
+            "What it costs compute beside it",
+            f"How much longer a load on all multiprocessors takes while pieces of {format_bytes(loads[0].bytes)} move; "
+            "then how fast these move meanwhile.",
+            "compute takes longer",
+            "compute",
+            {name: load.longer_share for name, load in names.items()},
+            Scale("Longer than alone (%)", 0.01, format_share),
+            "How much longer compute takes, and what is moved meanwhile",
+            ends={
+                name: f"{format_share(load.longer_share)}, {format_bandwidth(load.bytes_per_second)}"
+                for name, load in names.items()
+            },
+        )

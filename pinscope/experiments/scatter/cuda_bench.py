@@ -1,23 +1,70 @@
-"""What all ways to move pieces share: memory with its right content beside it, a stream, kernels that compare."""
+"""What all ways to move pieces share: kernels, memory with its right content beside it, and a stream."""
 
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable
 from contextlib import ExitStack
+from importlib.resources import files
 from time import perf_counter
 from typing import Any
 
+import cupy
 import numpy as np
 from cupy.cuda import runtime
 from numpy.typing import NDArray
 
-from pinscope.experiments.scatter.cuda_kernels import Launch, kernels
+from pinscope.experiments.scatter.code_to_move import MOVE_PIECES
 from pinscope.lab.cuda import CudaLab
 from pinscope.lab.cuda_handles import DEVICE_TO_HOST, HOST_TO_DEVICE, CudaStream
+from pinscope.lab.cuda_managed import check
+from pinscope.lab.cuda_memory import driver_library
+from pinscope.lab.harness import Clock
 from pinscope.lab.protocol import DeviceBuffer, HostBuffer, own
 
-Clock = Callable[[], float]
+THREADS = 512
+"""Of a block."""
+ROUNDS = 2048
+"""Of the compute load, for each item of work: some 20 µs of a multiprocessor."""
+
+
+def kernels() -> dict[str, Any]:
+    """All of them, compiled for the current device."""
+    others = files("pinscope.experiments.scatter").joinpath("code_check.cu").read_text("utf-8")
+    module = cupy.RawModule(code=MOVE_PIECES + others)
+    return {name: module.get_function(name) for name in ("move_pieces", "count_wrong", "busy")}
+
+
+class Launch:
+    """A launch with its arguments, made once: as short a call as a program in C++ makes.
+
+    Args:
+        kernel: one of :func:`kernels`.
+        blocks: of ``THREADS`` threads.
+        stream: handle of the stream.
+        arguments: as ctypes has them, of the kernel's types.
+    """
+
+    def __init__(self, kernel: Any, blocks: int, stream: int, *arguments: Any) -> None:
+        self._kept = (kernel, arguments)
+        pointers = (ctypes.c_void_p * len(arguments))(*(ctypes.addressof(one) for one in arguments))
+        one, none = ctypes.c_uint(1), ctypes.c_uint(0)
+        self._arguments = (
+            ctypes.c_void_p(kernel.kernel.ptr),
+            ctypes.c_uint(blocks),
+            one,
+            one,
+            ctypes.c_uint(THREADS),
+            one,
+            one,
+            none,
+            ctypes.c_void_p(stream),
+            pointers,
+            None,
+        )
+
+    def __call__(self) -> None:
+        """Queue it."""
+        check(driver_library().cuLaunchKernel(*self._arguments))
 
 
 class Bench:

@@ -17,6 +17,7 @@ from pinscope.experiments.contract import (
     Bytes,
     Counts,
     Params,
+    Row,
     Several,
     Sizes,
     ascending,
@@ -24,21 +25,20 @@ from pinscope.experiments.contract import (
     parameter,
     sizes,
 )
-from pinscope.experiments.scatter.arithmetic import cells, enough_blocks
-from pinscope.experiments.scatter.pieces import Case, Layout, OneWay, pieces_in
-from pinscope.experiments.scatter.reading import read_scatter
+from pinscope.experiments.scatter import findings, reading
+from pinscope.experiments.scatter.ways import WAYS, Case, Layout, OneWay, Variant, WayName, pieces_in
 from pinscope.lab.harness import Harness, Turn
 from pinscope.lab.protocol import Lab
 from pinscope.records.budget import Budget
 from pinscope.records.environment import Environment
-from pinscope.records.run import LabKind, Lasted, Observation, Positive
+from pinscope.records.finding import Reading
+from pinscope.records.run import ExperimentRun, LabKind, Lasted, Observation, Positive
 from pinscope.units import format_bytes
 
 if TYPE_CHECKING:
     from pinscope.experiments.scatter.cuda_bench import Bench
-    from pinscope.experiments.scatter.cuda_timing import Compute
+    from pinscope.experiments.scatter.cuda_ways import Compute
 
-Way = Literal["contiguous", "loop", "batch", "graph", "copy_2d", "kernel", "cpu", "managed"]
 LEAST_PIECES = 2
 MOST_BLOCKS = 4096
 LARGEST_PIECE = 2**24
@@ -55,6 +55,8 @@ CHECKED = 22e9
 """Bytes/second of the area at which a way is made ready and compared, for the same."""
 START_SECONDS = 3.0
 """Until the first reading."""
+MOST_FIGURES = 6
+"""Of the headline."""
 
 Blocks = Annotated[
     tuple[Annotated[int, Field(ge=1, le=MOST_BLOCKS)], ...],
@@ -86,13 +88,7 @@ class ScatterParams(Params):
     directions: Several[OneWay] = parameter(
         "Directions", "h2d: from the host, where they are scattered, side by side onto the GPU; d2h: back."
     )
-    ways: Several[Way] = parameter(
-        "Ways",
-        "contiguous: one copy of as much, side by side (the reference); loop: cudaMemcpyAsync for each piece; "
-        "batch: one cudaMemcpyBatchAsync; graph: a CUDA graph of the copies; copy_2d: one cudaMemcpy2DAsync (strided "
-        "only); kernel: threads of the GPU reach the pieces in mapped memory; cpu: threads of the CPU collect them for "
-        "one copy; managed: cudaMemPrefetchAsync for each piece, of few.",
-    )
+    ways: Several[WayName] = parameter("Ways", "; ".join(f"{name}: {way.help}" for name, way in WAYS.items()) + ".")
     blocks: Blocks = parameter("Blocks", "Of the kernel, 512 threads each: one takes one multiprocessor.")
     threads: Counts = parameter(
         "CPU threads", "That collect or spread the pieces; numbers above the CPUs of the run are left out."
@@ -126,7 +122,7 @@ class ScatterParams(Params):
             area=2**28 if quick else 2**30,
             layouts=("scattered", "strided"),
             directions=("h2d", "d2h"),
-            ways=("contiguous", "loop", "batch", "graph", "copy_2d", "kernel", "cpu", "managed"),
+            ways=tuple(WAYS),
             blocks=(4, 8, 132) if quick else (1, 2, 4, 8, 16, 32, 132),
             threads=(1, 4) if quick else (1, 4, 16),
             precision=0.05 if quick else 0.03,
@@ -149,7 +145,7 @@ class ScatterObservation(Observation):
 
     kind: Literal["move", "compute"]
     """``move``, or ``compute``: a load on all multiprocessors."""
-    way: Way
+    way: WayName
     """``contiguous``, ``loop``, ``batch``, ``graph``, ``copy_2d``, ``kernel``, ``cpu`` or ``managed``."""
     direction: OneWay
     """``h2d`` (from scattered places onto the GPU) or ``d2h`` (back)."""
@@ -207,10 +203,11 @@ class Scatter:
         seconds = START_SECONDS
         for direction, layout, size in _cases(params):
             case = params.case(direction, layout, size)
-            for way, _, threads in _variants(params, params.ways, layout):
-                once = max(case.nbytes / LINK, min(case.pieces, 256) * PACE if way == "managed" else 0.0)
-                once += case.nbytes / (CPU * threads**0.5) if threads else 0.0
-                once += case.pieces * CALL if way in ("loop", "graph", "batch") else 0.0
+            for variant in _variants(params, params.ways, layout):
+                managed, calls = variant.way == "managed", variant.way in ("loop", "graph", "batch")
+                once = max(case.nbytes / LINK, min(case.pieces, 256) * PACE if managed else 0.0)
+                once += case.nbytes / (CPU * variant.threads**0.5) if variant.threads else 0.0
+                once += case.pieces * CALL if calls else 0.0
                 repeats = max(min(params.time_limit / once, EXPECTED_REPEATS, params.repeats), LEAST_VALUES)
                 seconds += (2 + repeats) * once + params.area / CHECKED
         return Budget(
@@ -223,7 +220,7 @@ class Scatter:
     def measure(self, params: ScatterParams, lab: Lab, harness: Harness) -> Iterator[ScatterObservation]:
         """Every direction, layout and size in every way; then compute beside the kernel and the batch."""
         from pinscope.experiments.scatter.cuda_bench import Bench  # noqa: PLC0415
-        from pinscope.experiments.scatter.cuda_timing import Compute  # noqa: PLC0415
+        from pinscope.experiments.scatter.cuda_ways import Compute  # noqa: PLC0415
         from pinscope.lab.cuda import CudaLab  # noqa: PLC0415 - imports CuPy
 
         if not isinstance(lab, CudaLab):
@@ -239,42 +236,48 @@ class Scatter:
                 bench.restore()
                 case = params.case(direction, layout, size)
                 for variant in _variants(params, ways, layout):
-                    harness.progress(done / (len(cases) + 1), _words(case, variant))
+                    what = f"{direction}, {layout}, {format_bytes(size)}: {variant.way}{variant.words}"
+                    harness.progress(done / (len(cases) + 1), what)
                     for row in _repeat(bench, case, variant, params, harness):
                         seen.append(row)
                         yield row
             if {"kernel", "batch"} & set(ways):
                 harness.progress(len(cases) / (len(cases) + 1), "compute beside the copies")
                 compute = Compute(bench, COMPUTE_SECONDS, stack)
-                for case, given in _disturbing(params, ways, seen):
-                    yield from _beside(compute, case, given, params, harness)
+                for case, variant in _disturbing(params, ways, seen):
+                    yield from _beside(compute, case, variant, params, harness)
 
-    read = staticmethod(read_scatter)
-    """Which way wins for which size, what it holds, and what it costs compute."""
-
-
-Given = tuple[Way, int | None, int | None]
-"""Way, blocks, threads."""
+    def read(self, run: ExperimentRun, rows: Sequence[Row]) -> Reading:
+        """Which way wins for which size, what it holds, and what it costs compute."""
+        scatter = reading.Scatter.of(rows)
+        if not scatter.cells:
+            return Reading(headline=(), tables=(), findings=())
+        return Reading(
+            verdict=reading.verdict(scatter),
+            headline=tuple(reading.headline(scatter))[:MOST_FIGURES],
+            tables=tuple(reading.tables(scatter)),
+            findings=findings.scatter_findings(scatter),
+        )
 
 
 def _cases(params: ScatterParams) -> list[tuple[OneWay, Layout, int]]:
     return list(product(params.directions, params.layouts, params.sizes))
 
 
-def _variants(params: ScatterParams, ways: Sequence[Way], layout: Layout) -> list[Given]:
+def _variants(params: ScatterParams, ways: Sequence[WayName], layout: Layout) -> list[Variant]:
     """Every way that takes this layout, with each number of blocks or threads."""
-    found: list[Given] = []
+    variants: list[Variant] = []
     for way in ways:
         if way == "kernel":
-            found += [(way, blocks, None) for blocks in params.blocks]
+            variants += [Variant(way, blocks=blocks) for blocks in params.blocks]
         elif way == "cpu":
-            found += [(way, None, threads) for threads in params.threads]
+            variants += [Variant(way, threads=threads) for threads in params.threads]
         elif way != "copy_2d" or layout == "strided":
-            found.append((way, None, None))
-    return found
+            variants.append(Variant(way))
+    return variants
 
 
-def _possible(params: ScatterParams, bench: Bench, harness: Harness) -> list[Way]:
+def _possible(params: ScatterParams, bench: Bench, harness: Harness) -> list[WayName]:
     """The ways that this machine has; what is left out is noted.
 
     Raises:
@@ -282,7 +285,7 @@ def _possible(params: ScatterParams, bench: Bench, harness: Harness) -> list[Way
     """
     from pinscope.experiments.scatter.cuda_ways import why_not  # noqa: PLC0415
 
-    kept: list[Way] = []
+    kept: list[WayName] = []
     why = None
     for way in params.ways:
         if why := why_not(way, bench):
@@ -303,22 +306,15 @@ def _with_fewer_threads(params: ScatterParams, harness: Harness) -> ScatterParam
     return params.with_overrides({"threads": kept or (1,)})
 
 
-def _words(case: Case, given: Given) -> str:
-    way, blocks, threads = given
-    many = f", {blocks} blocks" if blocks else f", {threads} threads" if threads else ""
-    return f"{case.direction}, {case.layout}, {format_bytes(case.piece_bytes)}: {way}{many}"
-
-
 def _repeat(
-    bench: Bench, case: Case, given: Given, params: ScatterParams, harness: Harness
+    bench: Bench, case: Case, variant: Variant, params: ScatterParams, harness: Harness
 ) -> Iterator[ScatterObservation]:
     """One way until its median is known; its content is compared after the first move, which does not count."""
-    from pinscope.experiments.scatter.cuda_timing import time_once  # noqa: PLC0415
-    from pinscope.experiments.scatter.cuda_ways import MOVERS, Variant  # noqa: PLC0415
+    from pinscope.experiments.scatter.cuda_ways import MOVERS, time_once  # noqa: PLC0415
 
     counted: list[float] = []
     with ExitStack() as held:
-        mover = MOVERS[given[0]](bench, case, Variant(*given), held)
+        mover = MOVERS[variant.way](bench, case, variant, held)
         for turn in harness.turns(params.harness_precision(), counted):
             first = turn.warmup and turn.repeat == 0
             if first:
@@ -328,7 +324,7 @@ def _repeat(
                 counted.append(timing.wall)
             yield ScatterObservation(
                 kind="move",
-                **_labels(mover.case, given, mover.sms, turn),
+                **_labels(mover.case, variant, mover.sms, turn),
                 wall_seconds=timing.wall,
                 device_seconds=timing.device,
                 issue_seconds=timing.held,
@@ -337,12 +333,11 @@ def _repeat(
             )
 
 
-def _labels(case: Case, given: Given, sms: int | None, turn: Turn) -> dict[str, object]:
-    way, blocks, threads = given
+def _labels(case: Case, variant: Variant, sms: int | None, turn: Turn) -> dict[str, object]:
     return {
-        "way": way,
-        "blocks": blocks,
-        "threads": threads,
+        "way": variant.way,
+        "blocks": variant.blocks,
+        "threads": variant.threads,
         "sms": sms,
         "direction": case.direction,
         "layout": case.layout,
@@ -354,37 +349,37 @@ def _labels(case: Case, given: Given, sms: int | None, turn: Turn) -> dict[str, 
 
 
 def _disturbing(
-    params: ScatterParams, ways: Sequence[Way], seen: Sequence[ScatterObservation]
-) -> Iterator[tuple[Case, Given]]:
+    params: ScatterParams, ways: Sequence[WayName], seen: Sequence[ScatterObservation]
+) -> Iterator[tuple[Case, Variant]]:
     """What moves the smallest pieces beside compute: the kernel, with enough blocks and with more; the batch."""
-    found = cells([row.model_dump() for row in seen])
+    cases = reading.Scatter.of([row.model_dump() for row in seen]).cases
     layout, size = params.layouts[0], params.sizes[0]
     for direction in params.directions:
-        case = params.case(direction, layout, size)
-        if enough := enough_blocks([cell for cell in found if cell.of(direction, layout, size)]):
+        case, pieces = params.case(direction, layout, size), cases.get((direction, layout, size))
+        if pieces and (kernel := pieces.ways.get("kernel")):
             for blocks in params.blocks:
-                if blocks >= enough:
-                    yield case, ("kernel", blocks, None)
+                if blocks >= (kernel.blocks or 0):
+                    yield case, Variant("kernel", blocks=blocks)
         if "batch" in ways:
-            yield case, ("batch", None, None)
+            yield case, Variant("batch")
 
 
 def _beside(
-    compute: Compute, case: Case, given: Given, params: ScatterParams, harness: Harness
+    compute: Compute, case: Case, variant: Variant, params: ScatterParams, harness: Harness
 ) -> Iterator[ScatterObservation]:
     """The load beside one way until the median of its slowdown is known."""
-    from pinscope.experiments.scatter.cuda_ways import MOVERS, Variant  # noqa: PLC0415
+    from pinscope.experiments.scatter.cuda_ways import MOVERS  # noqa: PLC0415
 
     counted: list[float] = []
     with ExitStack() as held:
-        mover = MOVERS[given[0]](compute.bench, case, Variant(*given), held)
+        mover = MOVERS[variant.way](compute.bench, case, variant, held)
         for turn in harness.turns(params.harness_precision(), counted):
             beside = compute.beside(mover)
             if not turn.warmup:
                 counted.append(beside.together / beside.alone)
             yield ScatterObservation(
                 kind="compute",
-                **_labels(case, given, mover.sms, turn),
+                **_labels(case, variant, mover.sms, turn),
                 wall_seconds=beside.move,
                 alone_seconds=beside.alone,
                 together_seconds=beside.together,

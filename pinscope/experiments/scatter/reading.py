@@ -1,223 +1,289 @@
-"""What the experiment concludes: headline, tables and findings from the rows of a run."""
+"""What a run of many small copies concludes: rates, the best of each way, which of them are as good as the best."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Annotated
 
-from pinscope.analysis.precision import Repeated, precision_not_reached
-from pinscope.analysis.statistics import measured
-from pinscope.experiments.scatter.arithmetic import (
-    WAY_TITLES,
-    Beside,
-    Cell,
-    beside,
-    by_case,
-    by_way,
-    cells,
-    loop_suffices,
-    ranked,
-    winners,
-)
-from pinscope.experiments.scatter.findings import EQUAL, longer, scatter_findings
-from pinscope.experiments.scatter.verdict import first_case, scatter_verdict
-from pinscope.experiments.scatter.words import BY_WAY, TOWARDS, pieces_words
-from pinscope.records.finding import Finding, Quantity, Reading, Table, quantity, table, wrong_data
-from pinscope.records.run import ExperimentRun
+from pinscope.analysis.cells import AS_GOOD, Label, Value, cells, listed
+from pinscope.analysis.rows import Row, Rows, grouped
+from pinscope.analysis.statistics import Summary, measured
+from pinscope.experiments.scatter.ways import WAYS
+from pinscope.records.finding import Quantity, Table, quantity
+from pinscope.units import format_bandwidth, format_bytes
+
+ENOUGH = 0.95
+"""Of the best rate: what the fewest blocks, or threads, must reach."""
+GOOD_ENOUGH = 0.9
+"""Of the contiguous copy's rate: what a loop must reach to be good enough."""
+TOWARDS: Mapping[str, str] = {"h2d": "to the GPU", "d2h": "from the GPU"}
 
 
-def read_scatter(run: ExperimentRun, rows: Sequence[Mapping[str, Any]]) -> Reading:
-    """Headline, tables and findings; empty parts where nothing was measured yet."""
-    found, loads = cells(rows), beside(rows)
-    if not found:
-        return Reading(headline=(), tables=(), findings=())
-    return Reading(
-        verdict=scatter_verdict(found),
-        headline=tuple(_headline(found)),
-        tables=(_winners(found), *([_loads(loads)] if loads else []), _all(found)),
-        findings=(*_wrong(found), *scatter_findings(found, loads), *precision_not_reached(run, _repeated(found))),
-    )
+def _towards(direction: str) -> str:
+    return TOWARDS[direction]
 
 
-def _headline(found: Sequence[Cell]) -> Iterator[Quantity]:
-    """The smallest pieces: the best way beside a loop, what it takes; then the best way of each other case."""
-    first = first_case(found)
-    ways, order = by_way(first), ranked(first)
-    if not order:
+def _title(way: str) -> str:
+    return WAYS[way].title
+
+
+@dataclass(frozen=True)
+class Moved:
+    """What was moved, in which way."""
+
+    direction: Annotated[str, Label("direction", words=_towards)]
+    layout: Annotated[str, Label("layout")]
+    bytes: Annotated[int, Label("piece", "bytes")]
+    pieces: Annotated[int, Label("pieces", "count")]
+    way: Annotated[str, Label("way", words=_title)]
+    blocks: Annotated[int | None, Label("blocks", "count")]
+    threads: Annotated[int | None, Label("CPU threads", "count")]
+    sms: Annotated[int | None, Label("multiprocessors", "count")]
+    wall_seconds: Annotated[Summary, Value("time", "seconds", "less")]
+
+    @property
+    def bytes_per_second(self) -> Annotated[float, Value("rate", "bytes/second", "more")]:
+        """From the first call until all pieces are in place."""
+        return self.bytes * self.pieces / self.wall_seconds.median
+
+    @property
+    def what(self) -> str:
+        """``4,096 scattered pieces of 4 KiB to the GPU``."""
+        return f"{pieces_words(self)} {TOWARDS[self.direction]}"
+
+    @property
+    def phrase(self) -> str:
+        """The way inside a sentence."""
+        return WAYS[self.way].words
+
+    @property
+    def title(self) -> str:
+        """The way in tables."""
+        return WAYS[self.way].title
+
+
+def pieces_words(moved: Moved) -> str:
+    """``4,096 scattered pieces of 4 KiB``."""
+    return f"{moved.pieces:,} {moved.layout} pieces of {format_bytes(moved.bytes)}"
+
+
+@dataclass(frozen=True)
+class Cell(Moved):
+    """All repeats of one way with one number of blocks or threads."""
+
+    device_seconds: Annotated[Summary, Value("of it on the GPU", "seconds", "less")]
+    issue_seconds: Annotated[Summary, Value("thread held", "seconds", "less")]
+    call_seconds: Annotated[Summary | None, Value("one call of a loop", "seconds", "less")]
+
+    @property
+    def held_share(self) -> float:
+        """Of the time, for which calls and own copying hold the program's thread."""
+        return min(self.issue_seconds.median / self.wall_seconds.median, 1.0)
+
+
+@dataclass(frozen=True)
+class Load(Moved):
+    """A compute load beside one way; ``wall_seconds``: in which all pieces were moved once meanwhile."""
+
+    slower_share: Annotated[Summary, Value("compute longer by", "share", "less")]
+
+    @property
+    def longer_share(self) -> float:
+        """By which the load took longer than alone; not less than nothing, which noise makes it."""
+        return max(self.slower_share.median, 0.0)
+
+    @property
+    def mover(self) -> str:
+        """The way inside a sentence, with its blocks."""
+        return f"a kernel of {self.blocks} blocks" if self.blocks else self.phrase
+
+
+@dataclass(frozen=True)
+class Pieces:
+    """All cells of one direction, layout and size."""
+
+    cells: Sequence[Cell]
+
+    @cached_property
+    def ways(self) -> Mapping[str, Cell]:
+        """Way → its cell; of several blocks or threads the fewest that nearly reach the best."""
+        return {way: _fewest(group) for way, group in grouped(self.cells, lambda cell: cell.way).items()}
+
+    @cached_property
+    def ranked(self) -> list[Cell]:
+        """The cell of each way that can move scattered pieces, the fastest first."""
+        movers = (cell for cell in self.ways.values() if "reference" not in WAYS[cell.way].kinds)
+        return sorted(movers, key=lambda cell: -cell.bytes_per_second)
+
+    @cached_property
+    def winners(self) -> list[Cell]:
+        """The fastest of them and those that are as good, the simplest first."""
+        best = self.ranked[0].bytes_per_second if self.ranked else 0.0
+        good = [cell for cell in self.ranked if round(best / cell.bytes_per_second, 2) <= AS_GOOD]
+        order = sorted(WAYS, key=lambda name: "simplest" not in WAYS[name].kinds)
+        return sorted(good, key=lambda cell: order.index(cell.way))
+
+    @property
+    def loop(self) -> Cell | None:
+        """The loop of copies."""
+        return self.ways.get("loop")
+
+    @property
+    def contiguous(self) -> Cell | None:
+        """One copy of as much."""
+        return self.ways.get("contiguous")
+
+
+def _fewest(alike: Sequence[Cell]) -> Cell:
+    best = max(cell.bytes_per_second for cell in alike)
+    good = [cell for cell in alike if cell.bytes_per_second >= ENOUGH * best]
+    return min(good, key=lambda cell: cell.blocks or cell.threads or 0)
+
+
+@dataclass(frozen=True)
+class Scatter:
+    """A run.
+
+    Attributes:
+        cells: of the moves.
+        loads: compute beside some of them.
+        wrong: rows in which words were not right.
+    """
+
+    cells: Sequence[Cell]
+    loads: Sequence[Load]
+    wrong: Sequence[Row]
+
+    @classmethod
+    def of(cls, rows: Rows) -> Scatter:
+        """Of its rows."""
+        kinds = grouped(rows, lambda row: row["kind"])
+        loads = [
+            {**row, "slower_share": row["together_seconds"] / row["alone_seconds"] - 1}
+            for row in kinds.get("compute", [])
+        ]
+        wrong = [row for row in rows if row["wrong_words"]]
+        return cls(cells(Cell, kinds.get("move", [])), cells(Load, loads), wrong)
+
+    @cached_property
+    def cases(self) -> Mapping[tuple[str, str, int], Pieces]:
+        """Direction, layout and size → its cells."""
+        groups = grouped(self.cells, lambda cell: (cell.direction, cell.layout, cell.bytes))
+        return {case: Pieces(group) for case, group in groups.items()}
+
+    @cached_property
+    def first(self) -> Pieces:
+        """The smallest pieces of the first direction and layout."""
+        first = self.cells[0].direction, self.cells[0].layout
+        return self.cases[*first, min(size for *case, size in self.cases if tuple(case) == first)]
+
+    @cached_property
+    def loop_suffices(self) -> Mapping[tuple[str, str], int | None]:
+        """Direction and layout, where it can be told → the least size from which on a loop reaches 90 % of a contiguous
+        copy; ``None`` if it never does."""
+        known = [case for case, pieces in self.cases.items() if pieces.loop and pieces.contiguous]
+        return {case[:2]: self._least(*case[:2]) for case in known}
+
+    def _least(self, direction: str, layout: str) -> int | None:
+        least = None
+        for case, pieces in sorted(self.cases.items(), reverse=True):
+            if case[:2] == (direction, layout) and pieces.loop and pieces.contiguous:
+                if pieces.loop.bytes_per_second < GOOD_ENOUGH * pieces.contiguous.bytes_per_second:
+                    break
+                least = case[2]
+        return least
+
+
+def verdict(scatter: Scatter) -> str | None:
+    """Of the smallest pieces the best way beside a loop; ``None`` where no two ways were measured."""
+    if scatter.wrong:
+        return "Pieces arrived wrong: do not trust any figure of this run."
+    first = scatter.first
+    if len(first.ranked) < 2:
+        return None
+    best, other = first.winners[0], first.loop or first.ranked[-1]
+    moves = f"{pieces_words(best)} move {TOWARDS[best.direction]} at {_rate(best)} by {best.phrase}"
+    if best.way == other.way:
+        return f"{moves}: no way is clearly faster."
+    return f"{moves}, {_rate(other).removesuffix(' GB/s')} by {other.phrase}{_enough(scatter, best)}."
+
+
+def _rate(cell: Cell) -> str:
+    return format_bandwidth(cell.bytes_per_second)
+
+
+def _enough(scatter: Scatter, best: Cell) -> str:
+    """From which size on a loop does, where several sizes tell."""
+    case, sizes = (best.direction, best.layout), {cell.bytes for cell in scatter.cells}
+    if case not in scatter.loop_suffices or len(sizes) < 2:
+        return ""
+    if least := scatter.loop_suffices[case]:
+        return f"; a loop is good enough from {format_bytes(least)} a piece on"
+    return f"; a loop is not good enough even for {format_bytes(max(sizes))} a piece"
+
+
+def headline(scatter: Scatter) -> Iterator[Quantity]:
+    """The smallest pieces: the best way beside a loop; then the best way of other cases."""
+    first = scatter.first
+    if not first.winners:
         return
-    best = winners(first)[0]
-    yield _rate(best)
-    if "loop" in ways and best.way != "loop":
-        yield quantity("Gain over a loop of copies", best.rate / ways["loop"].rate, "ratio")
-    if "loop" in ways:
-        yield _rate(ways["loop"])
-        if "contiguous" in ways:
-            from_size = loop_suffices(found, best.direction, best.layout)
+    best = first.winners[0]
+    yield _figure(best)
+    if first.loop:
+        if best.way != "loop":
+            yield quantity("Gain over a loop of copies", best.bytes_per_second / first.loop.bytes_per_second, "ratio")
+        yield _figure(first.loop)
+        if first.contiguous:
+            least = scatter.loop_suffices[best.direction, best.layout]
             why = "it is not, up to the largest size measured"
-            yield quantity("Size from which a loop is good enough", from_size, "bytes", reason=why)
-    kernel = ways.get("kernel")
-    if kernel:
-        yield quantity("Multiprocessors that the kernel needs on an idle GPU", kernel.sms, "count")
-    least = first[0].bytes
-    for case, group in by_case(found).items():
-        if case != first[0].case and case[2] == least and ranked(group):
-            yield _rate(winners(group)[0])
+            yield quantity("Size from which a loop is good enough", least, "bytes", reason=why)
+    for (_, _, size), pieces in scatter.cases.items():
+        if pieces is not first and size == best.bytes and pieces.winners:
+            yield _figure(pieces.winners[0])
 
 
-def _rate(cell: Cell) -> Quantity:
-    name = f"{pieces_words(cell)} {TOWARDS[cell.direction]} by {BY_WAY[cell.way]}"
-    return measured(name, cell.wall, "bytes/second", cell.rate)
+def _figure(cell: Cell) -> Quantity:
+    return measured(f"{cell.what} by {cell.phrase}", cell.wall_seconds, "bytes/second", cell.bytes_per_second)
 
 
-def _winners(found: Sequence[Cell]) -> Table:
-    rows = []
-    for group in by_case(found).values():
-        best = winners(group)
-        if not best:
-            continue
-        ways = by_way(group)
-        loop, contiguous = ways.get("loop"), ways.get("contiguous")
-        rows.append(
-            (
-                TOWARDS[best[0].direction],
-                best[0].layout,
-                best[0].bytes,
-                best[0].pieces,
-                " or ".join(WAY_TITLES[cell.way] for cell in best),
-                best[0].rate,
-                best[0].held,
-                best[0].sms,
-                loop.rate if loop else None,
-                loop.held if loop else None,
-                contiguous.rate if contiguous else None,
-            )
-        )
-    return table(
+def tables(scatter: Scatter) -> Iterator[Table]:
+    """The best way of each case; compute beside the copies."""
+    yield listed(
         "Which way wins",
+        [(pieces.winners[0], pieces) for pieces in scatter.cases.values() if pieces.winners],
         {
-            "direction": "text",
-            "layout": "text",
-            "piece": "bytes",
-            "pieces": "count",
-            "best way": "text",
-            "its rate": "bytes/second",
-            "thread held": "share",
-            "multiprocessors": "count",
-            "loop of copies": "bytes/second",
-            "thread held by the loop": "share",
-            "one contiguous copy": "bytes/second",
-        },
-        rows,
-        note=f"{EQUAL} Figures are of the first that is named.",
-    )
-
-
-def _loads(loads: Sequence[Beside]) -> Table:
-    return table(
-        "Compute beside the copies",
-        {
-            "direction": "text",
-            "piece": "bytes",
-            "way": "text",
-            "blocks": "count",
-            "compute longer by": "share",
-            "moved meanwhile": "bytes/second",
-            "repeats": "count",
-        },
-        [
-            (
-                TOWARDS[one.direction],
-                one.bytes,
-                WAY_TITLES[one.way],
-                one.blocks,
-                longer(one),
-                one.rate,
-                one.slower.count,
-            )
-            for one in loads
-        ],
-        note="The load keeps the arithmetic units of all multiprocessors busy.",
-    )
-
-
-def _all(found: Sequence[Cell]) -> Table:
-    return table(
-        "Every combination",
-        {
-            "direction": "text",
-            "layout": "text",
-            "piece": "bytes",
-            "pieces": "count",
-            "way": "text",
-            "blocks": "count",
-            "CPU threads": "count",
-            "rate": "bytes/second",
-            "time": "seconds",
-            "spread": "spread",
-            "of it on the GPU": "seconds",
-            "thread held": "seconds",
-            "one call of a loop": "seconds",
-            "multiprocessors": "count",
-            "repeats": "count",
-        },
-        [
-            (
-                TOWARDS[cell.direction],
-                cell.layout,
-                cell.bytes,
-                cell.pieces,
-                WAY_TITLES[cell.way],
-                cell.blocks,
-                cell.threads,
-                cell.rate,
-                cell.wall.median,
-                cell.wall.spread,
-                cell.device.median,
-                cell.issue.median,
-                cell.call.median if cell.call else None,
-                cell.sms,
-                cell.wall.count,
-            )
-            for cell in found
-        ],
-        note="Medians. Time and rate run from the first call until all pieces are in place. One call: while nothing "
-        "makes it wait.",
-    )
-
-
-def _repeated(found: Sequence[Cell]) -> list[Repeated]:
-    least = first_case(found)[0].bytes
-    chosen = {id(winners(group)[0]) for case, group in by_case(found).items() if case[2] == least and ranked(group)}
-    return [
-        Repeated(
-            f"{WAY_TITLES[cell.way]}{_many(cell)}, {pieces_words(cell)} {TOWARDS[cell.direction]}",
-            cell.wall,
-            (
-                f"ways={cell.way}",
-                f"sizes={cell.bytes}",
-                f"directions={cell.direction}",
-                f"layouts={cell.layout}",
-                *([f"blocks={cell.blocks}"] if cell.blocks else []),
-                *([f"threads={cell.threads}"] if cell.threads else []),
+            "direction": ("text", lambda row: TOWARDS[row[0].direction]),
+            "layout": ("text", lambda row: row[0].layout),
+            "piece": ("bytes", lambda row: row[0].bytes),
+            "pieces": ("count", lambda row: row[0].pieces),
+            "best way": ("text", lambda row: " or ".join(cell.title for cell in row[1].winners)),
+            "its rate": ("bytes/second", lambda row: row[0].bytes_per_second),
+            "thread held": ("share", lambda row: row[0].held_share),
+            "multiprocessors": ("count", lambda row: row[0].sms),
+            "loop of copies": ("bytes/second", lambda row: row[1].loop and row[1].loop.bytes_per_second),
+            "thread held by the loop": ("share", lambda row: row[1].loop and row[1].loop.held_share),
+            "one contiguous copy": (
+                "bytes/second",
+                lambda row: row[1].contiguous and row[1].contiguous.bytes_per_second,
             ),
-            id(cell) in chosen,
-        )
-        for cell in found
-    ]
-
-
-def _many(cell: Cell) -> str:
-    return f" of {cell.blocks} blocks" if cell.blocks else f" ({cell.threads} threads)" if cell.threads else ""
-
-
-def _wrong(found: Sequence[Cell]) -> Iterator[Finding]:
-    wrong = [cell for cell in found if cell.wrong]
-    if not wrong:
-        return
-    first = wrong[0]
-    yield wrong_data(
-        "scatter-wrong",
-        quantity("Wrong words of 8 bytes", sum(cell.wrong or 0 for cell in wrong), "count"),
-        title="Pieces arrived wrong, or what lies between them was changed",
-        detail=f"The first case: {WAY_TITLES[first.way]}, {pieces_words(first)} {TOWARDS[first.direction]}.",
+        },
+        "Ways within 10 % of the fastest count as equally good; figures are of the simplest, which is named first.",
     )
+    if scatter.loads:
+        yield listed(
+            "Compute beside the copies",
+            scatter.loads,
+            {
+                "direction": ("text", lambda load: TOWARDS[load.direction]),
+                "piece": ("bytes", lambda load: load.bytes),
+                "way": ("text", lambda load: load.title),
+                "blocks": ("count", lambda load: load.blocks),
+                "compute longer by": ("share", lambda load: load.longer_share),
+                "moved meanwhile": ("bytes/second", lambda load: load.bytes_per_second),
+                "repeats": ("count", lambda load: load.slower_share.count),
+            },
+            "The load keeps the arithmetic units of all multiprocessors busy. Meanwhile all pieces are moved over and "
+            "over, the next time queued before the last is over, so the rate is not that of one move alone.",
+        )

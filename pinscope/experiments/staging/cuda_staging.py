@@ -10,7 +10,7 @@ from typing import Any, Self
 import cupy
 from cupy.cuda import runtime
 
-from pinscope.experiments.staging.ways import SLOTS, Bench, Marks, Way
+from pinscope.experiments.staging.ways import SLOTS, Bench, Marks, Steps
 from pinscope.lab.cuda_handles import HOST_TO_DEVICE, DevicePart
 from pinscope.lab.cuda_pinning import CudaCalls
 from pinscope.lab.pattern import Pattern, words_at
@@ -73,50 +73,38 @@ class CudaEngine:
         runtime.eventSynchronize(self._copied)
 
 
-class CupyAsarray(Way):
+def cupy_asarray(bench: Bench, threads: int, held: ExitStack, keeps_pool: bool = True) -> Steps:
     """``cupy.asarray(array)``: CuPy copies to pinned memory of its pool, and from there to the GPU."""
+    results: list[Any] = []
+    held.callback(_give_back)
+    held.callback(results.clear)
 
-    keeps_pool = True
-
-    def __init__(self, bench: Bench, threads: int = 1) -> None:
-        super().__init__(bench, threads)
-        self._result: Any = None
-
-    def keep(self, held: ExitStack) -> None:
-        held.callback(_give_back)
-        held.callback(self._forget)
-
-    def ready(self, pattern: Pattern) -> None:
-        self._forget()
-        if not self.keeps_pool:
+    def ready(pattern: Pattern) -> None:
+        results.clear()
+        if not keeps_pool:
             cupy.get_default_pinned_memory_pool().free_all_blocks()
-        super().ready(pattern)
+        bench.lab.fill(bench.source, pattern)
 
-    def run(self, uses: int) -> Marks:
-        bench, begun = self.bench, self.bench.clock()
+    def run(uses: int) -> Marks:
+        begun = bench.clock()
         words = words_at(bench.source.address, bench.nbytes)
         for _ in range(uses):
-            self._result = None
-            self._result = cupy.asarray(words)
+            results.clear()
+            results.append(cupy.asarray(words))
         bench.engine.wait_for_copies()
         return Marks(begun, bench.clock())
 
-    def wrong_words(self, pattern: Pattern) -> int:
-        return self.bench.lab.wrong_words(DevicePart(self._result.data.ptr, self.bench.nbytes), pattern)
+    def wrong_words(pattern: Pattern) -> int:
+        return bench.lab.wrong_words(DevicePart(results[0].data.ptr, bench.nbytes), pattern)
 
-    def _forget(self) -> None:
-        self._result = None
+    return bench.steps(run, ready, wrong_words)
 
 
-class CupyAsarrayFirst(CupyAsarray):
+def cupy_asarray_first(bench: Bench, threads: int, held: ExitStack) -> Steps:
     """The same with CuPy's pool of pinned memory empty."""
-
-    keeps_pool = False
+    return cupy_asarray(bench, threads, held, keeps_pool=False)
 
 
 def _give_back() -> None:
     cupy.get_default_memory_pool().free_all_blocks()
     cupy.get_default_pinned_memory_pool().free_all_blocks()
-
-
-CUPY_WAYS: dict[str, type[Way]] = {"cupy_asarray_first": CupyAsarrayFirst, "cupy_asarray": CupyAsarray}

@@ -3,67 +3,26 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Container, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, Literal, Self
+from typing import Self
 
-from pinscope.experiments.contract import AnyExperiment, Bytes, Counts, Params, Several, Sizes, parameter, sizes
-from pinscope.experiments.staging.arithmetic import BY_THREADS, FIRSTS, HALVES, TORCH
-from pinscope.experiments.staging.reading import read_staging
+from pinscope.analysis.ways import of_kind
+from pinscope.experiments.contract import AnyExperiment, Bytes, Counts, Params, Row, Several, Sizes, parameter, sizes
+from pinscope.experiments.staging import findings, reading
+from pinscope.experiments.staging.ways import WAYS, Bench, WayName, function_of
 from pinscope.lab.harness import Harness, Precision
 from pinscope.lab.processor_time import ProcessorTime
 from pinscope.lab.protocol import Lab
 from pinscope.probes.installation import install_command
 from pinscope.records.budget import Budget
 from pinscope.records.environment import Environment
-from pinscope.records.run import LabKind, Lasted, Observation, Positive
+from pinscope.records.finding import Reading
+from pinscope.records.run import ExperimentRun, LabKind, Lasted, Observation, Positive
 from pinscope.units import format_bytes
 
-if TYPE_CHECKING:
-    from pinscope.experiments.staging.ways import Bench, Way
-
-WayName = Literal[
-    "plain",
-    "plain_async",
-    "plain_fresh",
-    "pin_then_copy",
-    "register",
-    "reused_buffer",
-    "two_buffers",
-    "fill_only",
-    "copy_only",
-    "in_place",
-    "in_place_spin",
-    "cupy_asarray_first",
-    "cupy_asarray",
-    "torch_to",
-    "torch_pin_then_to_first",
-    "torch_pin_then_to",
-    "torch_pinned",
-]
-ALL_WAYS: tuple[WayName, ...] = (
-    "plain",
-    "plain_async",
-    "plain_fresh",
-    "pin_then_copy",
-    "register",
-    "reused_buffer",
-    "two_buffers",
-    "fill_only",
-    "copy_only",
-    "in_place",
-    "in_place_spin",
-    "cupy_asarray_first",
-    "cupy_asarray",
-    "torch_to",
-    "torch_pin_then_to_first",
-    "torch_pin_then_to",
-    "torch_pinned",
-)
-ONCE = (*HALVES, *FIRSTS, "plain_fresh")
-"""Ways for which a second use of the same data would say nothing new."""
 LEAST = 3
 LEAST_SHARE = 2**16
 """Bytes that each thread copies at least: fewer are copied by fewer threads."""
@@ -81,39 +40,23 @@ class StagingParams(Params):
     """Which data, in which ways, with how many threads and how often."""
 
     repeats: int = parameter(
-        "Most repeats",
-        "Number of repeats after which to stop, whatever the precision is by then.",
-        20,
-        unit="count",
-        ge=LEAST,
-        le=10_000,
+        "Most repeats", "Number of repeats after which to stop at the latest.", 20, unit="count", ge=LEAST, le=10_000
     )
     sizes: Sizes = parameter("Sizes", "Lengths of the data.")
-    ways: Several[WayName] = parameter(
-        "Ways",
-        "plain, plain_async: cudaMemcpy and cudaMemcpyAsync as the data lies; plain_fresh: the same from newly mapped "
-        "memory; pin_then_copy: a pinned buffer each time; register: pinned in place each time; reused_buffer: copied "
-        "by CPU threads to a pinned buffer that is kept; two_buffers: two small pinned buffers a thread, in turn; "
-        "fill_only, copy_only: its two halves alone; in_place: data written into pinned memory; in_place_spin: the "
-        "same, waited for without sleep; cupy_asarray, torch_to, torch_pin_then_to, torch_pinned: through CuPy and "
-        "PyTorch; …_first: with no pinned memory left over from before.",
-    )
-    threads: Counts = parameter(
-        "Threads", "Number of CPU threads that copy, for reused_buffer, two_buffers and its halves."
-    )
+    ways: Several[WayName] = parameter("Ways", "; ".join(f"{name}: {way.help}" for name, way in WAYS.items()) + ".")
+    threads: Counts = parameter("Threads", "Number of CPU threads that copy, where a way copies by them.")
     chunk: Bytes = parameter("Chunk", "Length of each of the two buffers of a thread.", 2**23, ge=2**12, le=2**30)
     uses: Counts = parameter(
         "Uses",
-        "Number of times that the same data is brought to the GPU before new data comes. More than the first "
-        f"number is measured where that comes to {format_bytes(MOST_BYTES)} at most, and not for fresh memory, first "
-        "times and halves.",
+        "Number of times that the same data is brought to the GPU before new data comes. More than the first number "
+        f"is measured where it says something new and that comes to {format_bytes(MOST_BYTES)} at most.",
     )
 
     @classmethod
     def preset(cls, lab: LabKind, quick: bool) -> Self:
         return cls(
             sizes=sizes("1MiB 64MiB" if quick else "64KiB 1MiB 16MiB 256MiB 1GiB"),
-            ways=ALL_WAYS,
+            ways=tuple(WAYS),
             threads=(1, 8) if quick else (1, 2, 4, 8, 16),
             uses=(1,) if quick else (1, 8),
             precision=0.05,
@@ -168,8 +111,7 @@ class Staging:
     question = "Data lies in pageable memory: which way to the GPU is fastest, and how long does it hold the CPU?"
     labs: Mapping[LabKind, str | None] = {
         "cuda": None,
-        "host": "it compares what the CPU and a GPU's copy engine do, and the host model's engine is a thread of the "
-        "CPU",
+        "host": "it compares what the CPU and a GPU's copy engine do; the host model's is a thread of the CPU",
     }
     Params = StagingParams
     Observation = StagingObservation
@@ -177,7 +119,7 @@ class Staging:
     def budget(self, params: StagingParams, environment: Environment) -> Budget:
         """One way at a time; PyTorch rounds what it pins up to powers of two."""
         largest = max(params.sizes)
-        torch_pins = any(way in TORCH for way in params.ways)
+        torch_pins = set(of_kind(WAYS, "torch")) & set(params.ways)
         pinned = max(2 ** (largest - 1).bit_length() if torch_pins else largest, 2 * params.chunk * max(params.threads))
         cases = _cases(params, params.ways, params.threads, 1)
         seconds = sum(
@@ -192,39 +134,42 @@ class Staging:
 
     def measure(self, params: StagingParams, lab: Lab, harness: Harness) -> Iterator[StagingObservation]:
         """Every size, every way."""
-        from pinscope.experiments.staging.cuda_staging import CUPY_WAYS, CudaEngine  # noqa: PLC0415 - imports CuPy
-        from pinscope.experiments.staging.ways import OWN_WAYS, Bench  # noqa: PLC0415
+        from pinscope.experiments.staging.cuda_staging import CudaEngine  # noqa: PLC0415 - imports CuPy
 
-        kinds: dict[str, type[Way]] = {**OWN_WAYS, **CUPY_WAYS}
-        torch_threads = _add_torch(params, kinds, harness)
-        cases = _cases(params, kinds, _processors(params, harness), torch_threads)
-        if "register" in kinds and (reason := lab.why_not("registered")):
+        ways = set(params.ways)
+        torch_threads = _without_torch(ways, harness)
+        if "register" in ways and (reason := lab.why_not("registered")):
             harness.note(f"Left out: register. {reason}")
-            cases = [case for case in cases if case.way != "register"]
+            ways.remove("register")
+        cases = _cases(params, ways, _processors(params, harness), torch_threads)
         with CudaEngine() as engine:
             for size in params.sizes:
                 with ExitStack() as stack:
-                    bench = Bench(
-                        lab,
-                        engine,
-                        harness.clock,
-                        stack.enter_context(lab.ordinary_memory(size, "4k")),
-                        stack.enter_context(lab.device_buffer(size)),
-                        stack.enter_context(engine.lane()),
-                        params.chunk,
-                    )
+                    source = stack.enter_context(lab.ordinary_memory(size, "4k"))
+                    target = stack.enter_context(lab.device_buffer(size))
+                    lane = stack.enter_context(engine.lane())
+                    bench = Bench(lab, engine, harness.clock, source, target, lane, params.chunk)
                     lab.fill(bench.source, lab.fresh_pattern())
-                    mine = [case for case in cases if case.fits(size)]
-                    for done, case in enumerate(mine):
-                        before = sum(other for other in params.sizes if other < size)
+                    fitting = [case for case in cases if case.fits(size)]
+                    before = sum(other for other in params.sizes if other < size)
+                    for done, case in enumerate(fitting):
                         harness.progress(
-                            (before + size * done / len(mine)) / sum(params.sizes),
+                            (before + size * done / len(fitting)) / sum(params.sizes),
                             f"{case.way.replace('_', ' ')}, {format_bytes(size)}",
                         )
-                        yield from _repeat(kinds[case.way], case, bench, params, harness)
+                        yield from _repeat(case, bench, params, harness)
 
-    read = staticmethod(read_staging)
-    """Which way is fastest for which size and number of uses, and what each holds the CPU for."""
+    def read(self, run: ExperimentRun, rows: Sequence[Row]) -> Reading:
+        """Which way is fastest for which size and number of uses, and what each holds the CPU for."""
+        staging = reading.Staging.of(rows)
+        if not staging.cells:
+            return Reading(headline=(), tables=(), findings=())
+        return Reading(
+            verdict=reading.verdict(staging),
+            headline=tuple(reading.headline(staging)),
+            tables=tuple(reading.tables(staging)),
+            findings=findings.staging_findings(run, staging),
+        )
 
 
 @dataclass(frozen=True)
@@ -241,17 +186,16 @@ class Case:
 
     def fits(self, size: int) -> bool:
         """Whether so many threads have something to copy each."""
-        return self.threads == 1 or self.way not in BY_THREADS or size >= self.threads * LEAST_SHARE
+        return self.threads == 1 or "threads" not in WAYS[self.way].kinds or size >= self.threads * LEAST_SHARE
 
 
-def _cases(params: StagingParams, kinds: Container[str], threads: Sequence[int], torch: int) -> list[Case]:
+def _cases(params: StagingParams, ways: Collection[str], threads: Sequence[int], torch: int) -> list[Case]:
     """What is measured for each size."""
     cases = []
-    for way in params.ways:
-        if way in kinds:
-            counts = threads if way in BY_THREADS else [torch if way in TORCH else 1]
-            uses = params.uses[:1] if way in ONCE else params.uses
-            cases += [Case(way, count, uses) for count in counts]
+    for name in (name for name in params.ways if name in ways):
+        kinds = WAYS[name].kinds
+        counts = threads if "threads" in kinds else [torch if "torch" in kinds else 1]
+        cases += [Case(name, count, params.uses[:1] if "once" in kinds else params.uses) for count in counts]
     return cases
 
 
@@ -264,45 +208,45 @@ def _processors(params: StagingParams, harness: Harness) -> list[int]:
     return kept
 
 
-def _add_torch(params: StagingParams, kinds: dict[str, type[Way]], harness: Harness) -> int:
-    """Add PyTorch's ways where it is there, else a note; with how many threads it copies."""
-    if not any(way in TORCH for way in params.ways):
+def _without_torch(ways: set[str], harness: Harness) -> int:
+    """Take PyTorch's ways out, with a note, where it is not there; with how many threads it copies."""
+    wanted = ways & set(of_kind(WAYS, "torch"))
+    if not wanted:
         return 1
     if find_spec("torch") is None:
-        harness.note(f"Left out: PyTorch's ways. PyTorch is not installed here; run: {install_command('torch')}")
-        return 1
-    from pinscope.experiments.staging.torch_staging import TORCH_WAYS, threads  # noqa: PLC0415 - imports PyTorch
-    from pinscope.lab.torch_pinned import empty_pinned_cache, version, why_not_torch  # noqa: PLC0415
+        reason: str | None = f"PyTorch is not installed here; run: {install_command('torch')}"
+    else:
+        from pinscope.experiments.staging.torch_staging import threads  # noqa: PLC0415 - imports PyTorch
+        from pinscope.lab.torch_pinned import empty_pinned_cache, version, why_not_torch  # noqa: PLC0415
 
-    if reason := why_not_torch():
+        reason = why_not_torch()
+    if reason:
         harness.note(f"Left out: PyTorch's ways. {reason}")
+        ways -= wanted
         return 1
     harness.note(f"PyTorch {version()}, which copies host memory with up to {threads()} threads.")
-    kinds.update(TORCH_WAYS)
     if not empty_pinned_cache():
         harness.note("Left out: torch_pin_then_to_first. This PyTorch cannot give its pinned memory back.")
-        del kinds["torch_pin_then_to_first"]
+        ways.discard("torch_pin_then_to_first")
     return threads()
 
 
-def _repeat(
-    kind: type[Way], case: Case, bench: Bench, params: StagingParams, harness: Harness
-) -> Iterator[StagingObservation]:
+def _repeat(case: Case, bench: Bench, params: StagingParams, harness: Harness) -> Iterator[StagingObservation]:
     """One way: set up, then each number of uses until its median is known."""
+    function = function_of(case.way)
     with ExitStack() as held:
-        way = kind(bench, case.threads)
         begun = harness.clock()
-        way.keep(held)
+        steps = function(bench, case.threads, held)
         setup: float | None = harness.clock() - begun
         for uses in case.uses_of(bench.nbytes):
             precision = params.harness_precision()
             counted: list[float] = []
             for turn in harness.turns(precision if setup is not None else replace(precision, warmups=0), counted):
                 pattern = bench.lab.fresh_pattern()
-                way.ready(pattern)
+                steps.ready(pattern)
                 used = ProcessorTime.so_far()
                 begun = harness.clock()
-                marks = way.run(uses)
+                marks = steps.run(uses)
                 ended = harness.clock()
                 spent = ProcessorTime.so_far().since(used)
                 if not turn.warmup:
@@ -313,7 +257,7 @@ def _repeat(
                     way=case.way,
                     bytes=bench.nbytes,
                     threads=case.threads,
-                    chunk=params.chunk if case.way in ("two_buffers", *HALVES) else None,
+                    chunk=params.chunk if "turns" in WAYS[case.way].kinds else None,
                     uses=uses,
                     setup_seconds=setup,
                     wall_seconds=ended - begun,
@@ -321,7 +265,7 @@ def _repeat(
                     finish_seconds=ended - marks.copied,
                     cpu_seconds=spent.process_seconds,
                     thread_cpu_seconds=spent.thread_seconds,
-                    wrong_words=way.wrong_words(pattern),
+                    wrong_words=steps.wrong_words(pattern),
                 )
                 setup = None
 

@@ -1,103 +1,63 @@
-"""What the staging experiment found out, each finding with what it costs to ignore it."""
+"""What the staging experiment found out. The texts stand first; the functions below give them their numbers."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
-from pinscope.analysis.conclusions import Costed, dearest_first, exceeds, joined
-from pinscope.analysis.precision import Repeated, precision_not_reached
+from pinscope.analysis.cells import as_good, ratio
+from pinscope.analysis.conclusions import Costed, dearest_first, exceeds
 from pinscope.analysis.statistics import measured
-from pinscope.experiments.staging.arithmetic import (
-    BY_THREADS,
-    CHOICES,
-    HALVES,
-    Cell,
-    as_good,
-    by_way,
-    numbers_of_uses,
-    phrase,
-    sizes,
-    slower,
-    times_words,
-    uses_until_paid,
-    usual_size,
-    winners,
-)
-from pinscope.experiments.staging.code_to_paste import code_for, kept
-from pinscope.records.finding import COSTLY, Finding, finding, note, quantity, wrong_data
+from pinscope.analysis.texts import FORMS, Text, Texts, say
+from pinscope.experiments.staging.code_to_gpu import KEPT, code_for
+from pinscope.experiments.staging.reading import Cell, Staging
+from pinscope.records.finding import COSTLY, Finding, quantity, wrong_data
 from pinscope.records.run import ExperimentRun
-from pinscope.units import format_bandwidth, format_bytes, format_seconds
+from pinscope.units import format_bandwidth, format_bytes
 
 HUNDREDTH = 0.01
 """Copies that take at most this share of the processor time of plain ones are said to leave the CPU alone."""
-
-
-def staging_findings(run: ExperimentRun, found: Sequence[Cell]) -> tuple[Finding, ...]:
-    """All findings of a run."""
-    return dearest_first(
-        [
-            *_wrong(found),
-            *_fastest(run, found),
-            *_pin_to_copy(found),
-            *_reuse(found),
-            *_processor(found),
-            *((1.0, late) for late in precision_not_reached(run, _repeated(found))),
-        ]
-    )
-
-
-def _wrong(found: Sequence[Cell]) -> Iterator[Costed]:
-    wrong = [cell for cell in found if cell.wrong]
-    if wrong:
-        first = wrong[0]
-        yield (
-            1.0,
-            wrong_data(
-                "staging-wrong",
-                quantity("Wrong repeats", sum(cell.wrong for cell in wrong), "count"),
-                title="Data arrived wrong",
-                detail=f"The first case: {first.title}, {format_bytes(first.bytes)}.",
-            ),
-        )
-
-
-def _fastest(run: ExperimentRun, found: Sequence[Cell]) -> Iterator[Costed]:
-    """Which way to take for data that lies in pageable memory and is used once."""
-    size = usual_size(found)
-    ways, ranked = by_way(found, size), winners(found, size)
-    plain = ways.get("plain")
-    if plain is None or not set(CHOICES) & (ways.keys() - {"plain"}):
-        return
-    best, cost = ranked[0], slower(plain, ranked[0])
-    evidence = [
-        measured(f"{cell.title}, {format_bytes(size)} once", cell.wall_seconds, "seconds") for cell in (*ranked, plain)
-    ]
-    by_size = "; ".join(f"{format_bytes(each)}: {_winner_words(found, each)}" for each in sizes(found))
-    better = not as_good(plain, best) and exceeds(plain.wall_seconds, best.wall_seconds)
-    yield (
-        cost,
-        finding(
-            "warning" if better and cost >= COSTLY else "note",
-            "staging-fastest",
-            *dict.fromkeys(evidence),
-            title=f"A plain copy of {format_bytes(size)} takes {times_words(cost)} as long as {phrase(best)}: "
-            f"{format_bandwidth(plain.bytes_per_second)}, not {format_bandwidth(best.bytes_per_second)}"
-            if better
-            else f"No way is known to bring {format_bytes(size)} to the GPU faster than a plain copy: "
-            f"{format_bandwidth(plain.bytes_per_second)}",
-            detail=f"Fastest for data that is used once, by size: {by_size}. Ways within "
-            "10 % of the fastest are as good; named first is what takes least processor time.",
-            advice=_advice(best if better else plain),
-            code=code_for(best.way, best.threads, int(run.params.get("chunk", 2**23))) if better else None,
-        ),
-    )
-
-
-def _winner_words(found: Sequence[Cell], size: int) -> str:
-    best = winners(found, size)
-    return f"{' or '.join(phrase(cell) for cell in best[:3])} ({format_bandwidth(best[0].bytes_per_second)})"
-
-
+_BY_SIZE = (
+    "Fastest for data that is used once, by size: {by_size}. Ways within 10 % of the fastest are as good; named first "
+    "is what takes least processor time."
+)
+TEXTS: Texts = {
+    "staging-fastest": Text(
+        when="a way from pageable memory takes less time than a plain copy",
+        title="A plain copy of {staging.size:bytes} takes {cost:times} as long as {best.phrase}: "
+        "{plain.bytes_per_second:rate}, not {best.bytes_per_second:rate}",
+        detail=_BY_SIZE,
+        advice="{advice}",
+    ),
+    "staging-fastest/none": Text(
+        when="no other way from pageable memory takes less time than a plain copy",
+        title="No way is known to bring {staging.size:bytes} to the GPU faster than a plain copy: "
+        "{plain.bytes_per_second:rate}",
+        detail=_BY_SIZE,
+        advice="Use a plain copy.",
+    ),
+    "staging-pin-to-copy": Text(
+        when="to allocate pinned memory for one copy takes longer than a plain copy",
+        title="Allocating a pinned buffer to copy {staging.size:bytes} once takes {cost:times} as long as a plain copy",
+        detail="Of {pin.seconds:seconds}, {pin.prepare_seconds:seconds} go into allocating and filling the buffer, "
+        "{pin.copy_seconds:seconds} into the copy and {pin.finish_seconds:seconds} into freeing it. [{others:and}.]",
+        advice="Do not allocate pinned memory for one copy: keep a pinned buffer and use it again.",
+    ),
+    "staging-reuse": Text(
+        when="the same data was copied several times, plainly and from pinned memory",
+        title="{staging.size:bytes} copied {most} times: plain copies take {cost:times} as long as {best.phrase}",
+        detail="Faster than plain copies: {paid:and}.",
+        advice="Keep data that is copied again in pinned memory; make it there if you can.",
+    ),
+    "staging-processor": Text(
+        when="the processor time of a plain copy and of one from pinned memory was measured",
+        title="A copy of {staging.size:bytes} from pinned memory takes {pinned.copy_cpu_seconds:seconds} of processor "
+        "time, a plain copy {plain.copy_cpu_seconds:seconds}",
+        detail="That is of all threads of the process, also the driver's[; a wait that spins, as CUDA does by default, "
+        "takes {spin.copy_cpu_seconds:seconds}]. The fastest way from pageable memory, {best.phrase}, takes "
+        "{best.copy_cpu_seconds:seconds}.",
+        advice="Wait for copies with events that let the thread sleep (cudaEventBlockingSync).",
+    ),
+}
 _ADVICE = {
     "two_buffers": "Keep two small pinned buffers for each copying thread, use them in turn, each once its last copy "
     "is done (an event says so), and pin no new buffer for each copy.",
@@ -106,143 +66,130 @@ _ADVICE = {
     "torch_pin_then_to": "Call tensor.pin_memory().to(device, non_blocking=True) again and again with sizes that "
     "repeat, so that PyTorch finds pinned memory that it has kept.",
 }
-
-
-def _advice(best: Cell) -> str:
-    return _ADVICE.get(best.way, "Use a plain copy.")
-
-
-def _pin_to_copy(found: Sequence[Cell]) -> Iterator[Costed]:
-    """What the PyTorch tutorial on pin_memory warns of: allocating pinned memory only to copy."""
-    size = usual_size(found)
-    ways = by_way(found, size)
-    plain, pin = ways.get("plain"), ways.get("pin_then_copy")
-    if plain is None or pin is None or as_good(pin, plain) or not exceeds(pin.wall_seconds, plain.wall_seconds):
-        return
-    cost = slower(pin, plain)
-    copies = pin.wall_seconds.median - pin.prepare_seconds - pin.finish_seconds
-    others = "".join(
-        f" {words} takes {times_words(slower(ways[way], ways[beside]))} as long as {than}."
-        for way, words, beside, than in _BESIDE
-        if way in ways and beside in ways
-    )
-    yield (
-        cost,
-        note(
-            "staging-pin-to-copy",
-            measured("Pin, then copy", pin.wall_seconds, "seconds"),
-            measured("Plain copy", plain.wall_seconds, "seconds"),
-            title=f"Allocating a pinned buffer to copy {format_bytes(size)} once takes {times_words(cost)} as long as "
-            "a plain copy",
-            detail=f"Of {format_seconds(pin.wall_seconds.median)}, {format_seconds(pin.prepare_seconds)} go into "
-            f"allocating and filling the buffer, {format_seconds(copies)} into the copy and "
-            f"{format_seconds(pin.finish_seconds)} into freeing it.{others}",
-            advice="Do not allocate pinned memory for one copy: keep a pinned buffer and use it again.",
-        ),
-    )
-
-
 _BESIDE = (
-    ("register", "Registering the memory where it lies", "plain", "a plain copy"),
-    ("torch_pin_then_to_first", "PyTorch: pin_memory().to() in newly pinned memory", "torch_to", "to()"),
-    ("torch_pin_then_to", "PyTorch: pin_memory().to() in memory that it has kept pinned", "torch_to", "to()"),
+    ("register", "plain", "registering the memory where it lies takes {} as long as a plain copy"),
+    ("torch_pin_then_to_first", "torch_to", "pin_memory().to() in newly pinned memory {} as long as to()"),
+    ("torch_pin_then_to", "torch_to", "in memory that PyTorch has kept pinned {}"),
 )
-"""Ways that also pin, and the way that each is beside."""
+"""Ways that also pin, the way that each is beside, and what is said of the two."""
 
 
-def _reuse(found: Sequence[Cell]) -> Iterator[Costed]:
-    """From how many uses of the same data each way is faster than plain copies."""
-    size = usual_size(found)
-    ways = by_way(found, size)
-    plain, most = ways.get("plain"), max(numbers_of_uses([cell for cell in found if cell.bytes == size]))
-    pinning = [ways[way] for way in ("register", "reused_buffer", "pin_then_copy") if way in ways]
-    if plain is None or not pinning or most < 2:
+def staging_findings(run: ExperimentRun, staging: Staging) -> tuple[Finding, ...]:
+    """All findings of a run."""
+    rules = (_wrong(staging), _fastest(run, staging), _pin_to_copy(staging), _reuse(staging), _processor(staging))
+    return dearest_first([costed for rule in rules for costed in rule])
+
+
+def _wrong(staging: Staging) -> Iterator[Costed]:
+    if wrong := [cell for cell in staging.cells if cell.wrong_words]:
+        count = quantity("Wrong repeats", sum(cell.wrong_words or 0 for cell in wrong), "count")
+        first = f"The first case: {wrong[0].title}, {format_bytes(wrong[0].bytes)}."
+        yield 1.0, wrong_data("staging-wrong", count, title="Data arrived wrong", detail=first)
+
+
+def _fastest(run: ExperimentRun, staging: Staging) -> Iterator[Costed]:
+    """Which way to take for data that lies in pageable memory and is used once."""
+    plain, winners = staging.ways.get("plain"), staging.winners(uses=1)
+    if plain is None or not set(staging.choices) & (staging.ways.keys() - {"plain"}):
         return
-    paid = [(cell, uses_until_paid(cell, plain)) for cell in pinning]
-    again = by_way(found, size, most)
-    shown = [again[way] for way in ("in_place", "register", "reused_buffer", "pin_then_copy", "plain") if way in again]
-    if "plain" not in again or len(shown) < 2:
-        return
-    ranked = sorted(shown, key=lambda cell: cell.wall_seconds.median)
-    cost = slower(again["plain"], ranked[0])
-    yield (
-        cost,
-        note(
-            "staging-reuse",
-            *(
-                quantity(f"{cell.title}: pays from so many uses", uses, "count", reason="its copies are not faster")
-                for cell, uses in paid
-            ),
-            *(measured(f"{cell.title}, {most} uses", cell.wall_seconds, "seconds") for cell in ranked),
-            title=f"{format_bytes(size)} that is copied {most} times: plain copies take {times_words(cost)} as long as "
-            f"{phrase(ranked[0])}",
-            detail=f"Faster than plain copies: {joined([_paid_words(cell, uses) for cell, uses in paid])}. {most} uses "
-            f"take {joined([f'{format_seconds(cell.wall_seconds.median)} ({cell.title})' for cell in ranked])}.",
-            advice="Keep data that is copied again in pinned memory; make it there if you can.",
-            code=kept(),
+    best, cost = winners[0], ratio(plain.wall_seconds, winners[0].wall_seconds)
+    better = _slower(plain, best)
+    size = format_bytes(staging.size)
+    ranked = [(at, staging.winners(at, uses=1)) for at in staging.sizes]
+    yield say(
+        TEXTS,
+        "staging-fastest" if better else "staging-fastest/none",
+        *(measured(f"{cell.title}, {size} once", cell.wall_seconds, "seconds") for cell in (*winners, plain)),
+        cost=cost,
+        severity="warning" if better and cost >= COSTLY else None,
+        code=code_for(best.way, best.threads, int(run.params.get("chunk", 2**23))) if better else None,
+        staging=staging,
+        plain=plain,
+        best=best,
+        by_size="; ".join(
+            f"{format_bytes(at)}: {' or '.join(cell.phrase for cell in cells[:3])} "
+            f"({format_bandwidth(cells[0].bytes_per_second)})"
+            for at, cells in ranked
         ),
+        advice=_ADVICE.get(best.way, TEXTS["staging-fastest/none"].advice),
     )
 
 
-def _paid_words(cell: Cell, uses: int | None) -> str:
-    how = "never" if uses is None else "from the first use on" if uses == 1 else f"from about {uses} uses on"
-    return f"{cell.title} {how}"
+def _pin_to_copy(staging: Staging) -> Iterator[Costed]:
+    """What the PyTorch tutorial on pin_memory warns of: allocating pinned memory only to copy."""
+    ways = staging.ways
+    plain, pin = ways.get("plain"), ways.get("pin_then_copy")
+    if plain is None or pin is None or not _slower(pin, plain):
+        return
+    others = [
+        words.format(FORMS["times"](ratio(ways[way].wall_seconds, ways[other].wall_seconds)))
+        for way, other, words in _BESIDE
+        if way in ways and other in ways
+    ]
+    yield say(
+        TEXTS,
+        "staging-pin-to-copy",
+        measured("Pin, then copy", pin.wall_seconds, "seconds"),
+        measured("Plain copy", plain.wall_seconds, "seconds"),
+        cost=ratio(pin.wall_seconds, plain.wall_seconds),
+        staging=staging,
+        pin=pin,
+        others=[others[0][:1].upper() + others[0][1:], *others[1:]] if others else None,
+    )
 
 
-def _processor(found: Sequence[Cell]) -> Iterator[Costed]:
+def _slower(cell: Cell, other: Cell) -> bool:
+    """By more than what is as good, and by more than noise."""
+    pair = (cell.wall_seconds, other.wall_seconds)
+    return exceeds(*pair) and not as_good(*pair)
+
+
+def _reuse(staging: Staging) -> Iterator[Costed]:
+    """From how many uses of the same data each way is faster than plain copies."""
+    most = max(staging.uses(staging.size))
+    ways, again, plain = staging.ways, staging.at(uses=most), staging.ways.get("plain")
+    names = ("in_place", "register", "reused_buffer", "pin_then_copy", "plain")
+    ranked = sorted((again[way] for way in names if way in again), key=lambda cell: cell.seconds)
+    paid = [(ways[way], ways[way].paid_after(plain)) for way in names[1:4] if plain and way in ways]
+    if not paid or most < 2 or "plain" not in again or len(ranked) < 2:
+        return
+    why = "its copies are not faster"
+    yield say(
+        TEXTS,
+        "staging-reuse",
+        *(quantity(f"{cell.title}: pays from so many uses", uses, "count", reason=why) for cell, uses in paid),
+        *(measured(f"{cell.title}, {most} uses", cell.wall_seconds, "seconds") for cell in ranked),
+        cost=ratio(again["plain"].wall_seconds, ranked[0].wall_seconds),
+        code=KEPT,
+        staging=staging,
+        most=most,
+        best=ranked[0],
+        paid=[f"{cell.title} {_from(uses)}" for cell, uses in paid],
+    )
+
+
+def _from(uses: int | None) -> str:
+    return "never" if uses is None else "from the first use on" if uses == 1 else f"from about {uses} uses on"
+
+
+def _processor(staging: Staging) -> Iterator[Costed]:
     """What "without CPU intervention" comes to."""
-    size = usual_size(found)
-    ways = by_way(found, size)
-    plain, pinned, spinning = (ways.get(way) for way in ("plain", "in_place", "in_place_spin"))
+    plain, pinned = staging.ways.get("plain"), staging.ways.get("in_place")
     if plain is None or pinned is None:
         return
     share = pinned.cpu_seconds / plain.cpu_seconds if plain.cpu_seconds else 1.0
-    spin = f" A wait that spins, as CUDA does by default: {_processor_time(spinning)}." if spinning else ""
-    least = [
-        each
-        for each in sizes(found)
-        if (pair := by_way(found, each)).keys() >= {"plain", "in_place"}
-        and pair["in_place"].cpu_seconds <= HUNDREDTH * pair["plain"].cpu_seconds
-    ]
-    from_size = f" From {format_bytes(min(least))} on it is at most a hundredth of a plain copy's." if least else ""
-    best = winners(found, size)[0]
-    yield (
-        1.0,
-        finding(
-            "good" if share <= HUNDREDTH else "note",
-            "staging-processor",
-            quantity(f"Processor time of a copy of {format_bytes(size)}, plain", plain.copy_cpu_seconds, "seconds"),
-            quantity(f"Processor time of a copy of {format_bytes(size)}, pinned", pinned.copy_cpu_seconds, "seconds"),
-            quantity("Their ratio", share, "share"),
-            title=f"A copy of {format_bytes(size)} from pinned memory takes {_processor_time(pinned)} of processor "
-            f"time, a plain copy {_processor_time(plain)}",
-            detail=f"That is of all threads of the process, also the driver's.{from_size}{spin} The fastest way from "
-            f"pageable memory, {phrase(best)}, takes {_processor_time(best)}.",
-            advice="Wait for copies with events that let the thread sleep (cudaEventBlockingSync).",
-            code=kept(),
-        ),
+    copy = f"Processor time of a copy of {format_bytes(staging.size)}"
+    yield say(
+        TEXTS,
+        "staging-processor",
+        quantity(f"{copy}, plain", plain.copy_cpu_seconds, "seconds"),
+        quantity(f"{copy}, pinned", pinned.copy_cpu_seconds, "seconds"),
+        quantity("Their ratio", share, "share"),
+        severity="good" if share <= HUNDREDTH else None,
+        code=KEPT,
+        staging=staging,
+        plain=plain,
+        pinned=pinned,
+        spin=staging.ways.get("in_place_spin"),
+        best=staging.winners(uses=1)[0],
     )
-
-
-def _processor_time(cell: Cell) -> str:
-    return format_seconds(cell.copy_cpu_seconds)
-
-
-def _repeated(found: Sequence[Cell]) -> list[Repeated]:
-    size = usual_size(found)
-    behind = {id(cell) for cell in by_way(found, size).values() if cell.way in (*CHOICES, "in_place")}
-    return [
-        Repeated(
-            f"{cell.title}, {format_bytes(cell.bytes)}, {cell.uses} use{'' if cell.uses == 1 else 's'}",
-            cell.wall_seconds,
-            (
-                f"ways={cell.way}",
-                f"sizes={format_bytes(cell.bytes).replace(' ', '')}",
-                f"uses={cell.uses}",
-                *([f"threads={cell.threads}"] if cell.way in BY_THREADS else []),
-            ),
-            headline=id(cell) in behind,
-        )
-        for cell in found
-        if cell.way not in HALVES
-    ]

@@ -1,206 +1,183 @@
-"""What a staging run concludes: headline, tables and findings from its rows."""
+"""What a staging run concludes: times, what holds the CPU, and which way is fastest for what."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Annotated, NamedTuple
 
-from pinscope.analysis.statistics import measured
-from pinscope.experiments.staging.arithmetic import (
-    AS_GOOD,
-    PREPARED,
-    WAY_TITLES,
-    Cell,
-    First,
-    by_way,
-    cells,
-    firsts,
-    numbers_of_uses,
-    pipelines,
-    sizes,
-    slower,
-    uses_until_paid,
-    usual_size,
-    winners,
-)
-from pinscope.experiments.staging.findings import staging_findings
-from pinscope.experiments.staging.verdict import staging_verdict
-from pinscope.records.finding import Quantity, Reading, Table, quantity, table
-from pinscope.records.run import ExperimentRun
-from pinscope.units import format_bytes
+from pinscope.analysis.cells import Comparison, Label, Value, cells, count, every_combination, listed, mean, median
+from pinscope.analysis.rows import Rows
+from pinscope.analysis.statistics import Summary, measured
+from pinscope.analysis.texts import FORMS
+from pinscope.analysis.ways import of_kind
+from pinscope.experiments.staging.ways import WAYS
+from pinscope.records.finding import Quantity, Table, quantity
+from pinscope.units import format_bytes, format_seconds
+
+USUAL_BYTES = 2**28
+"""Sentences are about the size nearest to this."""
 
 
-def read_staging(run: ExperimentRun, rows: Sequence[Mapping[str, Any]]) -> Reading:
-    """Headline, tables and findings; empty parts where nothing was measured yet."""
-    found = cells(rows)
-    if not found:
-        return Reading(headline=(), tables=(), findings=())
-    tables = (_winners(found), _all(found), _halves(found), _first(firsts(rows), found))
-    return Reading(
-        verdict=staging_verdict(found),
-        headline=_headline(found),
-        tables=tuple(each for each in tables if each.rows),
-        findings=staging_findings(run, found),
-    )
+def _title(way: str) -> str:
+    return WAYS[way].title
 
 
-_BESIDE = (("pin_then_copy", "plain"), ("torch_pin_then_to_first", "torch_to"), ("torch_pin_then_to", "torch_to"))
-"""Ways whose time is set beside another's in the headline."""
+@dataclass(frozen=True)
+class Cell:
+    """All repeats of one combination. Processor time is a mean: short ones are counted in clock ticks."""
+
+    bytes: Annotated[int, Label("size", "bytes")]
+    uses: Annotated[int, Label("uses", "count")]
+    way: Annotated[str, Label("way", words=_title)]
+    threads: Annotated[int, Label("threads", "count")]
+    wall_seconds: Annotated[Summary, Value("time", "seconds", "less")]
+    prepare_seconds: Annotated[float, Value("before the first copy", "seconds", "less", median)]
+    finish_seconds: Annotated[float, Value("after the last", "seconds", "less", median)]
+    cpu_seconds: Annotated[float, Value("processor time", "seconds", "less", mean)]
+    thread_cpu_seconds: Annotated[float, Value("of it, the caller", "seconds", "less", mean)]
+    wrong_words: Annotated[int | None, Value("wrong repeats", "count", "less", count)]
+
+    @property
+    def bytes_per_second(self) -> Annotated[float, Value("rate", "bytes/second", "more")]:
+        """What was brought, over the time from ready to there."""
+        return self.bytes * self.uses / self.seconds
+
+    @property
+    def copy_cpu_seconds(self) -> Annotated[float, Value("processor time of a copy", "seconds", "less")]:
+        """Of all threads of the process, for one use."""
+        return self.cpu_seconds / self.uses
+
+    @property
+    def seconds(self) -> float:
+        """The median of all uses together."""
+        return self.wall_seconds.median
+
+    @property
+    def copy_seconds(self) -> float:
+        """Of that, the copies of all uses."""
+        return self.seconds - self.prepare_seconds - self.finish_seconds
+
+    @property
+    def title(self) -> str:
+        """The way for people, with the number of threads where the program chooses it."""
+        return WAYS[self.way].title + self._threads(", {}")
+
+    @property
+    def phrase(self) -> str:
+        """The way inside a sentence."""
+        return WAYS[self.way].words + self._threads(" ({})")
+
+    def _threads(self, form: str) -> str:
+        return form.format(FORMS["threads"](self.threads)) if "threads" in WAYS[self.way].kinds else ""
+
+    def paid_after(self, plain: Cell) -> int | None:
+        """From how many uses of the same data it takes less time than plain copies; ``None``: never.
+
+        Both measured for one use: a way takes its parts before and after the copies once, and the copies each time.
+        """
+        gain = (plain.copy_seconds - self.copy_seconds) / self.uses
+        once = self.prepare_seconds + self.finish_seconds - plain.prepare_seconds - plain.finish_seconds
+        return max(math.floor(once / gain) + 1, 1) if gain > 0 else None
 
 
-def _headline(found: Sequence[Cell]) -> tuple[Quantity, ...]:
-    """Of the usual size, used once: the claims that people repeat, then the fastest way."""
-    size = usual_size(found)
-    ways, best, words = by_way(found, size), winners(found, size), format_bytes(size)
-    quantities = []
-    for way, other in _BESIDE:
-        if way in ways and other in ways:
-            name = f"Time of {WAY_TITLES[way]} ÷ {WAY_TITLES[other]}, {words} once"
-            quantities.append(quantity(name, slower(ways[way], ways[other]), "ratio"))
-    if best and "plain" in ways:
-        quantities.insert(
-            1, quantity(f"Time of the fastest way ÷ plain copy, {words} once", slower(best[0], ways["plain"]), "ratio")
+class Fastest(NamedTuple):
+    """Of one size and number of uses: the fastest way and those as good, beside two that are none to choose."""
+
+    best: Sequence[Cell]
+    plain: Cell | None
+    in_place: Cell | None
+
+
+@dataclass(frozen=True)
+class Staging(Comparison[Cell]):
+    """The cells of a run."""
+
+    @classmethod
+    def of(cls, rows: Rows) -> Staging:
+        """Of its rows."""
+        choices = of_kind(WAYS, "choice")
+        return cls(
+            cells(Cell, rows), lambda cell: cell.wall_seconds, lambda cell: cell.cpu_seconds, choices, USUAL_BYTES
         )
-    if {"plain", "in_place"} <= ways.keys() and ways["plain"].cpu_seconds:
-        for way, name in (("plain", "a plain"), ("in_place", "a pinned")):
-            taken = ways[way].copy_cpu_seconds
-            quantities.insert(2, quantity(f"Processor time of {name} copy, {words}", taken, "seconds"))
+
+    @cached_property
+    def ways(self) -> Mapping[str, Cell]:
+        """Of the usual size, used once."""
+        return self.at(uses=1)
+
+    def uses(self, size: int | None = None) -> list[int]:
+        """Numbers that were measured, of one size or of all; ascending."""
+        return sorted({cell.uses for cell in self.cells if size in (None, cell.bytes)})
+
+    @cached_property
+    def halves(self) -> list[list[Cell]]:
+        """Two buffers in turn, filling alone and copying alone, for each size and number of threads that has all."""
+        turns = {(cell.bytes, cell.threads, cell.way): cell for cell in self.cells if cell.uses == 1}
+        cases = dict.fromkeys((size, threads) for size, threads, _ in turns)
+        found = [[turns[*case, way] for way in of_kind(WAYS, "turns") if (*case, way) in turns] for case in cases]
+        return [cells for cells in found if len(cells) == len(of_kind(WAYS, "turns"))]
+
+
+def verdict(staging: Staging) -> str | None:
+    """What pinning for one copy takes beside a plain copy, and what the fastest way takes; ``None``: too little."""
+    if any(cell.wrong_words for cell in staging.cells):
+        return "Data arrived wrong: do not trust any figure of this run."
+    size, ways, winners = format_bytes(staging.size), staging.ways, staging.winners(uses=1)
+    if not winners or "plain" not in ways:
+        return None
+    takes = {way: format_seconds(cell.seconds) for way, cell in ways.items()}
+    best, how = winners[0], "plainly takes"
+    if "pin_then_copy" in ways:
+        how = f"through a newly pinned buffer takes {takes['pin_then_copy']}, a plain copy"
+    others = "no way is faster than that" if best.way.startswith("plain") else f"{best.phrase} {takes[best.way]}"
+    return f"Copying {size} once {how} {takes['plain']}, {others}."
+
+
+def headline(staging: Staging) -> Iterator[Quantity]:
+    """Of the usual size, used once: pinning to copy, and the fastest way; then what holds the CPU."""
+    ways, best, size = staging.ways, staging.winners(uses=1), format_bytes(staging.size)
+    plain, pin = ways.get("plain"), ways.get("pin_then_copy")
+    if plain and pin:
+        name = f"Time of {WAYS[pin.way].title} ÷ {WAYS[plain.way].title}, {size} once"
+        yield quantity(name, pin.seconds / plain.seconds, "ratio")
+    if plain and best:
+        times = best[0].seconds / plain.seconds
+        yield quantity(f"Time of the fastest way ÷ plain copy, {size} once", times, "ratio")
+    if plain and "in_place" in ways and plain.cpu_seconds:
+        yield quantity(f"Processor time of a pinned copy, {size}", ways["in_place"].copy_cpu_seconds, "seconds")
+        yield quantity(f"Processor time of a plain copy, {size}", plain.copy_cpu_seconds, "seconds")
     if best:
-        quantities += [
-            quantity(f"Fastest way, {words} once", " or ".join(cell.title for cell in best), "text"),
-            measured(f"Its rate, {words} once", best[0].wall_seconds, "bytes/second", best[0].bytes_per_second),
-        ]
-    return tuple(quantities)
+        yield quantity(f"Fastest way, {size} once", _titles(best), "text")
+        yield measured(f"Its rate, {size} once", best[0].wall_seconds, "bytes/second", best[0].bytes_per_second)
 
 
-def _winners(found: Sequence[Cell]) -> Table:
-    rows: list[tuple[Any, ...]] = []
-    for size in sizes(found):
-        for uses in numbers_of_uses([cell for cell in found if cell.bytes == size]):
-            best = winners(found, size, uses)
-            plain, made = by_way(found, size, uses).get("plain"), by_way(found, size, uses).get("in_place")
-            if best:
-                rows.append(
-                    (
-                        size,
-                        uses,
-                        " or ".join(cell.title for cell in best),
-                        best[0].wall_seconds.median,
-                        best[0].bytes_per_second,
-                        slower(plain, best[0]) if plain else None,
-                        made.wall_seconds.median if made else None,
-                    )
-                )
-    return table(
-        "Which way is fastest",
-        {
-            "size": "bytes",
-            "uses": "count",
-            "fastest from pageable memory": "text",
-            "it takes": "seconds",
-            "rate": "bytes/second",
-            "plain copies take × that": "ratio",
-            "made in pinned memory": "seconds",
-        },
-        rows,
-        note=f"Ways within {AS_GOOD - 1:.0%} of the fastest are as good and named with it, the one that takes least "
-        "processor time first. Libraries with no pinned memory left over are in the next table.".replace("%", " %"),
+def tables(staging: Staging) -> Iterator[Table]:
+    """Those that have rows."""
+    cases = [(size, uses) for size in staging.sizes for uses in staging.uses(size)]
+    ways = [(staging.winners(size, uses=uses), staging.at(size, uses=uses)) for size, uses in cases]
+    winners = [Fastest(best, at.get("plain"), at.get("in_place")) for best, at in ways if best]
+    if winners:
+        yield listed(
+            "Which way is fastest",
+            winners,
+            {
+                "size": ("bytes", lambda at: at.best[0].bytes),
+                "uses": ("count", lambda at: at.best[0].uses),
+                "fastest from pageable memory": ("text", lambda at: _titles(at.best)),
+                "it takes": ("seconds", lambda at: at.best[0].seconds),
+                "rate": ("bytes/second", lambda at: at.best[0].bytes_per_second),
+                "plain copies take × that": ("ratio", lambda at: at.plain and at.plain.seconds / at.best[0].seconds),
+                "made in pinned memory": ("seconds", lambda at: at.in_place and at.in_place.seconds),
+            },
+            "Ways within 10 % of the fastest are as good and named with it, that with least processor time first.",
+        )
+    yield every_combination(
+        staging.cells, note="Medians; processor time is a mean, of all threads of the process and all uses."
     )
 
 
-def _all(found: Sequence[Cell]) -> Table:
-    plain = {cell.bytes: cell for cell in found if cell.way == "plain" and cell.uses == 1}
-    return table(
-        "Every combination",
-        {
-            "size": "bytes",
-            "uses": "count",
-            "way": "text",
-            "time": "seconds",
-            "spread": "share",
-            "rate": "bytes/second",
-            "before the first copy": "seconds",
-            "after the last": "seconds",
-            "processor time of a copy": "seconds",
-            "of it, the caller": "seconds",
-            "pays from uses": "count",
-            "repeats": "count",
-        },
-        [
-            (
-                cell.bytes,
-                cell.uses,
-                cell.title,
-                cell.wall_seconds.median,
-                cell.wall_seconds.spread,
-                cell.bytes_per_second,
-                cell.prepare_seconds,
-                cell.finish_seconds,
-                cell.copy_cpu_seconds,
-                cell.thread_cpu_seconds / cell.uses,
-                _paid(cell, plain.get(cell.bytes)),
-                cell.wall_seconds.count,
-            )
-            for cell in found
-        ],
-        note="Medians; processor time is a mean, of all threads of the process. Pays from uses: so many copies of the "
-        "same data are faster than plain ones.",
-    )
-
-
-def _paid(cell: Cell, plain: Cell | None) -> int | None:
-    return uses_until_paid(cell, plain) if plain and cell.uses == 1 and cell.way in PREPARED else None
-
-
-def _halves(found: Sequence[Cell]) -> Table:
-    return table(
-        "Two buffers in turn, and each half alone",
-        {
-            "size": "bytes",
-            "threads": "count",
-            "filling alone": "bytes/second",
-            "copying alone": "bytes/second",
-            "in turn": "bytes/second",
-            "time ÷ the slower half's": "ratio",
-        },
-        [
-            (
-                one.whole.bytes,
-                one.whole.threads,
-                one.filling.bytes_per_second,
-                one.copying.bytes_per_second,
-                one.whole.bytes_per_second,
-                one.beyond_bound,
-            )
-            for one in pipelines(found)
-        ],
-        note="Each half was timed apart, so the two in turn may take less than the slower of them.",
-    )
-
-
-def _first(first: Sequence[First], found: Sequence[Cell]) -> Table:
-    later = {(cell.way, cell.bytes, cell.threads): cell.wall_seconds.median for cell in found if cell.uses == 1}
-    return table(
-        "The first time of each way",
-        {
-            "size": "bytes",
-            "way": "text",
-            "threads": "count",
-            "set-up": "seconds",
-            "first use": "seconds",
-            "later uses": "seconds",
-        },
-        [
-            (
-                one.bytes,
-                WAY_TITLES[one.way],
-                one.threads,
-                one.setup_seconds,
-                one.wall_seconds,
-                later.get((one.way, one.bytes, one.threads)),
-            )
-            for one in first
-        ],
-        note="Set-up: what is kept from one time to the next, such as a pinned buffer and threads. At the first size a "
-        "library also loads what it needs.",
-    )
+def _titles(cells: Sequence[Cell]) -> str:
+    return " or ".join(cell.title for cell in cells)

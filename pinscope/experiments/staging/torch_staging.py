@@ -2,99 +2,85 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import ExitStack
 
 import torch
 
-from pinscope.experiments.staging.ways import Bench, Marks, Way
+from pinscope.experiments.staging.ways import Bench, Marks, Steps
 from pinscope.lab.cuda_handles import DevicePart
 from pinscope.lab.cuda_pinning import CudaCalls
 from pinscope.lab.pattern import Pattern, words_at
 from pinscope.lab.torch_pinned import empty_pinned_cache
 
 
-class _TorchWay(Way):
-    """A tensor over the same pageable memory. The tensors on the GPU are PyTorch's own."""
-
-    def __init__(self, bench: Bench, threads: int = 1) -> None:
-        super().__init__(bench, threads)
-        self._device = torch.device("cuda", CudaCalls.here().ordinal)
-        self._result: torch.Tensor | None = None
-
-    def keep(self, held: ExitStack) -> None:
-        held.callback(_give_back)
-        held.callback(self._forget)
-        self._done = torch.cuda.Event(blocking=True)
-        words = words_at(self.bench.source.address, self.bench.nbytes)
-        self._source = torch.from_numpy(words.view("int64"))
-
-    def ready(self, pattern: Pattern) -> None:
-        self._result = None
-        super().ready(pattern)
-
-    def wrong_words(self, pattern: Pattern) -> int:
-        address = 0 if self._result is None else self._result.data_ptr()
-        return self.bench.lab.wrong_words(DevicePart(address, self.bench.nbytes), pattern)
-
-    def _to(self, source: torch.Tensor, uses: int, non_blocking: bool) -> float:
-        """The copies, and a wait that sleeps; when they were complete."""
-        for _ in range(uses):
-            self._result = None
-            self._result = source.to(self._device, non_blocking=non_blocking)
-        self._done.record(torch.cuda.current_stream(self._device))
-        self._done.synchronize()
-        return self.bench.clock()
-
-    def _forget(self) -> None:
-        self._result = None
-        del self._source
-
-
-class TorchTo(_TorchWay):
+def torch_to(bench: Bench, threads: int, held: ExitStack) -> Steps:
     """``tensor.to("cuda")``."""
-
-    def run(self, uses: int) -> Marks:
-        begun = self.bench.clock()
-        return Marks(begun, self._to(self._source, uses, non_blocking=False))
+    return _steps(bench, held, _over_source(bench), non_blocking=False)
 
 
-class TorchPinThenTo(_TorchWay):
+def torch_pin_then_to(bench: Bench, threads: int, held: ExitStack) -> Steps:
     """``tensor.pin_memory().to("cuda", non_blocking=True)``, with pinned memory that PyTorch has kept."""
-
-    keeps_pool = True
-
-    def ready(self, pattern: Pattern) -> None:
-        super().ready(pattern)
-        if not self.keeps_pool:
-            empty_pinned_cache()
-
-    def run(self, uses: int) -> Marks:
-        pinned = self._source.pin_memory()
-        prepared = self.bench.clock()
-        return Marks(prepared, self._to(pinned, uses, non_blocking=True))
+    return _steps(bench, held, _over_source(bench), pins=True)
 
 
-class TorchPinThenToFirst(TorchPinThenTo):
+def torch_pin_then_to_first(bench: Bench, threads: int, held: ExitStack) -> Steps:
     """The same, where PyTorch has no pinned memory left over."""
+    return _steps(bench, held, _over_source(bench), empty_pinned_cache, pins=True)
 
-    keeps_pool = False
 
-
-class TorchPinned(_TorchWay):
+def torch_pinned(bench: Bench, threads: int, held: ExitStack) -> Steps:
     """``pinned.to("cuda", non_blocking=True)`` of a tensor that was made pinned."""
+    source = [torch.empty(bench.nbytes // 8, dtype=torch.int64, pin_memory=True)]
 
-    def keep(self, held: ExitStack) -> None:
-        super().keep(held)
-        self._source = torch.empty(self.bench.nbytes // 8, dtype=torch.int64, pin_memory=True)
+    def fill() -> None:
+        words = words_at(source[0].data_ptr(), bench.nbytes)
+        words[:] = words_at(bench.source.address, bench.nbytes)
 
-    def ready(self, pattern: Pattern) -> None:
-        super().ready(pattern)
-        words = words_at(self._source.data_ptr(), self.bench.nbytes)
-        words[:] = words_at(self.bench.source.address, self.bench.nbytes)
+    return _steps(bench, held, source, fill)
 
-    def run(self, uses: int) -> Marks:
-        begun = self.bench.clock()
-        return Marks(begun, self._to(self._source, uses, non_blocking=True))
+
+def _over_source(bench: Bench) -> list[torch.Tensor]:
+    """A tensor over the same pageable memory."""
+    return [torch.from_numpy(words_at(bench.source.address, bench.nbytes).view("int64"))]
+
+
+def _steps(
+    bench: Bench,
+    held: ExitStack,
+    source: list[torch.Tensor],
+    prepare: Callable[[], object] = lambda: None,
+    non_blocking: bool = True,
+    pins: bool = False,
+) -> Steps:
+    """Of one tensor, which is let go at the end; those on the GPU are PyTorch's own. ``prepare``: when new data was
+    written."""
+    device = torch.device("cuda", CudaCalls.here().ordinal)
+    done, results = torch.cuda.Event(blocking=True), list[torch.Tensor]()
+    held.callback(_give_back)
+    held.callback(source.clear)
+    held.callback(results.clear)
+
+    def ready(pattern: Pattern) -> None:
+        results.clear()
+        bench.lab.fill(bench.source, pattern)
+        prepare()
+
+    def run(uses: int) -> Marks:
+        tensor = source[0].pin_memory() if pins else source[0]
+        prepared = bench.clock()
+        for _ in range(uses):
+            results.clear()
+            results.append(tensor.to(device, non_blocking=non_blocking))
+        done.record(torch.cuda.current_stream(device))
+        done.synchronize()
+        return Marks(prepared, bench.clock())
+
+    def wrong_words(pattern: Pattern) -> int:
+        address = results[0].data_ptr() if results else 0
+        return bench.lab.wrong_words(DevicePart(address, bench.nbytes), pattern)
+
+    return bench.steps(run, ready, wrong_words)
 
 
 def threads() -> int:
@@ -105,11 +91,3 @@ def threads() -> int:
 def _give_back() -> None:
     torch.cuda.empty_cache()
     empty_pinned_cache()
-
-
-TORCH_WAYS: dict[str, type[Way]] = {
-    "torch_to": TorchTo,
-    "torch_pin_then_to_first": TorchPinThenToFirst,
-    "torch_pin_then_to": TorchPinThenTo,
-    "torch_pinned": TorchPinned,
-}

@@ -1,17 +1,62 @@
-"""Ways to bring data from pageable host memory to the GPU, over the few calls that they are made of."""
+"""Ways to bring data from pageable host memory to the GPU: a record each, and a function of the same name that does it.
+
+The functions of CuPy's and PyTorch's ways stand in modules that import those.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass
-from typing import Protocol
+from importlib import import_module
+from typing import TYPE_CHECKING, Literal, Protocol, cast
 
+from pinscope.analysis.ways import LineStyle, Way, way
 from pinscope.lab.copy_threads import CopyThreads, copy_words, stretches
 from pinscope.lab.harness import Clock
 from pinscope.lab.pattern import Pattern
 from pinscope.lab.protocol import DeviceBuffer, HostBuffer, Lab
 
+WAYS: Mapping[str, Way] = {
+    "plain": way("plain copy", "a plain copy", LineStyle("pageable", "diamond"), "choice", "cudaMemcpy"),
+    "plain_async": way("plain copy, asynchronous call", "a plain asynchronous copy", None, "choice alike",
+                       "cudaMemcpyAsync"),
+    "plain_fresh": way("plain copy of fresh memory", "", None, "once alike", "cudaMemcpy of newly mapped memory"),
+    "pin_then_copy": way("pin, then copy", "a buffer that is pinned each time", LineStyle("stall", "x"),
+                         "choice prepared", "a pinned buffer each time"),
+    "register": way("register, copy, unregister", "registering it where it lies",
+                    LineStyle("registered", "triangle-down"), "choice prepared", "pinned in place each time"),
+    "reused_buffer": way("one pinned buffer, kept", "one pinned buffer that is kept", LineStyle("compute", "square"),
+                         "choice prepared threads", "copied by CPU threads to a pinned buffer that is kept"),
+    "two_buffers": way("two pinned buffers in turn", "", LineStyle("copy", "star"), "choice threads turns",
+                       "two small pinned buffers a thread"),
+    "fill_only": way("two buffers: filling alone", "", LineStyle("touch", "square", "dash"),
+                     "half once threads turns", "the CPU's half of two_buffers"),
+    "copy_only": way("two buffers: copying alone", "", LineStyle("pinned", "circle", "dash"),
+                     "half once threads turns", "the other half"),
+    "in_place": way("data made in pinned memory", "", LineStyle("pinned"), "", "data written into pinned memory"),
+    "in_place_spin": way("data made in pinned memory, spinning", "", LineStyle("pinned", "circle-open", "dot"),
+                         "alike", "the same, waited for without sleep"),
+    "cupy_asarray_first": way("cupy.asarray, newly pinned", "", None, "once cupy",
+                              "cupy.asarray with no pinned memory left over from before"),
+    "cupy_asarray": way("cupy.asarray, pool reused", "cupy.asarray", None, "choice cupy", "cupy.asarray"),
+    "torch_to": way("PyTorch to()", "PyTorch's to()", LineStyle("workers", "diamond-open", "dash"), "choice torch",
+                    "tensor.to"),
+    "torch_pin_then_to_first": way("pin_memory().to(), newly pinned", "", LineStyle("page_table", "triangle-up", "dot"),
+                                   "once prepared torch", "tensor.pin_memory().to with none left over from before"),
+    "torch_pin_then_to": way("pin_memory().to(), pool reused",
+                             "PyTorch's pin_memory().to() in pinned memory that it has kept",
+                             LineStyle("intact", "pentagon", "dash"), "choice prepared torch",
+                             "tensor.pin_memory().to"),
+    "torch_pinned": way("PyTorch to(), tensor made pinned", "", None, "torch", "tensor.to of a pinned tensor"),
+}  # fmt: skip
+"""Kinds: ``choice`` for data that lies in pageable memory, again and again; ``prepared`` gets the data into pinned
+memory once for all uses; ``threads`` of the CPU as the program says; ``turns`` two buffers a thread, ``half`` one part
+of that; ``once`` a second use would say nothing new; ``alike`` takes about as long as another one."""
+if TYPE_CHECKING:
+    WayName = str
+else:
+    WayName = Literal[tuple(WAYS)]
 SLOTS = 2
 """Pinned buffers that take turns."""
 
@@ -21,15 +66,12 @@ class Lane(Protocol):
 
     def copy(self, target: int, source: int, nbytes: int) -> None:
         """cudaMemcpyAsync to the GPU."""
-        ...
 
     def mark(self, slot: int = 0) -> None:
         """Everything queued so far has to be done before a wait for this mark returns."""
-        ...
 
     def wait(self, slot: int = 0) -> None:
         """Until the mark is reached; at once if none was set."""
-        ...
 
 
 class Engine(Protocol):
@@ -37,24 +79,51 @@ class Engine(Protocol):
 
     def prepare(self) -> None:
         """Choose the GPU for the calling thread."""
-        ...
 
     def lane(self, spinning: bool = False) -> AbstractContextManager[Lane]:
         """With marks for which a thread sleeps, or spins."""
-        ...
 
     def copy_now(self, target: int, source: int, nbytes: int) -> None:
         """cudaMemcpy to the GPU. Of pageable memory it returns when all is staged, perhaps not yet on the GPU."""
-        ...
 
     def wait_for_copies(self) -> None:
         """Sleep until what CUDA's default stream was given is done: :meth:`copy_now` uses that."""
-        ...
 
     def allocate(self, nbytes: int) -> int: ...
     def free(self, address: int) -> None: ...
     def register(self, address: int, nbytes: int) -> None: ...
     def unregister(self, address: int) -> None: ...
+
+
+@dataclass(frozen=True)
+class Marks:
+    """When the parts of a use were over, by the clock.
+
+    Attributes:
+        prepared: the data lay where copies start.
+        copied: the last copy was complete.
+    """
+
+    prepared: float
+    copied: float
+
+
+Ready, Run, Check = Callable[[Pattern], None], Callable[[int], Marks], Callable[[Pattern], int | None]
+
+
+@dataclass(frozen=True)
+class Steps:
+    """What a way does with each new data.
+
+    Attributes:
+        ready: write new data, by the CPU. Not timed.
+        run: bring the data to the GPU so many times; complete on return.
+        wrong_words: 8-byte words that did not arrive; ``None`` where nothing was to arrive. Not timed.
+    """
+
+    ready: Ready
+    run: Run
+    wrong_words: Check
 
 
 @dataclass(frozen=True)
@@ -84,161 +153,120 @@ class Bench:
         """Of the data."""
         return self.source.nbytes
 
+    def steps(self, run: Run, ready: Ready | None = None, wrong_words: Check | None = None) -> Steps:
+        """With new data in the source, and a look at the target, where nothing else is given."""
+        return Steps(
+            ready or (lambda pattern: self.lab.fill(self.source, pattern)),
+            run,
+            wrong_words or (lambda pattern: self.lab.wrong_words(self.target, pattern)),
+        )
 
-@dataclass(frozen=True)
-class Marks:
-    """When the parts of a use were over, by the clock.
-
-    Attributes:
-        prepared: the data lay where copies start.
-        copied: the last copy was complete.
-    """
-
-    prepared: float
-    copied: float
-
-
-class Way:
-    """One way, with what it keeps between uses. Its set-up is what :meth:`keep` does.
-
-    Args:
-        bench: what all ways share.
-        threads: of the CPU, where a way copies by them.
-    """
-
-    def __init__(self, bench: Bench, threads: int = 1) -> None:
-        self.bench, self.threads = bench, threads
-
-    def keep(self, held: ExitStack) -> None:
-        """Get what lasts from one time to the next."""
-
-    def ready(self, pattern: Pattern) -> None:
-        """Write new data, by the CPU. Not timed."""
-        self.bench.lab.fill(self.bench.source, pattern)
-
-    def run(self, uses: int) -> Marks:
-        """Bring the data to the GPU so many times; complete on return."""
-        raise NotImplementedError
-
-    def wrong_words(self, pattern: Pattern) -> int | None:
-        """8-byte words that did not arrive; ``None`` where nothing was to arrive. Not timed."""
-        return self.bench.lab.wrong_words(self.bench.target, pattern)
-
-    def _copies(self, source: int, uses: int, lane: Lane | None = None) -> float:
-        """Asynchronous copies of all of it, and a wait; when they were complete."""
-        bench, lane = self.bench, lane or self.bench.lane
+    def copies_now(self, source: int, uses: int) -> Marks:
+        """cudaMemcpy of all of it."""
+        begun = self.clock()
         for _ in range(uses):
-            lane.copy(bench.target.address, source, bench.nbytes)
+            self.engine.copy_now(self.target.address, source, self.nbytes)
+        self.engine.wait_for_copies()
+        return Marks(begun, self.clock())
+
+    def copies(self, source: int, uses: int, lane: Lane | None = None) -> Marks:
+        """Asynchronous copies of all of it, and a wait."""
+        lane, prepared = lane or self.lane, self.clock()
+        for _ in range(uses):
+            lane.copy(self.target.address, source, self.nbytes)
         lane.mark()
         lane.wait()
-        return bench.clock()
+        return Marks(prepared, self.clock())
 
 
-class Plain(Way):
+Function = Callable[[Bench, int, ExitStack], Steps]
+"""Sets a way up: with a bench, with so many threads of the CPU where it copies by them, and with what it keeps from one
+time to the next held by the stack."""
+
+
+def function_of(name: str) -> Function:
+    """The function that does a way; imports the library that it needs."""
+    library = {"cupy": "cuda_staging", "torch": "torch_staging"}
+    module = next((module for kind, module in library.items() if kind in WAYS[name].kinds), "ways")
+    return cast("Function", getattr(import_module(f"pinscope.experiments.staging.{module}"), name))
+
+
+def plain(bench: Bench, threads: int, held: ExitStack) -> Steps:
     """cudaMemcpy as the data lies."""
-
-    def run(self, uses: int) -> Marks:
-        bench, begun = self.bench, self.bench.clock()
-        source = self._source()
-        for _ in range(uses):
-            bench.engine.copy_now(bench.target.address, source.address, bench.nbytes)
-        bench.engine.wait_for_copies()
-        return Marks(begun, bench.clock())
-
-    def _source(self) -> HostBuffer:
-        return self.bench.source
+    return bench.steps(lambda uses: bench.copies_now(bench.source.address, uses))
 
 
-class PlainAsync(Way):
+def plain_async(bench: Bench, threads: int, held: ExitStack) -> Steps:
     """cudaMemcpyAsync as the data lies."""
-
-    def run(self, uses: int) -> Marks:
-        begun = self.bench.clock()
-        return Marks(begun, self._copies(self.bench.source.address, uses))
+    return bench.steps(lambda uses: bench.copies(bench.source.address, uses))
 
 
-class PlainFresh(Plain):
+def plain_fresh(bench: Bench, threads: int, held: ExitStack) -> Steps:
     """cudaMemcpy of memory that was mapped anew and written once."""
+    fresh, memory = held.enter_context(ExitStack()), [bench.source]
 
-    def keep(self, held: ExitStack) -> None:
-        self._fresh = held.enter_context(ExitStack())
+    def ready(pattern: Pattern) -> None:
+        fresh.close()
+        memory[0] = fresh.enter_context(bench.lab.ordinary_memory(bench.nbytes, "4k"))
+        bench.lab.fill(memory[0], pattern)
 
-    def ready(self, pattern: Pattern) -> None:
-        self._fresh.close()
-        self._memory = self._fresh.enter_context(self.bench.lab.ordinary_memory(self.bench.nbytes, "4k"))
-        self.bench.lab.fill(self._memory, pattern)
-
-    def _source(self) -> HostBuffer:
-        return self._memory
+    return bench.steps(lambda uses: bench.copies_now(memory[0].address, uses), ready)
 
 
-class PinThenCopy(Way):
+def pin_then_copy(bench: Bench, threads: int, held: ExitStack) -> Steps:
     """A pinned buffer each time: allocated, filled by one thread of the CPU, copied, freed."""
 
-    def run(self, uses: int) -> Marks:
-        bench = self.bench
+    def run(uses: int) -> Marks:
         address = bench.engine.allocate(bench.nbytes)
         try:
             copy_words(address, bench.source.address, bench.nbytes)
-            prepared = bench.clock()
-            return Marks(prepared, self._copies(address, uses))
+            return bench.copies(address, uses)
         finally:
             bench.engine.free(address)
 
+    return bench.steps(run)
 
-class Registered(Way):
+
+def register(bench: Bench, threads: int, held: ExitStack) -> Steps:
     """Pinned where it lies, copied, and unpinned."""
 
-    def run(self, uses: int) -> Marks:
-        bench = self.bench
+    def run(uses: int) -> Marks:
         bench.engine.register(bench.source.address, bench.nbytes)
         try:
-            prepared = bench.clock()
-            return Marks(prepared, self._copies(bench.source.address, uses))
+            return bench.copies(bench.source.address, uses)
         finally:
             bench.engine.unregister(bench.source.address)
 
+    return bench.steps(run)
 
-class ReusedBuffer(Way):
+
+def reused_buffer(bench: Bench, threads: int, held: ExitStack) -> Steps:
     """One pinned buffer that is kept: filled by threads, then copied."""
+    buffer = held.enter_context(bench.lab.host_buffer(bench.nbytes, "pinned"))
+    pool = held.enter_context(CopyThreads(threads))
 
-    def keep(self, held: ExitStack) -> None:
-        bench = self.bench
-        self._buffer = held.enter_context(bench.lab.host_buffer(bench.nbytes, "pinned"))
-        self._threads = held.enter_context(CopyThreads(self.threads))
+    def run(uses: int) -> Marks:
+        pool.copy(buffer.address, bench.source.address, bench.nbytes)
+        return bench.copies(buffer.address, uses)
 
-    def run(self, uses: int) -> Marks:
-        bench = self.bench
-        self._threads.copy(self._buffer.address, bench.source.address, bench.nbytes)
-        prepared = bench.clock()
-        return Marks(prepared, self._copies(self._buffer.address, uses))
+    return bench.steps(run)
 
 
-class InPlace(Way):
+def in_place(bench: Bench, threads: int, held: ExitStack, spinning: bool = False) -> Steps:
     """The data is written into pinned memory in the first place."""
-
-    spinning = False
-
-    def keep(self, held: ExitStack) -> None:
-        bench = self.bench
-        self._data = held.enter_context(bench.lab.host_buffer(bench.nbytes, "pinned"))
-        self._lane = held.enter_context(bench.engine.lane(spinning=True)) if self.spinning else bench.lane
-
-    def ready(self, pattern: Pattern) -> None:
-        self.bench.lab.fill(self._data, pattern)
-
-    def run(self, uses: int) -> Marks:
-        begun = self.bench.clock()
-        return Marks(begun, self._copies(self._data.address, uses, self._lane))
+    data = held.enter_context(bench.lab.host_buffer(bench.nbytes, "pinned"))
+    lane = held.enter_context(bench.engine.lane(spinning=True)) if spinning else bench.lane
+    return bench.steps(
+        lambda uses: bench.copies(data.address, uses, lane), lambda pattern: bench.lab.fill(data, pattern)
+    )
 
 
-class InPlaceSpinning(InPlace):
+def in_place_spin(bench: Bench, threads: int, held: ExitStack) -> Steps:
     """The same, waited for as CUDA does by default: the thread asks again and again."""
+    return in_place(bench, threads, held, spinning=True)
 
-    spinning = True
 
-
-@dataclass
+@dataclass(frozen=True)
 class _Worker:
     """One thread's part of the data, and its two buffers."""
 
@@ -248,85 +276,57 @@ class _Worker:
     lane: Lane
 
 
-class TwoBuffers(Way):
+def two_buffers(bench: Bench, threads: int, held: ExitStack, fills: bool = True, copies: bool = True) -> Steps:
     """Each thread fills one of two pinned buffers of its own while the other is copied.
 
     Before it fills a buffer again it waits for the copy from it.
     """
+    pool = held.enter_context(CopyThreads(threads, bench.engine.prepare))
+    parts = stretches(bench.nbytes, threads)
+    longest = min(bench.chunk, parts[0][1])
+    memory = held.enter_context(bench.lab.host_buffer(len(parts) * SLOTS * longest, "pinned"))
+    workers = [
+        _Worker(
+            at,
+            nbytes,
+            [memory.address + (SLOTS * number + slot) * longest for slot in range(SLOTS)],
+            held.enter_context(bench.engine.lane()),
+        )
+        for number, (at, nbytes) in enumerate(parts)
+    ]
 
-    fills, copies = True, True
-
-    def keep(self, held: ExitStack) -> None:
-        bench = self.bench
-        self._pool = held.enter_context(CopyThreads(self.threads, bench.engine.prepare))
-        parts = stretches(bench.nbytes, self.threads)
-        longest = min(bench.chunk, parts[0][1])
-        memory = held.enter_context(bench.lab.host_buffer(len(parts) * SLOTS * longest, "pinned"))
-        self._length = longest
-        self._workers = [
-            _Worker(
-                at,
-                nbytes,
-                [memory.address + (SLOTS * number + slot) * longest for slot in range(SLOTS)],
-                held.enter_context(bench.engine.lane()),
-            )
-            for number, (at, nbytes) in enumerate(parts)
-        ]
-
-    def run(self, uses: int) -> Marks:
-        begun = self.bench.clock()
-        for _ in range(uses):
-            self._pool.each(self._bring, self._workers)
-        return Marks(begun, self.bench.clock())
-
-    def _bring(self, worker: _Worker) -> None:
+    def bring(worker: _Worker) -> None:
         """A part, chunk by chunk; complete on return."""
-        bench, lane = self.bench, worker.lane
-        for number, done in enumerate(range(0, worker.nbytes, self._length)):
-            slot, at, length = number % SLOTS, worker.at + done, min(self._length, worker.nbytes - done)
-            if self.copies:
+        lane = worker.lane
+        for number, done in enumerate(range(0, worker.nbytes, longest)):
+            slot, at, length = number % SLOTS, worker.at + done, min(longest, worker.nbytes - done)
+            if copies:
                 lane.wait(slot)
-            if self.fills:
+            if fills:
                 copy_words(worker.buffers[slot], bench.source.address + at, length)
-            if self.copies:
+            if copies:
                 lane.copy(bench.target.address + at, worker.buffers[slot], length)
                 lane.mark(slot)
-        if self.copies:
+        if copies:
             for slot in range(SLOTS):
                 lane.wait(slot)
 
+    def run(uses: int) -> Marks:
+        begun = bench.clock()
+        for _ in range(uses):
+            pool.each(bring, workers)
+        return Marks(begun, bench.clock())
 
-class Filling(TwoBuffers):
+    if fills and copies:
+        return bench.steps(run)
+    return bench.steps(run, None if fills else lambda _: None, lambda _: None)
+
+
+def fill_only(bench: Bench, threads: int, held: ExitStack) -> Steps:
     """Half of it: the buffers are filled, and nothing is copied to the GPU."""
-
-    copies = False
-
-    def wrong_words(self, pattern: Pattern) -> None:
-        return None
+    return two_buffers(bench, threads, held, copies=False)
 
 
-class Draining(TwoBuffers):
+def copy_only(bench: Bench, threads: int, held: ExitStack) -> Steps:
     """The other half: the buffers are copied to the GPU as they are."""
-
-    fills = False
-
-    def ready(self, pattern: Pattern) -> None:
-        return None
-
-    def wrong_words(self, pattern: Pattern) -> None:
-        return None
-
-
-OWN_WAYS: Mapping[str, type[Way]] = {
-    "plain": Plain,
-    "plain_async": PlainAsync,
-    "plain_fresh": PlainFresh,
-    "pin_then_copy": PinThenCopy,
-    "register": Registered,
-    "reused_buffer": ReusedBuffer,
-    "two_buffers": TwoBuffers,
-    "fill_only": Filling,
-    "copy_only": Draining,
-    "in_place": InPlace,
-    "in_place_spin": InPlaceSpinning,
-}
+    return two_buffers(bench, threads, held, fills=False)

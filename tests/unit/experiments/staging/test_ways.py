@@ -10,16 +10,8 @@ from contextlib import ExitStack, contextmanager
 import pytest
 
 from pinscope.experiments.staging import experiment
-from pinscope.experiments.staging.experiment import (
-    ALL_WAYS,
-    Case,
-    StagingParams,
-    _add_torch,
-    _cases,
-    _processors,
-    _repeat,
-)
-from pinscope.experiments.staging.ways import OWN_WAYS, Bench
+from pinscope.experiments.staging.experiment import Case, StagingParams, _cases, _processors, _repeat, _without_torch
+from pinscope.experiments.staging.ways import WAYS, Bench, function_of
 from pinscope.lab.harness import Harness
 from pinscope.lab.hostmodel import HostModelLab
 from tests.unit.experiments.staging.late_engine import LateEngine
@@ -39,19 +31,18 @@ def bench(engine: LateEngine, size: int = SIZE, chunk: int = 16 * KIB) -> Iterat
         yield Bench(lab, engine, time.perf_counter, source, target, held.enter_context(engine.lane()), chunk)
 
 
-@pytest.mark.parametrize("name", list(OWN_WAYS))
+@pytest.mark.parametrize("name", [name for name, way in WAYS.items() if not {"cupy", "torch"} & way.kinds])
 def test_a_way_brings_the_data_whole_each_time_and_gives_back_what_it_took(name: str) -> None:
     engine = LateEngine()
     with bench(engine) as here, ExitStack() as held:
-        way = OWN_WAYS[name](here, 3)
-        way.keep(held)
+        steps = function_of(name)(here, 3, held)
         for uses in (1, 2):
             pattern = here.lab.fresh_pattern()
-            way.ready(pattern)
+            steps.ready(pattern)
             begun = here.clock()
-            marks = way.run(uses)
+            marks = steps.run(uses)
             assert begun <= marks.prepared <= marks.copied <= here.clock()
-            assert way.wrong_words(pattern) == (None if name.endswith("_only") else 0)
+            assert steps.wrong_words(pattern) == (None if name.endswith("_only") else 0)
             assert engine.held == 0
 
 
@@ -59,7 +50,7 @@ def test_a_way_is_set_up_once_and_its_first_use_is_kept_apart() -> None:
     params = StagingParams.preset("cuda", quick=True).with_overrides({"uses": "1,2", "repeats": 3, "chunk": "16KiB"})
     with bench(LateEngine()) as here:
         case = Case("two_buffers", 2, params.uses)
-        rows = list(_repeat(OWN_WAYS["two_buffers"], case, here, params, Harness()))
+        rows = list(_repeat(case, here, params, Harness()))
     assert [(row.uses, row.warmup, row.setup_seconds is None) for row in rows] == [
         (1, True, False), *[(1, False, True)] * 3, *[(2, False, True)] * 3
     ]  # fmt: skip
@@ -73,13 +64,13 @@ def test_only_as_many_threads_are_taken_as_there_are_processors_and_work(monkeyp
     threads = _processors(params, Harness(note=notes.append))
     assert threads == [1, 2]
     assert notes == ["Left out: more than 2 threads. This run may use 3 processors."]
-    cases = [case for case in _cases(params, set(ALL_WAYS), threads, 4) if case.fits(2**16)]
+    cases = [case for case in _cases(params, set(WAYS), threads, 4) if case.fits(2**16)]
     assert {case.threads for case in cases if case.way == "two_buffers"} == {1}
 
 
 def test_several_uses_are_measured_only_where_they_say_something_new() -> None:
     params = StagingParams.preset("cuda", quick=False)
-    cases = {case.way: case for case in _cases(params, set(ALL_WAYS), [1], 1)}
+    cases = {case.way: case for case in _cases(params, set(WAYS), [1], 1)}
     assert cases["plain"].uses_of(2**20) == [1, 8]
     assert cases["plain"].uses_of(2**30) == [1]
     assert cases["plain_fresh"].uses_of(2**20) == cases["fill_only"].uses_of(2**20) == [1]
@@ -88,6 +79,7 @@ def test_several_uses_are_measured_only_where_they_say_something_new() -> None:
 def test_a_run_without_pytorch_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(experiment, "find_spec", lambda _: None)
     notes: list[str] = []
-    params = StagingParams.preset("cuda", quick=True)
-    assert _add_torch(params, {}, Harness(note=notes.append)) == 1
+    ways = {"plain", "torch_to"}
+    assert _without_torch(ways, Harness(note=notes.append)) == 1
+    assert ways == {"plain"}
     assert notes[0].startswith("Left out: PyTorch's ways. PyTorch is not installed here; run: ")

@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from importlib.resources import files
 
-from pinscope.experiments.scatter.arithmetic import Cell
+from pinscope.experiments.scatter.reading import Cell
+
+MOVE_PIECES = files("pinscope.experiments.scatter").joinpath("code_move.cu").read_text("utf-8")
+"""The kernel, as it is measured and as it is pasted."""
 
 
 def code(cell: Cell) -> str | None:
     """Functions that gather pieces onto the GPU and scatter them back, and their use with the measured sizes.
 
-    ``None`` for managed memory, whose pieces stay where they are.
+    ``None`` for a way that no finding advises.
     """
     if cell.way not in _BODIES:
         return None
-    body = _BODIES[cell.way].replace("BLOCKS", str(cell.blocks)).replace("THREADS", str(cell.threads))
+    body = _BODIES[cell.way].replace("BLOCKS", str(cell.blocks))
     places = "2 * np.arange(pieces)" if cell.way == "copy_2d" else "np.random.permutation(2 * pieces)[:pieces]"
     example = _EXAMPLE.format(piece=cell.bytes, pieces=cell.pieces, places=places)
     return body + example
@@ -48,47 +52,6 @@ _ENDS = """
     device = row.data.ptr + np.arange(len(places)) * piece
     targets, sources = (device, host) if to_gpu else (host, device)
 """
-_LOOP = (
-    '''\
-# One cudaMemcpyAsync for each piece.
-import cupy
-import numpy as np
-from cupy.cuda import runtime
-
-
-def mover(area, row, places, to_gpu, stream):
-    """A function that queues all copies; it returns when the last is queued."""'''
-    + _ENDS
-    + """\
-    pairs = list(zip(targets.tolist(), sources.tolist()))
-
-    def move():
-        for target, source in pairs:
-            runtime.memcpyAsync(target, source, piece, direction, stream.ptr)
-
-    return move
-"""
-)
-_GRAPH = (
-    '''\
-# The copies as a CUDA graph, captured once.
-import cupy
-import numpy as np
-from cupy.cuda import runtime
-
-
-def mover(area, row, places, to_gpu, stream):
-    """A function that launches all copies; the memory must stay where it is."""'''
-    + _ENDS
-    + """\
-    with stream:
-        stream.begin_capture()
-        for target, source in zip(targets.tolist(), sources.tolist()):
-            runtime.memcpyAsync(target, source, piece, direction, stream.ptr)
-        graph = stream.end_capture()
-    return lambda: graph.launch(stream)
-"""
-)
 _BATCH = (
     '''\
 # All copies by one call: cudaMemcpyBatchAsync (CUDA 12.8), as the driver has it. It takes a stream of its own.
@@ -145,29 +108,16 @@ def mover(area, row, places, to_gpu, stream):
     direction = 1 if to_gpu else 2  # cudaMemcpyHostToDevice, cudaMemcpyDeviceToHost
     return lambda: runtime.memcpy2DAsync(*ends, piece, len(places), direction, stream.ptr)
 '''
-_KERNEL = '''\
+_KERNEL = (
+    '''\
 # One kernel moves all pieces over the link; BLOCKS blocks (multiprocessors) are enough. Pieces of 16 bytes times N.
 import cupy
 import numpy as np
 
 kernel = cupy.RawKernel(r"""
-extern "C" __global__ void __launch_bounds__(512) move(
-        uint4* area, uint4* row, const int* place, unsigned piece, unsigned count, int gather) {
-    unsigned step = gridDim.x * blockDim.x;
-    for (unsigned first = blockIdx.x * blockDim.x + threadIdx.x; first < count; first += 4 * step) {
-        uint4 words[4];
-        #pragma unroll
-        for (int k = 0; k < 4; ++k) {
-            unsigned i = first + k * step;
-            if (i < count) words[k] = gather ? area[(size_t)place[i / piece] * piece + i % piece] : row[i];
-        }
-        #pragma unroll
-        for (int k = 0; k < 4; ++k) {
-            unsigned i = first + k * step;
-            if (i < count) (gather ? row[i] : area[(size_t)place[i / piece] * piece + i % piece]) = words[k];
-        }
-    }
-}""", "move")
+'''
+    + MOVE_PIECES
+    + '''""", "move_pieces")
 
 
 def mover(area, row, places, to_gpu, stream, blocks=BLOCKS):
@@ -186,47 +136,5 @@ def mover(area, row, places, to_gpu, stream, blocks=BLOCKS):
 
     return move
 '''
-_CPU = '''\
-# THREADS threads of the CPU collect the pieces in a pinned buffer for one copy, or spread what one copy brought.
-from concurrent.futures import ThreadPoolExecutor
-
-import cupy
-import numpy as np
-from cupy.cuda import runtime
-
-
-def mover(area, row, places, to_gpu, stream, threads=THREADS):
-    """A function that gathers and queues the copy, or copies, waits and scatters."""
-    memory = cupy.cuda.alloc_pinned_memory(row.nbytes)
-    buffer = np.frombuffer(memory, np.uint8, row.nbytes).reshape(row.shape)
-    parts = [part for part in np.array_split(np.arange(len(places)), threads) if len(part)]
-    pool = ThreadPoolExecutor(threads)
-
-    def collect(part):
-        one = slice(part[0], part[-1] + 1)
-        np.take(area, places[one], axis=0, out=buffer[one], mode="clip")  # lets other threads run
-
-    def spread(part):
-        one = slice(part[0], part[-1] + 1)
-        area[places[one]] = buffer[one]
-
-    def move():
-        if to_gpu:
-            stream.synchronize()  # until the buffer is free again
-            list(pool.map(collect, parts))
-            runtime.memcpyAsync(row.data.ptr, buffer.ctypes.data, row.nbytes, 1, stream.ptr)
-        else:
-            runtime.memcpyAsync(buffer.ctypes.data, row.data.ptr, row.nbytes, 2, stream.ptr)
-            stream.synchronize()
-            list(pool.map(spread, parts))
-
-    return move
-'''
-_BODIES: Mapping[str, str] = {
-    "loop": _LOOP,
-    "graph": _GRAPH,
-    "batch": _BATCH,
-    "copy_2d": _COPY_2D,
-    "kernel": _KERNEL,
-    "cpu": _CPU,
-}
+)
+_BODIES: Mapping[str, str] = {"batch": _BATCH, "copy_2d": _COPY_2D, "kernel": _KERNEL}

@@ -54,7 +54,7 @@ class Stager:
 stager = Stager()
 on_gpu = stager.to_gpu(np.arange(2**20))
 '''
-_KEPT = """\
+KEPT = """\
 import cupy
 import numpy as np
 from cupyx import empty_pinned
@@ -72,16 +72,7 @@ for step in range(3):
     # other work of the CPU; kernels that use on_gpu belong on the same stream
 copied.synchronize()
 """
-
-
-_PLAIN = """\
-import cupy
-import numpy as np
-
-data = np.arange(2**20)
-on_gpu = cupy.empty(data.shape, data.dtype)
-on_gpu.set(data)  # cudaMemcpy, as the data lies
-"""
+"""Data made in pinned memory, and a wait that sleeps."""
 _REGISTER = """\
 import cupy
 import numpy as np
@@ -111,11 +102,4 @@ def code_for(way: str, threads: int, chunk: int) -> str | None:
     """Code that brings data to the GPU in this way; ``None`` where there is none to paste."""
     if way in ("two_buffers", "reused_buffer"):
         return _STAGER.format(threads=threads, chunk=chunk, pinned=format_bytes(2 * threads * chunk))
-    if way in ("plain", "plain_async"):
-        return _PLAIN
     return {"register": _REGISTER, "torch_pin_then_to": _KEPT_TORCH}.get(way)
-
-
-def kept() -> str:
-    """Data made in pinned memory, and a wait that sleeps."""
-    return _KEPT

@@ -1,0 +1,110 @@
+"""Ways to move many pieces, a record each, and which pieces of an area are moved."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pinscope.analysis.ways import LineStyle, Way, way
+
+WAYS: Mapping[str, Way] = {
+    "contiguous": way("one contiguous copy", "", LineStyle("copy", "circle-open", "dash"), "reference",
+                      "one copy of as much, side by side (the reference)"),
+    "loop": way("loop of copies", "a loop of copies", LineStyle("pageable", "diamond"), "",
+                "cudaMemcpyAsync for each piece"),
+    "batch": way("batch call", "one batch call", LineStyle("pinned"), "", "one cudaMemcpyBatchAsync"),
+    "graph": way("CUDA graph", "a CUDA graph of the copies", LineStyle("touch", "square-open", "dash"), "",
+                 "a CUDA graph of the copies"),
+    "copy_2d": way("2D copy", "one 2D copy", LineStyle("intact", "square"), "simplest",
+                   "one cudaMemcpy2DAsync (strided only)"),
+    "kernel": way("kernel", "one kernel", LineStyle("mapped", "triangle-up"), "",
+                  "threads of the GPU reach the pieces in mapped memory"),
+    "cpu": way("CPU threads, one copy", "CPU threads and one copy", LineStyle("workers", "star"), "",
+               "threads of the CPU collect them for one copy"),
+    "managed": way("managed, prefetched", "prefetches of managed memory", LineStyle("managed", "pentagon"), "",
+                   "cudaMemPrefetchAsync for each piece, of few"),
+}  # fmt: skip
+"""Of ways that are as good the ``simplest``, then the first, is advised: no multiprocessor, no thread, little code."""
+if TYPE_CHECKING:
+    WayName = str
+else:
+    WayName = Literal[tuple(WAYS)]
+OneWay = Literal["h2d", "d2h"]
+Layout = Literal["scattered", "strided"]
+SEED = 20_240_607
+"""Of the order of scattered pieces: the same in every run."""
+
+
+@dataclass(frozen=True)
+class Variant:
+    """A way, and how much of the machine it takes.
+
+    Attributes:
+        way: which.
+        blocks: of the kernel.
+        threads: of the CPU that copy.
+    """
+
+    way: WayName
+    blocks: int | None = None
+    threads: int | None = None
+
+    @property
+    def words(self) -> str:
+        """``, 8 blocks``; empty where the way has nothing to choose."""
+        return f", {self.blocks} blocks" if self.blocks else f", {self.threads} threads" if self.threads else ""
+
+
+@dataclass(frozen=True)
+class Case:
+    """Pieces of an area of host memory, side by side on the GPU.
+
+    Attributes:
+        direction: to the GPU (gathered from the area) or back (scattered over it).
+        layout: in random places and order, or every other piece in order.
+        piece_bytes: length of a piece.
+        pieces: how many.
+        area_bytes: length of the area; at least two pieces for each that is moved.
+    """
+
+    direction: OneWay
+    layout: Layout
+    piece_bytes: int
+    pieces: int
+    area_bytes: int
+
+    @property
+    def slots(self) -> int:
+        """Pieces that the area holds."""
+        return self.area_bytes // self.piece_bytes
+
+    @property
+    def nbytes(self) -> int:
+        """Of all pieces."""
+        return self.pieces * self.piece_bytes
+
+    def within(self, area_bytes: int, most: int) -> Case:
+        """The same in a smaller area, with as many pieces as it takes, ``most`` at most."""
+        pieces = pieces_in(area_bytes, self.piece_bytes, min(most, self.pieces))
+        return Case(self.direction, self.layout, self.piece_bytes, pieces, area_bytes)
+
+    def places(self) -> NDArray[np.int64]:
+        """Number of each piece in the area, in the order in which they lie on the GPU."""
+        if self.layout == "strided":
+            return 2 * np.arange(self.pieces, dtype=np.int64)
+        return np.random.default_rng(SEED).permutation(self.slots)[: self.pieces].astype(np.int64)
+
+    def place_on_device(self) -> NDArray[np.int64]:
+        """Of each piece of the area: its number on the GPU, or -1 if it is not moved."""
+        numbers = np.full(self.slots, -1, dtype=np.int64)
+        numbers[self.places()] = np.arange(self.pieces)
+        return numbers
+
+
+def pieces_in(area_bytes: int, piece_bytes: int, most: int) -> int:
+    """As many pieces as are moved: at most every other one of the area."""
+    return min(most, area_bytes // piece_bytes // 2)

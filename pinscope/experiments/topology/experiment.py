@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import combinations
 from typing import Any, Literal
 
 from pydantic import Field
 
 from pinscope.analysis.page_table_model import GPU_PAGE_SIZES, page_table_memory_bytes
-from pinscope.experiments.contract import AnyExperiment, Bytes, Params, Several, parameter
-from pinscope.experiments.topology.copying import Placed, Plan, copy_all
-from pinscope.experiments.topology.flows import OneWay
-from pinscope.experiments.topology.reading import read_topology
-from pinscope.experiments.topology.registering import register_all
-from pinscope.experiments.topology.sharing import share_all
-from pinscope.experiments.topology.team import Contexts, Team, started
+from pinscope.experiments.contract import AnyExperiment, Bytes, Params, Row, Several, parameter
+from pinscope.experiments.topology import findings, reading
+from pinscope.experiments.topology.child_copies import Placed, Plan, copy_all
+from pinscope.experiments.topology.child_team import Contexts, Team, register_all, share_all, started
+from pinscope.experiments.topology.ways import OneWay
 from pinscope.lab.backing import shared_region
 from pinscope.lab.budget import CONTEXT_BYTES
 from pinscope.lab.harness import Harness
@@ -24,7 +22,8 @@ from pinscope.lab.protocol import Lab
 from pinscope.probes.numa import read_nodes
 from pinscope.records.budget import Budget
 from pinscope.records.environment import Environment
-from pinscope.records.run import Direction, LabKind, Lasted, Observation, Positive
+from pinscope.records.finding import Reading
+from pinscope.records.run import Direction, ExperimentRun, LabKind, Lasted, Observation, Positive
 from pinscope.units import parse_bytes
 
 Part = Literal["copies", "registration", "ipc"]
@@ -191,19 +190,26 @@ class Topology:
             members = dict.fromkeys(range(registering), devices)
             part = 0.5 if several else 1.0
             with started("every_gpu", members, lab, harness, shared, begun=0.0, part=part) as team:
-                yield from _observed(_work(team, params, touched=False))
+                yield from map(_observed, _work(team, params, touched=False))
             if several:
                 apart = {rank: (device,) for rank, device in enumerate(devices)}
                 touched = "registration" in params.parts
                 with started("own_gpu", apart, lab, harness, shared, begun=part, part=1 - part) as team:
-                    yield from _observed(_work(team, params, touched=touched))
+                    yield from map(_observed, _work(team, params, touched=touched))
 
-    read = staticmethod(read_topology)
-    """Which GPUs share an uplink, what far nodes and processes cost, and what could not be measured here."""
+    def read(self, run: ExperimentRun, rows: Sequence[Row]) -> Reading:
+        """Which GPUs share an uplink, and what far nodes and processes cost; empty where nothing was measured yet."""
+        host = reading.Host(rows)
+        return Reading(
+            verdict=reading.verdict(host),
+            headline=reading.headline(host),
+            tables=reading.tables(host),
+            findings=findings.findings(run, host),
+        )
 
 
-def _observed(rows: Iterator[dict[str, Any]]) -> Iterator[TopologyObservation]:
-    yield from (TopologyObservation(**row) for row in rows)
+def _observed(values: Mapping[str, Any]) -> TopologyObservation:
+    return TopologyObservation(**{"repeat": 0, "warmup": False, **values})
 
 
 def _work(team: Team, params: TopologyParams, touched: bool) -> Iterator[dict[str, Any]]:

@@ -1,12 +1,14 @@
-"""The processes of the experiment, from the side of the one that starts them."""
+"""The processes of the experiment, from the side of the one that starts them; what they register and open."""
 
 from __future__ import annotations
 
 import secrets
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Literal
+from itertools import permutations, product
+from typing import Any, Literal
 
+from pinscope.experiments.topology.ways import CONTEXTS, SOURCES
 from pinscope.lab.child_processes import Child, ChildProcesses, Order, Reply
 from pinscope.lab.harness import Harness
 from pinscope.lab.protocol import Lab
@@ -15,8 +17,7 @@ Contexts = Literal["every_gpu", "own_gpu"]
 Members = Mapping[int, Sequence[int]]
 LIMIT_SECONDS = 120.0
 """How long a step of a process may take."""
-_MEMBER = "pinscope.experiments.topology.member"
-_TITLES: Mapping[Contexts, str] = {"every_gpu": "a context on every GPU", "own_gpu": "a context on one GPU"}
+_MEMBER = "pinscope.experiments.topology.child_member"
 
 
 class Team:
@@ -56,7 +57,9 @@ class Team:
     def progress(self, done: float, step: str) -> None:
         """Report how far they are, 0 to 1, and with what."""
         many = f"{len(self.members)} process{'es' if len(self.members) > 1 else ''}"
-        self.harness.progress(self._begun + self._part * done, f"{many}, {_TITLES[self.contexts]}: {step}")
+        self.harness.progress(
+            self._begun + self._part * done, f"{many}, a context on {CONTEXTS[self.contexts]}: {step}"
+        )
 
     def all(self, step: str, order: Order) -> dict[int, Reply]:
         """The same order for every process."""
@@ -115,3 +118,63 @@ def started(
         team.all("starting", {"do": "start"})
         yield team
         team.all("ending", {"do": "end"})
+
+
+def register_all(team: Team, nbytes: int, touched: bool) -> Iterator[dict[str, Any]]:
+    """One process after the other registers it; values of observations for each GPU, before and after each.
+
+    Args:
+        nbytes: of the memory.
+        touched: whether its pages are there already.
+    """
+    team.progress(0.0, "registering memory")
+    common = {"kind": "pin", "contexts": team.contexts, "processes": len(team.members), "bytes": nbytes}
+    first = not touched
+    for rank in (None, *team.members):
+        step: dict[str, Any] = {"step": "before", "process": None}
+        if rank is not None:
+            reply = team.ask("registering memory", {rank: {"do": "register", "first": first}})[rank]
+            first, step = False, {"step": "pin", "process": rank, "pin_seconds": reply["seconds"]}
+        for device, used in team.used().items():
+            yield common | step | {"device": device, "used_bytes": used}
+    team.all("giving registered memory back", {"do": "unregister"})
+
+
+def share_all(team: Team, nbytes: int, copies: int, repeats: int, begun: float) -> Iterator[dict[str, Any]]:
+    """Every GPU's memory opened from every other GPU's process, as values of observations.
+
+    Args:
+        nbytes: of one copy.
+        copies: how many follow each other.
+        repeats: how often, after one to warm up.
+        begun: how much of the team's work is done before.
+    """
+    pairs = list(permutations(team.devices, 2))
+    for number, (device, opener) in enumerate(pairs):
+        team.progress(begun + (1 - begun) * number / len(pairs), f"memory of GPU {device} opened from GPU {opener}")
+        owner, other = team.copiers[device], team.copiers[opener]
+        common = {"device": device, "opener": opener, "bytes": nbytes}
+        exported = team.ask("exporting memory", {owner: {"do": "export", "device": device, "nbytes": nbytes}})[owner]
+        before = team.used()[device]
+        order = {"do": "reach", "device": opener, "handle": exported["handle"], "nbytes": nbytes}
+        opened = team.ask("opening memory", {other: order})[other]
+        if opened["refused"]:
+            team.harness.note(f"GPU {opener}'s process cannot open memory of GPU {device}: {opened['refused']}")
+        else:
+            readings = {"used_before_bytes": before, "used_bytes": team.used()[device]}
+            yield common | readings | {"kind": "open", "open_seconds": opened["seconds"]}
+            for row in _through(team, owner, other, copies, repeats):
+                yield common | row
+        for rank in (other, owner):
+            team.ask("closing memory", {rank: {"do": "let_go"}})
+
+
+def _through(team: Team, owner: int, other: int, copies: int, repeats: int) -> Iterator[dict[str, Any]]:
+    """Copies of one process into another's memory, from each source; the first of each warms up."""
+    for source, number in product(SOURCES, range(-1, repeats)):
+        order = {"do": "through", "source": source, "copies": copies}
+        reply = team.ask("copying through", {other: order})[other]
+        check = {"do": "verify", "offset": reply["offset"], "key": reply["key"]}
+        wrong = team.ask("checking what arrived", {owner: check})[owner]["wrong"]
+        row = {"kind": "through", "repeat": max(number, 0), "warmup": number < 0, "source": source, "copies": copies}
+        yield row | {"device_seconds": reply["seconds"], "wrong_words": wrong}

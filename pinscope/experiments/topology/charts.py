@@ -10,7 +10,7 @@ from pinscope.charts.matrix import Square
 from pinscope.charts.plot import RATE, Scale, lengths, lengths_by_kind, matrix
 from pinscope.charts.theme import DIRECTION_TITLES
 from pinscope.experiments.topology.reading import Host
-from pinscope.experiments.topology.ways import FLOWS, SOURCES, TOWARDS, WAYS
+from pinscope.experiments.topology.ways import SOURCES, TOWARDS, WAYS
 from pinscope.records.run import ExperimentRun
 from pinscope.units import format_bandwidth, format_bytes, format_share
 
@@ -76,7 +76,8 @@ def _rates(run: ExperimentRun, host: Host) -> Iterator[Chart]:
         bars = {name: bar for direction, words in names.items() for name, bar in _bars(host, direction, words)}
         if not bars:
             continue
-        limit, both = link and link * len(FLOWS.get(way, ("h2d",))), way == "bidirectional"
+        both = way == "bidirectional"
+        limit = link and link * (2 if both else 1)
         which = ", both ways together" if both else "" if several else " one way"
         dotted = f" Dotted: the most that a GPU's link can carry, {format_bandwidth(limit)}{which}." if limit else ""
         yield lengths_by_kind(

@@ -205,15 +205,12 @@ def _fly(team: Team, case: Case, ways: Sequence[OneWay]) -> list[Flight]:
 
 
 def _row(plan: Plan, case: Case, turn: Turn, flight: Flight, flights: Sequence[Flight]) -> dict[str, Any]:
-    window = common_window(flights)
-    first = min(other.begun for other in flights)
-    moved = None if window is None else (flight.done(window[1]) - flight.done(window[0])) * plan.nbytes
+    window, first = common_window(flights), min(other.begun for other in flights)
     labels = {"kind": "copy", "repeat": turn.repeat, "warmup": turn.warmup, "device": flight.device, "way": flight.way}
-    case_labels = {"gpus": "+".join(map(str, case.devices)), "devices": len(case.devices), "placed": case.placed}
-    amounts = {"direction": case.direction, "bytes": plan.nbytes, "copies": plan.copies}
-    times = {"begun_seconds": flight.begun - first, "device_seconds": flight.ends[-1]}
-    window_values = {
-        "window_seconds": window and window[1] - window[0],
-        "window_bytes": None if moved is None else round(moved),
-    }
-    return labels | case_labels | amounts | times | window_values
+    labels |= {"gpus": "+".join(map(str, case.devices)), "devices": len(case.devices), "placed": case.placed}
+    labels |= {"direction": case.direction, "bytes": plan.nbytes, "copies": plan.copies}
+    labels |= {"begun_seconds": flight.begun - first, "device_seconds": flight.ends[-1]}
+    if window is None:
+        return labels
+    moved = (flight.done(window[1]) - flight.done(window[0])) * plan.nbytes
+    return labels | {"window_seconds": window[1] - window[0], "window_bytes": round(moved)}

@@ -21,7 +21,7 @@ from pinscope.lab.opening import open_lab
 from pinscope.lab.orders import Reply, obey
 from pinscope.lab.pattern import Pattern
 from pinscope.lab.placement import preferring
-from pinscope.lab.protocol import Lab
+from pinscope.lab.protocol import Lab, MemoryState
 
 
 class Flow:
@@ -107,13 +107,7 @@ class Member:
 
     def used(self) -> Reply:
         """GPU memory that is used by everybody, on each GPU of this process: NVML's figure, else cudaMemGetInfo's."""
-        states = {device: lab.memory_state() for device, lab in self._labs.items()}
-        return {
-            "used": {
-                device: state.device_used_bytes if state.nvml_used_bytes is None else state.nvml_used_bytes
-                for device, state in states.items()
-            }
-        }
+        return {"used": {device: _used(lab.memory_state()) for device, lab in self._labs.items()}}
 
     def register(self, first: bool) -> Reply:
         """Map the memory that all share and register it; the first process touches it before."""
@@ -164,22 +158,16 @@ class Member:
             if at is not None:
                 wait_until(at, time.monotonic)
         seen = _watch(flows)
-        ends = {of: flow.ends() for of, flow in flows.items()}
-        return {
-            "flights": [
-                {"device": device, "way": way, "begun": seen[device, way] - copies[-1], "ends": copies}
-                for (device, way), copies in ends.items()
-            ]
-        }
+        flights = []
+        for (device, way), flow in flows.items():
+            ends = flow.ends()
+            flights.append({"device": device, "way": way, "begun": seen[device, way] - ends[-1], "ends": ends})
+        return {"flights": flights}
 
     def check(self, devices: Sequence[int], ways: Sequence[OneWay]) -> Reply:
         """Words that the last copies did not bring."""
-        return {
-            "wrong": [
-                {"device": device, "way": way, "words": flow.wrong_words()}
-                for (device, way), flow in self._chosen(devices, ways).items()
-            ]
-        }
+        flows = self._chosen(devices, ways)
+        return {"wrong": [{"device": at, "way": way, "words": flow.wrong_words()} for (at, way), flow in flows.items()]}
 
     def export(self, device: int, nbytes: int) -> Reply:
         """Take GPU memory that another process can open, with some content."""
@@ -241,6 +229,10 @@ class Member:
 
     def _chosen(self, devices: Sequence[int], ways: Sequence[OneWay]) -> dict[tuple[int, OneWay], Flow]:
         return {(device, way): self._flows[device, way] for device in devices for way in ways}
+
+
+def _used(state: MemoryState) -> int | None:
+    return state.device_used_bytes if state.nvml_used_bytes is None else state.nvml_used_bytes
 
 
 def _watch(flows: Mapping[tuple[int, OneWay], Flow]) -> dict[tuple[int, OneWay], float]:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import secrets
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cached_property
 from itertools import permutations, product
 from typing import Any, Literal
 
@@ -20,10 +22,11 @@ LIMIT_SECONDS = 120.0
 _MEMBER = "pinscope.experiments.topology.child_member"
 
 
+@dataclass(frozen=True)
 class Team:
     """Processes, each with contexts on GPUs of its own, or on all; :func:`started` makes one.
 
-    Args:
+    Attributes:
         processes: as they run.
         contexts: how their contexts lie.
         members: process → its GPUs.
@@ -33,21 +36,18 @@ class Team:
         part: how much of it is theirs.
     """
 
-    def __init__(
-        self,
-        processes: ChildProcesses[int],
-        contexts: Contexts,
-        members: Members,
-        *,
-        lab: Lab,
-        harness: Harness,
-        begun: float,
-        part: float,
-    ) -> None:
-        self.contexts, self.members, self.lab, self.harness = contexts, members, lab, harness
-        self._processes, self._begun, self._part = processes, begun, part
-        self.copiers = {device: rank for rank in sorted(members, reverse=True) for device in members[rank]}
+    processes: ChildProcesses[int]
+    contexts: Contexts
+    members: Members
+    lab: Lab
+    harness: Harness
+    begun: float
+    part: float
+
+    @cached_property
+    def copiers(self) -> dict[int, int]:
         """GPU → the first process with a context there: it copies, and says what is used."""
+        return {device: rank for rank in sorted(self.members, reverse=True) for device in self.members[rank]}
 
     @property
     def devices(self) -> tuple[int, ...]:
@@ -57,9 +57,7 @@ class Team:
     def progress(self, done: float, step: str) -> None:
         """Report how far they are, 0 to 1, and with what."""
         many = f"{len(self.members)} process{'es' if len(self.members) > 1 else ''}"
-        self.harness.progress(
-            self._begun + self._part * done, f"{many}, a context on {CONTEXTS[self.contexts]}: {step}"
-        )
+        self.harness.progress(self.begun + self.part * done, f"{many}, a context on {CONTEXTS[self.contexts]}: {step}")
 
     def all(self, step: str, order: Order) -> dict[int, Reply]:
         """The same order for every process."""
@@ -67,7 +65,7 @@ class Team:
 
     def ask(self, step: str, orders: Mapping[int, Order]) -> dict[int, Reply]:
         """Give orders at once and wait for all answers; errors as of :class:`ChildProcesses`."""
-        replies = {rank: reply for rank, (_, reply) in self._processes.ask(step, orders).items()}
+        replies = {rank: reply for rank, (_, reply) in self.processes.ask(step, orders).items()}
         for reply in replies.values():
             self.lab.host_nodes.add(reply.get("nodes", ()))
         return replies
@@ -113,7 +111,7 @@ def started(
         for rank, devices in members.items()
     }
     with ChildProcesses(children, LIMIT_SECONDS, harness.check_cancelled, (descriptor,)) as processes:
-        team = Team(processes, contexts, members, lab=lab, harness=harness, begun=begun, part=part)
+        team = Team(processes, contexts, members, lab, harness, begun, part)
         team.progress(0.0, "starting")
         team.all("starting", {"do": "start"})
         yield team

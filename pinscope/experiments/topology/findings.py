@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain
+from typing import Any
 
 from pinscope.analysis.conclusions import Costed, dearest_first, exceeds, joined
 from pinscope.analysis.rules.link import BELOW_LIKE
-from pinscope.analysis.statistics import measured
+from pinscope.analysis.statistics import Summary, measured
 from pinscope.analysis.texts import Text, say
-from pinscope.experiments.topology.reading import ONE_WAY, RATE, Cell, Host, groups_words, pages_words
+from pinscope.experiments.topology.reading import ONE_WAY, RATE, Cell, Host, pages_words, share_of
 from pinscope.experiments.topology.ways import SOURCES, WAYS, gpus_words, issuer
 from pinscope.records.finding import Finding, Quantity, costing, quantity, wrong_data
 from pinscope.records.run import ExperimentRun
@@ -17,6 +18,14 @@ from pinscope.units import format_bytes
 
 SAME_RATE = 0.05
 """Rates that differ by less are the same."""
+CODE = """\
+import os
+
+# Before CUDA starts. Numbers are those of nvidia-smi; one GPU of each uplink.
+os.environ["CUDA_DEVICE_ORDER"] = "PCI_BUS_ID"
+os.environ["CUDA_VISIBLE_DEVICES"] = "{}"
+"""
+"""Keeps a program to these GPUs, whatever order CUDA would number them in."""
 _SPREAD = "Schedule large transfers of these GPUs at different times"
 _PAIR = "{groups}: a pair copies {cell.towards} at {part} of its rates alone"
 _TOGETHER = "{pair} together copy at {cell.rate:rate}. "
@@ -126,52 +135,49 @@ def _wrong(host: Host) -> Iterator[Costed]:
         yield 0.0, wrong_data("content-wrong", wrong, title="Data arrived wrong on a GPU", detail=detail)
 
 
-def _rates(host: Host, cell: Cell) -> Iterator[Quantity]:
-    yield measured(f"{gpus_words(cell.gpus)} at once, {cell.direction}", cell.bytes_per_second, RATE)
-    for gpu, alone in zip(cell.gpus, cell.alone, strict=True):
-        yield measured(f"GPU {gpu} alone, {cell.direction}", alone, RATE)
-
-
-def _slower(host: Host, rule: str, cell: Cell, code: str | None = None, **values: str) -> Costed:
+def _slower(rule: str, cell: Cell, code: str | None = None, **values: Any) -> Costed:
     """GPUs that reach less together than alone."""
-    times, share = 1 / max(cell.alone_share or 0.0, 1e-9), cell.share_words
-    values |= {"pair": gpus_words(cell.gpus), "part": share}
+    rates = {f"{gpus_words(cell.gpus)} at once": cell.bytes_per_second}
+    rates |= {f"GPU {gpu} alone": alone for gpu, alone in zip(cell.gpus, cell.alone, strict=True)}
+    times = 1 / max(cell.alone_share or 0.0, 1e-9)
+    values |= {"cell": cell, "pair": gpus_words(cell.gpus), "part": cell.share_words, "code": code}
     severity = TEXTS[rule].severity if rule == "slower-both-ways" else costing(times)
-    return say(TEXTS, rule, *_rates(host, cell), cost=times, severity=severity, code=code, cell=cell, **values)
+    return say(TEXTS, rule, *_named(rates, cell.direction), cost=times, severity=severity, **values)
+
+
+def _named(rates: Mapping[str, Summary], direction: str) -> list[Quantity]:
+    return [measured(f"{name}, {direction}", rate, RATE) for name, rate in rates.items()]
 
 
 def _pairs(host: Host) -> Iterator[Costed]:
     """For each direction the GPUs that share an uplink, or slow each other."""
     for way in ONE_WAY:
-        pair = min(host.pairs(way), key=lambda cell: cell.alone_share or 0.0, default=None)
+        pair = min(host.pairs(way), key=share_of, default=None)
         groups = host.uplinks(way)
         if pair and groups:
             sharing = {gpu for group in groups for gpu in group}
             chosen = sorted([*(group[0] for group in groups), *(gpu for gpu in host.gpus if gpu not in sharing)])
             rule = f"shared-uplink-{way}" if len(chosen) > 1 else f"shared-uplink-{way}/all"
-            code = _visible(chosen) if len(chosen) > 1 else None
-            yield _slower(host, rule, pair, code, groups=groups_words(groups), chosen=gpus_words(chosen))
+            code = CODE.format(",".join(map(str, chosen))) if len(chosen) > 1 else None
+            yield _slower(rule, pair, code, groups=_groups(groups), chosen=gpus_words(chosen))
         elif pair and pair.is_slowed():
-            yield _slower(host, f"slower-together-{way}", pair)
+            yield _slower(f"slower-together-{way}", pair)
 
 
-def _visible(chosen: Sequence[int]) -> str:
-    """Code that keeps a program to these GPUs, whatever order CUDA would number them in."""
-    return (
-        "import os\n\n"
-        "# Before CUDA starts. Numbers are those of nvidia-smi; one GPU of each uplink.\n"
-        'os.environ["CUDA_DEVICE_ORDER"] = "PCI_BUS_ID"\n'
-        f'os.environ["CUDA_VISIBLE_DEVICES"] = "{",".join(map(str, chosen))}"\n'
-    )
+def _groups(groups: Sequence[Sequence[int]]) -> str:
+    """``GPUs 0 and 1 share an uplink, GPUs 2 and 3 another``."""
+    head, *others = map(gpus_words, groups)
+    several = [f"{head} share an uplink", *(f"{other} another" for other in others)]
+    return ", ".join(several) if len(groups) <= 3 else f"{len(groups)} groups of GPUs share an uplink each"
 
 
 def _together(host: Host) -> Iterator[Costed]:
     """All at once are slower: one way though no two share an uplink; both ways."""
     worst, both = host.worst, host.at_once("bidirectional")
     if worst and worst.is_slowed() and len(worst.gpus) > 2 and not host.uplinks(worst.direction):
-        yield _slower(host, "all-at-once-slower", worst)
+        yield _slower("all-at-once-slower", worst)
     if both and both.is_slowed():
-        yield _slower(host, "slower-both-ways", both)
+        yield _slower("slower-both-ways", both)
 
 
 def _slow(host: Host, models: Mapping[int, str]) -> Iterator[Costed]:
@@ -219,13 +225,10 @@ def _kept(cells: Sequence[Cell]) -> float:
     return cells[0].rate / cells[-1].rate if cells[-1].rate else 1.0
 
 
-def _differ(rule: str, slow: Cell, fast: Cell, names: tuple[str, str], **values: object) -> Iterator[Costed]:
+def _differ(rule: str, slow: Cell, fast: Cell, names: tuple[str, str], **values: Any) -> Iterator[Costed]:
     """Two that differ, unless that may be chance."""
     if exceeds(fast.bytes_per_second, slow.bytes_per_second):
-        evidence = (
-            measured(f"{name}, {cell.direction}", cell.bytes_per_second, RATE)
-            for name, cell in zip(names, (slow, fast), strict=True)
-        )
+        evidence = _named(dict(zip(names, (slow.bytes_per_second, fast.bytes_per_second), strict=True)), slow.direction)
         values |= {"gpu": slow.gpus[0], "part": _kept((slow, fast)), "slow": slow, "fast": fast}
         times = fast.rate / slow.rate
         yield say(TEXTS, rule, *evidence, cost=times, severity=costing(times), **values)
@@ -253,5 +256,10 @@ def _through(host: Host) -> Iterator[Costed]:
         single = host.alone("h2d").get(opened.device)
         if source == "host" or (single and exceeds(slowest, single.bytes_per_second)):
             evidence = (measured(f"GPU {to.opener} into GPU {to.device}", rate, RATE) for rate, to in rates[:8])
-            values = {"rate": slowest.median, "opened": opened, "source": way.words, "count": len(rates)}
+            values: dict[str, Any] = {
+                "rate": slowest.median,
+                "opened": opened,
+                "source": way.words,
+                "count": len(rates),
+            }
             yield say(TEXTS, f"through-from-{source}", *evidence, single=single and single.rate, **values)

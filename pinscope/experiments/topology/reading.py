@@ -15,7 +15,7 @@ from pinscope.analysis.rows import Row, Rows, counted, grouped, labels
 from pinscope.analysis.rules.link import SHARED_UPLINK
 from pinscope.analysis.statistics import Summary, measured, summarize
 from pinscope.experiments.topology.ways import CONTEXTS, FLOWS, SOURCES, TOWARDS, OneWay, gpus_words, issuer
-from pinscope.records.finding import Quantity, Table, quantity
+from pinscope.records.finding import Finding, Quantity, Table, quantity
 from pinscope.units import format_bandwidth, format_bytes
 
 ONE_WAY: tuple[OneWay, ...] = ("h2d", "d2h")
@@ -25,7 +25,19 @@ ONE_UPLINK = 0.75
 Between this and SHARED_UPLINK host memory can be the cause as well, and other users of it."""
 MOST_FIGURES = 6
 """Of a headline."""
+PAIRS_SLOWED = ("shared-uplink-", "slower-together-")
+"""Beginnings of the rules that answer the question."""
 RATE = "bytes/second"
+TABLES = {
+    "Every combination": "Medians, over the time in which all of these GPUs copied. Of the rates alone: together, "
+    "divided by the sum of what each reaches alone. A bidirectional rate is the sum of both directions.",
+    "Page tables of processes that register the same memory": "Measured: what the GPU's used memory grew by. Expected: "
+    "8 bytes a 4 KiB page, in steps of 2 MiB, for each process with a context on the GPU. First process: what it grew "
+    "by once the first process had registered; 0 B where that has no context on this GPU.",
+    "Memory of one GPU, opened on another one": "Rates of large copies into the opened memory. Taken by opening: what "
+    "used memory grew by on the GPU on which that memory lies, while the opener's own GPU was the current device.",
+}
+"""Title → note."""
 
 
 @dataclass(frozen=True)
@@ -201,8 +213,7 @@ class Host:
     @cached_property
     def directions(self) -> tuple[str, ...]:
         """Those measured, in their usual order."""
-        measured_ways = {cell.direction for cell in self.cells}
-        return tuple(direction for direction in FLOWS if direction in measured_ways)
+        return tuple(way for way in FLOWS if any(cell.direction == way for cell in self.cells))
 
     def near(self, direction: str, issued_by: str = "one_process") -> dict[tuple[int, ...], Cell]:
         """GPUs → their cell, from host memory near each."""
@@ -243,10 +254,11 @@ class Host:
     def worst(self) -> Cell | None:
         """All GPUs at once, in the direction in which they reach the least of their rates alone."""
         known = [cell for way in ONE_WAY if (cell := self.at_once(way)) and cell.alone]
-        return min(known, key=_share, default=None)
+        return min(known, key=share_of, default=None)
 
 
-def _share(cell: Cell) -> float:
+def share_of(cell: Cell) -> float:
+    """The share, of cells that have one."""
     return cell.alone_share or 0.0
 
 
@@ -303,28 +315,9 @@ def _opened(row: Row) -> dict[str, Any]:
 
 def tables(host: Host) -> tuple[Table, ...]:
     """Of each kind of cells that were measured."""
-    known = (
-        (
-            host.cells,
-            "Every combination",
-            "Medians, over the time in which all of these GPUs copied. Of the rates alone: together, divided by the "
-            "sum of what each reaches alone. A bidirectional rate is the sum of both directions.",
-        ),
-        (
-            host.tables,
-            "Page tables of processes that register the same memory",
-            "Measured: what the GPU's used memory grew by. Expected: 8 bytes a 4 KiB page, in steps of 2 MiB, for "
-            "each process with a context on the GPU. First process: what it grew by once the first process had "
-            "registered; 0 B where that has no context on this GPU.",
-        ),
-        (
-            host.opened,
-            "Memory of one GPU, opened on another one",
-            "Rates of large copies into the opened memory. Taken by opening: what used memory grew by on the GPU on "
-            "which the opened memory lies, while the opener's own GPU was the current device.",
-        ),
-    )
-    return tuple(every_combination(group, note, title) for group, title, note in known if group)
+    known: tuple[Sequence[Any], ...] = (host.cells, host.tables, host.opened)
+    words = zip(known, TABLES.items(), strict=True)
+    return tuple(every_combination(group, note, title) for group, (title, note) in words if group)
 
 
 def headline(host: Host) -> tuple[Quantity, ...]:
@@ -345,36 +338,15 @@ def _figures(host: Host) -> Iterator[Quantity]:
             yield quantity(name, table.table_bytes, "bytes", reason="not all registered, or no meter could be read")
 
 
-def verdict(host: Host) -> str | None:
+def verdict(host: Host, findings: Sequence[Finding]) -> str | None:
     """Who shares an uplink, or that none does; of one GPU what it reaches; ``None`` where too little was measured."""
-    if any(cell.wrong_count for cell in (*host.cells, *host.opened)):
+    if any(cell.wrong_count for cell in host.cells) or any(opened.wrong_count for opened in host.opened):
         return "Data arrived wrong on a GPU: do not trust any figure of this run."
     if not host.cells:
         known = sorted((table for table in host.tables if table.is_known), key=lambda table: -(table.table_bytes or 0))
         return f"{pages_words(known)}." if known else None
-    return _slowed_words(host) or _all_words(host) or _single_words(host)
-
-
-def groups_words(groups: list[tuple[int, ...]]) -> str:
-    """``GPUs 0 and 1 share an uplink, GPUs 2 and 3 another``."""
-    head, *others = map(gpus_words, groups)
-    return ", ".join([f"{head} share an uplink", *(f"{other} another" for other in others)])
-
-
-def _slowed_words(host: Host) -> str | None:
-    """Of the pair that reaches least: the groups that share an uplink, or the pair."""
-    slowed = [cell for way in ONE_WAY for cell in host.pairs(way) if cell.is_slowed()]
-    if not slowed:
-        return None
-    pair = min(slowed, key=_share)
-    groups, towards = host.uplinks(pair.direction), pair.towards
-    if not groups:
-        return (
-            f"{gpus_words(pair.gpus)} slow each other down: together they copy {towards} at {pair.share_words} of the "
-            "sum of their rates alone; a shared uplink leaves about half."
-        )
-    who = groups_words(groups) if len(groups) <= 3 else f"{len(groups)} groups of GPUs share an uplink each"
-    return f"{who}: a pair copies {towards} at {pair.share_words} of the sum of its rates alone."
+    slowed = (f"{finding.title}." for finding in findings if finding.rule.startswith(PAIRS_SLOWED))
+    return next(slowed, None) or _all_words(host) or _single_words(host)
 
 
 def _all_words(host: Host) -> str | None:

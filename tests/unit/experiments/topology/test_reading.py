@@ -45,8 +45,7 @@ def test_what_gpus_reach_together_is_a_share_of_their_rates_alone() -> None:
 def test_a_shared_uplink_is_the_verdict_and_a_warning_with_code_for_gpus_that_share_none() -> None:
     rows = host(4, TWO_PAIRS)
     assert read(rows, 4).verdict == (
-        "GPUs 0 and 1 share an uplink, GPUs 2 and 3 another: a pair copies to the GPUs at 60.0 % of the sum of its "
-        "rates alone."
+        "GPUs 0 and 1 share an uplink, GPUs 2 and 3 another: a pair copies to the GPUs at 60.0 % of its rates alone."
     )
     found = findings(rows, 4)
     one = found["shared-uplink-h2d"]

@@ -1,0 +1,146 @@
+"""What a registration run found out: who pays again, beside what, and where one owner copies slower."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from itertools import chain
+
+from pinscope.analysis.conclusions import Costed, dearest_first, exceeds
+from pinscope.analysis.page_table_model import GRANULE_BYTES
+from pinscope.analysis.statistics import measured
+from pinscope.analysis.texts import Text, say
+from pinscope.experiments.registration.reading import RATE, Registrations, count_words
+from pinscope.records.finding import Finding, costing, quantity, wrong_data
+
+AGAIN = 1.5
+"""Times the first process's page tables, or the memory: from here on others have paid, or were counted, again."""
+TEXTS: Mapping[str, Text] = {
+    "every-process-pays": Text(
+        when="page tables of several processes are 1.5 times those of the first, or more",
+        title="Each of {each.processes} processes pays again for the same memory: {each.table_bytes:bytes} of page "
+        "tables, {more:.1f} times those of one",
+        detail="The first process took {first:bytes} for {each.bytes:bytes}.[ One owner took {owned:bytes} for "
+        "{served}.]",
+        advice="[Not worth a change at this size: one owner saves {little:bytes}, beside {beside:bytes} {kind}. ]Where "
+        "far more memory is shared, or by more processes, let one process own and pin it and copy into the others' "
+        "{buffers}.",
+    ),
+    "contexts-beside-tables": Text(
+        when="contexts and page tables of the processes are known",
+        title="A process's CUDA context takes {context:bytes}, its page table {table:bytes}",
+        detail="Below {even:bytes} of pinned memory a process's context takes more GPU memory than its page table.",
+        advice="Count a context for every process on every GPU that it uses, whatever it pins.",
+    ),
+    "host-counts-again": Text(
+        when="the host counts 1.5 times the memory as pinned, or more",
+        title="The host counts {each.host_pinned_bytes:bytes} as pinned for {each.bytes:bytes} of memory",
+        detail="Linux counts {each.bytes:bytes} once for each of {each.processes} registrations; only "
+        "{each.bytes:bytes} of memory are used.",
+        advice="Do not read the host's count of pins as an amount of memory where processes share what they pin.",
+    ),
+    "owner-slower": Text(
+        when="one owner copies for all at less than 95 % of their rate",
+        title="One owner copies for {each.processes} processes at {owner.median:rate}, {part:share} of the "
+        "{own.median:rate} that they reach themselves",
+        detail="The bandwidth of large copies was compared, not latency or the owner's processor time.",
+        advice="Compare the page tables saved with the rate lost; one owner for each NUMA node or GPU may be enough.",
+    ),
+    "gpu-memory-left": Text(
+        when="more GPU memory than two steps of the meter is still used when all processes have ended",
+        title="{worst.left_bytes:bytes} of GPU memory were still used when all processes had ended",
+        detail="The case: {worst.title}. Another process that took memory meanwhile would look the same.",
+        advice="Run it again while nothing else uses the GPU.",
+        severity="warning",
+    ),
+}
+
+
+def findings(shared: Registrations) -> tuple[Finding, ...]:
+    """All findings of a run."""
+    rules = (_wrong, _pays, _contexts, _counted_again, _rates, _left)
+    return dearest_first(chain.from_iterable(rule(shared) for rule in rules))
+
+
+def _wrong(shared: Registrations) -> Iterator[Costed]:
+    if wrong := [trial for trial in shared.trials if trial.wrong_count]:
+        words = quantity("Wrong words", sum(trial.wrong_count for trial in wrong), "count")
+        checked = quantity("Checked words", sum(trial.checked_count for trial in wrong), "count")
+        title, detail = "Data arrived wrong in a process", f"The first case: {wrong[0].title}."
+        yield 0.0, wrong_data("content-wrong", words, checked, title=title, detail=detail)
+
+
+def _pays(shared: Registrations) -> Iterator[Costed]:
+    """Where every process pays for the same memory again."""
+    (each, owner), cuda = shared.both, shared.run.lab == "cuda"
+    if each is None or each.table_bytes is None or each.processes < 2:
+        return
+    first = each.table_steps[0]
+    if first < (GRANULE_BYTES if cuda else 1) or each.table_bytes < AGAIN * first:
+        return
+    owned, beside = owner.table_bytes if owner else None, shared.beside_bytes
+    once = first if owned is None else owned
+    saved, cost = each.table_bytes - once, (beside + each.table_bytes) / (beside + once)
+    alike = (trial for trial in shared.trials if (trial.strategy, trial.table_bytes) == ("one_owner", owned))
+    yield say(
+        TEXTS,
+        "every-process-pays",
+        quantity("Page tables of the first process", first, "bytes"),
+        quantity(f"Page tables of all {each.processes}", each.table_bytes, "bytes"),
+        *([quantity("Page tables with one owner", once, "bytes")] if owner else []),
+        cost=cost,
+        severity=costing(cost),
+        each=each,
+        more=each.table_bytes / first,
+        first=first,
+        owned=owned,
+        beside=beside,
+        little=saved if shared.saves_little(saved) else None,
+        served=" and for ".join(map(count_words, sorted(trial.processes for trial in alike))),
+        kind="for their contexts" if cuda else "of shared memory",
+        buffers="GPU buffers (cudaIpcOpenMemHandle)" if cuda else "buffers",
+    )
+
+
+def _contexts(shared: Registrations) -> Iterator[Costed]:
+    """Unless others gave memory back meanwhile."""
+    each, _ = shared.both
+    if each and each.context_bytes and each.table_bytes and min(each.context_bytes, each.table_bytes) > 0:
+        context, table = each.context_bytes / each.processes, each.table_bytes / each.processes
+        yield say(
+            TEXTS,
+            "contexts-beside-tables",
+            quantity("Contexts of all", each.context_bytes, "bytes"),
+            quantity("Page tables of all", each.table_bytes, "bytes"),
+            context=round(context),
+            table=round(table),
+            even=round(each.bytes * context / table),
+        )
+
+
+def _counted_again(shared: Registrations) -> Iterator[Costed]:
+    each, _ = shared.both
+    if each and each.processes > 1 and (each.host_pinned_bytes or 0) >= AGAIN * each.bytes:
+        yield say(TEXTS, "host-counts-again", quantity("Host pins", each.host_pinned_bytes, "bytes"), each=each)
+
+
+def _rates(shared: Registrations) -> Iterator[Costed]:
+    """Where one owner copies slower than all by themselves."""
+    each, _ = shared.both
+    if each and shared.rates and shared.is_owner_slower and exceeds(*shared.rates):
+        own, owner = shared.rates
+        yield say(
+            TEXTS,
+            "owner-slower",
+            measured(f"{each.processes} processes register", own, RATE),
+            measured(f"One owner for {each.processes} processes", owner, RATE),
+            each=each,
+            own=own,
+            owner=owner,
+            part=owner.median / own.median,
+        )
+
+
+def _left(shared: Registrations) -> Iterator[Costed]:
+    worst = max(shared.trials, key=lambda trial: trial.left_bytes or 0, default=None)
+    if worst and shared.run.lab == "cuda" and (worst.left_bytes or 0) > 2 * GRANULE_BYTES:
+        yield say(TEXTS, "gpu-memory-left", quantity("Left", worst.left_bytes, "bytes"), worst=worst)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from itertools import chain
+from typing import Any
 
 from pinscope.analysis.conclusions import Costed, dearest_first, exceeds
 from pinscope.analysis.page_table_model import GRANULE_BYTES
@@ -17,9 +18,9 @@ AGAIN = 1.5
 TEXTS: Mapping[str, Text] = {
     "every-process-pays": Text(
         when="page tables of several processes are 1.5 times those of the first, or more",
-        title="Each of {each.processes} processes pays again for the same memory: {each.table_bytes:bytes} of page "
+        title="Each of {apart.processes} processes pays again for the same memory: {apart.table_bytes:bytes} of page "
         "tables, {more:.1f} times those of one",
-        detail="The first process took {first:bytes} for {each.bytes:bytes}.[ One owner took {owned:bytes} for "
+        detail="The first process took {first:bytes} for {apart.bytes:bytes}.[ One owner took {owned:bytes} for "
         "{served}.]",
         advice="[Not worth a change at this size: one owner saves {little:bytes}, beside {beside:bytes} {kind}. ]Where "
         "far more memory is shared, or by more processes, let one process own and pin it and copy into the others' "
@@ -33,14 +34,14 @@ TEXTS: Mapping[str, Text] = {
     ),
     "host-counts-again": Text(
         when="the host counts 1.5 times the memory as pinned, or more",
-        title="The host counts {each.host_pinned_bytes:bytes} as pinned for {each.bytes:bytes} of memory",
-        detail="Linux counts {each.bytes:bytes} once for each of {each.processes} registrations; only "
-        "{each.bytes:bytes} of memory are used.",
+        title="The host counts {apart.host_pinned_bytes:bytes} as pinned for {apart.bytes:bytes} of memory",
+        detail="Linux counts {apart.bytes:bytes} once for each of {apart.processes} registrations; only "
+        "{apart.bytes:bytes} of memory are used.",
         advice="Do not read the host's count of pins as an amount of memory where processes share what they pin.",
     ),
     "owner-slower": Text(
         when="one owner copies for all at less than 95 % of their rate",
-        title="One owner copies for {each.processes} processes at {owner.median:rate}, {part:share} of the "
+        title="One owner copies for {apart.processes} processes at {owner.median:rate}, {part:share} of the "
         "{own.median:rate} that they reach themselves",
         detail="The bandwidth of large copies was compared, not latency or the owner's processor time.",
         advice="Compare the page tables saved with the rate lost; one owner for each NUMA node or GPU may be enough.",
@@ -71,73 +72,64 @@ def _wrong(shared: Registrations) -> Iterator[Costed]:
 
 def _pays(shared: Registrations) -> Iterator[Costed]:
     """Where every process pays for the same memory again."""
-    (each, owner), cuda = shared.both, shared.run.lab == "cuda"
-    if each is None or each.table_bytes is None or each.processes < 2:
+    (apart, owner), cuda = shared.both, shared.run.lab == "cuda"
+    if apart is None or apart.table_bytes is None or apart.processes < 2:
         return
-    first = each.table_steps[0]
-    if first < (GRANULE_BYTES if cuda else 1) or each.table_bytes < AGAIN * first:
+    first = apart.table_steps[0]
+    if first < (GRANULE_BYTES if cuda else 1) or apart.table_bytes < AGAIN * first:
         return
     owned, beside = owner.table_bytes if owner else None, shared.beside_bytes
     once = first if owned is None else owned
-    saved, cost = each.table_bytes - once, (beside + each.table_bytes) / (beside + once)
+    saved, cost = apart.table_bytes - once, (beside + apart.table_bytes) / (beside + once)
     alike = (trial for trial in shared.trials if (trial.strategy, trial.table_bytes) == ("one_owner", owned))
+    values: dict[str, Any] = {"first": first, "owned": owned, "beside": beside, "more": apart.table_bytes / first}
     yield say(
         TEXTS,
         "every-process-pays",
         quantity("Page tables of the first process", first, "bytes"),
-        quantity(f"Page tables of all {each.processes}", each.table_bytes, "bytes"),
+        quantity(f"Page tables of all {apart.processes}", apart.table_bytes, "bytes"),
         *([quantity("Page tables with one owner", once, "bytes")] if owner else []),
         cost=cost,
         severity=costing(cost),
-        each=each,
-        more=each.table_bytes / first,
-        first=first,
-        owned=owned,
-        beside=beside,
+        apart=apart,
         little=saved if shared.saves_little(saved) else None,
         served=" and for ".join(map(count_words, sorted(trial.processes for trial in alike))),
         kind="for their contexts" if cuda else "of shared memory",
         buffers="GPU buffers (cudaIpcOpenMemHandle)" if cuda else "buffers",
+        **values,
     )
 
 
 def _contexts(shared: Registrations) -> Iterator[Costed]:
     """Unless others gave memory back meanwhile."""
-    each, _ = shared.both
-    if each and each.context_bytes and each.table_bytes and min(each.context_bytes, each.table_bytes) > 0:
-        context, table = each.context_bytes / each.processes, each.table_bytes / each.processes
-        yield say(
-            TEXTS,
-            "contexts-beside-tables",
-            quantity("Contexts of all", each.context_bytes, "bytes"),
-            quantity("Page tables of all", each.table_bytes, "bytes"),
-            context=round(context),
-            table=round(table),
-            even=round(each.bytes * context / table),
+    apart, _ = shared.both
+    if apart and apart.context_bytes and apart.table_bytes and min(apart.context_bytes, apart.table_bytes) > 0:
+        context, table = apart.context_bytes / apart.processes, apart.table_bytes / apart.processes
+        sizes: dict[str, Any] = {"context": round(context), "table": round(table)}
+        evidence = (
+            quantity("Contexts of all", apart.context_bytes, "bytes"),
+            quantity("Page tables of all", apart.table_bytes, "bytes"),
         )
+        yield say(TEXTS, "contexts-beside-tables", *evidence, even=round(apart.bytes * context / table), **sizes)
 
 
 def _counted_again(shared: Registrations) -> Iterator[Costed]:
-    each, _ = shared.both
-    if each and each.processes > 1 and (each.host_pinned_bytes or 0) >= AGAIN * each.bytes:
-        yield say(TEXTS, "host-counts-again", quantity("Host pins", each.host_pinned_bytes, "bytes"), each=each)
+    apart, _ = shared.both
+    if apart and apart.processes > 1 and (apart.host_pinned_bytes or 0) >= AGAIN * apart.bytes:
+        yield say(TEXTS, "host-counts-again", quantity("Host pins", apart.host_pinned_bytes, "bytes"), apart=apart)
 
 
 def _rates(shared: Registrations) -> Iterator[Costed]:
     """Where one owner copies slower than all by themselves."""
-    each, _ = shared.both
-    if each and shared.rates and shared.is_owner_slower and exceeds(*shared.rates):
+    apart, _ = shared.both
+    if apart and shared.rates and shared.is_owner_slower and exceeds(*shared.rates):
         own, owner = shared.rates
-        yield say(
-            TEXTS,
-            "owner-slower",
-            measured(f"{each.processes} processes register", own, RATE),
-            measured(f"One owner for {each.processes} processes", owner, RATE),
-            each=each,
-            own=own,
-            owner=owner,
-            part=owner.median / own.median,
+        evidence = (
+            measured(f"{apart.processes} processes register", own, RATE),
+            measured(f"One owner for {apart.processes} processes", owner, RATE),
         )
+        part = owner.median / own.median
+        yield say(TEXTS, "owner-slower", *evidence, apart=apart, own=own, owner=owner, part=part)
 
 
 def _left(shared: Registrations) -> Iterator[Costed]:

@@ -171,16 +171,16 @@ class Registrations:
         """Each registers, the usual memory; and one owner: with the most processes that both have, or one has."""
         usual = next((trial.sharing for trial in self.trials if trial.sharing), None)
         own = [trial for trial in self.trials if trial.sharing in (None, usual)]
-        each, owner = ({trial.processes: trial for trial in own if trial.strategy == name} for name in WAYS)
-        most = max(each.keys() & owner.keys() or each or owner, default=0)
-        return each.get(most), owner.get(most)
+        apart, owner = ({trial.processes: trial for trial in own if trial.strategy == name} for name in WAYS)
+        most = max(apart.keys() & owner.keys() or apart or owner, default=0)
+        return apart.get(most), owner.get(most)
 
     @property
     def rates(self) -> tuple[Summary, Summary] | None:
         """Of several processes by themselves, and of one owner for them."""
-        each, _ = self.both
+        apart, _ = self.both
         own, owners = (trial and trial.bytes_per_second for trial in self.both)
-        return (own, owners) if own and owners and each and each.processes > 1 else None
+        return (own, owners) if own and owners and apart and apart.processes > 1 else None
 
     @property
     def is_owner_slower(self) -> bool:
@@ -190,8 +190,8 @@ class Registrations:
     @property
     def beside_bytes(self) -> int:
         """What the processes take beside page tables: their contexts; on the host model the memory itself."""
-        each, _ = self.both
-        return 0 if each is None else each.bytes if self.run.lab == "host" else max(each.context_bytes or 0, 0)
+        apart, _ = self.both
+        return 0 if apart is None else apart.bytes if self.run.lab == "host" else max(apart.context_bytes or 0, 0)
 
     def saves_little(self, saved: int) -> bool:
         """Whether one owner saves little beside what the processes take anyway."""
@@ -226,11 +226,11 @@ def verdict(shared: Registrations) -> str | None:
         return "Data arrived wrong in a process: do not trust any figure of this run."
     sizes = [trial.table_bytes for trial in shared.both if trial and trial.table_bytes is not None]
     little = len(sizes) == 2 and shared.saves_little(sizes[0] - sizes[1]) and not shared.is_owner_slower
-    taken, rates, each = _taken_words(shared), _rates_words(shared), shared.both[0]
+    taken, rates, apart = _taken_words(shared), _rates_words(shared), shared.both[0]
     if taken:
         sentence = taken + (": not worth a change at this size" if little else f"; it {rates}" if rates else "")
-    elif rates and each:
-        sentence = f"one owner of memory that {each.processes} processes share {rates}"
+    elif rates and apart:
+        sentence = f"one owner of memory that {apart.processes} processes share {rates}"
     else:
         return None
     return on_lab(shared.run.lab, f"{sentence[0].upper()}{sentence[1:]}.")
@@ -238,12 +238,12 @@ def verdict(shared: Registrations) -> str | None:
 
 def _taken_words(shared: Registrations) -> str | None:
     kind, register = ("page tables", "lock") if shared.run.lab == "host" else ("GPU memory for page tables", "register")
-    each, owner = (trial if trial and (trial.table_bytes or 0) >= 0 else None for trial in shared.both)
+    apart, owner = (trial if trial and (trial.table_bytes or 0) >= 0 else None for trial in shared.both)
     owned = owner and owner.table_bytes is not None and format_bytes(owner.table_bytes)
-    if each and each.table_bytes is not None:
-        several = f"{each.processes} processes that {register} the same {format_bytes(each.bytes)} take"
-        who = several if each.processes > 1 else f"a process that {register}s {format_bytes(each.bytes)} takes"
-        return f"{who} {format_bytes(each.table_bytes)} of {kind}" + (f", one owner {owned}" if owned else "")
+    if apart and apart.table_bytes is not None:
+        several = f"{apart.processes} processes that {register} the same {format_bytes(apart.bytes)} take"
+        who = several if apart.processes > 1 else f"a process that {register}s {format_bytes(apart.bytes)} takes"
+        return f"{who} {format_bytes(apart.table_bytes)} of {kind}" + (f", one owner {owned}" if owned else "")
     return f"one owner of {format_bytes(owner.bytes)} takes {owned} of {kind}" if owner and owned else None
 
 
@@ -251,7 +251,7 @@ def _rates_words(shared: Registrations) -> str | None:
     """How one owner's copies do beside those of all; the rate of one strategy alone answers nothing."""
     if shared.rates is None:
         return None
-    each, owner = (rate.median for rate in shared.rates)
+    apart, owner = (rate.median for rate in shared.rates)
     if shared.is_owner_slower:
-        return f"copies at {format_bandwidth(owner)}, {format_share(owner / each)} of their rate"
-    return f"copies {'as fast' if owner <= (1 + SAME_RATE) * each else 'faster'} ({format_bandwidth(owner)})"
+        return f"copies at {format_bandwidth(owner)}, {format_share(owner / apart)} of their rate"
+    return f"copies {'as fast' if owner <= (1 + SAME_RATE) * apart else 'faster'} ({format_bandwidth(owner)})"

@@ -42,15 +42,15 @@ def _pairs(host: Host) -> Iterator[Chart]:
     for way in filter(host.pairs, host.directions):
         grid = grids[DIRECTION_TITLES[way]] = {}
         for cell in (*host.pairs(way), *host.alone(way).values()):
-            one, other = cell.gpus[0], cell.gpus[-1]
+            first, other = cell.gpus[0], cell.gpus[-1]
             rate, share = format_bandwidth(cell.rate), 1.0 if cell.alone_share is None else cell.alone_share
-            if one == other:
-                square = Square(1.0, "" if small else f"alone<br>{rate}", f"GPU {one} alone, {TOWARDS[way]}: {rate}")
+            if first == other:
+                square = Square(1.0, "" if small else f"alone<br>{rate}", f"GPU {first} alone, {TOWARDS[way]}: {rate}")
             else:
                 text = f"{100 * share:.0f}" if small else f"{format_share(share)}<br>{rate}"
-                hover = f"GPUs {one} and {other} {TOWARDS[way]}: {format_share(share)} of their rates alone, {rate}"
+                hover = f"GPUs {first} and {other} {TOWARDS[way]}: {format_share(share)} of their rates alone, {rate}"
                 square = Square(share, text, hover)
-            grid[_name(one), str(other)] = grid[_name(other), str(one)] = square
+            grid[_name(first), str(other)] = grid[_name(other), str(first)] = square
     if grids:
         yield matrix(
             "topology-pairs",

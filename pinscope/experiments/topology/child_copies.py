@@ -113,7 +113,7 @@ def cases(devices: Sequence[int], plan: Plan, near: Mapping[int, int], pairs: bo
     near_nodes: dict[int, int | None] = {device: near.get(device) for device in devices}
     placements: list[tuple[Placed, dict[int, int | None]]] = [("near", near_nodes)]
     placements += [("node", dict.fromkeys(devices, node)) for node in plan.nodes]
-    found = []
+    placed_cases = []
     for placed, nodes in placements:
         fresh = [
             group
@@ -121,8 +121,8 @@ def cases(devices: Sequence[int], plan: Plan, near: Mapping[int, int], pairs: bo
             if placed == "near" or any(nodes[device] != near_nodes[device] for device in group)
         ]
         if fresh:
-            found.append([Case(group, way, placed, nodes) for group, way in product(fresh, plan.directions)])
-    return found
+            placed_cases.append([Case(group, way, placed, nodes) for group, way in product(fresh, plan.directions)])
+    return placed_cases
 
 
 def copy_all(team: Team, plan: Plan, near: Mapping[int, int], begun: float) -> Iterator[dict[str, Any]]:
@@ -191,7 +191,7 @@ def _repeat(team: Team, plan: Plan, case: Case) -> Iterator[dict[str, Any]]:
             "(size)."
         )
     checked = team.ask_copiers("checking what arrived", {"do": "check", "ways": ways}, case.devices)
-    wrong = {(one["device"], one["way"]): one["words"] for reply in checked.values() for one in reply["wrong"]}
+    wrong = {(flow["device"], flow["way"]): flow["words"] for reply in checked.values() for flow in reply["wrong"]}
     yield from (row | {"wrong_words": wrong[row["device"], row["way"]]} for row in held)
 
 
@@ -200,7 +200,8 @@ def _fly(team: Team, case: Case, ways: Sequence[OneWay]) -> list[Flight]:
     several = len({team.copiers[device] for device in case.devices}) > 1
     at = time.monotonic() + GATE_SECONDS if several else None
     replies = team.ask_copiers("copying", {"do": "copy", "ways": ways, "at": at}, case.devices)
-    flights = [Flight(**{**one, "ends": tuple(one["ends"])}) for reply in replies.values() for one in reply["flights"]]
+    flows = (flow for reply in replies.values() for flow in reply["flights"])
+    flights = [Flight(**{**flow, "ends": tuple(flow["ends"])}) for flow in flows]
     return sorted(flights, key=lambda flight: (flight.device, flight.way))
 
 

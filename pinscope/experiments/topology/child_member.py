@@ -126,13 +126,13 @@ class Member:
 
     def take(self, nodes: Mapping[str, int | None], nbytes: int, ways: Sequence[OneWay], copies: int) -> Reply:
         """Take buffers for copies: for each GPU host memory from its node. Gives the nodes on which they lie."""
-        found = {}
+        seen = {}
         for device, node in nodes.items():
             lab = self._labs[int(device)]
             for way in ways:
                 self._flows[int(device), way] = Flow(self._taken, lab, way, node=node, nbytes=nbytes, copies=copies)
-            found[device] = lab.host_nodes.take()
-        return {"on_nodes": found, "nodes": sorted({node for nodes in found.values() for node in nodes})}
+            seen[device] = lab.host_nodes.take()
+        return {"on_nodes": seen, "nodes": sorted({node for nodes in seen.values() for node in nodes})}
 
     def give_back(self) -> Reply:
         """Give the buffers back."""

@@ -75,7 +75,7 @@ class Team:
         own: dict[int, list[int]] = {}
         for device in devices:
             own.setdefault(self.copiers[device], []).append(device)
-        return self.ask(step, {rank: {**order, "devices": mine} for rank, mine in own.items()})
+        return self.ask(step, {rank: {**order, "devices": gpus} for rank, gpus in own.items()})
 
     def used(self) -> dict[int, int | None]:
         """What is used of each GPU now, by everybody."""

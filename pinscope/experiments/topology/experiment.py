@@ -234,8 +234,8 @@ def _seconds(params: TopologyParams, gpus: int, nodes: int, registering: int) ->
         seconds += once * (0.65 + 0.035 * (registering * gpus + again) + 0.11 * (registering - 1 + again))
     if "copies" in params.parts:
         near, far = gpus + comb(gpus, 2) + (gpus > 2), (gpus + 1) * max(nodes - 1, 0)
-        cases, one = near + far + several * (gpus + 1 + far), copied + 0.004
-        repeat = USUAL_REPEATS * min(params.time_limit, params.repeats * one) + 2 * one + 0.05 + params.size / 5e9
+        cases, usual = near + far + several * (gpus + 1 + far), copied + 0.004
+        repeat = USUAL_REPEATS * min(params.time_limit, params.repeats * usual) + 2 * usual + 0.05 + params.size / 5e9
         seconds += cases * len(params.directions) * repeat
     if several and "ipc" in params.parts:
         seconds += gpus * (gpus - 1) * (0.5 + 2 * (SHARE_REPEATS + 1) * (copied + 0.01))

@@ -181,10 +181,10 @@ class Host:
         copies = [row for row in self.rows if row["kind"] == "copy"]
         case = labels("issued_by", "gpus", "direction", "placed")
         groups = grouped(copies, lambda row: (*case(row), row["node"] if row["placed"] == "node" else None))
-        found = [cell for group in groups.values() if (cell := _cell(group))]
+        known = [cell for group in groups.values() if (cell := _cell(group))]
         alone = {
             (cell.issued_by, cell.direction, cell.gpus[0]): cell.bytes_per_second
-            for cell in found
+            for cell in known
             if len(cell.gpus) == 1 and cell.placed == "near"
         }
 
@@ -192,7 +192,7 @@ class Host:
             keys = [(cell.issued_by, cell.direction, gpu) for gpu in cell.gpus]
             return tuple(alone[key] for key in keys) if alone.keys() >= set(keys) else ()
 
-        return [replace(cell, alone=of_each(cell)) for cell in found]
+        return [replace(cell, alone=of_each(cell)) for cell in known]
 
     @cached_property
     def tables(self) -> list[PageTables]:

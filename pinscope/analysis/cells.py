@@ -133,7 +133,7 @@ def plain(value: Any) -> Any:
     return value.median if isinstance(value, Summary) else value
 
 
-def every_combination(found: Sequence[Any], note: str = "") -> Table:
+def every_combination(found: Sequence[Any], note: str = "", title: str = "Every combination") -> Table:
     """The table of all cells of one class: labels, values, and how often each was repeated."""
     kind = type(found[0])
     labels, values = labels_of(kind), values_of(kind)
@@ -142,7 +142,7 @@ def every_combination(found: Sequence[Any], note: str = "") -> Table:
     columns |= {value.title: value.unit for value in values.values()}
     spread = {"spread": "share", "repeats": "count"} if repeated else {}
     return table(
-        "Every combination",
+        title,
         {**columns, **spread},
         [
             (

@@ -13,6 +13,7 @@ from pinscope.analysis.ways import LineStyle, Way
 from pinscope.charts.bars import ROW_PIXELS, THICKNESS, Part, bars, end_labels, limit_marks, names_above
 from pinscope.charts.chart import Chart, alt_text
 from pinscope.charts.lines import End, line, name_ends, put, reference
+from pinscope.charts.matrix import Square, matrices
 from pinscope.charts.theme import COLOURS, panels, seconds_axis, seconds_unit, size_axis
 from pinscope.units import format_bandwidth, format_bytes, format_seconds, format_share
 
@@ -226,6 +227,7 @@ def parts_of_time(
     *,
     least: float | None = None,
     ends: Mapping[str, str] | None = None,
+    axis: Scale | None = None,
 ) -> Chart:
     """A bar for each name, made up of parts.
 
@@ -236,17 +238,20 @@ def parts_of_time(
         alt: what is drawn, for those who do not see it.
         least: dotted at each bar: the least possible, in seconds.
         ends: name of a bar → what stands at its end; by default its whole.
+        axis: where the whole is no time.
     """
     wholes = {name: sum(seconds) for name, seconds in times.items()}
-    scale, unit = seconds_unit(max(wholes.values(), default=0.0))
+    if axis is None:
+        scale, unit = seconds_unit(max(wholes.values(), default=0.0))
+        axis = Scale(f"Time ({unit})", scale, format_seconds)
     drawn = [
         Part(part.name, part.colour, {name: seconds[place] for name, seconds in times.items()}, part.pattern)
         for place, part in enumerate(parts)
     ]
-    ends = {name: format_seconds(whole) for name, whole in wholes.items()} if ends is None else ends
-    figure = bars(list(times), drawn, f"Time ({unit})", format_seconds, scale=scale, ends=ends)
+    ends = {name: axis.text(whole) for name, whole in wholes.items()} if ends is None else ends
+    figure = bars(list(times), drawn, axis.title, axis.text, scale=axis.unit, ends=ends)
     if least is not None:
-        limit_marks(figure, list(times), least / scale)
+        limit_marks(figure, list(times), least / axis.unit)
     return Chart(key, title, caption, figure, alt_text(alt, ends.items()))
 
 
@@ -318,4 +323,63 @@ def lengths_in_panels(
     figure.update_layout(hovermode="y unified")
     figure.update_xaxes(title_text=scale.title, row=len(panes), col=1)
     ends = [(", ".join(filter(None, (pane, length.name))), length.end) for pane in panes for length in panes[pane]]
+    return Chart(key, title, caption, figure, alt_text(alt, ends))
+
+
+def lengths_by_kind(
+    key: str,
+    title: str,
+    caption: str,
+    kinds: Mapping[str, str],
+    values: Mapping[str, tuple[str, float]],
+    scale: Scale,
+    alt: str,
+    *,
+    limit: float | None = None,
+) -> Chart:
+    """A bar for each name, in the colour of its kind.
+
+    Args:
+        key, title, caption: of the chart.
+        kinds: name in the legend → key of its colour.
+        values: name of a bar → its kind, and its length in SI units.
+        scale: the horizontal axis.
+        alt: what is drawn, for those who do not see it.
+        limit: dotted at each bar, in SI units; values then stand behind the names, not at the ends of the bars.
+    """
+    texts = {name: scale.text(value) for name, (_, value) in values.items()}
+    names = texts if limit is None else {f"{name}: {text}": text for name, text in texts.items()}
+    bars_drawn = list(zip(names, values.values(), strict=True))
+    parts = [
+        Part(kind, colour, {name: value for name, (own, value) in bars_drawn if own == kind})
+        for kind, colour in kinds.items()
+    ]
+    ends = texts if limit is None else None
+    drawn = [part for part in parts if part.values]
+    figure = bars(list(names), drawn, scale.title, scale.text, scale=scale.unit, ends=ends)
+    if limit is not None:
+        limit_marks(figure, list(names), limit / scale.unit)
+        top = max(limit, *(value for _, value in values.values()))
+        figure.update_xaxes(range=[0, 1.04 * top / scale.unit])
+    return Chart(key, title, caption, figure, alt_text(alt, texts.items()))
+
+
+MOST_SQUARES = 60
+"""That are told to those who do not see a matrix."""
+
+
+def matrix(
+    key: str,
+    title: str,
+    caption: str,
+    panes: Mapping[str, Mapping[tuple[str, str], Square]],
+    columns: Sequence[str],
+    rows: Sequence[str],
+    axes: tuple[str, str],
+    alt: str,
+) -> Chart:
+    """Names by names, a matrix for each pane: as :func:`matrices`. What squares hover is told after ``alt``."""
+    figure = matrices(list(panes), columns, rows, list(panes.values()), axes)
+    hovers = list(dict.fromkeys(square.hover for pane in panes.values() for square in pane.values()))
+    ends = (hover.partition(": ")[::2] for hover in hovers[:MOST_SQUARES])
     return Chart(key, title, caption, figure, alt_text(alt, ends))

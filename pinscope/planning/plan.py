@@ -9,7 +9,7 @@ from typing import Literal
 
 from pinscope.analysis.page_table_model import ENTRY_BYTES, GRANULE_BYTES
 from pinscope.analysis.pinning_recipe import Recipe, Recipes
-from pinscope.experiments.registration.arithmetic import STRATEGY_TITLES
+from pinscope.experiments.registration.ways import WAYS
 
 ONE_REGISTRATION_BYTES = 512 * 2**30
 """One registration of this much or more overflows in drivers of the 580 series (public reports)."""
@@ -166,7 +166,7 @@ class Sharing:
     @property
     def title(self) -> str:
         """The strategy for people."""
-        return STRATEGY_TITLES[self.strategy]
+        return WAYS[self.strategy].title
 
 
 @dataclass(frozen=True)

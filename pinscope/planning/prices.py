@@ -12,7 +12,7 @@ from pinscope.analysis.pinning_strategy import IDLE, recommend, strategy_cells
 from pinscope.errors import BadInput
 from pinscope.experiments.contract import Row
 from pinscope.experiments.page_tables.reading import costs
-from pinscope.experiments.registration.arithmetic import trials
+from pinscope.experiments.registration.reading import trials
 from pinscope.experiments.registry import checked_rows
 from pinscope.lab.budget import SAFE_PINNED_SHARE, binding_limit, safe_pinned_bytes
 from pinscope.planning.parameters import PAGE_SIZES, PlanParams

@@ -20,7 +20,7 @@ from cupy.cuda import runtime
 from pinscope.analysis.pytorch_pinned import pool_settings
 from pinscope.experiments.allocation.reading import buffer_cells, pool_uses
 from pinscope.experiments.page_tables.reading import Cost, costs
-from pinscope.experiments.registration.arithmetic import Trial, trials
+from pinscope.experiments.registration.reading import Trial, trials
 from pinscope.lab.backing import touch, why_not_backing
 from pinscope.lab.cuda import CudaLab
 from pinscope.lab.cuda_driver_memory import HostPool, granularities
@@ -162,16 +162,16 @@ def test_only_what_the_kernel_pins_is_in_its_count(at_4_gib: Mapping[tuple[str, 
 
 
 @pytest.fixture(scope="module")
-def shared() -> Mapping[str, Trial]:
+def shared() -> Mapping[str | None, Trial]:
     more = ("--set", "strategies=each_registers", "--set", "processes=2", "--set", "shared=1GiB")
     more += ("--set", "buffer=64MiB", "--set", "sharing=memfd,shm_open,shm_open_portable,hugetlb,hugetlb_1g")
     return {trial.sharing: trial for trial in trials(run("registration", *more, "--quick")["observations"])}
 
 
-def test_each_process_pays_for_each_sort_of_shared_memory(shared: Mapping[str, Trial]) -> None:
+def test_each_process_pays_for_each_sort_of_shared_memory(shared: Mapping[str | None, Trial]) -> None:
     assert {"memfd", "shm_open", "shm_open_portable"} <= set(shared)
     for trial in shared.values():
-        assert (trial.wrong_words, trial.checked_words > 0) == (0, True)
+        assert (trial.wrong_count, trial.checked_count > 0) == (0, True)
         if is_h200():
             assert trial.table_bytes == 2 * 2 * MIB, trial.sharing
 

@@ -16,8 +16,8 @@ import pytest
 from cupy.cuda import runtime
 
 from pinscope.errors import MeasurementFailed
-from pinscope.experiments.registration.arithmetic import Trial, trials
 from pinscope.experiments.registration.experiment import Registration, RegistrationParams
+from pinscope.experiments.registration.reading import Trial, trials
 from pinscope.lab.cuda import CudaLab
 from pinscope.lab.harness import Harness
 
@@ -64,9 +64,9 @@ def test_host_pins_count_each_registration(four: Mapping[str, Trial]) -> None:
 
 def test_every_process_finds_its_content_at_pinned_speed(four: Mapping[str, Trial]) -> None:
     for trial in four.values():
-        assert trial.wrong_words == 0
-        assert trial.checked_words == 4 * 4 * 256 * MIB // 8
-    each, owner = four["each_registers"].rate, four["one_owner"].rate
+        assert trial.wrong_count == 0
+        assert trial.checked_count == 4 * 4 * 256 * MIB // 8
+    each, owner = four["each_registers"].bytes_per_second, four["one_owner"].bytes_per_second
     assert each is not None
     assert owner is not None
     assert owner.median > 0.9 * each.median
@@ -79,7 +79,7 @@ def members() -> dict[int, psutil.Process]:
     for child in psutil.Process().children():
         with suppress(psutil.NoSuchProcess):
             line = child.cmdline()
-            if "pinscope.experiments.registration.member" in line:
+            if "pinscope.experiments.registration.child_member" in line:
                 found[json.loads(line[-1])["rank"]] = child
     return found
 

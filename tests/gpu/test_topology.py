@@ -19,13 +19,12 @@ import pytest
 from cupy.cuda import runtime
 
 from pinscope.experiments.registry import read_run
-from pinscope.experiments.topology import member
-from pinscope.experiments.topology.arithmetic import Cell, alone, at_once, cells, opened, share, tables
+from pinscope.experiments.topology import child_member
+from pinscope.experiments.topology.child_copies import Flight, common_window
+from pinscope.experiments.topology.child_member import Member
 from pinscope.experiments.topology.experiment import Topology, TopologyParams
-from pinscope.experiments.topology.flows import OneWay
-from pinscope.experiments.topology.member import Member
-from pinscope.experiments.topology.windows import Flight, common_window
-from pinscope.experiments.topology.words import BY
+from pinscope.experiments.topology.reading import Host
+from pinscope.experiments.topology.ways import OneWay, issuer
 from pinscope.lab.cuda import CudaLab
 from pinscope.lab.harness import Harness
 from pinscope.lab.protocol import Copier, DeviceBuffer, HostBuffer, Stream
@@ -56,8 +55,8 @@ def whole() -> dict[str, Any]:
 
 
 @pytest.fixture(scope="module")
-def found(whole: dict[str, Any]) -> list[Cell]:
-    return cells(whole["observations"])
+def host(whole: dict[str, Any]) -> Host:
+    return Host(whole["observations"])
 
 
 class SameGpuTwice(CudaLab):
@@ -86,23 +85,22 @@ class ByKernel(CudaLab):
         super().copy_to_host(target, source, stream, "kernel")
 
 
-def test_every_word_arrives(whole: dict[str, Any], found: list[Cell]) -> None:
+def test_every_word_arrives(whole: dict[str, Any], host: Host) -> None:
     assert whole["run"]["status"] == "done"
-    assert [cell.wrong for cell in found] == [0] * len(found)
+    assert [cell.wrong_count for cell in host.cells] == [0] * len(host.cells)
 
 
 @pytest.mark.parametrize("way", ["h2d", "d2h"])
-def test_each_gpu_alone_reaches_the_rate_of_nvbandwidth(found: list[Cell], way: str) -> None:
-    single = alone(found, way)
-    rates = {gpu: cell.total.median for gpu, cell in single.items()}
+def test_each_gpu_alone_reaches_the_rate_of_nvbandwidth(host: Host, way: str) -> None:
+    rates = {gpu: cell.rate for gpu, cell in host.alone(way).items()}
     assert set(rates) == set(range(runtime.getDeviceCount()))
     if on_h200():
         assert all(rate == pytest.approx(ALONE[way], rel=0.01) for rate in rates.values()), rates
 
 
-def test_page_tables_are_8_bytes_a_page_for_each_process_and_gpu(whole: dict[str, Any]) -> None:
+def test_page_tables_are_8_bytes_a_page_for_each_process_and_gpu(whole: dict[str, Any], host: Host) -> None:
     gpus, processes = runtime.getDeviceCount(), whole["run"]["params"]["processes"]
-    taken = tables(whole["observations"])
+    taken = host.tables
     assert [(one.contexts, one.device, one.payers) for one in taken] == [
         *(("every_gpu", gpu, processes) for gpu in range(gpus)),
         *(("own_gpu", gpu, 1) for gpu in range(gpus) if gpus > 1),
@@ -115,11 +113,7 @@ def test_page_tables_are_8_bytes_a_page_for_each_process_and_gpu(whole: dict[str
 def test_with_one_gpu_what_was_not_measured_is_said(lab: CudaLab) -> None:
     params = TopologyParams.preset("cuda", quick=True).with_overrides({"all_devices": False, "parts": "copies"})
     rows = [row.model_dump() for row in Topology().measure(params, lab, Harness())]
-    reading = concluded(rows, 1)
-    rules = {one.rule: one for one in reading.findings}
-    assert "shared uplinks" in rules["not-measured-here"].title
-    assert "own-uplinks" not in rules
-    assert "not measured (one GPU)" in (reading.verdict or "")
+    assert "not measured (one GPU)" in (concluded(rows, 1).verdict or "")
 
 
 def test_copies_that_one_engine_takes_in_turns_are_not_two_full_links() -> None:
@@ -129,19 +123,19 @@ def test_copies_that_one_engine_takes_in_turns_are_not_two_full_links() -> None:
     with SameGpuTwice(0, bus_ids) as lab:
         params = TopologyParams.preset("cuda", quick=True).with_overrides({"parts": "copies,ipc"})
         rows = [row.model_dump() for row in Topology().measure(params, lab, Harness(note=notes.append))]
-    known = cells(rows)
+    known = Host(rows)
     for who in ("one_process", "process_each"):
         for way in ("h2d", "d2h"):
-            cell = at_once(known, way, who)
-            reached = share(known, cell) if cell else None
+            cell = known.at_once(way, who)
+            reached = cell.alone_share if cell else None
             # Half, and at most one copy of each too much: between its events a copy counts as moving evenly.
             assert reached is None or reached < 0.76, (who, way, reached)
-            left_out = [line for line in notes if f", {way}, by {BY[who]}. Their copies took turns" in line]
+            left_out = [line for line in notes if f", {way}, by {issuer(who)}. Their copies took turns" in line]
             assert bool(left_out) == (cell is None), (who, way, notes)
     verdict = concluded(rows, 2).verdict or ""
     assert not verdict.startswith("No two of 2 GPUs share an uplink:"), verdict
-    found = opened(rows)
-    assert [one.wrong for one in found] == [0, 0]
+    found = known.opened
+    assert [one.wrong_count for one in found] == [0, 0]
     own_buffer = params.size  # of the opener: it lies on the same GPU, where both have their context
     assert all((one.context_bytes or 0) - own_buffer < 64 * MIB for one in found), found
 
@@ -166,7 +160,7 @@ def test_an_engine_and_a_kernel_on_one_link_reach_half_of_their_rates_alone(
 ) -> None:
     place = CudaLab(0).place_of(0)
     labs = [CudaLab(0, {0: place}), ByKernel(0, {0: place})]
-    monkeypatch.setattr(member, "open_lab", lambda place, seed: labs.pop(0))
+    monkeypatch.setattr(child_member, "open_lab", lambda place, seed: labs.pop(0))
     process = Member({"0": place, "1": place}, 0, -1, 0)
     try:
         process.start()
@@ -182,10 +176,10 @@ def test_an_engine_and_a_kernel_on_one_link_reach_half_of_their_rates_alone(
 @pytest.mark.two_gpus
 @pytest.mark.parametrize("issued_by", ["one_process", "process_each"])
 @pytest.mark.parametrize("way", ["h2d", "d2h"])
-def test_all_gpus_at_once_reach_the_rate_of_nvbandwidth(found: list[Cell], way: str, issued_by: str) -> None:
-    cell = at_once(found, way, issued_by)
+def test_all_gpus_at_once_reach_the_rate_of_nvbandwidth(host: Host, way: str, issued_by: str) -> None:
+    cell = host.at_once(way, issued_by)
     assert cell is not None
-    rates = {gpu: one.median for gpu, one in cell.each.items()}
+    rates = {gpu: own.median for gpu, own in cell.own.items()}
     if on_h200():
         assert all(rate <= 1.01 * ALONE[way] for rate in rates.values()), rates
     if on_h200() and len(rates) == 2:
@@ -193,15 +187,17 @@ def test_all_gpus_at_once_reach_the_rate_of_nvbandwidth(found: list[Cell], way: 
 
 
 @pytest.mark.two_gpus
-def test_memory_opened_on_another_gpu_gets_every_word_and_costs_a_context_or_nothing(whole: dict[str, Any]) -> None:
-    reached = opened(whole["observations"])
+def test_memory_opened_on_another_gpu_gets_every_word_and_costs_a_context_or_nothing(
+    whole: dict[str, Any], host: Host
+) -> None:
+    reached = host.opened
     gpus = runtime.getDeviceCount()
     if not reached:
         assert any("cannot open memory of GPU" in line for line in whole["run"]["notes"]), whole["run"]["notes"]
         return
     assert len(reached) == gpus * (gpus - 1)
     for one in reached:
-        assert one.wrong == 0
+        assert one.wrong_count == 0
         assert set(one.rates) == {"host", "device"}
         assert one.context_bytes is not None
         assert one.context_bytes < 8 * MIB or CONTEXT[0] < one.context_bytes < CONTEXT[1], reached

@@ -5,13 +5,14 @@ from __future__ import annotations
 import secrets
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, Self, cast, get_args
+from typing import Any, Literal, Self, cast
 
 from pydantic import model_validator
 
 from pinscope.errors import NotPossible
-from pinscope.experiments.contract import AnyExperiment, BareParams, Bytes, Counts, Seconds, Several, parameter
-from pinscope.experiments.registration.reading import read_registration
+from pinscope.experiments.contract import AnyExperiment, BareParams, Bytes, Counts, Row, Seconds, Several, parameter
+from pinscope.experiments.registration import findings, reading
+from pinscope.experiments.registration.ways import PORTABLE, SHARINGS, WAYS, Sharing, Strategy
 from pinscope.lab.backing import Segment, shared_region, why_not_segment
 from pinscope.lab.budget import CONTEXT_BYTES
 from pinscope.lab.child_processes import Child, ChildProcesses, Order, Reply
@@ -20,20 +21,25 @@ from pinscope.lab.pattern import BLOCK_WORDS
 from pinscope.lab.protocol import Lab
 from pinscope.records.budget import Budget
 from pinscope.records.environment import Environment
-from pinscope.records.run import LabKind, Observation, Positive
+from pinscope.records.finding import Reading
+from pinscope.records.run import ExperimentRun, LabKind, Observation, Positive
 from pinscope.units import format_bytes, parse_bytes
 
-Strategy = Literal["each_registers", "one_owner"]
-Sharing = Literal["memfd", "shm_open", "shm_open_portable", "hugetlb", "hugetlb_1g"]
-"""What the processes share, and whether they register it for all contexts."""
-ALL_SHARING: tuple[Sharing, ...] = get_args(Sharing)
-PORTABLE: Sharing = "shm_open_portable"
 Step = Literal["before", "start", "buffers", "pin", "copy", "end"]
 PROCESS_BYTES = 512 * 2**20
 """Set aside of host memory for each process: Python, NumPy, CuPy and the driver's part."""
 SMALLEST_BUFFER = 2 * 2**20
 """Smaller device buffers may share one allocation, which an IPC handle would export as a whole."""
-TITLES: Mapping[Strategy, str] = {"each_registers": "each process registers", "one_owner": "one owner"}
+
+
+_AMOUNTS: Mapping[tuple[LabKind, bool], str] = {
+    ("host", True): "32MiB 4MiB",
+    ("host", False): "256MiB 16MiB",
+    ("cuda", True): "1GiB 64MiB",
+    ("cuda", False): "8GiB 256MiB",
+}
+"""Shared memory and GPU buffer of the presets: of a lab, quick or not."""
+_WITHOUT_CONTEXTS: tuple[Sharing, ...] = tuple(sharing for sharing in SHARINGS if sharing != PORTABLE)
 
 
 class RegistrationParams(BareParams):
@@ -82,16 +88,13 @@ class RegistrationParams(BareParams):
 
     @classmethod
     def preset(cls, lab: LabKind, quick: bool) -> RegistrationParams:
-        if lab == "host":
-            shared, buffer = ("32MiB", "4MiB") if quick else ("256MiB", "16MiB")
-        else:
-            shared, buffer = ("1GiB", "64MiB") if quick else ("8GiB", "256MiB")
+        shared, buffer = map(parse_bytes, _AMOUNTS[lab, quick].split())
         return cls(
-            shared=parse_bytes(shared),
-            buffer=parse_bytes(buffer),
+            shared=shared,
+            buffer=buffer,
             processes=(2,) if quick else (1, 4),
             strategies=("each_registers", "one_owner"),
-            sharing=_sharing(lab, quick),
+            sharing=("memfd",) if quick else tuple(SHARINGS) if lab == "cuda" else _WITHOUT_CONTEXTS,
             repeats=3 if quick else 7,
             step_limit=120.0,
         )
@@ -101,12 +104,6 @@ class RegistrationParams(BareParams):
         if self.buffer < 2 * SMALLEST_BUFFER or (self.buffer // 2) % SMALLEST_BUFFER:
             return None
         return self.with_overrides({"shared": self.shared // 2, "buffer": self.buffer // 2})
-
-
-def _sharing(lab: LabKind, quick: bool) -> tuple[Sharing, ...]:
-    if quick:
-        return ("memfd",)
-    return tuple(one for one in ALL_SHARING if lab == "cuda" or one != PORTABLE)
 
 
 COPY_VALUES = ("begun_seconds", "ended_seconds", "copied_bytes", "wrong_words", "checked_words")
@@ -182,16 +179,14 @@ class Registration:
         most = max(params.processes)
         contexts = most * CONTEXT_BYTES if environment.devices else 0
         once = params.shared / 2**30
-        more = [max(params.processes)] * (len(params.sharing) - 1) if "each_registers" in params.strategies else []
+        more = [most] * (len(params.sharing) - 1) if "each_registers" in params.strategies else []
+        numbers = (*params.processes * len(params.strategies), *more)
         rounds = (params.repeats + 1) * params.shared / (40e9 if environment.devices else 2e9)
         return Budget(
             pinned_bytes=params.shared,
             pageable_bytes=most * (PROCESS_BYTES if environment.devices else PROCESS_BYTES // 4),
             device_bytes=most * (params.buffer + params.shared // 512) + contexts,
-            seconds=sum(
-                1.5 + 0.5 * once + number * (0.05 * once + rounds)
-                for number in (*params.processes * len(params.strategies), *more)
-            ),
+            seconds=sum(1.5 + 0.5 * once + number * (0.05 * once + rounds) for number in numbers),
         )
 
     def measure(self, params: RegistrationParams, lab: Lab, harness: Harness) -> Iterator[RegistrationObservation]:
@@ -217,11 +212,20 @@ class Registration:
                 possible.append(sharing)
         return possible
 
-    read = staticmethod(read_registration)
-    """What each strategy takes, and how fast it copies."""
+    def read(self, run: ExperimentRun, rows: Sequence[Row]) -> Reading:
+        """What each strategy takes, and how fast it copies; empty where nothing was measured yet."""
+        shared = reading.Registrations(run, rows)
+        return Reading(
+            verdict=reading.verdict(shared),
+            headline=tuple(reading.headline(shared)),
+            tables=reading.tables(shared),
+            findings=findings.findings(shared),
+        )
 
 
-_MEMBER = "pinscope.experiments.registration.member"
+Timed = dict[int, tuple[float, Reply]]
+"""Process → seconds that its answer took, and the answer."""
+_MEMBER = "pinscope.experiments.registration.child_member"
 
 
 @dataclass(frozen=True)
@@ -236,7 +240,8 @@ class Case:
     @property
     def words(self) -> str:
         """For people."""
-        return f"{TITLES[self.strategy]}, {self.processes} processes" + (f", {self.sharing}" if self.sharing else "")
+        words = [WAYS[self.strategy].words, f"{self.processes} processes", *filter(None, [self.sharing])]
+        return ", ".join(words)
 
 
 def _cases(params: RegistrationParams, possible: Sequence[Sharing]) -> Iterator[Case]:
@@ -272,12 +277,8 @@ class _Trial:
         params = self._case.params
         yield self._observe("before", None)
         with shared_region(params.shared, _segment(self._case.sharing)) as descriptor:
-            configuration = {
-                "place": self._lab.place,
-                "seed": secrets.randbits(63),
-                "descriptor": descriptor,
-                "nbytes": params.shared,
-            }
+            configuration = {"place": self._lab.place, "seed": secrets.randbits(63)}
+            configuration |= {"descriptor": descriptor, "nbytes": params.shared}
             children = {
                 rank: Child(f"process {rank + 1} of {self._case.processes}", _MEMBER, {**configuration, "rank": rank})
                 for rank in self._ranks
@@ -346,13 +347,11 @@ class _Trial:
                 checked_words=reply["checked"],
             )
 
-    def _all(self, step: str, order: Order, since: float | None = None) -> dict[int, tuple[float, Reply]]:
+    def _all(self, step: str, order: Order, since: float | None = None) -> Timed:
         """The same order for everybody; the seconds that each took."""
         return self._ask(step, dict.fromkeys(self._ranks, order), since)
 
-    def _ask(
-        self, step: str, orders: Mapping[int, Order], since: float | None = None
-    ) -> dict[int, tuple[float, Reply]]:
+    def _ask(self, step: str, orders: Mapping[int, Order], since: float | None = None) -> Timed:
         begun = self._harness.clock() if since is None else since
         self._harness.progress(self._done, f"{self._case.words}: {step}")
         replies = self._members.ask(f"{step} ({self._case.words})", orders, self._harness.clock)
@@ -360,36 +359,21 @@ class _Trial:
         return {rank: (at - begun, reply) for rank, (at, reply) in replies.items()}
 
     def _observe(
-        self,
-        step: Step,
-        rank: int | None,
-        reply: Reply | None = None,
-        repeat: int = 0,
-        warmup: bool = False,
-        **values: Any,
+        self, step: Step, rank: int | None, reply: Reply | None = None, **values: Any
     ) -> RegistrationObservation:
         """An observation; what is used is read except in the midst of copies."""
         if step != "copy":
             state = self._lab.memory_state()
-            values |= {
-                "device_used_bytes": state.device_used_bytes,
-                "nvml_used_bytes": state.nvml_used_bytes,
-                "pinned_bytes": state.pinned_bytes,
-                "page_table_bytes": reply["kernel_tables"] if reply else None,
-            }
+            meters = ("device_used_bytes", "nvml_used_bytes", "pinned_bytes")
+            values |= {name: getattr(state, name) for name in meters}
+            values["page_table_bytes"] = reply["kernel_tables"] if reply else None
         self._lab.host_nodes.add(self._nodes)
-        params = self._case.params
+        case, params = self._case, self._case.params
         return RegistrationObservation(
-            repeat=repeat,
-            warmup=warmup,
-            strategy=self._case.strategy,
-            processes=self._case.processes,
-            process=rank,
-            sharing=self._case.sharing,
-            step=step,
+            **{"repeat": 0, "warmup": False, "step": step, "process": rank, **values},
+            **{"strategy": case.strategy, "processes": case.processes, "sharing": case.sharing},
             bytes=params.shared,
             buffer_bytes=params.buffer,
-            **values,
         )
 
 

@@ -1,370 +1,257 @@
-"""What the registration experiment concludes: headline, table and findings from the rows of a run."""
+"""Several processes and the same host memory: what contexts, buffers and page tables take, and the rate together."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import accumulate
+from typing import Annotated
 
-from pinscope.analysis.conclusions import exceeds
-from pinscope.analysis.link_model import packet_words
-from pinscope.analysis.page_table_model import GRANULE_BYTES
-from pinscope.analysis.rows import median
-from pinscope.analysis.rules.link import SATURATED
-from pinscope.analysis.statistics import Summary, measured
-from pinscope.experiments.registration.arithmetic import SAME_RATE, Trial, first_of_each, trials
-from pinscope.experiments.registration.verdict import registration_verdict
-from pinscope.records.finding import (
-    Finding,
-    Quantity,
-    Reading,
-    Table,
-    costing,
-    finding,
-    good,
-    note,
-    quantity,
-    table,
-    warning,
-    wrong_data,
-)
+from pinscope.analysis.cells import Label, Value, every_combination
+from pinscope.analysis.conclusions import on_lab
+from pinscope.analysis.rows import Row, Rows, counted, grouped, labels, median, summary
+from pinscope.analysis.statistics import Summary, measured, summarize
+from pinscope.experiments.registration.ways import SHARINGS, WAYS, Sharing
+from pinscope.records.finding import Quantity, Table, costing, quantity
 from pinscope.records.run import ExperimentRun
 from pinscope.units import format_bandwidth, format_bytes, format_share
 
+SAME_RATE = 0.05
+"""Rates that differ by less are the same."""
+RATE = "bytes/second"
 
-def read_registration(run: ExperimentRun, rows: Sequence[Mapping[str, Any]]) -> Reading:
-    """Headline, table and findings of a registration run; empty parts where nothing was measured yet."""
-    found = trials(rows)
-    if not found:
-        return Reading(headline=(), tables=(), findings=())
-    each, owner = _most(first_of_each(found))
-    return Reading(
-        verdict=registration_verdict(run, each, owner, found, worth=_owner_is_worth_it(run, each, owner)),
-        headline=_headline(run, each, owner),
-        tables=(_table(found),),
-        findings=(
-            *_wrong(found),
-            *_duplicates(run, each, owner, found),
-            *_contexts(each),
-            *_counted_again(each),
-            *_rates(run, each, owner),
-            *_sharings(run, found),
-            *_left(run, found),
-        ),
+
+def count_words(processes: int) -> str:
+    """``1 process``, ``4 processes``."""
+    return f"{processes} process{'' if processes == 1 else 'es'}"
+
+
+def _strategy(name: str) -> str:
+    return WAYS[name].title
+
+
+def _shared(name: Sharing | None) -> str:
+    return SHARINGS[name].title if name else "the owner's own"
+
+
+@dataclass(frozen=True)
+class Trial:
+    """One strategy with one number of processes. ``None``: not reached, or not known here.
+
+    Attributes:
+        sharing: what each registers; of one owner nothing.
+        context_bytes: GPU memory that all processes together took before they asked for any.
+        buffer_bytes: GPU memory of their buffers.
+        table_bytes: page tables: of the GPU; on the host model those of the processes.
+        host_pinned_bytes: what the host's count of pinned pages grew by.
+        start_seconds: until a process was ready.
+        touch_seconds: until the memory was touched, once.
+        pin_seconds: of a process that pinned.
+        bytes_per_second: all copies together, over the rounds.
+        wrong_count, checked_count: words in all processes and rounds.
+        left_bytes: GPU memory still used when all had ended.
+        table_steps: page tables after each process that pinned, counted from before the first.
+    """
+
+    strategy: Annotated[str, Label("strategy", words=_strategy)]
+    processes: Annotated[int, Label("processes", "count")]
+    bytes: Annotated[int, Label("shared", "bytes")]
+    sharing: Annotated[Sharing | None, Label("memory", words=_shared)]
+    context_bytes: Annotated[int | None, Value("contexts", "bytes", "less")]
+    buffer_bytes: Annotated[int | None, Value("buffers", "bytes")]
+    table_bytes: Annotated[int | None, Value("page tables", "bytes", "less")]
+    host_pinned_bytes: Annotated[int | None, Value("host pins", "bytes")]
+    start_seconds: Annotated[float | None, Value("start-up", "seconds", "less")]
+    touch_seconds: Annotated[float | None, Value("touching", "seconds", "less")]
+    pin_seconds: Annotated[float | None, Value("pinning, each", "seconds", "less")]
+    bytes_per_second: Annotated[Summary | None, Value("rate together", RATE, "more")]
+    wrong_count: Annotated[int, Value("wrong words", "count", "less")]
+    checked_count: Annotated[int, Value("checked words", "count")]
+    left_bytes: Annotated[int | None, Value("left at the end", "bytes", "less")]
+    table_steps: tuple[int, ...]
+
+    @property
+    def title(self) -> str:
+        """Who pins: ``4 processes register``, ``one owner for 4 processes``."""
+        if self.strategy == "one_owner":
+            return f"one owner for {count_words(self.processes)}"
+        shared = "" if self.sharing == "memfd" else f", {_shared(self.sharing)}"
+        return f"{count_words(self.processes)} register{'s' if self.processes == 1 else ''}{shared}"
+
+    @property
+    def pinners(self) -> int:
+        """Processes that pin."""
+        return self.processes if self.strategy == "each_registers" else 1
+
+
+def trials(rows: Rows) -> list[Trial]:
+    """Every strategy and number of processes, in the order measured."""
+    return [_trial(*case, group) for case, group in grouped(rows, _case).items()]
+
+
+def _case(row: Row) -> tuple[str, int, int, Sharing | None]:
+    """Labels of a trial: older runs had memfd alone, and did not say so."""
+    sharing: Sharing | None = (row.get("sharing") or "memfd") if row["strategy"] == "each_registers" else None
+    return row["strategy"], row["processes"], row["bytes"], sharing
+
+
+def _trial(strategy: str, processes: int, size: int, sharing: Sharing | None, rows: Rows) -> Trial:
+    names = ("before", "start", "buffers", "pin", "copy", "end")
+    steps = {name: [row for row in rows if row["step"] == name] for name in names}
+    meter = "nvml_used_bytes" if rows[0]["nvml_used_bytes"] is not None else "device_used_bytes"
+    taken = _gpu_tables(steps, meter) if rows[0][meter] is not None else _kernel_tables(steps)
+    all_pinned = len(steps["pin"]) == (processes if strategy == "each_registers" else 1)
+    return Trial(
+        strategy,
+        processes,
+        size,
+        sharing,
+        context_bytes=_grown(steps["before"], steps["start"], meter),
+        buffer_bytes=_grown(steps["start"], steps["buffers"], meter),
+        table_bytes=taken[-1] if all_pinned and taken else None,
+        host_pinned_bytes=_grown(steps["buffers"], steps["pin"], "pinned_bytes"),
+        start_seconds=median(summary(steps["start"], "start_seconds")),
+        touch_seconds=next((row["touch_seconds"] for row in steps["pin"] if row["touch_seconds"] is not None), None),
+        pin_seconds=median(summary(steps["pin"], "pin_seconds")),
+        bytes_per_second=_together(processes, counted(steps["copy"])),
+        wrong_count=sum(row["wrong_words"] for row in steps["copy"]),
+        checked_count=sum(row["checked_words"] for row in steps["copy"]),
+        left_bytes=_grown(steps["before"], steps["end"], meter),
+        table_steps=taken,
     )
 
 
-def _most(found: Sequence[Trial]) -> tuple[Trial | None, Trial | None]:
-    """Both strategies with the most processes that both have; either may be missing."""
-    by_strategy = {
-        name: {trial.processes: trial for trial in found if trial.strategy == name}
-        for name in ("each_registers", "one_owner")
-    }
-    each, owner = by_strategy["each_registers"], by_strategy["one_owner"]
-    common = set(each) & set(owner) or set(each) or set(owner)
-    return each.get(max(common)), owner.get(max(common))
+def _grown(before: Rows, after: Rows, meter: str) -> int | None:
+    """What a reading grew by between the ends of two steps; the last row of a step is its end."""
+    if not before or not after or before[-1][meter] is None or after[-1][meter] is None:
+        return None
+    return int(after[-1][meter] - before[-1][meter])
 
 
-def tables_words(run: ExperimentRun) -> str:
-    """What the page tables lie in."""
-    return "GPU memory for page tables" if run.lab == "cuda" else "Page tables"
+def _gpu_tables(steps: Mapping[str, Rows], meter: str) -> tuple[int, ...]:
+    base = steps["buffers"][-1][meter] if steps["buffers"] else None
+    readings = [row[meter] for row in steps["pin"]]
+    return () if base is None or None in readings else tuple(reading - base for reading in readings)
 
 
-def _headline(run: ExperimentRun, each: Trial | None, owner: Trial | None) -> tuple[Quantity, ...]:
-    """Page tables of both strategies, and the owner's rate before that of all."""
-    return (
-        *(_tables_quantity(run, trial) for trial in (each, owner) if trial),
-        *(_rate_quantity(trial) for trial in (owner, each) if trial),
-    )
+def _kernel_tables(steps: Mapping[str, Rows]) -> tuple[int, ...]:
+    """Each process's own page tables, summed up over those that have pinned."""
+    before = {row["process"]: row["page_table_bytes"] for row in steps["buffers"]}
+    pairs = [(before.get(row["process"]), row["page_table_bytes"]) for row in steps["pin"]]
+    known = [after - base for base, after in pairs if base is not None and after is not None]
+    return tuple(accumulate(known)) if len(known) == len(pairs) else ()
 
 
-def _tables_quantity(run: ExperimentRun, trial: Trial) -> Quantity:
-    unknown = None if trial.table_bytes is not None else "some of them did not pin, or no meter could be read"
-    return quantity(f"{tables_words(run)}, {_who_pins(trial)}", trial.table_bytes, "bytes", reason=unknown)
-
-
-def _rate_quantity(trial: Trial) -> Quantity:
-    name = f"Copy rate of all together, {_who_pins(trial)}"
-    if trial.rate is None:
-        return quantity(name, None, "bytes/second", reason="no round was completed")
-    return measured(name, trial.rate, "bytes/second")
-
-
-def _who_pins(trial: Trial) -> str:
-    """``4 processes register``, ``one owner for 4 processes``."""
-    several = f"{trial.processes} process{'' if trial.processes == 1 else 'es'}"
-    if trial.strategy == "one_owner":
-        return f"one owner for {several}"
-    return f"{several} register{'s' if trial.processes == 1 else ''}"
-
-
-def _table(found: Sequence[Trial]) -> Table:
-    return table(
-        "Every strategy and number of processes",
-        {
-            "strategy": "text",
-            "processes": "count",
-            "shared": "bytes",
-            "contexts": "bytes",
-            "buffers": "bytes",
-            "page tables": "bytes",
-            "host pins": "bytes",
-            "start-up": "seconds",
-            "touching": "seconds",
-            "pinning, each": "seconds",
-            "rate together": "bytes/second",
-            "spread": "share",
-            "wrong words": "count",
-            "checked words": "count",
-            "left at the end": "bytes",
-        },
-        [
-            (
-                trial.title,
-                trial.processes,
-                trial.bytes,
-                trial.context_bytes,
-                trial.buffer_bytes,
-                trial.table_bytes,
-                trial.host_pinned_bytes,
-                median(trial.start_seconds),
-                trial.touch_seconds,
-                median(trial.pin_seconds),
-                median(trial.rate),
-                trial.rate.spread if trial.rate else None,
-                trial.wrong_words,
-                trial.checked_words,
-                trial.left_bytes,
-            )
-            for trial in found
-        ],
-        note="Contexts, buffers and page tables are those of all processes together: what the used memory of the GPU "
-        "grew by from step to step. Start-up and pinning are medians over the processes that did it. The owner's "
-        "pinning includes touching. On the host model there are no contexts; page tables are those of the processes.",
-    )
-
-
-def _wrong(found: Sequence[Trial]) -> Iterator[Finding]:
-    wrong = [trial for trial in found if trial.wrong_words]
-    if not wrong:
-        return
-    yield wrong_data(
-        "content-wrong",
-        quantity("Wrong words", sum(trial.wrong_words for trial in wrong), "count"),
-        quantity("Checked words", sum(trial.checked_words for trial in wrong), "count"),
-        title="Data arrived wrong in a process",
-        detail=f"The first case: {wrong[0].title}, {wrong[0].processes} processes.",
-    )
-
-
-def _duplicates(
-    run: ExperimentRun, each: Trial | None, owner: Trial | None, found: Sequence[Trial]
-) -> Iterator[Finding]:
-    """Whether every process pays for the same memory again."""
-    if each is None or each.table_bytes is None or each.processes < 2 or not each.table_steps:
-        return
-    first = each.table_steps[0]
-    if first < (GRANULE_BYTES if run.lab == "cuda" else 1):
-        return
-    if each.table_bytes < 1.5 * first:
-        yield good(
-            "registration-shared",
-            quantity("Page tables", each.table_bytes, "bytes"),
-            title="The page table of shared memory is paid for once",
-            detail=f"{each.processes} processes registered the same {format_bytes(each.bytes)}.",
-        )
-        return
-    once = owner.table_bytes if owner is not None and owner.table_bytes is not None else first
-    evidence = [
-        quantity("Page tables of the first process", first, "bytes"),
-        quantity(f"Page tables of all {each.processes}", each.table_bytes, "bytes"),
-        *([quantity("Page tables with one owner", once, "bytes")] if owner else []),
+def _together(processes: int, copies: Rows) -> Summary | None:
+    """Bytes of all over the time from the first beginning to the last end, for each complete round."""
+    rates = [
+        sum(row["copied_bytes"] for row in group)
+        / (max(row["ended_seconds"] for row in group) - min(row["begun_seconds"] for row in group))
+        for group in grouped(copies, labels("repeat")).values()
+        if len(group) == processes
     ]
-    yield finding(
-        costing((_beside_tables(run, each) + each.table_bytes) / (_beside_tables(run, each) + once)),
-        "every-process-pays",
-        *evidence,
-        title=f"Each process that registers the same memory pays again: {format_bytes(each.table_bytes)} of page "
-        f"tables for {each.processes} processes, {each.table_bytes / first:.1f} times those of one",
-        detail=f"The first process took {format_bytes(first)} for {format_bytes(each.bytes)}."
-        + _one_owner(owner, found),
-        advice=_worth_of_an_owner(run, each, each.table_bytes - once),
+    return summarize(rates) if rates else None
+
+
+@dataclass(frozen=True)
+class Registrations:
+    """All that was measured in a run."""
+
+    run: ExperimentRun
+    rows: Rows
+
+    @cached_property
+    def trials(self) -> list[Trial]:
+        """All, in the order measured."""
+        return trials(self.rows)
+
+    @cached_property
+    def both(self) -> tuple[Trial | None, Trial | None]:
+        """Each registers, the usual memory; and one owner: with the most processes that both have, or one has."""
+        usual = next((trial.sharing for trial in self.trials if trial.sharing), None)
+        own = [trial for trial in self.trials if trial.sharing in (None, usual)]
+        apart, owner = ({trial.processes: trial for trial in own if trial.strategy == name} for name in WAYS)
+        most = max(apart.keys() & owner.keys() or apart or owner, default=0)
+        return apart.get(most), owner.get(most)
+
+    @property
+    def rates(self) -> tuple[Summary, Summary] | None:
+        """Of several processes by themselves, and of one owner for them."""
+        apart, _ = self.both
+        own, owners = (trial and trial.bytes_per_second for trial in self.both)
+        return (own, owners) if own and owners and apart and apart.processes > 1 else None
+
+    @property
+    def is_owner_slower(self) -> bool:
+        """By more than the same rate."""
+        return self.rates is not None and self.rates[1].median < (1 - SAME_RATE) * self.rates[0].median
+
+    @property
+    def beside_bytes(self) -> int:
+        """What the processes take beside page tables: their contexts; on the host model the memory itself."""
+        apart, _ = self.both
+        return 0 if apart is None else apart.bytes if self.run.lab == "host" else max(apart.context_bytes or 0, 0)
+
+    def saves_little(self, saved: int) -> bool:
+        """Whether one owner saves little beside what the processes take anyway."""
+        return bool(self.beside_bytes) and costing((self.beside_bytes + saved) / self.beside_bytes) == "note"
+
+
+def tables(shared: Registrations) -> tuple[Table, ...]:
+    """All trials."""
+    note = (
+        "Contexts, buffers and page tables are those of all processes together: what the used memory of the GPU grew "
+        "by from step to step. Start-up and pinning are medians over the processes that did it. The owner's pinning "
+        "includes touching. On the host model there are no contexts; page tables are those of the processes."
     )
+    return (every_combination(shared.trials, note),) if shared.trials else ()
 
 
-def _beside_tables(run: ExperimentRun, each: Trial) -> int:
-    """What the processes take beside page tables: their contexts; on the host model the memory itself."""
-    return max(each.context_bytes or 0, 0) if run.lab == "cuda" else each.bytes
+def headline(shared: Registrations) -> Iterator[Quantity]:
+    """Page tables of both strategies, and the owner's rate before that of all."""
+    where = "GPU memory for page tables" if shared.run.lab == "cuda" else "Page tables"
+    known = [trial for trial in shared.both if trial]
+    for trial in known:
+        reason = "some of them did not pin, or no meter could be read"
+        yield quantity(f"{where}, {trial.title}", trial.table_bytes, "bytes", reason=reason)
+    for trial in reversed(known):
+        name, rate = f"Copy rate of all together, {trial.title}", trial.bytes_per_second
+        yield measured(name, rate, RATE) if rate else quantity(name, None, RATE, reason="no round was completed")
 
 
-def _one_owner(owner: Trial | None, found: Sequence[Trial]) -> str:
-    """What one owner took, for every number of processes for which it was the same."""
-    if owner is None or owner.table_bytes is None:
-        return ""
-    same = sorted(one.processes for one in found if (one.strategy, one.table_bytes) == ("one_owner", owner.table_bytes))
-    served = " and for ".join(f"{count} process{'' if count == 1 else 'es'}" for count in same)
-    return f" One owner took {format_bytes(owner.table_bytes)} for {served}."
+def verdict(shared: Registrations) -> str | None:
+    """What every process pays, beside one owner, and at which rate; ``None`` where neither is known."""
+    if any(trial.wrong_count for trial in shared.trials):
+        return "Data arrived wrong in a process: do not trust any figure of this run."
+    sizes = [trial.table_bytes for trial in shared.both if trial and trial.table_bytes is not None]
+    little = len(sizes) == 2 and shared.saves_little(sizes[0] - sizes[1]) and not shared.is_owner_slower
+    taken, rates, apart = _taken_words(shared), _rates_words(shared), shared.both[0]
+    if taken:
+        sentence = taken + (": not worth a change at this size" if little else f"; it {rates}" if rates else "")
+    elif rates and apart:
+        sentence = f"one owner of memory that {apart.processes} processes share {rates}"
+    else:
+        return None
+    return on_lab(shared.run.lab, f"{sentence[0].upper()}{sentence[1:]}.")
 
 
-def _saves_little(run: ExperimentRun, each: Trial, saved: int) -> bool:
-    """Whether one owner saves little beside what the processes take anyway."""
-    beside = _beside_tables(run, each)
-    return bool(beside) and costing((beside + saved) / beside) == "note"
+def _taken_words(shared: Registrations) -> str | None:
+    kind, register = ("page tables", "lock") if shared.run.lab == "host" else ("GPU memory for page tables", "register")
+    apart, owner = (trial if trial and (trial.table_bytes or 0) >= 0 else None for trial in shared.both)
+    owned = owner and owner.table_bytes is not None and format_bytes(owner.table_bytes)
+    if apart and apart.table_bytes is not None:
+        several = f"{apart.processes} processes that {register} the same {format_bytes(apart.bytes)} take"
+        who = several if apart.processes > 1 else f"a process that {register}s {format_bytes(apart.bytes)} takes"
+        return f"{who} {format_bytes(apart.table_bytes)} of {kind}" + (f", one owner {owned}" if owned else "")
+    return f"one owner of {format_bytes(owner.bytes)} takes {owned} of {kind}" if owner and owned else None
 
 
-def _owner_is_worth_it(run: ExperimentRun, each: Trial | None, owner: Trial | None) -> bool:
-    if each is None or owner is None or each.table_bytes is None or owner.table_bytes is None:
-        return True
-    return not _saves_little(run, each, each.table_bytes - owner.table_bytes)
-
-
-def _worth_of_an_owner(run: ExperimentRun, each: Trial, saved: int) -> str:
-    """Whether one owner saves much."""
-    where = "GPU buffers (cudaIpcOpenMemHandle)" if run.lab == "cuda" else "buffers"
-    how = f"let one process own and pin it and copy into the others' {where}"
-    beside = _beside_tables(run, each)
-    kind = "for their contexts" if run.lab == "cuda" else "of shared memory"
-    if _saves_little(run, each, saved):
-        return (
-            f"Not worth a change at this size: one owner saves {format_bytes(saved)}, beside {format_bytes(beside)} "
-            f"{kind}. Where far more memory is shared, or by more processes, {how}."
-        )
-    return f"Where much memory is shared by many processes, {how}."
-
-
-def _contexts(each: Trial | None) -> Iterator[Finding]:
-    if each is None or not each.context_bytes or not each.table_bytes:
-        return
-    if min(each.context_bytes, each.table_bytes) < 0:  # others gave memory back meanwhile
-        return
-    one = each.context_bytes / each.processes
-    per_process = each.table_bytes / each.processes
-    as_much = each.bytes * one / per_process
-    yield note(
-        "contexts-beside-tables",
-        quantity("Contexts of all", each.context_bytes, "bytes"),
-        quantity("Page tables of all", each.table_bytes, "bytes"),
-        title=f"A process's CUDA context takes {format_bytes(round(one))}, its page table "
-        f"{format_bytes(round(per_process))}",
-        detail=f"Below {format_bytes(round(as_much))} of pinned memory a process's context takes more GPU memory "
-        "than its page table.",
-        advice="Count a context for every process on every GPU that it uses, whatever it pins.",
-    )
-
-
-def _counted_again(each: Trial | None) -> Iterator[Finding]:
-    if each is None or each.host_pinned_bytes is None or each.processes < 2:
-        return
-    if each.host_pinned_bytes < 1.5 * each.bytes:
-        return
-    yield note(
-        "host-counts-again",
-        quantity("Host pins", each.host_pinned_bytes, "bytes"),
-        title=f"The host counts {format_bytes(each.host_pinned_bytes)} as pinned for "
-        f"{format_bytes(each.bytes)} of memory",
-        detail=f"Linux counts {format_bytes(each.bytes)} once for each of {each.processes} registrations; only "
-        f"{format_bytes(each.bytes)} of memory are used.",
-        advice="Do not read the host's count of pins as an amount of memory where processes share what they pin.",
-    )
-
-
-def _rates(run: ExperimentRun, each: Trial | None, owner: Trial | None) -> Iterator[Finding]:
-    if each is None or owner is None or not each.rate or not owner.rate or each.processes < 2:
-        return
-    ratio = owner.rate.median / each.rate.median
-    evidence = (
-        measured(f"{each.processes} processes register", each.rate, "bytes/second"),
-        measured(f"One owner for {each.processes} processes", owner.rate, "bytes/second"),
-    )
-    ours, theirs = format_bandwidth(owner.rate.median), format_bandwidth(each.rate.median)
-    if ratio >= 1 - SAME_RATE:
-        where = "On one GPU" if run.lab == "cuda" else "On the host model"
-        yield good(
-            "owner-as-fast",
-            *evidence,
-            title=f"{where}, one owner copies for {each.processes} processes "
-            f"{_how_fast(owner.rate, each.rate)} they do themselves: {ours} against {theirs}",
-            detail=f"{_link_words(run, min(owner.rate.median, each.rate.median))}The bandwidth of large copies was "
-            "compared, not latency or the owner's processor time.",
-            advice="For large copies to one GPU, one process may copy for all. This result does not cover small copies "
-            "or several GPUs; measure those separately.",
-        )
-        return
-    if not exceeds(each.rate, owner.rate):
-        return
-    yield note(
-        "owner-slower",
-        *evidence,
-        title=f"One owner copies for {each.processes} processes at {ours}, {format_share(ratio)} of the {theirs} that "
-        "they reach themselves",
-        detail="The bandwidth of large copies was compared.",
-        advice="Compare the page tables saved with the rate lost; one owner for each NUMA node or GPU may be enough.",
-    )
-
-
-def _sharings(run: ExperimentRun, found: Sequence[Trial]) -> Iterator[Finding]:
-    """Whether the sort of shared memory changes what registering it takes."""
-    alike = [trial for trial in found if trial.strategy == "each_registers" and trial.table_bytes is not None]
-    most = max((trial.processes for trial in alike), default=0)
-    alike = [trial for trial in alike if trial.processes == most]
-    if len(alike) < 2:
-        return
-    sizes = [trial.table_bytes or 0 for trial in alike]
-    same = max(sizes) - min(sizes) <= (GRANULE_BYTES if run.lab == "cuda" else 0.02 * max(sizes))
-    least = min(alike, key=lambda trial: trial.table_bytes or 0)
-    amount = format_bytes(alike[0].bytes)
-    title = (
-        f"The kind of shared memory makes no difference to the page tables: each of {len(alike)} kinds took "
-        f"{format_bytes(sizes[0])} for {most} processes"
-        if same
-        else f"The kind of shared memory matters: page tables of {most} processes take {format_bytes(min(sizes))} with "
-        f"{least.sharing_title}, up to {format_bytes(max(sizes))} with the others"
-    )
-    yield note(
-        "sorts-of-shared-memory",
-        *(quantity(f"Page tables, {trial.sharing_title}", trial.table_bytes, "bytes") for trial in alike),
-        *(
-            quantity(f"Touching and registering once, {trial.sharing_title}", _until_pinned(trial), "seconds")
-            for trial in alike
-        ),
-        title=title,
-        detail=f"{amount} were registered: {', '.join(trial.sharing_title for trial in alike)}.",
-        advice="Choose the kind that suits the program: times were read too seldom to rank them."
-        if same
-        else f"Where page tables matter, take {least.sharing_title}.",
-    )
-
-
-def _until_pinned(trial: Trial) -> float:
-    """Touching all of it, and registering it in one process."""
-    return (trial.touch_seconds or 0.0) + (median(trial.pin_seconds) or 0.0)
-
-
-def _how_fast(ours: Summary, theirs: Summary) -> str:
-    faster = ours.median > (1 + SAME_RATE) * theirs.median and exceeds(ours, theirs)
-    return "faster than" if faster else "as fast as"
-
-
-def _link_words(run: ExperimentRun, rate: float) -> str:
-    """Whether the GPU's link was the limit, where that is known."""
-    if run.gpu is None or run.gpu.link is None:
-        return ""
-    limit = run.gpu.link.limit_bytes_per_second
-    if limit is None or rate < SATURATED * limit:
-        return ""
-    most = f"{format_bandwidth(limit)}{packet_words(run.gpu.link)}"
-    return f"The link carries at most {most} and was nearly full either way. "
-
-
-def _left(run: ExperimentRun, found: Sequence[Trial]) -> Iterator[Finding]:
-    kept = [trial for trial in found if (trial.left_bytes or 0) > 2 * GRANULE_BYTES]
-    if run.lab != "cuda" or not kept:
-        return
-    worst = max(kept, key=lambda trial: trial.left_bytes or 0)
-    yield warning(
-        "gpu-memory-left",
-        quantity("Left", worst.left_bytes, "bytes"),
-        title=f"{format_bytes(worst.left_bytes)} of GPU memory were still used when all processes had ended",
-        detail=f"The case: {worst.title}, {worst.processes} processes. Another process that took memory "
-        "meanwhile would look the same.",
-        advice="Run it again while nothing else uses the GPU.",
-    )
+def _rates_words(shared: Registrations) -> str | None:
+    """How one owner's copies do beside those of all; the rate of one strategy alone answers nothing."""
+    if shared.rates is None:
+        return None
+    apart, owner = (rate.median for rate in shared.rates)
+    if shared.is_owner_slower:
+        return f"copies at {format_bandwidth(owner)}, {format_share(owner / apart)} of their rate"
+    return f"copies {'as fast' if owner <= (1 + SAME_RATE) * apart else 'faster'} ({format_bandwidth(owner)})"

@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
-from itertools import combinations
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from math import comb
 from typing import Any, Literal
 
 from pydantic import Field
 
 from pinscope.analysis.page_table_model import GPU_PAGE_SIZES, page_table_memory_bytes
-from pinscope.experiments.contract import AnyExperiment, Bytes, Params, Several, parameter
-from pinscope.experiments.topology.copying import Placed, Plan, copy_all
-from pinscope.experiments.topology.flows import OneWay
-from pinscope.experiments.topology.reading import read_topology
-from pinscope.experiments.topology.registering import register_all
-from pinscope.experiments.topology.sharing import share_all
-from pinscope.experiments.topology.team import Contexts, Team, started
+from pinscope.experiments.contract import AnyExperiment, Bytes, Params, Row, Several, parameter
+from pinscope.experiments.topology import findings, reading
+from pinscope.experiments.topology.child_copies import Placed, Plan, copy_all
+from pinscope.experiments.topology.child_team import Contexts, Team, register_all, share_all, started
+from pinscope.experiments.topology.ways import OneWay
 from pinscope.lab.backing import shared_region
 from pinscope.lab.budget import CONTEXT_BYTES
 from pinscope.lab.harness import Harness
@@ -24,7 +22,8 @@ from pinscope.lab.protocol import Lab
 from pinscope.probes.numa import read_nodes
 from pinscope.records.budget import Budget
 from pinscope.records.environment import Environment
-from pinscope.records.run import Direction, LabKind, Lasted, Observation, Positive
+from pinscope.records.finding import Reading
+from pinscope.records.run import Direction, ExperimentRun, LabKind, Lasted, Observation, Positive
 from pinscope.units import parse_bytes
 
 Part = Literal["copies", "registration", "ipc"]
@@ -169,8 +168,7 @@ class Topology:
         """Buffers of all GPUs; contexts, page tables and the shared memory of the most processes."""
         gpus = max(len(environment.devices), 1) if params.all_devices else 1
         ways = 1 if len(params.directions) == 1 and "bidirectional" not in params.directions else 2
-        registering = params.processes if "registration" in params.parts else 1
-        shared = params.shared if "registration" in params.parts else 0
+        registering, shared = (params.processes, params.shared) if "registration" in params.parts else (1, 0)
         buffers = params.size * ways
         tables = page_table_memory_bytes(shared + gpus * buffers, GPU_PAGE_SIZES[0])
         most = max(registering, gpus)
@@ -191,19 +189,23 @@ class Topology:
             members = dict.fromkeys(range(registering), devices)
             part = 0.5 if several else 1.0
             with started("every_gpu", members, lab, harness, shared, begun=0.0, part=part) as team:
-                yield from _observed(_work(team, params, touched=False))
+                yield from map(_observed, _work(team, params, touched=False))
             if several:
                 apart = {rank: (device,) for rank, device in enumerate(devices)}
                 touched = "registration" in params.parts
                 with started("own_gpu", apart, lab, harness, shared, begun=part, part=1 - part) as team:
-                    yield from _observed(_work(team, params, touched=touched))
+                    yield from map(_observed, _work(team, params, touched=touched))
 
-    read = staticmethod(read_topology)
-    """Which GPUs share an uplink, what far nodes and processes cost, and what could not be measured here."""
+    def read(self, run: ExperimentRun, rows: Sequence[Row]) -> Reading:
+        """Which GPUs share an uplink, and what far nodes and processes cost; empty where nothing was measured yet."""
+        host = reading.Host(rows)
+        concluded = findings.findings(run, host)
+        verdict, headline = reading.verdict(host, concluded), reading.headline(host)
+        return Reading(verdict=verdict, headline=headline, tables=reading.tables(host), findings=concluded)
 
 
-def _observed(rows: Iterator[dict[str, Any]]) -> Iterator[TopologyObservation]:
-    yield from (TopologyObservation(**row) for row in rows)
+def _observed(values: Mapping[str, Any]) -> TopologyObservation:
+    return TopologyObservation(**{"repeat": 0, "warmup": False, **values})
 
 
 def _work(team: Team, params: TopologyParams, touched: bool) -> Iterator[dict[str, Any]]:
@@ -211,11 +213,10 @@ def _work(team: Team, params: TopologyParams, touched: bool) -> Iterator[dict[st
     if "registration" in params.parts:
         yield from register_all(team, params.shared, touched)
     if "copies" in params.parts:
-        near = team.lab.near
         nodes = [node.number for node in read_nodes().value or () if node.memory_bytes]
         several = nodes if params.node == NEAR and len(nodes) > 1 else []
         plan = Plan(params.size, COPIES, params.directions, params.harness_precision(), several)
-        yield from copy_all(team, plan, near, begun=0.3)
+        yield from copy_all(team, plan, team.lab.near, begun=0.3)
     if "ipc" in params.parts and team.contexts == "own_gpu":
         yield from share_all(team, params.size, COPIES, SHARE_REPEATS, begun=0.8)
 
@@ -226,23 +227,18 @@ def _seconds(params: TopologyParams, gpus: int, nodes: int, registering: int) ->
     On an H200 host registering took 0.035 s a GiB, and 0.11 s more where another process had touched the memory;
     touching it and giving it back took 0.65 s a GiB.
     """
-    once = params.shared / 2**30
-    seconds = 1.5 + 0.4 * registering * gpus
+    once, several, copied = params.shared / 2**30, gpus > 1, COPIES * params.size / 50e9
+    seconds = 1.5 + 0.4 * registering * gpus + several * (1.5 + 0.4 * gpus)
     if "registration" in params.parts:
-        each = registering * gpus + (gpus if gpus > 1 else 0)
-        touched_before = registering - 1 + (gpus if gpus > 1 else 0)
-        seconds += once * (0.65 + 0.035 * each + 0.11 * touched_before)
+        again = gpus * several
+        seconds += once * (0.65 + 0.035 * (registering * gpus + again) + 0.11 * (registering - 1 + again))
     if "copies" in params.parts:
-        near = gpus + len(list(combinations(range(gpus), 2))) + (gpus > 2)
-        far = (gpus + 1) * (nodes - 1) if nodes > 1 else 0
-        cases = near + far + (gpus + 1 + far if gpus > 1 else 0)
-        one = COPIES * params.size / 50e9 + 0.004
-        repeat = USUAL_REPEATS * min(params.time_limit, params.repeats * one) + 2 * one + 0.05 + params.size / 5e9
+        near, far = gpus + comb(gpus, 2) + (gpus > 2), (gpus + 1) * max(nodes - 1, 0)
+        cases, usual = near + far + several * (gpus + 1 + far), copied + 0.004
+        repeat = USUAL_REPEATS * min(params.time_limit, params.repeats * usual) + 2 * usual + 0.05 + params.size / 5e9
         seconds += cases * len(params.directions) * repeat
-    if gpus > 1:
-        seconds += 1.5 + 0.4 * gpus
-        if "ipc" in params.parts:
-            seconds += gpus * (gpus - 1) * (0.5 + 2 * (SHARE_REPEATS + 1) * (COPIES * params.size / 50e9 + 0.01))
+    if several and "ipc" in params.parts:
+        seconds += gpus * (gpus - 1) * (0.5 + 2 * (SHARE_REPEATS + 1) * (copied + 0.01))
     return seconds
 
 

@@ -10,16 +10,7 @@ import pytest
 
 from pinscope.experiments.registry import read_run, readers
 from pinscope.records.run import parse_run
-from tests.unit.recordings import (
-    bandwidth,
-    overlap,
-    page_tables,
-    pinning_strategy,
-    registration,
-    timeline,
-    topology,
-    trace,
-)
+from tests.unit.recordings import bandwidth, overlap, page_tables, pinning_strategy, timeline, trace
 from tests.unit.recordings.raw import Recorded, recordings
 
 AGAIN: Mapping[str, Callable[[Recorded], dict[str, object]]] = {
@@ -27,9 +18,7 @@ AGAIN: Mapping[str, Callable[[Recorded], dict[str, object]]] = {
     "overlap": overlap.headline,
     "page_tables": page_tables.headline,
     "pinning_strategy": pinning_strategy.headline,
-    "registration": registration.headline,
     "timeline": timeline.headline,
-    "topology": topology.headline,
     "trace": trace.headline,
 }
 """Experiment → its headline from the raw rows: name of each quantity, and its value."""

@@ -34,14 +34,14 @@ def members() -> dict[int, psutil.Process]:
     for child in psutil.Process().children():
         with suppress(psutil.NoSuchProcess):  # it has ended meanwhile
             line = child.cmdline()
-            if "pinscope.experiments.registration.member" in line:
+            if "pinscope.experiments.registration.child_member" in line:
                 found[json.loads(line[-1])["rank"]] = child
     return found
 
 
 def started(count: int, descriptor: int, nbytes: int) -> ChildProcesses[int]:
     configuration = {"place": "host", "seed": 1, "descriptor": descriptor, "nbytes": nbytes}
-    module = "pinscope.experiments.registration.member"
+    module = "pinscope.experiments.registration.child_member"
     children = {
         rank: Child(f"process {rank + 1} of {count}", module, {**configuration, "rank": rank}) for rank in range(count)
     }

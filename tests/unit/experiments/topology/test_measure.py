@@ -11,11 +11,10 @@ import psutil
 import pytest
 
 from pinscope.errors import MeasurementFailed
-from pinscope.experiments.topology import copying, member
-from pinscope.experiments.topology.arithmetic import at_once, cells, opened, tables
-from pinscope.experiments.topology.copying import Case, Plan, cases, take
+from pinscope.experiments.topology import child_copies, child_member
+from pinscope.experiments.topology.child_copies import Case, Flight, Plan, cases, common_window, take
 from pinscope.experiments.topology.experiment import Topology, TopologyObservation, TopologyParams
-from pinscope.experiments.topology.windows import Flight, common_window
+from pinscope.experiments.topology.reading import Host
 from pinscope.lab.harness import Harness, Precision
 from pinscope.lab.hostmodel import HostModelLab
 from tests.data import synthetic
@@ -43,6 +42,10 @@ def measure(lab: HostModelLab, harness: Harness | None = None, **overrides: obje
         return list(Topology().measure(params(**overrides), lab, harness or Harness()))
 
 
+def host(rows: Sequence[TopologyObservation]) -> Host:
+    return Host([row.model_dump() for row in rows])
+
+
 @pytest.fixture(scope="module")
 def two() -> list[TopologyObservation]:
     return measure(TwoEngines())
@@ -52,13 +55,13 @@ def members() -> list[psutil.Process]:
     found = []
     for child in psutil.Process().children():
         with suppress(psutil.NoSuchProcess):
-            if "pinscope.experiments.topology.member" in child.cmdline():
+            if "pinscope.experiments.topology.child_member" in child.cmdline():
                 found.append(child)
     return found
 
 
 def test_each_alone_and_both_at_once_are_measured_by_one_process_and_by_two(two: list[TopologyObservation]) -> None:
-    found = {(cell.issued_by, cell.gpus, cell.direction) for cell in cells([row.model_dump() for row in two])}
+    found = {(cell.issued_by, cell.gpus, cell.direction) for cell in host(two).cells}
     expected = {
         (who, gpus, way)
         for who in ("one_process", "process_each")
@@ -90,8 +93,8 @@ def test_processes_that_start_together_copy_in_a_common_window(two: list[Topolog
 
 
 def test_memory_of_each_is_opened_by_the_other_and_copied_to(two: list[TopologyObservation]) -> None:
-    found = opened([row.model_dump() for row in two])
-    assert [(one.device, one.opener, set(one.rates), one.wrong) for one in found] == [
+    found = host(two).opened
+    assert [(one.device, one.opener, set(one.rates), one.wrong_count) for one in found] == [
         (0, 1, {"host", "device"}, 0), (1, 0, {"host", "device"}, 0),
     ]  # fmt: skip
 
@@ -102,13 +105,13 @@ def test_every_process_registers_and_what_no_meter_tells_is_none(two: list[Topol
         (contexts, process, device) for contexts in ("every_gpu", "own_gpu") for process in (0, 1) for device in (0, 1)
     ]
     assert all((row.pin_seconds or 0) > 0 for row in rows)
-    assert all(one.table_bytes is None for one in tables([row.model_dump() for row in two]))
+    assert all(one.table_bytes is None for one in host(two).tables)
 
 
 def test_one_gpu_alone_is_measured_by_one_process_only() -> None:
     rows = measure(HostModelLab(), parts="copies", directions="h2d")
     assert {(row.kind, row.gpus, row.issued_by) for row in rows} == {("copy", "0", "one_process")}
-    assert at_once(cells([row.model_dump() for row in rows]), "h2d") is None
+    assert host(rows).at_once("h2d") is None
 
 
 def test_a_process_that_dies_is_named_and_nothing_is_left() -> None:
@@ -122,10 +125,11 @@ def test_a_process_that_dies_is_named_and_nothing_is_left() -> None:
 
 
 def test_copies_that_took_turns_count_for_nothing_and_are_noted(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(copying, "common_window", lambda all: None if len(all) > 1 else (all[0].begun, all[0].ended))
+    window = common_window
+    monkeypatch.setattr(child_copies, "common_window", lambda flights: None if len(flights) > 1 else window(flights))
     notes: list[str] = []
     found = measure(TwoEngines(), Harness(note=notes.append), parts="copies", directions="h2d")
-    assert [cell.gpus for cell in cells([row.model_dump() for row in found])] == [(0,), (1,)] * 2
+    assert [cell.gpus for cell in host(found).cells] == [(0,), (1,)] * 2
     assert [line[:50] for line in notes if "took turns" in line] == [
         "Left out: GPUs 0 and 1, h2d, by one process. Their", "Left out: GPUs 0 and 1, h2d, by one process per GP",
     ]  # fmt: skip
@@ -177,9 +181,9 @@ class Lets:
 
 def flown(monkeypatch: pytest.MonkeyPatch, *begin: float) -> list[Flight]:
     clock = Clock()
-    monkeypatch.setattr(member, "time", clock)
-    monkeypatch.setattr(member, "open_lab", lambda place, seed: Lets())
-    one: Any = member.Member({str(number): "" for number in range(len(begin))}, 0, -1, 0)
+    monkeypatch.setattr(child_member, "time", clock)
+    monkeypatch.setattr(child_member, "open_lab", lambda place, seed: Lets())
+    one: Any = child_member.Member({str(number): "" for number in range(len(begin))}, 0, -1, 0)
     one._flows = {(number, "h2d"): Copies(clock, seconds) for number, seconds in enumerate(begin)}
     flights = one.copy(range(len(begin)), ["h2d"], None)["flights"]
     return [Flight(**{**flight, "ends": tuple(flight["ends"])}) for flight in flights]

@@ -8,8 +8,8 @@ import pytest
 
 from pinscope.errors import BadInput
 from pinscope.experiments.registry import read_run
-from pinscope.experiments.topology.arithmetic import at_once, cells, share, shared_uplinks, tables
-from pinscope.experiments.topology.windows import Flight, common_window
+from pinscope.experiments.topology.child_copies import Flight, common_window
+from pinscope.experiments.topology.reading import Host
 from pinscope.records.finding import Finding, Reading
 from tests.unit.experiments.topology.hosts import FAR, LINK, MIB, ROWS, UPLINK, copied, host, opened, registered, run
 
@@ -30,24 +30,22 @@ def findings(rows: ROWS, gpus: int = 2, nodes: int = 1) -> dict[str, Finding]:
     [(2, []), (2, [(0, 1)]), (4, TWO_PAIRS), (4, [(1, 2)]), (8, TWO_SWITCHES), (8, [(0, 1), (2, 3), (4, 5), (6, 7)])],
 )
 def test_planted_uplinks_are_found_and_no_others(gpus: int, uplinks: list[tuple[int, ...]]) -> None:
-    found = cells(host(gpus, uplinks))
-    assert shared_uplinks(found, "h2d") == list(uplinks)
-    assert shared_uplinks(found, "d2h") == list(uplinks)
+    measured = Host(host(gpus, uplinks))
+    assert measured.uplinks("h2d") == list(uplinks)
+    assert measured.uplinks("d2h") == list(uplinks)
 
 
 def test_what_gpus_reach_together_is_a_share_of_their_rates_alone() -> None:
-    found = cells(host(4, TWO_PAIRS))
-    whole = at_once(found, "h2d")
+    whole = Host(host(4, TWO_PAIRS)).at_once("h2d")
     assert whole is not None
-    assert share(found, whole) == pytest.approx(2 * UPLINK / (4 * LINK))
-    assert {gpu: rate.median for gpu, rate in whole.each.items()} == pytest.approx(dict.fromkeys(range(4), UPLINK / 2))
+    assert whole.alone_share == pytest.approx(2 * UPLINK / (4 * LINK))
+    assert {gpu: rate.median for gpu, rate in whole.own.items()} == pytest.approx(dict.fromkeys(range(4), UPLINK / 2))
 
 
 def test_a_shared_uplink_is_the_verdict_and_a_warning_with_code_for_gpus_that_share_none() -> None:
     rows = host(4, TWO_PAIRS)
     assert read(rows, 4).verdict == (
-        "GPUs 0 and 1 share an uplink, GPUs 2 and 3 another: a pair copies to the GPUs at 60.0 % of the sum of its "
-        "rates alone."
+        "GPUs 0 and 1 share an uplink, GPUs 2 and 3 another: a pair copies to the GPUs at 60.0 % of its rates alone."
     )
     found = findings(rows, 4)
     one = found["shared-uplink-h2d"]
@@ -55,7 +53,6 @@ def test_a_shared_uplink_is_the_verdict_and_a_warning_with_code_for_gpus_that_sh
     assert "such as GPUs 0 and 2" in one.advice
     assert 'os.environ["CUDA_VISIBLE_DEVICES"] = "0,2"' in (one.code or "")
     compile(one.code or "", "code", "exec")
-    assert "own-uplinks" not in found
 
 
 @pytest.mark.parametrize("part", [0.76, 0.89])
@@ -63,7 +60,7 @@ def test_a_pair_that_one_uplink_would_slow_more_only_slows_each_other(part: floa
     rows = [row for row in host(2) if row["devices"] == 1] + copied(dict.fromkeys((0, 1), part * LINK), "d2h")
     found = findings(rows)
     assert "slow each other down" in found["slower-together-d2h"].title
-    assert not {"shared-uplink-d2h", "own-uplinks"} & set(found)
+    assert "shared-uplink-d2h" not in found
     verdict = read(rows).verdict or ""
     assert verdict.startswith(
         f"GPUs 0 and 1 slow each other down: together they copy from the GPUs at {100 * part:.1f}"
@@ -85,7 +82,7 @@ def test_gpus_with_uplinks_of_their_own_are_said_to_have_them() -> None:
         "rates alone."
     )
     assert (read(host(2)).verdict or "").startswith("GPUs 0 and 1 do not slow each other one way: they copy at 100 ")
-    assert findings(rows, 8)["own-uplinks"].severity == "good"
+    assert findings(rows, 8) == {}
 
 
 def test_all_at_once_may_be_slower_though_no_pair_is() -> None:
@@ -101,10 +98,10 @@ def test_gpus_that_copy_both_ways_at_once_and_reach_less_are_said_in_a_finding_a
     rows = [row for row in host(2, directions=directions) if (row["devices"], row["direction"]) != (2, "bidirectional")]
     both = copied(dict.fromkeys((0, 1), 0.737 * LINK), "bidirectional")
     found = findings([*rows, *both])["slower-both-ways"]
-    assert found.title == ("GPUs 0 and 1, all copying both ways at once, reach 73.7 % of the sum of their rates alone")
+    assert "GPUs 0 and 1" in found.title
+    assert "73.7 % of their rates alone" in found.title
     assert "147 GB/s" in found.detail
     assert (read([*rows, *both]).verdict or "").endswith("of their rates alone; both ways at once 73.7 %.")
-    assert "slow each other one way" in findings([*rows, *both])["own-uplinks"].title
     assert "slower-both-ways" not in findings(host(2, directions=directions))
 
 
@@ -116,10 +113,9 @@ def test_a_share_of_rates_alone_is_no_finer_than_it_is_known_and_no_reason_where
         return [row | {"repeat": number} for number, case in enumerate(cases) for row in case if not row["warmup"]]
 
     rough = [*rows, *together(0.88, 0.99, 0.994, 1.1)]
-    assert "at least 99 % (± 11 %) of the sum" in findings(rough)["own-uplinks"].title
     assert "99 % (± 11 %) of the sum of their rates alone" in (read(rough).verdict or "")
     wild = findings([*rows, *together(0.5, 0.79, 0.81, 1.1)])
-    assert not {"own-uplinks", "slower-together-h2d", "shared-uplink-h2d"} & set(wild)
+    assert wild == {}
 
 
 def test_one_gpu_says_what_it_reaches_and_what_was_not_measured() -> None:
@@ -129,21 +125,10 @@ def test_one_gpu_says_what_it_reaches_and_what_was_not_measured() -> None:
         "GPU 0 copies alone at 50.0 GB/s to the GPU and 50.0 GB/s from the GPU; shared uplinks were not measured "
         "(one GPU)."
     )
-    found = {one.rule: one for one in reading.findings}
-    assert found["not-measured-here"].title == (
-        "With one GPU and one NUMA node this run could not measure shared uplinks, one process beside one per GPU, "
-        "memory opened across GPUs and the cost of a far node"
-    )
-    assert "several GPUs" in found["not-measured-here"].advice
-    assert not {"own-uplinks", "shared-uplink-h2d", "processes-alike", "nodes-alike"} & set(found)
-
-
-def test_two_gpus_on_one_node_cannot_show_what_a_far_node_costs() -> None:
-    found = findings(host(2))
-    missing = found["not-measured-here"]
-    assert missing.title == "With one NUMA node this run could not measure the cost of a far node"
-    assert missing.advice == "Run it on a host with several NUMA nodes, with node=near."
-    assert "far-node-slower" not in found
+    assert {one.rule for one in reading.findings} == {"page-tables-everywhere"}
+    assert [one.name for one in reading.headline] == [
+        "GPU 0 alone, h2d", "GPU 0 alone, d2h", "Page tables of 2 processes, GPU 0",
+    ]  # fmt: skip
 
 
 def two_nodes(far: float) -> ROWS:
@@ -159,69 +144,63 @@ def test_a_far_node_that_slows_a_gpu_is_named_with_the_command_that_avoids_it() 
     assert one.severity == "warning"
     assert one.title.startswith("GPU 1 reaches 60.0 % of its rate with host memory on NUMA node 0 instead of node 1")
     assert "numactl --cpunodebind=1 --membind=1" in one.advice
-    assert "not-measured-here" not in found
 
 
 def test_a_node_that_the_system_calls_near_and_that_is_slower_is_pointed_out() -> None:
     rows = copied({0: FAR}, near={0: 0}) + copied({0: LINK}, node=1)
-    assert "names the slower node as the one near the GPU" in findings(rows, 1, 2)["far-node-slower"].detail
+    assert "names the slower node (0) as the one near the GPU" in findings(rows, 1, 2)["far-node-slower"].detail
 
 
-def test_nodes_that_copy_alike_are_good() -> None:
-    assert findings(two_nodes(LINK), nodes=2)["nodes-alike"].severity == "good"
+def test_nodes_that_copy_alike_are_nothing_to_say() -> None:
+    assert findings(two_nodes(LINK), nodes=2) == {}
 
 
 def test_a_gpu_slower_than_others_of_its_model_is_named() -> None:
     one = findings(copied({0: LINK}) + copied({1: LINK / 2}))["gpu-slower-than-others"]
     assert one.severity == "warning"
-    assert one.title.startswith("GPU 1 copies alone at 25.0 GB/s to the GPU, GPU 0 of the same model at 50.0")
+    assert one.title == "GPU 1 alone copies to the GPU at 25.0 GB/s, GPU 0 of its model at 50.0 GB/s"
     assert "--device 1" in one.advice
 
 
 def test_one_process_beside_a_process_each() -> None:
-    assert findings(host(2))["processes-alike"].title.endswith("100 GB/s and 100 GB/s")
+    assert findings(host(2)) == {}
     rows = [row for row in host(2) if row["issued_by"] == "one_process" or row["devices"] == 1]
     rows += copied({0: LINK / 2, 1: LINK / 2}, issued_by="process_each")
     differ = findings(rows)["processes-differ"]
-    assert "copies at 100 GB/s to the GPUs, one process per GPU at 50.0 GB/s" in differ.title
-    assert "copy from one process for all GPUs" in differ.advice
+    assert [round(one.value) for one in differ.evidence] == [LINK, 2 * LINK]  # type: ignore[arg-type]
+    assert differ.severity == "warning"
+    assert differ.advice.endswith("copy from one process.")
 
 
 @pytest.mark.parametrize(("gpus", "processes"), [(1, 2), (2, 4), (4, 4), (8, 3)])
 def test_page_tables_are_those_of_every_process_on_every_gpu(gpus: int, processes: int) -> None:
     rows = registered(gpus, processes) + registered(gpus, gpus, contexts="own_gpu")
-    found = tables(rows)
+    found = Host(rows).tables
     assert [one.table_bytes for one in found] == [one.expected_bytes for one in found]
     assert [one.table_bytes for one in found if one.contexts == "every_gpu"] == [16 * MIB * processes] * gpus
     assert "page-tables-everywhere" in findings(host(gpus) + rows, gpus)
-    assert f"take {16 * processes} MiB for page tables" in (read(rows, gpus).verdict or "")
+    assert f"takes {16 * processes} MiB for page tables" in (read(rows, gpus).verdict or "")
 
 
-def test_page_tables_that_differ_from_their_arithmetic_are_said_to() -> None:
-    found = findings(host(2) + registered(2, 2, each=18 * MIB))
-    assert "36 MiB; 32 MiB were expected" in found["page-tables-differ"].title
-    assert "by 2 of the steps of 2 MiB" in found["page-tables-differ"].detail
+def test_page_tables_that_differ_from_their_arithmetic_are_no_ground_for_advice() -> None:
+    reading = read(host(2) + registered(2, 2, each=18 * MIB))
+    assert reading.findings == ()
+    assert reading.tables[-1].rows[0][4:] == (36 * MIB, 18 * MIB, 32 * MIB)
 
 
 def test_registrations_that_broke_off_give_no_figure() -> None:
     rows = registered(2, 4)[:-2]
-    assert [one.table_bytes for one in tables(rows)] == [None, None]
+    assert [one.table_bytes for one in Host(rows).tables] == [None, None]
     assert read(rows).verdict is None
 
 
-def test_what_opening_memory_costs_is_a_context_or_nothing() -> None:
-    rows = host(2) + opened(0, 1) + opened(1, 0)
-    found = findings(rows)
-    assert found["open-costs-context"].title == (
-        "Opening memory of GPU 0 from a process on GPU 1 takes 520 MiB there, as much as a context"
-    )
-    assert "40.0 GB/s" in found["through-from-host"].title
-    assert "45.0 GB/s" in found["through-from-device"].title
-    assert "GPU 0 itself copies at 50.0 GB/s" in found["through-from-host"].detail
-    assert "host memory may be as fast" in found["through-from-device"].advice
-    free = findings(host(2) + opened(0, 1, context=2 * MIB))
-    assert free["open-without-context"].severity == "good"
-    assert "own GPU as the current device" in free["open-without-context"].detail
+def test_what_opening_memory_takes_stands_in_its_table_and_what_copies_reach_in_a_finding() -> None:
+    reading = read(host(2) + opened(0, 1) + opened(1, 0))
+    assert [row[2] for row in reading.tables[-1].rows] == [520 * MIB] * 2
+    (through,) = reading.findings  # from its own GPU it is slower than from host memory: nothing to advise
+    assert through.rule == "through-from-host"
+    assert "40.0 GB/s" in through.title
+    assert "GPU 0 itself copies at 50.0 GB/s" in through.detail
 
 
 def test_gpu_memory_that_is_faster_than_host_memory_is_the_way_to_give_data_to_another_process() -> None:
@@ -236,12 +215,12 @@ def test_wrong_words_come_before_all_else() -> None:
         assert (reading.verdict or "").startswith("Data arrived wrong")
 
 
-def test_the_headline_begins_with_all_gpus_at_once() -> None:
+def test_the_headline_is_all_gpus_at_once_then_page_tables() -> None:
     names = [one.name for one in read(host(2) + registered(2, 4) + opened(0, 1)).headline]
-    assert names[:2] == ["All 2 GPUs at once, h2d", "All at once ÷ alone, h2d"]
-    assert "GPU 1 alone, d2h" in names
-    assert "Page tables of 4 processes, GPU 1" in names
-    assert names[-1] == "GPU memory taken by opening memory of GPU 0 from GPU 1"
+    assert names == [
+        "All 2 GPUs at once, h2d", "All at once ÷ alone, h2d", "All 2 GPUs at once, d2h", "All at once ÷ alone, d2h",
+        "Page tables of 4 processes, GPU 0", "Page tables of 4 processes, GPU 1",
+    ]  # fmt: skip
 
 
 def test_nothing_measured_yet_is_no_verdict() -> None:

@@ -60,23 +60,17 @@ class Member:
             touch(memory)
         touched = time.monotonic()
         self._source = self._held.enter_context(self._lab.register(memory, portable))
-        return {
-            "touch_seconds": touched - begun if first else None,
-            "pin_seconds": time.monotonic() - touched,
-            "kernel_tables": page_table_bytes().value,
-            "nodes": self._lab.host_nodes.take(),
-        }
+        return self._pinned(touched, touched - begun if first else None)
 
     def own(self) -> Reply:
         """Allocate pinned memory that nobody else maps."""
         begun = time.monotonic()
         self._source = self._held.enter_context(self._lab.host_buffer(self._nbytes, "pinned"))
-        return {
-            "touch_seconds": None,
-            "pin_seconds": time.monotonic() - begun,
-            "kernel_tables": page_table_bytes().value,
-            "nodes": self._lab.host_nodes.take(),
-        }
+        return self._pinned(begun, None)
+
+    def _pinned(self, begun: float, touch_seconds: float | None) -> Reply:
+        pinning = {"touch_seconds": touch_seconds, "pin_seconds": time.monotonic() - begun}
+        return pinning | {"kernel_tables": page_table_bytes().value, "nodes": self._lab.host_nodes.take()}
 
     def fill(self, offset: int, key: int) -> Reply:
         """Lay the pattern over the host memory."""

@@ -13,14 +13,73 @@ from contextlib import ExitStack
 from typing import Literal
 
 from pinscope.errors import MeasurementFailed
-from pinscope.experiments.topology.flows import Flow, OneWay
+from pinscope.experiments.topology.ways import OneWay
 from pinscope.lab.backing import touch
 from pinscope.lab.first_use import use_each_part_once
 from pinscope.lab.hostengine import wait_until
 from pinscope.lab.opening import open_lab
 from pinscope.lab.orders import Reply, obey
 from pinscope.lab.pattern import Pattern
-from pinscope.lab.protocol import Lab
+from pinscope.lab.placement import preferring
+from pinscope.lab.protocol import Lab, MemoryState
+
+
+class Flow:
+    """Pinned host memory, memory of the GPU, and copies from one to the other.
+
+    Args:
+        stack: releases what the flow takes.
+        lab: of the GPU.
+        way: ``h2d`` or ``d2h``.
+        node: NUMA node of the host memory; ``None``: where the process takes its memory from.
+        nbytes: of one copy.
+        copies: how many follow each other.
+    """
+
+    def __init__(self, stack: ExitStack, lab: Lab, way: OneWay, *, node: int | None, nbytes: int, copies: int) -> None:
+        self.lab = lab
+        self._way = way
+        self.stream = stack.enter_context(lab.stream())
+        self._start = stack.enter_context(lab.event())
+        self._ends = [stack.enter_context(lab.event()) for _ in range(copies)]
+        self._device = stack.enter_context(lab.device_buffer(nbytes))
+        with preferring(node):
+            self._host = stack.enter_context(lab.host_buffer(nbytes, "pinned"))
+
+    def prepare(self) -> None:
+        """Lay other content on the target than on the source.
+
+        The content of host memory comes from the GPU: memory that a processor has just written copies slower.
+        """
+        on_host, on_device = self.lab.fresh_pattern(), self.lab.fresh_pattern()
+        self.lab.fill(self._device, on_host)
+        self.lab.copy_to_host(self._host, self._device, self.stream)
+        self.stream.synchronize()
+        self.lab.fill(self._device, on_device)
+        self._expected = on_host if self._way == "h2d" else on_device
+
+    def queue(self) -> None:
+        """Queue the copies; the stream may be held."""
+        self._start.record(self.stream)
+        for end in self._ends:
+            if self._way == "h2d":
+                self.lab.copy_to_device(self._device, self._host, self.stream)
+            else:
+                self.lab.copy_to_host(self._host, self._device, self.stream)
+            end.record(self.stream)
+
+    def is_over(self) -> bool:
+        """Whether the last copy has ended."""
+        return self._ends[-1].is_reached()
+
+    def ends(self) -> list[float]:
+        """When each copy ended, in seconds from the first one's start, by the GPU's events."""
+        self.stream.synchronize()
+        return [self.lab.elapsed(self._start, end) for end in self._ends]
+
+    def wrong_words(self) -> int:
+        """8-byte words of the target that the copies did not bring."""
+        return self.lab.wrong_words(self._device if self._way == "h2d" else self._host, self._expected)
 
 
 class Member:
@@ -48,13 +107,7 @@ class Member:
 
     def used(self) -> Reply:
         """GPU memory that is used by everybody, on each GPU of this process: NVML's figure, else cudaMemGetInfo's."""
-        states = {device: lab.memory_state() for device, lab in self._labs.items()}
-        return {
-            "used": {
-                device: state.device_used_bytes if state.nvml_used_bytes is None else state.nvml_used_bytes
-                for device, state in states.items()
-            }
-        }
+        return {"used": {device: _used(lab.memory_state()) for device, lab in self._labs.items()}}
 
     def register(self, first: bool) -> Reply:
         """Map the memory that all share and register it; the first process touches it before."""
@@ -73,13 +126,13 @@ class Member:
 
     def take(self, nodes: Mapping[str, int | None], nbytes: int, ways: Sequence[OneWay], copies: int) -> Reply:
         """Take buffers for copies: for each GPU host memory from its node. Gives the nodes on which they lie."""
-        found = {}
+        seen = {}
         for device, node in nodes.items():
             lab = self._labs[int(device)]
             for way in ways:
                 self._flows[int(device), way] = Flow(self._taken, lab, way, node=node, nbytes=nbytes, copies=copies)
-            found[device] = lab.host_nodes.take()
-        return {"on_nodes": found, "nodes": sorted({node for nodes in found.values() for node in nodes})}
+            seen[device] = lab.host_nodes.take()
+        return {"on_nodes": seen, "nodes": sorted({node for nodes in seen.values() for node in nodes})}
 
     def give_back(self) -> Reply:
         """Give the buffers back."""
@@ -105,22 +158,16 @@ class Member:
             if at is not None:
                 wait_until(at, time.monotonic)
         seen = _watch(flows)
-        ends = {of: flow.ends() for of, flow in flows.items()}
-        return {
-            "flights": [
-                {"device": device, "way": way, "begun": seen[device, way] - copies[-1], "ends": copies}
-                for (device, way), copies in ends.items()
-            ]
-        }
+        flights = []
+        for (device, way), flow in flows.items():
+            ends = flow.ends()
+            flights.append({"device": device, "way": way, "begun": seen[device, way] - ends[-1], "ends": ends})
+        return {"flights": flights}
 
     def check(self, devices: Sequence[int], ways: Sequence[OneWay]) -> Reply:
         """Words that the last copies did not bring."""
-        return {
-            "wrong": [
-                {"device": device, "way": way, "words": flow.wrong_words()}
-                for (device, way), flow in self._chosen(devices, ways).items()
-            ]
-        }
+        flows = self._chosen(devices, ways)
+        return {"wrong": [{"device": at, "way": way, "words": flow.wrong_words()} for (at, way), flow in flows.items()]}
 
     def export(self, device: int, nbytes: int) -> Reply:
         """Take GPU memory that another process can open, with some content."""
@@ -182,6 +229,10 @@ class Member:
 
     def _chosen(self, devices: Sequence[int], ways: Sequence[OneWay]) -> dict[tuple[int, OneWay], Flow]:
         return {(device, way): self._flows[device, way] for device in devices for way in ways}
+
+
+def _used(state: MemoryState) -> int | None:
+    return state.device_used_bytes if state.nvml_used_bytes is None else state.nvml_used_bytes
 
 
 def _watch(flows: Mapping[tuple[int, OneWay], Flow]) -> dict[tuple[int, OneWay], float]:

@@ -1,4 +1,10 @@
-"""GPUs alone, in pairs and all at once, with host memory near each or on one NUMA node."""
+"""GPUs alone, in pairs and all at once, with host memory near each or on one NUMA node, and their time in common.
+
+Each GPU knows the time of its own events only; the host's clock is what they have in common. A flow is set into it by
+its end, which the host sees. The moment at which streams are let go would not do: a start event lies in the channel of
+the stream's last work, and an engine that is busy with another stream's copies reaches it after them. On an H200 that
+was up to 23 ms late; copies that ran one after the other looked as if they had run side by side.
+"""
 
 from __future__ import annotations
 
@@ -8,17 +14,57 @@ from dataclasses import dataclass
 from itertools import combinations, product
 from typing import Any, Literal
 
-from pinscope.experiments.topology.flows import OneWay
-from pinscope.experiments.topology.team import Team
-from pinscope.experiments.topology.windows import Flight, common_window
-from pinscope.experiments.topology.words import BY, gpus_words
+from pinscope.experiments.topology.child_team import Team
+from pinscope.experiments.topology.ways import FLOWS, OneWay, gpus_words, issuer
 from pinscope.lab.harness import Precision, Turn
 from pinscope.records.run import Direction
 
 Placed = Literal["near", "node"]
 GATE_SECONDS = 0.005
 """From the order to copy until copies begin that several processes start together."""
-WAYS: Mapping[Direction, tuple[OneWay, ...]] = {"h2d": ("h2d",), "d2h": ("d2h",), "bidirectional": ("h2d", "d2h")}
+LEAST_COMMON = 0.5
+"""Part of the shortest flow's time in which all must have copied: less tells of turns, not of a link."""
+
+
+@dataclass(frozen=True)
+class Flight:
+    """The copies of one flow in time.
+
+    Attributes:
+        device: the GPU.
+        way: ``h2d`` or ``d2h``.
+        begun: when the first copy began, by the host's monotonic clock, which all processes share.
+        ends: seconds from there until each copy ended.
+    """
+
+    device: int
+    way: str
+    begun: float
+    ends: tuple[float, ...]
+
+    @property
+    def ended(self) -> float:
+        """When the last copy ended, by the same clock."""
+        return self.begun + self.ends[-1]
+
+    def done(self, moment: float) -> float:
+        """How many copies were done by then; a copy moves its bytes evenly."""
+        since, before = moment - self.begun, 0.0
+        for number, end in enumerate(self.ends):
+            if since < end:
+                return number + max(since - before, 0.0) / (end - before)
+            before = end
+        return float(len(self.ends))
+
+
+def common_window(flights: Sequence[Flight]) -> tuple[float, float] | None:
+    """When the last flow had begun and the first one ended.
+
+    ``None`` if they took turns: less than :data:`LEAST_COMMON` of the shortest one's time was common to all.
+    """
+    first, last = max(flight.begun for flight in flights), min(flight.ended for flight in flights)
+    enough = LEAST_COMMON * min(flight.ends[-1] for flight in flights)
+    return (first, last) if last - first >= enough else None
 
 
 @dataclass(frozen=True)
@@ -42,8 +88,7 @@ class Plan:
     @property
     def ways(self) -> list[OneWay]:
         """That any of the directions goes."""
-        ways: tuple[OneWay, OneWay] = ("h2d", "d2h")
-        return [way for way in ways if any(way in WAYS[direction] for direction in self.directions)]
+        return [way for way in FLOWS["bidirectional"] if any(way in FLOWS[direction] for direction in self.directions)]
 
 
 @dataclass(frozen=True)
@@ -68,7 +113,7 @@ def cases(devices: Sequence[int], plan: Plan, near: Mapping[int, int], pairs: bo
     near_nodes: dict[int, int | None] = {device: near.get(device) for device in devices}
     placements: list[tuple[Placed, dict[int, int | None]]] = [("near", near_nodes)]
     placements += [("node", dict.fromkeys(devices, node)) for node in plan.nodes]
-    found = []
+    placed_cases = []
     for placed, nodes in placements:
         fresh = [
             group
@@ -76,8 +121,8 @@ def cases(devices: Sequence[int], plan: Plan, near: Mapping[int, int], pairs: bo
             if placed == "near" or any(nodes[device] != near_nodes[device] for device in group)
         ]
         if fresh:
-            found.append([Case(group, way, placed, nodes) for group, way in product(fresh, plan.directions)])
-    return found
+            placed_cases.append([Case(group, way, placed, nodes) for group, way in product(fresh, plan.directions)])
+    return placed_cases
 
 
 def copy_all(team: Team, plan: Plan, near: Mapping[int, int], begun: float) -> Iterator[dict[str, Any]]:
@@ -129,7 +174,7 @@ def take(team: Team, plan: Plan, case: Case) -> dict[int, int | None]:
 
 def _repeat(team: Team, plan: Plan, case: Case) -> Iterator[dict[str, Any]]:
     """One case until the rate is known; what arrived is compared after the last repeat."""
-    ways = WAYS[case.direction]
+    ways = FLOWS[case.direction]
     counted: list[float] = []
     held: list[dict[str, Any]] = []
     team.ask_copiers("laying content", {"do": "prepare", "ways": ways}, case.devices)
@@ -141,11 +186,12 @@ def _repeat(team: Team, plan: Plan, case: Case) -> Iterator[dict[str, Any]]:
             counted.append((window[1] - window[0]) / sum(row["window_bytes"] for row in held))
     if not counted:
         team.harness.note(
-            f"Left out: {gpus_words(case.devices)}, {case.direction}, by {BY[_issued_by(team)]}. Their copies took "
-            "turns: all copied at once for less than half of the time, which tells nothing of a link. Copy more (size)."
+            f"Left out: {gpus_words(case.devices)}, {case.direction}, by {issuer(_issued_by(team))}. Their copies "
+            "took turns: all copied at once for less than half of the time, which tells nothing of a link. Copy more "
+            "(size)."
         )
     checked = team.ask_copiers("checking what arrived", {"do": "check", "ways": ways}, case.devices)
-    wrong = {(one["device"], one["way"]): one["words"] for reply in checked.values() for one in reply["wrong"]}
+    wrong = {(flow["device"], flow["way"]): flow["words"] for reply in checked.values() for flow in reply["wrong"]}
     yield from (row | {"wrong_words": wrong[row["device"], row["way"]]} for row in held)
 
 
@@ -154,28 +200,18 @@ def _fly(team: Team, case: Case, ways: Sequence[OneWay]) -> list[Flight]:
     several = len({team.copiers[device] for device in case.devices}) > 1
     at = time.monotonic() + GATE_SECONDS if several else None
     replies = team.ask_copiers("copying", {"do": "copy", "ways": ways, "at": at}, case.devices)
-    flights = [Flight(**{**one, "ends": tuple(one["ends"])}) for reply in replies.values() for one in reply["flights"]]
+    flows = (flow for reply in replies.values() for flow in reply["flights"])
+    flights = [Flight(**{**flow, "ends": tuple(flow["ends"])}) for flow in flows]
     return sorted(flights, key=lambda flight: (flight.device, flight.way))
 
 
 def _row(plan: Plan, case: Case, turn: Turn, flight: Flight, flights: Sequence[Flight]) -> dict[str, Any]:
-    window = common_window(flights)
-    first = min(other.begun for other in flights)
-    moved = None if window is None else (flight.done(window[1]) - flight.done(window[0])) * plan.nbytes
-    return {
-        "kind": "copy",
-        "repeat": turn.repeat,
-        "warmup": turn.warmup,
-        "device": flight.device,
-        "way": flight.way,
-        "gpus": "+".join(map(str, case.devices)),
-        "devices": len(case.devices),
-        "direction": case.direction,
-        "placed": case.placed,
-        "bytes": plan.nbytes,
-        "copies": plan.copies,
-        "begun_seconds": flight.begun - first,
-        "device_seconds": flight.ends[-1],
-        "window_seconds": window and window[1] - window[0],
-        "window_bytes": None if moved is None else round(moved),
-    }
+    window, first = common_window(flights), min(other.begun for other in flights)
+    labels = {"kind": "copy", "repeat": turn.repeat, "warmup": turn.warmup, "device": flight.device, "way": flight.way}
+    labels |= {"gpus": "+".join(map(str, case.devices)), "devices": len(case.devices), "placed": case.placed}
+    labels |= {"direction": case.direction, "bytes": plan.nbytes, "copies": plan.copies}
+    labels |= {"begun_seconds": flight.begun - first, "device_seconds": flight.ends[-1]}
+    if window is None:
+        return labels
+    moved = (flight.done(window[1]) - flight.done(window[0])) * plan.nbytes
+    return labels | {"window_seconds": window[1] - window[0], "window_bytes": round(moved)}

@@ -1,0 +1,138 @@
+"""What a registration run found out: who pays again, beside what, and where one owner copies slower."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from itertools import chain
+from typing import Any
+
+from pinscope.analysis.conclusions import Costed, dearest_first, exceeds
+from pinscope.analysis.page_table_model import GRANULE_BYTES
+from pinscope.analysis.statistics import measured
+from pinscope.analysis.texts import Text, say
+from pinscope.experiments.registration.reading import RATE, Registrations, count_words
+from pinscope.records.finding import Finding, costing, quantity, wrong_data
+
+AGAIN = 1.5
+"""Times the first process's page tables, or the memory: from here on others have paid, or were counted, again."""
+TEXTS: Mapping[str, Text] = {
+    "every-process-pays": Text(
+        when="page tables of several processes are 1.5 times those of the first, or more",
+        title="Each of {apart.processes} processes pays again for the same memory: {apart.table_bytes:bytes} of page "
+        "tables, {more:.1f} times those of one",
+        detail="The first process took {first:bytes} for {apart.bytes:bytes}.[ One owner took {owned:bytes} for "
+        "{served}.]",
+        advice="[Not worth a change at this size: one owner saves {little:bytes}, beside {beside:bytes} {kind}. ]Where "
+        "far more memory is shared, or by more processes, let one process own and pin it and copy into the others' "
+        "{buffers}.",
+    ),
+    "contexts-beside-tables": Text(
+        when="contexts and page tables of the processes are known",
+        title="A process's CUDA context takes {context:bytes}, its page table {table:bytes}",
+        detail="Below {even:bytes} of pinned memory a process's context takes more GPU memory than its page table.",
+        advice="Count a context for every process on every GPU that it uses, whatever it pins.",
+    ),
+    "host-counts-again": Text(
+        when="the host counts 1.5 times the memory as pinned, or more",
+        title="The host counts {apart.host_pinned_bytes:bytes} as pinned for {apart.bytes:bytes} of memory",
+        detail="Linux counts {apart.bytes:bytes} once for each of {apart.processes} registrations; only "
+        "{apart.bytes:bytes} of memory are used.",
+        advice="Do not read the host's count of pins as an amount of memory where processes share what they pin.",
+    ),
+    "owner-slower": Text(
+        when="one owner copies for all at less than 95 % of their rate",
+        title="One owner copies for {apart.processes} processes at {owner.median:rate}, {part:share} of the "
+        "{own.median:rate} that they reach themselves",
+        detail="The bandwidth of large copies was compared, not latency or the owner's processor time.",
+        advice="Compare the page tables saved with the rate lost; one owner for each NUMA node or GPU may be enough.",
+    ),
+    "gpu-memory-left": Text(
+        when="more GPU memory than two steps of the meter is still used when all processes have ended",
+        title="{worst.left_bytes:bytes} of GPU memory were still used when all processes had ended",
+        detail="The case: {worst.title}. Another process that took memory meanwhile would look the same.",
+        advice="Run it again while nothing else uses the GPU.",
+        severity="warning",
+    ),
+}
+
+
+def findings(shared: Registrations) -> tuple[Finding, ...]:
+    """All findings of a run."""
+    rules = (_wrong, _pays, _contexts, _counted_again, _rates, _left)
+    return dearest_first(chain.from_iterable(rule(shared) for rule in rules))
+
+
+def _wrong(shared: Registrations) -> Iterator[Costed]:
+    if wrong := [trial for trial in shared.trials if trial.wrong_count]:
+        words = quantity("Wrong words", sum(trial.wrong_count for trial in wrong), "count")
+        checked = quantity("Checked words", sum(trial.checked_count for trial in wrong), "count")
+        title, detail = "Data arrived wrong in a process", f"The first case: {wrong[0].title}."
+        yield 0.0, wrong_data("content-wrong", words, checked, title=title, detail=detail)
+
+
+def _pays(shared: Registrations) -> Iterator[Costed]:
+    """Where every process pays for the same memory again."""
+    (apart, owner), cuda = shared.both, shared.run.lab == "cuda"
+    if apart is None or apart.table_bytes is None or apart.processes < 2:
+        return
+    first = apart.table_steps[0]
+    if first < (GRANULE_BYTES if cuda else 1) or apart.table_bytes < AGAIN * first:
+        return
+    owned, beside = owner.table_bytes if owner else None, shared.beside_bytes
+    once = first if owned is None else owned
+    saved, cost = apart.table_bytes - once, (beside + apart.table_bytes) / (beside + once)
+    alike = (trial for trial in shared.trials if (trial.strategy, trial.table_bytes) == ("one_owner", owned))
+    values: dict[str, Any] = {"first": first, "owned": owned, "beside": beside, "more": apart.table_bytes / first}
+    yield say(
+        TEXTS,
+        "every-process-pays",
+        quantity("Page tables of the first process", first, "bytes"),
+        quantity(f"Page tables of all {apart.processes}", apart.table_bytes, "bytes"),
+        *([quantity("Page tables with one owner", once, "bytes")] if owner else []),
+        cost=cost,
+        severity=costing(cost),
+        apart=apart,
+        little=saved if shared.saves_little(saved) else None,
+        served=" and for ".join(map(count_words, sorted(trial.processes for trial in alike))),
+        kind="for their contexts" if cuda else "of shared memory",
+        buffers="GPU buffers (cudaIpcOpenMemHandle)" if cuda else "buffers",
+        **values,
+    )
+
+
+def _contexts(shared: Registrations) -> Iterator[Costed]:
+    """Unless others gave memory back meanwhile."""
+    apart, _ = shared.both
+    if apart and apart.context_bytes and apart.table_bytes and min(apart.context_bytes, apart.table_bytes) > 0:
+        context, table = apart.context_bytes / apart.processes, apart.table_bytes / apart.processes
+        sizes: dict[str, Any] = {"context": round(context), "table": round(table)}
+        evidence = (
+            quantity("Contexts of all", apart.context_bytes, "bytes"),
+            quantity("Page tables of all", apart.table_bytes, "bytes"),
+        )
+        yield say(TEXTS, "contexts-beside-tables", *evidence, even=round(apart.bytes * context / table), **sizes)
+
+
+def _counted_again(shared: Registrations) -> Iterator[Costed]:
+    apart, _ = shared.both
+    if apart and apart.processes > 1 and (apart.host_pinned_bytes or 0) >= AGAIN * apart.bytes:
+        yield say(TEXTS, "host-counts-again", quantity("Host pins", apart.host_pinned_bytes, "bytes"), apart=apart)
+
+
+def _rates(shared: Registrations) -> Iterator[Costed]:
+    """Where one owner copies slower than all by themselves."""
+    apart, _ = shared.both
+    if apart and shared.rates and shared.is_owner_slower and exceeds(*shared.rates):
+        own, owner = shared.rates
+        evidence = (
+            measured(f"{apart.processes} processes register", own, RATE),
+            measured(f"One owner for {apart.processes} processes", owner, RATE),
+        )
+        part = owner.median / own.median
+        yield say(TEXTS, "owner-slower", *evidence, apart=apart, own=own, owner=owner, part=part)
+
+
+def _left(shared: Registrations) -> Iterator[Costed]:
+    worst = max(shared.trials, key=lambda trial: trial.left_bytes or 0, default=None)
+    if worst and shared.run.lab == "cuda" and (worst.left_bytes or 0) > 2 * GRANULE_BYTES:
+        yield say(TEXTS, "gpu-memory-left", quantity("Left", worst.left_bytes, "bytes"), worst=worst)

@@ -262,9 +262,9 @@ def tables(scatter: Scatter) -> Iterator[Table]:
             "its rate": ("bytes/second", lambda row: row[0].bytes_per_second),
             "thread held": ("share", lambda row: row[0].held_share),
             "multiprocessors": ("count", lambda row: row[0].sms),
-            "loop of copies": ("bytes/second", lambda row: row[1].loop and row[1].loop.bytes_per_second),
+            WAYS["loop"].title: ("bytes/second", lambda row: row[1].loop and row[1].loop.bytes_per_second),
             "thread held by the loop": ("share", lambda row: row[1].loop and row[1].loop.held_share),
-            "one contiguous copy": (
+            WAYS["contiguous"].title: (
                 "bytes/second",
                 lambda row: row[1].contiguous and row[1].contiguous.bytes_per_second,
             ),

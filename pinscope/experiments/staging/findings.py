@@ -129,8 +129,8 @@ def _pin_to_copy(staging: Staging) -> Iterator[Costed]:
     yield say(
         TEXTS,
         "staging-pin-to-copy",
-        measured("Pin, then copy", pin.wall_seconds, "seconds"),
-        measured("Plain copy", plain.wall_seconds, "seconds"),
+        measured(pin.title, pin.wall_seconds, "seconds"),
+        measured(plain.title, plain.wall_seconds, "seconds"),
         cost=ratio(pin.wall_seconds, plain.wall_seconds),
         staging=staging,
         pin=pin,

@@ -87,7 +87,7 @@ class ScatterParams(Params):
     @field_validator("sizes")
     @classmethod
     def _whole_words(cls, value: tuple[int, ...]) -> tuple[int, ...]:
-        if wrong := [one for one in value if one % 16 or one > LARGEST_PIECE]:
+        if wrong := [size for size in value if size % 16 or size > LARGEST_PIECE]:
             raise ValueError(f"{wrong[0]} is no multiple of 16 bytes up to {format_bytes(LARGEST_PIECE)}")
         return value
 

@@ -21,10 +21,6 @@ GOOD_ENOUGH = 0.9
 TOWARDS: Mapping[str, str] = {"h2d": "to the GPU", "d2h": "from the GPU"}
 
 
-def _towards(direction: str) -> str:
-    return TOWARDS[direction]
-
-
 def _title(way: str) -> str:
     return WAYS[way].title
 
@@ -33,7 +29,7 @@ def _title(way: str) -> str:
 class Moved:
     """What was moved, in which way."""
 
-    direction: Annotated[str, Label("direction", words=_towards)]
+    direction: Annotated[str, Label("direction", words=TOWARDS.get)]
     layout: Annotated[str, Label("layout")]
     bytes: Annotated[int, Label("piece", "bytes")]
     pieces: Annotated[int, Label("pieces", "count")]

@@ -178,12 +178,9 @@ def _processor(staging: Staging) -> Iterator[Costed]:
     if plain is None or pinned is None:
         return
     share = pinned.cpu_seconds / plain.cpu_seconds if plain.cpu_seconds else 1.0
-    copy = f"Processor time of a copy of {format_bytes(staging.size)}"
     yield say(
         TEXTS,
         "staging-processor",
-        quantity(f"{copy}, plain", plain.copy_cpu_seconds, "seconds"),
-        quantity(f"{copy}, pinned", pinned.copy_cpu_seconds, "seconds"),
         quantity("Their ratio", share, "share"),
         severity="good" if share <= HUNDREDTH else None,
         code=KEPT,

@@ -8,7 +8,7 @@ from typing import Any
 from pinscope.errors import BadInput
 from pinscope.experiments.bandwidth.reading import Copies
 from pinscope.experiments.registry import checked_rows
-from pinscope.experiments.scatter import arithmetic as scatter
+from pinscope.experiments.scatter.reading import Scatter
 from pinscope.records.environment import Environment
 from pinscope.records.run import ExperimentRun
 from pinscope.store.store import Store
@@ -46,11 +46,15 @@ def _gathering(store: Store, environment: Environment) -> dict[str, Any]:
     for run in _nearest(store, environment, "scatter"):
         rows = [row for row in store.observations(run.id) if row.get("way") == "cpu" and row.get("threads") == 1]
         try:
-            found = [cell for cell in scatter.cells(checked_rows(run.experiment, rows)) if cell.layout == "scattered"]
+            gathered = Scatter.of(checked_rows(run.experiment, rows)).cells
         except (BadInput, ArithmeticError):  # as above
             continue
         rates = {
-            direction: {cell.bytes: cell.rate for cell in found if cell.direction == direction}
+            direction: {
+                cell.bytes: cell.bytes_per_second
+                for cell in gathered
+                if (cell.direction, cell.layout) == (direction, "scattered")
+            }
             for direction in ("h2d", "d2h")
         }
         sizes = sorted(rates["h2d"].keys() & rates["d2h"].keys())

@@ -46,21 +46,10 @@ class Launch:
 
     def __init__(self, kernel: Any, blocks: int, stream: int, *arguments: Any) -> None:
         self._kept = (kernel, arguments)
-        pointers = (ctypes.c_void_p * len(arguments))(*(ctypes.addressof(one) for one in arguments))
-        one, none = ctypes.c_uint(1), ctypes.c_uint(0)
-        self._arguments = (
-            ctypes.c_void_p(kernel.kernel.ptr),
-            ctypes.c_uint(blocks),
-            one,
-            one,
-            ctypes.c_uint(THREADS),
-            one,
-            one,
-            none,
-            ctypes.c_void_p(stream),
-            pointers,
-            None,
-        )
+        pointers = (ctypes.c_void_p * len(arguments))(*map(ctypes.addressof, arguments))
+        single, function = ctypes.c_uint(1), ctypes.c_void_p(kernel.kernel.ptr)
+        grid, block = (ctypes.c_uint(blocks), single, single), (ctypes.c_uint(THREADS), single, single)
+        self._arguments = (function, *grid, *block, ctypes.c_uint(0), ctypes.c_void_p(stream), pointers, None)
 
     def __call__(self) -> None:
         """Queue it."""

@@ -180,9 +180,9 @@ class Batch(Mover):
     """One cudaMemcpyBatchAsync; its arguments are made once."""
 
     def prepare(self) -> None:
-        found = _batch_call()
-        assert found is not None  # noqa: S101 - why_not() said so
-        self._call, names_failed = found
+        batch = _batch_call()
+        assert batch is not None  # noqa: S101 - why_not() said so
+        self._call, names_failed = batch
         self._targets, self._sources = self.ends()
         self._sizes = np.full(self.case.pieces, self.case.piece_bytes, dtype=np.uint64)
         self._attributes = _Attributes(order=_IN_STREAM_ORDER)
@@ -227,15 +227,9 @@ class Kernel(Mover):
         places = bench.numbers(self.places().astype(np.int32), self._held)
         blocks = self.variant.blocks or bench.sms
         self.sms = min(blocks, bench.sms)
-        self._launch = Launch(
-            bench.kernels["move_pieces"],
-            blocks,
-            bench.stream.handle,
-            *(ctypes.c_uint64(address) for address in (bench.area.address, bench.row.address, places)),
-            ctypes.c_uint(case.piece_bytes // 16),
-            ctypes.c_uint(case.nbytes // 16),
-            ctypes.c_int(self.to_device),
-        )
+        addresses = map(ctypes.c_uint64, (bench.area.address, bench.row.address, places))
+        counts = ctypes.c_uint(case.piece_bytes // 16), ctypes.c_uint(case.nbytes // 16), ctypes.c_int(self.to_device)
+        self._launch = Launch(bench.kernels["move_pieces"], blocks, bench.stream.handle, *addresses, *counts)
 
     def issue(self) -> None:
         self._launch()
@@ -252,7 +246,7 @@ class Cpu(Mover):
         self._places = self.places()
         threads = self.variant.threads or 1
         bounds = np.linspace(0, case.pieces, threads + 1).astype(int)
-        self._parts = [slice(int(one), int(other)) for one, other in pairwise(bounds)]
+        self._parts = [slice(int(begin), int(end)) for begin, end in pairwise(bounds)]
         self._threads = self._held.enter_context(ThreadPoolExecutor(threads)) if threads > 1 else None
 
     def before(self) -> None:
@@ -420,15 +414,8 @@ class Compute:
     def _of(self, items: int) -> Launch:
         """A load of so many items of work; the first word says which is next."""
         bench, words = self.bench, self._words.address
-        return Launch(
-            bench.kernels["busy"],
-            bench.sms,
-            self._stream.handle,
-            ctypes.c_uint64(words),
-            ctypes.c_uint(items),
-            ctypes.c_uint(ROUNDS),
-            ctypes.c_uint64(words + 4),
-        )
+        arguments = ctypes.c_uint64(words), ctypes.c_uint(items), ctypes.c_uint(ROUNDS), ctypes.c_uint64(words + 4)
+        return Launch(bench.kernels["busy"], bench.sms, self._stream.handle, *arguments)
 
     def _alone(self) -> float:
         self._begin()

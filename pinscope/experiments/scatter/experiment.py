@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
+from dataclasses import asdict
 from itertools import product
 from typing import TYPE_CHECKING, Annotated, Literal, Self
 
@@ -72,44 +73,29 @@ class ScatterParams(Params):
 
     sizes: Sizes = parameter("Piece sizes", "Length of a piece; a multiple of 16 bytes, up to 16 MiB.")
     pieces: int = parameter(
-        "Pieces",
-        "How many are moved at once; of large pieces as many as fill half of the area.",
-        4096,
-        unit="count",
-        ge=LEAST_PIECES,
-        le=65_536,
+        "Pieces", "How many are moved; of large ones half of the area.", 4096, unit="count", ge=LEAST_PIECES, le=65_536
     )
-    area: Bytes = parameter(
-        "Area", "Length of the pinned memory in which the pieces lie.", 2**30, ge=SMALLEST_AREA, le=LARGEST_AREA
-    )
+    area: Bytes = parameter("Area", "Pinned memory in which they lie.", 2**30, ge=SMALLEST_AREA, le=LARGEST_AREA)
     layouts: Several[Layout] = parameter(
-        "Layouts", "scattered: in random places, in random order; strided: every other piece, in order."
+        "Layouts", "scattered: in random places, in random order; strided: every other."
     )
-    directions: Several[OneWay] = parameter(
-        "Directions", "h2d: from the host, where they are scattered, side by side onto the GPU; d2h: back."
-    )
+    directions: Several[OneWay] = parameter("Directions", "h2d: from the host, side by side onto the GPU; d2h: back.")
     ways: Several[WayName] = parameter("Ways", "; ".join(f"{name}: {way.help}" for name, way in WAYS.items()) + ".")
     blocks: Blocks = parameter("Blocks", "Of the kernel, 512 threads each: one takes one multiprocessor.")
-    threads: Counts = parameter(
-        "CPU threads", "That collect or spread the pieces; numbers above the CPUs of the run are left out."
-    )
+    threads: Counts = parameter("CPU threads", "That collect or spread the pieces; at most the CPUs of the run.")
 
     @field_validator("sizes")
     @classmethod
     def _whole_words(cls, value: tuple[int, ...]) -> tuple[int, ...]:
-        if wrong := [one for one in value if one % 16 or one > LARGEST_PIECE]:
+        if wrong := [size for size in value if size % 16 or size > LARGEST_PIECE]:
             raise ValueError(f"{wrong[0]} is no multiple of 16 bytes up to {format_bytes(LARGEST_PIECE)}")
         return value
 
     @model_validator(mode="after")
-    def _room_for_some(self) -> Self:
+    def _something_to_measure(self) -> Self:
         least = 2 * LEAST_PIECES * max(self.sizes)
         if self.area < least:
             raise ValueError(f"area: pieces of {format_bytes(max(self.sizes))} take at least {format_bytes(least)}")
-        return self
-
-    @model_validator(mode="after")
-    def _something_to_measure(self) -> Self:
         if set(self.ways) == {"copy_2d"} and "strided" not in self.layouts:
             raise ValueError("ways: copy_2d takes the layout strided")
         return self
@@ -335,9 +321,7 @@ def _repeat(
 
 def _labels(case: Case, variant: Variant, sms: int | None, turn: Turn) -> dict[str, object]:
     return {
-        "way": variant.way,
-        "blocks": variant.blocks,
-        "threads": variant.threads,
+        **asdict(variant),
         "sms": sms,
         "direction": case.direction,
         "layout": case.layout,

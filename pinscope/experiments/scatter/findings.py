@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
+from pinscope.analysis.cells import AS_GOOD
 from pinscope.analysis.conclusions import Costed, dearest_first, is_distinct, joined, together
 from pinscope.analysis.rows import grouped
 from pinscope.analysis.statistics import measured
@@ -12,7 +13,7 @@ from pinscope.experiments.scatter.code_to_move import code
 from pinscope.experiments.scatter.reading import TOWARDS, Cell, Load, Pieces, Scatter
 from pinscope.experiments.scatter.ways import WAYS
 from pinscope.records.finding import Finding, Quantity, costing, quantity, wrong_data
-from pinscope.units import format_bytes, format_seconds
+from pinscope.units import format_bytes
 
 HARDLY = 0.02
 """Compute that takes longer by less than this is not worth a change."""
@@ -54,7 +55,7 @@ TEXTS: Texts = {
         when="a loop of copies holds the program's thread for half of the time",
         title="A loop of copies holds the program's thread for {loop.held_share:share} of the time, {seconds:seconds} "
         "for {what}",
-        detail="[Others: {others:and}. ]Held: calls that have not returned, and copying of the program's own.",
+        detail="Held: calls that have not returned, and copying of the program's own.",
         advice="Where the thread has other work, issue such copies from a thread of their own, or take a way that "
         "holds it less.",
     ),
@@ -77,18 +78,11 @@ def scatter_findings(scatter: Scatter) -> tuple[Finding, ...]:
 
 
 def _wrong(scatter: Scatter) -> Iterator[Costed]:
-    if scatter.wrong:
-        first = scatter.wrong[0]
-        yield (
-            1.0,
-            wrong_data(
-                "scatter-wrong",
-                quantity("Wrong words of 8 bytes", sum(row["wrong_words"] for row in scatter.wrong), "count"),
-                title="Pieces arrived wrong, or what lies between them was changed",
-                detail=f"The first case: {WAYS[first['way']].title}, pieces of {format_bytes(first['bytes'])} "
-                f"{TOWARDS[first['direction']]}.",
-            ),
-        )
+    for first in scatter.wrong[:1]:
+        words = quantity("Wrong words of 8 bytes", sum(row["wrong_words"] for row in scatter.wrong), "count")
+        what = f"{WAYS[first['way']].title}, pieces of {format_bytes(first['bytes'])} {TOWARDS[first['direction']]}"
+        title = "Pieces arrived wrong, or what lies between them was changed"
+        yield 1.0, wrong_data("scatter-wrong", words, title=title, detail=f"The first case: {what}.")
 
 
 def _ways(scatter: Scatter) -> Iterator[Costed]:
@@ -153,7 +147,9 @@ def _loop(scatter: Scatter) -> Iterator[Costed]:
         bytes=least.cells[0].bytes,
         loop=loop,
         graph=graph,
-        pace=loop and graph and ("it is no faster" if loop <= 1.1 * graph else "the program that calls sets the pace"),
+        pace=loop
+        and graph
+        and ("it is no faster" if loop <= AS_GOOD * graph else "the program that calls sets the pace"),
     )
 
 
@@ -170,10 +166,6 @@ def _held(first: Pieces) -> Iterator[Costed]:
         loop=first.loop,
         seconds=first.loop.issue_seconds.median,
         what=first.loop.what,
-        others=[
-            f"{cell.title} {format_seconds(cell.issue_seconds.median)}" for cell in ranked if cell is not first.loop
-        ]
-        or None,
     )
 
 

@@ -21,10 +21,6 @@ GOOD_ENOUGH = 0.9
 TOWARDS: Mapping[str, str] = {"h2d": "to the GPU", "d2h": "from the GPU"}
 
 
-def _towards(direction: str) -> str:
-    return TOWARDS[direction]
-
-
 def _title(way: str) -> str:
     return WAYS[way].title
 
@@ -33,7 +29,7 @@ def _title(way: str) -> str:
 class Moved:
     """What was moved, in which way."""
 
-    direction: Annotated[str, Label("direction", words=_towards)]
+    direction: Annotated[str, Label("direction", words=TOWARDS.get)]
     layout: Annotated[str, Label("layout")]
     bytes: Annotated[int, Label("piece", "bytes")]
     pieces: Annotated[int, Label("pieces", "count")]
@@ -262,9 +258,9 @@ def tables(scatter: Scatter) -> Iterator[Table]:
             "its rate": ("bytes/second", lambda row: row[0].bytes_per_second),
             "thread held": ("share", lambda row: row[0].held_share),
             "multiprocessors": ("count", lambda row: row[0].sms),
-            "loop of copies": ("bytes/second", lambda row: row[1].loop and row[1].loop.bytes_per_second),
+            WAYS["loop"].title: ("bytes/second", lambda row: row[1].loop and row[1].loop.bytes_per_second),
             "thread held by the loop": ("share", lambda row: row[1].loop and row[1].loop.held_share),
-            "one contiguous copy": (
+            WAYS["contiguous"].title: (
                 "bytes/second",
                 lambda row: row[1].contiguous and row[1].contiguous.bytes_per_second,
             ),

@@ -76,17 +76,15 @@ copied.synchronize()
 _REGISTER = """\
 import cupy
 import numpy as np
-from cupy.cuda import runtime
 
 data = np.arange(2**20)
 on_gpu = cupy.empty(data.shape, data.dtype)
-stream = cupy.cuda.Stream(non_blocking=True)
-runtime.hostRegister(data.ctypes.data, data.nbytes, 0)
+cupy.cuda.runtime.hostRegister(data.ctypes.data, data.nbytes, 0)
 try:
-    on_gpu.set(data, stream=stream)
-    stream.synchronize()
+    on_gpu.set(data)
+    cupy.cuda.get_current_stream().synchronize()  # before it is unpinned
 finally:
-    runtime.hostUnregister(data.ctypes.data)
+    cupy.cuda.runtime.hostUnregister(data.ctypes.data)
 """
 _KEPT_TORCH = """\
 import torch

@@ -129,8 +129,8 @@ def _pin_to_copy(staging: Staging) -> Iterator[Costed]:
     yield say(
         TEXTS,
         "staging-pin-to-copy",
-        measured("Pin, then copy", pin.wall_seconds, "seconds"),
-        measured("Plain copy", plain.wall_seconds, "seconds"),
+        measured(pin.title, pin.wall_seconds, "seconds"),
+        measured(plain.title, plain.wall_seconds, "seconds"),
         cost=ratio(pin.wall_seconds, plain.wall_seconds),
         staging=staging,
         pin=pin,
@@ -178,12 +178,9 @@ def _processor(staging: Staging) -> Iterator[Costed]:
     if plain is None or pinned is None:
         return
     share = pinned.cpu_seconds / plain.cpu_seconds if plain.cpu_seconds else 1.0
-    copy = f"Processor time of a copy of {format_bytes(staging.size)}"
     yield say(
         TEXTS,
         "staging-processor",
-        quantity(f"{copy}, plain", plain.copy_cpu_seconds, "seconds"),
-        quantity(f"{copy}, pinned", pinned.copy_cpu_seconds, "seconds"),
         quantity("Their ratio", share, "share"),
         severity="good" if share <= HUNDREDTH else None,
         code=KEPT,

@@ -117,8 +117,8 @@ class Staging(Comparison[Cell]):
         """Two buffers in turn, filling alone and copying alone, for each size and number of threads that has all."""
         turns = {(cell.bytes, cell.threads, cell.way): cell for cell in self.cells if cell.uses == 1}
         cases = dict.fromkeys((size, threads) for size, threads, _ in turns)
-        found = [[turns[*case, way] for way in of_kind(WAYS, "turns") if (*case, way) in turns] for case in cases]
-        return [cells for cells in found if len(cells) == len(of_kind(WAYS, "turns"))]
+        groups = [[turns[*case, way] for way in of_kind(WAYS, "turns") if (*case, way) in turns] for case in cases]
+        return [cells for cells in groups if len(cells) == len(of_kind(WAYS, "turns"))]
 
 
 def verdict(staging: Staging) -> str | None:

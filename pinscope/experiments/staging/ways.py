@@ -108,7 +108,9 @@ class Marks:
     copied: float
 
 
-Ready, Run, Check = Callable[[Pattern], None], Callable[[int], Marks], Callable[[Pattern], int | None]
+Ready = Callable[[Pattern], None]
+Run = Callable[[int], Marks]
+Check = Callable[[Pattern], int | None]
 
 
 @dataclass(frozen=True)

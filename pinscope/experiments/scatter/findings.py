@@ -20,8 +20,7 @@ HARDLY = 0.02
 HELD_A_LOT = 0.5
 """Share of the time for which a way holds the program's thread that is worth a finding."""
 _ADVICE: Mapping[str, str] = {
-    "batch": "Move such pieces by one cudaMemcpyBatchAsync: paste the code. It takes no multiprocessor, but its "
-    "call holds the thread.",
+    "batch": "Move such pieces by one cudaMemcpyBatchAsync: paste the code. It takes no multiprocessor.",
     "copy_2d": "Move evenly spaced pieces by one cudaMemcpy2DAsync: paste the code. It takes no multiprocessor.",
     "kernel": "Let one kernel move such pieces over the mapping of the pinned memory: paste the code.",
 }

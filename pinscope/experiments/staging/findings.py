@@ -10,6 +10,7 @@ from pinscope.analysis.statistics import measured
 from pinscope.analysis.texts import FORMS, Text, Texts, say
 from pinscope.experiments.staging.code_to_gpu import KEPT, code_for
 from pinscope.experiments.staging.reading import Cell, Staging
+from pinscope.experiments.staging.ways import WAYS
 from pinscope.records.finding import COSTLY, Finding, quantity, wrong_data
 from pinscope.records.run import ExperimentRun
 from pinscope.units import format_bandwidth, format_bytes
@@ -26,7 +27,7 @@ TEXTS: Texts = {
         title="A plain copy of {staging.size:bytes} takes {cost:times} as long as {best.phrase}: "
         "{plain.bytes_per_second:rate}, not {best.bytes_per_second:rate}",
         detail=_BY_SIZE,
-        advice="{advice}",
+        advice="For {wins:and}[, with {threads:threads}]: {advice}",
     ),
     "staging-fastest/none": Text(
         when="no other way from pageable memory takes less time than a plain copy",
@@ -59,11 +60,11 @@ TEXTS: Texts = {
     ),
 }
 _ADVICE = {
-    "two_buffers": "Keep two small pinned buffers for each copying thread, use them in turn, each once its last copy "
-    "is done (an event says so), and pin no new buffer for each copy.",
-    "reused_buffer": "Keep one pinned buffer and let several threads fill it.",
-    "register": "Register the memory where it lies, copy it and unregister it.",
-    "torch_pin_then_to": "Call tensor.pin_memory().to(device, non_blocking=True) again and again with sizes that "
+    "two_buffers": "keep two small pinned buffers for each thread, use them in turn, each once its last copy is done "
+    "(an event says so), and pin no new buffer for each copy.",
+    "reused_buffer": "keep one pinned buffer and let the threads fill it.",
+    "register": "register the memory where it lies, copy it and unregister it.",
+    "torch_pin_then_to": "call tensor.pin_memory().to(device, non_blocking=True) again and again with sizes that "
     "repeat, so that PyTorch finds pinned memory that it has kept.",
 }
 _BESIDE = (
@@ -111,7 +112,9 @@ def _fastest(run: ExperimentRun, staging: Staging) -> Iterator[Costed]:
             f"({format_bandwidth(cells[0].bytes_per_second)})"
             for at, cells in ranked
         ),
-        advice=_ADVICE.get(best.way, TEXTS["staging-fastest/none"].advice),
+        wins=[format_bytes(at) for at, cells in ranked if best.way in {cell.way for cell in cells}],
+        threads=best.threads if "threads" in WAYS[best.way].kinds else None,
+        advice=_ADVICE.get(best.way, f"use {best.phrase}."),
     )
 
 

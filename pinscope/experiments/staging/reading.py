@@ -141,11 +141,10 @@ def headline(staging: Staging) -> Iterator[Quantity]:
     ways, best, size = staging.ways, staging.winners(uses=1), format_bytes(staging.size)
     plain, pin = ways.get("plain"), ways.get("pin_then_copy")
     if plain and pin:
-        name = f"Time of {WAYS[pin.way].title} ÷ {WAYS[plain.way].title}, {size} once"
-        yield quantity(name, pin.seconds / plain.seconds, "ratio")
+        yield quantity(f"Time of {pin.title} ÷ {plain.title}, {size} once", pin.seconds / plain.seconds, "ratio")
     if plain and best:
         times = best[0].seconds / plain.seconds
-        yield quantity(f"Time of the fastest way ÷ plain copy, {size} once", times, "ratio")
+        yield quantity(f"Time of the fastest way ÷ {plain.title}, {size} once", times, "ratio")
     if plain and "in_place" in ways and plain.cpu_seconds:
         yield quantity(f"Processor time of a pinned copy, {size}", ways["in_place"].copy_cpu_seconds, "seconds")
         yield quantity(f"Processor time of a plain copy, {size}", plain.copy_cpu_seconds, "seconds")

@@ -14,7 +14,7 @@ from pinscope.charts.bars import ROW_PIXELS, THICKNESS, Part, bars, end_labels, 
 from pinscope.charts.chart import Chart, alt_text
 from pinscope.charts.lines import End, line, name_ends, put, reference
 from pinscope.charts.matrix import Square, matrices
-from pinscope.charts.theme import COLOURS, panels, seconds_axis, seconds_unit, size_axis
+from pinscope.charts.theme import COLOURS, GAP_PIXELS, panels, seconds_axis, seconds_unit, size_axis
 from pinscope.units import format_bandwidth, format_bytes, format_seconds, format_share
 
 
@@ -120,6 +120,10 @@ def _spot(x: float, y: float, axis: str) -> Spot:
     return Spot(x, y, format_bytes(int(x)) if axis == "bytes" else f"{x:g} {axis}")
 
 
+MANY_NAMES = 8
+"""A longer legend takes so much of a phone's screen that panels need more room between them."""
+
+
 def curves(
     key: str,
     title: str,
@@ -150,7 +154,9 @@ def curves(
             pane.
         ends_named: write names and values at the right ends of the curves.
     """
-    figure = panels(list(panes), [pixels] * len(panes))
+    names = {name for pane in panes.values() for name in pane}
+    gap = GAP_PIXELS if len(names) <= MANY_NAMES else GAP_PIXELS + 40
+    figure = panels(list(panes), [pixels] * len(panes), gap)
     drawn = [{name: curve for name, curve in pane.items() if curve.spots} for pane in panes.values()]
     places = sorted({spot.x for pane in drawn for curve in pane.values() for spot in curve.spots})
     scales = [y] * len(panes) if isinstance(y, Scale) else y

@@ -211,7 +211,7 @@ def _bars(curve: Curve, y: Scale) -> dict[str, object] | None:
 
 def _end(name: str, spots: Sequence[Spot], y: Scale) -> End:
     last = spots[-1]
-    rises = len(spots) > 1 and spots[-2].y < last.y
+    rises = len(spots) > 1 and spots[-2].y < 0.9 * last.y  # a flat end has room below
     return End(name, y.text(last.y), last.x, last.y / y.unit, rises)
 
 

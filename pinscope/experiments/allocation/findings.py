@@ -58,8 +58,8 @@ TEXTS: Mapping[str, Text] = {
         "small cudaHostAlloc buffers took fewer page faults than they have pages, the largest did not",
         "{way} of up to {cell.bytes:bytes} takes only {took:seconds}, because the driver reuses memory that it "
         "had already pinned",
-        "Getting {cell.bytes:bytes} took {cell.page_faults:,} page faults, so nothing was allocated. These buffers are "
-        "not compared with fresh memory.",
+        "Getting {cell.bytes:bytes} took {cell.page_faults:,} page faults, so probably nothing was allocated. "
+        "These buffers are not compared with fresh memory.",
         "Reuse small pinned buffers where a loop would get one each time: that costs {took:seconds} here.",
     ),
     "pinning-never-pays": Text(

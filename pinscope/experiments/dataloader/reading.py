@@ -519,6 +519,9 @@ def _times(ratios: Sequence[Estimate]) -> str:
     return f"{'about ' if rough else ''}{' to '.join(dict.fromkeys((values[0], values[-1])))} times as fast"
 
 
+_NO_COUNT = "the kernel has no count of pinned pages"
+
+
 def headline(loops: Loops) -> tuple[Quantity, ...]:
     """Pace, how long the GPU computes and what pinning brings; then which loop it is, and what it pins."""
     best = loops.fastest
@@ -531,8 +534,10 @@ def headline(loops: Loops) -> tuple[Quantity, ...]:
         quantity("GPU computes in the fastest loop, of a step", best.computes_share, "share"),
         *(effect.quantity for effect in gains[:2]),
         quantity("Fastest loop", best.words + ties, "text"),
-        quantity(
-            "Pinned for the fastest loop", best.pinned_bytes, "bytes", reason="the kernel has no count of pinned pages"
+        *(
+            [quantity("Pinned for the fastest loop", best.pinned_bytes, "bytes", reason=_NO_COUNT)]
+            if best.pin_memory
+            else []
         ),
     )
 

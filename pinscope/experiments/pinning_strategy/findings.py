@@ -152,7 +152,8 @@ def _gentler_in_chunks(pinnings: Pinnings) -> Iterator[Costed]:
     chunks = pinnings.chunks
     if chunks is None:
         return
-    cell, _ = _worst(pinnings)
+    worst, _ = _worst(pinnings)
+    cell = worst if worst is pinnings.usual else pinnings.recommended.array or worst  # the same pages as the chunks
     wait, recipe = cell.longest_wait, Recipe.of(chunks, pinnings.run.params)
     name, seconds = chunks.title, chunks.total_seconds.median
     refused = any(other.crossing_copies is False for other in pinnings.strategies)

@@ -64,8 +64,7 @@ TEXTS: Texts = {
         "{least.longer_share:share}]",
         detail="The load keeps the arithmetic units of all multiprocessors busy and leaves room for another kernel's "
         "blocks.[ Beside a batch call it takes {batch:share} longer at most.]",
-        advice="Fewer blocks slow compute less and move less: see both in the table. A batch call takes no "
-        "multiprocessor.",
+        advice="Where compute runs beside it, take as few blocks as your rate allows: the table has both.",
     ),
 }
 

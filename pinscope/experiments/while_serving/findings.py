@@ -37,7 +37,8 @@ _WHY = (
     "may be busy processors or Python's interpreter lock, not the driver.]"
 )
 _COST = (
-    "Pinning {auto.bytes:bytes} takes {seconds:seconds}[, {times:.2f} times as long as the fastest way ({fastest})]."
+    "Pinning {auto.bytes:bytes} takes {seconds:seconds}[, {times:.2f} times as long as the fastest way ({fastest})]. "
+    "It tries chunk lengths as it pins."
 )
 TEXTS: Mapping[str, Text] = {
     "not-pinned": Text(

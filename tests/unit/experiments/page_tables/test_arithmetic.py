@@ -231,7 +231,7 @@ def test_kinds_that_take_the_same_are_one_finding_and_one_verdict() -> None:
     found += [row for memory in KINDS for row in rows(memory=memory)]
     result = reading(found)
     by_rule = {finding.rule: finding for finding in result.findings}
-    title = "No way to pin makes the page table smaller: each of 8 takes 2 MiB a GiB"
+    title = "None of 8 ways to pin makes the page table smaller: each takes 2 MiB a GiB"
     assert by_rule["all-kinds-same-tables"].title == title
     assert "pages of 2 MiB a GiB would take 4 KiB" in by_rule["all-kinds-same-tables"].detail
     assert "fastest" not in by_rule["all-kinds-same-tables"].advice  # times that nothing tells apart
@@ -257,7 +257,7 @@ def test_a_pool_without_access_takes_no_gpu_memory_and_changes_no_other_figure()
     assert by_rule["no-access-no-table"].title.endswith("16 GiB took 0 B; with access 32 MiB")
     assert reading(both).verdict == reading(alone).verdict
     assert "no-access-no-table" not in rules(alone)
-    assert "each of 2 takes" in by_rule["all-kinds-same-tables"].title
+    assert "None of 2 ways" in by_rule["all-kinds-same-tables"].title
     chart = draw(synthetic.run("page_tables", params={}), both)[0]
     assert {"2 of 3 ways", "host pool without access"} <= {trace.name for trace in chart.figure.data}
     assert chart.caption.endswith("share one line: allocated pinned, host pool.")

@@ -221,7 +221,7 @@ def _elsewhere(evens: Sequence[BreakEven], named: BreakEven) -> str | None:
 def _takes(even: BreakEven) -> str:
     if even.copies == 0:
         return "costs nothing extra"
-    return "never pays" if even.copies is None else f"has paid after {copies_words(even.copies)}"
+    return "never pays" if even.copies is None else f"has paid after {copies_words(even.copies)} ({even.direction})"
 
 
 def _pool(buffers: Buffers) -> Iterator[Costed]:

@@ -21,7 +21,7 @@ _MEDIANS = "Medians of {below.count} and {beyond.count} rounds of a process that
 TEXTS = {
     "cliff": Text(
         "others in the group suffer before anybody is killed",
-        "At {place} of the group's limit pinned, other work in it slows, at worst {climb.times:.1f} "
+        "From {place} of the group's limit pinned on, other work in it slows, at worst {climb.times:.1f} "
         "times{climb.swap_words}",
         "It lies between two steps, {climb.cliff.below_bytes:bytes} and {climb.cliff.bytes:bytes}; at the second {how}"
         "[, and the limit less what was in the group before is {expected:bytes}]. A round took {ends} pinned.",

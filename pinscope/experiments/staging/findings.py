@@ -51,8 +51,8 @@ TEXTS: Texts = {
     ),
     "staging-processor": Text(
         when="the processor time of a plain copy and of one from pinned memory was measured",
-        title="A copy of {staging.size:bytes} from pinned memory takes {pinned.copy_cpu_seconds:seconds} of processor "
-        "time, a plain copy {plain.copy_cpu_seconds:seconds}",
+        title="A copy of {staging.size:bytes} from pinned memory, waited for asleep, takes "
+        "{pinned.copy_cpu_seconds:seconds} of processor time, a plain copy {plain.copy_cpu_seconds:seconds}",
         detail="That is of all threads of the process, also the driver's[; a wait that spins, as CUDA does by default, "
         "takes {spin.copy_cpu_seconds:seconds}]. The fastest way from pageable memory, {best.phrase}, takes "
         "{best.copy_cpu_seconds:seconds}.",

@@ -155,7 +155,7 @@ def test_a_finding_on_the_largest_buffer_says_what_the_smallest_takes() -> None:
     small = [*buffers("fresh_4k", 1e-6, 1e-6, size=MIB), *buffers("pinned", 5e-4, 2e-4, size=MIB),
              *copies("pageable", 1e-4, MIB), *copies("pinned", 5e-5, MIB)]  # fmt: skip
     found = findings([*PAGEABLE, *buffers("pinned", 0.38, 0.1), *BOTH_COPIES, *small])
-    assert " A buffer of 1 MiB has paid after 14 copies." in found["pays-soon"].detail
+    assert " A buffer of 1 MiB has paid after 14 copies (h2d)." in found["pays-soon"].detail
 
 
 def test_a_smallest_buffer_that_costs_no_more_costs_nothing_extra() -> None:

@@ -114,7 +114,9 @@ def test_a_way_that_is_faster_within_the_noise_is_no_better_than_a_plain_copy() 
 def test_copies_from_pinned_memory_leave_the_processor_alone_up_to_a_hundredth() -> None:
     good = finding("staging-processor")
     assert good.severity == "good"
-    assert good.title.endswith("from pinned memory, waited for asleep, takes 200 µs of processor time, a plain copy 40.0 ms")
+    assert good.title.endswith(
+        "from pinned memory, waited for asleep, takes 200 µs of processor time, a plain copy 40.0 ms"
+    )
     assert "does by default, takes 5.00 ms" in good.detail
     headline = {one.name: one.value for one in reading(MEASURED).headline}
     assert headline["Processor time of a pinned copy, 256 MiB"] == 0.0002

@@ -13,7 +13,7 @@ from pinscope.analysis.ways import of_kind
 from pinscope.experiments.page_tables.reading import ALL_RETURNED, GIB, PageTableCosts
 from pinscope.experiments.page_tables.ways import BACKINGS
 from pinscope.records.finding import Finding, costing, quantity
-from pinscope.units import format_bytes
+from pinscope.units import format_bytes, format_seconds
 
 AGREE = 0.05
 """Times that differ by less are the same."""
@@ -37,8 +37,8 @@ TEXTS: Mapping[str, Text] = {
     ),
     "time-of-pinning": Text(
         when="memory was touched and then registered",
-        title="Touching and registering 1 GiB in {pages} takes {total:seconds}[, {times:times} as long as in huge "
-        "pages ({huge:seconds})]",
+        title="Touching and registering 1 GiB in {pages} takes {total:seconds}[, {times} times as long as in huge "
+        "pages ({huge})]",
         detail="One thread touched it in {touching:seconds}, {part:share} of the time; registering took "
         "{registering:seconds}. Allocating pinned memory does both in one call.",
         advice="Use huge pages, or touch with several threads, before registering: 'pinscope run pinning_strategy' "
@@ -121,8 +121,8 @@ def _where_time_goes(costs: PageTableCosts) -> Iterator[Costed]:
         return
     cost, registering = timed[0], timed[0].pin_seconds_per_gib
     huge = [cost for cost in timed if cost.backing in of_kind(BACKINGS, "huge")]
-    least = min((cost.seconds_per_gib for cost in huge), default=cost.seconds_per_gib)
-    times = cost.seconds_per_gib / least if cost.backing == "4k" else 1.0
+    others = sorted((cost.seconds_per_gib for cost in huge), reverse=True) if cost.backing == "4k" else []
+    ratios = [cost.seconds_per_gib / seconds for seconds in others] or [1.0]
     yield say(
         TEXTS,
         "time-of-pinning",
@@ -133,15 +133,15 @@ def _where_time_goes(costs: PageTableCosts) -> Iterator[Costed]:
             for other in huge
             if other is not cost
         ),
-        cost=times,
-        severity=costing(times),
+        cost=ratios[-1],
+        severity=costing(ratios[-1]),
         pages=BACKINGS[cost.backing].title,
         total=cost.seconds_per_gib,
         touching=touching.median,
         registering=cost.seconds_per_gib - touching.median,
         part=touching.median / cost.seconds_per_gib,
-        times=times if times >= 1 + AGREE else None,
-        huge=least,
+        times=" to ".join(dict.fromkeys(f"{ratios[end]:.1f}" for end in (0, -1))) if ratios[0] >= 1 + AGREE else None,
+        huge=" to ".join(dict.fromkeys(format_seconds(seconds) for seconds in (*others[:1], *others[-1:]))),
     )
 
 

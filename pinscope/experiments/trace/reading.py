@@ -48,7 +48,7 @@ def origin(run: Run, parameter: str) -> str | None:
 
 def pinned_memory(site: Site) -> str:
     """What pinned memory would be to the copies of a line, as a sentence begins."""
-    return "Into pinned memory" if site.row["direction"] == "d2h" else "From pinned memory"
+    return "Into pinned memory" if site.row["direction"] == "d2h" else "With its data made in pinned memory"
 
 
 def slow_source(site: Site) -> str:

@@ -28,7 +28,7 @@ def test_a_pageable_line_is_named_with_what_it_costs_and_what_pinning_saves() ->
     reading = read(program(), site(33))
     assert reading.verdict == (
         "train.py:33 copied 1000 MiB from pageable memory; GPU compute stood idle 1.00 s for it, 10.0 % of 10.0 s. "
-        "From pinned memory the program would take about 979 ms less."
+        "With its data made in pinned memory the program would take about 979 ms less."
     )
     assert reading.headline[0].value == pytest.approx(SAVED)
     (finding,) = found(reading, "pageable-copies")
@@ -48,7 +48,9 @@ def test_what_pinning_saves_is_less_than_the_time_though_several_threads_hold_th
     """Four threads that copy beside each other, and no kernels."""
     held = {key: value for key, value in site(33, call_seconds=8.0).items() if key != "idle_seconds"}
     reading = read(program(2.0, kernels=0), held)
-    assert (reading.verdict or "").endswith("From pinned memory the program would take about 1.98 s less.")
+    assert (reading.verdict or "").endswith(
+        "With its data made in pinned memory the program would take about 1.98 s less."
+    )
     (finding,) = found(reading, "pageable-copies")
     assert finding.severity == "warning"
     assert reading.headline[0].value == pytest.approx(1.0 + SAVED)
@@ -70,7 +72,7 @@ def test_what_the_program_did_before_a_loop_is_not_in_its_share() -> None:
     reading = read(program(), site(33, first_seconds=6.0))
     assert reading.verdict == (
         "train.py:33 copied 1000 MiB from pageable memory; GPU compute stood idle 1.00 s for it, 25.0 % of the 4.00 s "
-        "from its first copy on. From pinned memory the program would take about 979 ms less."
+        "from its first copy on. With its data made in pinned memory the program would take about 979 ms less."
     )
     (finding,) = found(reading, "pageable-copies")
     assert finding.title.endswith("about 979 ms less, 24.5 % of the 4.00 s from its first copy on")
@@ -137,7 +139,7 @@ def test_the_program_is_shown_as_a_command_line_and_no_line_as_none() -> None:
 
 def test_where_pinning_saves_nothing_the_verdict_does_not_promise_less() -> None:
     verdict = read(program(), site(33, idle_seconds=0.01)).verdict or ""
-    assert verdict.endswith("From pinned memory the program would take as long.")
+    assert verdict.endswith("With its data made in pinned memory the program would take as long.")
 
 
 def test_lines_are_ranked_by_what_pinning_saves_and_not_by_their_bytes() -> None:
@@ -389,7 +391,7 @@ def test_of_copies_that_wait_for_pages_pinning_promises_what_staging_takes() -> 
     size, slow = 2 << 30, {"count": 32, "large_count": 32, "median_bytes": 64.0 * MIB, "largest_bytes": 64 * MIB}
     reading = read(program(1.45), site(33, bytes=size, idle_seconds=1.4, **slow), **rates)
     assert (reading.verdict or "").endswith(
-        "From pinned memory the program would take about 165 ms less. 1.20 s may be page faults or reading a mapped "
+        "With its data made in pinned memory the program would take about 165 ms less. 1.20 s may be page faults or reading a mapped "
         "file, which pinning alone does not save."
     )
     (finding,) = found(reading, "pageable-copies")

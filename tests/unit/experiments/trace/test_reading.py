@@ -391,8 +391,8 @@ def test_of_copies_that_wait_for_pages_pinning_promises_what_staging_takes() -> 
     size, slow = 2 << 30, {"count": 32, "large_count": 32, "median_bytes": 64.0 * MIB, "largest_bytes": 64 * MIB}
     reading = read(program(1.45), site(33, bytes=size, idle_seconds=1.4, **slow), **rates)
     assert (reading.verdict or "").endswith(
-        "With its data made in pinned memory the program would take about 165 ms less. 1.20 s may be page faults or reading a mapped "
-        "file, which pinning alone does not save."
+        "With its data made in pinned memory the program would take about 165 ms less. 1.20 s may be page faults or "
+        "reading a mapped file, which pinning alone does not save."
     )
     (finding,) = found(reading, "pageable-copies")
     assert "may be page faults or reading a mapped file" in finding.detail

@@ -6,6 +6,7 @@ import ctypes
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
+from functools import cached_property
 from importlib.resources import files
 from itertools import pairwise
 from time import perf_counter
@@ -48,18 +49,11 @@ _BATCH = "cuMemcpyBatchAsync"
 """cudaMemcpyBatchAsync as the driver has it, from CUDA 12.8 on; ``_v2``, of CUDA 13, names no failed copy."""
 
 
-def kernels() -> dict[str, Any]:
-    """All of them, compiled for the current device."""
-    sources = [files(__package__).joinpath(name).read_text("utf-8") for name in ("code_move.cu", "code_check.cu")]
-    module = cupy.RawModule(code="".join(sources))
-    return {name: module.get_function(name) for name in ("move_pieces", "count_wrong", "busy")}
-
-
 class Launch:
     """A launch with its arguments, made once: as short a call as a program in C++ makes.
 
     Args:
-        kernel: one of :func:`kernels`.
+        kernel: one of :attr:`Bench.kernels`.
         blocks: of ``THREADS`` threads.
         stream: handle of the stream.
         arguments: as ctypes has them, of the kernel's types.
@@ -92,7 +86,9 @@ class Bench:
         self, lab: CudaLab, area_bytes: int, most_bytes: int, stack: ExitStack, clock: Clock = perf_counter
     ) -> None:
         self.lab, self.clock = lab, clock
-        self.kernels = kernels()
+        sources = [files(__package__).joinpath(name).read_text("utf-8") for name in ("code_move.cu", "code_check.cu")]
+        module = cupy.RawModule(code="".join(sources))
+        self.kernels = {name: module.get_function(name) for name in ("move_pieces", "count_wrong", "busy")}
         self.ordinal = int(runtime.getDevice())
         self.sms = int(runtime.getDeviceProperties(self.ordinal)["multiProcessorCount"])
         self.stream = own(stack.enter_context(lab.stream()), CudaStream)
@@ -101,17 +97,14 @@ class Bench:
         self.right: DeviceBuffer = stack.enter_context(lab.device_buffer(area_bytes))
         self.row: DeviceBuffer = stack.enter_context(lab.device_buffer(most_bytes))
         self._most, self._stack = most_bytes, stack
-        self._staging: HostBuffer | None = None
         self._counter = stack.enter_context(lab.device_buffer(8))
         lab.fill(self.right, lab.fresh_pattern())
         self.restore()
 
-    @property
+    @cached_property
     def staging(self) -> HostBuffer:
         """A pinned buffer for all pieces; taken when it is first asked for."""
-        if self._staging is None:
-            self._staging = self._stack.enter_context(self.lab.host_buffer(self._most, "pinned"))
-        return self._staging
+        return self._stack.enter_context(self.lab.host_buffer(self._most, "pinned"))
 
     def restore(self) -> None:
         """The area as it was: its content stands beside it on the GPU, where it stays right."""
@@ -458,8 +451,8 @@ class Compute:
         alone = self._alone()
         begun = self.bench.clock()
         self._begin()
-        turns = 0
-        while not self._is_done():  # one turn waits while the next is issued: the link is never idle
+        end, turns = own(self._end, CudaEvent).handle, 0
+        while runtime.eventQuery(end) != 0:  # one turn waits while the next is issued: the link is never idle
             mover.issue()
             self._moved[turns % 2].record(self.bench.stream)
             turns += 1
@@ -485,9 +478,6 @@ class Compute:
         self._start.record(self._stream)
         self._load()
         self._end.record(self._stream)
-
-    def _is_done(self) -> bool:
-        return bool(runtime.eventQuery(own(self._end, CudaEvent).handle) == 0)
 
     def _took(self) -> float:
         self._end.synchronize()

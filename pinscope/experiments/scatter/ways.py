@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,7 +13,8 @@ from pinscope.analysis.ways import LineStyle, Way, way
 
 
 def _way(title: str, phrase: str, style: str, help: str, kinds: str = "") -> Way:
-    return way(title, phrase, LineStyle(*style.split()), kinds, help)
+    marks: list[Any] = style.split()
+    return way(title, phrase, LineStyle(*marks), kinds, help)
 
 
 WAYS: Mapping[str, Way] = {

@@ -172,15 +172,14 @@ def test_a_run_without_rows_says_and_draws_nothing_and_one_of_a_single_way_no_mo
     assert (one.verdict, one.headline, one.findings) == (None, (), ())
 
 
-def test_charts_show_rates_with_the_links_limit_blocks_held_threads_and_compute() -> None:
+def test_charts_show_rates_with_the_links_limit_blocks_and_compute() -> None:
     charts = {one.key: one for one in draw(synthetic.run("overlap"), as_on_an_h100() + loads("kernel", 0.03, 8))}
-    assert list(charts) == ["scatter-scattered", "scatter-blocks", "scatter-held", "scatter-compute"]
+    assert list(charts) == ["scatter-scattered", "scatter-blocks", "scatter-compute"]
     rate = {trace.name: trace for trace in charts["scatter-scattered"].figure.data}
     assert set(rate["link limit"].y) == {57.6}
     assert list(rate["loop of copies"].y) == pytest.approx([1.45, 34.5, 52.5])
     assert list(charts["scatter-blocks"].figure.data[0].x) == [2, 8, 132]
     assert "4 KiB to the GPU 8 blocks" in charts["scatter-blocks"].alt
-    assert "90.0 % held" in charts["scatter-held"].alt
 
 
 @pytest.mark.parametrize("layout", ["scattered", "strided"])

@@ -11,8 +11,7 @@ import numpy as np
 from pinscope.analysis.rows import Row
 from pinscope.analysis.ways import LineStyle
 from pinscope.charts import plot
-from pinscope.charts.bars import Part, bars
-from pinscope.charts.chart import Chart, alt_text
+from pinscope.charts.chart import Chart
 from pinscope.charts.plot import Scale, Spot
 from pinscope.charts.theme import DASHES, DIRECTION_TITLES, PANEL_PIXELS
 from pinscope.experiments.bandwidth.reading import Cell, Copies, Curve, LatencyFit, fit_latency, same_sizes
@@ -193,20 +192,16 @@ def _fits(copies: Copies, engine: Sequence[Curve]) -> Iterator[Chart]:
     """One copy and one more copy over the size, with the fitted line and what the link needs."""
     fits = {curve[0]: fit for curve in engine if curve[0].memory in _FITTED and (fit := fit_latency(curve))}
     curves = [curve for curve in engine if curve[0] in fits]
-    in_a_row = {curve[0].curve for curve in curves if any(cell.one_more_copies > 1 for cell in curve)}
-    kinds: list[tuple[str, str, Callable[[Cell], float]]] = [
-        ("one copy", "-open", lambda cell: cell.one_copy_seconds.median),
-        ("one more", "", lambda cell: cell.one_more_seconds.median),
-    ]
     panes: Panes = {}
     for way, title in DIRECTION_TITLES.items():
         for curve in (curve for curve in curves if curve[0].direction == way):
             name, style, pane = _name(curve[0]), _style(curve[0]), panes.setdefault(title, {})
             pane[f"{name}, fit"] = _fitted(curve, fits[curve[0]])
-            for what, mark, seconds in kinds if curve[0].curve in in_a_row else kinds[:1]:
-                spots = [Spot(cell.bytes, seconds(cell), format_bytes(cell.bytes)) for cell in curve]
+            for what, mark in (("one_copy", "-open"), ("one_more", "")):
+                times = [(cell, getattr(cell, f"{what}_seconds").median) for cell in curve]
+                spots = [Spot(cell.bytes, seconds, format_bytes(cell.bytes)) for cell, seconds in times]
                 marked = replace(style, symbol=style.symbol + mark)
-                pane[f"{name}, {what}"] = plot.Curve(marked, spots, mode="markers")
+                pane[f"{name}, {what.replace('_', ' ')}"] = plot.Curve(marked, spots, mode="markers")
     if panes and (limit := copies.limit):
         ends = [curve[place].bytes for curve in curves for place in (0, -1)]
         across = [Spot(float(size), size / limit, format_bandwidth(limit)) for size in (min(ends), max(ends))]
@@ -238,20 +233,20 @@ def _fitted(curve: Curve, fit: LatencyFit) -> plot.Curve:
 
 def _together(copies: Copies) -> Iterator[Chart]:
     """Each GPU alone beside all of them at once."""
-    at_once = {f"GPU {cell.device}, {cell.direction}": cell for cell in copies.at_once}
-    if at_once:
-        alone = {name: copies.by_itself(cell) for name, cell in at_once.items()}
-        parts = [
-            Part("alone", "pinned", {name: cell.bytes_per_second for name, cell in alone.items() if cell}),
-            Part("all at once", "pinned", {name: cell.bytes_per_second for name, cell in at_once.items()}, "/"),
-        ]
-        title = "All GPUs at once"
-        ends = [(f"{name}, {part.name}", _RATE.text(rate)) for part in parts for name, rate in part.values.items()]
-        yield Chart(
+    if copies.at_once:
+        cells = [(cell, {"alone": copies.by_itself(cell), "all at once": cell}) for cell in copies.at_once]
+        yield plot.lengths_by_kind(
             "all-devices",
-            title,
+            "All GPUs at once",
             f"Pinned copies of {format_bytes(copies.at_once[0].bytes)}. Bars that shrink when all copy at once show a "
             "shared uplink.",
-            bars(list(at_once), parts, _RATE.title, format_bandwidth, scale=_RATE.unit, side_by_side=True),
-            alt_text(title, ends),
+            {"alone": "pinned", "all at once": "copy"},
+            {
+                f"GPU {cell.device}, {cell.direction}, {kind}": (kind, each.bytes_per_second)
+                for cell, both in cells
+                for kind, each in both.items()
+                if each
+            },
+            _RATE,
+            "All GPUs at once",
         )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, replace
 from itertools import product
 from typing import Any, Literal, get_args
 
@@ -131,20 +131,14 @@ class BandwidthObservation(Observation):
     """8-byte words that the last copy did not bring, checked outside the timed part against a fresh random pattern."""
 
 
-@dataclass(frozen=True)
-class Combination:
+@dataclass(frozen=True, kw_only=True)
+class Combination(HostState):
     """Labels of one row of the experiment."""
 
-    state: HostState
     direction: Direction
     copier: CopierChoice
     bytes: int
     devices: int = 1
-
-    def labels(self) -> dict[str, object]:
-        """As an observation carries them."""
-        rest = {name: value for name, value in vars(self).items() if name != "state"}
-        return {**asdict(self.state), **rest}
 
     @property
     def copies(self) -> int:
@@ -217,7 +211,7 @@ class Bandwidth:
                 yield BandwidthObservation(
                     repeat=turn.repeat,
                     warmup=turn.warmup,
-                    **combination.labels(),
+                    **vars(combination),
                     **row,
                     wall_seconds=alone.wall_seconds,
                     issue_seconds=alone.issue_seconds,
@@ -230,16 +224,16 @@ class Bandwidth:
         size = max(params.sizes)
         state = HostState("pinned")
         for way in (way for way in ONE_WAYS if way in params.directions):
+            combination = Combination(**vars(state), direction=way, copier="engine", bytes=size)
             with ExitStack() as stack:
                 labs = [lab if index == lab.device else stack.enter_context(lab.peer(index)) for index in lab.peers()]
                 flows = [Flow(stack, peer, way, state, size) for peer in labs]
                 for flow in flows:
                     if flow.lab is not lab:
                         harness.progress(0.97, f"GPU {flow.lab.device} alone, {way}")
-                        yield from self._repeat(params, harness, [flow], Combination(state, way, "engine", size))
+                        yield from self._repeat(params, harness, [flow], combination)
                 harness.progress(0.98, f"{len(flows)} GPUs at once, {way}")
-                together = Combination(state, way, "engine", size, devices=len(flows))
-                yield from self._repeat(params, harness, flows, together)
+                yield from self._repeat(params, harness, flows, replace(combination, devices=len(flows)))
 
     read = staticmethod(read_bandwidth)
 
@@ -319,7 +313,7 @@ def _combinations(params: BandwidthParams, lab: Lab, harness: Harness) -> Iterat
                     continue
                 fits = size <= most_warm_bytes() and way != "bidirectional" and copier == "engine"
                 if fits or state.cache != "warm" or not _both_caches(params):
-                    group.append(Combination(state, way, copier, size))
+                    group.append(Combination(**vars(state), direction=way, copier=copier, bytes=size))
         if group:
             yield state, group
     for why, which in left_out.items():

@@ -1,7 +1,7 @@
 """Host memory that is neither cudaHostAlloc's nor plain cudaHostRegister's, on a real GPU.
 
 Predicted for an H200 (driver 580), and measured so: each kind takes 2 MiB of GPU memory a GiB, whatever stands under
-it; a host pool takes none until the GPU has access; PyTorch 2.11 pins 512 MiB for 300 MiB with every setting.
+it; a host pool takes none until the GPU has access.
 """
 
 from __future__ import annotations
@@ -10,15 +10,13 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
 from functools import partial
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, get_args
 
 import pytest
 from cupy.cuda import runtime
 
-from pinscope.analysis.pytorch_pinned import pool_settings
-from pinscope.experiments.allocation.reading import buffer_cells, pool_uses
+from pinscope.experiments.allocation.reading import buffer_cells
 from pinscope.experiments.page_tables.reading import Cost, costs
 from pinscope.experiments.registration.reading import Trial, trials
 from pinscope.lab.backing import touch, why_not_backing
@@ -179,8 +177,7 @@ def test_each_process_pays_for_each_sort_of_shared_memory(shared: Mapping[str | 
 @pytest.fixture(scope="module")
 def allocated() -> dict[str, Any]:
     ways = "ways=pinned,fresh_4k,registered_portable,registered_shm_open,created,host_pool,host_pool_kept"
-    more = ("--set", "pytorch=true", "--set", "pytorch_bytes=300MiB")
-    return run("allocation", "--quick", "--set", ways, *more)
+    return run("allocation", "--quick", "--set", ways)
 
 
 def test_every_way_gives_buffers_and_a_kept_pool_gives_them_at_once(allocated: dict[str, Any]) -> None:
@@ -191,22 +188,6 @@ def test_every_way_gives_buffers_and_a_kept_pool_gives_them_at_once(allocated: d
         "pinned", "fresh_4k", "registered_portable", "registered_shm_open", "created", "host_pool", "host_pool_kept",
     }  # fmt: skip
     assert cells["host_pool_kept", size].both_seconds.median < cells["host_pool", size].both_seconds.median / 10
-
-
-def test_pytorch_pins_a_power_of_two_and_keeps_it_until_its_pool_is_emptied(allocated: dict[str, Any]) -> None:
-    if find_spec("torch") is None:
-        pytest.skip("needs PyTorch")
-    uses = {use.setting: use for use in pool_uses(allocated["observations"])}
-    for setting in ("in_force", "register"):
-        use = uses[setting]
-        assert use.held == pytest.approx(512 * MIB, abs=PAGES_OFF)
-        assert use.kept == pytest.approx(512 * MIB, abs=PAGES_OFF)
-        assert use.left == pytest.approx(0, abs=PAGES_OFF)
-        assert use.pool == 512 * MIB
-        assert (use.again_seconds or 1.0) < (use.seconds or 0.0) / 10
-    assert uses["segment"].left == pytest.approx(512 * MIB, abs=PAGES_OFF)  # a reserved segment is never given back
-    if pool_settings(use.version, use.asked)["unrounded"].reason is None:
-        assert uses["unrounded"].held == pytest.approx(300 * MIB, abs=PAGES_OFF)
 
 
 @pytest.mark.two_gpus

@@ -9,10 +9,9 @@ from typing import Any
 import pytest
 from cupy.cuda import runtime
 
-from pinscope.experiments.scatter.code_to_move import code
-from pinscope.experiments.scatter.cuda_bench import Bench
-from pinscope.experiments.scatter.cuda_ways import MOVERS, time_once, why_not
+from pinscope.experiments.scatter.cuda_ways import MOVERS, Bench, time_once, why_not
 from pinscope.experiments.scatter.experiment import EXPERIMENT, ScatterObservation, ScatterParams
+from pinscope.experiments.scatter.findings import code
 from pinscope.experiments.scatter.reading import Cell, Scatter
 from pinscope.experiments.scatter.ways import Case, Variant
 from pinscope.lab.cuda import CudaLab
@@ -56,7 +55,7 @@ def test_a_word_that_does_not_arrive_and_one_beside_the_pieces_are_noticed(lab: 
         assert mover.wrong_words() >= case.nbytes // 8 - 1  # nothing was moved yet
         time_once(bench, mover)
         assert mover.wrong_words() == 0
-        numbers = case.place_on_device()
+        numbers = case.place_on_device(case.places())
         beside = next(at for at, number in enumerate(numbers) if number < 0)
         hit = bench.row.address + 8 if direction == "h2d" else bench.area.address + beside * 4096 + 8
         runtime.memset(hit, 0x5A, 8)
@@ -115,6 +114,4 @@ def test_the_code_of_a_finding_runs_as_pasted(lab: CudaLab, way: Any) -> None:
             device_seconds=1e-3, issue_seconds=1e-3,
         ).model_dump()
     ]  # fmt: skip
-    pasted = code(Scatter.of(rows).cells[0])
-    assert pasted is not None
-    exec(pasted, {})  # noqa: S102 - that is what a user does with it
+    exec(code(Scatter.of(rows).cells[0]), {})  # noqa: S102 - that is what a user does with it

@@ -7,11 +7,10 @@ from dataclasses import replace
 
 from pinscope.analysis.rows import Row, grouped, median
 from pinscope.analysis.ways import LineStyle
-from pinscope.charts.bars import Part, bars
-from pinscope.charts.chart import Chart, alt_text
+from pinscope.charts.chart import Chart
 from pinscope.charts.plot import Curve, Scale, Spot, TimePart, curves, parts_of_time, seconds, sizes
 from pinscope.charts.theme import DASHES, DIRECTION_TITLES, DIRECTIONS, count_axis
-from pinscope.experiments.allocation.reading import Buffers, Cell, PoolUse
+from pinscope.experiments.allocation.reading import Buffers, Cell
 from pinscope.experiments.allocation.ways import WAYS
 from pinscope.records.run import ExperimentRun
 from pinscope.units import format_bytes, format_seconds
@@ -25,7 +24,7 @@ def draw(run: ExperimentRun, rows: Sequence[Row]) -> list[Chart]:
     buffers = Buffers(run, rows)
     cells = sorted(buffers.cells.values(), key=lambda cell: cell.bytes)
     drawn = [_parts(buffers, cells), _times(buffers, cells)] if cells else []
-    return [chart for chart in (*drawn, _copies(buffers), _pool(buffers.uses)) if chart]
+    return [chart for chart in (*drawn, _copies(buffers)) if chart]
 
 
 def _style(way: str) -> LineStyle:
@@ -118,24 +117,3 @@ def _copies(buffers: Buffers) -> Chart | None:
     )
     count_axis(chart.figure, max(even.copies or 0 for even in evens), COPIES.title)
     return chart
-
-
-def _pool(uses: Sequence[PoolUse]) -> Chart | None:
-    """What PyTorch's pool pins for one tensor, beside what was asked for; ``None`` where nothing is known."""
-    taken = {use.title: float(use.taken) for use in uses if use.taken is not None}
-    if not taken:
-        return None
-    asked = {title: min(float(uses[0].asked), amount) for title, amount in taken.items()}
-    parts = (
-        Part("asked for", "pinned", asked),
-        Part("rounded up", "stall", {title: amount - asked[title] for title, amount in taken.items()}, "/"),
-    )
-    ends = {title: format_bytes(int(amount)) for title, amount in taken.items()}
-    size = format_bytes(uses[0].asked)
-    return Chart(
-        "pytorch-pool",
-        f"What PyTorch pins for a tensor of {size}",
-        "What the host's count of pinned pages grew by, with each setting in a process of its own.",
-        bars(list(taken), parts, "Pinned (MiB)", format_bytes, scale=2**20, ends=ends),
-        alt_text(f"Pinned by PyTorch for a tensor of {size}", ends.items()),
-    )

@@ -2,30 +2,21 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable, Iterator, Mapping
-from importlib.metadata import version
-from importlib.util import find_spec
 from typing import Any, Literal
 
-from pinscope.analysis.pytorch_pinned import SETTING_NAMES, pool_settings, rounded_up
 from pinscope.analysis.ways import of_kind
-from pinscope.errors import MeasurementFailed, NotEnoughMemory
 from pinscope.experiments.allocation.findings import read_allocation
 from pinscope.experiments.allocation.ways import WAYS, WayName, least_bytes, source, why_no_page_faults, why_not_way
-from pinscope.experiments.contract import AnyExperiment, Bytes, Params, Several, Sizes, parameter, sizes
+from pinscope.experiments.contract import AnyExperiment, Params, Several, Sizes, parameter, sizes
 from pinscope.lab.backing import why_not_backing
-from pinscope.lab.budget import CONTEXT_BYTES
-from pinscope.lab.child_processes import Child, ChildProcesses, Order
 from pinscope.lab.harness import Harness, Precision
 from pinscope.lab.protocol import Lab
-from pinscope.probes.installation import install_command
 from pinscope.records.budget import Budget
 from pinscope.records.environment import Environment
 from pinscope.records.run import Backing, HostMemory, LabKind, Lasted, Observation, Positive
 from pinscope.units import format_bytes
 
-PoolStep = Literal["before", "held", "dropped", "again", "emptied"]
 OneWay = Literal["h2d", "d2h"]
 LEAST = 3
 PACE = 4e9
@@ -36,17 +27,6 @@ START_SECONDS = 3.0
 """Until the first reading."""
 COPIED: tuple[Backing | None, ...] = ("4k", "thp", None)
 """What copies are timed from and to: pageable memory in small and in huge pages, and pinned memory."""
-STEPS: tuple[tuple[PoolStep, Mapping[str, Any]], ...] = (
-    ("held", {"do": "take"}),
-    ("dropped", {"do": "drop"}),
-    ("again", {"do": "take"}),
-    ("emptied", {"do": "empty"}),
-)
-"""What happens one after the other, and the order for it. Before ``emptied`` the tensor is dropped once more."""
-STEP_SECONDS = 60.0
-CHILD_SECONDS = 6.0
-"""What one setting takes about: PyTorch's start, a context, and the memory."""
-_MODULE = "pinscope.experiments.allocation.torch_pool"
 
 
 def _ways(lab: LabKind, quick: bool) -> Any:
@@ -82,16 +62,6 @@ class AllocationParams(Params):
         "(h2d) or device to host (d2h).",
     )
 
-    pytorch: bool = parameter(
-        "PyTorch's pool",
-        "Look at PyTorch's pool of pinned memory, each of its settings in a process of its own: what it takes for a "
-        "request, and what it keeps.",
-        False,
-    )
-    pytorch_bytes: Bytes = parameter(
-        "PyTorch's request", "Size of the tensor that is asked for from PyTorch's pool.", 1300 * 2**20
-    )
-
     @classmethod
     def preset(cls, lab: LabKind, quick: bool) -> AllocationParams:
         if lab == "host":
@@ -102,7 +72,6 @@ class AllocationParams(Params):
             sizes=sizes(chosen),
             ways=_ways(lab, quick),
             directions=("h2d", "d2h"),
-            pytorch=lab == "cuda" and not quick,
             precision=0.05,
             repeats=15 if quick else 30,
             time_limit=0.1 if quick else 1.0,
@@ -113,24 +82,21 @@ class AllocationParams(Params):
         return Precision(relative=self.precision, least=LEAST, most=self.repeats, seconds=self.time_limit, warmups=1)
 
     def smaller(self) -> AllocationParams | None:
-        """Without what takes most: PyTorch's pool, or the largest size."""
-        if self.pytorch and rounded_up(self.pytorch_bytes) > sum(self.sizes):
-            return self.with_overrides({"pytorch": False})
+        """Without the largest size."""
         return self.with_overrides({"sizes": self.sizes[:-1]}) if len(self.sizes) > 1 else None
 
 
 BUFFER_VALUES = ("way", "get_seconds", "give_back_seconds")
-POOL_VALUES = ("step", "setting", "settings", "version")
 COPY_VALUES = ("memory", "direction", "wall_seconds")
 
 
 class AllocationObservation(Observation):
-    """One buffer got and given back, one copy from or to one, or one step of a look at PyTorch's pool (``kind``)."""
+    """One buffer got and given back, or one copy from or to one (``kind``)."""
 
     kind: Literal["buffer", "copy", "pool"]
-    """``buffer`` (got and given back), ``copy``, or ``pool`` (PyTorch's)."""
+    """``buffer`` (got and given back) or ``copy``; ``pool`` in older runs, of PyTorch's, which is not read any more."""
     bytes: Positive
-    """Size of the buffer, the copy or the tensor."""
+    """Size of the buffer or the copy."""
     # One buffer:
     way: WayName | None = None
     """How the buffer was got, such as ``fresh_4k``, ``pinned``, ``registered_thp`` or ``cupy_pool``."""
@@ -155,27 +121,10 @@ class AllocationObservation(Observation):
     """``h2d`` (host to device) or ``d2h``."""
     wall_seconds: float | None = None
     """From before the call until the copy was complete, by the host clock."""
-    # PyTorch's pool after one step:
-    step: PoolStep | None = None
-    """``before`` the tensor, while it is ``held``, after it was ``dropped``, ``again``, or the pool was ``emptied``."""
-    setting: str | None = None
-    """Name of the setting: ``in_force``, ``none``, ``register``, ``segment`` or ``unrounded``."""
-    settings: str | None = None
-    """The environment variables that were in force, and their values; empty for none."""
-    version: str | None = None
-    """PyTorch's."""
-    pool_seconds: float | None = None
-    """To take the tensor."""
-    pool_bytes: int | None = None
-    """Blocks that PyTorch has pinned, in use or kept (``torch.cuda.host_memory_stats``)."""
-    pinned_bytes: int | None = None
-    """Pinned on the whole host."""
-    nvml_used_bytes: int | None = None
-    """Of the GPU, by everybody."""
 
     def needs(self) -> tuple[str, Iterable[str]]:
-        """A buffer has its way and times, a copy its kind, direction and time, a pool its setting."""
-        return f"a {self.kind}", {"buffer": BUFFER_VALUES, "copy": COPY_VALUES, "pool": POOL_VALUES}[self.kind]
+        """A buffer has its way and times, a copy its kind, direction and time."""
+        return f"a {self.kind}", {"buffer": BUFFER_VALUES, "copy": COPY_VALUES}.get(self.kind, ())
 
 
 class Allocation:
@@ -197,14 +146,11 @@ class Allocation:
         each = sum(
             min(params.repeats * (size / PACE + 1e-4), params.time_limit + 4 * size / PACE) for size in params.sizes
         )
-        audited = rounded_up(params.pytorch_bytes) if params.pytorch else 0
         return Budget(
-            pinned_bytes=max(pinned, audited),
+            pinned_bytes=pinned,
             pageable_bytes=largest,
-            device_bytes=max(largest, CONTEXT_BYTES + audited // 512 if audited else 0),
-            seconds=times * each * SHARE_OF_TIME
-            + START_SECONDS
-            + (CHILD_SECONDS * len(pool_settings("", audited)) if audited else 0.0),
+            device_bytes=largest,
+            seconds=times * each * SHARE_OF_TIME + START_SECONDS,
         )
 
     def measure(self, params: AllocationParams, lab: Lab, harness: Harness) -> Iterator[AllocationObservation]:
@@ -240,9 +186,6 @@ class Allocation:
                 harness.note(f"Left out: copies from pageable memory in huge pages. {reason}")
                 continue
             yield from self._copies(params, lab, harness, backing)
-        if params.pytorch:
-            for values in _audit(params.pytorch_bytes, lab, harness):
-                yield AllocationObservation(kind="pool", **values)
 
     def _fitting(self, way: WayName, params: AllocationParams, lab: Lab, harness: Harness) -> list[int]:
         """The sizes of which this machine gives buffers this way; the others are noted."""
@@ -293,64 +236,6 @@ class Allocation:
 
     read = staticmethod(read_allocation)
     """Seconds per GiB, break-even copies, what a pool saves."""
-
-
-def _audit(nbytes: int, lab: Lab, harness: Harness) -> Iterator[Mapping[str, Any]]:
-    """Values of an observation for each setting and step. A setting that cannot be measured is noted."""
-    if reason := _why_no_audit(lab):
-        harness.note(f"Left out: PyTorch's pool. {reason}")
-        return
-    for setting, chosen in pool_settings(version("torch"), nbytes).items():
-        if setting == "none" and not any(map(os.environ.get, SETTING_NAMES)):
-            continue  # the same as what is in force
-        if chosen.reason:
-            harness.note(f"Left out: PyTorch's pool, {setting}. {chosen.reason}")
-            continue
-        harness.progress(1.0, f"PyTorch's pool: {setting}")
-        try:
-            yield from _steps(setting, chosen.text, nbytes, lab, harness)
-        except (MeasurementFailed, NotEnoughMemory) as error:
-            harness.note(f"Left out: PyTorch's pool, {setting}. {error}")
-
-
-def _why_no_audit(lab: Lab) -> str | None:
-    """Why PyTorch's pool cannot be looked at here; ``None`` if it can."""
-    if lab.kind != "cuda":
-        return "It needs a GPU."
-    if find_spec("torch") is None:
-        return f"PyTorch is not installed here; run: {install_command('torch')}"
-    return None
-
-
-def _steps(setting: str, text: str | None, nbytes: int, lab: Lab, harness: Harness) -> Iterator[Mapping[str, Any]]:
-    child = Child("PyTorch's process", _MODULE, {"place": lab.place, "settings": text})
-    with ChildProcesses({0: child}, STEP_SECONDS, harness.check_cancelled) as processes:
-
-        def ask(order: Order) -> Mapping[str, Any]:
-            return processes.ask(f"looking at its pool ({setting})", {0: order})[0][1]
-
-        def values(step: PoolStep, reply: Mapping[str, Any]) -> Mapping[str, Any]:
-            state = lab.memory_state()
-            return {
-                "bytes": nbytes,
-                "repeat": 0,
-                "warmup": False,
-                "step": step,
-                "setting": setting,
-                **started,
-                "pool_seconds": reply.get("seconds"),
-                "pool_bytes": reply.get("pool_bytes"),
-                "pinned_bytes": state.pinned_bytes,
-                "nvml_used_bytes": state.nvml_used_bytes,
-            }
-
-        reply = ask({"do": "start"})
-        started = {"settings": reply["in_force"], "version": reply["version"]}
-        yield values("before", {})
-        for step, order in STEPS:
-            if step == "emptied":
-                ask({"do": "drop"})
-            yield values(step, ask({**order, "nbytes": nbytes} if order["do"] == "take" else order))
 
 
 EXPERIMENT: AnyExperiment = Allocation()

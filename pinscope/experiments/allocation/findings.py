@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 
 from pinscope.analysis.conclusions import Costed, dearest_first, joined, times
-from pinscope.analysis.pytorch_pinned import ROUNDING_ADVICE
 from pinscope.analysis.rows import Row
 from pinscope.analysis.statistics import measured
 from pinscope.analysis.texts import Text, say
@@ -13,7 +12,6 @@ from pinscope.analysis.ways import of_kind
 from pinscope.experiments.allocation.reading import (
     BreakEven,
     Buffers,
-    PoolUse,
     copies_words,
     headline,
     needed_faults,
@@ -30,8 +28,6 @@ MANY_COPIES = 10
 POOL_SAVES = 2.0
 """A pool is worth naming when a fresh buffer costs at least this many times as much."""
 FASTER = 1.5
-SAME_BYTES = 4 * 2**20
-"""The host's count of pinned pages is batched for each processor: amounts that differ by less are the same."""
 _PAYS = "In place of a fresh pageable buffer, a fresh pinned one of {even.bytes:bytes} pays after {after}"
 _TAKES = (
     "Getting and freeing it takes {took:seconds}, {even.extra_seconds:seconds} more than fresh touched memory in 4 KiB "
@@ -39,12 +35,6 @@ _TAKES = (
 )
 _FASTER = "{usual} of {size:bytes} takes {slow:seconds}, {gain} as long as {best} ({fast:seconds})"
 _BOTH = "Both times are those of getting and freeing the buffer, with one thread."
-_POOL = "PyTorch pins {use.taken:bytes} for a tensor of {use.asked:bytes}[{keeps}]"
-_SETTINGS = (
-    "PyTorch {use.version}, settings in force: {settings}.[ Less is pinned with: {tight}.]"
-    "[ Emptying the pool gives nothing back with: {staying}.]"
-)
-_GIVE_BACK = "torch._C._host_emptyCache() gives back what no tensor uses."
 TEXTS: Mapping[str, Text] = {
     "not-fresh": Text(
         "a buffer that is called fresh took fewer page faults than it has pages",
@@ -108,11 +98,11 @@ TEXTS: Mapping[str, Text] = {
         "Compare it with pinscope.pinned_empty, which touches with several threads: see the experiment "
         "pinning_strategy.",
     ),
-    "pytorch-pool": Text(
-        "PyTorch's pool was looked at, and did not round the request up", _POOL, _SETTINGS, _GIVE_BACK
-    ),
-    "pytorch-pool/rounded": Text(
-        "PyTorch's pool pins more than was asked for", _POOL, _SETTINGS, f"{ROUNDING_ADVICE} {_GIVE_BACK}"
+    "pool-moved": Text(
+        "an older run, which looked at PyTorch's pool too",
+        "What this older run saw of PyTorch's pool is not shown",
+        "The experiment dataloader measures it now, for a batch.",
+        "To see what PyTorch pins here: pinscope run dataloader",
     ),
 }
 
@@ -126,7 +116,7 @@ def read_allocation(run: ExperimentRun, rows: Sequence[Row]) -> Reading:
         *_break_even(buffers),
         *_pool(buffers),
         *_cheaper(buffers),
-        *_pytorch(buffers.uses),
+        *([say(TEXTS, "pool-moved")] if any(row["kind"] == "pool" for row in rows) else []),
     )
     return Reading(
         verdict=verdict(buffers), headline=headline(buffers), tables=tables(buffers), findings=dearest_first(costed)
@@ -264,30 +254,3 @@ def _cheaper(buffers: Buffers) -> Iterator[Costed]:
         fast=fast.median,
         gain=times(pair.ratio, slow, fast),
     )
-
-
-def _pytorch(uses: Sequence[PoolUse]) -> Iterator[Costed]:
-    """Whether PyTorch pins more than was asked for, what it keeps, and which setting changes that."""
-    use = next(iter(uses), None)
-    if use is None or use.taken is None or use.ratio is None:
-        return
-    tight = [other for other in uses if other.taken is not None and other.taken < use.taken - SAME_BYTES]
-    staying = [other for other in uses if (other.left or 0) > SAME_BYTES]
-    kept = use.kept is not None and use.kept >= use.taken - SAME_BYTES
-    yield say(
-        TEXTS,
-        "pytorch-pool/rounded" if use.taken > use.asked + SAME_BYTES else "pytorch-pool",
-        quantity("Asked for", use.asked, "bytes"),
-        *(quantity(f"Pinned, {other.title}", other.taken, "bytes") for other in uses),
-        cost=use.ratio,
-        severity=costing(use.ratio),
-        use=use,
-        keeps=", and keeps it pinned when the tensor is gone" if kept else None,
-        settings=use.settings or "none",
-        tight=_settings(tight),
-        staying=_settings(staying),
-    )
-
-
-def _settings(uses: Sequence[PoolUse]) -> str | None:
-    return ", ".join(use.settings.partition("=")[2] or use.title for use in uses) or None

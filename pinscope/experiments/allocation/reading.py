@@ -1,4 +1,4 @@
-"""What buffers cost, after how many copies a pinned one has paid for itself, and what PyTorch's pool takes."""
+"""What buffers cost, and after how many copies a pinned one has paid for itself."""
 
 from __future__ import annotations
 
@@ -22,14 +22,6 @@ from pinscope.units import format_bytes, format_seconds
 GIB = 2**30
 SMALLEST_PIECE = 2**20
 """Bytes of the smallest buffer whose pace is given per GiB: nobody takes a GiB in smaller ones."""
-SETTING_TITLES = {
-    "in_force": "as set here",
-    "none": "nothing set",
-    "register": "registers",
-    "segment": "reserved segment",
-    "unrounded": "no rounding",
-}
-"""Setting of PyTorch's pool → for people."""
 
 
 @dataclass(frozen=True)
@@ -190,82 +182,6 @@ def per_gib(seconds: float, nbytes: int) -> float:
     return seconds * GIB / nbytes
 
 
-def _setting_title(name: str) -> str:
-    return SETTING_TITLES.get(name, name)
-
-
-@dataclass(frozen=True)
-class PoolUse:
-    """What one setting did with one request. Bytes and seconds; ``None`` where it was not reached or is not known.
-
-    Attributes:
-        setting: its name.
-        settings: the environment variables in force.
-        version: PyTorch's.
-        asked: the tensor's size.
-        held: pinned on the host while the tensor was there.
-        kept: still pinned when the tensor was gone.
-        left: still pinned when the pool had been emptied.
-        pool: what PyTorch says that its blocks take while the tensor is there.
-        seconds, again_seconds: to take the tensor, and to take one of its size once more.
-    """
-
-    setting: Annotated[str, Label("setting", words=_setting_title)]
-    settings: Annotated[str, Label("in force", words=lambda settings: settings or "nothing")]
-    version: str
-    asked: Annotated[int, Value("asked", "bytes")]
-    held: Annotated[int | None, Value("pinned", "bytes")]
-    kept: Annotated[int | None, Value("kept when gone", "bytes")]
-    left: Annotated[int | None, Value("left when emptied", "bytes")]
-    pool: Annotated[int | None, Value("by PyTorch", "bytes")]
-    seconds: Annotated[float | None, Value("first", "seconds", "less")]
-    again_seconds: Annotated[float | None, Value("again", "seconds", "less")]
-
-    @property
-    def title(self) -> str:
-        """The setting for people."""
-        return _setting_title(self.setting)
-
-    @property
-    def taken(self) -> int | None:
-        """What the request took: as the host counts it, else as PyTorch says."""
-        return self.held if self.held is not None else self.pool
-
-    @property
-    def ratio(self) -> Annotated[float | None, Value("of what was asked for", "ratio", "less")]:
-        """That, relative to what was asked for."""
-        return None if self.taken is None else self.taken / self.asked
-
-
-def pool_uses(rows: Iterable[Row]) -> list[PoolUse]:
-    """Every setting of a run's rows whose tensor was taken, in the order measured."""
-    groups = grouped((row for row in counted(rows) if row["kind"] == "pool"), lambda row: row["setting"]).values()
-    return [use for group in groups if (use := _use({row["step"]: row for row in group}))]
-
-
-def _use(steps: Mapping[str, Row]) -> PoolUse | None:
-    before, held = steps.get("before"), steps.get("held")
-    if before is None or held is None:
-        return None
-
-    def grown(step: str) -> int | None:
-        now, then = steps.get(step, {}).get("pinned_bytes"), before["pinned_bytes"]
-        return None if now is None or then is None else int(now - then)
-
-    return PoolUse(
-        setting=held["setting"],
-        settings=held["settings"],
-        version=held["version"],
-        asked=held["bytes"],
-        held=grown("held"),
-        kept=grown("dropped"),
-        left=grown("emptied"),
-        pool=held["pool_bytes"],
-        seconds=held["pool_seconds"],
-        again_seconds=steps.get("again", {}).get("pool_seconds"),
-    )
-
-
 @dataclass(frozen=True)
 class Pair:
     """The largest fresh pinned buffer, and the cheapest of other ways to one of its size."""
@@ -321,11 +237,6 @@ class Buffers:
         """When pinned buffers have paid, of those that were allocated anew."""
         compared = {key: cell for key, cell in self.fresh.items() if cell not in self.kept}
         return break_evens(compared, copy_times(self.rows))
-
-    @cached_property
-    def uses(self) -> list[PoolUse]:
-        """What PyTorch's pool took, by setting."""
-        return pool_uses(self.rows)
 
     @property
     def shown_way(self) -> str | None:
@@ -387,7 +298,7 @@ def _paid(even: BreakEven) -> str:
 
 
 def headline(buffers: Buffers) -> tuple[Quantity, ...]:
-    """What the largest pinned buffer takes, and one from a pool, a pageable one, when it has paid, PyTorch's pool."""
+    """What the largest pinned buffer takes, and one from a pool, a pageable one, and when it has paid."""
     cells, size = buffers.fresh, largest(buffers.fresh, "pinned")
     shown = [(buffers.shown_way, buffers.titles.get(buffers.shown_way or "", ""), largest(cells, buffers.shown_way))]
     if shown[0][0]:
@@ -410,15 +321,6 @@ def headline(buffers: Buffers) -> tuple[Quantity, ...]:
             )
             for even in buffers.usual_evens()
         ),
-        *(
-            quantity(
-                f"PyTorch pins for {format_bytes(use.asked)} asked, {use.title}",
-                use.taken,
-                "bytes",
-                reason="neither the host nor PyTorch reports it",
-            )
-            for use in buffers.uses[:1]
-        ),
     )
 
 
@@ -428,7 +330,7 @@ def _capital(words: str) -> str:
 
 
 def tables(buffers: Buffers) -> tuple[Table, ...]:
-    """What each buffer takes, when it has paid, and PyTorch's pool; those that have rows."""
+    """What each buffer takes, and when it has paid; those that have rows."""
     titles = buffers.titles
     made = (
         (
@@ -443,13 +345,6 @@ def tables(buffers: Buffers) -> tuple[Table, ...]:
             "Extra cost: the time to get the buffer and give it back, less that of the pageable memory that it stands "
             "in place of; for registered memory only registering and unregistering, as the memory is there anyway. 0 "
             "copies: there is no extra cost. n/a: copies from pinned memory are not faster at this size.",
-        ),
-        (
-            "PyTorch's pool of pinned memory",
-            buffers.uses,
-            f"PyTorch {buffers.uses[0].version if buffers.uses else ''}, each setting in a process of its own. Pinned, "
-            "kept and left: what the host's count of pinned pages grew by. By PyTorch: torch.cuda.host_memory_stats. "
-            "First and again: the time to take the tensor, and to take one of its size after the first was freed.",
         ),
     )
     return tuple(

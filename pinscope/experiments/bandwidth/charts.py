@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
-from html import escape
 from typing import Any
 
 import numpy as np
@@ -12,20 +11,10 @@ import numpy as np
 from pinscope.analysis.rows import Row
 from pinscope.analysis.ways import LineStyle
 from pinscope.charts import plot
-from pinscope.charts.bars import Part, bars
-from pinscope.charts.chart import Chart, alt_text
-from pinscope.charts.plot import Length, Scale, Spot, TimePart
+from pinscope.charts.chart import Chart
+from pinscope.charts.plot import Scale, Spot
 from pinscope.charts.theme import DASHES, DIRECTION_TITLES, PANEL_PIXELS
-from pinscope.experiments.bandwidth.reading import (
-    PUBLISHED,
-    PUBLISHED_BYTES,
-    Cell,
-    Copies,
-    Curve,
-    LatencyFit,
-    fit_latency,
-    same_sizes,
-)
+from pinscope.experiments.bandwidth.reading import Cell, Copies, Curve, LatencyFit, fit_latency, same_sizes
 from pinscope.experiments.bandwidth.ways import WAYS
 from pinscope.records.run import ExperimentRun
 from pinscope.units import format_bandwidth, format_bytes, format_precision, format_seconds, format_value
@@ -33,7 +22,6 @@ from pinscope.units import format_bandwidth, format_bytes, format_precision, for
 Panes = dict[str, dict[str, plot.Curve]]
 _RATE = Scale("Bandwidth (GB/s)", 1e9, format_bandwidth)
 _RATIO = Scale("Pinned ÷ other (×)", 1.0, lambda times: format_value(times, "ratio"))
-_DOTTED = LineStyle("reference", dash=DASHES["reference"])
 _FITTED = ("pinned", "pageable")
 """Kinds whose latency–bandwidth line is drawn; the table has all of them."""
 _STATE_SYMBOLS = {"4k, cold": "diamond", "thp, cold": "square", "4k, warm": "diamond-open", "thp, warm": "square-open"}
@@ -98,7 +86,6 @@ def draw(run: ExperimentRun, observations: Sequence[Row]) -> Iterator[Chart]:
             _RATE,
         )
     yield from _together(copies)
-    yield from _published(copies)
 
 
 def draw_small(run: ExperimentRun, rows: Sequence[Row]) -> Chart | None:
@@ -108,12 +95,9 @@ def draw_small(run: ExperimentRun, rows: Sequence[Row]) -> Chart | None:
         return None
     cells = [cell for gain in gains for cell in (gain.pinned, gain.pageable)]
     title = f"Copies of {format_bytes(cells[0].bytes)}"
-    drawn = [
-        Length(f"{cell.memory} {cell.direction}", rate, TimePart(cell.memory, cell.memory), _RATE.text(rate))
-        for cell in cells
-        for rate in (cell.bytes_per_second,)
-    ]
-    chart = plot.lengths_in_panels("small", title, "", {"": drawn}, _RATE, title)
+    kinds = {cell.memory: cell.memory for cell in cells}
+    rates = {f"{cell.memory} {cell.direction}": (cell.memory, cell.bytes_per_second) for cell in cells}
+    chart = plot.lengths_by_kind("small", title, "", kinds, rates, _RATE, title)
     chart.figure.update_layout(showlegend=False)
     return chart
 
@@ -163,7 +147,7 @@ def _chart(key: str, title: str, caption: str, panes: Panes, scale: Scale, **mor
         (f"{pane_title}, {name}", scale.text(curve.spots[-1].y))
         for pane_title, pane in panes.items()
         for name, curve in pane.items()
-        if curve.style is not _DOTTED
+        if not curve.rule
     ]
     alt = f"{title}; at the largest size"
     chart = plot.curves(key, title, caption, panes, scale, plot.sizes(), alt, pixels=PANEL_PIXELS, ends=ends, **more)
@@ -181,12 +165,6 @@ def _limit(copies: Copies) -> tuple[dict[str, float] | None, str]:
     return limits, "Dotted: the most that the link can carry as payload."
 
 
-def _across(panes: Panes, line: Callable[[float], Spot]) -> plot.Curve:
-    """A dotted line from the smallest to the largest size."""
-    sizes = [spot.x for pane in panes.values() for curve in pane.values() for spot in curve.spots]
-    return plot.Curve(_DOTTED, [line(min(sizes)), line(max(sizes))], mode="lines")
-
-
 def _ratios(copies: Copies, engine: Sequence[Curve]) -> Iterator[Chart]:
     ratios = {
         slow: fast.bytes_per_second / slow.bytes_per_second
@@ -200,16 +178,13 @@ def _ratios(copies: Copies, engine: Sequence[Curve]) -> Iterator[Chart]:
         lambda cell: f"pinned ÷ {_name(cell)}",
         lambda cell: Spot(cell.bytes, ratios[cell], format_bytes(cell.bytes)),
     )
-    if panes:
-        even = _across(panes, lambda size: Spot(size, 1.0, "as fast"))
-        for pane in panes.values():
-            pane["as fast"] = even
     yield from _chart(
         "speedup",
         "How many times faster pinned memory copies",
         "Ratio of median rates at the same size. Above the dotted line at 1, pinned memory is faster.",
         panes,
         _RATIO,
+        levels={title: [("as fast", 1.0, DASHES["reference"])] for title in panes},
     )
 
 
@@ -217,24 +192,21 @@ def _fits(copies: Copies, engine: Sequence[Curve]) -> Iterator[Chart]:
     """One copy and one more copy over the size, with the fitted line and what the link needs."""
     fits = {curve[0]: fit for curve in engine if curve[0].memory in _FITTED and (fit := fit_latency(curve))}
     curves = [curve for curve in engine if curve[0] in fits]
-    in_a_row = {curve[0].curve for curve in curves if any(cell.one_more_copies > 1 for cell in curve)}
-    kinds: list[tuple[str, str, Callable[[Cell], float]]] = [
-        ("one copy", "-open", lambda cell: cell.one_copy_seconds.median),
-        ("one more", "", lambda cell: cell.one_more_seconds.median),
-    ]
     panes: Panes = {}
     for way, title in DIRECTION_TITLES.items():
         for curve in (curve for curve in curves if curve[0].direction == way):
             name, style, pane = _name(curve[0]), _style(curve[0]), panes.setdefault(title, {})
             pane[f"{name}, fit"] = _fitted(curve, fits[curve[0]])
-            for what, mark, seconds in kinds if curve[0].curve in in_a_row else kinds[:1]:
-                spots = [Spot(cell.bytes, seconds(cell), format_bytes(cell.bytes)) for cell in curve]
+            for what, mark in (("one_copy", "-open"), ("one_more", "")):
+                times = [(cell, getattr(cell, f"{what}_seconds").median) for cell in curve]
+                spots = [Spot(cell.bytes, seconds, format_bytes(cell.bytes)) for cell, seconds in times]
                 marked = replace(style, symbol=style.symbol + mark)
-                pane[f"{name}, {what}"] = plot.Curve(marked, spots, mode="markers")
+                pane[f"{name}, {what.replace('_', ' ')}"] = plot.Curve(marked, spots, mode="markers")
     if panes and (limit := copies.limit):
-        least = _across(panes, lambda size: Spot(size, size / limit, format_bandwidth(limit)))
+        ends = [curve[place].bytes for curve in curves for place in (0, -1)]
+        across = [Spot(float(size), size / limit, format_bandwidth(limit)) for size in (min(ends), max(ends))]
         for pane in panes.values():
-            pane["link limit"] = least
+            pane["link limit"] = plot.Curve(LineStyle("reference", dash=DASHES["reference"]), across, rule=True)
     yield from _chart(
         "latency-fit",
         "What one copy and one more copy take",
@@ -259,46 +231,22 @@ def _fitted(curve: Curve, fit: LatencyFit) -> plot.Curve:
     return plot.Curve(_style(curve[0]), spots, mode="lines")
 
 
-def _beside(key: str, title: str, caption: str, parts: Sequence[Part]) -> Chart:
-    """Rates in bars, one below the other for each name."""
-    names = list(dict.fromkeys(name for part in parts for name in part.values))
-    figure = bars(names, parts, _RATE.title, format_bandwidth, scale=_RATE.unit, side_by_side=True)
-    ends = [(f"{name}, {part.name}", _RATE.text(rate)) for part in parts for name, rate in part.values.items()]
-    return Chart(key, title, caption, figure, alt_text(title, ends))
-
-
 def _together(copies: Copies) -> Iterator[Chart]:
     """Each GPU alone beside all of them at once."""
-    at_once = {f"GPU {cell.device}, {cell.direction}": cell for cell in copies.at_once}
-    if at_once:
-        alone = {name: copies.by_itself(cell) for name, cell in at_once.items()}
-        yield _beside(
+    if copies.at_once:
+        cells = [(cell, {"alone": copies.by_itself(cell), "all at once": cell}) for cell in copies.at_once]
+        yield plot.lengths_by_kind(
             "all-devices",
             "All GPUs at once",
             f"Pinned copies of {format_bytes(copies.at_once[0].bytes)}. Bars that shrink when all copy at once show a "
             "shared uplink.",
-            [
-                Part("alone", "pinned", {name: cell.bytes_per_second for name, cell in alone.items() if cell}),
-                Part("all at once", "pinned", {name: cell.bytes_per_second for name, cell in at_once.items()}, "/"),
-            ],
-        )
-
-
-def _published(copies: Copies) -> Iterator[Chart]:
-    """The 16 MB table of an RTX 2080 Ti beside this run's nearest size; never beside the host model."""
-    gpu, near = copies.run.gpu, copies.near_published
-    if near:
-        size = format_bytes(next(iter(near.values())).bytes)
-        name = escape(gpu.name) if gpu else "this GPU"  # Plotly reads markup in names
-        there = {" ".join(labels): PUBLISHED[labels] for labels in near}
-        here = {" ".join(labels): cell.bytes_per_second for labels, cell in near.items()}
-        yield _beside(
-            "published",
-            "Beside a published table",
-            "Grey: a GeForce RTX 2080 Ti on PCIe Gen3 x16 with 16 MiB copies (Lei Mao, Page-Locked Host Memory for "
-            "Data Transfer). Coloured: this run at its nearest size.",
-            [
-                Part(f"RTX 2080 Ti, {format_bytes(PUBLISHED_BYTES)} (published)", "reference", there),
-                Part(f"{name}, {size} (this run)", "copy", here),
-            ],
+            {"alone": "pinned", "all at once": "copy"},
+            {
+                f"GPU {cell.device}, {cell.direction}, {kind}": (kind, each.bytes_per_second)
+                for cell, both in cells
+                for kind, each in both.items()
+                if each
+            },
+            _RATE,
+            "All GPUs at once",
         )

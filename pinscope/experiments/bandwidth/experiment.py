@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, replace
 from itertools import product
 from typing import Any, Literal, get_args
 
-from pinscope.analysis.rows import Rows
-from pinscope.experiments.bandwidth.findings import bandwidth_findings
-from pinscope.experiments.bandwidth.reading import Copies, headline, tables, verdict
+from pinscope.experiments.bandwidth.findings import read_bandwidth
 from pinscope.experiments.bandwidth.ways import (
     ONE_WAYS,
     Flow,
@@ -29,18 +27,7 @@ from pinscope.lab.harness import Harness
 from pinscope.lab.protocol import Lab
 from pinscope.records.budget import Budget
 from pinscope.records.environment import Environment
-from pinscope.records.finding import Reading
-from pinscope.records.run import (
-    Backing,
-    Cache,
-    Direction,
-    ExperimentRun,
-    HostMemory,
-    LabKind,
-    Lasted,
-    Observation,
-    Positive,
-)
+from pinscope.records.run import Backing, Cache, Direction, HostMemory, LabKind, Lasted, Observation, Positive
 from pinscope.units import format_bytes, format_seconds
 
 MemoryChoice = Literal["pageable", "pinned", "write_combined", "mapped", "registered"]
@@ -144,20 +131,14 @@ class BandwidthObservation(Observation):
     """8-byte words that the last copy did not bring, checked outside the timed part against a fresh random pattern."""
 
 
-@dataclass(frozen=True)
-class Combination:
+@dataclass(frozen=True, kw_only=True)
+class Combination(HostState):
     """Labels of one row of the experiment."""
 
-    state: HostState
     direction: Direction
     copier: CopierChoice
     bytes: int
     devices: int = 1
-
-    def labels(self) -> dict[str, object]:
-        """As an observation carries them."""
-        rest = {name: value for name, value in vars(self).items() if name != "state"}
-        return {**asdict(self.state), **rest}
 
     @property
     def copies(self) -> int:
@@ -230,7 +211,7 @@ class Bandwidth:
                 yield BandwidthObservation(
                     repeat=turn.repeat,
                     warmup=turn.warmup,
-                    **combination.labels(),
+                    **vars(combination),
                     **row,
                     wall_seconds=alone.wall_seconds,
                     issue_seconds=alone.issue_seconds,
@@ -243,26 +224,18 @@ class Bandwidth:
         size = max(params.sizes)
         state = HostState("pinned")
         for way in (way for way in ONE_WAYS if way in params.directions):
+            combination = Combination(**vars(state), direction=way, copier="engine", bytes=size)
             with ExitStack() as stack:
                 labs = [lab if index == lab.device else stack.enter_context(lab.peer(index)) for index in lab.peers()]
                 flows = [Flow(stack, peer, way, state, size) for peer in labs]
                 for flow in flows:
                     if flow.lab is not lab:
                         harness.progress(0.97, f"GPU {flow.lab.device} alone, {way}")
-                        yield from self._repeat(params, harness, [flow], Combination(state, way, "engine", size))
+                        yield from self._repeat(params, harness, [flow], combination)
                 harness.progress(0.98, f"{len(flows)} GPUs at once, {way}")
-                together = Combination(state, way, "engine", size, devices=len(flows))
-                yield from self._repeat(params, harness, flows, together)
+                yield from self._repeat(params, harness, flows, replace(combination, devices=len(flows)))
 
-    def read(self, run: ExperimentRun, rows: Rows) -> Reading:
-        """Rates of pinned copies beside pageable ones, the fit, the published table, and findings."""
-        copies = Copies(run, rows)
-        return Reading(
-            verdict=verdict(copies),
-            headline=headline(copies),
-            tables=tables(copies),
-            findings=bandwidth_findings(copies),
-        )
+    read = staticmethod(read_bandwidth)
 
 
 def _one_repeat(
@@ -273,36 +246,31 @@ def _one_repeat(
     groups = by_device(flows)
     for flow in flows:
         flow.prepare(1)
+    alone = time_copies(flows, copier, 1, clock, events=not flows[0].held)
     if flows[0].held:
-        alone = time_copies(flows, copier, 1, clock, events=False)
         for flow in flows:
             flow.again()
         time_copies(flows, copier, 1, clock)
-    else:
-        alone = time_copies(flows, copier, 1, clock)
-    rows: list[dict[str, Any]] = []
-    for group in groups:
-        own = {flow.direction: flow.lab.elapsed(flow.start, flow.end) for flow in group}
-        seconds = whole_seconds(group)
-        rows.append(
-            {
-                "device": group[0].lab.device,
-                "device_seconds": seconds,
-                "one_more_seconds": seconds,
-                "one_more_copies": copies,
-                "h2d_seconds": own.get("h2d"),
-                "d2h_seconds": own.get("d2h"),
-            }
-        )
+    owns = [{flow.direction: flow.lab.elapsed(flow.start, flow.end) for flow in group} for group in groups]
+    seconds = [whole_seconds(group) for group in groups]
+    each = seconds
     if copies > 1:
         for flow in flows:
             flow.prepare(copies)
         time_copies(flows, copier, copies, clock)
-        for row, group in zip(rows, groups, strict=True):
-            row["one_more_seconds"] = whole_seconds(group) / copies
-    for row, group in zip(rows, groups, strict=True):
-        row["wrong_words"] = sum(flow.wrong_words() for flow in group)
-    return alone, rows
+        each = [whole_seconds(group) / copies for group in groups]
+    return alone, [
+        {
+            "device": group[0].lab.device,
+            "device_seconds": one_copy,
+            "one_more_seconds": one_more,
+            "one_more_copies": copies,
+            "h2d_seconds": own.get("h2d"),
+            "d2h_seconds": own.get("d2h"),
+            "wrong_words": sum(flow.wrong_words() for flow in group),
+        }
+        for group, own, one_copy, one_more in zip(groups, owns, seconds, each, strict=True)
+    ]
 
 
 def _states(params: BandwidthParams) -> list[HostState]:
@@ -345,7 +313,7 @@ def _combinations(params: BandwidthParams, lab: Lab, harness: Harness) -> Iterat
                     continue
                 fits = size <= most_warm_bytes() and way != "bidirectional" and copier == "engine"
                 if fits or state.cache != "warm" or not _both_caches(params):
-                    group.append(Combination(state, way, copier, size))
+                    group.append(Combination(**vars(state), direction=way, copier=copier, bytes=size))
         if group:
             yield state, group
     for why, which in left_out.items():

@@ -23,17 +23,13 @@ from pinscope.analysis.link_model import packet_words, payload_now
 from pinscope.analysis.rows import Rows, grouped
 from pinscope.analysis.rules.link import BELOW_LIKE, SHARED_UPLINK, SLOW_LINK
 from pinscope.analysis.texts import Text, say
-from pinscope.experiments.bandwidth.reading import LARGE, PAYS, Cell, Copies, Gain, same_sizes
-from pinscope.experiments.bandwidth.ways import WAYS
-from pinscope.records.finding import Finding, Quantity, costing, quantity, wrong_data
+from pinscope.experiments.bandwidth.reading import LARGE, PAYS, Cell, Copies, Gain, headline, tables, verdict
+from pinscope.records.finding import Finding, Quantity, Reading, costing, quantity, wrong_data
 from pinscope.records.run import ExperimentRun
 from pinscope.units import format_bandwidth, format_bytes, format_seconds
 
-AS_FAST = 0.98
-"""Share of the copy engines' rate from which a kernel copies as fast."""
 _FACTORS = {"backing": "Pages", "cache": "CPU caches"}
 """What the state of pageable memory is made of."""
-_BOTH_WAYS = {"h2d": "h2d", "d2h": "d2h", "bidirectional": "both ways"}
 TEXTS = {
     "pageable-slower": Text(
         "the largest pageable copies take longer than pinned ones, by more than both may be off",
@@ -49,13 +45,6 @@ TEXTS = {
         "{states}. Of all sizes from {large:bytes} on these differ most.",
         "When you compare pageable copies, take the same pages (4k: small ones, thp: huge ones) and the same caches "
         "(warm: just written by the CPU; cold: not).",
-    ),
-    "by-kernel": Text(
-        f"a kernel copies large blocks at less than {AS_FAST:.0%} of the copy engines' rate",
-        "Copies by a kernel reach {shares} of the copy engines' rate",
-        "The memory is {memory}, one copy {size:bytes}. The rate of both ways is that of the two directions together.",
-        "Copy large blocks with cudaMemcpyAsync. A kernel of your own pays where it gathers or computes as well (the "
-        "experiment access).",
     ),
     "link-slow": Text(
         f"the best large pinned copies reach less than {SLOW_LINK:.0%} of what the link can carry",
@@ -85,10 +74,16 @@ TEXTS["pageable-slower/model"] = replace(
 )
 
 
-def bandwidth_findings(copies: Copies) -> tuple[Finding, ...]:
-    """All findings of a run."""
-    parts = (_arrival, _pageable, _link, _uplink, _states, _by_kernel)
-    return dearest_first(costed for part in parts for costed in part(copies))
+def read_bandwidth(run: ExperimentRun, rows: Rows) -> Reading:
+    """Rates of pinned copies beside pageable ones, the fit, the published table, and findings."""
+    copies = Copies(run, rows)
+    parts = (_arrival, _pageable, _link, _uplink, _states)
+    return Reading(
+        verdict=verdict(copies),
+        headline=headline(copies),
+        tables=tables(copies),
+        findings=dearest_first(costed for part in parts for costed in part(copies)),
+    )
 
 
 def below_like(run: ExperimentRun, rows: Rows, like: ExperimentRun, like_rows: Rows, name: str) -> Finding | None:
@@ -251,31 +246,6 @@ def _decides(factor: str, states: Sequence[Cell]) -> bool:
 def _range(cells_of_a_size: Sequence[Cell]) -> float:
     rates = [cell.bytes_per_second for cell in cells_of_a_size]
     return max(rates) / min(rates)
-
-
-def _by_kernel(copies: Copies) -> Iterator[Costed]:
-    """How copies by a kernel compare with those by the copy engines, at the largest size that both have."""
-    pairs = {
-        _BOTH_WAYS[way]: large[-1]
-        for (memory, way, copier), curve in copies.compared.items()
-        if copier == "kernel"
-        and (large := [pair for pair in same_sizes(curve, copies.engine(memory, way)) if pair[0].bytes >= LARGE])
-    }
-    pairs = {way: pairs[way] for way in _BOTH_WAYS.values() if way in pairs}
-    times_of = {way: [cell.one_more_seconds for cell in pair] for way, pair in pairs.items()}
-    shares = {way: _rate(kernel) / _rate(engine) for way, (kernel, engine) in pairs.items()}
-    slower = [way for way, share in shares.items() if share < AS_FAST and exceeds(*times_of[way])]
-    if slower and copies.run.lab == "cuda":
-        kernel = next(iter(pairs.values()))[0]
-        yield say(
-            TEXTS,
-            "by-kernel",
-            *(_plain(f"By {cell.copier}, {way}", cell) for way, pair in pairs.items() for cell in pair),
-            cost=1 / min(shares.values()),
-            shares=_listed({way: part_of(share, *times_of[way]) for way, share in shares.items()}),
-            memory=WAYS[kernel.memory].title,
-            size=kernel.bytes,
-        )
 
 
 def _link(copies: Copies) -> Iterator[Costed]:

@@ -12,7 +12,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
 from statistics import median
-from typing import Literal, Protocol
+from typing import Literal
 
 from pinscope.analysis.ways import LineStyle, Way, way
 from pinscope.lab.backing import touch
@@ -91,14 +91,6 @@ class HostState:
         return max(largest, ROW_BYTES) if self.cache == "warm" else largest
 
 
-class _Host(Protocol):
-    """Host memory that brings itself into its state before copies."""
-
-    def lay(self, nbytes: int, copies: int) -> list[tuple[HostBuffer, Pattern]]:
-        """Memory of the next copies in its state, with its content; copies take them in turn."""
-        ...
-
-
 class _LaidByDevice:
     """Content comes by a copy from the device, so that it is dirty in no cache of a processor.
 
@@ -111,6 +103,7 @@ class _LaidByDevice:
         self._spare = stack.enter_context(lab.device_buffer(whole.nbytes))
 
     def lay(self, nbytes: int, copies: int) -> list[tuple[HostBuffer, Pattern]]:
+        """Memory of the next copies in its state, with its content; copies take them in turn."""
         host, spare, pattern = self._whole.part(0, nbytes), self._spare.part(0, nbytes), self._lab.fresh_pattern()
         self._lab.fill(spare, pattern)
         self._lab.copy_to_host(host, spare, self._stream)
@@ -231,7 +224,7 @@ class Flow:
 
 def _open_host(
     stack: ExitStack, lab: Lab, direction: OneWay, state: HostState, *, nbytes: int, stream: Stream
-) -> _Host:
+) -> _LaidByDevice | _Warm | _Cold:
     if state.memory == "pageable" and state.backing:
         whole = stack.enter_context(lab.ordinary_memory(nbytes, state.backing))
         touch(whole)

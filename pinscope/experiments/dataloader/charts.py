@@ -8,18 +8,19 @@ from pinscope.analysis.rows import Row, grouped
 from pinscope.charts.bars import Part, bars, end_labels
 from pinscope.charts.chart import Chart, alt_text
 from pinscope.charts.theme import COLOURS
-from pinscope.experiments.dataloader.reading import Cell, Estimate, Loops
+from pinscope.experiments.dataloader.reading import Cell, Estimate, Loops, PoolUse
 from pinscope.experiments.dataloader.ways import PARTS
 from pinscope.records.run import ExperimentRun
-from pinscope.units import format_seconds, format_share, format_spread
+from pinscope.units import format_bytes, format_seconds, format_share, format_spread
 
 
 def draw(run: ExperimentRun, rows: Sequence[Row]) -> list[Chart]:
     """The charts of a run, also of one that still goes on."""
-    cells = Loops(rows).steady
-    if not cells:
-        return []
-    return [_steps(cells), _parts(cells), *([_busy(cells)] if all(cell.busy for cell in cells) else [])]
+    loops = Loops(rows)
+    cells = loops.steady
+    drawn = [_steps(cells), _parts(cells)] if cells else []
+    busy = [_busy(cells)] if cells and all(cell.busy for cell in cells) else []
+    return [*drawn, *busy, *_pool(loops.uses)]
 
 
 def _steps(cells: Sequence[Cell]) -> Chart:
@@ -116,3 +117,25 @@ def _busy(cells: Sequence[Cell]) -> Chart:
             [(_name(cell), f"{cell.busy[0].title} {format_share(cell.busy[0].share)}") for cell in cells],
         ),
     )
+
+
+def _pool(uses: Sequence[PoolUse]) -> list[Chart]:
+    """What PyTorch's pool pins for one batch, beside what was asked for; nothing where that is not known."""
+    taken = {use.title: use.taken for use in uses if use.taken is not None}
+    if not taken:
+        return []
+    asked = {title: min(uses[0].batch_bytes, amount) for title, amount in taken.items()}
+    parts = (
+        Part("asked for", "pinned", asked),
+        Part("rounded up", "stall", {title: amount - asked[title] for title, amount in taken.items()}, "/"),
+    )
+    ends = {title: format_bytes(amount) for title, amount in taken.items()}
+    words = f"What PyTorch pins for a batch of {format_bytes(uses[0].batch_bytes)}"
+    chart = Chart(
+        "pytorch-pool",
+        words,
+        "What the host's count of pinned pages grew by, with each setting in a process of its own.",
+        bars(list(taken), parts, "Pinned (MiB)", format_bytes, scale=2**20, ends=ends),
+        alt_text(words, ends.items()),
+    )
+    return [chart]

@@ -2,25 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import os
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict
 from importlib.util import find_spec
 from itertools import product
-from typing import Annotated, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import AfterValidator, BeforeValidator, Field
 
-from pinscope.errors import NotEnoughMemory, NotPossible
+from pinscope.analysis.pytorch_pinned import SETTING_NAMES, pool_settings, rounded_up
+from pinscope.errors import MeasurementFailed, NotEnoughMemory, NotPossible
 from pinscope.experiments.contract import AnyExperiment, BareParams, Several, ascending, by_comma, parameter
 from pinscope.experiments.dataloader.findings import read_dataloader
 from pinscope.experiments.dataloader.reading import LEAST_BATCHES, LEAST_RUNS, MOST_RUNS, MSER_BATCH
 from pinscope.experiments.dataloader.ways import BACKLOGS, PREFETCHED, Loading
+from pinscope.lab.budget import CONTEXT_BYTES
+from pinscope.lab.child_processes import Child, ChildProcesses
 from pinscope.lab.harness import Harness
 from pinscope.lab.protocol import Lab
 from pinscope.probes.installation import install_command
 from pinscope.records.budget import Budget
 from pinscope.records.environment import Environment
-from pinscope.records.run import LabKind, Observation
+from pinscope.records.run import LabKind, Lasted, Observation, Positive
 from pinscope.units import format_bytes
 
 Choice = Literal["on", "off"]
@@ -30,6 +34,11 @@ LEAST_STEPS = MSER_BATCH * LEAST_BATCHES
 START_SECONDS = 10.0
 STEP_BYTES_PER_SECOND = 3e9
 """Batches a second that a loop reaches, roughly (measured on an H200 host: 3 to 4.5 GB/s)."""
+_POOL_MODULE = "pinscope.experiments.dataloader.torch_pool"
+POOL_SECONDS = 24.0
+"""What a look at the pool takes about: a start of PyTorch and a context for each setting."""
+LOOK_SECONDS = 60.0
+"""After which a process that looks at the pool is given up."""
 
 
 class DataloaderParams(BareParams):
@@ -72,6 +81,12 @@ class DataloaderParams(BareParams):
         ge=LEAST_RUNS,
         le=MOST_RUNS,
     )
+    pool: bool = parameter(
+        "PyTorch's pool",
+        "Look at PyTorch's pool of pinned memory, each of its settings in a process of its own: what it takes for a "
+        "batch, and what it keeps.",
+        False,
+    )
 
     @classmethod
     def preset(cls, lab: LabKind, quick: bool) -> Self:
@@ -82,45 +97,76 @@ class DataloaderParams(BareParams):
             non_blocking=("off", "on"),
             steps=40 if quick else 80,
             rounds=3 if quick else 4,
+            pool=not quick,
         )
 
     def smaller(self) -> Self | None:
         return self.with_overrides({"batch": self.batch // 2}) if self.batch > 1 else None
 
 
-class DataloaderObservation(Observation):
-    """One step of training."""
+STEP_LABELS = ("pin_memory", "non_blocking", "workers", "wrong_items")
+STEP_TIMES = ("wait_seconds", "issue_seconds", "copy_seconds", "compute_seconds", "stall_seconds", "step_seconds")
+POOL_VALUES = ("setting", "settings", "version")
 
+
+class DataloaderObservation(Observation):
+    """One step of training, or one look at PyTorch's pool (``kind``)."""
+
+    kind: Literal["step", "pool"] = "step"
+    """``step`` (of training), or ``pool`` (PyTorch's, with one of its settings)."""
+    batch_bytes: Positive
+    """The images of one batch; the tensor that the pool is asked for."""
+    pinned_bytes: int | None
+    """What the host's count of pinned pages had grown by since this combination began, after its last step; of a look
+    at the pool, while the tensor was there."""
+    # One step:
     round: int = 0
     """In which round; each starts every combination anew. Runs before there were rounds have one."""
-    pin_memory: bool
+    pin_memory: bool | None = None
     """The DataLoader's setting."""
-    non_blocking: bool
+    non_blocking: bool | None = None
     """How batches were copied to the GPU."""
-    workers: int
+    workers: Annotated[int, Field(ge=0, le=64)] | None = None
     """Worker processes; 0: the program makes the batches."""
-    batch_bytes: int
-    """The images of one batch."""
-    wait_seconds: float
+    wait_seconds: float | None = None
     """The program waited for the loader."""
     make_seconds: float | None = None
     """A worker (or, without workers, the program) made this batch; ``None``: an older run, which did not time it."""
     pin_seconds: float | None = None
     """It was copied to pinned memory, by PyTorch's one pinning thread (or the program); ``None``: it was not."""
-    issue_seconds: float
+    issue_seconds: float | None = None
     """The calls that start the copies held the program."""
-    copy_seconds: float
+    copy_seconds: float | None = None
     """Copies of this batch, by device events."""
-    compute_seconds: float
+    compute_seconds: float | None = None
     """Kernels of this step, by device events."""
-    stall_seconds: float
+    stall_seconds: float | None = None
     """The GPU computed nothing between the last step and this one."""
-    step_seconds: float
+    step_seconds: float | None = None
     """From the end of one step's kernels to the end of the next one's."""
-    wrong_items: int
+    wrong_items: int | None = None
     """Items that are not those that belong there."""
-    pinned_bytes: int | None
-    """What the host's count of pinned pages had grown by since this combination began, after its last step."""
+    # PyTorch's pool with one of its settings:
+    setting: str | None = None
+    """Name of the setting: ``in_force``, ``none``, ``register``, ``segment`` or ``unrounded``."""
+    settings: str | None = None
+    """The environment variables that were in force, and their values; empty for none."""
+    version: str | None = None
+    """PyTorch's."""
+    pool_bytes: int | None = None
+    """Blocks that PyTorch had pinned while the tensor was there (``torch.cuda.host_memory_stats``)."""
+    kept_bytes: int | None = None
+    """Still pinned, by the host's count, when the tensor was gone."""
+    left_bytes: int | None = None
+    """Still pinned, by the host's count, when the pool had been emptied."""
+    pool_seconds: Lasted | None = None
+    """To take the tensor."""
+    again_seconds: Lasted | None = None
+    """To take one of its size once more."""
+
+    def needs(self) -> tuple[str, Iterable[str]]:
+        """A step has its settings and times, a pool its setting."""
+        return f"a {self.kind}", POOL_VALUES if self.kind == "pool" else (*STEP_LABELS, *STEP_TIMES)
 
 
 class Dataloader:
@@ -150,10 +196,11 @@ class Dataloader:
         combinations = len(params.pin_memory) * len(params.non_blocking)
         steps = sum(_loading(params, workers).at_least(params.steps) for workers in params.workers)
         return Budget(
-            pinned_bytes=at_once * 2 ** (batch - 1).bit_length(),
+            pinned_bytes=at_once * rounded_up(batch),
             pageable_bytes=2 * at_once * batch + loading.made_bytes,
-            device_bytes=TORCH_BYTES + 8 * batch,
+            device_bytes=TORCH_BYTES + 8 * batch + (CONTEXT_BYTES if params.pool else 0),
             seconds=START_SECONDS
+            + (POOL_SECONDS if params.pool else 0.0)
             + params.rounds * combinations * (len(params.workers) + steps * batch / STEP_BYTES_PER_SECOND),
         )
 
@@ -164,7 +211,8 @@ class Dataloader:
         from pinscope.lab.torch_pinned import empty_pinned_cache, version  # noqa: PLC0415 - imports PyTorch
 
         harness.note(f"PyTorch {version()}.")
-        trainer = Trainer(CudaCalls.here().ordinal, lambda address, nbytes: lab.host_nodes.look([(address, nbytes)]))
+        ordinal = CudaCalls.here().ordinal
+        trainer = Trainer(ordinal, lambda address, nbytes: lab.host_nodes.look([(address, nbytes)]))
         if not empty_pinned_cache():
             harness.note("This PyTorch cannot give its pinned memory back: what is pinned adds up.")
         cases = _cases(params)
@@ -189,6 +237,9 @@ class Dataloader:
                     **asdict(step),
                 )
         empty_pinned_cache()
+        if params.pool:
+            for values in _looks(version(), _loading(params, 0).batch_bytes, ordinal, harness):
+                yield DataloaderObservation(kind="pool", repeat=0, warmup=False, **values)
 
     read = staticmethod(read_dataloader)
     """Steps a second of each combination, and where the time goes."""
@@ -202,6 +253,23 @@ def _cases(params: DataloaderParams) -> list[tuple[int, Loading]]:
         for number in range(params.rounds)
         for workers, pin, asynchronous in (reversed(settings) if number % 2 else settings)
     ]
+
+
+def _looks(release: str, nbytes: int, ordinal: int, harness: Harness) -> Iterator[Mapping[str, Any]]:
+    """What this release's pool does with one request, by setting; one that cannot be measured is noted."""
+    for setting, chosen in pool_settings(release, nbytes).items():
+        if setting == "none" and not any(map(os.environ.get, SETTING_NAMES)):
+            continue  # the same as what is in force
+        harness.progress(1.0, f"PyTorch's pool: {setting}")
+        try:
+            if chosen.reason:
+                raise MeasurementFailed(chosen.reason)
+            child = Child("PyTorch's process", _POOL_MODULE, {"ordinal": ordinal, "settings": chosen.text})
+            with ChildProcesses({0: child}, LOOK_SECONDS, harness.check_cancelled) as processes:
+                reply = processes.ask(f"looking at its pool ({setting})", {0: {"do": "look", "nbytes": nbytes}})[0][1]
+            yield {"setting": setting, "batch_bytes": nbytes, **reply}
+        except (MeasurementFailed, NotEnoughMemory) as error:
+            harness.note(f"Left out: PyTorch's pool, {setting}. {error}")
 
 
 def _message(loading: Loading) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from pinscope.analysis.conclusions import Costed, dearest_first, joined
 from pinscope.analysis.pytorch_pinned import ROUNDING_ADVICE, rounded_up
@@ -15,6 +15,7 @@ from pinscope.experiments.dataloader.reading import (
     Cell,
     Effect,
     Loops,
+    PoolUse,
     headline,
     tables,
     verdict,
@@ -85,11 +86,14 @@ TEXTS: Mapping[str, Text] = {
     "pinned-rounding": Text(
         "PyTorch pins much more for a batch than it has bytes",
         "PyTorch pins {rounded:bytes} for a batch of {asked:bytes}",
-        "Its pinned allocator rounds requests up to powers of two and keeps them: {pinned:bytes} were pinned with "
-        "{workers}.",
-        ROUNDING_ADVICE,
+        "Its pinned allocator rounds requests up to powers of two and keeps them[: {most.pinned_bytes:bytes} were "
+        "pinned with {workers}].[ Settings in force: {settings}.][ Less is pinned with: {tight}.][ Emptying the pool "
+        "gives nothing back with: {staying}.]",
+        f"{ROUNDING_ADVICE} torch._C._host_emptyCache() gives back what no tensor uses.",
     ),
 }
+SAME_BYTES = 4 * 2**20
+"""The host's count of pinned pages is batched for each processor: amounts that differ by less are the same."""
 _CHEAPER = "make items cheaper, or prepare the data once"
 _FEWER_BYTES = "Hand over fewer bytes, such as uint8 images that the GPU converts."
 
@@ -97,9 +101,9 @@ _FEWER_BYTES = "Hand over fewer bytes, such as uint8 images that the GPU convert
 def read_dataloader(run: ExperimentRun, rows: Sequence[Row]) -> Reading:
     """Verdict, headline, table and findings; empty parts where nothing was measured yet."""
     loops = Loops(rows)
-    costed = [*_wrong(loops), *_never_steady(loops)]
+    costed = [*_wrong(loops), *_never_steady(loops), *_rounding(loops)]
     if best := loops.fastest:
-        costed += [*_bound(best, loops), *_effects(loops), *_settings(best, loops), *_rounding(loops)]
+        costed += [*_bound(best, loops), *_effects(loops), *_settings(best, loops)]
     return Reading(
         verdict=verdict(loops), headline=headline(loops), tables=tables(loops), findings=dearest_first(costed)
     )
@@ -283,25 +287,35 @@ def _settings(best: Cell, loops: Loops) -> Iterator[Costed]:
 
 
 def _rounding(loops: Loops) -> Iterator[Costed]:
-    """Pinned blocks are rounded up to powers of two."""
+    """Pinned blocks are rounded up to powers of two; and what the pool's settings change, where it was looked at."""
     pinned = [cell for cell in loops.cells if cell.pin_memory and cell.pinned_bytes]
-    if not pinned:
+    most = max(pinned, key=lambda cell: cell.pinned_bytes or 0, default=None)
+    uses = [use for use in loops.uses if use.taken is not None]
+    if not uses and most is None:
         return
-    most = max(pinned, key=lambda cell: cell.pinned_bytes or 0)
-    rounded = rounded_up(most.batch_bytes)
-    waste = rounded / most.batch_bytes
+    asked = (uses or pinned)[0].batch_bytes
+    rounded = uses[0].taken if uses else rounded_up(asked)
+    waste = (rounded or 0) / asked
     if waste < ROUNDING_RATIO:
         return
     yield say(
         TEXTS,
         "pinned-rounding",
-        quantity("Asked for, a batch", most.batch_bytes, "bytes"),
-        quantity("Pinned in all", most.pinned_bytes, "bytes"),
+        quantity("Asked for, a batch", asked, "bytes"),
+        *([quantity("Pinned in all", most.pinned_bytes, "bytes")] if most else []),
         quantity("Rounded up", waste, "ratio"),
+        *(quantity(f"Pinned, {use.title}", use.taken, "bytes") for use in uses),
         cost=waste,
         severity=costing(waste),
         rounded=rounded,
-        asked=most.batch_bytes,
-        pinned=most.pinned_bytes,
-        workers=workers_title(most.workers),
+        asked=asked,
+        most=most,
+        workers=workers_title(most.workers) if most else None,
+        settings=(uses[0].settings or "none") if uses else None,
+        tight=_texts(use for use in uses if (use.taken or 0) < (rounded or 0) - SAME_BYTES),
+        staying=_texts(use for use in uses if (use.left_bytes or 0) > SAME_BYTES),
     )
+
+
+def _texts(uses: Iterable[PoolUse]) -> str | None:
+    return ", ".join(use.settings.partition("=")[2] or use.title for use in uses) or None

@@ -26,10 +26,10 @@ from typing import Annotated
 import numpy as np
 from numpy.typing import NDArray
 
-from pinscope.analysis.cells import Label, Value, every_combination, labels_of
+from pinscope.analysis.cells import Label, Value, cells, every_combination, first, labels_of
 from pinscope.analysis.conclusions import ROUGH, about, joined
 from pinscope.analysis.rows import Row, Rows, counted, grouped, labels
-from pinscope.experiments.dataloader.ways import BOTH, PARTS, WAYS, Setting
+from pinscope.experiments.dataloader.ways import BOTH, PARTS, POOL_SETTINGS, WAYS, Setting
 from pinscope.records.finding import Quantity, Table, quantity
 from pinscope.units import format_share
 
@@ -351,7 +351,8 @@ def workers_title(workers: int) -> str:
 
 def loop_cells(rows: Iterable[Row]) -> list[Cell]:
     """Steps grouped by the settings; in the order in which they were first measured."""
-    return [_cell(group) for group in grouped(counted(rows), labels(*labels_of(Cell))).values()]
+    steps = [row for row in counted(rows) if row["kind"] == "step"]
+    return [_cell(group) for group in grouped(steps, labels(*labels_of(Cell))).values()]
 
 
 def _cell(rows: Rows) -> Cell:
@@ -421,6 +422,37 @@ class Effect:
 
 
 @dataclass(frozen=True)
+class PoolUse:
+    """What PyTorch's pool did with one request under one setting. ``None``: not known, on the host or by PyTorch."""
+
+    setting: Annotated[str, Label("setting", words=lambda name: POOL_SETTINGS.get(name, name))]
+    settings: Annotated[str, Label("in force", words=lambda settings: settings or "nothing")]
+    version: Annotated[str, Label("PyTorch")]
+    batch_bytes: Annotated[int, Label("asked", "bytes")]
+    pinned_bytes: Annotated[int | None, Value("pinned", "bytes", "less", make=first)]
+    kept_bytes: Annotated[int | None, Value("kept when gone", "bytes", make=first)]
+    left_bytes: Annotated[int | None, Value("left when emptied", "bytes", make=first)]
+    pool_bytes: Annotated[int | None, Value("by PyTorch", "bytes", make=first)]
+    pool_seconds: Annotated[float | None, Value("first", "seconds", "less", make=first)]
+    again_seconds: Annotated[float | None, Value("again", "seconds", "less", make=first)]
+
+    @property
+    def title(self) -> str:
+        """The setting for people."""
+        return POOL_SETTINGS.get(self.setting, self.setting)
+
+    @property
+    def taken(self) -> int | None:
+        """What the request took: as the host counts it, else as PyTorch says."""
+        return self.pool_bytes if self.pinned_bytes is None else self.pinned_bytes
+
+    @property
+    def ratio(self) -> Annotated[float | None, Value("of what was asked for", "ratio", "less")]:
+        """That, relative to what was asked for."""
+        return None if self.taken is None else self.taken / self.batch_bytes
+
+
+@dataclass(frozen=True)
 class Loops:
     """All that a run measured."""
 
@@ -430,6 +462,11 @@ class Loops:
     def cells(self) -> list[Cell]:
         """All combinations."""
         return loop_cells(self.rows)
+
+    @cached_property
+    def uses(self) -> list[PoolUse]:
+        """What PyTorch's pool took, by setting, in the order measured."""
+        return cells(PoolUse, (row for row in self.rows if row["kind"] == "pool"))
 
     @cached_property
     def steady(self) -> list[Cell]:
@@ -450,19 +487,13 @@ class Loops:
 
     def effects(self, setting: Setting) -> list[Effect]:
         """By the number of workers, where both were measured and became steady."""
-        sides = (
-            {
-                (cell.workers, cell.batch_bytes): cell
-                for cell in self.steady
-                if (cell.pin_memory, cell.non_blocking) == wanted
-            }
-            for wanted in (setting.on, setting.off)
-        )
-        on, off = sides
+        combinations = {
+            (cell.pin_memory, cell.non_blocking, cell.workers, cell.batch_bytes): cell for cell in self.steady
+        }
         ratios = [
-            (workers, speedup(cell, off[workers, size]))
-            for (workers, size), cell in on.items()
-            if (workers, size) in off
+            (cell.workers, speedup(cell, off))
+            for (*settings, workers, size), cell in combinations.items()
+            if tuple(settings) == setting.on and (off := combinations.get((*setting.off, workers, size)))
         ]
         return sorted((Effect(workers, ratio) for workers, ratio in ratios if ratio), key=lambda effect: effect.workers)
 
@@ -526,9 +557,6 @@ def _times(ratios: Sequence[Estimate]) -> str:
     return f"{'about ' if rough else ''}{' to '.join(dict.fromkeys((values[0], values[-1])))} times as fast"
 
 
-_NO_COUNT = "the kernel has no count of pinned pages"
-
-
 def headline(loops: Loops) -> tuple[Quantity, ...]:
     """Pace, how long the GPU computes and what pinning brings; then which loop it is, and what it pins."""
     best = loops.fastest
@@ -542,7 +570,14 @@ def headline(loops: Loops) -> tuple[Quantity, ...]:
         *(effect.quantity for effect in gains[:2]),
         quantity("Fastest loop", best.words + ties, "text"),
         *(
-            [quantity("Pinned for the fastest loop", best.pinned_bytes, "bytes", reason=_NO_COUNT)]
+            [
+                quantity(
+                    "Pinned for the fastest loop",
+                    best.pinned_bytes,
+                    "bytes",
+                    reason="the kernel has no count of pinned pages",
+                )
+            ]
             if best.pin_memory
             else []
         ),
@@ -550,7 +585,7 @@ def headline(loops: Loops) -> tuple[Quantity, ...]:
 
 
 def tables(loops: Loops) -> tuple[Table, ...]:
-    """All combinations."""
+    """All combinations, and PyTorch's pool."""
     note = (
         "Means over the steps after the start; the start: steps that were cut off, at most, in a round. Steps a "
         "second: from the means of the rounds; two combinations are compared round by round, as what changes on the "
@@ -558,4 +593,10 @@ def tables(loops: Loops) -> tuple[Table, ...]:
         "thread, the GPU's copies and kernels, or the program. GPU computes: share of a step from its first kernel to "
         "its last. Pinned: by how much the host's count grew, with the driver's own buffers for pageable copies."
     )
-    return (every_combination(loops.cells, note),) if loops.cells else ()
+    pool_note = (
+        "Each setting in a process of its own. Pinned, kept and left: what the host's count of pinned pages grew by. "
+        "By PyTorch: torch.cuda.host_memory_stats. First and again: to take a tensor, and another once it was freed."
+    )
+    combinations = (every_combination(loops.cells, note),) if loops.cells else ()
+    pool = (every_combination(loops.uses, pool_note, "PyTorch's pool of pinned memory"),) if loops.uses else ()
+    return (*combinations, *pool)

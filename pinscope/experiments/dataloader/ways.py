@@ -61,6 +61,16 @@ PARTS: Mapping[str, tuple[Way, str]] = {
 """Parts of a loop that work at the same time: what they are called, and the key of their colour."""
 
 
+POOL_SETTINGS: Mapping[str, str] = {
+    "in_force": "as set here",
+    "none": "nothing set",
+    "register": "registers",
+    "segment": "reserved segment",
+    "unrounded": "no rounding",
+}
+"""Setting of PyTorch's pool → for people."""
+
+
 @dataclass(frozen=True)
 class Loading:
     """How a loader is set up.

@@ -1,4 +1,4 @@
-"""What a run of many small copies looks like: rate over the size of a piece and over the kernel's blocks; who waits."""
+"""What a run of many small copies looks like: rate over the size of a piece and the kernel's blocks."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from pinscope.analysis.link_model import link_limit
 from pinscope.analysis.rows import Rows, grouped
 from pinscope.analysis.ways import LineStyle
 from pinscope.charts.chart import Chart
-from pinscope.charts.plot import RATE, Curve, Scale, Spot, TimePart, counts, curves, lengths, parts_of_time, sizes
+from pinscope.charts.plot import RATE, Curve, Scale, Spot, counts, curves, lengths, sizes
 from pinscope.charts.theme import DIRECTION_TITLES
 from pinscope.experiments.scatter.reading import TOWARDS, Cell, Load, Scatter
 from pinscope.experiments.scatter.ways import WAYS, Variant
 from pinscope.records.run import ExperimentRun
-from pinscope.units import format_bandwidth, format_bytes, format_seconds, format_share
+from pinscope.units import format_bandwidth, format_bytes, format_share
 
 _BLOCKS = (LineStyle("mapped", "triangle-up"), LineStyle("pinned"), LineStyle("issue", "square"))
 """Of the smallest, a middle and the largest size."""
@@ -24,7 +24,7 @@ def draw(run: ExperimentRun, rows: Rows) -> list[Chart]:
     scatter, limit = Scatter.of(rows), link_limit(run)
     if not scatter.cells:
         return []
-    return [*_rates(scatter, limit), *_blocks(scatter, limit), *_held(scatter), *_compute(scatter.loads)]
+    return [*_rates(scatter, limit), *_blocks(scatter, limit), *_compute(scatter.loads)]
 
 
 def _dotted(limit: float | None) -> str:
@@ -95,23 +95,6 @@ def _blocks(scatter: Scatter, limit: float | None) -> Iterator[Chart]:
         "Rate of the kernel over its blocks; enough for 95 % of the best",
         limit=limit,
         ends=[(f"{format_bytes(cell.bytes)} {TOWARDS[cell.direction]}", f"{cell.blocks} blocks") for cell in enough],
-    )
-
-
-def _held(scatter: Scatter) -> Iterator[Chart]:
-    """Of the smallest pieces: how long each way takes, and for how much of it the program's thread is held."""
-    cells = [cell for way, cell in scatter.first.ways.items() if way != "managed"]
-    if len(cells) < 2:
-        return
-    order = sorted(((cell, cell.wall_seconds.median) for cell in cells), key=lambda pair: -pair[1])
-    yield parts_of_time(
-        "scatter-held",
-        "How long calls hold the program's thread",
-        f"{order[0][0].what}: until all are in place. Held: calls, and copying of its own.",
-        [TimePart("thread held", "issue"), TimePart("thread free", "copy")],
-        {cell.title: (cell.held_share * wall, (1 - cell.held_share) * wall) for cell, wall in order},
-        "Time of each way, and the part for which it holds the thread",
-        ends={cell.title: f"{format_seconds(wall)}, {format_share(cell.held_share)} held" for cell, wall in order},
     )
 
 

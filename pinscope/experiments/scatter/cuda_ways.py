@@ -6,21 +6,30 @@ import ctypes
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
-from dataclasses import dataclass
+from functools import cached_property
+from importlib.resources import files
 from itertools import pairwise
+from time import perf_counter
 from typing import Any
 
+import cupy
 import numpy as np
 from cupy.cuda import runtime
 from numpy.typing import NDArray
 
-from pinscope.experiments.scatter.cuda_bench import ROUNDS, Bench, Launch
-from pinscope.experiments.scatter.ways import Case, Variant, WayName
+from pinscope.experiments.scatter.ways import WAYS, Case, Variant, WayName
+from pinscope.lab.cuda import CudaLab
 from pinscope.lab.cuda_handles import DEVICE_TO_HOST, HOST_TO_DEVICE, CudaEvent, CudaStream
 from pinscope.lab.cuda_managed import Location, check, managed_memory, prefetch_to_host, why_not_managed
 from pinscope.lab.cuda_memory import driver_library
+from pinscope.lab.harness import Clock
 from pinscope.lab.pattern import words_at
-from pinscope.lab.protocol import own
+from pinscope.lab.protocol import DeviceBuffer, HostBuffer, own
+
+THREADS = 512
+"""Of a block."""
+ROUNDS = 2048
+"""Of the compute load, for each item of work: some 20 µs of a multiprocessor."""
 
 WARM_SECONDS = 0.3
 """Compute this long before a load's length is chosen: an idle GPU needs it to reach its clock."""
@@ -38,6 +47,90 @@ _IN_STREAM_ORDER = 1
 """CU_MEMCPY_SRC_ACCESS_ORDER_STREAM."""
 _BATCH = "cuMemcpyBatchAsync"
 """cudaMemcpyBatchAsync as the driver has it, from CUDA 12.8 on; ``_v2``, of CUDA 13, names no failed copy."""
+
+
+class Launch:
+    """A launch with its arguments, made once: as short a call as a program in C++ makes.
+
+    Args:
+        kernel: one of :attr:`Bench.kernels`.
+        blocks: of ``THREADS`` threads.
+        stream: handle of the stream.
+        arguments: as ctypes has them, of the kernel's types.
+    """
+
+    def __init__(self, kernel: Any, blocks: int, stream: int, *arguments: Any) -> None:
+        self._kept = (kernel, arguments)
+        pointers = (ctypes.c_void_p * len(arguments))(*map(ctypes.addressof, arguments))
+        single, function = ctypes.c_uint(1), ctypes.c_void_p(kernel.kernel.ptr)
+        grid, block = (ctypes.c_uint(blocks), single, single), (ctypes.c_uint(THREADS), single, single)
+        self._arguments = (function, *grid, *block, ctypes.c_uint(0), ctypes.c_void_p(stream), pointers, None)
+
+    def __call__(self) -> None:
+        """Queue it."""
+        check(driver_library().cuLaunchKernel(*self._arguments))
+
+
+class Bench:
+    """What all ways share: the area on the host, what lies in it, pieces on the GPU, a stream and kernels.
+
+    Args:
+        lab: an open lab.
+        area_bytes: length of the area.
+        most_bytes: of all pieces, at most.
+        stack: holds the memory.
+        clock: seconds.
+    """
+
+    def __init__(
+        self, lab: CudaLab, area_bytes: int, most_bytes: int, stack: ExitStack, clock: Clock = perf_counter
+    ) -> None:
+        self.lab, self.clock = lab, clock
+        sources = [files(__package__).joinpath(name).read_text("utf-8") for name in ("code_move.cu", "code_check.cu")]
+        module = cupy.RawModule(code="".join(sources))
+        self.kernels = {name: module.get_function(name) for name in ("move_pieces", "count_wrong", "busy")}
+        self.ordinal = int(runtime.getDevice())
+        self.sms = int(runtime.getDeviceProperties(self.ordinal)["multiProcessorCount"])
+        self.stream = own(stack.enter_context(lab.stream()), CudaStream)
+        self.start, self.end = stack.enter_context(lab.event()), stack.enter_context(lab.event())
+        self.area: HostBuffer = stack.enter_context(lab.host_buffer(area_bytes, "mapped"))
+        self.right: DeviceBuffer = stack.enter_context(lab.device_buffer(area_bytes))
+        self.row: DeviceBuffer = stack.enter_context(lab.device_buffer(most_bytes))
+        self._most, self._stack = most_bytes, stack
+        self._counter = stack.enter_context(lab.device_buffer(8))
+        lab.fill(self.right, lab.fresh_pattern())
+        self.restore()
+
+    @cached_property
+    def staging(self) -> HostBuffer:
+        """A pinned buffer for all pieces; taken when it is first asked for."""
+        return self._stack.enter_context(self.lab.host_buffer(self._most, "pinned"))
+
+    def restore(self) -> None:
+        """The area as it was: its content stands beside it on the GPU, where it stays right."""
+        self.lab.copy_to_host(self.area, self.right, self.stream)
+        self.stream.synchronize()
+
+    def numbers(self, values: NDArray[Any], held: ExitStack) -> int:
+        """The address of such numbers on the GPU."""
+        buffer = held.enter_context(self.lab.device_buffer(values.nbytes))
+        runtime.memcpy(buffer.address, values.ctypes.data, values.nbytes, HOST_TO_DEVICE)
+        runtime.deviceSynchronize()  # from pageable memory it returns once the driver has staged it
+        return buffer.address
+
+    def wrong(self, words: tuple[int, int], numbers: int, piece_bytes: int, chosen: int, rest: int) -> int:
+        """Of so many 8-byte words at an address those that are not right; complete on return (see ``count_wrong``)."""
+        runtime.memsetAsync(self._counter.address, 0, 8, self.stream.handle)
+        Launch(
+            self.kernels["count_wrong"],
+            4 * self.sms,
+            self.stream.handle,
+            *map(ctypes.c_uint64, (*words, numbers, piece_bytes // 8, chosen, rest, self._counter.address)),
+        )()
+        self.stream.synchronize()
+        value = np.zeros(1, dtype=np.uint64)
+        runtime.memcpy(value.ctypes.data, self._counter.address, 8, DEVICE_TO_HOST)
+        return int(value[0])
 
 
 class _Attributes(ctypes.Structure):
@@ -102,16 +195,13 @@ class Mover:
             if self.to_device:
                 places = bench.numbers(self.places(), held)
                 return bench.wrong((row, case.nbytes // 8), places, case.piece_bytes, right, right)
-            numbers = bench.numbers(self.place_on_device(), held)
+            numbers = bench.numbers(case.place_on_device(self.places()), held)
             return bench.wrong(
                 (bench.area.address, case.slots * case.piece_bytes // 8), numbers, case.piece_bytes, row, right
             )
 
     def places(self) -> NDArray[np.int64]:
         return self.case.places()
-
-    def place_on_device(self) -> NDArray[np.int64]:
-        return self.case.place_on_device()
 
     def ends(self) -> tuple[NDArray[np.uint64], NDArray[np.uint64]]:
         """Addresses of all pieces: where they go, and where they come from."""
@@ -131,10 +221,6 @@ class Contiguous(Mover):
 
     def places(self) -> NDArray[np.int64]:
         return np.arange(self.case.pieces, dtype=np.int64)
-
-    def place_on_device(self) -> NDArray[np.int64]:
-        numbers = np.arange(self.case.slots, dtype=np.int64)
-        return np.where(numbers < self.case.pieces, numbers, -1)
 
 
 class Loop(Mover):
@@ -309,48 +395,23 @@ class Managed(Mover):
 
     def wrong_words(self) -> int:
         with ExitStack() as held:
-            numbers = self.bench.numbers(self.place_on_device(), held)
+            numbers = self.bench.numbers(np.arange(self.case.slots, dtype=np.int64), held)
             right, words = self.bench.right.address, self.case.slots * self.case.piece_bytes // 8
             return self.bench.wrong((self._area.address, words), numbers, self.case.piece_bytes, right, right)
 
-    def place_on_device(self) -> NDArray[np.int64]:
-        return np.arange(self.case.slots, dtype=np.int64)
+
+MOVERS: Mapping[WayName, type[Mover]] = dict(
+    zip(WAYS, (Contiguous, Loop, Batch, Graph, Copy2D, Kernel, Cpu, Managed), strict=True)
+)
 
 
-MOVERS: Mapping[WayName, type[Mover]] = {
-    "contiguous": Contiguous,
-    "loop": Loop,
-    "batch": Batch,
-    "graph": Graph,
-    "copy_2d": Copy2D,
-    "kernel": Kernel,
-    "cpu": Cpu,
-    "managed": Managed,
-}
+def time_once(bench: Bench, mover: Mover) -> dict[str, float]:
+    """Move all pieces: fields of an observation. Short moves count when they are made once more right away."""
+    seconds = _time(bench, mover)
+    return _time(bench, mover) if seconds["wall_seconds"] < SHORT_SECONDS else seconds
 
 
-@dataclass(frozen=True)
-class Timing:
-    """One repeat, in seconds.
-
-    Attributes:
-        wall: from the first call until all is where it should be.
-        device: from the first to the last work on the GPU.
-        held: for which the calling thread issued calls or copied.
-    """
-
-    wall: float
-    device: float
-    held: float
-
-
-def time_once(bench: Bench, mover: Mover) -> Timing:
-    """Move all pieces; short moves count when they are made once more right away."""
-    timing = _time(bench, mover)
-    return _time(bench, mover) if timing.wall < SHORT_SECONDS else timing
-
-
-def _time(bench: Bench, mover: Mover) -> Timing:
+def _time(bench: Bench, mover: Mover) -> dict[str, float]:
     mover.get_ready()
     clock, stream = bench.clock, bench.stream
     begun = clock()
@@ -363,22 +424,11 @@ def _time(bench: Bench, mover: Mover) -> Timing:
     arrived = clock()
     mover.after()
     done = clock()
-    return Timing(done - begun, bench.lab.elapsed(bench.start, bench.end), issued - begun + done - arrived)
-
-
-@dataclass(frozen=True)
-class Beside:
-    """A compute load alone and with copies beside it, in seconds.
-
-    Attributes:
-        alone: the load alone.
-        together: the load while pieces were moved.
-        move: until all pieces were moved once, meanwhile.
-    """
-
-    alone: float
-    together: float
-    move: float
+    return {
+        "wall_seconds": done - begun,
+        "device_seconds": bench.lab.elapsed(bench.start, bench.end),
+        "issue_seconds": issued - begun + done - arrived,
+    }
 
 
 class Compute:
@@ -395,21 +445,22 @@ class Compute:
             warmed += self._alone()
         self._load = self._of(max(round(64 * bench.sms * seconds / self._alone()), 1))
 
-    def beside(self, mover: Mover) -> Beside:
-        """The load alone, then with all pieces moved again and again until it ends."""
+    def beside(self, mover: Mover) -> dict[str, float]:
+        """The load alone, then with all pieces moved again and again until it ends: fields of an observation."""
         self._alone()
         alone = self._alone()
         begun = self.bench.clock()
         self._begin()
-        turns = 0
-        while not self._is_done():  # one turn waits while the next is issued: the link is never idle
+        end, turns = own(self._end, CudaEvent).handle, 0
+        while runtime.eventQuery(end) != 0:  # one turn waits while the next is issued: the link is never idle
             mover.issue()
             self._moved[turns % 2].record(self.bench.stream)
             turns += 1
             if turns > 1:
                 self._moved[turns % 2].synchronize()
         self.bench.stream.synchronize()
-        return Beside(alone, self._took(), (self.bench.clock() - begun) / turns)
+        together, move = self._took(), (self.bench.clock() - begun) / turns
+        return {"alone_seconds": alone, "together_seconds": together, "wall_seconds": move}
 
     def _of(self, items: int) -> Launch:
         """A load of so many items of work; the first word says which is next."""
@@ -427,9 +478,6 @@ class Compute:
         self._start.record(self._stream)
         self._load()
         self._end.record(self._stream)
-
-    def _is_done(self) -> bool:
-        return bool(runtime.eventQuery(own(self._end, CudaEvent).handle) == 0)
 
     def _took(self) -> float:
         self._end.synchronize()

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import asdict
 from itertools import product
-from typing import TYPE_CHECKING, Annotated, Literal, Self
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
 from pydantic import AfterValidator, BeforeValidator, Field, field_validator, model_validator
 
@@ -18,7 +17,6 @@ from pinscope.experiments.contract import (
     Bytes,
     Counts,
     Params,
-    Row,
     Several,
     Sizes,
     ascending,
@@ -26,19 +24,18 @@ from pinscope.experiments.contract import (
     parameter,
     sizes,
 )
-from pinscope.experiments.scatter import findings, reading
+from pinscope.experiments.scatter import reading
+from pinscope.experiments.scatter.findings import read_scatter
 from pinscope.experiments.scatter.ways import WAYS, Case, Layout, OneWay, Variant, WayName, pieces_in
 from pinscope.lab.harness import Harness, Turn
 from pinscope.lab.protocol import Lab
 from pinscope.records.budget import Budget
 from pinscope.records.environment import Environment
-from pinscope.records.finding import Reading
-from pinscope.records.run import ExperimentRun, LabKind, Lasted, Observation, Positive
+from pinscope.records.run import LabKind, Lasted, Observation, Positive
 from pinscope.units import format_bytes
 
 if TYPE_CHECKING:
-    from pinscope.experiments.scatter.cuda_bench import Bench
-    from pinscope.experiments.scatter.cuda_ways import Compute
+    from pinscope.experiments.scatter.cuda_ways import Bench, Compute, Mover
 
 LEAST_PIECES = 2
 MOST_BLOCKS = 4096
@@ -56,8 +53,6 @@ CHECKED = 22e9
 """Bytes/second of the area at which a way is made ready and compared, for the same."""
 START_SECONDS = 3.0
 """Until the first reading."""
-MOST_FIGURES = 6
-"""Of the headline."""
 
 Blocks = Annotated[
     tuple[Annotated[int, Field(ge=1, le=MOST_BLOCKS)], ...],
@@ -205,8 +200,7 @@ class Scatter:
 
     def measure(self, params: ScatterParams, lab: Lab, harness: Harness) -> Iterator[ScatterObservation]:
         """Every direction, layout and size in every way; then compute beside the kernel and the batch."""
-        from pinscope.experiments.scatter.cuda_bench import Bench  # noqa: PLC0415
-        from pinscope.experiments.scatter.cuda_ways import Compute  # noqa: PLC0415
+        from pinscope.experiments.scatter.cuda_ways import Bench, Compute  # noqa: PLC0415
         from pinscope.lab.cuda import CudaLab  # noqa: PLC0415 - imports CuPy
 
         if not isinstance(lab, CudaLab):
@@ -233,17 +227,7 @@ class Scatter:
                 for case, variant in _disturbing(params, ways, seen):
                     yield from _beside(compute, case, variant, params, harness)
 
-    def read(self, run: ExperimentRun, rows: Sequence[Row]) -> Reading:
-        """Which way wins for which size, what it holds, and what it costs compute."""
-        scatter = reading.Scatter.of(rows)
-        if not scatter.cells:
-            return Reading(headline=(), tables=(), findings=())
-        return Reading(
-            verdict=reading.verdict(scatter),
-            headline=tuple(reading.headline(scatter))[:MOST_FIGURES],
-            tables=tuple(reading.tables(scatter)),
-            findings=findings.scatter_findings(scatter),
-        )
+    read = staticmethod(read_scatter)
 
 
 def _cases(params: ScatterParams) -> list[tuple[OneWay, Layout, int]]:
@@ -271,16 +255,12 @@ def _possible(params: ScatterParams, bench: Bench, harness: Harness) -> list[Way
     """
     from pinscope.experiments.scatter.cuda_ways import why_not  # noqa: PLC0415
 
-    kept: list[WayName] = []
-    why = None
-    for way in params.ways:
-        if why := why_not(way, bench):
-            harness.note(f"Left out: {way}. {why[0].upper()}{why[1:]}.")
-        else:
-            kept.append(way)
-    if not kept:
+    reasons = {way: why for way in params.ways if (why := why_not(way, bench))}
+    for way, why in reasons.items():
+        harness.note(f"Left out: {way}. {why[0].upper()}{why[1:]}.")
+    if len(reasons) == len(params.ways):
         raise NotPossible(f"{why}. Other ways can be measured here: --set ways=loop,kernel")
-    return kept
+    return [way for way in params.ways if way not in reasons]
 
 
 def _with_fewer_threads(params: ScatterParams, harness: Harness) -> ScatterParams:
@@ -296,40 +276,57 @@ def _repeat(
     bench: Bench, case: Case, variant: Variant, params: ScatterParams, harness: Harness
 ) -> Iterator[ScatterObservation]:
     """One way until its median is known; its content is compared after the first move, which does not count."""
-    from pinscope.experiments.scatter.cuda_ways import MOVERS, time_once  # noqa: PLC0415
+    from pinscope.experiments.scatter.cuda_ways import time_once  # noqa: PLC0415
+
+    def move(mover: Mover, turn: Turn) -> dict[str, Any]:
+        first = turn.warmup and turn.repeat == 0
+        if first:
+            mover.spoil()
+        seconds = time_once(bench, mover)
+        return {**seconds, "call_seconds": mover.call_seconds, "wrong_words": mover.wrong_words() if first else None}
+
+    return _rows("move", bench, case, variant, params, harness, move)
+
+
+def _beside(
+    compute: Compute, case: Case, variant: Variant, params: ScatterParams, harness: Harness
+) -> Iterator[ScatterObservation]:
+    """The load beside one way until the median of its slowdown is known."""
+    return _rows("compute", compute.bench, case, variant, params, harness, lambda mover, _: compute.beside(mover))
+
+
+def _rows(
+    kind: Literal["move", "compute"],
+    bench: Bench,
+    case: Case,
+    variant: Variant,
+    params: ScatterParams,
+    harness: Harness,
+    once: Callable[[Mover, Turn], dict[str, Any]],
+) -> Iterator[ScatterObservation]:
+    """What ``once`` measures of one way, again and again."""
+    from pinscope.experiments.scatter.cuda_ways import MOVERS  # noqa: PLC0415
 
     counted: list[float] = []
     with ExitStack() as held:
         mover = MOVERS[variant.way](bench, case, variant, held)
         for turn in harness.turns(params.harness_precision(), counted):
-            first = turn.warmup and turn.repeat == 0
-            if first:
-                mover.spoil()
-            timing = time_once(bench, mover)
+            values = once(mover, turn)
             if not turn.warmup:
-                counted.append(timing.wall)
+                alone = values.get("alone_seconds")
+                counted.append(values["together_seconds"] / alone if alone else values["wall_seconds"])
             yield ScatterObservation(
-                kind="move",
-                **_labels(mover.case, variant, mover.sms, turn),
-                wall_seconds=timing.wall,
-                device_seconds=timing.device,
-                issue_seconds=timing.held,
-                call_seconds=mover.call_seconds,
-                wrong_words=mover.wrong_words() if first else None,
+                kind=kind,
+                **vars(variant),
+                sms=mover.sms,
+                direction=case.direction,
+                layout=case.layout,
+                bytes=case.piece_bytes,
+                pieces=mover.case.pieces,
+                repeat=turn.repeat,
+                warmup=turn.warmup,
+                **values,
             )
-
-
-def _labels(case: Case, variant: Variant, sms: int | None, turn: Turn) -> dict[str, object]:
-    return {
-        **asdict(variant),
-        "sms": sms,
-        "direction": case.direction,
-        "layout": case.layout,
-        "bytes": case.piece_bytes,
-        "pieces": case.pieces,
-        "repeat": turn.repeat,
-        "warmup": turn.warmup,
-    }
 
 
 def _disturbing(
@@ -346,28 +343,6 @@ def _disturbing(
                     yield case, Variant("kernel", blocks=blocks)
         if "batch" in ways:
             yield case, Variant("batch")
-
-
-def _beside(
-    compute: Compute, case: Case, variant: Variant, params: ScatterParams, harness: Harness
-) -> Iterator[ScatterObservation]:
-    """The load beside one way until the median of its slowdown is known."""
-    from pinscope.experiments.scatter.cuda_ways import MOVERS  # noqa: PLC0415
-
-    counted: list[float] = []
-    with ExitStack() as held:
-        mover = MOVERS[variant.way](compute.bench, case, variant, held)
-        for turn in harness.turns(params.harness_precision(), counted):
-            beside = compute.beside(mover)
-            if not turn.warmup:
-                counted.append(beside.together / beside.alone)
-            yield ScatterObservation(
-                kind="compute",
-                **_labels(case, variant, mover.sms, turn),
-                wall_seconds=beside.move,
-                alone_seconds=beside.alone,
-                together_seconds=beside.together,
-            )
 
 
 EXPERIMENT: AnyExperiment = Scatter()

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from importlib.resources import files
 
 from pinscope.analysis.cells import AS_GOOD
 from pinscope.analysis.conclusions import Costed, dearest_first, is_distinct, joined, together
-from pinscope.analysis.rows import grouped
+from pinscope.analysis.rows import Rows, grouped
 from pinscope.analysis.statistics import measured
 from pinscope.analysis.texts import Text, Texts, say
-from pinscope.experiments.scatter.code_to_move import code
-from pinscope.experiments.scatter.reading import TOWARDS, Cell, Load, Pieces, Scatter
+from pinscope.experiments.scatter.reading import TOWARDS, Cell, Load, Pieces, Scatter, headline, tables, verdict
 from pinscope.experiments.scatter.ways import WAYS
-from pinscope.records.finding import Finding, Quantity, costing, quantity, wrong_data
+from pinscope.records.finding import Quantity, Reading, costing, quantity, wrong_data
+from pinscope.records.run import ExperimentRun
 from pinscope.units import format_bytes
 
+MOST_FIGURES = 6
+"""Of the headline."""
 HARDLY = 0.02
 """Compute that takes longer by less than this is not worth a change."""
 HELD_A_LOT = 0.5
@@ -69,10 +72,31 @@ TEXTS: Texts = {
 }
 
 
-def scatter_findings(scatter: Scatter) -> tuple[Finding, ...]:
-    """What is gravest, then dearest to ignore, first."""
+def code(cell: Cell) -> str:
+    """Python code that moves pieces in this way, one that a finding advises, and its use with the measured sizes; needs
+    NumPy and CuPy. It gathers them onto the GPU and scatters them back."""
+    places = "2 * np.arange(pieces)" if cell.way == "copy_2d" else "np.random.permutation(2 * pieces)[:pieces]"
+    example = _text("code_example.txt").format(piece=cell.bytes, pieces=cell.pieces, places=places)
+    body = _text(f"code_{cell.way}.txt").replace("BLOCKS", str(cell.blocks))
+    return body.replace("MOVE_PIECES", _text("code_move.cu")) + example
+
+
+def _text(name: str) -> str:
+    return files(__package__).joinpath(name).read_text("utf-8")
+
+
+def read_scatter(run: ExperimentRun, rows: Rows) -> Reading:
+    """Which way wins for which size, what it holds, and what it costs compute; empty where nothing was moved."""
+    scatter = Scatter.of(rows)
+    if not scatter.cells:
+        return Reading(headline=(), tables=(), findings=())
     rules = (_wrong(scatter), _ways(scatter), _loop(scatter), _held(scatter.first), _compute(scatter.loads))
-    return dearest_first([costed for rule in rules for costed in rule])
+    return Reading(
+        verdict=verdict(scatter),
+        headline=tuple(headline(scatter))[:MOST_FIGURES],
+        tables=tuple(tables(scatter)),
+        findings=dearest_first([costed for rule in rules for costed in rule]),
+    )
 
 
 def _wrong(scatter: Scatter) -> Iterator[Costed]:

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import takewhile
 from typing import Annotated
 
-from pinscope.analysis.cells import AS_GOOD, Label, Value, cells, listed
+from pinscope.analysis.cells import AS_GOOD, Label, Value, cells, every_combination, listed, median
 from pinscope.analysis.rows import Row, Rows, grouped
 from pinscope.analysis.statistics import Summary, measured
 from pinscope.experiments.scatter.ways import WAYS
@@ -21,10 +22,6 @@ GOOD_ENOUGH = 0.9
 TOWARDS: Mapping[str, str] = {"h2d": "to the GPU", "d2h": "from the GPU"}
 
 
-def _title(way: str) -> str:
-    return WAYS[way].title
-
-
 @dataclass(frozen=True)
 class Moved:
     """What was moved, in which way."""
@@ -33,7 +30,7 @@ class Moved:
     layout: Annotated[str, Label("layout")]
     bytes: Annotated[int, Label("piece", "bytes")]
     pieces: Annotated[int, Label("pieces", "count")]
-    way: Annotated[str, Label("way", words=_title)]
+    way: Annotated[str, Label("way", words=lambda way: WAYS[way].title)]
     blocks: Annotated[int | None, Label("blocks", "count")]
     threads: Annotated[int | None, Label("CPU threads", "count")]
     sms: Annotated[int | None, Label("multiprocessors", "count")]
@@ -83,12 +80,10 @@ class Cell(Moved):
 class Load(Moved):
     """A compute load beside one way; ``wall_seconds``: in which all pieces were moved once meanwhile."""
 
-    slower_share: Annotated[Summary, Value("compute longer by", "share", "less")]
-
-    @property
-    def longer_share(self) -> float:
-        """By which the load took longer than alone; not less than nothing, which noise makes it."""
-        return max(self.slower_share.median, 0.0)
+    longer_share: Annotated[
+        float, Value("compute longer by", "share", "less", make=lambda shares: max(median(shares), 0.0))
+    ]
+    """By which the load took longer than alone; not less than nothing, which noise makes it."""
 
     @property
     def mover(self) -> str:
@@ -157,7 +152,7 @@ class Scatter:
         """Of its rows."""
         kinds = grouped(rows, lambda row: row["kind"])
         loads = [
-            {**row, "slower_share": row["together_seconds"] / row["alone_seconds"] - 1}
+            {**row, "longer_share": row["together_seconds"] / row["alone_seconds"] - 1}
             for row in kinds.get("compute", [])
         ]
         wrong = [row for row in rows if row["wrong_words"]]
@@ -179,17 +174,18 @@ class Scatter:
     def loop_suffices(self) -> Mapping[tuple[str, str], int | None]:
         """Direction and layout, where it can be told → the least size from which on a loop reaches 90 % of a contiguous
         copy; ``None`` if it never does."""
-        known = [case for case, pieces in self.cases.items() if pieces.loop and pieces.contiguous]
-        return {case[:2]: self._least(*case[:2]) for case in known}
-
-    def _least(self, direction: str, layout: str) -> int | None:
-        least = None
-        for case, pieces in sorted(self.cases.items(), reverse=True):
-            if case[:2] == (direction, layout) and pieces.loop and pieces.contiguous:
-                if pieces.loop.bytes_per_second < GOOD_ENOUGH * pieces.contiguous.bytes_per_second:
-                    break
-                least = case[2]
-        return least
+        shares = {
+            case: pieces.loop.bytes_per_second / pieces.contiguous.bytes_per_second
+            for case, pieces in self.cases.items()
+            if pieces.loop and pieces.contiguous
+        }
+        groups = grouped(shares, lambda case: case[:2])
+        return {
+            kind: min(
+                takewhile(lambda case: shares[case] >= GOOD_ENOUGH, sorted(cases, reverse=True)), default=(None,)
+            )[-1]
+            for kind, cases in groups.items()
+        }
 
 
 def verdict(scatter: Scatter) -> str | None:
@@ -244,6 +240,10 @@ def _figure(cell: Cell) -> Quantity:
     return measured(f"{cell.what} by {cell.phrase}", cell.wall_seconds, "bytes/second", cell.bytes_per_second)
 
 
+def _pace(cell: Cell | None) -> float | None:
+    return None if cell is None else cell.bytes_per_second
+
+
 def tables(scatter: Scatter) -> Iterator[Table]:
     """The best way of each case; compute beside the copies."""
     yield listed(
@@ -258,28 +258,16 @@ def tables(scatter: Scatter) -> Iterator[Table]:
             "its rate": ("bytes/second", lambda row: row[0].bytes_per_second),
             "thread held": ("share", lambda row: row[0].held_share),
             "multiprocessors": ("count", lambda row: row[0].sms),
-            WAYS["loop"].title: ("bytes/second", lambda row: row[1].loop and row[1].loop.bytes_per_second),
+            WAYS["loop"].title: ("bytes/second", lambda row: _pace(row[1].loop)),
             "thread held by the loop": ("share", lambda row: row[1].loop and row[1].loop.held_share),
-            WAYS["contiguous"].title: (
-                "bytes/second",
-                lambda row: row[1].contiguous and row[1].contiguous.bytes_per_second,
-            ),
+            WAYS["contiguous"].title: ("bytes/second", lambda row: _pace(row[1].contiguous)),
         },
         "Ways within 10 % of the fastest count as equally good; figures are of the simplest, which is named first.",
     )
     if scatter.loads:
-        yield listed(
-            "Compute beside the copies",
+        yield every_combination(
             scatter.loads,
-            {
-                "direction": ("text", lambda load: TOWARDS[load.direction]),
-                "piece": ("bytes", lambda load: load.bytes),
-                "way": ("text", lambda load: load.title),
-                "blocks": ("count", lambda load: load.blocks),
-                "compute longer by": ("share", lambda load: load.longer_share),
-                "moved meanwhile": ("bytes/second", lambda load: load.bytes_per_second),
-                "repeats": ("count", lambda load: load.slower_share.count),
-            },
             "The load keeps the arithmetic units of all multiprocessors busy. Meanwhile all pieces are moved over and "
-            "over, the next time queued before the last is over, so the rate is not that of one move alone.",
+            "over, the next time queued before the last is over, so time and rate are not those of one move alone.",
+            "Compute beside the copies",
         )

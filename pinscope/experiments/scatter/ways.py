@@ -4,30 +4,47 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from pinscope.analysis.ways import LineStyle, Way, way
 
+
+def _way(title: str, phrase: str, style: str, help: str, kinds: str = "") -> Way:
+    marks: list[Any] = style.split()
+    return way(title, phrase, LineStyle(*marks), kinds, help)
+
+
 WAYS: Mapping[str, Way] = {
-    "contiguous": way("one contiguous copy", "", LineStyle("copy", "circle-open", "dash"), "reference",
-                      "one copy of as much, side by side (the reference)"),
-    "loop": way("loop of copies", "a loop of copies", LineStyle("pageable", "diamond"), "",
-                "cudaMemcpyAsync for each piece"),
-    "batch": way("batch call", "one batch call", LineStyle("pinned"), "", "one cudaMemcpyBatchAsync"),
-    "graph": way("CUDA graph", "a CUDA graph of the copies", LineStyle("touch", "square-open", "dash"), "",
-                 "a CUDA graph of the copies"),
-    "copy_2d": way("2D copy", "one 2D copy", LineStyle("intact", "square"), "simplest",
-                   "one cudaMemcpy2DAsync (strided only)"),
-    "kernel": way("kernel", "one kernel", LineStyle("mapped", "triangle-up"), "",
-                  "threads of the GPU reach the pieces in mapped memory"),
-    "cpu": way("CPU threads, one copy", "CPU threads and one copy", LineStyle("workers", "star"), "",
-               "threads of the CPU collect them for one copy"),
-    "managed": way("managed, prefetched", "prefetches of managed memory", LineStyle("managed", "pentagon"), "",
-                   "cudaMemPrefetchAsync for each piece, of few"),
-}  # fmt: skip
+    "contiguous": _way(
+        "one contiguous copy",
+        "",
+        "copy circle-open dash",
+        "one copy of as much, side by side (the reference)",
+        "reference",
+    ),
+    "loop": _way("loop of copies", "a loop of copies", "pageable diamond", "cudaMemcpyAsync for each piece"),
+    "batch": _way("batch call", "one batch call", "pinned", "one cudaMemcpyBatchAsync"),
+    "graph": _way("CUDA graph", "a CUDA graph of the copies", "touch square-open dash", "a CUDA graph of the copies"),
+    "copy_2d": _way("2D copy", "one 2D copy", "intact square", "one cudaMemcpy2DAsync (strided only)", "simplest"),
+    "kernel": _way(
+        "kernel", "one kernel", "mapped triangle-up", "threads of the GPU reach the pieces in mapped memory"
+    ),
+    "cpu": _way(
+        "CPU threads, one copy",
+        "CPU threads and one copy",
+        "workers star",
+        "threads of the CPU collect them for one copy",
+    ),
+    "managed": _way(
+        "managed, prefetched",
+        "prefetches of managed memory",
+        "managed pentagon",
+        "cudaMemPrefetchAsync for each piece, of few",
+    ),
+}
 """Of ways that are as good the ``simplest``, then the first, is advised: no multiprocessor, no thread, little code."""
 if TYPE_CHECKING:
     WayName = str
@@ -98,10 +115,10 @@ class Case:
             return 2 * np.arange(self.pieces, dtype=np.int64)
         return np.random.default_rng(SEED).permutation(self.slots)[: self.pieces].astype(np.int64)
 
-    def place_on_device(self) -> NDArray[np.int64]:
-        """Of each piece of the area: its number on the GPU, or -1 if it is not moved."""
+    def place_on_device(self, places: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Of each piece of the area: its number on the GPU, or -1 if it is none of these, which are moved."""
         numbers = np.full(self.slots, -1, dtype=np.int64)
-        numbers[self.places()] = np.arange(self.pieces)
+        numbers[places] = np.arange(self.pieces)
         return numbers
 
 

@@ -103,20 +103,25 @@ def test_a_pool_is_much_faster_than_a_fresh_buffer_and_its_first_one_is_not_coun
 def test_posix_segments_are_a_way_and_pages_of_1_gib_are_noted_where_buffers_are_smaller() -> None:
     notes: list[str] = []
     params = AllocationParams.preset("host", True).with_overrides(
-        {"sizes": "64KiB,1MiB", "ways": "registered_shm_open,registered_hugetlb_1g", "time_limit": 0.01, "repeats": 3}
+        {
+            "sizes": "64KiB,1MiB",
+            "ways": "registered_shm_open,registered_hugetlb_1g,created",
+            "time_limit": 0.01,
+            "repeats": 3,
+        }
     )
     with HostModelLab() as lab:
         rows = list(Allocation().measure(params, lab, Harness(note=notes.append)))
     assert {row.way for row in rows if row.kind == "buffer"} == {"registered_shm_open"}
     assert "Left out: registered-hugetlb-1g, up to 1 MiB. A page is 1 GiB." in notes
+    assert any(note.startswith("Left out: created, 64 KiB. Memory of the NVIDIA driver's") for note in notes)
 
 
-def test_only_full_runs_take_the_new_kinds_and_pytorchs_pool() -> None:
+def test_only_full_runs_take_the_new_kinds() -> None:
     quick, full = (AllocationParams.preset("cuda", short) for short in (True, False))
     assert set(full.ways) - set(quick.ways) == {
         "registered_portable", "registered_shm_open", "registered_hugetlb_1g", "created", "host_pool", "host_pool_kept",
     }  # fmt: skip
-    assert (quick.pytorch, full.pytorch) == (False, True)
 
 
 def test_copies_from_both_kinds_are_measured_both_ways(measured: tuple[list[dict[str, Any]], list[str]]) -> None:
@@ -127,7 +132,7 @@ def test_copies_from_both_kinds_are_measured_both_ways(measured: tuple[list[dict
 
 
 def test_budgets_hold_one_buffer_or_a_pool_of_each_size() -> None:
-    params = AllocationParams.preset("cuda", False).with_overrides({"pytorch": False})
+    params = AllocationParams.preset("cuda", False)
     environment = synthetic.environment()
     pooled = Allocation().budget(params, environment)
     assert pooled.pinned_bytes == sum(params.sizes)

@@ -126,19 +126,6 @@ def test_copies_that_are_faster_at_the_smallest_size_are_not_said_to_be_slower_b
     assert evidence["Size from which pinned is faster, h2d (smallest measured)"] == 4096
 
 
-def test_kernels_are_compared_with_the_engines_each_way_and_both_ways() -> None:
-    rows = copies(50e9) + copies(45e9, copier="kernel") + copies(40e9, direction="bidirectional")
-    rows += copies(30e9, direction="bidirectional", copier="kernel")
-    finding = bandwidth_findings(rows)["by-kernel"]
-    assert finding.title == "Copies by a kernel reach 90.0 % (h2d) and 75.0 % (both ways) of the copy engines' rate"
-    assert "by-kernel" not in bandwidth_findings(copies(50e9))
-
-
-def test_kernels_that_noise_may_have_slowed_are_no_reason_for_the_engines() -> None:
-    wild = [row(256 * MIB / rate, 256 * MIB, copier="kernel") for rate in (30e9, 60e9, 46e9, 47e9) for _ in range(2)]
-    assert "by-kernel" not in bandwidth_findings([*copies(50e9), *wild])
-
-
 def test_a_size_at_which_pageable_copies_vary_is_none_from_which_pinned_ones_are_faster() -> None:
     wild = [row(4096 / rate, 4096, memory="pageable") for rate in (20e9, 60e9, 30e9, 40e9) for _ in range(2)]
     finding = bandwidth_findings([*copies(50e9), *copies(50e9, 4096), *copies(10e9, memory="pageable"), *wild])

@@ -6,6 +6,7 @@ from typing import Any, get_args
 
 import pytest
 
+from pinscope.experiments.allocation.experiment import AllocationObservation
 from pinscope.experiments.allocation.findings import read_allocation
 from pinscope.experiments.allocation.reading import (
     break_evens,
@@ -16,6 +17,7 @@ from pinscope.experiments.allocation.reading import (
     per_gib,
 )
 from pinscope.experiments.allocation.ways import WAYS, WayName
+from pinscope.experiments.read_rows import ReadRows
 from pinscope.records.finding import Finding
 from pinscope.records.run import LabKind
 from tests.data import synthetic
@@ -291,3 +293,13 @@ def test_a_run_that_has_just_begun_reads_without_conclusions() -> None:
 
 def test_a_way_that_may_be_chosen_is_one_of_the_table() -> None:
     assert get_args(WayName) == tuple(WAYS)
+
+
+def test_an_older_run_that_looked_at_pytorchs_pool_says_where_that_is_measured_now() -> None:
+    pool = {"kind": "pool", "bytes": 1300 * MIB, "repeat": 0, "warmup": False, "step": "held", "setting": "in_force"}
+    read = ReadRows(AllocationObservation)
+    read.add([*buffers("pinned", 0.4, 0.1), pool])
+    found = findings(list(read))
+    assert found["pool-moved"].advice.endswith("pinscope run dataloader")
+    assert list(buffer_cells(read)) == [("pinned", GIB)]
+    assert "pool-moved" not in findings(buffers("pinned", 0.4, 0.1))

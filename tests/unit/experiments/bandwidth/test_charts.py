@@ -54,7 +54,7 @@ def test_a_run_without_rows_has_no_charts() -> None:
 
 def test_a_full_run_has_every_chart_with_words_and_units(full: dict[str, Chart]) -> None:
     assert list(full) == [
-        "bandwidth", "speedup", "issue-time", "copiers", "latency-fit", "memory-states", "all-devices", "published",
+        "bandwidth", "speedup", "issue-time", "copiers", "latency-fit", "memory-states", "all-devices",
     ]  # fmt: skip
     for chart in full.values():
         assert chart.title
@@ -242,31 +242,6 @@ def test_all_gpus_at_once_stand_beside_each_alone() -> None:
     rate = 2**20 / 1e9
     alone, at_once = figure.data
     assert (alone.name, at_once.name) == ("alone", "all at once")
-    assert list(alone.y) == ["GPU 0, h2d", "GPU 1, h2d"]
+    assert list(alone.y) == ["GPU 0, h2d, alone", "GPU 1, h2d, alone"]
     assert alone.x == pytest.approx([rate / 1e-3, rate / 2e-3])
     assert at_once.x == pytest.approx([rate / 4e-3, rate / 5e-3])
-
-
-def test_the_published_table_stands_beside_the_nearest_size() -> None:
-    rows = [row(bytes=2**24, device_seconds=2**24 / 40e9), row(bytes=2**30), row(memory="pageable", bytes=2**30)]
-
-    figure = drawn(rows)["published"].figure
-
-    published, mine = figure.data
-    assert list(published.y) == ["pinned h2d"]
-    assert published.x == pytest.approx([11.884305])
-    assert mine.x == pytest.approx([40.0])
-    assert mine.name == "Synthetic GPU, 16 MiB (this run)"
-
-
-def test_the_host_model_is_never_put_beside_a_gpu() -> None:
-    assert "published" not in drawn(synthetic.bandwidth_rows("host"), lab="host")
-
-
-def test_markup_in_a_gpus_name_stays_text() -> None:
-    device = synthetic.environment().devices[0].model_copy(update={"name": '<a href="https://example.org">x</a>'})
-    environment = synthetic.environment().model_copy(update={"devices": (device,)})
-
-    figure = drawn([row(bytes=2**24)], environment=environment)["published"].figure
-
-    assert figure.data[1].name.startswith("&lt;a href=")

@@ -9,7 +9,8 @@ import pytest
 
 from pinscope.errors import NotEnoughMemory, NotPossible
 from pinscope.experiments.dataloader import experiment as dataloader
-from pinscope.experiments.dataloader.experiment import Dataloader, DataloaderParams
+from pinscope.experiments.dataloader.experiment import Dataloader, DataloaderObservation, DataloaderParams
+from pinscope.lab.budget import CONTEXT_BYTES
 from pinscope.records.environment import Environment
 from pinscope.runner.jobs import Request, prepare
 from tests.data import synthetic
@@ -75,3 +76,18 @@ def test_without_pytorch_one_line_says_what_to_install(monkeypatch: pytest.Monke
     monkeypatch.setattr(dataloader, "find_spec", lambda _name: None)
     with pytest.raises(NotPossible, match=r"^PyTorch is not installed here; run: .*torch"):
         Dataloader().budget(quick(), machine(None))
+
+
+def test_only_a_full_run_looks_at_pytorchs_pool_which_takes_a_context_and_longer() -> None:
+    assert (quick().pool, DataloaderParams.preset("cuda", quick=False).pool) == (False, True)
+    without, looked = (Dataloader().budget(quick(pool=pool), machine(None)) for pool in (False, True))
+    assert looked.device_bytes == without.device_bytes + CONTEXT_BYTES
+    assert looked.seconds > without.seconds
+
+
+def test_a_row_is_a_whole_step_or_a_look_at_the_pool_with_its_setting() -> None:
+    common = {"repeat": 0, "warmup": False, "batch_bytes": BATCH, "pinned_bytes": None}
+    with pytest.raises(ValueError, match="a step without pin_memory"):
+        DataloaderObservation(**common)
+    with pytest.raises(ValueError, match="a pool without setting"):
+        DataloaderObservation(kind="pool", **common)

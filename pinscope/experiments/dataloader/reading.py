@@ -505,7 +505,7 @@ def verdict(loops: Loops) -> str | None:
     best = loops.fastest
     if best is None or best.pace is None:
         return None
-    limit = _computing(loops.steady) if loops.equals else _limits(best)
+    limit = _limits(loops, best)
     if effects := loops.effects(WAYS[BOTH]):
         unknown = sorted({cell.workers for cell in loops.cells} - {effect.workers for effect in effects})
         rest = f", not known with {joined([str(count) for count in unknown])}" if unknown else ""
@@ -514,21 +514,16 @@ def verdict(loops: Loops) -> str | None:
     return f"The fastest loop makes {pace}{limit}."
 
 
-def _limits(best: Cell) -> str:
-    """``; the fastest loop (8 workers) waits for PyTorch's pinning thread``, or how much of it the GPU computes."""
+def _limits(loops: Loops, best: Cell) -> str:
+    """What the fastest loop waits for, where that is known, else how much of a step the GPU computes."""
     bound = best.bound
-    if bound is not None and bound.is_clear and bound.part != "compute":
+    if not loops.equals and bound is not None and bound.is_clear and bound.part != "compute":
         return f"; the fastest loop ({workers_title(best.workers)}) waits for {bound.title}"
-    return _computing([best], "in the fastest loop ")
-
-
-def _computing(cells: Sequence[Cell], where: str = "") -> str:
-    """How much of a step the GPU computes: what pinning brings to a loop of other work follows from it."""
+    cells = loops.steady if loops.equals else [best]
     shares = sorted(cell.computes_share for cell in cells if cell.computes_share is not None)
-    if not shares:
-        return ""
-    range_of_shares = " to ".join(map(format_share, dict.fromkeys((shares[0], shares[-1]))))
-    return f"; {where}the GPU computes for {range_of_shares} of each step"
+    where = "" if loops.equals else "in the fastest loop "
+    range_of_shares = " to ".join(map(format_share, dict.fromkeys((*shares[:1], *shares[-1:]))))
+    return f"; {where}the GPU computes for {range_of_shares} of each step" if shares else ""
 
 
 def _brings(effects: Sequence[Effect]) -> str:

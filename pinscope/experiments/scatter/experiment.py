@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict
-from itertools import product
-from typing import TYPE_CHECKING, Annotated, Literal, Self
+from functools import partial
+from itertools import groupby, product
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
 from pydantic import AfterValidator, BeforeValidator, Field, field_validator, model_validator
 
 from pinscope.analysis.statistics import LEAST_VALUES
-from pinscope.errors import NotPossible
+from pinscope.experiments.cases import Case, LeftOut, Progress, possible
 from pinscope.experiments.contract import (
     AnyExperiment,
     Bytes,
@@ -27,10 +28,9 @@ from pinscope.experiments.contract import (
     sizes,
 )
 from pinscope.experiments.scatter import findings, reading
-from pinscope.experiments.scatter.ways import WAYS, Case, Layout, OneWay, Variant, WayName, pieces_in
-from pinscope.lab.harness import Harness, Turn
+from pinscope.experiments.scatter.ways import WAYS, Layout, OneWay, Pieces, Variant, WayName, pieces_in
+from pinscope.lab.harness import Harness
 from pinscope.lab.protocol import Lab
-from pinscope.records.budget import Budget
 from pinscope.records.environment import Environment
 from pinscope.records.finding import Reading
 from pinscope.records.run import ExperimentRun, LabKind, Lasted, Observation, Positive
@@ -38,8 +38,9 @@ from pinscope.units import format_bytes
 
 if TYPE_CHECKING:
     from pinscope.experiments.scatter.cuda_bench import Bench
-    from pinscope.experiments.scatter.cuda_ways import Compute
+    from pinscope.experiments.scatter.cuda_ways import Compute, Mover
 
+Move = tuple[Pieces, Variant]
 LEAST_PIECES = 2
 MOST_BLOCKS = 4096
 LARGEST_PIECE = 2**24
@@ -54,8 +55,6 @@ EXPECTED_REPEATS = 9
 """Until a median is known, for the same."""
 CHECKED = 22e9
 """Bytes/second of the area at which a way is made ready and compared, for the same."""
-START_SECONDS = 3.0
-"""Until the first reading."""
 MOST_FIGURES = 6
 """Of the headline."""
 
@@ -121,9 +120,14 @@ class ScatterParams(Params):
             return None
         return self.with_overrides({"area": self.area // 2})
 
-    def case(self, direction: OneWay, layout: Layout, size: int) -> Case:
+    def pieces_of(self, direction: OneWay, layout: Layout, size: int) -> Pieces:
         """The pieces of one combination."""
-        return Case(direction, layout, size, pieces_in(self.area, size, self.pieces), self.area)
+        return Pieces(direction, layout, size, pieces_in(self.area, size, self.pieces), self.area)
+
+    @property
+    def most_bytes(self) -> int:
+        """Of all pieces of one size, at most."""
+        return max(self.pieces_of("h2d", "scattered", size).nbytes for size in self.sizes)
 
 
 class ScatterObservation(Observation):
@@ -181,57 +185,49 @@ class Scatter:
     }
     Params = ScatterParams
     Observation = ScatterObservation
+    start_seconds = 3.0
 
-    def budget(self, params: ScatterParams, environment: Environment) -> Budget:
-        """The area, a buffer in which the CPU collects, and the same on the GPU."""
-        del environment
-        most = max(params.case("h2d", "scattered", size).nbytes for size in params.sizes)
-        seconds = START_SECONDS
-        for direction, layout, size in _cases(params):
-            case = params.case(direction, layout, size)
-            for variant in _variants(params, params.ways, layout):
-                managed, calls = variant.way == "managed", variant.way in ("loop", "graph", "batch")
-                once = max(case.nbytes / LINK, min(case.pieces, 256) * PACE if managed else 0.0)
-                once += case.nbytes / (CPU * variant.threads**0.5) if variant.threads else 0.0
-                once += case.pieces * CALL if calls else 0.0
-                repeats = max(min(params.time_limit / once, EXPECTED_REPEATS, params.repeats), LEAST_VALUES)
-                seconds += (2 + repeats) * once + params.area / CHECKED
-        return Budget(
-            pinned_bytes=params.area + ("cpu" in params.ways) * most,
-            pageable_bytes=0,
-            device_bytes=params.area + most,
-            seconds=seconds,
-        )
+    def cases(self, params: ScatterParams, environment: Environment | None = None) -> list[Case[Move]]:
+        """Every direction, layout and size in every way. The area, and as much beside it, lie on the GPU all along."""
+        device_bytes = params.area + params.most_bytes
+        return [
+            Case(
+                f"{direction}, {layout}, {format_bytes(size)}: {variant.way}{variant.words}",
+                (pieces, variant),
+                _seconds(params, pieces, variant),
+                pinned_bytes=params.area + (params.most_bytes if variant.threads else 0),
+                device_bytes=device_bytes,
+            )
+            for direction, layout, size in product(params.directions, params.layouts, params.sizes)
+            for pieces in [params.pieces_of(direction, layout, size)]
+            for variant in _variants(params, layout)
+        ]
 
     def measure(self, params: ScatterParams, lab: Lab, harness: Harness) -> Iterator[ScatterObservation]:
-        """Every direction, layout and size in every way; then compute beside the kernel and the batch."""
+        """Every case; then compute beside the kernel and the batch."""
         from pinscope.experiments.scatter.cuda_bench import Bench  # noqa: PLC0415
         from pinscope.experiments.scatter.cuda_ways import Compute  # noqa: PLC0415
         from pinscope.lab.cuda import CudaLab  # noqa: PLC0415 - imports CuPy
 
         if not isinstance(lab, CudaLab):
             raise TypeError("this experiment has a meaning on the cuda lab only")
-        most = max(params.case("h2d", "scattered", size).nbytes for size in params.sizes)
-        cases = _cases(params)
         with ExitStack() as stack:
-            bench = Bench(lab, params.area, most, stack, harness.clock)
-            ways = _possible(params, bench, harness)
-            params = _with_fewer_threads(params, harness)
+            bench = Bench(lab, params.area, params.most_bytes, stack, harness.clock)
+            cases = possible(self.cases(params), harness, partial(_why_not, bench), "ways=loop,kernel")
+            progress = Progress(cases, harness)
             seen: list[ScatterObservation] = []
-            for done, (direction, layout, size) in enumerate(cases):
+            for _, group in groupby(cases, lambda case: case.what[0]):
                 bench.restore()
-                case = params.case(direction, layout, size)
-                for variant in _variants(params, ways, layout):
-                    what = f"{direction}, {layout}, {format_bytes(size)}: {variant.way}{variant.words}"
-                    harness.progress(done / (len(cases) + 1), what)
-                    for row in _repeat(bench, case, variant, params, harness):
+                for pieces, variant in progress.through(group):
+                    for row in _repeat(bench, pieces, variant, params, harness):
                         seen.append(row)
                         yield row
-            if {"kernel", "batch"} & set(ways):
-                harness.progress(len(cases) / (len(cases) + 1), "compute beside the copies")
+            ways = {case.what[1].way for case in cases}
+            if {"kernel", "batch"} & ways:
+                harness.progress(1.0, "compute beside the copies")
                 compute = Compute(bench, COMPUTE_SECONDS, stack)
-                for case, variant in _disturbing(params, ways, seen):
-                    yield from _beside(compute, case, variant, params, harness)
+                for pieces, variant in _disturbing(params, ways, seen):
+                    yield from _beside(compute, pieces, variant, params, harness)
 
     def read(self, run: ExperimentRun, rows: Sequence[Row]) -> Reading:
         """Which way wins for which size, what it holds, and what it costs compute."""
@@ -246,14 +242,10 @@ class Scatter:
         )
 
 
-def _cases(params: ScatterParams) -> list[tuple[OneWay, Layout, int]]:
-    return list(product(params.directions, params.layouts, params.sizes))
-
-
-def _variants(params: ScatterParams, ways: Sequence[WayName], layout: Layout) -> list[Variant]:
+def _variants(params: ScatterParams, layout: Layout) -> list[Variant]:
     """Every way that takes this layout, with each number of blocks or threads."""
     variants: list[Variant] = []
-    for way in ways:
+    for way in params.ways:
         if way == "kernel":
             variants += [Variant(way, blocks=blocks) for blocks in params.blocks]
         elif way == "cpu":
@@ -263,54 +255,45 @@ def _variants(params: ScatterParams, ways: Sequence[WayName], layout: Layout) ->
     return variants
 
 
-def _possible(params: ScatterParams, bench: Bench, harness: Harness) -> list[WayName]:
-    """The ways that this machine has; what is left out is noted.
+def _seconds(params: ScatterParams, pieces: Pieces, variant: Variant) -> float:
+    """What one way takes until its median is known."""
+    managed, calls = variant.way == "managed", variant.way in ("loop", "graph", "batch")
+    once = max(pieces.nbytes / LINK, min(pieces.pieces, 256) * PACE if managed else 0.0)
+    once += pieces.nbytes / (CPU * variant.threads**0.5) if variant.threads else 0.0
+    once += pieces.pieces * CALL if calls else 0.0
+    repeats = max(min(params.time_limit / once, EXPECTED_REPEATS, params.repeats), LEAST_VALUES)
+    return (2 + repeats) * once + params.area / CHECKED
 
-    Raises:
-        NotPossible: it has none of them.
-    """
+
+def _why_not(bench: Bench, move: Move) -> LeftOut | None:
+    """What this machine has not: the way, or so many processors."""
     from pinscope.experiments.scatter.cuda_ways import why_not  # noqa: PLC0415
 
-    kept: list[WayName] = []
-    why = None
-    for way in params.ways:
-        if why := why_not(way, bench):
-            harness.note(f"Left out: {way}. {why[0].upper()}{why[1:]}.")
-        else:
-            kept.append(way)
-    if not kept:
-        raise NotPossible(f"{why}. Other ways can be measured here: --set ways=loop,kernel")
-    return kept
-
-
-def _with_fewer_threads(params: ScatterParams, harness: Harness) -> ScatterParams:
-    """Without more threads than the run has CPUs; what is left out is noted."""
-    there = len(os.sched_getaffinity(0))
-    kept = tuple(threads for threads in params.threads if threads <= there)
-    if "cpu" in params.ways and len(kept) < len(params.threads):
-        harness.note(f"Left out: more than {there} CPU threads. The run has {there} CPUs.")
-    return params.with_overrides({"threads": kept or (1,)})
+    there, (_, variant) = len(os.sched_getaffinity(0)), move
+    if (variant.threads or 0) > there:
+        return f"more than {there} CPU threads", f"The run has {there} CPUs."
+    reason = why_not(variant.way, bench)
+    return (variant.way, f"{reason[0].upper()}{reason[1:]}.") if reason else None
 
 
 def _repeat(
-    bench: Bench, case: Case, variant: Variant, params: ScatterParams, harness: Harness
+    bench: Bench, pieces: Pieces, variant: Variant, params: ScatterParams, harness: Harness
 ) -> Iterator[ScatterObservation]:
     """One way until its median is known; its content is compared after the first move, which does not count."""
     from pinscope.experiments.scatter.cuda_ways import MOVERS, time_once  # noqa: PLC0415
 
-    counted: list[float] = []
     with ExitStack() as held:
-        mover = MOVERS[variant.way](bench, case, variant, held)
-        for turn in harness.turns(params.harness_precision(), counted):
+        mover = MOVERS[variant.way](bench, pieces, variant, held)
+        for turn in harness.turns(params.harness_precision()):
             first = turn.warmup and turn.repeat == 0
             if first:
                 mover.spoil()
             timing = time_once(bench, mover)
-            if not turn.warmup:
-                counted.append(timing.wall)
+            turn.count(timing.wall)
             yield ScatterObservation(
                 kind="move",
-                **_labels(mover.case, variant, mover.sms, turn),
+                **turn.labels,
+                **_labels(mover),
                 wall_seconds=timing.wall,
                 device_seconds=timing.device,
                 issue_seconds=timing.held,
@@ -319,51 +302,47 @@ def _repeat(
             )
 
 
-def _labels(case: Case, variant: Variant, sms: int | None, turn: Turn) -> dict[str, object]:
+def _labels(mover: Mover) -> dict[str, Any]:
+    pieces = mover.case
     return {
-        **asdict(variant),
-        "sms": sms,
-        "direction": case.direction,
-        "layout": case.layout,
-        "bytes": case.piece_bytes,
-        "pieces": case.pieces,
-        "repeat": turn.repeat,
-        "warmup": turn.warmup,
+        **asdict(mover.variant),
+        "sms": mover.sms,
+        "direction": pieces.direction,
+        "layout": pieces.layout,
+        "bytes": pieces.piece_bytes,
+        "pieces": pieces.pieces,
     }
 
 
-def _disturbing(
-    params: ScatterParams, ways: Sequence[WayName], seen: Sequence[ScatterObservation]
-) -> Iterator[tuple[Case, Variant]]:
+def _disturbing(params: ScatterParams, ways: Collection[WayName], seen: Sequence[ScatterObservation]) -> Iterator[Move]:
     """What moves the smallest pieces beside compute: the kernel, with enough blocks and with more; the batch."""
     cases = reading.Scatter.of([row.model_dump() for row in seen]).cases
     layout, size = params.layouts[0], params.sizes[0]
     for direction in params.directions:
-        case, pieces = params.case(direction, layout, size), cases.get((direction, layout, size))
-        if pieces and (kernel := pieces.ways.get("kernel")):
+        pieces, measured = params.pieces_of(direction, layout, size), cases.get((direction, layout, size))
+        if measured and (kernel := measured.ways.get("kernel")):
             for blocks in params.blocks:
                 if blocks >= (kernel.blocks or 0):
-                    yield case, Variant("kernel", blocks=blocks)
+                    yield pieces, Variant("kernel", blocks=blocks)
         if "batch" in ways:
-            yield case, Variant("batch")
+            yield pieces, Variant("batch")
 
 
 def _beside(
-    compute: Compute, case: Case, variant: Variant, params: ScatterParams, harness: Harness
+    compute: Compute, pieces: Pieces, variant: Variant, params: ScatterParams, harness: Harness
 ) -> Iterator[ScatterObservation]:
     """The load beside one way until the median of its slowdown is known."""
     from pinscope.experiments.scatter.cuda_ways import MOVERS  # noqa: PLC0415
 
-    counted: list[float] = []
     with ExitStack() as held:
-        mover = MOVERS[variant.way](compute.bench, case, variant, held)
-        for turn in harness.turns(params.harness_precision(), counted):
+        mover = MOVERS[variant.way](compute.bench, pieces, variant, held)
+        for turn in harness.turns(params.harness_precision()):
             beside = compute.beside(mover)
-            if not turn.warmup:
-                counted.append(beside.together / beside.alone)
+            turn.count(beside.together / beside.alone)
             yield ScatterObservation(
                 kind="compute",
-                **_labels(case, variant, mover.sms, turn),
+                **turn.labels,
+                **_labels(mover),
                 wall_seconds=beside.move,
                 alone_seconds=beside.alone,
                 together_seconds=beside.together,

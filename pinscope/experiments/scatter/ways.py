@@ -60,7 +60,7 @@ class Variant:
 
 
 @dataclass(frozen=True)
-class Case:
+class Pieces:
     """Pieces of an area of host memory, side by side on the GPU.
 
     Attributes:
@@ -87,10 +87,10 @@ class Case:
         """Of all pieces."""
         return self.pieces * self.piece_bytes
 
-    def within(self, area_bytes: int, most: int) -> Case:
+    def within(self, area_bytes: int, most: int) -> Pieces:
         """The same in a smaller area, with as many pieces as it takes, ``most`` at most."""
         pieces = pieces_in(area_bytes, self.piece_bytes, min(most, self.pieces))
-        return Case(self.direction, self.layout, self.piece_bytes, pieces, area_bytes)
+        return Pieces(self.direction, self.layout, self.piece_bytes, pieces, area_bytes)
 
     def places(self) -> NDArray[np.int64]:
         """Number of each piece in the area, in the order in which they lie on the GPU."""

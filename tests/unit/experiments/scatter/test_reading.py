@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
 
 from pinscope.errors import InvalidParameter
+from pinscope.experiments.contract import budget_of
 from pinscope.experiments.scatter.charts import draw
 from pinscope.experiments.scatter.code_to_move import code
-from pinscope.experiments.scatter.experiment import EXPERIMENT, ScatterObservation, ScatterParams, _cases, _variants
+from pinscope.experiments.scatter.experiment import EXPERIMENT, ScatterObservation, ScatterParams
 from pinscope.experiments.scatter.reading import Scatter
-from pinscope.experiments.scatter.ways import Case
+from pinscope.experiments.scatter.ways import Pieces
 from pinscope.records.finding import Finding, Reading
 from tests.data import synthetic
 
@@ -187,7 +188,7 @@ def test_charts_show_rates_with_the_links_limit_blocks_held_threads_and_compute(
 
 @pytest.mark.parametrize("layout", ["scattered", "strided"])
 def test_pieces_have_places_of_their_own_and_half_of_the_area_stays_free(layout: Any) -> None:
-    case = ScatterParams.preset("cuda", quick=False).case("d2h", layout, 256 * KIB)
+    case = ScatterParams.preset("cuda", quick=False).pieces_of("d2h", layout, 256 * KIB)
     places = case.places()
     assert case.pieces == len(set(places.tolist())) == 2048 == case.slots // 2
     assert (np.diff(places) == 2).all() == (layout == "strided")
@@ -195,7 +196,7 @@ def test_pieces_have_places_of_their_own_and_half_of_the_area_stays_free(layout:
     assert (numbers[places] == np.arange(case.pieces)).all()
     assert np.count_nonzero(numbers < 0) == case.slots - case.pieces
     assert (case.places() == places).all()
-    assert Case("h2d", layout, 4 * KIB, 300, 2**30).within(2**20, 256).pieces == 128
+    assert Pieces("h2d", layout, 4 * KIB, 300, 2**30).within(2**20, 256).pieces == 128
 
 
 @pytest.mark.parametrize(
@@ -212,9 +213,10 @@ def test_what_makes_no_sense_is_refused(name: str, value: str, words: str) -> No
 
 def test_a_2d_copy_is_measured_of_strided_pieces_only() -> None:
     params = ScatterParams.preset("cuda", quick=True)
-    assert len(_cases(params)) == 8
+    moves = [case.what for case in cast("Any", EXPERIMENT).cases(params)]
+    assert len({pieces for pieces, _ in moves}) == 8
     ways = {
-        layout: {variant.way for variant in _variants(params, params.ways, layout)}
+        layout: {variant.way for pieces, variant in moves if pieces.layout == layout}
         for layout in ("scattered", "strided")
     }
     assert ways["strided"] - ways["scattered"] == {"copy_2d"}
@@ -224,7 +226,7 @@ def test_a_2d_copy_is_measured_of_strided_pieces_only() -> None:
 
 def test_a_run_that_does_not_fit_takes_a_smaller_area_while_the_pieces_do() -> None:
     params = ScatterParams.preset("cuda", quick=False)
-    budget = EXPERIMENT.budget(params, synthetic.environment())
+    budget = budget_of(EXPERIMENT, params, synthetic.environment())
     assert budget.pinned_bytes == 2**30 + 2**29 == budget.device_bytes
     smaller = params.smaller()
     assert smaller is not None

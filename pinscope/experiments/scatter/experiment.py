@@ -30,7 +30,7 @@ from pinscope.experiments.contract import (
 from pinscope.experiments.scatter import findings, reading
 from pinscope.experiments.scatter.ways import WAYS, Layout, OneWay, Pieces, Variant, WayName, pieces_in
 from pinscope.lab.harness import Harness
-from pinscope.lab.protocol import Lab
+from pinscope.lab.protocol import Lab, own
 from pinscope.records.environment import Environment
 from pinscope.records.finding import Reading
 from pinscope.records.run import ExperimentRun, LabKind, Lasted, Observation, Positive
@@ -209,10 +209,8 @@ class Scatter:
         from pinscope.experiments.scatter.cuda_ways import Compute  # noqa: PLC0415
         from pinscope.lab.cuda import CudaLab  # noqa: PLC0415 - imports CuPy
 
-        if not isinstance(lab, CudaLab):
-            raise TypeError("this experiment has a meaning on the cuda lab only")
         with ExitStack() as stack:
-            bench = Bench(lab, params.area, params.most_bytes, stack, harness.clock)
+            bench = Bench(own(lab, CudaLab), params.area, params.most_bytes, stack, harness.clock)
             cases = possible(self.cases(params), harness, partial(_why_not, bench), "ways=loop,kernel")
             progress = Progress(cases, harness)
             seen: list[ScatterObservation] = []

@@ -64,8 +64,9 @@ def possible(
         else:
             kept.append(case)
     if not kept:
-        why = "; ".join(left_out)
-        raise NotPossible(f"{why}. Other ways can be measured here: --set {instead}" if instead else why)
+        why = next(iter(left_out), "these parameters leave nothing").rstrip(".")
+        hint = f". Other ways can be measured here: --set {instead}" if instead else ""
+        raise NotPossible(f"nothing of what was asked for can be measured: {why}{hint}")
     for why, which in left_out.items():
         harness.note(f"Left out: {'; '.join(which)}. {why}")
     return kept

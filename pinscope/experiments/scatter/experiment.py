@@ -222,7 +222,7 @@ class Scatter:
                         yield row
             ways = {case.what[1].way for case in cases}
             if {"kernel", "batch"} & ways:
-                harness.progress(1.0, "compute beside the copies")
+                harness.progress(0.99, "compute beside the copies")
                 compute = Compute(bench, COMPUTE_SECONDS, stack)
                 for pieces, variant in _disturbing(params, ways, seen):
                     yield from _beside(compute, pieces, variant, params, harness)

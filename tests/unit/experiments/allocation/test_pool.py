@@ -11,6 +11,7 @@ from pinscope.experiments.allocation.charts import draw
 from pinscope.experiments.allocation.experiment import Allocation, AllocationObservation, AllocationParams
 from pinscope.experiments.allocation.findings import read_allocation
 from pinscope.experiments.allocation.reading import pool_uses
+from pinscope.experiments.contract import budget_of
 from pinscope.lab.budget import CONTEXT_BYTES
 from pinscope.lab.harness import Harness
 from pinscope.lab.hostmodel import HostModelLab
@@ -108,8 +109,8 @@ def test_the_reserved_segment_is_as_large_as_the_rounded_request() -> None:
 
 def test_the_budget_counts_the_rounded_request_and_a_context() -> None:
     params = AllocationParams.preset("cuda", True)
-    without = Allocation().budget(params, synthetic.environment())
-    audited = Allocation().budget(params.with_overrides({"pytorch": True}), synthetic.environment())
+    without = budget_of(Allocation(), params, synthetic.environment())
+    audited = budget_of(Allocation(), params.with_overrides({"pytorch": True}), synthetic.environment())
     assert audited.pinned_bytes == 2 * GIB
     assert audited.device_bytes == CONTEXT_BYTES + 2 * GIB // 512
     assert audited.seconds > without.seconds

@@ -76,12 +76,16 @@ class Progress(Generic[What]):
     """Hands out cases, and reports the share of their seconds that has gone by.
 
     Args:
-        cases: all that are handed out, in any number of calls.
+        cases: all of them; :meth:`through` hands out some at a time.
         harness: is told.
     """
 
-    def __init__(self, cases: Iterable[Case[What]], harness: Harness) -> None:
-        self._harness, self._done, self._all = harness, 0.0, sum(case.seconds for case in cases)
+    def __init__(self, cases: Sequence[Case[What]], harness: Harness) -> None:
+        self._cases, self._harness = cases, harness
+        self._done, self._all = 0.0, sum(case.seconds for case in cases)
+
+    def __iter__(self) -> Iterator[What]:
+        return self.through(self._cases)
 
     def through(self, cases: Iterable[Case[What]]) -> Iterator[What]:
         """These, one after the other."""

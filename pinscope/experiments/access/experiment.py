@@ -165,7 +165,7 @@ class Access:
         cases = possible(self.cases(params), harness, _left_out(params, accessor), "ways=copy,mapped")
         with ExitStack() as stack:
             bench = _Bench(lab, accessor, params.size, stack)
-            for pattern, spacing, way in Progress(cases, harness).through(cases):
+            for pattern, spacing, way in Progress(cases, harness):
                 with ExitStack() as held:
                     user = _USERS[way](way, bench, Visit(pattern, params.size, spacing), held)
                     for uses in _uses(params, spacing):

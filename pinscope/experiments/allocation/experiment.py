@@ -217,8 +217,7 @@ class Allocation:
         """Every way with every size, then the copies."""
         if uncounted := why_no_page_faults():
             harness.note(f"Not known: page faults, and so whether fresh memory was fresh. {uncounted}.")
-        cases = self.cases(params)
-        for part in Progress(cases, harness).through(cases):
+        for part in Progress(self.cases(params), harness):
             if part == "copies":
                 for backing in COPIED:
                     if backing and (reason := why_not_backing(backing)):

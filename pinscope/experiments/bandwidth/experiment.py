@@ -179,12 +179,14 @@ class Bandwidth:
     start_seconds = 3.0
 
     def cases(self, params: BandwidthParams, environment: Environment | None = None) -> list[Case[Combination]]:
-        """Every state of memory with every copier, direction and size. One state is held at a time, its largest size."""
+        """Every state of memory with every copier, direction and size; one state is held at a time.
+
+        Beside cold memory, warm memory is copied by the engine, one way, up to what the caches hold. Both directions
+        of pageable memory, which follow each other, are copied in its first state only.
+        """
         largest, states = max(params.sizes), _states(params)
-        pinned, pageable = (
-            next((state for state in states if (state.memory == "pageable") == wanted), None)
-            for wanted in (False, True)
-        )
+        first = {state.memory: state for state in reversed(states)}
+        by_kernel = next((state for state in states if state.memory != "pageable"), None)
         flows = 2 if "bidirectional" in params.directions else 1
         everywhere = max(len(environment.devices), 1) if environment and params.all_devices else 1
         # Copies are preceded and followed by laying and checking their pattern, at about 3 GB/s together. All states
@@ -192,19 +194,23 @@ class Bandwidth:
         once = {size: min(params.time_limit * 1.3, params.repeats * (size / 3e9 + 2e-4)) for size in params.sizes}
         cases = []
         for state, copier in product(states, params.copiers):
-            group = _group(params, state, copier, state.memory != "pageable" or state == pageable)
-            lasts = len(params.directions) * sum(once.values()) if copier == "engine" or state == pinned else 0.0
-            together, held = sum(once[one.bytes] for one in group), state.held_bytes(largest)
+            beside_cold, one_way = state.cache == "warm" and _both_caches(params), state != first[state.memory]
+            ways = [way for way in params.directions if way != "bidirectional" or not (beside_cold or one_way)]
+            fitting = [size for size in params.sizes if size <= most_warm_bytes() or not beside_cold]
+            if not fitting or (beside_cold and copier == "kernel"):
+                continue
+            lasts = len(params.directions) * sum(once.values()) if copier == "engine" or state == by_kernel else 0.0
+            held, pinned = state.held_bytes(largest), state.memory != "pageable"
             cases += [
                 Case(
-                    f"{state.words} {combination.direction} {format_bytes(combination.bytes)} by {copier}",
-                    combination,
-                    lasts * once[combination.bytes] / together,
-                    pinned_bytes=0 if state.memory == "pageable" else held * max(flows, everywhere),
-                    pageable_bytes=held * flows if state.memory == "pageable" else 0,
+                    f"{state.words} {way} {format_bytes(size)} by {copier}",
+                    Combination(state, way, copier, size),
+                    lasts * once[size] / (len(ways) * sum(once[length] for length in fitting)),
+                    pinned_bytes=pinned * held * max(flows, everywhere),
+                    pageable_bytes=(not pinned) * held * flows,
                     device_bytes=largest * flows * 2,
                 )
-                for combination in group
+                for way, size in product(ways, fitting)
             ]
         return cases
 
@@ -329,20 +335,6 @@ def _states(params: BandwidthParams) -> list[HostState]:
         if memory == "pinned" and _both_caches(params):
             states.append(HostState(memory, None, "warm"))
     return states
-
-
-def _group(params: BandwidthParams, state: HostState, copier: CopierChoice, both_ways: bool) -> list[Combination]:
-    """What is copied in one state of memory.
-
-    Beside cold memory, warm memory is copied by the engine, one way, up to what the caches hold. ``both_ways``: copies
-    in both directions do not follow each other, or no state before this one has shown that.
-    """
-    beside_cold = state.cache == "warm" and _both_caches(params)
-    ways = [way for way in params.directions if way != "bidirectional" or (both_ways and not beside_cold)]
-    fitting = [size for size in params.sizes if not beside_cold or size <= most_warm_bytes()]
-    if beside_cold and copier == "kernel":
-        return []
-    return [Combination(state, way, copier, size) for way, size in product(ways, fitting)]
 
 
 def _left_out(lab: Lab) -> Callable[[Combination], LeftOut | None]:

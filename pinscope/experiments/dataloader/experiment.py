@@ -170,8 +170,7 @@ class Dataloader:
         trainer = Trainer(CudaCalls.here().ordinal, lambda address, nbytes: lab.host_nodes.look([(address, nbytes)]))
         if not empty_pinned_cache():
             harness.note("This PyTorch cannot give its pinned memory back: what is pinned adds up.")
-        cases = self.cases(params)
-        for number, loading in Progress(cases, harness).through(cases):
+        for number, loading in Progress(self.cases(params), harness):
             empty_pinned_cache()
             before = lab.memory_state().pinned_bytes
             with trainer.trained(loading, loading.at_least(params.steps), harness.check_cancelled) as steps:

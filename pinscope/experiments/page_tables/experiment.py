@@ -153,7 +153,7 @@ class PageTables:
         with ExitStack() as stack:
             others = [index for index in lab.peers() if index != lab.device] if params.all_devices else []
             labs = [lab, *(stack.enter_context(lab.peer(index)) for index in others)]
-            for labels in Progress(cases, harness).through(cases):
+            for labels in Progress(cases, harness):
                 yield from _grow(params.asked, labs, labels, harness)
 
     def read(self, run: ExperimentRun, rows: Sequence[Row]) -> Reading:

@@ -203,7 +203,7 @@ class PinningStrategy:
                 total_seconds=params.idle_seconds,
                 **_waits(neighbours.longest()),
             )
-            for repeat, name in Progress(cases, harness).through(cases):
+            for repeat, name in Progress(cases, harness):
                 pinner = Pinner(STRATEGIES[name], calls, params.chunk, threads, harness.clock)
                 yield _once(pinner, params.size, neighbours, bench, repeat)
 

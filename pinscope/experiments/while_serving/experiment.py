@@ -199,14 +199,13 @@ class WhileServing:
         if reason := why_not_backing("thp"):
             harness.note(f"Memory stands on 4 KiB pages: {reason}")
         apparatus = Apparatus(params.size, params.longest_wait, params.thread_count(), CudaCalls.here(), is_pinned)
-        cases = self.cases(params)
         with ExitStack() as stack:
             harness.progress(0.0, "getting ready")
             calls = serving_calls(own(lab, CudaLab), KERNEL_SECONDS, COPY_BYTES, stack)
             bench = _Bench(lab, calls, params, harness)
             with apparatus.taken("register", None):
                 harness.check_cancelled()
-            for repeat, way, chunk in Progress(cases, harness).through(cases):
+            for repeat, way, chunk in Progress(self.cases(params), harness):
                 if way == "idle":
                     yield bench.idle()
                 else:

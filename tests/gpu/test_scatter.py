@@ -14,7 +14,7 @@ from pinscope.experiments.scatter.cuda_bench import Bench
 from pinscope.experiments.scatter.cuda_ways import MOVERS, time_once, why_not
 from pinscope.experiments.scatter.experiment import EXPERIMENT, ScatterObservation, ScatterParams
 from pinscope.experiments.scatter.reading import Cell, Scatter
-from pinscope.experiments.scatter.ways import Pieces, Variant
+from pinscope.experiments.scatter.ways import Case, Variant
 from pinscope.lab.cuda import CudaLab
 from pinscope.lab.harness import Harness
 
@@ -48,7 +48,7 @@ def test_every_way_moves_every_word_and_touches_no_other(lab: CudaLab) -> None:
 
 @pytest.mark.parametrize("direction", ["h2d", "d2h"])
 def test_a_word_that_does_not_arrive_and_one_beside_the_pieces_are_noticed(lab: CudaLab, direction: Any) -> None:
-    case = Pieces(direction, "scattered", 4096, 100, 4 * MIB)
+    case = Case(direction, "scattered", 4096, 100, 4 * MIB)
     with ExitStack() as stack:
         bench = Bench(lab, case.area_bytes, case.nbytes, stack)
         mover = MOVERS["kernel"](bench, case, Variant("kernel", blocks=4), stack)

@@ -166,6 +166,9 @@ class Combination:
         return max(copies_in_a_row(self.bytes), AT_ONCE if self.devices > 1 else 1)
 
 
+Copy = tuple[HostState, Combination]
+
+
 class Bandwidth:
     """Host memory kind × direction × size × copier, every copy checked."""
 
@@ -178,7 +181,7 @@ class Bandwidth:
     Observation = BandwidthObservation
     start_seconds = 3.0
 
-    def cases(self, params: BandwidthParams, environment: Environment | None = None) -> list[Case[Combination]]:
+    def cases(self, params: BandwidthParams, environment: Environment | None = None) -> list[Case[Copy]]:
         """Every state of memory with every copier, direction and size; one state is held at a time.
 
         Beside cold memory, warm memory is copied by the engine, one way, up to what the caches hold. Both directions
@@ -204,7 +207,7 @@ class Bandwidth:
             cases += [
                 Case(
                     f"{state.words} {way} {format_bytes(size)} by {copier}",
-                    Combination(state, way, copier, size),
+                    (state, Combination(state, way, copier, size)),
                     lasts * once[size] / (len(ways) * sum(once[length] for length in fitting)),
                     pinned_bytes=pinned * held * max(flows, everywhere),
                     pageable_bytes=(not pinned) * held * flows,
@@ -218,21 +221,21 @@ class Bandwidth:
         """Every combination in turn, then all GPUs at once where there are several."""
         cases = possible(self.cases(params), harness, _left_out(lab))
         # A kernel copies the first kind that it reaches: it reaches all of them in the same way.
-        reached = next((case.what.state.memory for case in cases if case.what.copier == "kernel"), None)
-        cases = [case for case in cases if case.what.copier == "engine" or case.what.state.memory == reached]
+        reached = next((case.what[0].memory for case in cases if case.what[1].copier == "kernel"), None)
+        cases = [case for case in cases if case.what[1].copier == "engine" or case.what[0].memory == reached]
         if lab.kind == "cuda":
             apart = format_seconds(seconds_between_events(lab))
             told = f"Device events with nothing between them are {apart} apart"
             harness.note(f"{told}; in one copy's time that is included.")
         progress = Progress(cases, harness)
-        for state, same in groupby(cases, lambda case: case.what.state):
+        for state, same in groupby(cases, lambda case: case.what[0]):
             group = list(same)
             with ExitStack() as stack:
-                largest = max(case.what.bytes for case in group)
-                wanted = {case.what.direction for case in group}
+                largest = max(case.what[1].bytes for case in group)
+                wanted = {case.what[1].direction for case in group}
                 ways = [way for way in ONE_WAYS if wanted & {way, "bidirectional"}]
                 flows = [Flow(stack, lab, way, state, largest) for way in ways]
-                for combination in progress.through(group):
+                for _, combination in progress.through(group):
                     way = combination.direction
                     chosen = [flow for flow in flows if way in ("bidirectional", flow.direction)]
                     yield from self._repeat(params, harness, chosen, combination)
@@ -337,15 +340,15 @@ def _states(params: BandwidthParams) -> list[HostState]:
     return states
 
 
-def _left_out(lab: Lab) -> Callable[[Combination], LeftOut | None]:
+def _left_out(lab: Lab) -> Callable[[Copy], LeftOut | None]:
     @cache
     def reason(state: HostState, copier: CopierChoice) -> str | None:
         return lab.why_not(state.memory, copier) or (why_not_backing(state.backing) if state.backing else None)
 
-    def why_not(combination: Combination) -> LeftOut | None:
-        state, copier = combination.state, combination.copier
-        why = reason(state, copier)
-        return (f"{state.words} memory by {copier}", why) if why else None
+    def why_not(copy: Copy) -> LeftOut | None:
+        state, combination = copy
+        why = reason(state, combination.copier)
+        return (f"{state.words} memory by {combination.copier}", why) if why else None
 
     return why_not
 

@@ -15,7 +15,7 @@ from cupy.cuda import runtime
 from numpy.typing import NDArray
 
 from pinscope.experiments.scatter.cuda_bench import ROUNDS, Bench, Launch
-from pinscope.experiments.scatter.ways import Pieces, Variant, WayName
+from pinscope.experiments.scatter.ways import Case, Variant, WayName
 from pinscope.lab.cuda_handles import DEVICE_TO_HOST, HOST_TO_DEVICE, CudaEvent, CudaStream
 from pinscope.lab.cuda_managed import Location, check, managed_memory, prefetch_to_host, why_not_managed
 from pinscope.lab.cuda_memory import driver_library
@@ -65,7 +65,7 @@ class Mover:
     sms: int | None = 0
     """Multiprocessors that it takes; ``None`` where the driver does not say."""
 
-    def __init__(self, bench: Bench, case: Pieces, variant: Variant, held: ExitStack) -> None:
+    def __init__(self, bench: Bench, case: Case, variant: Variant, held: ExitStack) -> None:
         self.bench, self.case, self.variant, self._held = bench, case, variant, held
         self.to_device = case.direction == "h2d"
         self.kind = HOST_TO_DEVICE if self.to_device else DEVICE_TO_HOST

@@ -8,12 +8,13 @@ from contextlib import ExitStack
 from dataclasses import asdict
 from functools import partial
 from itertools import groupby, product
-from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
+from typing import TYPE_CHECKING, Annotated, Literal, Self
 
 from pydantic import AfterValidator, BeforeValidator, Field, field_validator, model_validator
 
 from pinscope.analysis.statistics import LEAST_VALUES
-from pinscope.experiments.cases import Case, LeftOut, Progress, possible
+from pinscope.experiments.cases import Case as RunCase
+from pinscope.experiments.cases import LeftOut, Progress, possible
 from pinscope.experiments.contract import (
     AnyExperiment,
     Bytes,
@@ -28,8 +29,8 @@ from pinscope.experiments.contract import (
     sizes,
 )
 from pinscope.experiments.scatter import findings, reading
-from pinscope.experiments.scatter.ways import WAYS, Layout, OneWay, Pieces, Variant, WayName, pieces_in
-from pinscope.lab.harness import Harness
+from pinscope.experiments.scatter.ways import WAYS, Case, Layout, OneWay, Variant, WayName, pieces_in
+from pinscope.lab.harness import Harness, Turn
 from pinscope.lab.protocol import Lab, own
 from pinscope.records.environment import Environment
 from pinscope.records.finding import Reading
@@ -38,9 +39,9 @@ from pinscope.units import format_bytes
 
 if TYPE_CHECKING:
     from pinscope.experiments.scatter.cuda_bench import Bench
-    from pinscope.experiments.scatter.cuda_ways import Compute, Mover
+    from pinscope.experiments.scatter.cuda_ways import Compute
 
-Move = tuple[Pieces, Variant]
+Move = tuple[Case, Variant]
 LEAST_PIECES = 2
 MOST_BLOCKS = 4096
 LARGEST_PIECE = 2**24
@@ -115,19 +116,19 @@ class ScatterParams(Params):
             time_limit=0.05 if quick else 0.2,
         )
 
+    @property
+    def most_bytes(self) -> int:
+        """Of all pieces of one size, at most."""
+        return max(self.case("h2d", "scattered", size).nbytes for size in self.sizes)
+
     def smaller(self) -> Self | None:
         if self.area // 2 < max(SMALLEST_AREA, 2 * LEAST_PIECES * max(self.sizes)):
             return None
         return self.with_overrides({"area": self.area // 2})
 
-    def pieces_of(self, direction: OneWay, layout: Layout, size: int) -> Pieces:
+    def case(self, direction: OneWay, layout: Layout, size: int) -> Case:
         """The pieces of one combination."""
-        return Pieces(direction, layout, size, pieces_in(self.area, size, self.pieces), self.area)
-
-    @property
-    def most_bytes(self) -> int:
-        """Of all pieces of one size, at most."""
-        return max(self.pieces_of("h2d", "scattered", size).nbytes for size in self.sizes)
+        return Case(direction, layout, size, pieces_in(self.area, size, self.pieces), self.area)
 
 
 class ScatterObservation(Observation):
@@ -187,19 +188,19 @@ class Scatter:
     Observation = ScatterObservation
     start_seconds = 3.0
 
-    def cases(self, params: ScatterParams, environment: Environment | None = None) -> list[Case[Move]]:
+    def cases(self, params: ScatterParams, environment: Environment | None = None) -> list[RunCase[Move]]:
         """Every direction, layout and size in every way. The area, and as much beside it, lie on the GPU all along."""
-        device_bytes = params.area + params.most_bytes
+        most = params.most_bytes
         return [
-            Case(
+            RunCase(
                 f"{direction}, {layout}, {format_bytes(size)}: {variant.way}{variant.words}",
-                (pieces, variant),
-                _seconds(params, pieces, variant),
-                pinned_bytes=params.area + (params.most_bytes if variant.threads else 0),
-                device_bytes=device_bytes,
+                (case, variant),
+                _seconds(params, case, variant),
+                pinned_bytes=params.area + (variant.way == "cpu") * most,
+                device_bytes=params.area + most,
             )
             for direction, layout, size in product(params.directions, params.layouts, params.sizes)
-            for pieces in [params.pieces_of(direction, layout, size)]
+            for case in [params.case(direction, layout, size)]
             for variant in _variants(params, layout)
         ]
 
@@ -211,21 +212,21 @@ class Scatter:
 
         with ExitStack() as stack:
             bench = Bench(own(lab, CudaLab), params.area, params.most_bytes, stack, harness.clock)
-            cases = possible(self.cases(params), harness, partial(_why_not, bench), "ways=loop,kernel")
-            progress = Progress(cases, harness)
+            moves = possible(self.cases(params), harness, partial(_why_not, bench), "ways=loop,kernel")
+            progress = Progress(moves, harness)
             seen: list[ScatterObservation] = []
-            for _, group in groupby(cases, lambda case: case.what[0]):
+            for _, group in groupby(moves, lambda move: move.what[0]):
                 bench.restore()
-                for pieces, variant in progress.through(group):
-                    for row in _repeat(bench, pieces, variant, params, harness):
+                for case, variant in progress.through(group):
+                    for row in _repeat(bench, case, variant, params, harness):
                         seen.append(row)
                         yield row
-            ways = {case.what[1].way for case in cases}
+            ways = {move.what[1].way for move in moves}
             if {"kernel", "batch"} & ways:
                 harness.progress(0.99, "compute beside the copies")
                 compute = Compute(bench, COMPUTE_SECONDS, stack)
-                for pieces, variant in _disturbing(params, ways, seen):
-                    yield from _beside(compute, pieces, variant, params, harness)
+                for case, variant in _disturbing(params, ways, seen):
+                    yield from _beside(compute, case, variant, params, harness)
 
     def read(self, run: ExperimentRun, rows: Sequence[Row]) -> Reading:
         """Which way wins for which size, what it holds, and what it costs compute."""
@@ -253,12 +254,12 @@ def _variants(params: ScatterParams, layout: Layout) -> list[Variant]:
     return variants
 
 
-def _seconds(params: ScatterParams, pieces: Pieces, variant: Variant) -> float:
+def _seconds(params: ScatterParams, case: Case, variant: Variant) -> float:
     """What one way takes until its median is known."""
     managed, calls = variant.way == "managed", variant.way in ("loop", "graph", "batch")
-    once = max(pieces.nbytes / LINK, min(pieces.pieces, 256) * PACE if managed else 0.0)
-    once += pieces.nbytes / (CPU * variant.threads**0.5) if variant.threads else 0.0
-    once += pieces.pieces * CALL if calls else 0.0
+    once = max(case.nbytes / LINK, min(case.pieces, 256) * PACE if managed else 0.0)
+    once += case.nbytes / (CPU * variant.threads**0.5) if variant.threads else 0.0
+    once += case.pieces * CALL if calls else 0.0
     repeats = max(min(params.time_limit / once, EXPECTED_REPEATS, params.repeats), LEAST_VALUES)
     return (2 + repeats) * once + params.area / CHECKED
 
@@ -275,23 +276,24 @@ def _why_not(bench: Bench, move: Move) -> LeftOut | None:
 
 
 def _repeat(
-    bench: Bench, pieces: Pieces, variant: Variant, params: ScatterParams, harness: Harness
+    bench: Bench, case: Case, variant: Variant, params: ScatterParams, harness: Harness
 ) -> Iterator[ScatterObservation]:
     """One way until its median is known; its content is compared after the first move, which does not count."""
     from pinscope.experiments.scatter.cuda_ways import MOVERS, time_once  # noqa: PLC0415
 
+    counted: list[float] = []
     with ExitStack() as held:
-        mover = MOVERS[variant.way](bench, pieces, variant, held)
-        for turn in harness.turns(params.harness_precision()):
+        mover = MOVERS[variant.way](bench, case, variant, held)
+        for turn in harness.turns(params.harness_precision(), counted):
             first = turn.warmup and turn.repeat == 0
             if first:
                 mover.spoil()
             timing = time_once(bench, mover)
-            turn.count(timing.wall)
+            if not turn.warmup:
+                counted.append(timing.wall)
             yield ScatterObservation(
                 kind="move",
-                **turn.labels,
-                **_labels(mover),
+                **_labels(mover.case, variant, mover.sms, turn),
                 wall_seconds=timing.wall,
                 device_seconds=timing.device,
                 issue_seconds=timing.held,
@@ -300,47 +302,51 @@ def _repeat(
             )
 
 
-def _labels(mover: Mover) -> dict[str, Any]:
-    pieces = mover.case
+def _labels(case: Case, variant: Variant, sms: int | None, turn: Turn) -> dict[str, object]:
     return {
-        **asdict(mover.variant),
-        "sms": mover.sms,
-        "direction": pieces.direction,
-        "layout": pieces.layout,
-        "bytes": pieces.piece_bytes,
-        "pieces": pieces.pieces,
+        **asdict(variant),
+        "sms": sms,
+        "direction": case.direction,
+        "layout": case.layout,
+        "bytes": case.piece_bytes,
+        "pieces": case.pieces,
+        "repeat": turn.repeat,
+        "warmup": turn.warmup,
     }
 
 
-def _disturbing(params: ScatterParams, ways: Collection[WayName], seen: Sequence[ScatterObservation]) -> Iterator[Move]:
+def _disturbing(
+    params: ScatterParams, ways: Collection[WayName], seen: Sequence[ScatterObservation]
+) -> Iterator[tuple[Case, Variant]]:
     """What moves the smallest pieces beside compute: the kernel, with enough blocks and with more; the batch."""
     cases = reading.Scatter.of([row.model_dump() for row in seen]).cases
     layout, size = params.layouts[0], params.sizes[0]
     for direction in params.directions:
-        pieces, measured = params.pieces_of(direction, layout, size), cases.get((direction, layout, size))
-        if measured and (kernel := measured.ways.get("kernel")):
+        case, pieces = params.case(direction, layout, size), cases.get((direction, layout, size))
+        if pieces and (kernel := pieces.ways.get("kernel")):
             for blocks in params.blocks:
                 if blocks >= (kernel.blocks or 0):
-                    yield pieces, Variant("kernel", blocks=blocks)
+                    yield case, Variant("kernel", blocks=blocks)
         if "batch" in ways:
-            yield pieces, Variant("batch")
+            yield case, Variant("batch")
 
 
 def _beside(
-    compute: Compute, pieces: Pieces, variant: Variant, params: ScatterParams, harness: Harness
+    compute: Compute, case: Case, variant: Variant, params: ScatterParams, harness: Harness
 ) -> Iterator[ScatterObservation]:
     """The load beside one way until the median of its slowdown is known."""
     from pinscope.experiments.scatter.cuda_ways import MOVERS  # noqa: PLC0415
 
+    counted: list[float] = []
     with ExitStack() as held:
-        mover = MOVERS[variant.way](compute.bench, pieces, variant, held)
-        for turn in harness.turns(params.harness_precision()):
+        mover = MOVERS[variant.way](compute.bench, case, variant, held)
+        for turn in harness.turns(params.harness_precision(), counted):
             beside = compute.beside(mover)
-            turn.count(beside.together / beside.alone)
+            if not turn.warmup:
+                counted.append(beside.together / beside.alone)
             yield ScatterObservation(
                 kind="compute",
-                **turn.labels,
-                **_labels(mover),
+                **_labels(case, variant, mover.sms, turn),
                 wall_seconds=beside.move,
                 alone_seconds=beside.alone,
                 together_seconds=beside.together,

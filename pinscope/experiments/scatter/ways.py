@@ -60,7 +60,7 @@ class Variant:
 
 
 @dataclass(frozen=True)
-class Pieces:
+class Case:
     """Pieces of an area of host memory, side by side on the GPU.
 
     Attributes:
@@ -87,10 +87,10 @@ class Pieces:
         """Of all pieces."""
         return self.pieces * self.piece_bytes
 
-    def within(self, area_bytes: int, most: int) -> Pieces:
+    def within(self, area_bytes: int, most: int) -> Case:
         """The same in a smaller area, with as many pieces as it takes, ``most`` at most."""
         pieces = pieces_in(area_bytes, self.piece_bytes, min(most, self.pieces))
-        return Pieces(self.direction, self.layout, self.piece_bytes, pieces, area_bytes)
+        return Case(self.direction, self.layout, self.piece_bytes, pieces, area_bytes)
 
     def places(self) -> NDArray[np.int64]:
         """Number of each piece in the area, in the order in which they lie on the GPU."""

@@ -13,7 +13,7 @@ from pinscope.experiments.scatter.charts import draw
 from pinscope.experiments.scatter.code_to_move import code
 from pinscope.experiments.scatter.experiment import EXPERIMENT, ScatterObservation, ScatterParams
 from pinscope.experiments.scatter.reading import Scatter
-from pinscope.experiments.scatter.ways import Pieces
+from pinscope.experiments.scatter.ways import Case
 from pinscope.records.finding import Finding, Reading
 from tests.data import synthetic
 
@@ -188,7 +188,7 @@ def test_charts_show_rates_with_the_links_limit_blocks_held_threads_and_compute(
 
 @pytest.mark.parametrize("layout", ["scattered", "strided"])
 def test_pieces_have_places_of_their_own_and_half_of_the_area_stays_free(layout: Any) -> None:
-    case = ScatterParams.preset("cuda", quick=False).pieces_of("d2h", layout, 256 * KIB)
+    case = ScatterParams.preset("cuda", quick=False).case("d2h", layout, 256 * KIB)
     places = case.places()
     assert case.pieces == len(set(places.tolist())) == 2048 == case.slots // 2
     assert (np.diff(places) == 2).all() == (layout == "strided")
@@ -196,7 +196,7 @@ def test_pieces_have_places_of_their_own_and_half_of_the_area_stays_free(layout:
     assert (numbers[places] == np.arange(case.pieces)).all()
     assert np.count_nonzero(numbers < 0) == case.slots - case.pieces
     assert (case.places() == places).all()
-    assert Pieces("h2d", layout, 4 * KIB, 300, 2**30).within(2**20, 256).pieces == 128
+    assert Case("h2d", layout, 4 * KIB, 300, 2**30).within(2**20, 256).pieces == 128
 
 
 @pytest.mark.parametrize(

@@ -187,7 +187,7 @@ class Bandwidth:
         Beside cold memory, warm memory is copied by the engine, one way, up to what the caches hold. Both directions
         of pageable memory, which follow each other, are copied in its first state only.
         """
-        largest, states = max(params.sizes), _states(params)
+        largest, states, warm_bytes = max(params.sizes), _states(params), most_warm_bytes()
         first = {state.memory: state for state in reversed(states)}
         by_kernel = next((state for state in states if state.memory != "pageable"), None)
         flows = 2 if "bidirectional" in params.directions else 1
@@ -199,16 +199,17 @@ class Bandwidth:
         for state, copier in product(states, params.copiers):
             beside_cold, one_way = state.cache == "warm" and _both_caches(params), state != first[state.memory]
             ways = [way for way in params.directions if way != "bidirectional" or not (beside_cold or one_way)]
-            fitting = [size for size in params.sizes if size <= most_warm_bytes() or not beside_cold]
-            if not fitting or (beside_cold and copier == "kernel"):
+            fitting = [size for size in params.sizes if size <= warm_bytes or not beside_cold]
+            if not (ways and fitting) or (beside_cold and copier == "kernel"):
                 continue
             lasts = len(params.directions) * sum(once.values()) if copier == "engine" or state == by_kernel else 0.0
+            lasts /= len(ways) * sum(once[size] for size in fitting)
             held, pinned = state.held_bytes(largest), state.memory != "pageable"
             cases += [
                 Case(
                     f"{state.words} {way} {format_bytes(size)} by {copier}",
                     (state, Combination(state, way, copier, size)),
-                    lasts * once[size] / (len(ways) * sum(once[length] for length in fitting)),
+                    lasts * once[size],
                     pinned_bytes=pinned * held * max(flows, everywhere),
                     pageable_bytes=(not pinned) * held * flows,
                     device_bytes=largest * flows * 2,

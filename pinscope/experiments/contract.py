@@ -288,7 +288,7 @@ class Experiment(Measured[ParamsT, ObservationT_co], Protocol[ParamsT, Observati
 
 
 class Budgeted(Measured[ParamsT, ObservationT_co], Protocol[ParamsT, ObservationT_co]):
-    """One that states its budget itself."""
+    """One that states its budget itself, as long as not all have cases."""
 
     def budget(self, params: ParamsT, environment: Environment) -> Budget: ...
 

@@ -11,8 +11,8 @@ from pinscope.lab.harness import Harness
 from pinscope.records.budget import Budget
 
 What = TypeVar("What")
-LeftOut = tuple[str, str]
-"""What is left out on this machine, and why."""
+Reason = tuple[str, str | None]
+"""What of a case this machine may lack, and why it does; ``None``: the case can be measured."""
 
 
 @dataclass(frozen=True)
@@ -43,14 +43,14 @@ def whole_budget(cases: Sequence[Case[Any]], start_seconds: float) -> Budget:
 
 
 def possible(
-    cases: Iterable[Case[What]], harness: Harness, why_not: Callable[[What], LeftOut | None], instead: str = ""
+    cases: Iterable[Case[What]], harness: Harness, why_not: Callable[[What], Reason], instead: str = ""
 ) -> list[Case[What]]:
     """The cases that this machine can do. What is left out is noted, once a reason.
 
     Args:
         cases: all of them.
         harness: takes the notes.
-        why_not: what is left out with a case, and why; ``None`` if it can be done.
+        why_not: of a case.
         instead: the setting that asks for what other machines can do.
 
     Raises:
@@ -59,16 +59,17 @@ def possible(
     kept: list[Case[What]] = []
     left_out: dict[str, dict[str, None]] = {}
     for case in cases:
-        if without := why_not(case.what):
-            left_out.setdefault(without[1], {})[without[0]] = None
+        which, why = why_not(case.what)
+        if why:
+            left_out.setdefault(why, {})[which] = None
         else:
             kept.append(case)
     if not kept:
-        why = next(iter(left_out), "these parameters leave nothing").rstrip(".")
+        first = next(iter(left_out), "these parameters leave nothing").rstrip(".")
         hint = f". Other ways can be measured here: --set {instead}" if instead else ""
-        raise NotPossible(f"nothing of what was asked for can be measured: {why}{hint}")
-    for why, which in left_out.items():
-        harness.note(f"Left out: {'; '.join(which)}. {why}")
+        raise NotPossible(f"nothing of what was asked for can be measured: {first}{hint}")
+    for why, names in left_out.items():
+        harness.note(f"Left out: {'; '.join(names)}. {why}")
     return kept
 
 

@@ -12,7 +12,7 @@ from pydantic import field_validator, model_validator
 from pinscope.analysis.ways import of_kind
 from pinscope.experiments.access.findings import read_access
 from pinscope.experiments.access.ways import PATTERNS, WAYS, PatternName, WayName
-from pinscope.experiments.cases import Case, LeftOut, Progress, possible
+from pinscope.experiments.cases import Case, Progress, Reason, possible
 from pinscope.experiments.contract import AnyExperiment, Bytes, Counts, Params, Several, parameter
 from pinscope.lab.harness import Harness
 from pinscope.lab.protocol import DeviceBuffer, HostBuffer, Lab, own
@@ -180,20 +180,18 @@ def _uses(params: AccessParams, spacing: int) -> Sequence[int]:
     return params.uses if spacing == params.spacings[0] else params.uses[:1]
 
 
-def _left_out(params: AccessParams, accessor: Accessor) -> Callable[[Reach], LeftOut | None]:
+def _left_out(params: AccessParams, accessor: Accessor) -> Callable[[Reach], Reason]:
     """What works not here: managed memory; or prefetching of what is overwritten whole, which would carry there what
     no other way carries."""
     no_managed, no_discard, free = accessor.why_not_managed(), accessor.why_not_discard(), accessor.free_bytes()
     if no_managed is None and params.size > MANAGED_SHARE * free:
         no_managed = f"{format_bytes(params.size)} is more than a quarter of the {format_bytes(free)} free on the GPU"
 
-    def why_not(reach: Reach) -> LeftOut | None:
+    def why_not(reach: Reach) -> Reason:
         pattern, spacing, way = reach
-        if no_managed and way in MANAGED:
-            return way, no_managed
-        if no_discard and way == "prefetched" and spacing == 1 and pattern.endswith("write"):
+        if not no_managed and way == "prefetched" and spacing == 1 and pattern.endswith("write"):
             return "prefetched, where all data is written", no_discard
-        return None
+        return way, no_managed if way in MANAGED else None
 
     return why_not
 

@@ -24,7 +24,7 @@ from pinscope.experiments.bandwidth.ways import (
     time_copies,
     whole_seconds,
 )
-from pinscope.experiments.cases import Case, LeftOut, Progress, possible
+from pinscope.experiments.cases import Case, Progress, Reason, possible
 from pinscope.experiments.contract import AnyExperiment, Params, Several, Sizes, parameter, sizes
 from pinscope.lab.backing import why_not_backing
 from pinscope.lab.harness import Harness
@@ -341,15 +341,14 @@ def _states(params: BandwidthParams) -> list[HostState]:
     return states
 
 
-def _left_out(lab: Lab) -> Callable[[Copy], LeftOut | None]:
+def _left_out(lab: Lab) -> Callable[[Copy], Reason]:
     @cache
     def reason(state: HostState, copier: CopierChoice) -> str | None:
         return lab.why_not(state.memory, copier) or (why_not_backing(state.backing) if state.backing else None)
 
-    def why_not(copy: Copy) -> LeftOut | None:
-        state, combination = copy
-        why = reason(state, combination.copier)
-        return (f"{state.words} memory by {combination.copier}", why) if why else None
+    def why_not(copy: Copy) -> Reason:
+        state, copier = copy[0], copy[1].copier
+        return f"{state.words} memory by {copier}", reason(state, copier)
 
     return why_not
 

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from functools import partial
 from typing import Annotated, Literal, cast, get_args
 
 from pydantic import Field
 
-from pinscope.experiments.cases import Case, LeftOut, Progress, possible
+from pinscope.experiments.cases import Case, Progress, possible
 from pinscope.experiments.contract import AnyExperiment, BareParams, Bytes, Row, Several, parameter
 from pinscope.experiments.page_tables import findings, reading, ways
 from pinscope.experiments.page_tables.ways import Labels, Pinning, Steps
@@ -144,7 +143,9 @@ class PageTables:
 
     def measure(self, params: PageTablesParams, lab: Lab, harness: Harness) -> Iterator[PageTablesObservation]:
         """Every way in turn."""
-        cases = possible(self.cases(params), harness, partial(_why_not, lab, params.asked))
+        cases = possible(
+            self.cases(params), harness, lambda labels: (labels.words, ways.why_not(lab, labels, params.asked))
+        )
         for labels in (case.what for case in cases):
             if (whole := ways.steps_of(labels, params.asked).whole) < params.asked.whole:
                 harness.note(f"{labels.words}: {format_bytes(whole)} only. No more pages of 1 GiB are free.")
@@ -167,11 +168,6 @@ class PageTables:
             tables=reading.tables(measured),
             findings=findings.findings(measured),
         )
-
-
-def _why_not(lab: Lab, asked: Steps, labels: Labels) -> LeftOut | None:
-    reason = ways.why_not(lab, labels, asked)
-    return (labels.words, reason) if reason else None
 
 
 def _grow(asked: Steps, labs: Sequence[Lab], labels: Labels, harness: Harness) -> Iterator[PageTablesObservation]:

@@ -8,7 +8,7 @@ from contextlib import ExitStack
 from itertools import product
 from typing import Any, Literal, Self
 
-from pinscope.experiments.cases import Case, LeftOut, Progress, possible
+from pinscope.experiments.cases import Case, Progress, Reason, possible
 from pinscope.experiments.contract import AnyExperiment, BareParams, Bytes, Row, Seconds, Several, parameter
 from pinscope.experiments.pinning_strategy import findings, reading
 from pinscope.experiments.pinning_strategy.ways import NEIGHBOURS, WAYS, WITH_CONTEXT
@@ -297,10 +297,9 @@ class _Bench:
         }
 
 
-def _why_not(pinning: Pinning) -> LeftOut | None:
+def _why_not(pinning: Pinning) -> Reason:
     strategy = STRATEGIES[pinning[1]]
-    reason = why_not_backing(strategy.backing) if strategy.backing else None
-    return (strategy.title, reason) if reason else None
+    return strategy.title, why_not_backing(strategy.backing) if strategy.backing else None
 
 
 def _once(pinner: Pinner, size: int, neighbours: Neighbours, bench: _Bench, repeat: int) -> PinningStrategyObservation:

@@ -14,7 +14,7 @@ from pydantic import AfterValidator, BeforeValidator, Field, field_validator, mo
 
 from pinscope.analysis.statistics import LEAST_VALUES
 from pinscope.experiments.cases import Case as RunCase
-from pinscope.experiments.cases import LeftOut, Progress, possible
+from pinscope.experiments.cases import Progress, Reason, possible
 from pinscope.experiments.contract import (
     AnyExperiment,
     Bytes,
@@ -264,7 +264,7 @@ def _seconds(params: ScatterParams, case: Case, variant: Variant) -> float:
     return (2 + repeats) * once + params.area / CHECKED
 
 
-def _why_not(bench: Bench, move: Move) -> LeftOut | None:
+def _why_not(bench: Bench, move: Move) -> Reason:
     """What this machine has not: the way, or so many processors."""
     from pinscope.experiments.scatter.cuda_ways import why_not  # noqa: PLC0415
 
@@ -272,7 +272,7 @@ def _why_not(bench: Bench, move: Move) -> LeftOut | None:
     if (variant.threads or 0) > there:
         return f"more than {there} CPU threads", f"The run has {there} CPUs."
     reason = why_not(variant.way, bench)
-    return (variant.way, f"{reason[0].upper()}{reason[1:]}.") if reason else None
+    return variant.way, f"{reason[0].upper()}{reason[1:]}." if reason else None
 
 
 def _repeat(

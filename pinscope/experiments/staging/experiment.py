@@ -12,7 +12,7 @@ from itertools import groupby, product
 from typing import Self
 
 from pinscope.analysis.ways import of_kind
-from pinscope.experiments.cases import Case, LeftOut, Progress, possible
+from pinscope.experiments.cases import Case, Progress, Reason, possible
 from pinscope.experiments.contract import AnyExperiment, Bytes, Counts, Params, Row, Several, Sizes, parameter, sizes
 from pinscope.experiments.staging import findings, reading
 from pinscope.experiments.staging.ways import WAYS, Bench, WayName, function_of
@@ -185,18 +185,18 @@ class Bringing:
     uses: Sequence[int]
 
 
-def _why_not(params: StagingParams, lab: Lab, no_torch: Mapping[str, LeftOut], bringing: Bringing) -> LeftOut | None:
+def _why_not(params: StagingParams, lab: Lab, no_torch: Mapping[str, Reason], bringing: Bringing) -> Reason:
     """Threads without a processor each, beyond the fewest; a way that this machine has not."""
     here = len(os.sched_getaffinity(0))
     most = max((threads for threads in params.threads if threads <= here), default=min(params.threads))
     if bringing.threads > most:
         return f"more than {most} threads", f"This run may use {here} processors."
-    if bringing.way == "register" and (reason := lab.why_not("registered")):
-        return "register", reason
-    return no_torch.get(bringing.way)
+    if bringing.way == "register":
+        return "register", lab.why_not("registered")
+    return no_torch.get(bringing.way, (bringing.way, None))
 
 
-def _torch(params: StagingParams, harness: Harness) -> tuple[int, Mapping[str, LeftOut]]:
+def _torch(params: StagingParams, harness: Harness) -> tuple[int, Mapping[str, Reason]]:
     """With how many threads PyTorch copies, and which of its ways are left out."""
     wanted = [name for name in of_kind(WAYS, "torch") if name in params.ways]
     if not wanted:

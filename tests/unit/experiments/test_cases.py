@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from pinscope.errors import Cancelled, NotPossible
-from pinscope.experiments.cases import Case, LeftOut, Progress, possible, whole_budget
+from pinscope.experiments.cases import Case, Progress, Reason, possible, whole_budget
 from pinscope.lab.harness import Harness
 
 CASES = [
@@ -15,8 +15,8 @@ CASES = [
 ]
 
 
-def even_only(number: int) -> LeftOut | None:
-    return (f"number {number}", "It is odd.") if number % 2 else None
+def even_only(number: int) -> Reason:
+    return f"number {number}", "It is odd." if number % 2 else None
 
 
 def test_the_budget_is_the_most_of_each_kind_that_one_case_holds_and_the_seconds_of_all() -> None:

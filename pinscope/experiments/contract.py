@@ -12,6 +12,7 @@ from pydantic_core import PydanticUndefined
 from pinscope.analysis.rows import Row as Row  # noqa: PLC0414 - experiments are written with it
 from pinscope.analysis.statistics import LEAST_VALUES
 from pinscope.errors import InvalidParameter
+from pinscope.experiments.cases import Case, whole_budget
 from pinscope.lab.harness import Harness, Precision
 from pinscope.lab.placement import ANY, NEAR
 from pinscope.lab.protocol import Lab
@@ -249,7 +250,7 @@ class Kind(Protocol[RunT_contra]):
         ...
 
 
-class Experiment(Kind[ExperimentRun], Protocol[ParamsT, ObservationT_co]):
+class Measured(Kind[ExperimentRun], Protocol[ParamsT, ObservationT_co]):
     """A named, parameterised, controlled procedure that asks one question.
 
     ``measure`` yields observations as they come; each is stored at once. ``read`` derives everything else.
@@ -270,9 +271,38 @@ class Experiment(Kind[ExperimentRun], Protocol[ParamsT, ObservationT_co]):
     @property
     def Observation(self) -> type[ObservationT_co]: ...  # noqa: N802 - a class
 
-    def budget(self, params: ParamsT, environment: Environment) -> Budget: ...
     def measure(self, params: ParamsT, lab: Lab, harness: Harness) -> Iterator[ObservationT_co]: ...
 
 
+class Experiment(Measured[ParamsT, ObservationT_co], Protocol[ParamsT, ObservationT_co]):
+    """One whose budget and progress follow from its cases."""
+
+    @property
+    def start_seconds(self) -> float:
+        """Until the first reading, roughly."""
+        ...
+
+    def cases(self, params: ParamsT, environment: Environment | None = None) -> Sequence[Case[Any]]:
+        """All that a run measures, in its order. The environment is known before a run, and ``None`` within it."""
+        ...
+
+
+class Budgeted(Measured[ParamsT, ObservationT_co], Protocol[ParamsT, ObservationT_co]):
+    """One that states its budget itself, as long as not all have cases."""
+
+    def budget(self, params: ParamsT, environment: Environment) -> Budget: ...
+
+
 AnyKind = Kind[Any]
-AnyExperiment = Experiment[Any, Any]
+AnyExperiment = Experiment[Any, Any] | Budgeted[Any, Any]
+
+
+def budget_of(experiment: AnyExperiment, params: BareParams, environment: Environment) -> Budget:
+    """What a run takes: as many bytes at one time as its largest case, and the seconds of all cases.
+
+    Raises:
+        NotPossible: the machine lacks what every case needs.
+    """
+    if hasattr(experiment, "budget"):
+        return experiment.budget(params, environment)
+    return whole_budget(experiment.cases(params, environment), experiment.start_seconds)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Any
 
 from pinscope.analysis.statistics import LEAST_VALUES, looks, median_uncertainty
 from pinscope.errors import Cancelled
@@ -35,10 +36,21 @@ class Precision:
 
 @dataclass(frozen=True)
 class Turn:
-    """One repeat to be measured: its number, and whether it is a warm-up."""
+    """One repeat to be measured: its number, whether it is a warm-up, and the values that count so far."""
 
     repeat: int
     warmup: bool
+    values: list[float] = field(default_factory=list, compare=False, repr=False)
+
+    def count(self, value: float) -> None:
+        """What this repeat came to (any unit); of a warm-up it does not count."""
+        if not self.warmup:
+            self.values.append(value)
+
+    @property
+    def labels(self) -> dict[str, Any]:
+        """As an observation carries them."""
+        return {"repeat": self.repeat, "warmup": self.warmup}
 
 
 class Harness:
@@ -76,19 +88,20 @@ class Harness:
         if self._cancelled():
             raise Cancelled("the run was cancelled")
 
-    def turns(self, precision: Precision, values: list[float]) -> Iterator[Turn]:
+    def turns(self, precision: Precision, values: list[float] | None = None) -> Iterator[Turn]:
         """Turns until the median of ``values`` is known to ``precision.relative`` or a limit is reached.
 
-        The caller appends one value (any unit) to ``values`` per turn that is no warm-up.
+        The caller has each turn :meth:`Turn.count` one value, or appends it to ``values`` if that is no warm-up.
         """
+        values = [] if values is None else values
         for number in range(precision.warmups):
             self.check_cancelled()
-            yield Turn(number, warmup=True)
+            yield Turn(number, True, values)
         begun = self.clock()
         planned = [count for count in looks(precision.least, precision.most) if count < precision.most]
         for number in range(precision.most):
             self.check_cancelled()
-            yield Turn(number, warmup=False)
+            yield Turn(number, False, values)
             if len(values) < precision.least:
                 continue
             if self.clock() - begun >= precision.seconds:

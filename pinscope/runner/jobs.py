@@ -26,7 +26,7 @@ from pinscope.errors import (
     StoreFailed,
     UnknownName,
 )
-from pinscope.experiments.contract import AnyExperiment, BareParams
+from pinscope.experiments.contract import AnyExperiment, BareParams, budget_of
 from pinscope.experiments.registry import find
 from pinscope.lab.budget import check_budget
 from pinscope.lab.placement import placement
@@ -93,7 +93,7 @@ def prepare(request: Request, environment: Environment) -> ExperimentRun:
         status="running",
         quick=request.quick,
         params=params.model_dump(mode="json"),
-        budget=experiment.budget(params, here),
+        budget=budget_of(experiment, params, here),
         environment=environment,
         created_at=datetime.now(UTC),
         notes=notes,
@@ -134,7 +134,7 @@ def _fitting(
     while True:
         try:
             check_budget(
-                experiment.budget(params, environment), environment.limits, device, lab, environment.huge_pages
+                budget_of(experiment, params, environment), environment.limits, device, lab, environment.huge_pages
             )
         except NotEnoughMemory as error:
             smaller = params.smaller()

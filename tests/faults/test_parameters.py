@@ -15,7 +15,7 @@ import pytest
 from pinscope.cli.run import parse_settings
 from pinscope.dashboard.serve import port_from_environment
 from pinscope.errors import BadInput, NotPossible, PinScopeError
-from pinscope.experiments.contract import Inputs
+from pinscope.experiments.contract import Inputs, budget_of
 from pinscope.experiments.registry import EXPERIMENTS
 from pinscope.planning.parameters import PlanParams
 from pinscope.probes.environment import capture_environment
@@ -75,7 +75,7 @@ def answer(environment: Environment, name: str, overrides: dict[str, Any]) -> No
     if experiment.labs.get("host") is None:
         prepare(Request(name, "host", 0, True, overrides), environment)
     params = experiment.Params.preset("cuda", False).with_overrides(overrides)
-    experiment.budget(params, environment)
+    budget_of(experiment, params, environment)
 
 
 def wrong(call: Callable[[], object]) -> str | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from itertools import product
 from typing import TYPE_CHECKING, Self
@@ -10,13 +10,12 @@ from typing import TYPE_CHECKING, Self
 from pydantic import field_validator, model_validator
 
 from pinscope.analysis.ways import of_kind
-from pinscope.errors import NotPossible
 from pinscope.experiments.access.findings import read_access
 from pinscope.experiments.access.ways import PATTERNS, WAYS, PatternName, WayName
+from pinscope.experiments.cases import Case, Progress, Reason, possible
 from pinscope.experiments.contract import AnyExperiment, Bytes, Counts, Params, Several, parameter
 from pinscope.lab.harness import Harness
-from pinscope.lab.protocol import DeviceBuffer, HostBuffer, Lab
-from pinscope.records.budget import Budget
+from pinscope.lab.protocol import DeviceBuffer, HostBuffer, Lab, own
 from pinscope.records.environment import Environment
 from pinscope.records.run import LabKind, Lasted, Observation, Positive
 from pinscope.units import format_bytes
@@ -25,6 +24,8 @@ if TYPE_CHECKING:
     from pinscope.experiments.access.cuda_access import Accessor, Visit
     from pinscope.lab.cuda_memory import HostPart
 
+Reach = tuple[PatternName, int, WayName]
+"""Pattern, spacing, way."""
 MANAGED = of_kind(WAYS, "managed")
 MANAGED_SHARE = 0.25
 """Managed memory stays below this share of what the GPU has free: more than is free can hang the GPU."""
@@ -33,8 +34,6 @@ LARGEST = 8 * 2**30
 SMALLEST = 2**20
 PACE = 5e9
 """Bytes/second at which data is set, used and checked, for the estimate of a run's length (measured on an H200)."""
-START_SECONDS = 3.0
-"""Until the first reading."""
 
 
 class AccessParams(Params):
@@ -73,7 +72,7 @@ class AccessParams(Params):
             raise ValueError(
                 f"size: it takes at least {format_bytes(least)}, a block of 4 KiB for spacing {max(self.spacings)}"
             )
-        if not _cases(self, self.ways):
+        if not Access().cases(self):
             raise ValueError(
                 "ways: copy_part copies every so many blocks of 4 KiB, so it takes a streaming pattern and a spacing "
                 "above 1"
@@ -135,38 +134,40 @@ class Access:
     }
     Params = AccessParams
     Observation = AccessObservation
+    start_seconds = 3.0
 
-    def budget(self, params: AccessParams, environment: Environment) -> Budget:
-        """One host buffer, the device buffer of the copies, one to compare with, and managed memory."""
-        readings = sum(len(_uses(params, spacing)) for _, spacing, _ in _cases(params, params.ways))
-        managed = params.size if set(params.ways) & set(MANAGED) else 0
+    def cases(self, params: AccessParams, environment: Environment | None = None) -> list[Case[Reach]]:
+        """Every pattern, spacing and way; every number of uses at the densest spacing.
+
+        A part is copied only where there is one, and where a copy call can take it. Beside the data, the GPU holds
+        what is right, and a copy.
+        """
         once = sum(params.uses) / len(params.uses) * params.size / PACE / len(params.spacings)
-        return Budget(
-            pinned_bytes=params.size,
-            pageable_bytes=managed,
-            device_bytes=2 * params.size + managed,
-            seconds=readings * min(once * params.repeats, params.time_limit) + START_SECONDS,
-        )
+        return [
+            Case(
+                f"{way}, {pattern.replace('_', ' ')}, 1 in {spacing}",
+                (pattern, spacing, way),
+                len(_uses(params, spacing)) * min(once * params.repeats, params.time_limit),
+                pinned_bytes=params.size,
+                pageable_bytes=(way in MANAGED) * params.size,
+                device_bytes=(2 + (way in MANAGED)) * params.size,
+            )
+            for pattern, spacing, way in product(params.patterns, params.spacings, params.ways)
+            if way != "copy_part" or (spacing > 1 and pattern.startswith("stream"))
+        ]
 
     def measure(self, params: AccessParams, lab: Lab, harness: Harness) -> Iterator[AccessObservation]:
-        """Every pattern, spacing and way; every number of uses for the densest spacing."""
+        """Every case."""
         from pinscope.experiments.access.cuda_access import Accessor, Visit  # noqa: PLC0415
         from pinscope.lab.cuda import CudaLab  # noqa: PLC0415 - imports CuPy
 
-        if not isinstance(lab, CudaLab):
-            raise TypeError("this experiment has a meaning on the cuda lab only")
-        accessor = Accessor(lab)
-        ways = _possible(params, accessor, harness)
-        cases = _cases(params, ways)
-        if why := accessor.why_not_discard():
-            cases = _without_discard(cases, why, harness)
+        accessor = Accessor(own(lab, CudaLab))
+        cases = possible(self.cases(params), harness, _left_out(params, accessor), "ways=copy,mapped")
         with ExitStack() as stack:
             bench = _Bench(lab, accessor, params.size, stack)
-            for done, (pattern, spacing, way) in enumerate(cases):
-                visit = Visit(pattern, params.size, spacing)
-                harness.progress(done / len(cases), f"{way}, {pattern.replace('_', ' ')}, 1 in {spacing}")
+            for pattern, spacing, way in Progress(cases, harness):
                 with ExitStack() as held:
-                    user = _USERS[way](way, bench, visit, held)
+                    user = _USERS[way](way, bench, Visit(pattern, params.size, spacing), held)
                     for uses in _uses(params, spacing):
                         yield from _repeat(bench, user, uses, params, harness)
 
@@ -174,50 +175,25 @@ class Access:
     """Which way wins from how many uses, or for which share of the data."""
 
 
-Case = tuple[PatternName, int, WayName]
-"""Pattern, spacing, way."""
-
-
-def _cases(params: AccessParams, ways: Sequence[WayName]) -> list[Case]:
-    """What is measured: a copy of a part only where there is one, and where a copy call can take it."""
-    return [
-        (pattern, spacing, way)
-        for pattern, spacing, way in product(params.patterns, params.spacings, ways)
-        if way != "copy_part" or (spacing > 1 and pattern.startswith("stream"))
-    ]
-
-
 def _uses(params: AccessParams, spacing: int) -> Sequence[int]:
     """Several uses of as much data as is used, and one or few of each smaller part."""
     return params.uses if spacing == params.spacings[0] else params.uses[:1]
 
 
-def _without_discard(cases: Sequence[Case], reason: str, harness: Harness) -> list[Case]:
-    """Without prefetching what is overwritten whole: it would carry there what no other way carries."""
-    kept = [case for case in cases if not (case[2] == "prefetched" and case[1] == 1 and case[0].endswith("write"))]
-    if len(kept) < len(cases):
-        harness.note(f"Left out: prefetched, where all data is written. {reason}")
-    return kept
+def _left_out(params: AccessParams, accessor: Accessor) -> Callable[[Reach], Reason]:
+    """What works not here: managed memory; or prefetching of what is overwritten whole, which would carry there what
+    no other way carries."""
+    no_managed, no_discard, free = accessor.why_not_managed(), accessor.why_not_discard(), accessor.free_bytes()
+    if no_managed is None and params.size > MANAGED_SHARE * free:
+        no_managed = f"{format_bytes(params.size)} is more than a quarter of the {format_bytes(free)} free on the GPU"
 
+    def why_not(reach: Reach) -> Reason:
+        pattern, spacing, way = reach
+        if not no_managed and way == "prefetched" and spacing == 1 and pattern.endswith("write"):
+            return "prefetched, where all data is written", no_discard
+        return way, no_managed if way in MANAGED else None
 
-def _possible(params: AccessParams, accessor: Accessor, harness: Harness) -> list[WayName]:
-    """The ways that work here; what is left out is noted.
-
-    Raises:
-        NotPossible: none of them does.
-    """
-    reason = accessor.why_not_managed()
-    free = accessor.free_bytes()
-    if reason is None and params.size > MANAGED_SHARE * free:
-        reason = f"{format_bytes(params.size)} is more than a quarter of the {format_bytes(free)} free on the GPU"
-    if reason is None:
-        return list(params.ways)
-    left_out = [way for way in params.ways if way in MANAGED]
-    if len(left_out) == len(params.ways):
-        raise NotPossible(f"{reason}. Other ways can be measured here: --set ways=copy,mapped")
-    if left_out:
-        harness.note(f"Left out: {' and '.join(left_out)}. {reason}")
-    return [way for way in params.ways if way not in MANAGED]
+    return why_not
 
 
 class _Bench:
@@ -379,8 +355,7 @@ def _repeat(
 ) -> Iterator[AccessObservation]:
     """One way and number of uses until its median is known."""
     visit = user.visit
-    counted: list[float] = []
-    for turn in harness.turns(params.harness_precision(), counted):
+    for turn in harness.turns(params.harness_precision()):
         key = next(bench.keys)
         user.get_ready()
         begun = harness.clock()
@@ -390,11 +365,9 @@ def _repeat(
         bench.stream.synchronize()
         user.finish()
         wall = harness.clock() - begun
-        if not turn.warmup:
-            counted.append(wall)
+        turn.count(wall)
         yield AccessObservation(
-            repeat=turn.repeat,
-            warmup=turn.warmup,
+            **turn.labels,
             way=user.way,
             pattern=visit.pattern,
             bytes=visit.nbytes,

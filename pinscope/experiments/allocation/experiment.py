@@ -5,26 +5,24 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Literal
 
-from pinscope.analysis.ways import of_kind
 from pinscope.experiments.allocation.findings import read_allocation
 from pinscope.experiments.allocation.ways import WAYS, WayName, least_bytes, source, why_no_page_faults, why_not_way
+from pinscope.experiments.cases import Case, Progress
 from pinscope.experiments.contract import AnyExperiment, Params, Several, Sizes, parameter, sizes
 from pinscope.lab.backing import why_not_backing
 from pinscope.lab.harness import Harness, Precision
 from pinscope.lab.protocol import Lab
-from pinscope.records.budget import Budget
 from pinscope.records.environment import Environment
 from pinscope.records.run import Backing, HostMemory, LabKind, Lasted, Observation, Positive
 from pinscope.units import format_bytes
 
 OneWay = Literal["h2d", "d2h"]
+Part = WayName | Literal["copies"]
 LEAST = 3
 PACE = 4e9
 """Bytes/second at which memory is got and freed on average, for the estimate of a run's length."""
 SHARE_OF_TIME = 0.45
 """Of the time that all ways would take at this pace: pools and malloc take none, and many stop early (an H200)."""
-START_SECONDS = 3.0
-"""Until the first reading."""
 COPIED: tuple[Backing | None, ...] = ("4k", "thp", None)
 """What copies are timed from and to: pageable memory in small and in huge pages, and pinned memory."""
 
@@ -137,55 +135,53 @@ class Allocation:
     labs: Mapping[LabKind, str | None] = {"cuda": None, "host": None}
     Params = AllocationParams
     Observation = AllocationObservation
+    start_seconds = 3.0
 
-    def budget(self, params: AllocationParams, environment: Environment) -> Budget:
-        """One buffer at a time; a pool keeps one of each size."""
+    def cases(self, params: AllocationParams, environment: Environment | None = None) -> list[Case[Part]]:
+        """Every way with all sizes, one buffer at a time, but a pool keeps one of each; then the copies."""
         largest, every = max(params.sizes), sum(params.sizes)
-        pinned = every if set(of_kind(WAYS, "keeps")) & set(params.ways) else largest
-        times = len(params.ways) + len(COPIED) * len(params.directions)
-        each = sum(
+        each = SHARE_OF_TIME * sum(
             min(params.repeats * (size / PACE + 1e-4), params.time_limit + 4 * size / PACE) for size in params.sizes
         )
-        return Budget(
-            pinned_bytes=pinned,
-            pageable_bytes=largest,
-            device_bytes=largest,
-            seconds=times * each * SHARE_OF_TIME + START_SECONDS,
-        )
+        parts: dict[Part, int] = {way: every if "keeps" in WAYS[way].kinds else largest for way in params.ways}
+        copies = len(COPIED) * len(params.directions)
+        cases = [
+            Case(
+                part.replace("_", "-"),
+                part,
+                each * (copies if part == "copies" else 1),
+                pinned_bytes=pinned,
+                pageable_bytes=largest,
+                device_bytes=largest,
+            )
+            for part, pinned in (parts | {"copies": largest}).items()
+        ]
+        return cases
 
     def measure(self, params: AllocationParams, lab: Lab, harness: Harness) -> Iterator[AllocationObservation]:
         """Every way with every size, then the copies."""
-        total = len(params.ways) * len(params.sizes) + 1
         if uncounted := why_no_page_faults():
             harness.note(f"Not known: page faults, and so whether fresh memory was fresh. {uncounted}.")
-        for number, way in enumerate(params.ways):
-            fitting = self._fitting(way, params, lab, harness)
-            if not fitting:
-                continue
-            with source(lab, way) as buffers:
-                for place, size in enumerate(fitting):
-                    harness.progress(
-                        (number * len(params.sizes) + place) / total, f"{way.replace('_', '-')} {format_bytes(size)}"
-                    )
-                    counted: list[float] = []
-                    for turn in harness.turns(params.harness_precision(), counted):
-                        times = buffers.once(size, harness.clock)
-                        if not turn.warmup:
-                            counted.append(times.get_seconds + times.give_back_seconds)
-                        yield AllocationObservation(
-                            kind="buffer",
-                            repeat=turn.repeat,
-                            warmup=turn.warmup,
-                            bytes=size,
-                            way=way,
-                            **vars(times) | ({"page_faults": None} if uncounted else {}),
-                        )
-        harness.progress((total - 1) / total, "copies")
-        for backing in COPIED:
-            if backing and (reason := why_not_backing(backing)):
-                harness.note(f"Left out: copies from pageable memory in huge pages. {reason}")
-                continue
-            yield from self._copies(params, lab, harness, backing)
+        for part in Progress(self.cases(params), harness):
+            if part == "copies":
+                for backing in COPIED:
+                    if backing and (reason := why_not_backing(backing)):
+                        harness.note(f"Left out: copies from pageable memory in huge pages. {reason}")
+                    else:
+                        yield from self._copies(params, lab, harness, backing)
+            elif fitting := self._fitting(part, params, lab, harness):
+                with source(lab, part) as buffers:
+                    for size in fitting:
+                        for turn in harness.turns(params.harness_precision()):
+                            times = buffers.once(size, harness.clock)
+                            turn.count(times.get_seconds + times.give_back_seconds)
+                            yield AllocationObservation(
+                                kind="buffer",
+                                **turn.labels,
+                                bytes=size,
+                                way=part,
+                                **vars(times) | ({"page_faults": None} if uncounted else {}),
+                            )
 
     def _fitting(self, way: WayName, params: AllocationParams, lab: Lab, harness: Harness) -> list[int]:
         """The sizes of which this machine gives buffers this way; the others are noted."""
@@ -212,8 +208,7 @@ class Allocation:
             for size in params.sizes:
                 for direction in params.directions:
                     there, here = device.part(0, size), host.part(0, size)
-                    counted: list[float] = []
-                    for turn in harness.turns(params.harness_precision(), counted):
+                    for turn in harness.turns(params.harness_precision()):
                         begun = harness.clock()
                         if direction == "h2d":
                             lab.copy_to_device(there, here, stream)
@@ -221,12 +216,10 @@ class Allocation:
                             lab.copy_to_host(here, there, stream)
                         stream.synchronize()
                         seconds = harness.clock() - begun
-                        if not turn.warmup:
-                            counted.append(seconds)
+                        turn.count(seconds)
                         yield AllocationObservation(
                             kind="copy",
-                            repeat=turn.repeat,
-                            warmup=turn.warmup,
+                            **turn.labels,
                             bytes=size,
                             memory=memory,
                             backing=backing,

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
-from itertools import product
+from functools import cache
+from itertools import groupby, product
 from typing import Any, Literal, get_args
 
 from pinscope.experiments.bandwidth.findings import read_bandwidth
@@ -21,11 +22,11 @@ from pinscope.experiments.bandwidth.ways import (
     time_copies,
     whole_seconds,
 )
+from pinscope.experiments.cases import Case, Progress, Reason, possible
 from pinscope.experiments.contract import AnyExperiment, Params, Several, Sizes, parameter, sizes
 from pinscope.lab.backing import why_not_backing
 from pinscope.lab.harness import Harness
 from pinscope.lab.protocol import Lab
-from pinscope.records.budget import Budget
 from pinscope.records.environment import Environment
 from pinscope.records.run import Backing, Cache, Direction, HostMemory, LabKind, Lasted, Observation, Positive
 from pinscope.units import format_bytes, format_seconds
@@ -146,6 +147,9 @@ class Combination(HostState):
         return max(copies_in_a_row(self.bytes), AT_ONCE if self.devices > 1 else 1)
 
 
+Copy = tuple[HostState, Combination]
+
+
 class Bandwidth:
     """Host memory kind × direction × size × copier, every copy checked."""
 
@@ -156,43 +160,65 @@ class Bandwidth:
     labs: Mapping[LabKind, str | None] = {"cuda": None, "host": None}
     Params = BandwidthParams
     Observation = BandwidthObservation
+    start_seconds = 3.0
 
-    def budget(self, params: BandwidthParams, environment: Environment) -> Budget:
-        """One state of memory is held at a time: its largest size, twice if both directions run at once."""
-        largest = max(params.sizes)
+    def cases(self, params: BandwidthParams, environment: Environment | None = None) -> list[Case[Copy]]:
+        """Every state of memory with every copier, direction and size; one state is held at a time.
+
+        Beside cold memory, warm memory is copied by the engine, one way, up to what the caches hold. Both directions
+        of pageable memory, which follow each other, are copied in its first state only.
+        """
+        largest, states, warm_bytes = max(params.sizes), _states(params), most_warm_bytes()
+        first = {state.memory: state for state in reversed(states)}
+        by_kernel = next((state for state in states if state.memory != "pageable"), None)
         flows = 2 if "bidirectional" in params.directions else 1
-        everywhere = len(environment.devices) if params.all_devices and len(environment.devices) > 1 else 1
-        states = _states(params)
-        pinned = [state.held_bytes(largest) for state in states if state.memory != "pageable"]
-        pageable = [state.held_bytes(largest) for state in states if state.memory == "pageable"]
-        by_kernel = "kernel" in params.copiers
-        combinations = (len(states) * ("engine" in params.copiers) + by_kernel) * len(params.directions)
-        # Copies are preceded and followed by laying and checking their pattern, at about 3 GB/s together.
-        seconds = [min(params.time_limit * 1.3, params.repeats * (size / 3e9 + 2e-4)) for size in params.sizes]
-        return Budget(
-            pinned_bytes=max((*pinned, 0)) * max(flows, everywhere),
-            pageable_bytes=max((*pageable, 0)) * flows,
-            device_bytes=largest * flows * 2,
-            seconds=combinations * sum(seconds) + 3.0,
-        )
+        everywhere = max(len(environment.devices), 1) if environment and params.all_devices else 1
+        # Copies are preceded and followed by laying and checking their pattern, at about 3 GB/s together. All states
+        # take as long, though some are measured in fewer combinations.
+        once = {size: min(params.time_limit * 1.3, params.repeats * (size / 3e9 + 2e-4)) for size in params.sizes}
+        cases = []
+        for state, copier in product(states, params.copiers):
+            beside_cold, one_way = state.cache == "warm" and _both_caches(params), state != first[state.memory]
+            ways = [way for way in params.directions if way != "bidirectional" or not (beside_cold or one_way)]
+            fitting = [size for size in params.sizes if size <= warm_bytes or not beside_cold]
+            if not (ways and fitting) or (beside_cold and copier == "kernel"):
+                continue
+            lasts = len(params.directions) * sum(once.values()) if copier == "engine" or state == by_kernel else 0.0
+            lasts /= len(ways) * sum(once[size] for size in fitting)
+            held, pinned = state.held_bytes(largest), state.memory != "pageable"
+            cases += [
+                Case(
+                    f"{state.words} {way} {format_bytes(size)} by {copier}",
+                    (state, Combination(**vars(state), direction=way, copier=copier, bytes=size)),
+                    lasts * once[size],
+                    pinned_bytes=pinned * held * max(flows, everywhere),
+                    pageable_bytes=(not pinned) * held * flows,
+                    device_bytes=largest * flows * 2,
+                )
+                for way, size in product(ways, fitting)
+            ]
+        return cases
 
     def measure(self, params: BandwidthParams, lab: Lab, harness: Harness) -> Iterator[BandwidthObservation]:
         """Every combination in turn, then all GPUs at once where there are several."""
-        combinations = list(_combinations(params, lab, harness))
+        cases = possible(self.cases(params), harness, _left_out(lab))
+        # A kernel copies the first kind that it reaches: it reaches all of them in the same way.
+        reached = next((case.what[0].memory for case in cases if case.what[1].copier == "kernel"), None)
+        cases = [case for case in cases if case.what[1].copier == "engine" or case.what[0].memory == reached]
         if lab.kind == "cuda":
             apart = format_seconds(seconds_between_events(lab))
             told = f"Device events with nothing between them are {apart} apart"
             harness.note(f"{told}; in one copy's time that is included.")
-        for done, (state, group) in enumerate(combinations):
+        progress = Progress(cases, harness)
+        for state, same in groupby(cases, lambda case: case.what[0]):
+            group = list(same)
             with ExitStack() as stack:
-                largest = max(combination.bytes for combination in group)
-                wanted = {combination.direction for combination in group}
+                largest = max(case.what[1].bytes for case in group)
+                wanted = {case.what[1].direction for case in group}
                 ways = [way for way in ONE_WAYS if wanted & {way, "bidirectional"}]
                 flows = [Flow(stack, lab, way, state, largest) for way in ways]
-                for number, combination in enumerate(group):
-                    fraction, way = (done + number / len(group)) / len(combinations), combination.direction
-                    what = f"{state.words} {way} {format_bytes(combination.bytes)} by {combination.copier}"
-                    harness.progress(fraction, what)
+                for _, combination in progress.through(group):
+                    way = combination.direction
                     chosen = [flow for flow in flows if way in ("bidirectional", flow.direction)]
                     yield from self._repeat(params, harness, chosen, combination)
         if params.all_devices and len(lab.peers()) > 1 and "pinned" in params.memory:
@@ -202,22 +228,19 @@ class Bandwidth:
         self, params: BandwidthParams, harness: Harness, flows: Sequence[Flow], combination: Combination
     ) -> Iterator[BandwidthObservation]:
         """Repeats of one combination: one observation a repeat, one per device if several copy at once."""
-        counted: list[float] = []
         for flow in flows:
             flow.resize(combination.bytes)
-        for turn in harness.turns(params.harness_precision(), counted):
+        for turn in harness.turns(params.harness_precision()):
             alone, rows = _one_repeat(flows, combination, harness)
             for row in rows:
                 yield BandwidthObservation(
-                    repeat=turn.repeat,
-                    warmup=turn.warmup,
+                    **turn.labels,
                     **vars(combination),
                     **row,
                     wall_seconds=alone.wall_seconds,
                     issue_seconds=alone.issue_seconds,
                 )
-            if not turn.warmup:
-                counted.append(max(row["one_more_seconds"] for row in rows))
+            turn.count(max(row["one_more_seconds"] for row in rows))
 
     def _everywhere(self, params: BandwidthParams, lab: Lab, harness: Harness) -> Iterator[BandwidthObservation]:
         """Each other GPU alone, then all of them together, at the largest size from pinned memory."""
@@ -230,9 +253,9 @@ class Bandwidth:
                 flows = [Flow(stack, peer, way, state, size) for peer in labs]
                 for flow in flows:
                     if flow.lab is not lab:
-                        harness.progress(0.97, f"GPU {flow.lab.device} alone, {way}")
+                        harness.progress(0.99, f"GPU {flow.lab.device} alone, {way}")
                         yield from self._repeat(params, harness, [flow], combination)
-                harness.progress(0.98, f"{len(flows)} GPUs at once, {way}")
+                harness.progress(0.99, f"{len(flows)} GPUs at once, {way}")
                 yield from self._repeat(params, harness, flows, replace(combination, devices=len(flows)))
 
     read = staticmethod(read_bandwidth)
@@ -286,38 +309,16 @@ def _states(params: BandwidthParams) -> list[HostState]:
     return states
 
 
-def _combinations(params: BandwidthParams, lab: Lab, harness: Harness) -> Iterator[tuple[HostState, list[Combination]]]:
-    """The combinations that are possible here, by their memory. Those left out are noted with the reason.
+def _left_out(lab: Lab) -> Callable[[Copy], Reason]:
+    @cache
+    def reason(state: HostState, copier: CopierChoice) -> str | None:
+        return lab.why_not(state.memory, copier) or (why_not_backing(state.backing) if state.backing else None)
 
-    Beside cold memory, warm memory is copied by the engine, one way, up to what the caches hold. A kernel copies the
-    first kind that it reaches: it reaches all of them in the same way. Both directions of pageable memory, which
-    follow each other, are copied in its first state only.
-    """
-    states = _states(params)
-    pageable = next((state for state in states if state.memory == "pageable"), None)
-    reached: HostMemory | None = None
-    left_out: dict[str, list[str]] = {}
-    for state in states:
-        group = []
-        for copier in params.copiers:
-            reason = lab.why_not(state.memory, copier) or (state.backing and why_not_backing(state.backing))
-            if reason:
-                left_out.setdefault(f"by {copier}. {reason}", []).append(state.words)
-                continue
-            if copier == "kernel":
-                reached = reached or state.memory
-                if state.memory != reached:
-                    continue
-            for way, size in product(params.directions, params.sizes):
-                if way == "bidirectional" and state.memory == "pageable" and state != pageable:
-                    continue
-                fits = size <= most_warm_bytes() and way != "bidirectional" and copier == "engine"
-                if fits or state.cache != "warm" or not _both_caches(params):
-                    group.append(Combination(**vars(state), direction=way, copier=copier, bytes=size))
-        if group:
-            yield state, group
-    for why, which in left_out.items():
-        harness.note(f"Left out: {'; '.join(which)} memory {why}")
+    def why_not(copy: Copy) -> Reason:
+        state, copier = copy[0], copy[1].copier
+        return f"{state.words} memory by {copier}", reason(state, copier)
+
+    return why_not
 
 
 def _both_caches(params: BandwidthParams) -> bool:

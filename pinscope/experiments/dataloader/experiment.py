@@ -13,6 +13,7 @@ from pydantic import AfterValidator, BeforeValidator, Field
 
 from pinscope.analysis.pytorch_pinned import SETTING_NAMES, pool_settings, rounded_up
 from pinscope.errors import MeasurementFailed, NotEnoughMemory, NotPossible
+from pinscope.experiments.cases import Case, Progress
 from pinscope.experiments.contract import AnyExperiment, BareParams, Several, ascending, by_comma, parameter
 from pinscope.experiments.dataloader.findings import read_dataloader
 from pinscope.experiments.dataloader.reading import LEAST_BATCHES, LEAST_RUNS, MOST_RUNS, MSER_BATCH
@@ -22,16 +23,16 @@ from pinscope.lab.child_processes import Child, ChildProcesses
 from pinscope.lab.harness import Harness
 from pinscope.lab.protocol import Lab
 from pinscope.probes.installation import install_command
-from pinscope.records.budget import Budget
 from pinscope.records.environment import Environment
 from pinscope.records.run import LabKind, Lasted, Observation, Positive
 from pinscope.units import format_bytes
 
 Choice = Literal["on", "off"]
+Training = tuple[int, Loading] | None
+"""In which round, and with which loader."""
 TORCH_BYTES = 2 * 2**30
 """GPU memory for PyTorch's kernels, the network and its activations, roughly."""
 LEAST_STEPS = MSER_BATCH * LEAST_BATCHES
-START_SECONDS = 10.0
 STEP_BYTES_PER_SECOND = 3e9
 """Batches a second that a loop reaches, roughly (measured on an H200 host: 3 to 4.5 GB/s)."""
 _POOL_MODULE = "pinscope.experiments.dataloader.torch_pool"
@@ -179,9 +180,12 @@ class Dataloader:
     labs: Mapping[LabKind, str | None] = {"cuda": None, "host": "PyTorch pins memory for a GPU only"}
     Params = DataloaderParams
     Observation = DataloaderObservation
+    start_seconds = 10.0
 
-    def budget(self, params: DataloaderParams, environment: Environment) -> Budget:
-        """Pinned batches are rounded up to powers of two; each worker makes some ahead.
+    def cases(self, params: DataloaderParams, environment: Environment | None = None) -> list[Case[Training]]:
+        """Every round with all combinations; every second one backwards, so that what drifts meets all alike.
+
+        Pinned batches are rounded up to powers of two; each worker makes some ahead.
 
         Raises:
             NotPossible: PyTorch is not installed.
@@ -189,20 +193,23 @@ class Dataloader:
         """
         if find_spec("torch") is None:
             raise NotPossible(f"PyTorch is not installed here; run: {install_command('torch')}")
-        loading = _loading(params, max(params.workers))
-        _check_shared_memory(loading.shared_bytes, environment.limits.shm_free_bytes)
-        batch = loading.batch_bytes
-        at_once = loading.ahead + 2
-        combinations = len(params.pin_memory) * len(params.non_blocking)
-        steps = sum(_loading(params, workers).at_least(params.steps) for workers in params.workers)
-        return Budget(
-            pinned_bytes=at_once * rounded_up(batch),
-            pageable_bytes=2 * at_once * batch + loading.made_bytes,
-            device_bytes=TORCH_BYTES + 8 * batch + (CONTEXT_BYTES if params.pool else 0),
-            seconds=START_SECONDS
-            + (POOL_SECONDS if params.pool else 0.0)
-            + params.rounds * combinations * (len(params.workers) + steps * batch / STEP_BYTES_PER_SECOND),
-        )
+        settings = [
+            Loading(params.batch, params.pixels, workers, pin == "on", asynchronous == "on")
+            for workers, pin, asynchronous in product(params.workers, params.pin_memory, params.non_blocking)
+        ]
+        if environment:
+            need = max(loading.shared_bytes for loading in settings)
+            _check_shared_memory(need, environment.limits.shm_free_bytes)
+        cases = [
+            _case(number, loading, params.steps)
+            for number in range(params.rounds)
+            for loading in (reversed(settings) if number % 2 else settings)
+        ]
+        if params.pool:
+            batch = settings[0].batch_bytes
+            device = TORCH_BYTES + 8 * batch + CONTEXT_BYTES
+            cases.append(Case("PyTorch's pool", None, POOL_SECONDS, rounded_up(batch), device_bytes=device))
+        return cases
 
     def measure(self, params: DataloaderParams, lab: Lab, harness: Harness) -> Iterator[DataloaderObservation]:
         """Every combination in turn."""
@@ -215,10 +222,14 @@ class Dataloader:
         trainer = Trainer(ordinal, lambda address, nbytes: lab.host_nodes.look([(address, nbytes)]))
         if not empty_pinned_cache():
             harness.note("This PyTorch cannot give its pinned memory back: what is pinned adds up.")
-        cases = _cases(params)
-        for done, (number, loading) in enumerate(cases):
-            harness.progress(done / len(cases), _message(loading))
+        for training in Progress(self.cases(params), harness):
             empty_pinned_cache()
+            if training is None:
+                nbytes = Loading(params.batch, params.pixels, 0, pin_memory=True, non_blocking=True).batch_bytes
+                for values in _looks(version(), nbytes, ordinal, harness):
+                    yield DataloaderObservation(kind="pool", repeat=0, warmup=False, **values)
+                continue
+            number, loading = training
             before = lab.memory_state().pinned_bytes
             with trainer.trained(loading, loading.at_least(params.steps), harness.check_cancelled) as steps:
                 after = lab.memory_state().pinned_bytes
@@ -237,22 +248,9 @@ class Dataloader:
                     **asdict(step),
                 )
         empty_pinned_cache()
-        if params.pool:
-            for values in _looks(version(), _loading(params, 0).batch_bytes, ordinal, harness):
-                yield DataloaderObservation(kind="pool", repeat=0, warmup=False, **values)
 
     read = staticmethod(read_dataloader)
     """Steps a second of each combination, and where the time goes."""
-
-
-def _cases(params: DataloaderParams) -> list[tuple[int, Loading]]:
-    """Every round with all combinations; every second one backwards, so that what drifts meets all alike."""
-    settings = list(product(params.workers, params.pin_memory, params.non_blocking))
-    return [
-        (number, Loading(params.batch, params.pixels, workers, pin == "on", asynchronous == "on"))
-        for number in range(params.rounds)
-        for workers, pin, asynchronous in (reversed(settings) if number % 2 else settings)
-    ]
 
 
 def _looks(release: str, nbytes: int, ordinal: int, harness: Harness) -> Iterator[Mapping[str, Any]]:
@@ -260,7 +258,6 @@ def _looks(release: str, nbytes: int, ordinal: int, harness: Harness) -> Iterato
     for setting, chosen in pool_settings(release, nbytes).items():
         if setting == "none" and not any(map(os.environ.get, SETTING_NAMES)):
             continue  # the same as what is in force
-        harness.progress(1.0, f"PyTorch's pool: {setting}")
         try:
             if chosen.reason:
                 raise MeasurementFailed(chosen.reason)
@@ -272,14 +269,17 @@ def _looks(release: str, nbytes: int, ordinal: int, harness: Harness) -> Iterato
             harness.note(f"Left out: PyTorch's pool, {setting}. {error}")
 
 
-def _message(loading: Loading) -> str:
+def _case(number: int, loading: Loading, steps: int) -> Case[Training]:
     pin, asynchronous = ("on" if value else "off" for value in (loading.pin_memory, loading.non_blocking))
-    return f"pin_memory {pin}, non_blocking {asynchronous}, {loading.workers} workers"
-
-
-def _loading(params: DataloaderParams, workers: int) -> Loading:
-    """With everything on: what takes most memory."""
-    return Loading(params.batch, params.pixels, workers, pin_memory=True, non_blocking=True)
+    batch, at_once = loading.batch_bytes, loading.ahead + 2
+    return Case(
+        f"pin_memory {pin}, non_blocking {asynchronous}, {loading.workers} workers",
+        (number, loading),
+        1.0 + loading.at_least(steps) * batch / STEP_BYTES_PER_SECOND,
+        pinned_bytes=at_once * rounded_up(batch),
+        pageable_bytes=2 * at_once * batch + loading.made_bytes,
+        device_bytes=TORCH_BYTES + 8 * batch,
+    )
 
 
 def _check_shared_memory(need: int, free: int | None) -> None:

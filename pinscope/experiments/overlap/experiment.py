@@ -5,18 +5,18 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import asdict, replace
-from itertools import product
+from itertools import groupby, product
 from typing import Any, Literal
 
 from pinscope.analysis.rows import Rows
 from pinscope.analysis.statistics import summarize
+from pinscope.experiments.cases import Case, Progress
 from pinscope.experiments.contract import AnyExperiment, Bytes, Params, Several, parameter
 from pinscope.experiments.overlap.findings import overlap_findings
 from pinscope.experiments.overlap.reading import Passes, headline, table_of, verdict
 from pinscope.experiments.overlap.ways import FULL_DEPTH, OneWay, Pipeline, Recipe, Shape
 from pinscope.lab.harness import Harness, Precision
 from pinscope.lab.protocol import Lab, Load
-from pinscope.records.budget import Budget
 from pinscope.records.environment import Environment
 from pinscope.records.finding import Reading
 from pinscope.records.run import ExperimentRun, LabKind, Lasted, Observation, Positive
@@ -24,6 +24,7 @@ from pinscope.units import parse_bytes
 
 Balance = Literal["copy_bound", "balanced", "compute_bound"]
 MemoryChoice = Literal["pageable", "pinned"]
+Combination = tuple[OneWay, Balance, Recipe]
 
 BALANCE: Mapping[Balance, float] = {"copy_bound": 0.5, "balanced": 1.0, "compute_bound": 2.0}
 """Length of a kernel over the length of a pinned copy."""
@@ -172,50 +173,49 @@ class Overlap:
     labs: Mapping[LabKind, str | None] = {"cuda": None, "host": None}
     Params = OverlapParams
     Observation = OverlapObservation
+    start_seconds = 5.0
 
-    def budget(self, params: OverlapParams, environment: Environment) -> Budget:
-        """One host area at a time and the deepest ring."""
-        del environment
-        area = params.chunk * params.chunks
-        kinds = {recipe.memory for recipe in recipes(params)}
-        combinations = len(recipes(params)) * len(params.directions) * len(params.balance)
-        return Budget(
-            pinned_bytes=area if "pinned" in kinds else 0,
-            pageable_bytes=area if "pageable" in kinds else 0,
-            device_bytes=params.chunk * params.shape().deepest,
-            # Ten passes of some 20 GB/s, and the check of what they moved: an H200's host takes less, an H100's more.
-            seconds=5.0 + combinations * 10 * (area / 20e9 + area / 7e9),
-        )
+    def cases(self, params: OverlapParams, environment: Environment | None = None) -> list[Case[Combination]]:
+        """Every recipe in each balance and direction. One host area is held at a time, and the deepest ring."""
+        area, chosen = params.chunk * params.chunks, recipes(params)
+        kinds = sorted({recipe.memory for recipe in chosen}, reverse=True)  # pinned before pageable
+        return [
+            Case(
+                f"{direction} {balance}: {recipe.label}",
+                (direction, balance, recipe),
+                # Ten passes at some 20 GB/s, and their check: an H200's host takes less, an H100's more.
+                10 * (area / 20e9 + area / 7e9),
+                pinned_bytes=(memory == "pinned") * area,
+                pageable_bytes=(memory == "pageable") * area,
+                device_bytes=params.chunk * params.shape().deepest,
+            )
+            for direction, memory, balance, recipe in product(params.directions, kinds, params.balance, chosen)
+            if recipe.memory == memory
+        ]
 
     def measure(self, params: OverlapParams, lab: Lab, harness: Harness) -> Iterator[OverlapObservation]:
         """Per direction and memory: the sides alone, then each recipe in each balance."""
-        chosen = recipes(params)
-        total = len(params.directions) * len(chosen) * len(params.balance)
-        done = 0
-        for direction in params.directions:
-            pinned_seconds: float | None = None
-            for memory in sorted({recipe.memory for recipe in chosen}, reverse=True):  # pinned before pageable
-                own = [recipe for recipe in chosen if recipe.memory == memory]
-                harness.progress(done / total, f"{direction}: {memory} copies alone")
-                with ExitStack() as stack:
-                    pipeline = Pipeline(stack, lab, params.shape(), direction, memory)
-                    copy_alone = _median(lambda: pipeline.copies_alone(harness.clock))  # noqa: B023 - called at once
-                    pinned_seconds = pinned_seconds or copy_alone
-                    for balance in params.balance:
-                        load, compute_alone = _load(lab, pipeline, pinned_seconds / params.chunks * BALANCE[balance])
-                        labels = {
-                            "direction": direction,
-                            "balance": balance,
-                            "bytes": params.chunk,
-                            "chunks": params.chunks,
-                            "copy_alone_seconds": copy_alone,
-                            "pinned_copy_seconds": pinned_seconds,
-                            "compute_alone_seconds": compute_alone,
-                        }
-                        for recipe in own:
-                            harness.progress(done / total, f"{direction} {balance}: {recipe.label}")
-                            yield from _passes(harness, params.harness_precision(), pipeline, recipe, load, labels)
-                            done += 1
+        cases = self.cases(params)
+        progress, pinned_seconds = Progress(cases, harness), 0.0
+        for (direction, memory), same in groupby(cases, lambda case: (case.what[0], case.what[2].memory)):
+            with ExitStack() as stack:
+                harness.check_cancelled()
+                pipeline = Pipeline(stack, lab, params.shape(), direction, memory)
+                copy_alone = _median(lambda: pipeline.copies_alone(harness.clock))  # noqa: B023 - called at once
+                pinned_seconds = copy_alone if memory == "pinned" else pinned_seconds
+                for balance, group in groupby(same, lambda case: case.what[1]):
+                    load, compute_alone = _load(lab, pipeline, pinned_seconds / params.chunks * BALANCE[balance])
+                    labels = {
+                        "direction": direction,
+                        "balance": balance,
+                        "bytes": params.chunk,
+                        "chunks": params.chunks,
+                        "copy_alone_seconds": copy_alone,
+                        "pinned_copy_seconds": pinned_seconds,
+                        "compute_alone_seconds": compute_alone,
+                    }
+                    for *_, recipe in progress.through(group):
+                        yield from _passes(harness, params.harness_precision(), pipeline, recipe, load, labels)
 
     def read(self, run: ExperimentRun, rows: Rows) -> Reading:
         """Overlap, stall and issue time of every recipe, and which ingredient is missing where."""
@@ -250,14 +250,12 @@ def _passes(
 
     ``labels``: what all its passes share, also the sides alone.
     """
-    counted: list[float] = []
     shared = {name: value for name, value in {**labels, **asdict(recipe)}.items() if name not in PASS_VALUES}
-    for turn in harness.turns(precision, counted):
+    for turn in harness.turns(precision):
         timings, corrupted = pipeline.run(recipe, load, harness.clock)
-        own = {"repeat": turn.repeat, "warmup": turn.warmup}
         yield OverlapObservation(
             kind="pass",
-            **own,
+            **turn.labels,
             **labels,
             **asdict(recipe),
             device_seconds=timings.device_seconds,
@@ -268,12 +266,12 @@ def _passes(
         )
         if turn.warmup:
             continue
-        if not counted and len(recipe.missing) <= 1 and recipe.depth <= FULL_DEPTH:
+        if not turn.values and len(recipe.missing) <= 1 and recipe.depth <= FULL_DEPTH:
             for lane, ends in (("copy", timings.copies), ("compute", timings.kernels)):
                 for chunk, (start, end) in enumerate(ends):
                     times = {"start_seconds": start, "end_seconds": end}
-                    yield OverlapObservation(kind="span", **own, **shared, lane=lane, chunk=chunk, **times)
-        counted.append(timings.device_seconds)
+                    yield OverlapObservation(kind="span", **turn.labels, **shared, lane=lane, chunk=chunk, **times)
+        turn.count(timings.device_seconds)
 
 
 EXPERIMENT: AnyExperiment = Overlap()

@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from typing import Annotated, Literal, cast, get_args
 
 from pydantic import Field
 
-from pinscope.errors import NotPossible
+from pinscope.experiments.cases import Case, Progress, possible
 from pinscope.experiments.contract import AnyExperiment, BareParams, Bytes, Row, Several, parameter
 from pinscope.experiments.page_tables import findings, reading, ways
 from pinscope.experiments.page_tables.ways import Labels, Pinning, Steps
 from pinscope.lab.driver_memory import granularity_words
 from pinscope.lab.harness import Harness
 from pinscope.lab.protocol import Lab
-from pinscope.records.budget import Budget
 from pinscope.records.environment import Environment
 from pinscope.records.finding import Reading
 from pinscope.records.run import Backing, ExperimentRun, LabKind, Observation
@@ -116,58 +115,47 @@ class PageTables:
     labs: Mapping[LabKind, str | None] = {"cuda": None, "host": None}
     Params = PageTablesParams
     Observation = PageTablesObservation
+    start_seconds = 2.0
 
-    def budget(self, params: PageTablesParams, environment: Environment) -> Budget:
+    def cases(self, params: PageTablesParams, environment: Environment | None = None) -> list[Case[Labels]]:
         """One way at a time; about 0.45 s a GiB to touch, pin and free.
 
         Reserved pages count where there is no other way: a way for which too few are reserved is left out.
         """
-        asked = params.asked
-        every = ways.ways(params.memory, params.backings)
-        taken = {labels: ways.taken_bytes(labels, asked, environment) for labels in every}
-        free = [nbytes for labels, nbytes in taken.items() if labels.backing not in ways.RESERVED]
-        usual = Labels("registered", "hugetlb")
-        return Budget(
-            pinned_bytes=asked.whole,
-            # What is left of the huge page under each step is taken, but not pinned.
-            pageable_bytes=max(free or taken.values()) - asked.whole,
-            # As if in 4 KiB pages, twice: entries and steps.
-            device_bytes=2 * params.total // 512 + 64 * 2**20,
-            hugetlb_bytes=0 if free else taken.get(usual, 0),
-            seconds=2.0 + 0.45 * sum(taken.values()) / 2**30,
-        )
+        asked, every, cases = params.asked, ways.ways(params.memory, params.backings), []
+        only_reserved = all(labels.backing in ways.RESERVED for labels in every)
+        for labels in every:
+            taken = ways.taken_bytes(labels, asked, environment)
+            cases.append(
+                Case(
+                    labels.words,
+                    labels,
+                    0.45 * taken / 2**30,
+                    pinned_bytes=asked.whole,
+                    # What is left of the huge page under each step is taken, but not pinned.
+                    pageable_bytes=taken - asked.whole if only_reserved or labels.backing not in ways.RESERVED else 0,
+                    # As if in 4 KiB pages, twice: entries and steps.
+                    device_bytes=2 * params.total // 512 + 64 * 2**20,
+                    hugetlb_bytes=taken if only_reserved and labels.backing == "hugetlb" else 0,
+                )
+            )
+        return cases
 
     def measure(self, params: PageTablesParams, lab: Lab, harness: Harness) -> Iterator[PageTablesObservation]:
         """Every way in turn."""
-        possible = self._possible(params, lab, harness)
+        cases = possible(
+            self.cases(params), harness, lambda labels: (labels.words, ways.why_not(lab, labels, params.asked))
+        )
+        for labels in (case.what for case in cases):
+            if (whole := ways.steps_of(labels, params.asked).whole) < params.asked.whole:
+                harness.note(f"{labels.words}: {format_bytes(whole)} only. No more pages of 1 GiB are free.")
+        if any(case.what.memory in CREATED for case in cases) and (words := granularity_words(lab)):
+            harness.note(words)
         with ExitStack() as stack:
             others = [index for index in lab.peers() if index != lab.device] if params.all_devices else []
             labs = [lab, *(stack.enter_context(lab.peer(index)) for index in others)]
-            for number, labels in enumerate(possible):
-
-                def progress(share: float, number: int = number, labels: Labels = labels) -> None:
-                    amount = format_bytes(int(share * params.total))
-                    harness.progress((number + share) / len(possible), f"{labels.words}: {amount}")
-
-                yield from _grow(params.asked, labs, labels, harness.clock, progress)
-
-    def _possible(self, params: PageTablesParams, lab: Lab, harness: Harness) -> list[Labels]:
-        """The ways this machine can go; the others are noted."""
-        possible, reasons = [], []
-        for labels in ways.ways(params.memory, params.backings):
-            if reason := ways.why_not(lab, labels, params.asked):
-                harness.note(f"Left out: {labels.words}. {reason}")
-                reasons.append(reason)
-                continue
-            possible.append(labels)
-            whole = ways.steps_of(labels, params.asked).whole
-            if whole < params.asked.whole:
-                harness.note(f"{labels.words}: {format_bytes(whole)} only. No more pages of 1 GiB are free.")
-        if not possible:
-            raise NotPossible(f"nothing can be pinned in the ways asked for: {reasons[0]}")
-        if any(labels.memory in CREATED for labels in possible) and (words := granularity_words(lab)):
-            harness.note(words)
-        return possible
+            for labels in Progress(cases, harness):
+                yield from _grow(params.asked, labs, labels, harness)
 
     def read(self, run: ExperimentRun, rows: Sequence[Row]) -> Reading:
         """Bytes of page table per pinned byte, the page size it implies, and what comes back."""
@@ -182,11 +170,9 @@ class PageTables:
         )
 
 
-def _grow(
-    asked: Steps, labs: Sequence[Lab], labels: Labels, clock: Callable[[], float], progress: Callable[[float], None]
-) -> Iterator[PageTablesObservation]:
+def _grow(asked: Steps, labs: Sequence[Lab], labels: Labels, harness: Harness) -> Iterator[PageTablesObservation]:
     """Pin step by step, reading each device after each; then free all and read once more."""
-    own, steps = labs[0], ways.steps_of(labels, asked)
+    own, steps, clock = labs[0], ways.steps_of(labels, asked), harness.clock
     size = steps.bytes
 
     def observe(
@@ -220,7 +206,7 @@ def _grow(
         yield from observe("before", 0)
         with ExitStack() as held:
             for step in range(1, steps.count + 1):
-                progress((step - 1) / steps.count)
+                harness.check_cancelled()
                 yield from observe("held", step, pin_step(held))
             begun = clock()
         yield from observe("freed", 0, free=clock() - begun)

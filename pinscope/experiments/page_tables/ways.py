@@ -101,10 +101,10 @@ def steps_of(labels: Labels, asked: Steps) -> Steps:
     return Steps(size, min(max(asked.whole // size, 1), max(free_gigantic_pages() * GIGANTIC_PAGE // size, 1)))
 
 
-def taken_bytes(labels: Labels, asked: Steps, environment: Environment) -> int:
+def taken_bytes(labels: Labels, asked: Steps, environment: Environment | None) -> int:
     """What all steps of one way take: whole pages for each, however little of them it pins."""
     huge = labels.backing in ("thp", "hugetlb") or labels.memory in ("created", "created_pieces")
-    reserved = environment.huge_pages.hugetlb_page_bytes if labels.backing == "hugetlb" else None
+    reserved = environment.huge_pages.hugetlb_page_bytes if environment and labels.backing == "hugetlb" else None
     page = reserved or (HUGE_PAGE if huge else PAGE)
     return -(-asked.bytes // page) * page * asked.count
 

@@ -5,8 +5,10 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
+from itertools import product
 from typing import Any, Literal, Self
 
+from pinscope.experiments.cases import Case, Progress, Reason, possible
 from pinscope.experiments.contract import AnyExperiment, BareParams, Bytes, Row, Seconds, Several, parameter
 from pinscope.experiments.pinning_strategy import findings, reading
 from pinscope.experiments.pinning_strategy.ways import NEIGHBOURS, WAYS, WITH_CONTEXT
@@ -16,13 +18,14 @@ from pinscope.lab.child_processes import Child, ChildProcesses
 from pinscope.lab.harness import Harness
 from pinscope.lab.pinning import PAGE, Pinned, Pinner, default_threads
 from pinscope.lab.protocol import Lab
-from pinscope.records.budget import Budget
 from pinscope.records.environment import Environment
 from pinscope.records.finding import Reading
-from pinscope.records.pinning_strategy import STRATEGIES, Strategy, StrategyName
+from pinscope.records.pinning_strategy import STRATEGIES, StrategyName
 from pinscope.records.run import ExperimentRun, LabKind, Lasted, Observation, Positive
 from pinscope.units import parse_bytes
 
+Pinning = tuple[int, StrategyName]
+"""Which repeat of which strategy."""
 IDLE_SECONDS = 1.0
 QUICK_IDLE_SECONDS = 0.3
 SLOWEST = 1.5e9
@@ -155,31 +158,37 @@ class PinningStrategy:
     }
     Params = PinningStrategyParams
     Observation = PinningStrategyObservation
+    start_seconds = 5.0
 
-    def budget(self, params: PinningStrategyParams, environment: Environment) -> Budget:
-        """One strategy at a time with its page table, and the contexts of the neighbours that have one."""
-        each = params.repeats * len(params.strategies) * params.size / SLOWEST / 3
+    def cases(self, params: PinningStrategyParams, environment: Environment | None = None) -> list[Case[Pinning]]:
+        """Every strategy, all of them once before any of them again.
+
+        The GPU holds the page table, what copies check, and the contexts of the neighbours that have one.
+        """
         contexts = len(WITH_CONTEXT) * CONTEXT_BYTES
-        return Budget(
-            pinned_bytes=params.size,
-            pageable_bytes=0,
-            device_bytes=min(params.chunk, params.size, COPY_BYTES) + params.size // 512 + contexts,
-            seconds=each + params.idle_seconds + 5.0,
-        )
+        plan = list(product(range(params.repeats), params.strategies))
+        return [
+            Case(
+                STRATEGIES[name].title,
+                (repeat, name),
+                params.size / SLOWEST / 3 + params.idle_seconds / len(plan),
+                pinned_bytes=params.size,
+                device_bytes=min(params.chunk, params.size, COPY_BYTES) + params.size // 512 + contexts,
+            )
+            for repeat, name in plan
+        ]
 
     def measure(
         self, params: PinningStrategyParams, lab: Lab, harness: Harness
     ) -> Iterator[PinningStrategyObservation]:
-        """The neighbours idle, then every strategy, all of them once before any of them again."""
+        """The neighbours idle, then every case."""
         from pinscope.lab.cuda_pinning import CudaCalls, bus_id_here  # noqa: PLC0415 - imports CuPy
 
-        chosen = [STRATEGIES[name] for name in params.strategies if _possible(STRATEGIES[name], harness)]
-        total = len(chosen) * params.repeats + 1
+        cases = possible(self.cases(params), harness, _why_not)
         calls, threads = CudaCalls.here(), params.thread_count()
         harness.progress(0.0, "starting the neighbours")
         with Neighbours(bus_id_here()) as neighbours, ExitStack() as stack:
             bench = _Bench(lab, stack, min(params.chunk, params.size, COPY_BYTES))
-            pinners = [Pinner(strategy, calls, params.chunk, threads, harness.clock) for strategy in chosen]
             with Pinner(STRATEGIES["touch_register"], calls, None, threads).pinned(params.size):
                 harness.check_cancelled()
             neighbours.longest()
@@ -194,10 +203,9 @@ class PinningStrategy:
                 total_seconds=params.idle_seconds,
                 **_waits(neighbours.longest()),
             )
-            for repeat in range(params.repeats):
-                for place, pinner in enumerate(pinners):
-                    harness.progress((repeat * len(chosen) + place + 1) / total, pinner.strategy.title)
-                    yield _once(pinner, params.size, neighbours, bench, repeat)
+            for repeat, name in Progress(cases, harness):
+                pinner = Pinner(STRATEGIES[name], calls, params.chunk, threads, harness.clock)
+                yield _once(pinner, params.size, neighbours, bench, repeat)
 
     def read(self, run: ExperimentRun, rows: Sequence[Row]) -> Reading:
         """The best strategy for this host, what it gains, and the recipe."""
@@ -289,11 +297,9 @@ class _Bench:
         }
 
 
-def _possible(strategy: Strategy, harness: Harness) -> bool:
-    reason = why_not_backing(strategy.backing) if strategy.backing else None
-    if reason:
-        harness.note(f"Left out: {strategy.title}. {reason}")
-    return reason is None
+def _why_not(pinning: Pinning) -> Reason:
+    strategy = STRATEGIES[pinning[1]]
+    return strategy.title, why_not_backing(strategy.backing) if strategy.backing else None
 
 
 def _once(pinner: Pinner, size: int, neighbours: Neighbours, bench: _Bench, repeat: int) -> PinningStrategyObservation:

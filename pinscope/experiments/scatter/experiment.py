@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from itertools import product
+from functools import partial
+from itertools import groupby, product
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
 from pydantic import AfterValidator, BeforeValidator, Field, field_validator, model_validator
 
 from pinscope.analysis.statistics import LEAST_VALUES
-from pinscope.errors import NotPossible
+from pinscope.experiments.cases import Case as RunCase
+from pinscope.experiments.cases import Progress, Reason, possible
 from pinscope.experiments.contract import (
     AnyExperiment,
     Bytes,
@@ -28,8 +30,7 @@ from pinscope.experiments.scatter import reading
 from pinscope.experiments.scatter.findings import read_scatter
 from pinscope.experiments.scatter.ways import WAYS, Case, Layout, OneWay, Variant, WayName, pieces_in
 from pinscope.lab.harness import Harness, Turn
-from pinscope.lab.protocol import Lab
-from pinscope.records.budget import Budget
+from pinscope.lab.protocol import Lab, own
 from pinscope.records.environment import Environment
 from pinscope.records.run import LabKind, Lasted, Observation, Positive
 from pinscope.units import format_bytes
@@ -37,6 +38,7 @@ from pinscope.units import format_bytes
 if TYPE_CHECKING:
     from pinscope.experiments.scatter.cuda_ways import Bench, Compute, Mover
 
+Move = tuple[Case, Variant]
 LEAST_PIECES = 2
 MOST_BLOCKS = 4096
 LARGEST_PIECE = 2**24
@@ -51,8 +53,6 @@ EXPECTED_REPEATS = 9
 """Until a median is known, for the same."""
 CHECKED = 22e9
 """Bytes/second of the area at which a way is made ready and compared, for the same."""
-START_SECONDS = 3.0
-"""Until the first reading."""
 
 Blocks = Annotated[
     tuple[Annotated[int, Field(ge=1, le=MOST_BLOCKS)], ...],
@@ -110,6 +110,11 @@ class ScatterParams(Params):
             repeats=8 if quick else 30,
             time_limit=0.05 if quick else 0.2,
         )
+
+    @property
+    def most_bytes(self) -> int:
+        """Of all pieces of one size, at most."""
+        return max(self.case("h2d", "scattered", size).nbytes for size in self.sizes)
 
     def smaller(self) -> Self | None:
         if self.area // 2 < max(SMALLEST_AREA, 2 * LEAST_PIECES * max(self.sizes)):
@@ -176,53 +181,43 @@ class Scatter:
     }
     Params = ScatterParams
     Observation = ScatterObservation
+    start_seconds = 3.0
 
-    def budget(self, params: ScatterParams, environment: Environment) -> Budget:
-        """The area, a buffer in which the CPU collects, and the same on the GPU."""
-        del environment
-        most = max(params.case("h2d", "scattered", size).nbytes for size in params.sizes)
-        seconds = START_SECONDS
-        for direction, layout, size in _cases(params):
-            case = params.case(direction, layout, size)
-            for variant in _variants(params, params.ways, layout):
-                managed, calls = variant.way == "managed", variant.way in ("loop", "graph", "batch")
-                once = max(case.nbytes / LINK, min(case.pieces, 256) * PACE if managed else 0.0)
-                once += case.nbytes / (CPU * variant.threads**0.5) if variant.threads else 0.0
-                once += case.pieces * CALL if calls else 0.0
-                repeats = max(min(params.time_limit / once, EXPECTED_REPEATS, params.repeats), LEAST_VALUES)
-                seconds += (2 + repeats) * once + params.area / CHECKED
-        return Budget(
-            pinned_bytes=params.area + ("cpu" in params.ways) * most,
-            pageable_bytes=0,
-            device_bytes=params.area + most,
-            seconds=seconds,
-        )
+    def cases(self, params: ScatterParams, environment: Environment | None = None) -> list[RunCase[Move]]:
+        """Every direction, layout and size in every way. The area, and as much beside it, lie on the GPU all along."""
+        most = params.most_bytes
+        return [
+            RunCase(
+                f"{direction}, {layout}, {format_bytes(size)}: {variant.way}{variant.words}",
+                (case, variant),
+                _seconds(params, case, variant),
+                pinned_bytes=params.area + (variant.way == "cpu") * most,
+                device_bytes=params.area + most,
+            )
+            for direction, layout, size in product(params.directions, params.layouts, params.sizes)
+            for case in [params.case(direction, layout, size)]
+            for variant in _variants(params, layout)
+        ]
 
     def measure(self, params: ScatterParams, lab: Lab, harness: Harness) -> Iterator[ScatterObservation]:
         """Every direction, layout and size in every way; then compute beside the kernel and the batch."""
         from pinscope.experiments.scatter.cuda_ways import Bench, Compute  # noqa: PLC0415
         from pinscope.lab.cuda import CudaLab  # noqa: PLC0415 - imports CuPy
 
-        if not isinstance(lab, CudaLab):
-            raise TypeError("this experiment has a meaning on the cuda lab only")
-        most = max(params.case("h2d", "scattered", size).nbytes for size in params.sizes)
-        cases = _cases(params)
         with ExitStack() as stack:
-            bench = Bench(lab, params.area, most, stack, harness.clock)
-            ways = _possible(params, bench, harness)
-            params = _with_fewer_threads(params, harness)
+            bench = Bench(own(lab, CudaLab), params.area, params.most_bytes, stack, harness.clock)
+            moves = possible(self.cases(params), harness, partial(_why_not, bench), "ways=loop,kernel")
+            progress = Progress(moves, harness)
             seen: list[ScatterObservation] = []
-            for done, (direction, layout, size) in enumerate(cases):
+            for _, group in groupby(moves, lambda move: move.what[0]):
                 bench.restore()
-                case = params.case(direction, layout, size)
-                for variant in _variants(params, ways, layout):
-                    what = f"{direction}, {layout}, {format_bytes(size)}: {variant.way}{variant.words}"
-                    harness.progress(done / (len(cases) + 1), what)
+                for case, variant in progress.through(group):
                     for row in _repeat(bench, case, variant, params, harness):
                         seen.append(row)
                         yield row
-            if {"kernel", "batch"} & set(ways):
-                harness.progress(len(cases) / (len(cases) + 1), "compute beside the copies")
+            ways = {move.what[1].way for move in moves}
+            if {"kernel", "batch"} & ways:
+                harness.progress(0.99, "compute beside the copies")
                 compute = Compute(bench, COMPUTE_SECONDS, stack)
                 for case, variant in _disturbing(params, ways, seen):
                     yield from _beside(compute, case, variant, params, harness)
@@ -230,14 +225,10 @@ class Scatter:
     read = staticmethod(read_scatter)
 
 
-def _cases(params: ScatterParams) -> list[tuple[OneWay, Layout, int]]:
-    return list(product(params.directions, params.layouts, params.sizes))
-
-
-def _variants(params: ScatterParams, ways: Sequence[WayName], layout: Layout) -> list[Variant]:
+def _variants(params: ScatterParams, layout: Layout) -> list[Variant]:
     """Every way that takes this layout, with each number of blocks or threads."""
     variants: list[Variant] = []
-    for way in ways:
+    for way in params.ways:
         if way == "kernel":
             variants += [Variant(way, blocks=blocks) for blocks in params.blocks]
         elif way == "cpu":
@@ -247,29 +238,25 @@ def _variants(params: ScatterParams, ways: Sequence[WayName], layout: Layout) ->
     return variants
 
 
-def _possible(params: ScatterParams, bench: Bench, harness: Harness) -> list[WayName]:
-    """The ways that this machine has; what is left out is noted.
+def _seconds(params: ScatterParams, case: Case, variant: Variant) -> float:
+    """What one way takes until its median is known."""
+    managed, calls = variant.way == "managed", variant.way in ("loop", "graph", "batch")
+    once = max(case.nbytes / LINK, min(case.pieces, 256) * PACE if managed else 0.0)
+    once += case.nbytes / (CPU * variant.threads**0.5) if variant.threads else 0.0
+    once += case.pieces * CALL if calls else 0.0
+    repeats = max(min(params.time_limit / once, EXPECTED_REPEATS, params.repeats), LEAST_VALUES)
+    return (2 + repeats) * once + params.area / CHECKED
 
-    Raises:
-        NotPossible: it has none of them.
-    """
+
+def _why_not(bench: Bench, move: Move) -> Reason:
+    """What this machine has not: the way, or so many processors."""
     from pinscope.experiments.scatter.cuda_ways import why_not  # noqa: PLC0415
 
-    reasons = {way: why for way in params.ways if (why := why_not(way, bench))}
-    for way, why in reasons.items():
-        harness.note(f"Left out: {way}. {why[0].upper()}{why[1:]}.")
-    if len(reasons) == len(params.ways):
-        raise NotPossible(f"{why}. Other ways can be measured here: --set ways=loop,kernel")
-    return [way for way in params.ways if way not in reasons]
-
-
-def _with_fewer_threads(params: ScatterParams, harness: Harness) -> ScatterParams:
-    """Without more threads than the run has CPUs; what is left out is noted."""
-    there = len(os.sched_getaffinity(0))
-    kept = tuple(threads for threads in params.threads if threads <= there)
-    if "cpu" in params.ways and len(kept) < len(params.threads):
-        harness.note(f"Left out: more than {there} CPU threads. The run has {there} CPUs.")
-    return params.with_overrides({"threads": kept or (1,)})
+    there, (_, variant) = len(os.sched_getaffinity(0)), move
+    if (variant.threads or 0) > there:
+        return f"more than {there} CPU threads", f"The run has {there} CPUs."
+    reason = why_not(variant.way, bench)
+    return variant.way, f"{reason[0].upper()}{reason[1:]}." if reason else None
 
 
 def _repeat(
@@ -307,14 +294,12 @@ def _rows(
     """What ``once`` measures of one way, again and again."""
     from pinscope.experiments.scatter.cuda_ways import MOVERS  # noqa: PLC0415
 
-    counted: list[float] = []
     with ExitStack() as held:
         mover = MOVERS[variant.way](bench, case, variant, held)
-        for turn in harness.turns(params.harness_precision(), counted):
+        for turn in harness.turns(params.harness_precision()):
             values = once(mover, turn)
-            if not turn.warmup:
-                alone = values.get("alone_seconds")
-                counted.append(values["together_seconds"] / alone if alone else values["wall_seconds"])
+            alone = values.get("alone_seconds")
+            turn.count(values["together_seconds"] / alone if alone else values["wall_seconds"])
             yield ScatterObservation(
                 kind=kind,
                 **vars(variant),
@@ -323,14 +308,13 @@ def _rows(
                 layout=case.layout,
                 bytes=case.piece_bytes,
                 pieces=mover.case.pieces,
-                repeat=turn.repeat,
-                warmup=turn.warmup,
+                **turn.labels,
                 **values,
             )
 
 
 def _disturbing(
-    params: ScatterParams, ways: Sequence[WayName], seen: Sequence[ScatterObservation]
+    params: ScatterParams, ways: Collection[WayName], seen: Sequence[ScatterObservation]
 ) -> Iterator[tuple[Case, Variant]]:
     """What moves the smallest pieces beside compute: the kernel, with enough blocks and with more; the batch."""
     cases = reading.Scatter.of([row.model_dump() for row in seen]).cases

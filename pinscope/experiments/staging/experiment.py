@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
+from functools import partial
 from importlib.util import find_spec
+from itertools import groupby, product
 from typing import Self
 
 from pinscope.analysis.ways import of_kind
+from pinscope.experiments.cases import Case, Progress, Reason, possible
 from pinscope.experiments.contract import AnyExperiment, Bytes, Counts, Params, Row, Several, Sizes, parameter, sizes
 from pinscope.experiments.staging import findings, reading
 from pinscope.experiments.staging.ways import WAYS, Bench, WayName, function_of
@@ -17,7 +20,6 @@ from pinscope.lab.harness import Harness, Precision
 from pinscope.lab.processor_time import ProcessorTime
 from pinscope.lab.protocol import Lab
 from pinscope.probes.installation import install_command
-from pinscope.records.budget import Budget
 from pinscope.records.environment import Environment
 from pinscope.records.finding import Reading
 from pinscope.records.run import ExperimentRun, LabKind, Lasted, Observation, Positive
@@ -32,8 +34,6 @@ PACE = 1.2e10
 """Bytes/second at which data is written, brought to the GPU and checked, for the estimate of a run's length."""
 SHORT_SECONDS = 0.1
 """What all repeats of small data take together, roughly."""
-START_SECONDS = 4.5
-"""Until the first reading, and PyTorch's import."""
 
 
 class StagingParams(Params):
@@ -115,49 +115,52 @@ class Staging:
     }
     Params = StagingParams
     Observation = StagingObservation
+    start_seconds = 4.5
+    """Also of PyTorch's import."""
 
-    def budget(self, params: StagingParams, environment: Environment) -> Budget:
-        """One way at a time; PyTorch rounds what it pins up to powers of two."""
-        largest = max(params.sizes)
-        torch_pins = set(of_kind(WAYS, "torch")) & set(params.ways)
-        pinned = max(2 ** (largest - 1).bit_length() if torch_pins else largest, 2 * params.chunk * max(params.threads))
-        cases = _cases(params, params.ways, params.threads, 1)
-        seconds = sum(
-            max((1 + LEAST) * size * (uses + 1) / PACE, min(params.time_limit, SHORT_SECONDS))
-            for size in params.sizes
-            for case in cases
-            for uses in case.uses_of(size)
-        )
-        return Budget(
-            pinned_bytes=pinned, pageable_bytes=2 * largest, device_bytes=2 * largest, seconds=seconds + START_SECONDS
-        )
+    def cases(self, params: StagingParams, environment: Environment | None = None) -> list[Case[Bringing]]:
+        """Every size in every way, with every number of threads. PyTorch rounds what it pins up to powers of two."""
+        cases = []
+        for size, name in product(params.sizes, params.ways):
+            kinds = WAYS[name].kinds
+            several = [uses for uses in params.uses[1:] if uses * size <= MOST_BYTES and "once" not in kinds]
+            pinned = 2 ** (size - 1).bit_length() if "torch" in kinds else size
+            for threads in params.threads if "threads" in kinds else (1,):
+                if threads > 1 and size < threads * LEAST_SHARE:
+                    continue
+                uses = (params.uses[0], *several)
+                once = min(params.time_limit, SHORT_SECONDS)
+                cases.append(
+                    Case(
+                        f"{name.replace('_', ' ')}, {format_bytes(size)}",
+                        Bringing(name, size, threads, uses),
+                        sum(max((1 + LEAST) * size * (times + 1) / PACE, once) for times in uses),
+                        pinned_bytes=max(pinned, 2 * params.chunk * threads),
+                        pageable_bytes=2 * size,
+                        device_bytes=2 * size,
+                    )
+                )
+        return cases
 
     def measure(self, params: StagingParams, lab: Lab, harness: Harness) -> Iterator[StagingObservation]:
-        """Every size, every way."""
+        """Every case; those of one size share the data."""
         from pinscope.experiments.staging.cuda_staging import CudaEngine  # noqa: PLC0415 - imports CuPy
 
-        ways = set(params.ways)
-        torch_threads = _without_torch(ways, harness)
-        if "register" in ways and (reason := lab.why_not("registered")):
-            harness.note(f"Left out: register. {reason}")
-            ways.remove("register")
-        cases = _cases(params, ways, _processors(params, harness), torch_threads)
+        torch_threads, no_torch = _torch(params, harness)
+        cases = possible(self.cases(params), harness, partial(_why_not, params, lab, no_torch))
+        progress = Progress(cases, harness)
         with CudaEngine() as engine:
-            for size in params.sizes:
+            for size, group in groupby(cases, lambda case: case.what.bytes):
                 with ExitStack() as stack:
                     source = stack.enter_context(lab.ordinary_memory(size, "4k"))
                     target = stack.enter_context(lab.device_buffer(size))
                     lane = stack.enter_context(engine.lane())
                     bench = Bench(lab, engine, harness.clock, source, target, lane, params.chunk)
                     lab.fill(bench.source, lab.fresh_pattern())
-                    fitting = [case for case in cases if case.fits(size)]
-                    before = sum(other for other in params.sizes if other < size)
-                    for done, case in enumerate(fitting):
-                        harness.progress(
-                            (before + size * done / len(fitting)) / sum(params.sizes),
-                            f"{case.way.replace('_', ' ')}, {format_bytes(size)}",
-                        )
-                        yield from _repeat(case, bench, params, harness)
+                    for bringing in progress.through(group):
+                        by_torch = "torch" in WAYS[bringing.way].kinds
+                        threads = torch_threads if by_torch else bringing.threads
+                        yield from _repeat(replace(bringing, threads=threads), bench, params, harness)
 
     def read(self, run: ExperimentRun, rows: Sequence[Row]) -> Reading:
         """Which way is fastest for which size and number of uses, and what each holds the CPU for."""
@@ -173,46 +176,31 @@ class Staging:
 
 
 @dataclass(frozen=True)
-class Case:
-    """One way with so many threads, for each of these numbers of uses."""
+class Bringing:
+    """One way with so much data and so many threads, for each of these numbers of uses."""
 
     way: WayName
+    bytes: int
     threads: int
     uses: Sequence[int]
 
-    def uses_of(self, size: int) -> list[int]:
-        """The numbers of uses to be measured for data of this size."""
-        return [uses for uses in self.uses if uses == self.uses[0] or uses * size <= MOST_BYTES]
 
-    def fits(self, size: int) -> bool:
-        """Whether so many threads have something to copy each."""
-        return self.threads == 1 or "threads" not in WAYS[self.way].kinds or size >= self.threads * LEAST_SHARE
-
-
-def _cases(params: StagingParams, ways: Collection[str], threads: Sequence[int], torch: int) -> list[Case]:
-    """What is measured for each size."""
-    cases = []
-    for name in (name for name in params.ways if name in ways):
-        kinds = WAYS[name].kinds
-        counts = threads if "threads" in kinds else [torch if "torch" in kinds else 1]
-        cases += [Case(name, count, params.uses[:1] if "once" in kinds else params.uses) for count in counts]
-    return cases
-
-
-def _processors(params: StagingParams, harness: Harness) -> list[int]:
-    """Numbers of threads that have a processor each; at least the fewest."""
+def _why_not(params: StagingParams, lab: Lab, no_torch: Mapping[str, Reason], bringing: Bringing) -> Reason:
+    """Threads without a processor each, beyond the fewest; a way that this machine has not."""
     here = len(os.sched_getaffinity(0))
-    kept = [count for count in params.threads if count <= here] or [min(params.threads)]
-    if len(kept) < len(params.threads):
-        harness.note(f"Left out: more than {max(kept)} threads. This run may use {here} processors.")
-    return kept
+    most = max((threads for threads in params.threads if threads <= here), default=min(params.threads))
+    if bringing.threads > most:
+        return f"more than {most} threads", f"This run may use {here} processors."
+    if bringing.way == "register":
+        return "register", lab.why_not("registered")
+    return no_torch.get(bringing.way, (bringing.way, None))
 
 
-def _without_torch(ways: set[str], harness: Harness) -> int:
-    """Take PyTorch's ways out, with a note, where it is not there; with how many threads it copies."""
-    wanted = ways & set(of_kind(WAYS, "torch"))
+def _torch(params: StagingParams, harness: Harness) -> tuple[int, Mapping[str, Reason]]:
+    """With how many threads PyTorch copies, and which of its ways are left out."""
+    wanted = [name for name in of_kind(WAYS, "torch") if name in params.ways]
     if not wanted:
-        return 1
+        return 1, {}
     if find_spec("torch") is None:
         reason: str | None = f"PyTorch is not installed here; run: {install_command('torch')}"
     else:
@@ -221,27 +209,23 @@ def _without_torch(ways: set[str], harness: Harness) -> int:
 
         reason = why_not_torch()
     if reason:
-        harness.note(f"Left out: PyTorch's ways. {reason}")
-        ways -= wanted
-        return 1
+        return 1, dict.fromkeys(wanted, ("PyTorch's ways", reason))
     harness.note(f"PyTorch {version()}, which copies host memory with up to {threads()} threads.")
-    if not empty_pinned_cache():
-        harness.note("Left out: torch_pin_then_to_first. This PyTorch cannot give its pinned memory back.")
-        ways.discard("torch_pin_then_to_first")
-    return threads()
+    first = "torch_pin_then_to_first"
+    kept = {} if empty_pinned_cache() else {first: (first, "This PyTorch cannot give its pinned memory back.")}
+    return threads(), kept
 
 
-def _repeat(case: Case, bench: Bench, params: StagingParams, harness: Harness) -> Iterator[StagingObservation]:
+def _repeat(bringing: Bringing, bench: Bench, params: StagingParams, harness: Harness) -> Iterator[StagingObservation]:
     """One way: set up, then each number of uses until its median is known."""
-    function = function_of(case.way)
+    function = function_of(bringing.way)
     with ExitStack() as held:
         begun = harness.clock()
-        steps = function(bench, case.threads, held)
+        steps = function(bench, bringing.threads, held)
         setup: float | None = harness.clock() - begun
-        for uses in case.uses_of(bench.nbytes):
+        for uses in bringing.uses:
             precision = params.harness_precision()
-            counted: list[float] = []
-            for turn in harness.turns(precision if setup is not None else replace(precision, warmups=0), counted):
+            for turn in harness.turns(precision if setup is not None else replace(precision, warmups=0)):
                 pattern = bench.lab.fresh_pattern()
                 steps.ready(pattern)
                 used = ProcessorTime.so_far()
@@ -249,16 +233,14 @@ def _repeat(case: Case, bench: Bench, params: StagingParams, harness: Harness) -
                 marks = steps.run(uses)
                 ended = harness.clock()
                 spent = ProcessorTime.so_far().since(used)
-                if not turn.warmup:
-                    counted.append(ended - begun)
+                turn.count(ended - begun)
                 yield StagingObservation(
-                    repeat=turn.repeat,
-                    warmup=turn.warmup,
-                    way=case.way,
-                    bytes=bench.nbytes,
-                    threads=case.threads,
-                    chunk=params.chunk if "turns" in WAYS[case.way].kinds else None,
+                    **turn.labels,
+                    way=bringing.way,
+                    bytes=bringing.bytes,
+                    threads=bringing.threads,
                     uses=uses,
+                    chunk=params.chunk if "turns" in WAYS[bringing.way].kinds else None,
                     setup_seconds=setup,
                     wall_seconds=ended - begun,
                     prepare_seconds=marks.prepared - begun,

@@ -9,11 +9,13 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
-from typing import Literal, TypeVar
+from itertools import product
+from typing import Literal, NamedTuple, TypeVar
 
 import numpy as np
 from pydantic import field_validator
 
+from pinscope.experiments.cases import Case, Progress
 from pinscope.experiments.contract import (
     AnyExperiment,
     BareParams,
@@ -32,8 +34,7 @@ from pinscope.lab.gentle_pinning import SPARE_PROCESSORS
 from pinscope.lab.harness import Clock, Harness
 from pinscope.lab.pinned_array import LONGEST_WAIT
 from pinscope.lab.pinning import PAGE, default_threads
-from pinscope.lab.protocol import Lab
-from pinscope.records.budget import Budget
+from pinscope.lab.protocol import Lab, own
 from pinscope.records.environment import Environment
 from pinscope.records.finding import Reading
 from pinscope.records.run import ExperimentRun, LabKind, Lasted, Observation, Positive
@@ -44,11 +45,18 @@ KERNEL_SECONDS = 2e-4
 """Of a round: what a step of a small model takes. While the program waits for it, other threads of Python may run."""
 COPY_BYTES = 2**20
 SMALLEST = 2**26
-START_SECONDS = 4.0
-"""Until the first reading, for the estimate of a run's length; then bytes/second of each way to pin and give back, and
-what a chunk takes beyond that (H200)."""
 RATES: Mapping[WayName, float] = {"touch": 40e9, "host_alloc": 2.1e9, "register": 15.5e9, "chunks": 18e9, "auto": 16e9}
+"""Bytes/second of each way to pin and give back, for the estimate of a run's length (H200)."""
 CHUNK_SECONDS = 2e-4
+"""What a chunk takes beyond that."""
+
+
+class Beside(NamedTuple):
+    """What goes on beside the loop: which repeat of which way, and the length of a chunk where it takes one."""
+
+    repeat: int
+    way: WayName | Literal["idle"]
+    chunk: int | None = None
 
 
 class WhileServingParams(BareParams):
@@ -108,16 +116,6 @@ class WhileServingParams(BareParams):
             return None
         return self.with_overrides({"size": self.size // 2 // HUGE_PAGE * HUGE_PAGE})
 
-    def plan(self) -> list[tuple[int, WayName, int | None]]:
-        """(repeat, way, length of a chunk where it takes one): all ways once before any of them again."""
-        return [
-            (repeat, way, chunk)
-            for repeat in range(self.repeats)
-            for way in self.ways
-            if repeat == 0 or way != "host_alloc"
-            for chunk in ([length for length in self.chunks if length < self.size] if way == "chunks" else [None])
-        ]
-
 
 class WhileServingObservation(Observation):
     """The calls of the serving loop while one way took memory, or gave it back."""
@@ -173,41 +171,45 @@ class WhileServing:
     }
     Params = WhileServingParams
     Observation = WhileServingObservation
+    start_seconds = 4.0
 
-    def budget(self, params: WhileServingParams, environment: Environment) -> Budget:
-        """One way at a time with its page table, and the loop's copy."""
-        seconds = START_SECONDS + params.idle_seconds + params.size / RATES["register"]
-        for _, way, chunk in params.plan():
-            chunks = params.size / chunk if chunk else 0.0
-            seconds += params.size / RATES[way] + chunks * CHUNK_SECONDS
-        return Budget(
-            pinned_bytes=params.size + COPY_BYTES,
-            pageable_bytes=0,
-            device_bytes=COPY_BYTES + params.size // 512 + HUGE_PAGE,
-            seconds=seconds,
-        )
+    def cases(self, params: WhileServingParams, environment: Environment | None = None) -> list[Case[Beside]]:
+        """The loop alone, then beside every way, all of them once before any of them again.
+
+        One way at a time with its page table is held, and the loop's copy.
+        """
+        held = {"pinned_bytes": params.size + COPY_BYTES, "device_bytes": COPY_BYTES + params.size // 512 + HUGE_PAGE}
+        first = params.idle_seconds + params.size / RATES["register"]
+        cases = [Case("the calls alone", Beside(0, "idle"), first, **held)]
+        for repeat, way in product(range(params.repeats), params.ways):
+            if way == "host_alloc" and repeat > 0:
+                continue
+            for chunk in [length for length in params.chunks if length < params.size] if way == "chunks" else [None]:
+                words = f"{way} {format_bytes(chunk)}" if chunk else way
+                seconds = params.size / RATES[way] + (params.size / chunk * CHUNK_SECONDS if chunk else 0.0)
+                cases.append(Case(words, Beside(repeat, way, chunk), seconds, **held))
+        return cases
 
     def measure(self, params: WhileServingParams, lab: Lab, harness: Harness) -> Iterator[WhileServingObservation]:
-        """The loop alone, then beside every way, all of them once before any of them again."""
+        """Every case."""
         from pinscope.experiments.while_serving.cuda_serving import serving_calls  # noqa: PLC0415 - imports CuPy
         from pinscope.lab.cuda import CudaLab  # noqa: PLC0415
         from pinscope.lab.cuda_pinning import CudaCalls, is_pinned  # noqa: PLC0415
 
-        if not isinstance(lab, CudaLab):
-            raise TypeError("this experiment has a meaning on the cuda lab only")
         if reason := why_not_backing("thp"):
             harness.note(f"Memory stands on 4 KiB pages: {reason}")
-        plan, threads = params.plan(), params.thread_count()
-        apparatus = Apparatus(params.size, params.longest_wait, threads, CudaCalls.here(), is_pinned)
+        apparatus = Apparatus(params.size, params.longest_wait, params.thread_count(), CudaCalls.here(), is_pinned)
         with ExitStack() as stack:
             harness.progress(0.0, "getting ready")
-            bench = _Bench(lab, serving_calls(lab, KERNEL_SECONDS, COPY_BYTES, stack), params, harness)
+            calls = serving_calls(own(lab, CudaLab), KERNEL_SECONDS, COPY_BYTES, stack)
+            bench = _Bench(lab, calls, params, harness)
             with apparatus.taken("register", None):
                 harness.check_cancelled()
-            yield bench.idle()
-            for place, (repeat, way, chunk) in enumerate(plan):
-                harness.progress(place / len(plan), f"{way} {format_bytes(chunk)}" if chunk else way)
-                yield from bench.beside(way, apparatus.taken(way, chunk), repeat)
+            for repeat, way, chunk in Progress(self.cases(params), harness):
+                if way == "idle":
+                    yield bench.idle()
+                else:
+                    yield from bench.beside(way, apparatus.taken(way, chunk), repeat)
 
     def read(self, run: ExperimentRun, rows: Sequence[Row]) -> Reading:
         """How long the calls wait in each way, the longest chunk that keeps to the limit, and the time it takes."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from pinscope.experiments.brim import experiment as brim
+from pinscope.experiments.contract import budget_of
 from pinscope.experiments.dataloader import experiment as dataloader
 from pinscope.experiments.registry import EXPERIMENTS
 from pinscope.probes.answer import Answer
@@ -26,9 +27,9 @@ def test_a_run_is_said_to_take_as_long_as_the_recorded_one_took(
     params = experiment.Params.model_validate({name: value for name, value in run.params.items() if name in fields})
     assert run.finished_at is not None
     took = (run.finished_at - run.created_at).total_seconds()
-    said = experiment.budget(params, run.environment).seconds
+    said = budget_of(experiment, params, run.environment).seconds
     assert said == pytest.approx(took, rel=WITHIN), f"{said:.0f} s said, {took:.0f} s taken"
-    assert experiment.budget(experiment.Params.preset("cuda", quick=True), run.environment).seconds < said / 2
+    assert budget_of(experiment, experiment.Params.preset("cuda", quick=True), run.environment).seconds < said / 2
 
 
 def test_every_experiment_has_a_recording_to_compare_with() -> None:

@@ -12,6 +12,7 @@ from pinscope.experiments.allocation import ways as allocation
 from pinscope.experiments.allocation.experiment import Allocation, AllocationParams
 from pinscope.experiments.allocation.reading import needed_faults
 from pinscope.experiments.allocation.ways import why_no_page_faults
+from pinscope.experiments.contract import budget_of
 from pinscope.experiments.pinning_strategy.experiment import PinningStrategy, PinningStrategyParams
 from pinscope.lab.budget import CONTEXT_BYTES
 from pinscope.lab.harness import Harness
@@ -134,11 +135,11 @@ def test_copies_from_both_kinds_are_measured_both_ways(measured: tuple[list[dict
 def test_budgets_hold_one_buffer_or_a_pool_of_each_size() -> None:
     params = AllocationParams.preset("cuda", False)
     environment = synthetic.environment()
-    pooled = Allocation().budget(params, environment)
+    pooled = budget_of(Allocation(), params, environment)
     assert pooled.pinned_bytes == sum(params.sizes)
     fresh = params.with_overrides({"ways": "pinned,fresh_4k"})
-    assert Allocation().budget(fresh, environment).pinned_bytes == max(params.sizes)
-    strategy = PinningStrategy().budget(PinningStrategyParams.preset("cuda", False), environment)
+    assert budget_of(Allocation(), fresh, environment).pinned_bytes == max(params.sizes)
+    strategy = budget_of(PinningStrategy(), PinningStrategyParams.preset("cuda", False), environment)
     contexts, page_table = 3 * CONTEXT_BYTES, 16 * GIB // 512
     assert (strategy.pinned_bytes, strategy.device_bytes) == (16 * GIB, GIB // 4 + page_table + contexts)
 

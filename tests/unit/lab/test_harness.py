@@ -123,3 +123,15 @@ def test_the_median_is_looked_at_five_times_at_most(monkeypatch: pytest.MonkeyPa
     taken = Procedure(Precision(relative=0.001, most=10_000, seconds=1e9), [1.0, 5.0])
     assert len(taken.values) == 10_000
     assert [*looked_at, 10_000] == list(looks(8, 10_000))
+
+
+def test_what_a_turn_counts_stops_the_repeats_and_a_warm_up_counts_nothing() -> None:
+    turns = []
+    for turn in Harness().turns(Precision(relative=0.1, least=3, most=30, seconds=60.0, warmups=2)):
+        turn.count(7.0)
+        turns.append(turn)
+    assert [turn.labels for turn in turns[:3]] == [
+        {"repeat": 0, "warmup": True}, {"repeat": 1, "warmup": True}, {"repeat": 0, "warmup": False},
+    ]  # fmt: skip
+    assert turns[-1].values == [7.0] * (len(turns) - 2)
+    assert len(turns) < 32

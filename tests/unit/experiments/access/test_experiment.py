@@ -7,40 +7,51 @@ from typing import Any, cast
 import pytest
 
 from pinscope.errors import InvalidParameter, NotPossible
-from pinscope.experiments.access.experiment import AccessParams, _cases, _possible, _without_discard
+from pinscope.experiments.access.experiment import Access, AccessParams, Reach, _left_out
+from pinscope.experiments.cases import possible
 from pinscope.lab.harness import Harness
 
 MIB = 2**20
 
 
 class Gpu:
-    """Stands for an accessor: what a GPU says of managed memory, and its free bytes."""
+    """Stands for an accessor: what a GPU says of managed memory, its free bytes, and why it cannot discard."""
 
-    def __init__(self, reason: str | None = None, free: int = 2**40) -> None:
-        self._reason, self._free = reason, free
+    def __init__(self, reason: str | None = None, free: int = 2**40, no_discard: str | None = None) -> None:
+        self._reason, self._free, self._no_discard = reason, free, no_discard
 
     def why_not_managed(self) -> str | None:
         return self._reason
+
+    def why_not_discard(self) -> str | None:
+        return self._no_discard
 
     def free_bytes(self) -> int:
         return self._free
 
 
-def possible(gpu: Gpu, **overrides: Any) -> tuple[list[str], list[str]]:
-    """The ways that are measured there, and the notes."""
+def measured(gpu: Gpu, **overrides: Any) -> tuple[list[Reach], list[str]]:
+    """What is measured there, and the notes."""
     notes: list[str] = []
     params = AccessParams.preset("cuda", quick=True).with_overrides(overrides)
-    return list(_possible(params, cast("Any", gpu), Harness(note=notes.append))), notes
+    left_out = _left_out(params, cast("Any", gpu))
+    cases = possible(Access().cases(params), Harness(note=notes.append), left_out, "ways=copy,mapped")
+    return [case.what for case in cases], notes
+
+
+def ways(gpu: Gpu, **overrides: Any) -> tuple[set[str], list[str]]:
+    cases, notes = measured(gpu, **overrides)
+    return {way for _, _, way in cases}, notes
 
 
 def test_where_managed_memory_works_every_way_is_measured() -> None:
-    assert possible(Gpu()) == (["copy", "copy_part", "mapped", "managed", "prefetched"], [])
+    assert ways(Gpu()) == ({"copy", "copy_part", "mapped", "managed", "prefetched"}, [])
 
 
 def test_where_it_does_not_the_others_are_and_a_note_says_why() -> None:
-    ways, notes = possible(Gpu(reason="it does not migrate"))
-    assert ways == ["copy", "copy_part", "mapped"]
-    assert notes == ["Left out: managed and prefetched. it does not migrate"]
+    measured_ways, notes = ways(Gpu(reason="it does not migrate"))
+    assert measured_ways == {"copy", "copy_part", "mapped"}
+    assert notes == ["Left out: managed; prefetched. it does not migrate"]
 
 
 @pytest.mark.parametrize(
@@ -48,7 +59,7 @@ def test_where_it_does_not_the_others_are_and_a_note_says_why() -> None:
 )
 def test_where_nothing_is_left_to_measure_the_run_says_why_and_what_can_be(gpu: Gpu, reason: str) -> None:
     with pytest.raises(NotPossible, match=rf"{reason}.*--set ways=copy,mapped$"):
-        possible(gpu, ways="managed,prefetched")
+        measured(gpu, ways="managed,prefetched")
 
 
 @pytest.mark.parametrize(("size", "spacings"), [("256", "64"), ("4KiB", "1,2"), ("128KiB", "64")])
@@ -61,15 +72,15 @@ def test_data_without_a_block_for_the_widest_spacing_is_refused(size: str, spaci
 
 def test_a_part_is_copied_only_where_there_is_one_and_a_copy_call_can_take_it() -> None:
     params = AccessParams.preset("cuda", quick=True)
-    parts = {(pattern, spacing) for pattern, spacing, way in _cases(params, params.ways) if way == "copy_part"}
+    cases = [case.what for case in Access().cases(params)]
+    parts = {(pattern, spacing) for pattern, spacing, way in cases if way == "copy_part"}
     assert parts == {("stream_read", 16), ("stream_write", 16)}
     with pytest.raises(InvalidParameter, match="takes a streaming pattern and a spacing above 1"):
         params.with_overrides({"ways": "copy_part", "patterns": "random_read"})
 
 
 def test_where_content_cannot_be_discarded_prefetching_of_what_is_overwritten_is_left_out_with_the_reason() -> None:
-    params, notes = AccessParams.preset("cuda", quick=True), list[str]()
-    every = _cases(params, params.ways)
-    kept = _without_discard(every, "the driver is old", Harness(note=notes.append))
+    every, _ = measured(Gpu())
+    kept, notes = measured(Gpu(no_discard="the driver is old"))
     assert set(every) - set(kept) == {("stream_write", 1, "prefetched"), ("scatter_write", 1, "prefetched")}
     assert notes == ["Left out: prefetched, where all data is written. the driver is old"]

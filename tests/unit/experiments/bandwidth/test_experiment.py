@@ -8,6 +8,7 @@ import pytest
 
 from pinscope.experiments.bandwidth import ways
 from pinscope.experiments.bandwidth.experiment import Bandwidth, BandwidthObservation, BandwidthParams
+from pinscope.experiments.contract import budget_of
 from pinscope.lab.harness import Harness
 from pinscope.lab.hostmodel import HostModelLab
 from pinscope.probes.answer import Answer
@@ -61,8 +62,8 @@ def test_memory_that_is_only_warm_is_copied_both_ways_and_at_every_size() -> Non
 
 def test_the_budget_counts_what_drives_cold_memory_out_of_the_caches() -> None:
     params = BandwidthParams.preset("cuda", quick=True).with_overrides({"memory": "pageable", "sizes": "1GiB"})
-    cold = Bandwidth().budget(params, synthetic.environment()).pageable_bytes
-    warm = Bandwidth().budget(params.with_overrides({"caches": "warm"}), synthetic.environment()).pageable_bytes
+    cold = budget_of(Bandwidth(), params, synthetic.environment()).pageable_bytes
+    warm = budget_of(Bandwidth(), params.with_overrides({"caches": "warm"}), synthetic.environment()).pageable_bytes
     assert warm == 2 * 2**30
     assert cold == 2 * (2**30 + ways.evicting_bytes())
 
@@ -70,9 +71,9 @@ def test_the_budget_counts_what_drives_cold_memory_out_of_the_caches() -> None:
 @pytest.mark.usefixtures("small_caches")
 def test_all_states_that_are_left_out_for_one_reason_are_one_note() -> None:
     notes: list[str] = []
-    overrides = {"memory": "pageable", "caches": "cold,warm", "copiers": "engine,kernel", "sizes": "64KiB"}
+    overrides = {"memory": "pageable,registered", "caches": "cold", "copiers": "engine,kernel", "sizes": "64KiB"}
     params = BandwidthParams.preset("host", quick=True).with_overrides({"repeats": 8, "time_limit": 0.05, **overrides})
     with HostModelLab() as lab:
         list(Bandwidth().measure(params, lab, Harness(note=notes.append)))
     (left_out,) = [note for note in notes if note.startswith("Left out")]
-    assert left_out.startswith("Left out: pageable, 4k, cold; pageable, 4k, warm memory by kernel. ")
+    assert left_out.startswith("Left out: pageable, 4k, cold memory by kernel; registered, 4k memory by kernel. ")

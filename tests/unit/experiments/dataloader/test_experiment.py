@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from pinscope.errors import NotEnoughMemory, NotPossible
+from pinscope.experiments.contract import budget_of
 from pinscope.experiments.dataloader import experiment as dataloader
 from pinscope.experiments.dataloader.experiment import Dataloader, DataloaderObservation, DataloaderParams
 from pinscope.lab.budget import CONTEXT_BYTES
@@ -36,7 +37,7 @@ def quick(**overrides: Any) -> DataloaderParams:
 
 def test_workers_that_need_more_than_dev_shm_has_are_refused_with_both_amounts_and_what_to_do() -> None:
     with pytest.raises(NotEnoughMemory) as refusal:
-        Dataloader().budget(quick(), machine(64 * MIB))
+        budget_of(Dataloader(), quick(), machine(64 * MIB))
     assert str(refusal.value) == (
         "the loader's workers need 184 MiB in /dev/shm, but only 64 MiB is free there; "
         "give the container more (docker run --shm-size=184m) or take no workers (--set workers=0)"
@@ -47,7 +48,7 @@ def test_workers_that_need_more_than_dev_shm_has_are_refused_with_both_amounts_a
 def test_what_dev_shm_holds_passes_and_so_does_what_nobody_knows_or_needs(
     overrides: dict[str, str], free: int | None
 ) -> None:
-    assert Dataloader().budget(quick(**overrides), machine(free)).pinned_bytes > 0
+    assert budget_of(Dataloader(), quick(**overrides), machine(free)).pinned_bytes > 0
 
 
 def test_a_preset_takes_smaller_batches_where_dev_shm_is_small(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -59,14 +60,14 @@ def test_a_preset_takes_smaller_batches_where_dev_shm_is_small(monkeypatch: pyte
 
 def test_the_images_that_items_are_made_from_count_as_host_memory() -> None:
     small, large = (
-        Dataloader().budget(quick(batch=1, workers="0", pixels=pixels), machine(None)) for pixels in (32, 2048)
+        budget_of(Dataloader(), quick(batch=1, workers="0", pixels=pixels), machine(None)) for pixels in (32, 2048)
     )
     assert large.pageable_bytes - small.pageable_bytes == (64 + 2 * 2) * 3 * (2048**2 - 32**2) * 4
 
 
 def test_more_rounds_and_the_steps_that_many_workers_need_take_longer() -> None:
     def seconds(**overrides: Any) -> float:
-        return Dataloader().budget(quick(**overrides), machine(None)).seconds
+        return budget_of(Dataloader(), quick(**overrides), machine(None)).seconds
 
     assert seconds(rounds=6) > seconds(rounds=3)
     assert seconds(workers="64") > 5 * seconds(workers="2")
@@ -75,12 +76,12 @@ def test_more_rounds_and_the_steps_that_many_workers_need_take_longer() -> None:
 def test_without_pytorch_one_line_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(dataloader, "find_spec", lambda _name: None)
     with pytest.raises(NotPossible, match=r"^PyTorch is not installed here; run: .*torch"):
-        Dataloader().budget(quick(), machine(None))
+        budget_of(Dataloader(), quick(), machine(None))
 
 
 def test_only_a_full_run_looks_at_pytorchs_pool_which_takes_a_context_and_longer() -> None:
     assert (quick().pool, DataloaderParams.preset("cuda", quick=False).pool) == (False, True)
-    without, looked = (Dataloader().budget(quick(pool=pool), machine(None)) for pool in (False, True))
+    without, looked = (budget_of(Dataloader(), quick(pool=pool), machine(None)) for pool in (False, True))
     assert looked.device_bytes == without.device_bytes + CONTEXT_BYTES
     assert looked.seconds > without.seconds
 

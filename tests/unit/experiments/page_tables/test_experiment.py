@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from pinscope.experiments.contract import budget_of
 from pinscope.experiments.page_tables import ways
 from pinscope.experiments.page_tables.experiment import PageTables, PageTablesParams
 from pinscope.experiments.page_tables.ways import Labels, Steps, steps_of
@@ -32,7 +33,7 @@ def test_small_steps_take_no_more_than_the_budget_says(backing: str) -> None:
     if backing == "thp" and (reason := why_not_backing("thp")):
         pytest.skip(reason)
     asked = params(total="4MiB", steps=64, backings=backing)
-    budget = PageTables().budget(asked, environment())
+    budget = budget_of(PageTables(), asked, environment())
     with HostModelLab() as lab:
         before = resident_bytes()
         most = max(resident_bytes() for _ in PageTables().measure(asked, lab, Harness())) - before
@@ -42,23 +43,23 @@ def test_small_steps_take_no_more_than_the_budget_says(backing: str) -> None:
 def test_the_budget_counts_whole_pages_for_each_step() -> None:
     gigantic = environment().huge_pages.model_copy(update={"hugetlb_page_bytes": 2**30})
     machine = environment().model_copy(update={"huge_pages": gigantic})
-    budget = PageTables().budget(params(total="128MiB", steps=16, backings="hugetlb"), machine)
+    budget = budget_of(PageTables(), params(total="128MiB", steps=16, backings="hugetlb"), machine)
     assert budget.pinned_bytes == 128 * MIB
     assert budget.pinned_bytes + budget.pageable_bytes == budget.hugetlb_bytes == 16 * 2**30
-    beside = PageTables().budget(params(total="128MiB", steps=16, backings="4k,hugetlb"), machine)
+    beside = budget_of(PageTables(), params(total="128MiB", steps=16, backings="4k,hugetlb"), machine)
     assert (beside.pageable_bytes, beside.hugetlb_bytes) == (0, 0)  # reserved beforehand, or left out
-    tiny = PageTables().budget(params(total=8, steps=1024, backings="4k"), machine)
+    tiny = budget_of(PageTables(), params(total=8, steps=1024, backings="4k"), machine)
     assert (tiny.pinned_bytes, tiny.hugetlb_bytes) == (1024 * 4096, 0)
 
 
-def test_what_a_host_cannot_give_is_said_in_a_line_each_and_the_rest_is_measured() -> None:
+def test_what_a_host_cannot_give_is_said_once_a_reason_and_the_rest_is_measured() -> None:
     notes: list[str] = []
     asked = params(total="8MiB", steps=4, memory="registered,portable,created,pool", backings="4k,shm_open,hugetlb_1g")
     with HostModelLab() as lab:
         found = list(PageTables().measure(asked, lab, Harness(note=notes.append)))
     assert {row.backing for row in found} == {"4k", "shm_open"}
     left_out = [note.split(".")[0] for note in notes]
-    assert left_out == [f"Left out: {way}" for way in ("registered (hugetlb_1g)", "portable (4k)", "created", "pool")]
+    assert left_out == [f"Left out: {way}" for way in ("registered (hugetlb_1g)", "portable (4k)", "created; pool")]
 
 
 def test_over_pages_of_1_gib_a_step_is_a_page_and_there_are_no_more_than_are_free(
@@ -77,5 +78,5 @@ def test_the_presets_take_what_they_are_asked_to_pin(quick: bool) -> None:
     preset = PageTablesParams.preset("cuda", quick)
     two_mib = environment().huge_pages.model_copy(update={"hugetlb_page_bytes": 2 * MIB})
     machine = environment().model_copy(update={"huge_pages": two_mib})
-    budget = PageTables().budget(preset, machine)
+    budget = budget_of(PageTables(), preset, machine)
     assert (budget.pinned_bytes, budget.pageable_bytes) == (preset.total, 0)

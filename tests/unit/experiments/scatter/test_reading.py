@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
 
 from pinscope.errors import InvalidParameter
+from pinscope.experiments.contract import budget_of
 from pinscope.experiments.scatter.charts import draw
-from pinscope.experiments.scatter.experiment import EXPERIMENT, ScatterObservation, ScatterParams, _cases, _variants
+from pinscope.experiments.scatter.experiment import EXPERIMENT, ScatterObservation, ScatterParams
 from pinscope.experiments.scatter.findings import code
 from pinscope.experiments.scatter.reading import Scatter
 from pinscope.experiments.scatter.ways import Case
@@ -209,9 +210,10 @@ def test_what_makes_no_sense_is_refused(name: str, value: str, words: str) -> No
 
 def test_a_2d_copy_is_measured_of_strided_pieces_only() -> None:
     params = ScatterParams.preset("cuda", quick=True)
-    assert len(_cases(params)) == 8
+    moves = [case.what for case in cast("Any", EXPERIMENT).cases(params)]
+    assert len({pieces for pieces, _ in moves}) == 8
     ways = {
-        layout: {variant.way for variant in _variants(params, params.ways, layout)}
+        layout: {variant.way for pieces, variant in moves if pieces.layout == layout}
         for layout in ("scattered", "strided")
     }
     assert ways["strided"] - ways["scattered"] == {"copy_2d"}
@@ -221,7 +223,7 @@ def test_a_2d_copy_is_measured_of_strided_pieces_only() -> None:
 
 def test_a_run_that_does_not_fit_takes_a_smaller_area_while_the_pieces_do() -> None:
     params = ScatterParams.preset("cuda", quick=False)
-    budget = EXPERIMENT.budget(params, synthetic.environment())
+    budget = budget_of(EXPERIMENT, params, synthetic.environment())
     assert budget.pinned_bytes == 2**30 + 2**29 == budget.device_bytes
     smaller = params.smaller()
     assert smaller is not None

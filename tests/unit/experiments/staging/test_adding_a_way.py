@@ -30,18 +30,19 @@ begin, table, rest = Path(spec.origin).read_text().partition("WAYS: Mapping[str,
 exec(compile(begin + table + sys.argv[1] + rest + sys.argv[2], spec.origin, "exec"), vars(ways))
 
 from pinscope.experiments.registry import draw_run, read_run
-from pinscope.experiments.staging.experiment import StagingParams, _cases, _repeat
+from pinscope.experiments.staging.experiment import Staging, StagingParams, _repeat
 from pinscope.lab.harness import Harness
 from tests.data import synthetic
 from tests.unit.experiments.staging.late_engine import LateEngine
 from tests.unit.experiments.staging.test_ways import bench
 
-params = StagingParams.preset("cuda", quick=True).with_overrides({"ways": "plain,twice", "repeats": 3})
+params = StagingParams.preset("cuda", quick=True).with_overrides(
+    {"ways": "plain,twice", "repeats": 3, "sizes": "64KiB,128KiB"}
+)
 rows = []
-for size in (2**16, 2**17):
-    with bench(LateEngine(), size) as here:
-        for case in _cases(params, params.ways, [1], 1):
-            rows += [row.model_dump() for row in _repeat(case, here, params, Harness())]
+for case in Staging().cases(params):
+    with bench(LateEngine(), case.what.bytes) as here:
+        rows += [row.model_dump() for row in _repeat(case.what, here, params, Harness())]
 run = synthetic.run("staging")
 print(StagingParams.model_fields["ways"].description)
 reading = read_run(run, rows)

@@ -6,11 +6,13 @@ import os
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from functools import partial
 
 import pytest
 
+from pinscope.experiments.cases import possible
 from pinscope.experiments.staging import experiment
-from pinscope.experiments.staging.experiment import Case, StagingParams, _cases, _processors, _repeat, _without_torch
+from pinscope.experiments.staging.experiment import Bringing, Staging, StagingParams, _repeat, _torch, _why_not
 from pinscope.experiments.staging.ways import WAYS, Bench, function_of
 from pinscope.lab.harness import Harness
 from pinscope.lab.hostmodel import HostModelLab
@@ -49,8 +51,7 @@ def test_a_way_brings_the_data_whole_each_time_and_gives_back_what_it_took(name:
 def test_a_way_is_set_up_once_and_its_first_use_is_kept_apart() -> None:
     params = StagingParams.preset("cuda", quick=True).with_overrides({"uses": "1,2", "repeats": 3, "chunk": "16KiB"})
     with bench(LateEngine()) as here:
-        case = Case("two_buffers", 2, params.uses)
-        rows = list(_repeat(case, here, params, Harness()))
+        rows = list(_repeat(Bringing("two_buffers", SIZE, 2, params.uses), here, params, Harness()))
     assert [(row.uses, row.warmup, row.setup_seconds is None) for row in rows] == [
         (1, True, False), *[(1, False, True)] * 3, *[(2, False, True)] * 3
     ]  # fmt: skip
@@ -61,25 +62,27 @@ def test_only_as_many_threads_are_taken_as_there_are_processors_and_work(monkeyp
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1, 2})
     notes: list[str] = []
     params = StagingParams.preset("cuda", quick=False)
-    threads = _processors(params, Harness(note=notes.append))
-    assert threads == [1, 2]
+    with HostModelLab() as lab:
+        cases = possible(Staging().cases(params), Harness(note=notes.append), partial(_why_not, params, lab, {}))
     assert notes == ["Left out: more than 2 threads. This run may use 3 processors."]
-    cases = [case for case in _cases(params, set(WAYS), threads, 4) if case.fits(2**16)]
-    assert {case.threads for case in cases if case.way == "two_buffers"} == {1}
+    threads = {(case.what.bytes, case.what.threads) for case in cases if case.what.way == "two_buffers"}
+    assert {count for size, count in threads if size == 2**16} == {1}
+    assert {count for size, count in threads if size == 2**20} == {1, 2}
 
 
 def test_several_uses_are_measured_only_where_they_say_something_new() -> None:
     params = StagingParams.preset("cuda", quick=False)
-    cases = {case.way: case for case in _cases(params, set(WAYS), [1], 1)}
-    assert cases["plain"].uses_of(2**20) == [1, 8]
-    assert cases["plain"].uses_of(2**30) == [1]
-    assert cases["plain_fresh"].uses_of(2**20) == cases["fill_only"].uses_of(2**20) == [1]
+    uses = {(case.what.way, case.what.bytes): case.what.uses for case in Staging().cases(params)}
+    assert uses["plain", 2**20] == (1, 8)
+    assert uses["plain", 2**30] == (1,)
+    assert uses["plain_fresh", 2**20] == uses["fill_only", 2**20] == (1,)
 
 
 def test_a_run_without_pytorch_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(experiment, "find_spec", lambda _: None)
-    notes: list[str] = []
-    ways = {"plain", "torch_to"}
-    assert _without_torch(ways, Harness(note=notes.append)) == 1
-    assert ways == {"plain"}
-    assert notes[0].startswith("Left out: PyTorch's ways. PyTorch is not installed here; run: ")
+    params = StagingParams.preset("cuda", quick=True).with_overrides({"ways": "plain,torch_to"})
+    threads, left_out = _torch(params, Harness())
+    assert threads == 1
+    ((what, why),) = left_out.values()
+    assert (list(left_out), what) == (["torch_to"], "PyTorch's ways")
+    assert why.startswith("PyTorch is not installed here; run: ")

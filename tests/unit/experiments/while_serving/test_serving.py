@@ -12,6 +12,7 @@ from itertools import count
 import pytest
 
 from pinscope.errors import InvalidParameter
+from pinscope.experiments.contract import budget_of
 from pinscope.experiments.while_serving.experiment import WhileServing, WhileServingParams, serve_during
 from pinscope.experiments.while_serving.ways import WAYS, Apparatus
 from tests.data import synthetic
@@ -79,10 +80,11 @@ def test_every_way_takes_all_memory_and_gives_all_of_it_back_from_any_thread() -
     params = WhileServingParams.preset("cuda", quick=True).with_overrides(
         {"size": "64MiB", "chunks": "16MiB,1GiB", "longest_wait": 10}
     )
-    assert params.plan() == [
+    _, *taking = [case.what for case in WhileServing().cases(params)]
+    assert taking == [
         (0, "touch", None), (0, "host_alloc", None), (0, "register", None), (0, "chunks", 16 * MIB), (0, "auto", None),
     ]  # fmt: skip
-    for _, way, chunk in params.plan():
+    for _, way, chunk in taking:
         calls, stack = GpuNotes(), ExitStack()
         threads = params.thread_count()
         apparatus = Apparatus(params.size, params.longest_wait, threads, calls, lambda address: address > 0)
@@ -101,14 +103,15 @@ def test_the_budget_is_one_way_at_a_time_with_its_page_table() -> None:
     for quick, size in ((False, 16 * GIB), (True, GIB)):
         params = WhileServingParams.preset("cuda", quick)
         assert params.ways == tuple(WAYS)
-        budget = WhileServing().budget(params, synthetic.environment())
+        budget = budget_of(WhileServing(), params, synthetic.environment())
         assert (budget.pinned_bytes, budget.device_bytes) == (size + MIB, size // 512 + 3 * MIB)
         assert budget.seconds < (6 if quick else 46)
 
 
 def test_the_way_that_takes_longer_than_all_others_is_taken_once() -> None:
-    ways = Counter(way for _, way, _ in WhileServingParams.preset("cuda", quick=False).plan())
-    assert ways == {"touch": 3, "host_alloc": 1, "register": 3, "chunks": 18, "auto": 3}
+    cases = WhileServing().cases(WhileServingParams.preset("cuda", quick=False))
+    ways = Counter(case.what.way for case in cases)
+    assert ways == {"idle": 1, "touch": 3, "host_alloc": 1, "register": 3, "chunks": 18, "auto": 3}
 
 
 def test_nothing_is_collected_meanwhile() -> None:
@@ -123,12 +126,16 @@ def test_nothing_is_collected_meanwhile() -> None:
         gc.enable()
 
 
+def _chunks(params: WhileServingParams) -> list[int | None]:
+    return [case.what.chunk for case in WhileServing().cases(params)]
+
+
 def test_a_smaller_run_pins_half_and_leaves_out_chunks_that_are_as_long_as_all() -> None:
     params: WhileServingParams | None = WhileServingParams.preset("cuda", quick=False)
     seen = []
     while params is not None:
         seen.append(params.size)
-        assert all(chunk is None or chunk < params.size for _, _, chunk in params.plan())
+        assert all(chunk is None or chunk < params.size for chunk in _chunks(params))
         params = params.smaller()
     assert seen[-1] == 64 * MIB
 

@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterable, Mapping
 
 from pinscope.analysis.texts import Texts
-from pinscope.experiments.registry import readers, texts_of
+from pinscope.experiments.registry import readers
 from pinscope.records.finding import Reading
 from pinscope.store.recordings import folder
 
@@ -17,11 +17,7 @@ FIRES = "findings.json"
 def findings_reference() -> str:
     """A section for each kind of run, a table of its rules, as Markdown."""
     fires = json.loads((folder() / FIRES).read_text("utf-8"))
-    parts = []
-    for reader in readers():
-        if texts := texts_of(reader.name):
-            parts += [f"## {reader.kind.title}", _table(texts, fires)]
-    return "\n\n".join(parts)
+    return "\n\n".join(f"## {reader.kind.title}\n\n{_table(reader.texts, fires)}" for reader in readers())
 
 
 def fires_on(readings: Mapping[str, Reading]) -> dict[str, list[str]]:

@@ -9,8 +9,8 @@ from typing import TypeVar
 from pinscope.analysis.page_table_model import ENTRY_BYTES, GPU_PAGE_SIZES
 from pinscope.analysis.pinning_recipe import Recipes
 from pinscope.analysis.pinning_strategy import IDLE, recommend, strategy_cells
+from pinscope.analysis.rows import Row
 from pinscope.errors import BadInput
-from pinscope.experiments.contract import Row
 from pinscope.experiments.page_tables.reading import costs
 from pinscope.experiments.registration.reading import trials
 from pinscope.experiments.registry import checked_rows

@@ -13,7 +13,7 @@ from pinscope.analysis.ways import of_kind
 from pinscope.errors import MeasurementFailed, NotEnoughMemory
 from pinscope.experiments.allocation.findings import read_allocation
 from pinscope.experiments.allocation.ways import WAYS, WayName, least_bytes, source, why_no_page_faults, why_not_way
-from pinscope.experiments.contract import AnyExperiment, Bytes, Params, Several, Sizes, parameter, sizes
+from pinscope.experiments.contract import AnyExperiment, Params
 from pinscope.lab.backing import why_not_backing
 from pinscope.lab.budget import CONTEXT_BYTES
 from pinscope.lab.child_processes import Child, ChildProcesses, Order
@@ -22,6 +22,7 @@ from pinscope.lab.protocol import Lab
 from pinscope.probes.installation import install_command
 from pinscope.records.budget import Budget
 from pinscope.records.environment import Environment
+from pinscope.records.parameters import Bytes, Several, Sizes, parameter, sizes
 from pinscope.records.run import Backing, HostMemory, LabKind, Lasted, Observation, Positive
 from pinscope.units import format_bytes
 

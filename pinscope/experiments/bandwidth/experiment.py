@@ -23,13 +23,14 @@ from pinscope.experiments.bandwidth.ways import (
     time_copies,
     whole_seconds,
 )
-from pinscope.experiments.contract import AnyExperiment, Params, Several, Sizes, parameter, sizes
+from pinscope.experiments.contract import AnyExperiment, Params
 from pinscope.lab.backing import why_not_backing
 from pinscope.lab.harness import Harness
 from pinscope.lab.protocol import Lab
 from pinscope.records.budget import Budget
 from pinscope.records.environment import Environment
 from pinscope.records.finding import Reading
+from pinscope.records.parameters import Several, Sizes, parameter, sizes
 from pinscope.records.run import (
     Backing,
     Cache,

@@ -11,7 +11,7 @@ from typing import Annotated, Literal, Self
 from pydantic import AfterValidator, BeforeValidator, Field
 
 from pinscope.errors import NotEnoughMemory, NotPossible
-from pinscope.experiments.contract import AnyExperiment, BareParams, Several, ascending, by_comma, parameter
+from pinscope.experiments.contract import AnyExperiment, BareParams
 from pinscope.experiments.dataloader.findings import read_dataloader
 from pinscope.experiments.dataloader.reading import LEAST_BATCHES, LEAST_RUNS, MOST_RUNS, MSER_BATCH
 from pinscope.experiments.dataloader.ways import BACKLOGS, PREFETCHED, Loading
@@ -20,6 +20,7 @@ from pinscope.lab.protocol import Lab
 from pinscope.probes.installation import install_command
 from pinscope.records.budget import Budget
 from pinscope.records.environment import Environment
+from pinscope.records.parameters import Several, ascending, by_comma, parameter
 from pinscope.records.run import LabKind, Observation
 from pinscope.units import format_bytes
 

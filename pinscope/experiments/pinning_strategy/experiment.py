@@ -7,7 +7,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from typing import Any, Literal, Self
 
-from pinscope.experiments.contract import AnyExperiment, BareParams, Bytes, Row, Seconds, Several, parameter
+from pinscope.analysis.rows import Row
+from pinscope.experiments.contract import AnyExperiment, BareParams
 from pinscope.experiments.pinning_strategy import findings, reading
 from pinscope.experiments.pinning_strategy.ways import NEIGHBOURS, WAYS, WITH_CONTEXT
 from pinscope.lab.backing import HUGE_PAGE, why_not_backing
@@ -19,6 +20,7 @@ from pinscope.lab.protocol import Lab
 from pinscope.records.budget import Budget
 from pinscope.records.environment import Environment
 from pinscope.records.finding import Reading
+from pinscope.records.parameters import Bytes, Seconds, Several, parameter
 from pinscope.records.pinning_strategy import STRATEGIES, Strategy, StrategyName
 from pinscope.records.run import ExperimentRun, LabKind, Lasted, Observation, Positive
 from pinscope.units import parse_bytes

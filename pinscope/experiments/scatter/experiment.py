@@ -11,21 +11,10 @@ from typing import TYPE_CHECKING, Annotated, Literal, Self
 
 from pydantic import AfterValidator, BeforeValidator, Field, field_validator, model_validator
 
+from pinscope.analysis.rows import Row
 from pinscope.analysis.statistics import LEAST_VALUES
 from pinscope.errors import NotPossible
-from pinscope.experiments.contract import (
-    AnyExperiment,
-    Bytes,
-    Counts,
-    Params,
-    Row,
-    Several,
-    Sizes,
-    ascending,
-    by_comma,
-    parameter,
-    sizes,
-)
+from pinscope.experiments.contract import AnyExperiment, Params
 from pinscope.experiments.scatter import findings, reading
 from pinscope.experiments.scatter.ways import WAYS, Case, Layout, OneWay, Variant, WayName, pieces_in
 from pinscope.lab.harness import Harness, Turn
@@ -33,6 +22,7 @@ from pinscope.lab.protocol import Lab
 from pinscope.records.budget import Budget
 from pinscope.records.environment import Environment
 from pinscope.records.finding import Reading
+from pinscope.records.parameters import Bytes, Counts, Several, Sizes, ascending, by_comma, parameter, sizes
 from pinscope.records.run import ExperimentRun, LabKind, Lasted, Observation, Positive
 from pinscope.units import format_bytes
 

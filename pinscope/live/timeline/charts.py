@@ -13,7 +13,7 @@ from pinscope.analysis.rows import Row
 from pinscope.charts.chart import Chart, alt_text
 from pinscope.charts.lines import End, name_ends, put, reference
 from pinscope.charts.theme import COLOURS, DASHES, panels
-from pinscope.experiments.timeline.reading import Watched, points, sampled, summed, watched
+from pinscope.live.timeline.reading import Watched, points, sampled, summed, watched
 from pinscope.records.figure import figures
 from pinscope.records.run import Run
 from pinscope.records.snapshot import DeviceFigures, HostTotals

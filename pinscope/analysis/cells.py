@@ -175,14 +175,6 @@ def listed(
     return table(title, units, [[of(item) for _, of in columns.values()] for item in items], note)
 
 
-def _shown(label: Label, value: Any) -> Any:
-    return label.words(value) if label.words else value
-
-
-def _repeats(summary: Any, columns: int) -> tuple[Any, ...]:
-    return (summary.spread, summary.count) if isinstance(summary, Summary) else (None,) * columns
-
-
 def key(cell: Any, value: str) -> str:
     """The stable key of a value of a cell, such as ``pinned.h2d.1GiB.rate_bytes_per_second``."""
     words = (

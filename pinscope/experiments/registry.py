@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING, Any, cast
 from pinscope.analysis.attached import NOTHING_ATTACHED, Attached
 from pinscope.analysis.kind import AnyKind
 from pinscope.analysis.link_errors import link_error_findings
+from pinscope.analysis.read_rows import ReadRows
 from pinscope.analysis.rows import Row
 from pinscope.analysis.texts import Texts
 from pinscope.errors import BadInput, UnknownName
 from pinscope.experiments.contract import AnyExperiment
-from pinscope.experiments.read_rows import ReadRows
 from pinscope.records.finding import Reading
 from pinscope.records.run import ExperimentRun, Run, TimelineRun, TraceRun
 from pinscope.text import quoted

@@ -228,8 +228,7 @@ def _pin_to_copy(staging: Staging) -> Iterator[Costed]:
     yield say(
         TEXTS,
         "staging-pin-to-copy",
-        measured(pin.title, pin.wall_seconds, "seconds"),
-        measured(plain.title, plain.wall_seconds, "seconds"),
+        *(measured(cell.title, cell.wall_seconds, "seconds") for cell in (pin, plain)),
         cost=ratio(pin.wall_seconds, plain.wall_seconds),
         staging=staging,
         pin=pin,

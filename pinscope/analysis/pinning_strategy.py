@@ -27,7 +27,7 @@ PHASES: Mapping[str, str] = {"": "pinned", "release_": "given back"}
 """Beginning of an observation's field → what was done to the memory meanwhile."""
 UNNAMED = "a driver call"
 """A wait of which the run does not say which call it was: runs of version 0.1.0, while memory was given back."""
-TITLES: Mapping[str, str] = {**{name: one.title for name, one in STRATEGIES.items()}, IDLE: "idle"}
+TITLES: Mapping[str, str] = {**{name: strategy.title for name, strategy in STRATEGIES.items()}, IDLE: "idle"}
 NEAR = 1.5
 """Strategies within this factor of the fastest are fast."""
 GENTLE = 2.0
@@ -55,7 +55,7 @@ def not_pinned(ways: Sequence[str]) -> Iterator[Costed]:
         yield say(NOT_PINNED, "not-pinned", quantity("Ways affected", len(ways), "count"), affected="; ".join(ways))
 
 
-def cause(wait_seconds: float, control_seconds: float | None) -> dict[str, float | None]:
+def cause(wait_seconds: float, control_seconds: float | None) -> dict[str, Any]:
     """The delay of a control that makes no call of the driver, named ``busy`` where it explains a wait, else
     ``driver``: then the driver made the call wait."""
     busy = control_seconds is not None and control_seconds >= SCHEDULING * wait_seconds
@@ -148,8 +148,8 @@ class StrategyCell:
 
     def wait(self, phase: str, call: str | None = None) -> float | None:
         """Seconds of the longest call in one phase, of all calls or of one; ``None`` where it was not measured."""
-        found = [one.seconds for one in self.waits if one.phase == phase and call in (None, one.call)]
-        return max(found, default=None)
+        seconds = [wait.seconds for wait in self.waits if wait.phase == phase and call in (None, wait.call)]
+        return max(seconds, default=None)
 
     def seconds_for(self, nbytes: int) -> float:
         """Seconds to pin this much at the same pace."""

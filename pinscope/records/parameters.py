@@ -152,7 +152,7 @@ def _one_line(error: ValidationError) -> str:
     message = _PLAINER.get(first["type"]) or first["msg"].removeprefix("Value error, ")
     message = message.replace("Input should be", "must be")
     given = first.get("input")
-    shown = f" (given: {quoted(given)})" if isinstance(given, str | int | float) else ""
-    if shown and quoted(given) in message:
-        shown = ""  # said already
-    return f"{name}: {message}{shown}" if name else f"{message}{shown}"  # no name: several fields do not fit together
+    value = f" (given: {quoted(given)})" if isinstance(given, str | int | float) else ""
+    if value and quoted(given) in message:
+        value = ""  # said already
+    return f"{name}: {message}{value}" if name else f"{message}{value}"  # no name: several fields do not fit together

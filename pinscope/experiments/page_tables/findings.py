@@ -101,8 +101,8 @@ def _not_returned(costs: PageTableCosts) -> Iterator[Costed]:
     kept = [cost for cost, share in back.items() if share < ALL_RETURNED and (cost.left_bytes or 0) > GRANULE_BYTES]
     if kept:
         worst = min(kept, key=back.__getitem__)
-        share = quantity("Returned", back[worst], "share")
-        yield say(TEXTS, "page-tables-kept", share, worst=worst, tables=costs.tables_lie_in)
+        returned = quantity("Returned", back[worst], "share")
+        yield say(TEXTS, "page-tables-kept", returned, worst=worst, tables=costs.tables_lie_in)
 
 
 def _not_straight(costs: PageTableCosts) -> Iterator[Costed]:

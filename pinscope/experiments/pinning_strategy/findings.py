@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 from pinscope.analysis.conclusions import Costed, dearest_first
 from pinscope.analysis.pinning_recipe import Recipe
@@ -107,7 +108,7 @@ def _evidence(pinnings: Pinnings, *cells: StrategyCell | None) -> Iterator[Quant
         yield longest_wait("while nothing is pinned or freed", pinnings.cells[IDLE])
 
 
-def _why(cell: StrategyCell) -> dict[str, float | None]:
+def _why(cell: StrategyCell) -> dict[str, Any]:
     return cause(cell.longest_wait.seconds, cell.control_seconds.get(cell.longest_wait.phase))
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 from pinscope.analysis.conclusions import Costed, dearest_first
 from pinscope.analysis.pinning_strategy import NOT_PINNED, cause, not_pinned
@@ -108,10 +109,10 @@ def _one_piece(serving: Serving) -> Iterator[Costed]:
     )
 
 
-def _why(serving: Serving, wait: Wait) -> dict[str, float | None]:
+def _why(serving: Serving, wait: Wait) -> dict[str, Any]:
     """Whether the driver makes calls wait, by what they wait while memory is only touched."""
     touch = serving.way(TOUCH)
-    return cause(wait.seconds, touch and touch.longest.seconds)
+    return cause(wait.seconds, touch.longest.seconds if touch else None)
 
 
 def _auto(serving: Serving) -> Iterator[Costed]:

@@ -124,7 +124,7 @@ def cells(kind: type[CellT], rows: Iterable[Row]) -> list[CellT]:
 
 
 def _value(value: Value, name: str, rows: Sequence[Row]) -> Any:
-    values = [each for row in rows if (each := row.get(value.row or name)) is not None]
+    values = [value_of_row for row in rows if (value_of_row := row.get(value.row or name)) is not None]
     return value.make(values) if values else None
 
 
@@ -133,12 +133,12 @@ def plain(value: Any) -> Any:
     return value.median if isinstance(value, Summary) else value
 
 
-def every_combination(found: Sequence[Any], note: str = "", title: str = "Every combination") -> Table:
+def every_combination(cells: Sequence[Any], note: str = "", title: str = "Every combination") -> Table:
     """The table of all cells of one class: labels, values, and how often each was repeated."""
-    kind = type(found[0])
+    kind = type(cells[0])
     labels, values = labels_of(kind), values_of(kind)
-    repeated = next((name for name in values if isinstance(getattr(found[0], name), Summary)), None)
-    columns = {label.title: _unit(label, getattr(found[0], name)) for name, label in labels.items()}
+    repeated = next((name for name in values if isinstance(getattr(cells[0], name), Summary)), None)
+    columns = {label.title: _unit(label, getattr(cells[0], name)) for name, label in labels.items()}
     columns |= {value.title: value.unit for value in values.values()}
     spread = {"spread": "share", "repeats": "count"} if repeated else {}
     return table(
@@ -157,7 +157,7 @@ def every_combination(found: Sequence[Any], note: str = "", title: str = "Every 
                     else [None] * len(spread)
                 ),
             )
-            for cell in found
+            for cell in cells
         ],
         note=note,
     )
@@ -175,14 +175,6 @@ def listed(
     return table(title, units, [[of(item) for _, of in columns.values()] for item in items], note)
 
 
-def _shown(label: Label, value: Any) -> Any:
-    return label.words(value) if label.words else value
-
-
-def _repeats(summary: Any, columns: int) -> tuple[Any, ...]:
-    return (summary.spread, summary.count) if isinstance(summary, Summary) else (None,) * columns
-
-
 def key(cell: Any, value: str) -> str:
     """The stable key of a value of a cell, such as ``pinned.h2d.1GiB.rate_bytes_per_second``."""
     words = (
@@ -193,12 +185,12 @@ def key(cell: Any, value: str) -> str:
     return ".".join((*words, value))
 
 
-def frame(found: Sequence[Any]) -> pd.DataFrame:
+def frame(cells: Sequence[Any]) -> pd.DataFrame:
     """The cells as a table of pandas: a row each. Of a summary also the ends of its interval and the repeats."""
     import pandas as pd  # noqa: PLC0415 - it takes a third of a second to import
 
     rows = []
-    for cell in found:
+    for cell in cells:
         row: dict[str, Any] = {name: getattr(cell, name) for name in labels_of(type(cell))}
         for name in values_of(type(cell)):
             value = getattr(cell, name)
@@ -210,14 +202,14 @@ def frame(found: Sequence[Any]) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
-def ratio(one: Summary, other: Summary) -> float:
+def ratio(first: Summary, second: Summary) -> float:
     """One median over another."""
-    return one.median / other.median
+    return first.median / second.median
 
 
-def as_good(one: Summary, other: Summary) -> bool:
+def as_good(first: Summary, second: Summary) -> bool:
     """Whether neither is less by more than :data:`AS_GOOD`."""
-    times = ratio(one, other)
+    times = ratio(first, second)
     return round(max(times, 1 / times), 2) <= AS_GOOD
 
 
@@ -252,8 +244,8 @@ class Comparison(Generic[CellT]):
     def at(self, size: int | None = None, **labels: Any) -> dict[str, CellT]:
         """Way → its preferred cell, at the usual or another size, where the other labels are those given."""
         wanted = {"bytes": size or self.size, **labels}.items()
-        found = [cell for cell in self.cells if all(getattr(cell, name) == value for name, value in wanted)]
-        return {name: self.best(group)[0] for name, group in grouped(found, _way).items()}
+        matching = [cell for cell in self.cells if all(getattr(cell, name) == value for name, value in wanted)]
+        return {name: self.best(group)[0] for name, group in grouped(matching, _way).items()}
 
     def winners(self, size: int | None = None, **labels: Any) -> list[CellT]:
         """Of the choices: the fastest and all as good, the thriftiest first."""

@@ -21,10 +21,10 @@ Costed = tuple[float, Finding]
 """How many times as long, or as much, something takes if the finding is ignored; and the finding."""
 
 
-def dearest_first(found: Iterable[Costed]) -> tuple[Finding, ...]:
+def dearest_first(costed_findings: Iterable[Costed]) -> tuple[Finding, ...]:
     """The findings, the gravest first, and of those the most costly."""
     grave = get_args(Severity)
-    ordered = sorted(found, key=lambda costed: (-grave.index(costed[1].severity), -costed[0]))
+    ordered = sorted(costed_findings, key=lambda costed: (-grave.index(costed[1].severity), -costed[0]))
     return tuple(finding for _, finding in ordered)
 
 
@@ -67,9 +67,9 @@ def roughly(seconds: float, uncertainty: float) -> str:
     return f"about {float(number):g} {unit}"
 
 
-def exceeds(one: Summary, other: Summary) -> bool:
+def exceeds(first: Summary, second: Summary) -> bool:
     """Whether the first is more than the second, by more than both may be off; else there is nothing to advise."""
-    return one.median > other.median > 0 and is_distinct(one.median / other.median, together(one, other))
+    return first.median > second.median > 0 and is_distinct(first.median / second.median, together(first, second))
 
 
 def times(ratio: float, *compared: Summary) -> str:

@@ -107,12 +107,12 @@ class Recipes:
     gentler_in_chunks: bool
 
     @classmethod
-    def of(cls, found: Recommended, params: Mapping[str, Any]) -> Recipes:
+    def of(cls, recommended: Recommended, params: Mapping[str, Any]) -> Recipes:
         """The recommended cells with the parameters of their run."""
         return cls(
-            Recipe.of(found.array, params) if found.array else None,
-            Recipe.of(found.chunks, params) if found.chunks else None,
-            found.gentler_in_chunks,
+            Recipe.of(recommended.array, params) if recommended.array else None,
+            Recipe.of(recommended.chunks, params) if recommended.chunks else None,
+            recommended.gentler_in_chunks,
         )
 
 

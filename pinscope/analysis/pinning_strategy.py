@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any
 
 from pinscope.analysis.cells import Label, Value
-from pinscope.analysis.conclusions import exceeds
+from pinscope.analysis.conclusions import Costed, exceeds
 from pinscope.analysis.statistics import Summary, summarize
+from pinscope.analysis.texts import Text, say
+from pinscope.records.finding import quantity
 from pinscope.records.pinning_strategy import STRATEGIES
 
 USUAL = "host_alloc"
@@ -25,7 +27,7 @@ PHASES: Mapping[str, str] = {"": "pinned", "release_": "given back"}
 """Beginning of an observation's field → what was done to the memory meanwhile."""
 UNNAMED = "a driver call"
 """A wait of which the run does not say which call it was: runs of version 0.1.0, while memory was given back."""
-TITLES: Mapping[str, str] = {**{name: one.title for name, one in STRATEGIES.items()}, IDLE: "idle"}
+TITLES: Mapping[str, str] = {**{name: strategy.title for name, strategy in STRATEGIES.items()}, IDLE: "idle"}
 NEAR = 1.5
 """Strategies within this factor of the fastest are fast."""
 GENTLE = 2.0
@@ -33,6 +35,31 @@ GENTLE = 2.0
 wait of one strategy, thp_pipeline, was 11, 12 and 21 ms."""
 WORTH_IT = 1.5
 """A strategy is recommended over cudaHostAlloc from this many times its speed on."""
+SCHEDULING = 0.5
+"""From this part of a wait on, a delay without any call of the driver may explain it."""
+NOT_PINNED = {
+    "not-pinned": Text(
+        when="CUDA does not report registered memory as pinned",
+        title="CUDA does not treat registered memory as pinned",
+        detail="Affected: {affected}. On systems on which the GPU uses the host's page tables, registering does not "
+        "page-lock.",
+        advice="Pin with cudaHostAlloc here.",
+        severity="critical",
+    )
+}
+
+
+def not_pinned(ways: Sequence[str]) -> Iterator[Costed]:
+    """The finding on ways whose memory CUDA does not call pinned, if there are any; ``ways``: their titles."""
+    if ways:
+        yield say(NOT_PINNED, "not-pinned", quantity("Ways affected", len(ways), "count"), affected="; ".join(ways))
+
+
+def cause(wait_seconds: float, control_seconds: float | None) -> dict[str, Any]:
+    """The delay of a control that makes no call of the driver, named ``busy`` where it explains a wait, else
+    ``driver``: then the driver made the call wait."""
+    busy = control_seconds is not None and control_seconds >= SCHEDULING * wait_seconds
+    return {"busy": control_seconds if busy else None, "driver": None if busy else control_seconds}
 
 
 @dataclass(frozen=True)
@@ -121,8 +148,8 @@ class StrategyCell:
 
     def wait(self, phase: str, call: str | None = None) -> float | None:
         """Seconds of the longest call in one phase, of all calls or of one; ``None`` where it was not measured."""
-        found = [one.seconds for one in self.waits if one.phase == phase and call in (None, one.call)]
-        return max(found, default=None)
+        seconds = [wait.seconds for wait in self.waits if wait.phase == phase and call in (None, wait.call)]
+        return max(seconds, default=None)
 
     def seconds_for(self, nbytes: int) -> float:
         """Seconds to pin this much at the same pace."""

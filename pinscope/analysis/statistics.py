@@ -68,8 +68,8 @@ def measured(name: str, summary: Summary, unit: str, value: float | None = None)
     Args:
         value: what is shown where it is made from the median, such as a rate.
     """
-    shown = summary.median if value is None else value
-    return quantity(name, shown, unit, spread=None if summary.few else summary.known_within, repeats=summary.few)
+    figure = summary.median if value is None else value
+    return quantity(name, figure, unit, spread=None if summary.few else summary.known_within, repeats=summary.few)
 
 
 def summarize(values: Sequence[float]) -> Summary:

@@ -61,9 +61,18 @@ def fill(text: str, values: Mapping[str, Any]) -> str:
 
     def kept(clause: re.Match[str]) -> str:
         names = (name for _, name, _, _ in _WORDS.parse(clause[1]) if name)
-        return "" if any(values[name.partition(".")[0]] is None for name in names) else clause[1]
+        return "" if any(_value(name, values) is None for name in names) else clause[1]
 
     return _WORDS.vformat(_CLAUSE.sub(kept, text), (), values).strip()
+
+
+def _value(name: str, values: Mapping[str, Any]) -> Any:
+    """What stands at a place such as ``cell.seconds``; ``None`` also where there is no cell."""
+    first, *rest = name.split(".")
+    value = values[first]
+    for part in rest:
+        value = None if value is None else getattr(value, part)
+    return value
 
 
 def say(

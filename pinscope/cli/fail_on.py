@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from typing import Literal
 
 from pinscope.errors import InvalidParameter
-from pinscope.experiments.trace.reading import not_recorded
 from pinscope.text import quoted
 from pinscope.tracing.sites import REPEATED, Seen
+from pinscope.tracing.trace.reading import not_recorded
 from pinscope.units import format_bytes, format_seconds, format_share, parse_bytes, parse_seconds, parse_share
 
 Figure = Literal["pageable", "held", "idle"]

@@ -52,18 +52,18 @@ class HolderTable:
     @cached_property
     def columns(self) -> list[str]:
         """Headings of those that say something of somebody; the least important ones only where there is room."""
-        shown = [
+        in_table = [
             figure
             for figure in COLUMNS.values()
             if figure.short and (self.probe or not figure.probed) and not (self.narrow and figure.terminal == "room")
         ]
-        own = [figure for figure in shown if figure.column not in ON_GPUS and self._says_something(figure)]
-        on_gpus = ["GPUs", *(_HEADINGS[figure.column] for figure in shown if figure.column in ON_GPUS)]
+        own = [figure for figure in in_table if figure.column not in ON_GPUS and self._says_something(figure)]
+        on_gpus = ["GPUs", *(_HEADINGS[figure.column] for figure in in_table if figure.column in ON_GPUS)]
         return [
             "pid",
             "user",
             *(_HEADINGS[figure.column] for figure in own),
-            *(on_gpus if any(one.gpus for one in self.holders) else []),
+            *(on_gpus if any(holder.gpus for holder in self.holders) else []),
             "program",
         ]
 
@@ -99,7 +99,7 @@ class HolderTable:
 
     def _says_something(self, figure: Figure) -> bool:
         always = figure.terminal == "always" or figure.probed
-        return always or any((getattr(one, figure.field) or 0) > figure.common for one in self.holders)
+        return always or any((getattr(holder, figure.field) or 0) > figure.common for holder in self.holders)
 
     def _key(self, row: HolderRow) -> Any:
         """By what a row is sorted; ``None``: it is not known."""

@@ -60,14 +60,14 @@ def plan(
     with store_to_read() as store:
         prices = known_prices(store, environment)
     params = PlanParams.for_machine(environment, prices.recorded).with_overrides(stated)
-    found = plan_for(params, prices, environment)
-    reading = read_plan(found)
+    answer = plan_for(params, prices, environment)
+    reading = read_plan(answer)
     if as_json:
-        print_json(plan_document(found, reading))
+        print_json(plan_document(answer, reading))
         return
-    print_prose(reading.verdict or "", style=_STYLES[safety_of(found).level])
+    print_prose(reading.verdict or "", style=_STYLES[safety_of(answer).level])
     print_line()
-    pages = f"pages of {format_bytes(round(found.price.page_bytes))}, {origin_words(found.price.origin)}"
-    print_prose(f"{amount_words(found.demand)} pinned; {pages}; GPUs of {format_bytes(params.gpu_memory)}")
+    pages = f"pages of {format_bytes(round(answer.price.page_bytes))}, {origin_words(answer.price.origin)}"
+    print_prose(f"{amount_words(answer.demand)} pinned; {pages}; GPUs of {format_bytes(params.gpu_memory)}")
     print_line()
     print_below_verdict(reading)

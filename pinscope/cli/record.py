@@ -13,8 +13,8 @@ from pinscope.cli.reading import print_outcome
 from pinscope.cli.stop import Stop
 from pinscope.cli.terminal import complain, print_json
 from pinscope.errors import StoreFailed
-from pinscope.experiments.timeline.experiment import TimelineParams
 from pinscope.live.source import open_source
+from pinscope.live.timeline.kind import TimelineParams
 from pinscope.probes.environment import capture_environment
 from pinscope.report.document import open_document
 from pinscope.report.json_report import run_document

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING
 
 from pinscope.cli.terminal import SEVERITY_STYLES, console
 from pinscope.experiments.registry import checked_rows
-from pinscope.experiments.trace.reading import parts_of_time
 from pinscope.report import facts
 from pinscope.runner.what_if import what_if_command
 from pinscope.text import one_line
 from pinscope.tracing.sites import Seen, Site, seen_in
+from pinscope.tracing.trace.reading import parts_of_time
 from pinscope.units import format_bytes, format_seconds
 
 if TYPE_CHECKING:

@@ -20,7 +20,6 @@ from typing import Any, NoReturn
 from pinscope.cli.terminal import complain
 from pinscope.cli.trace_summary import print_summary
 from pinscope.errors import NotPossible, PinScopeError, StoreFailed
-from pinscope.experiments.trace.experiment import TraceParams
 from pinscope.probes.environment import capture_environment
 from pinscope.report.document import open_document
 from pinscope.runner.jobs import reconcile
@@ -34,6 +33,7 @@ from pinscope.tracing.scope import Scope
 from pinscope.tracing.spool import Spool
 from pinscope.tracing.spool_folder import SpoolFolder
 from pinscope.tracing.summed import Ended
+from pinscope.tracing.trace.kind import TraceParams
 
 LOOK_SECONDS = 0.05
 """How often the keeper looks at the spool; the program waits for it at the part's end."""

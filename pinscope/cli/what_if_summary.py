@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Any
 from pinscope.cli.terminal import SEVERITY_STYLES, complain, console
 from pinscope.cli.trace_summary import WIDTH, print_columns
 from pinscope.experiments.registry import checked_rows
-from pinscope.experiments.trace.findings import what_if_findings
-from pinscope.experiments.trace.reading import what_if_in, what_if_tables, what_if_verdict
 from pinscope.report import facts
 from pinscope.report.document import open_document
 from pinscope.report.json_report import run_document
 from pinscope.text import one_line
 from pinscope.tracing.sites import seen_in
+from pinscope.tracing.trace.findings import what_if_findings
+from pinscope.tracing.trace.reading import what_if_in, what_if_tables, what_if_verdict
 
 if TYPE_CHECKING:
     from rich.console import Console

@@ -8,7 +8,7 @@ from typing import Any, Literal
 import streamlit as st
 
 from pinscope.charts.theme import words
-from pinscope.experiments.contract import Inputs
+from pinscope.records.parameters import Inputs
 from pinscope.report.parameters import Parameter, form_parameters
 from pinscope.units import exact_bytes
 

@@ -7,6 +7,7 @@ from contextlib import suppress
 
 import streamlit as st
 
+from pinscope.analysis.read_rows import ReadRows
 from pinscope.dashboard.error_lines import errors_shown
 from pinscope.dashboard.pages import RUNS
 from pinscope.dashboard.plain import plain, prose
@@ -16,7 +17,6 @@ from pinscope.dashboard.tabs import live
 from pinscope.dashboard.times import own_time
 from pinscope.dashboard.widgets import Colour, answer, chart_view, verdict_line
 from pinscope.errors import BadInput
-from pinscope.experiments.read_rows import ReadRows
 from pinscope.experiments.registry import charts_of, find_reader
 from pinscope.records.run import LAB_TITLES, Run, Status, TraceRun
 from pinscope.report.facts import size_word

@@ -16,8 +16,6 @@ from pinscope.dashboard.plain import plain
 from pinscope.dashboard.state import PAGE_EVENTS
 from pinscope.errors import PinScopeError
 from pinscope.experiments.registry import checked_rows
-from pinscope.experiments.trace.charts import TITLE, moment, shaded, timeline
-from pinscope.experiments.trace.reading import LINES
 from pinscope.records.run import Run
 from pinscope.report.document import Document
 from pinscope.report.write import render
@@ -27,6 +25,8 @@ from pinscope.store.store import Store
 from pinscope.text import visible
 from pinscope.tracing.sites import Seen, seen_in
 from pinscope.tracing.stretch import Costliest, Extent, Stretch, extent, stretch_of, within
+from pinscope.tracing.trace.charts import TITLE, moment, shaded, timeline
+from pinscope.tracing.trace.reading import LINES
 
 LEAST_NS = 1000
 """Of a stretch that can be looked at."""

@@ -12,11 +12,13 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any, cast
 
 from pinscope.analysis.attached import NOTHING_ATTACHED, Attached
+from pinscope.analysis.kind import AnyKind
 from pinscope.analysis.link_errors import link_error_findings
+from pinscope.analysis.read_rows import ReadRows
+from pinscope.analysis.rows import Row
 from pinscope.analysis.texts import Texts
 from pinscope.errors import BadInput, UnknownName
-from pinscope.experiments.contract import AnyExperiment, AnyKind, Row
-from pinscope.experiments.read_rows import ReadRows
+from pinscope.experiments.contract import AnyExperiment
 from pinscope.records.finding import Reading
 from pinscope.records.run import ExperimentRun, Run, TimelineRun, TraceRun
 from pinscope.text import quoted
@@ -29,21 +31,28 @@ if TYPE_CHECKING:
 class Reader:
     """How runs of one kind are read.
 
-    The code stands in the folder of that name and is imported when it is first asked for: a command needs one of
-    them, and drawing needs Plotly, which takes a fifth of a second to import.
+    The code is imported when it is first asked for: a command needs one of them, and drawing needs Plotly, which takes
+    a fifth of a second to import.
 
     Attributes:
-        name: of the kind, and of its folder.
+        name: of the kind.
         run: the class of their records.
+        package: where the code stands.
     """
 
     name: str
     run: type[Run]
+    package: str
 
     @property
     def kind(self) -> AnyKind:
         """What they are, and what is concluded from their rows."""
-        return cast("AnyKind", self._module("experiment").EXPERIMENT)
+        return cast("AnyKind", self._module("kind").KIND)
+
+    @property
+    def texts(self) -> Texts:
+        """The texts of the findings that its runs may have."""
+        return cast("Texts", self._module("findings").TEXTS)
 
     def charts(self, run: Run, rows: Sequence[Row], attached: Attached = NOTHING_ATTACHED) -> Iterable[Chart]:
         """The figures of a run, from its rows, then from its attachments; of some kinds each is drawn when it is
@@ -54,16 +63,20 @@ class Reader:
             yield from module.draw_attached(rows, attached)
 
     def _module(self, name: str) -> ModuleType:
-        return import_module(f"pinscope.experiments.{self.name}.{name}")
+        return import_module(f"{self.package}.{name}")
 
 
 class Entry(Reader):
     """An experiment: its runs are read, and it can be run."""
 
     @property
+    def kind(self) -> AnyKind:
+        return self.experiment
+
+    @property
     def experiment(self) -> AnyExperiment:
-        """What :attr:`kind` gives, as what can be run."""
-        return cast("AnyExperiment", self.kind)
+        """What can be run."""
+        return cast("AnyExperiment", self._module("experiment").EXPERIMENT)
 
 
 _FOLDERS = (
@@ -82,11 +95,14 @@ _FOLDERS = (
     "dataloader",
     "scatter",
 )
-EXPERIMENTS: tuple[Entry, ...] = tuple(Entry(name, ExperimentRun) for name in _FOLDERS)
+EXPERIMENTS: tuple[Entry, ...] = tuple(Entry(name, ExperimentRun, f"{__package__}.{name}") for name in _FOLDERS)
 """In the order in which they are shown."""
 
 
-KEPT: tuple[Reader, ...] = (Reader("timeline", TimelineRun), Reader("trace", TraceRun))
+KEPT: tuple[Reader, ...] = (
+    Reader("timeline", TimelineRun, "pinscope.live.timeline"),
+    Reader("trace", TraceRun, "pinscope.tracing.trace"),
+)
 """What is not an experiment and cannot be run, but is kept as runs and read like them."""
 
 
@@ -109,14 +125,6 @@ def find(name: str) -> Entry:
         maker = {"timeline": "record", "trace": "trace"}[name]
         raise UnknownName(f"{name} is no experiment that can be run: `pinscope {maker}` keeps one; there are: {known}")
     raise UnknownName(f"no experiment {quoted(name)}; there are: {known}")
-
-
-def texts_of(name: str) -> Texts:
-    """The texts of the findings that runs of that name may have."""
-    texts: Texts = {}
-    with suppress(ModuleNotFoundError):
-        texts = getattr(import_module(f"{__package__}.{name}.findings"), "TEXTS", {})
-    return texts
 
 
 PLACED = (

@@ -54,25 +54,25 @@ def _explained_by(snapshot: Snapshot) -> str:
 
 
 def driver_memory(holders: Sequence[Holder]) -> int:
-    return sum(one.driver_memory_bytes or 0 for one in holders)
+    return sum(holder.driver_memory_bytes or 0 for holder in holders)
 
 
 def memory_of_the_driver(snapshot: Snapshot) -> Iterator[Finding]:
     """What no count of pins has."""
     host = snapshot.host
-    holders = ranked(snapshot.holders, lambda one: one.driver_memory_bytes)
+    holders = ranked(snapshot.holders, lambda holder: holder.driver_memory_bytes)
     held = driver_memory(holders)
     if held < DRIVER_BYTES:
         return
     severity = pinned_severity(held / max(host.total_bytes, held), host.available_bytes / max(host.total_bytes, 1))
-    bound = bound_of_sum(one.estimates.get("driver_memory_bytes") for one in holders)
+    bound = bound_of_sum(holder.estimates.get("driver_memory_bytes") for holder in holders)
     amount = f"{f'{bound.words} ' if bound else ''}{format_bytes(held)}"
     yield finding(
         severity or "note",
         "driver-memory",
         known("Driver memory of the host, about", host, "driver_memory_bytes", "bytes"),
         quantity("Mapped by holders", held, "bytes"),
-        *by_holder("Driver memory of", holders, lambda one: one.driver_memory_bytes),
+        *by_holder("Driver memory of", holders, lambda holder: holder.driver_memory_bytes),
         title=f"Holders have {amount} of driver memory, which the count of pins lacks",
         detail=DRIVER_MEMORY_IS,
         advice=DRIVER_MEMORY_ADVICE,
@@ -121,30 +121,34 @@ def only_candidate(snapshot: Snapshot) -> Holder | None:
     """The process that alone can have registered what no holder explains: no other one with CUDA is seen."""
     host, holders = snapshot.host, snapshot.holders
     named = {process.pid for device in snapshot.devices for process in device.processes}
-    users = [one for one in holders if (one.pid in named if snapshot.devices else one.cuda and not one.inherited_from)]
+    users = [
+        holder
+        for holder in holders
+        if (holder.pid in named if snapshot.devices else holder.cuda and not holder.inherited_from)
+    ]
     if len(users) != 1 or named - {users[0].pid} or snapshot.own_pids:
         return None
     if any(gap.hides_holders for gap in snapshot.unreadable):  # there, who locks memory may pin it (VFIO)
-        lockers = any((one.locked_bytes or 0) >= MUCH_LOCKED_BYTES for one in holders if one is not users[0])
+        lockers = any((holder.locked_bytes or 0) >= MUCH_LOCKED_BYTES for holder in holders if holder is not users[0])
         if lockers or not named:
             return None
-    one, other = users[0], host.other_pinned_bytes or 0
-    resident = (one.rss_bytes or 0) + (one.hugetlb_bytes or 0) - (one.host_alloc_bytes or 0)
-    followed = one.registered_bytes is not None and "registered_bytes" not in one.estimates
-    again = host.pins_bytes != host.pinned_bytes or any("vm_pin_bytes" in each.estimates for each in holders)
-    return one if UNEXPLAINED_BYTES <= other <= resident and not followed and not again else None
+    holder, other = users[0], host.other_pinned_bytes or 0
+    resident = (holder.rss_bytes or 0) + (holder.hugetlb_bytes or 0) - (holder.host_alloc_bytes or 0)
+    followed = holder.registered_bytes is not None and "registered_bytes" not in holder.estimates
+    again = host.pins_bytes != host.pinned_bytes or any("vm_pin_bytes" in holder.estimates for holder in holders)
+    return holder if UNEXPLAINED_BYTES <= other <= resident and not followed and not again else None
 
 
 def unexplained_pins(snapshot: Snapshot) -> Iterator[Finding]:
     """Registered memory leaves no mark: where only one process can have it, that one is named."""
-    one, host = only_candidate(snapshot), snapshot.host
-    if one is None:
+    candidate, host = only_candidate(snapshot), snapshot.host
+    if candidate is None:
         return
     yield note(
         "unexplained-pins",
         known("Pinned, not explained", host, "other_pinned_bytes", "bytes"),
-        title=f"{format_bytes(host.other_pinned_bytes)} is pinned that no holder explains; {who(one)} is the only CUDA "
-        "process seen",
+        title=f"{format_bytes(host.other_pinned_bytes)} is pinned that no holder explains; {who(candidate)} is the "
+        "only CUDA process seen",
         detail="It probably registered that memory, at most all of it: cudaHostRegister leaves no mark in /proc. Pins "
         "of other drivers would look the same.",
         advice="As root, 'pinscope live --probe' shows what it registers from then on.",
@@ -157,9 +161,9 @@ def who(holder: Holder | HolderSample) -> str:
 
 def ranked(holders: Iterable[Holder], amount: Callable[[Holder], int | None]) -> list[Holder]:
     """Those that have any of it, most first."""
-    return sorted(filter(amount, holders), key=lambda one: amount(one) or 0, reverse=True)
+    return sorted(filter(amount, holders), key=lambda holder: amount(holder) or 0, reverse=True)
 
 
 def by_holder(name: str, holders: Sequence[Holder], amount: Callable[[Holder], int | None]) -> Iterator[Quantity]:
     """What each of the first few has, as evidence."""
-    return (quantity(f"{name} {who(one)}", amount(one), "bytes") for one in holders[:MOST_NAMED])
+    return (quantity(f"{name} {who(holder)}", amount(holder), "bytes") for holder in holders[:MOST_NAMED])

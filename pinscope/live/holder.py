@@ -72,16 +72,16 @@ class Surroundings:
     registrations: Registrations | None = None
     """What the probe tells of registered memory, if it runs."""
 
-    def inputs(self, one: SeenProcess, share: Share) -> tuple[object, ...]:
+    def inputs(self, seen: SeenProcess, share: Share) -> tuple[object, ...]:
         """All that the record of one process is made of."""
         gpus = tuple(
-            (device.index, device.minor, device.missing, tuple(p for p in device.processes if p.pid == one.pid))
+            (device.index, device.minor, device.missing, tuple(p for p in device.processes if p.pid == seen.pid))
             for device in self.gpus.value or ()
         )
         return (
-            one.status.without_switches,
-            one.files,
-            one.maps,
+            seen.status.without_switches,
+            seen.files,
+            seen.maps,
             share,
             self.gpus.reason,
             gpus,
@@ -90,9 +90,9 @@ class Surroundings:
             self.covers,
             self.proven,
             self.booted,
-            self.groups.memberships(one.pid),
-            self.groups.of(one.pid),
-            self.identify(one),
+            self.groups.memberships(seen.pid),
+            self.groups.of(seen.pid),
+            self.identify(seen),
             self.registrations,
         )
 
@@ -113,36 +113,36 @@ def page_table_bound(registrations: Registrations | None, *, driver_memory: bool
     return kind.plus(_TABLES_AT_MOST if may_be_ordinary else None)
 
 
-def read_holder(one: SeenProcess, share: Share, around: Surroundings) -> Holder:
+def read_holder(seen: SeenProcess, share: Share, around: Surroundings) -> Holder:
     """The record of one process.
 
     Args:
-        one: what the look at all processes found of it.
+        seen: what the look at all processes gave of it.
         share: what it owns and inherited.
         around: the host and its GPUs.
     """
     missing: dict[str, str] = {}
-    amounts = {field: _amount(one, key).note(missing, field) for field, key in _STATUS.items()}
-    named = one.maps is not None and any(
-        process.pid == one.pid for device in around.gpus.value or () for process in device.processes
+    amounts = {field: _amount(seen, key).note(missing, field) for field, key in _STATUS.items()}
+    named = seen.maps is not None and any(
+        process.pid == seen.pid for device in around.gpus.value or () for process in device.processes
     )
-    again = _move_pins(one, amounts, around.proc)
-    cuda = Answer(True) if named else one.files.then(lambda files: UVM in files)
-    maps = one.maps.value if one.maps is not None else None
+    again = _move_pins(seen, amounts, around.proc)
+    cuda = Answer(True) if named else seen.files.then(lambda files: UVM in files)
+    maps = seen.maps.value if seen.maps is not None else None
     contexts = context_count(maps) if maps is not None else 0
-    owned = _pieces(one, share)
+    owned = _pieces(seen, share)
     asked, own_bytes = split_pieces(owned.value or (), contexts)
     pieces = owned.then(lambda _: asked)
     doubt = _doubt(sum(owned.value or ()), bool(cuda.value), amounts["rss_shmem_bytes"], around) if asked else None
-    managed = pieces.then(lambda _: one.maps.value.managed_bytes if one.maps and one.maps.value else 0)
+    managed = pieces.then(lambda _: seen.maps.value.managed_bytes if seen.maps and seen.maps.value else 0)
     allocations = _allocations(pieces.value or ())
     rounding = pieces.then(lambda _: sum(a.size_bytes // 2 * a.count for a in allocations if a.power_of_two))
-    group = group_of(one.pid, around.groups.memberships(one.pid))
-    left = around.groups.of(one.pid)
-    user = _number(one, "Uid").then(user_name)
-    identity = around.identify(one)
-    started = start_time(one.pid, identity.started, around.booted)
-    registered = registered_by(one.pid, cuda.value, started.value, around.registrations)
+    group = group_of(seen.pid, around.groups.memberships(seen.pid))
+    left = around.groups.of(seen.pid)
+    user = _number(seen, "Uid").then(user_name)
+    identity = around.identify(seen)
+    started = start_time(seen.pid, identity.started, around.booted)
+    registered = registered_by(seen.pid, cuda.value, started.value, around.registrations)
     driver_memory, kind = _driver_memory(owned, share, contexts, cuda)
     if (registered.driver_memory.value or 0) > (driver_memory.value or 0):  # it need not be mapped for the CPU
         driver_memory, kind = registered.driver_memory, registered.driver_estimate
@@ -158,15 +158,15 @@ def read_holder(one: SeenProcess, share: Share, around: Surroundings) -> Holder:
         "driver_memory_bytes": kind,
     }
     return Holder(
-        pid=one.pid,
-        parent_pid=_number(one, "PPid").note(missing, "parent_pid"),
+        pid=seen.pid,
+        parent_pid=_number(seen, "PPid").note(missing, "parent_pid"),
         user=user.note(missing, "user"),
-        name=one.status.line("Name") or "",
+        name=seen.status.line("Name") or "",
         command=identity.command.note(missing, "command"),
         cgroup=group.note(missing, "cgroup"),
         container=group.then(container, "its control group names no container").note(missing, "container"),
-        cgroup_limit_bytes=left.then(lambda found: found.limit_bytes).note(missing, "cgroup_limit_bytes"),
-        cgroup_headroom_bytes=left.then(lambda found: found.bytes).note(missing, "cgroup_headroom_bytes"),
+        cgroup_limit_bytes=left.then(lambda limit: limit.limit_bytes).note(missing, "cgroup_limit_bytes"),
+        cgroup_headroom_bytes=left.then(lambda limit: limit.bytes).note(missing, "cgroup_headroom_bytes"),
         started_at=started.note(missing, "started_at"),
         cuda=cuda.note(missing, "cuda"),
         host_alloc_bytes=pieces.then(sum).note(missing, "host_alloc_bytes"),
@@ -184,7 +184,7 @@ def read_holder(one: SeenProcess, share: Share, around: Surroundings) -> Holder:
         inherited_by=tuple(sorted(share.inherited_by)),
         managed_bytes=managed.note(missing, "managed_bytes"),
         gpus=_gpu_uses(
-            one,
+            seen,
             _Mapped(
                 owned.then(lambda sizes: sum(sizes) + registered.pinned_bytes + (driver_memory.value or 0), ""),
                 _tables_bound(registered, driver_memory.value, doubt, around),
@@ -201,16 +201,16 @@ def read_holder(one: SeenProcess, share: Share, around: Surroundings) -> Holder:
     )
 
 
-def _amount(one: SeenProcess, key: str) -> Answer[int]:
-    amount = one.status.bytes(key)
-    return Answer.missing(f"/proc/{one.pid}/status has no amount {key}") if amount is None else Answer(amount)
+def _amount(seen: SeenProcess, key: str) -> Answer[int]:
+    amount = seen.status.bytes(key)
+    return Answer.missing(f"/proc/{seen.pid}/status has no amount {key}") if amount is None else Answer(amount)
 
 
-def _move_pins(one: SeenProcess, amounts: dict[str, int | None], proc: Proc) -> Bound | None:
+def _move_pins(seen: SeenProcess, amounts: dict[str, int | None], proc: Proc) -> Bound | None:
     """VFIO counts what it pins of a virtual machine in VmLck; who pins the same memory again has more than is there."""
     locked, resident = amounts["locked_bytes"] or 0, (amounts["rss_bytes"] or 0) + (amounts["hugetlb_bytes"] or 0)
     if locked >= MUCH_LOCKED_BYTES and any(
-        file.startswith(_VFIO) for file in proc.links(f"/proc/{one.pid}/fd").value or ()
+        file.startswith(_VFIO) for file in proc.links(f"/proc/{seen.pid}/fd").value or ()
     ):
         amounts["vm_pin_bytes"], amounts["locked_bytes"] = (amounts["vm_pin_bytes"] or 0) + locked, 0
     if not resident or (amounts["vm_pin_bytes"] or 0) <= resident + COUNTER_SLACK_BYTES:
@@ -219,14 +219,14 @@ def _move_pins(one: SeenProcess, amounts: dict[str, int | None], proc: Proc) -> 
     return PINNED_AGAIN
 
 
-def _number(one: SeenProcess, key: str) -> Answer[int]:
-    number = one.status.number(key)
-    return Answer.missing(f"/proc/{one.pid}/status has no number {key}") if number is None else Answer(number)
+def _number(seen: SeenProcess, key: str) -> Answer[int]:
+    number = seen.status.number(key)
+    return Answer.missing(f"/proc/{seen.pid}/status has no number {key}") if number is None else Answer(number)
 
 
-def _pieces(one: SeenProcess, share: Share) -> Answer[Sequence[int]]:
+def _pieces(seen: SeenProcess, share: Share) -> Answer[Sequence[int]]:
     """Bytes of each piece of cudaHostAlloc memory that it owns; none for a process without NVIDIA's files."""
-    reason = one.maps.reason if one.maps is not None else one.files.reason
+    reason = seen.maps.reason if seen.maps is not None else seen.files.reason
     return Answer(share.owned) if reason is None else Answer.missing(reason)
 
 
@@ -283,13 +283,13 @@ def _tables_bound(
 
 
 def _gpu_uses(
-    one: SeenProcess, mapped: _Mapped, around: Surroundings, missing: MutableMapping[str, str]
+    seen: SeenProcess, mapped: _Mapped, around: Surroundings, missing: MutableMapping[str, str]
 ) -> tuple[GpuUse, ...]:
     """What it has on each GPU on which NVML names it, or on which it owns memory and has a context."""
     if around.gpus.value is None:
         missing["gpus"] = around.gpus.reason or ""
         return ()
-    uses = [use for device in around.gpus.value if (use := _gpu_use(one, mapped, device, around)) is not None]
+    uses = [use for device in around.gpus.value if (use := _gpu_use(seen, mapped, device, around)) is not None]
     silent = [device.missing["processes"] for device in around.gpus.value if "processes" in device.missing]
     if silent:
         missing["gpus"] = silent[0]
@@ -298,9 +298,9 @@ def _gpu_uses(
     return tuple(uses)
 
 
-def _gpu_use(one: SeenProcess, mapped: _Mapped, device: DeviceFigures, around: Surroundings) -> GpuUse | None:
+def _gpu_use(seen: SeenProcess, mapped: _Mapped, device: DeviceFigures, around: Surroundings) -> GpuUse | None:
     missing: dict[str, str] = {}
-    entries = [process for process in device.processes if process.pid == one.pid]  # one for each MIG instance
+    entries = [process for process in device.processes if process.pid == seen.pid]  # one for each MIG instance
     amounts = [entry.memory_bytes for entry in entries if entry.memory_bytes is not None]
     if not entries:
         if device.minor not in mapped.contexts:

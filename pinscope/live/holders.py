@@ -69,7 +69,7 @@ def snapshot(
     if remembered.booted.value is None:
         remembered.booted = boot_time(proc)
     taken_at = datetime.now(UTC)
-    gpu_pids = {one.pid for device in gpus.value or () for one in device.processes}
+    gpu_pids = {process.pid for device in gpus.value or () for process in device.processes}
     groups = GroupHeadrooms(proc)
     host = read_host(proc, groups)
     processes = read_processes(proc, gpu_pids, remembered)
@@ -111,7 +111,7 @@ def _holders(
         return (), 0
     seen: Sequence[SeenProcess] = processes.value.seen
     pinned = None if host.pins_bytes is None else host.pins_bytes + COUNTER_SLACK_BYTES
-    candidates = [_candidate(one, around) for one in seen if one.maps is not None]
+    candidates = [_candidate(process, around) for process in seen if process.maps is not None]
     shares = attribute(without_larger(candidates, pinned))
     if pinned is not None:
         claimed = _claimed(seen, shares, around.registrations)
@@ -120,23 +120,25 @@ def _holders(
         around = replace(around, covers=covers, proven=proven)
     left_out = max(0, len(seen) - MOST_HOLDERS)
     if left_out:
-        seen = sorted(seen, key=lambda one: _first_weight(one, shares), reverse=True)[:MOST_HOLDERS]
+        seen = sorted(seen, key=lambda process: _first_weight(process, shares), reverse=True)[:MOST_HOLDERS]
     before, remembered.holders = remembered.holders, {}
-    for one in seen:
-        share = shares.get(one.pid, Share())
-        inputs, (known, holder) = around.inputs(one, share), before.get(one.pid, ((), None))
+    for process in seen:
+        share = shares.get(process.pid, Share())
+        inputs, (known, holder) = around.inputs(process, share), before.get(process.pid, ((), None))
         if holder is None or known != inputs:
-            holder = read_holder(one, share, around)
-        remembered.holders[one.pid] = inputs, holder
+            holder = read_holder(process, share, around)
+        remembered.holders[process.pid] = inputs, holder
     kept = (holder for _, holder in remembered.holders.values() if _holds(holder, around.own_pids))
     return tuple(sorted(kept, key=_weight, reverse=True)), left_out
 
 
-def _first_weight(one: SeenProcess, shares: Mapping[int, Share]) -> int:
+def _first_weight(process: SeenProcess, shares: Mapping[int, Share]) -> int:
     """Bytes that it holds, before it is looked at closely."""
-    share = shares.get(one.pid, Share())
+    share = shares.get(process.pid, Share())
     return (
-        sum(share.owned) + sum(share.driver_sizes) + max(one.status.bytes("VmPin") or 0, one.status.bytes("VmLck") or 0)
+        sum(share.owned)
+        + sum(share.driver_sizes)
+        + max(process.status.bytes("VmPin") or 0, process.status.bytes("VmLck") or 0)
     )
 
 
@@ -144,19 +146,19 @@ def _claimed(seen: Sequence[SeenProcess], shares: Mapping[int, Share], registrat
     """Bytes of all that looks pinned, or is known to be."""
     registered = registrations.by_pid if registrations is not None else {}
     return sum(
-        sum(shares[one.pid].owned if one.pid in shares else ())
-        + (one.status.bytes("VmPin") or 0)
-        + (registered[one.pid].pinned_registered_bytes if one.pid in registered else 0)
-        for one in seen
+        sum(shares[process.pid].owned if process.pid in shares else ())
+        + (process.status.bytes("VmPin") or 0)
+        + (registered[process.pid].pinned_registered_bytes if process.pid in registered else 0)
+        for process in seen
     )
 
 
-def _candidate(one: SeenProcess, around: Surroundings) -> Candidate:
-    maps = one.maps.value if one.maps is not None else None
+def _candidate(process: SeenProcess, around: Surroundings) -> Candidate:
+    maps = process.maps.value if process.maps is not None else None
     return Candidate(
-        pid=one.pid,
-        parent=one.status.number("PPid"),
-        started=around.identify(one).started.value,
+        pid=process.pid,
+        parent=process.status.number("PPid"),
+        started=around.identify(process).started.value,
         maps=maps if maps is not None else MemoryMaps({}),
     )
 
@@ -190,18 +192,18 @@ def _with_tables(
     if unknown is not None:
         missing |= dict.fromkeys(joined, unknown)
         return device.model_copy(update={"missing": missing})
-    tables = [use.page_table_bytes for one in holders for use in one.gpus if use.index == device.index]
+    tables = [use.page_table_bytes for holder in holders for use in holder.gpus if use.index == device.index]
     known = [amount for amount in tables if amount is not None]
     contexts = max(len({process.pid for process in device.processes}), len(tables))
     unseen = contexts - len(known)
-    here = [one for one in holders if any(use.index == device.index for use in one.gpus)]
+    here = [holder for holder in holders if any(use.index == device.index for use in holder.gpus)]
     followed = registrations is not None and registrations.trouble is None
     bound = page_table_bound(
         registrations,
-        driver_memory=any(one.driver_memory_bytes for one in here),
-        may_be_ordinary=any("host_alloc_bytes" in one.estimates for one in here),
+        driver_memory=any(holder.driver_memory_bytes for holder in here),
+        may_be_ordinary=any("host_alloc_bytes" in holder.estimates for holder in here),
     )
-    if followed and any("registered_bytes" in {**one.missing, **one.estimates} for one in here):
+    if followed and any("registered_bytes" in {**holder.missing, **holder.estimates} for holder in here):
         bound = bound.plus(_DOUBTFUL_TABLES)
     if unseen:
         bound = bound.plus(at_least(f"{unseen} of its processes could not be looked at"))
@@ -228,14 +230,16 @@ def _explained(
     explained: Answer[int] = Answer.missing(processes.reason or "")
     if processes.value is not None:
         registered = registrations.by_pid if registrations is not None else {}
-        pinned = sum(registered[one.pid].pinned_registered_bytes for one in holders if one.pid in registered)
-        own = sum((one.context_pinned_bytes or 0) + (one.vm_pin_bytes or 0) for one in holders)
-        explained = Answer(pinned + own + sum(one.host_alloc_bytes or 0 for one in holders))
+        pinned = sum(registered[holder.pid].pinned_registered_bytes for holder in holders if holder.pid in registered)
+        own = sum((holder.context_pinned_bytes or 0) + (holder.vm_pin_bytes or 0) for holder in holders)
+        explained = Answer(pinned + own + sum(holder.host_alloc_bytes or 0 for holder in holders))
         doubt = _doubt(holders, gaps, registrations)
         if doubt is not None:
             estimates["explained_bytes"] = doubt
     other = _other(host, explained)
-    if any("vm_pin_bytes" in one.estimates or (one.vm_pin_bytes and one.host_alloc_bytes) for one in holders):
+    if any(
+        "vm_pin_bytes" in holder.estimates or (holder.vm_pin_bytes and holder.host_alloc_bytes) for holder in holders
+    ):
         estimates["explained_bytes"] = PINNED_AGAIN.plus(estimates.get("explained_bytes"))
         estimates |= {} if host.pinned_bytes is None else {"pinned_bytes": PINNED_AGAIN}
     if other.value is not None:
@@ -253,15 +257,17 @@ def _explained(
 
 def _doubt(holders: Sequence[Holder], gaps: Sequence[Unreadable], registrations: Registrations | None) -> Bound | None:
     """Why the sum of what the holders have is no more than an estimate."""
-    hidden = any(gap.hides_holders for gap in gaps) or any(one.host_alloc_bytes is None for one in holders)
+    hidden = any(gap.hides_holders for gap in gaps) or any(holder.host_alloc_bytes is None for holder in holders)
     followed = registrations is not None and registrations.trouble is None
-    registered = {one.estimates["registered_bytes"].kind for one in holders if "registered_bytes" in one.estimates}
-    if followed and any(one.registered_bytes is None for one in holders):
+    registered = {
+        holder.estimates["registered_bytes"].kind for holder in holders if "registered_bytes" in holder.estimates
+    }
+    if followed and any(holder.registered_bytes is None for holder in holders):
         registered.add("at_least")
     return bound_of_sum(
         [
             _AT_LEAST if hidden else None,
-            _AT_MOST if any("host_alloc_bytes" in one.estimates for one in holders) else None,
+            _AT_MOST if any("host_alloc_bytes" in holder.estimates for holder in holders) else None,
             *(_REGISTERED[kind] for kind in sorted(registered)),
         ]
     )

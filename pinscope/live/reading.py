@@ -55,7 +55,7 @@ def _pinned_share(snapshot: Snapshot) -> Iterator[Finding]:
         quantity("Memory", host.total_bytes, "bytes"),
         quantity("Share of it", share, "share"),
         quantity("Available", host.available_bytes, "bytes"),
-        *by_holder("Held by", [one for one in snapshot.holders if _charged_to(one)], _charged_to),
+        *by_holder("Held by", [holder for holder in snapshot.holders if _charged_to(holder)], _charged_to),
         title=f"Up to {format_share(share)} of this host's memory is pinned",
         detail="Pinned memory can be neither swapped nor moved nor reclaimed; "
         f"{format_bytes(host.available_bytes)} are still available to all programs. It is less than that share where "
@@ -74,8 +74,8 @@ def _near_group_limit(snapshot: Snapshot) -> Iterator[Finding]:
             groups.setdefault((group, holder.cgroup_limit_bytes), []).append(holder)
     for (_, limit), holders in groups.items():
         # Only cudaHostAlloc memory adds up: what several registered, locked or pinned for RDMA may be the same.
-        pinned = max(sum(one.host_alloc_bytes or 0 for one in holders), *map(_charged_to, holders))
-        left = min(one.cgroup_headroom_bytes or 0 for one in holders)
+        pinned = max(sum(holder.host_alloc_bytes or 0 for holder in holders), *map(_charged_to, holders))
+        left = min(holder.cgroup_headroom_bytes or 0 for holder in holders)
         severity = group_severity(pinned, left, limit)
         if severity is None:
             continue
@@ -147,13 +147,13 @@ def _registered_by_many(snapshot: Snapshot) -> Iterator[Finding]:
 
 
 def _rounding(snapshot: Snapshot) -> Iterator[Finding]:
-    wasting = ranked(snapshot.holders, lambda one: one.rounding_bytes)
-    waste = sum(one.rounding_bytes or 0 for one in wasting)
+    wasting = ranked(snapshot.holders, lambda holder: holder.rounding_bytes)
+    waste = sum(holder.rounding_bytes or 0 for holder in wasting)
     if not is_much_rounding(waste, snapshot.host.total_bytes):
         return
     yield note(
         "rounding-waste",
-        *by_holder("At most, in", wasting, lambda one: one.rounding_bytes),
+        *by_holder("At most, in", wasting, lambda holder: holder.rounding_bytes),
         title=f"Up to {format_bytes(waste)} of pinned memory may be waste: sizes that are powers of two",
         detail="An allocator that rounds requests up to powers of two, as PyTorch's pinned one does, wastes up to "
         "half of each: 20.4 GiB become 32. A program that asked for exactly these sizes wastes nothing, and looks the "

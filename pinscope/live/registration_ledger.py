@@ -200,24 +200,24 @@ class Ledger:
         if self._is_full(account) or not 0 < size < MOST_BYTES - account.registered_bytes - account.driver_memory_bytes:
             account.dropped_pieces += 1
             return
-        found = first if kind == "register" else returned.word_at(first) or None
+        address_or_handle = first if kind == "register" else returned.word_at(first) or None
         piece = (
             None
             if kind is None
             else Piece(
                 kind=kind,
-                address=None if creates else found,
+                address=None if creates else address_or_handle,
                 bytes=size,
                 flags=third & 0xFFFFFFFF if entered.call in _FLAGGED else 0,
                 since=moment,
                 seconds=max(0.0, returned.seconds - entered.seconds),
             )
         )
-        if creates and found is None and account.pieces.created.is_full:
+        if creates and address_or_handle is None and account.pieces.created.is_full:
             account.dropped_pieces += 1
             return
         if creates:
-            account.book(*account.pieces.created.create(found, size, piece), sign=-1)
+            account.book(*account.pieces.created.create(address_or_handle, size, piece), sign=-1)
         elif piece is not None and not self._place(account, piece, Wanted(self._serial, first, size)):
             return
         if piece is not None:

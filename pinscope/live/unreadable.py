@@ -102,7 +102,9 @@ def _bounds(host: HostTotals, processes: Processes, left_out: int) -> Iterator[U
 
 def _may_lock(host: HostTotals, processes: Processes) -> bool:
     """False if those that were looked at have all that is locked on this host, and nothing is pinned."""
-    locked = sum(min(one.status.bytes("VmLck") or 0, one.status.bytes("VmRSS") or 0) for one in processes.seen)
+    locked = sum(
+        min(process.status.bytes("VmLck") or 0, process.status.bytes("VmRSS") or 0) for process in processes.seen
+    )
     return bool(host.pinned_bytes) or host.mlocked_bytes is None or locked < host.mlocked_bytes
 
 

@@ -19,8 +19,8 @@ def snapshot_verdict(snapshot: Snapshot) -> str:
     """The process that holds most, how many there are, and what that is of the host's memory."""
     holders = ranked(snapshot.holders, _pinned_by)
     if not holders:
-        one = only_candidate(snapshot)
-        who_may = f"; {who(one)} is the only CUDA process seen, and may have registered it" if one else ""
+        candidate = only_candidate(snapshot)
+        who_may = f"; {who(candidate)} is the only CUDA process seen, and may have registered it" if candidate else ""
         return f"No process is seen to hold pinned memory{_of_the_host(snapshot)}{who_may}."
     first = holders[0]
     amount = _amount(first)
@@ -31,7 +31,7 @@ def snapshot_verdict(snapshot: Snapshot) -> str:
 
 def pinned_change(samples: Sequence[Sample]) -> str:
     """``That is 6.8 GiB more than 31.0 s ago.``; empty where the host's pinned memory changed by little."""
-    known = [one for one in samples if one.pinned_bytes is not None]
+    known = [sample for sample in samples if sample.pinned_bytes is not None]
     if not known:
         return ""
     first, last = known[0], known[-1]
@@ -47,7 +47,7 @@ def _whose(first: Sample, last: Sample, change: int) -> str:
     """``; loader (pid 1002) took 4.88 GiB of it``: the process with the most of the change, if that is half of it."""
     if first.holders_left_out or last.holders_left_out:
         return ""
-    before, now = ({(one.pid, one.started_at): one for one in sample.holders} for sample in (first, last))
+    before, now = ({(holder.pid, holder.started_at): holder for holder in sample.holders} for sample in (first, last))
     changes = {key: _change(before.get(key), now.get(key)) for key in {**before, **now}}
     key, most = max(changes.items(), key=lambda pair: pair[1] / change, default=(None, 0))
     if key is None or most / change < 1 / 2:
@@ -58,16 +58,16 @@ def _whose(first: Sample, last: Sample, change: int) -> str:
 
 def _change(before: HolderSample | None, now: HolderSample | None) -> int:
     """Bytes; what is known of a process at one of the two moments only is no change."""
-    amounts = [[getattr(one, field) if one else 0 for one in (before, now)] for field in _PINNED]
+    amounts = [[getattr(sample, field) if sample else 0 for sample in (before, now)] for field in _PINNED]
     return sum(last - first for first, last in amounts if None not in (first, last))
 
 
 def gpu_verdict(snapshot: Snapshot, index: int) -> str | None:
     """Who uses a GPU, and which of them holds the most pinned memory; ``None`` where the snapshot does not show it."""
-    device = next((one for one in snapshot.devices if one.index == index), None)
+    device = next((device for device in snapshot.devices if device.index == index), None)
     if device is None:
         return None
-    users = [one for one in snapshot.holders if any(use.index == index for use in one.gpus)]
+    users = [holder for holder in snapshot.holders if any(use.index == index for use in holder.gpus)]
     count = max(
         len(users), len(device.processes)
     )  # in a container the driver names processes that nobody can look into

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from pinscope.experiments.contract import AnyKind, Inputs
+from pinscope.analysis.kind import AnyKind
 from pinscope.experiments.registry import EXPERIMENTS, find_reader, method, split_page
+from pinscope.records.parameters import Inputs
 from pinscope.report.parameters import form_parameters
 
 BAR = r"\|"

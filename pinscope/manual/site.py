@@ -12,11 +12,9 @@ from importlib.resources.abc import Traversable
 from pinscope.errors import UnknownName
 from pinscope.experiments.registry import EXPERIMENTS
 from pinscope.manual.experiment_page import experiment_page
-from pinscope.manual.experiments_table import experiments_table
-from pinscope.manual.findings_reference import findings_reference
+from pinscope.manual.generated_tables import experiments_table, findings_reference, recordings_table
 from pinscope.manual.json_reference import json_reference
 from pinscope.manual.metrics_reference import metrics_reference
-from pinscope.manual.recordings_table import recordings_table
 from pinscope.text import quoted
 
 HOME = "index"

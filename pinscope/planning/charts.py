@@ -90,7 +90,7 @@ def _sharing(plan: Plan, sharing: Sharing, low: int, high: int) -> go.Scatter:
             "color": COLOURS[colour],
             "symbol": symbol,
             "opacity": 1,
-            "size": [11 if one == planned else 0 for one in amounts],
+            "size": [11 if amount == planned else 0 for amount in amounts],
         },
         customdata=[
             f"{format_bytes(amount)} pinned: {format_bytes(size)}" for amount, size in zip(amounts, sizes, strict=True)
@@ -101,8 +101,8 @@ def _sharing(plan: Plan, sharing: Sharing, low: int, high: int) -> go.Scatter:
 
 def _taken(plan: Plan, sharing: Sharing, amount: int) -> int:
     """Page tables on the busiest GPU if each process pins this much."""
-    taken, each = plan.price.taken_bytes, sharing.strategy == "each_registers"
-    return taken(amount) * plan.demand.on_one_gpu if each else taken(amount * plan.demand.copies)
+    taken, registers = plan.price.taken_bytes, sharing.strategy == "each_registers"
+    return taken(amount) * plan.demand.on_one_gpu if registers else taken(amount * plan.demand.copies)
 
 
 def _times(plan: Plan) -> Chart:
@@ -111,8 +111,8 @@ def _times(plan: Plan) -> Chart:
     parts = [
         Part(title, colour, {name: seconds[name] for name in names})
         for title, colour, names in (
-            ("cudaHostAlloc", "pinned", [TITLES[one.strategy] for one in plan.paces if _is_allocated(one)]),
-            ("registered", "registered", [TITLES[one.strategy] for one in plan.paces if not _is_allocated(one)]),
+            ("cudaHostAlloc", "pinned", [TITLES[pace.strategy] for pace in plan.paces if _is_allocated(pace)]),
+            ("registered", "registered", [TITLES[pace.strategy] for pace in plan.paces if not _is_allocated(pace)]),
         )
         if names
     ]

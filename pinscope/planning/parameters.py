@@ -8,9 +8,9 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import BeforeValidator, Field
 
 from pinscope.errors import InvalidParameter
-from pinscope.experiments.contract import Bytes, Inputs
 from pinscope.planning.plan import Demand
 from pinscope.records.environment import Environment
+from pinscope.records.parameters import Bytes, Inputs
 from pinscope.units import exact_bytes, parse_bytes
 
 PAGE_SIZES: Mapping[str, int | None] = {"from_runs": None, "4KiB": 2**12, "64KiB": 2**16, "2MiB": 2**21}

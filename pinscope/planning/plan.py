@@ -239,10 +239,10 @@ def make_plan(
     When each process registers the memory, each has a page table of its own on each of its GPUs. One owner has one for
     all on each GPU of its own: into the others' buffers it copies by CUDA IPC, which takes no context there.
     """
-    one, whole = price.taken_bytes(demand.pinned_bytes), price.taken_bytes(demand.copies * demand.pinned_bytes)
+    single, whole = price.taken_bytes(demand.pinned_bytes), price.taken_bytes(demand.copies * demand.pinned_bytes)
     contexts = demand.processes * demand.gpus
     tables = {  # strategy → on the busiest GPU, on all, contexts
-        "each_registers": (one * demand.on_one_gpu, one * contexts, contexts),
+        "each_registers": (single * demand.on_one_gpu, single * contexts, contexts),
         "one_owner": (whole, whole * demand.gpus, contexts),
     }
     sharings = tuple(

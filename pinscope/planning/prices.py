@@ -9,8 +9,8 @@ from typing import TypeVar
 from pinscope.analysis.page_table_model import ENTRY_BYTES, GPU_PAGE_SIZES
 from pinscope.analysis.pinning_recipe import Recipes
 from pinscope.analysis.pinning_strategy import IDLE, recommend, strategy_cells
+from pinscope.analysis.rows import Row
 from pinscope.errors import BadInput
-from pinscope.experiments.contract import Row
 from pinscope.experiments.page_tables.reading import costs
 from pinscope.experiments.registration.reading import trials
 from pinscope.experiments.registry import checked_rows
@@ -58,11 +58,11 @@ def known_prices(store: Store, environment: Environment) -> Prices:
     def first(experiment: str, read: Callable[[Origin, ExperimentRun, Sequence[Row]], _Found | None]) -> _Found | None:
         for run in _telling(store, experiment, environment):
             origin = Origin("recorded" if run.recording else "measured", run.id, run.gpu.name if run.gpu else None)
-            found = _read_price(read, origin, run, store.observations(run.id))
-            if found:
+            price = _read_price(read, origin, run, store.observations(run.id))
+            if price:
                 if run.recording:
                     recorded.append(run.environment)
-                return found
+                return price
         return None
 
     paces, recipes = first("pinning_strategy", _pinning) or ((), None)

@@ -41,9 +41,9 @@ def read_plan(plan: Plan) -> Reading:
     # What the host or a GPU cannot carry needs no advice on how to pin it.
     calls = () if safety_of(plan).level == "not_safe" else (*_pace(plan), *_one_call(plan))
     host = (*_over_budget(plan), *_together(plan), *_rounded(plan))
-    found = (*host, *_share(plan), *_contexts(plan), *_owner(plan), *calls, *_not_measured(plan))
+    findings = (*host, *_share(plan), *_contexts(plan), *_owner(plan), *calls, *_not_measured(plan))
     tables = (_sharings(plan), _page_sizes(plan), *([_paces(plan)] if plan.paces else []))
-    return Reading(verdict=_verdict(plan), headline=_headline(plan), tables=tables, findings=found)
+    return Reading(verdict=_verdict(plan), headline=_headline(plan), tables=tables, findings=findings)
 
 
 def origin_words(origin: Origin) -> str:
@@ -81,7 +81,7 @@ def _usual_words(plan: Plan, pace: Pace) -> str:
 
 def _headline(plan: Plan) -> tuple[Quantity, ...]:
     demand, price, budget, recipe, pace = plan.demand, plan.price, plan.budget, plan.recipe, _pace_of_recipe(plan)
-    each, owner = plan.sharings
+    registering, owner = plan.sharings
     reason = None if pace else f"not measured for {format_bytes(demand.pinned_bytes)}"
     seconds = pace.seconds_for(demand.pinned_bytes) if pace else None
     here = "" if budget.has_gpu else ", which has no GPU"
@@ -89,8 +89,8 @@ def _headline(plan: Plan) -> tuple[Quantity, ...]:
         quantity(f"Safe to pin on {budget.host}{here}", budget.safe_bytes, "bytes", reason=budget.limit),
         quantity("Time to pin, the recommended way", seconds, "seconds", reason=reason),
         quantity("Page table of one process, on one GPU", price.taken_bytes(demand.pinned_bytes), "bytes"),
-        *_paid_again(each, owner),
-        quantity("Page tables' share of a GPU's memory", each.gpu_share, "share"),
+        *_paid_again(registering, owner),
+        quantity("Page tables' share of a GPU's memory", registering.gpu_share, "share"),
         quantity("Recommended strategy", recipe.title if recipe else None, "text", reason=reason),
         quantity("Page size", round(price.page_bytes), "bytes"),
     )
@@ -101,17 +101,19 @@ def _pace_of_recipe(plan: Plan) -> Pace | None:
     return plan.pace(plan.recipe.strategy) if plan.recipe else None
 
 
-def _paid_again(each: Sharing, owner: Sharing) -> list[Quantity]:
+def _paid_again(registering: Sharing, owner: Sharing) -> list[Quantity]:
     """What several processes or GPUs add; nothing where there is only one of each."""
-    found = []
-    if each.tables_per_gpu_bytes != owner.tables_per_gpu_bytes:
-        found += [
-            quantity("Page tables on a GPU, each process registers", each.tables_per_gpu_bytes, "bytes"),
+    quantities = []
+    if registering.tables_per_gpu_bytes != owner.tables_per_gpu_bytes:
+        quantities += [
+            quantity("Page tables on a GPU, each process registers", registering.tables_per_gpu_bytes, "bytes"),
             quantity("Page tables on a GPU, one owner copies for all", owner.tables_per_gpu_bytes, "bytes"),
         ]
-    if each.tables_bytes != each.tables_per_gpu_bytes:
-        found.append(quantity("Page tables on all GPUs, each process registers", each.tables_bytes, "bytes"))
-    return found
+    if registering.tables_bytes != registering.tables_per_gpu_bytes:
+        quantities.append(
+            quantity("Page tables on all GPUs, each process registers", registering.tables_bytes, "bytes")
+        )
+    return quantities
 
 
 def _sharings(plan: Plan) -> Table:
@@ -130,15 +132,15 @@ def _sharings(plan: Plan) -> Table:
         units=("text", "bytes", "share", "bytes", "count", "bytes", "bytes"),
         rows=tuple(
             (
-                one.title,
-                one.tables_per_gpu_bytes,
-                one.gpu_share,
-                one.tables_bytes,
-                one.contexts,
-                one.contexts_bytes,
-                None if one.contexts_bytes is None else one.tables_bytes + one.contexts_bytes,
+                sharing.title,
+                sharing.tables_per_gpu_bytes,
+                sharing.gpu_share,
+                sharing.tables_bytes,
+                sharing.contexts,
+                sharing.contexts_bytes,
+                None if sharing.contexts_bytes is None else sharing.tables_bytes + sharing.contexts_bytes,
             )
-            for one in plan.sharings
+            for sharing in plan.sharings
         ),
         note=f"{_spread(demand)} The host holds {amount_words(demand)}. GPU memory for page tables is taken in steps "
         "of 2 MiB. On the GPUs of the others, to which it copies by CUDA IPC, one owner needs no context. "
@@ -271,17 +273,17 @@ def _rounded(plan: Plan) -> Iterator[Finding]:
 
 
 def _share(plan: Plan) -> Iterator[Finding]:
-    each = plan.sharings[0]
-    severity = page_table_severity(each.gpu_share)
+    registering = plan.sharings[0]
+    severity = page_table_severity(registering.gpu_share)
     if severity is None:
         return
     demand = plan.demand
     yield finding(
         severity,
         "plan-page-tables",
-        quantity("Page tables on that GPU", each.tables_per_gpu_bytes, "bytes"),
+        quantity("Page tables on that GPU", registering.tables_per_gpu_bytes, "bytes"),
         quantity("Its memory", demand.gpu_memory_bytes, "bytes"),
-        title=f"Page tables take {format_share(each.gpu_share)} of a GPU's memory when each process registers",
+        title=f"Page tables take {format_share(registering.gpu_share)} of a GPU's memory when each process registers",
         detail=f"{_processes(demand.on_one_gpu)} on the busiest GPU, "
         f"{format_bytes(plan.price.taken_bytes(demand.pinned_bytes))} each. NVML charges it to no process.",
         advice="Pin less, or in fewer processes: one owner that copies for the others pays once."
@@ -306,19 +308,19 @@ def _contexts(plan: Plan) -> Iterator[Finding]:
 
 def _owner(plan: Plan) -> Iterator[Finding]:
     """Worth a word where page tables and contexts cost clearly more when each process registers the same memory."""
-    each, owner = plan.sharings
-    if plan.demand.copies > 1 or each.contexts_bytes is None or owner.contexts_bytes is None:
+    registering, owner = plan.sharings
+    if plan.demand.copies > 1 or registering.contexts_bytes is None or owner.contexts_bytes is None:
         return
-    times = (each.tables_bytes + each.contexts_bytes) / (owner.tables_bytes + owner.contexts_bytes)
+    times = (registering.tables_bytes + registering.contexts_bytes) / (owner.tables_bytes + owner.contexts_bytes)
     if costing(times) == "note":
         return
-    saved = each.tables_per_gpu_bytes - owner.tables_per_gpu_bytes
+    saved = registering.tables_per_gpu_bytes - owner.tables_per_gpu_bytes
     yield warning(
         "plan-one-owner",
-        quantity("All GPUs, each process registers", each.tables_bytes, "bytes"),
+        quantity("All GPUs, each process registers", registering.tables_bytes, "bytes"),
         quantity("All GPUs, one owner", owner.tables_bytes, "bytes"),
         title=f"One owner saves {format_bytes(saved)} of page tables on the busiest GPU",
-        detail=f"{format_bytes(each.tables_per_gpu_bytes)} when each of {plan.demand.on_one_gpu} processes "
+        detail=f"{format_bytes(registering.tables_per_gpu_bytes)} when each of {plan.demand.on_one_gpu} processes "
         f"registers, {format_bytes(owner.tables_per_gpu_bytes)} when one pins for all.",
         advice="Let one process pin and copy into the others' GPU buffers (cudaIpcOpenMemHandle); 'pinscope run "
         "registration' measures both ways.",

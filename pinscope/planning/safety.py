@@ -72,8 +72,8 @@ def safety_of(plan: Plan) -> Safety:
 
 def amount_words(demand: Demand) -> str:
     """What the host must carry, such as ``480 GiB (8 processes, 60 GiB each)``."""
-    each, together = (format_bytes(count * demand.pinned_bytes) for count in (1, demand.copies))
-    return each if demand.copies == 1 else f"{together} ({demand.processes} processes, {each} each)"
+    single, together = (format_bytes(count * demand.pinned_bytes) for count in (1, demand.copies))
+    return single if demand.copies == 1 else f"{together} ({demand.processes} processes, {single} each)"
 
 
 def why_elsewhere(plan: Plan) -> str | None:

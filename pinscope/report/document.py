@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from pinscope.analysis.attached import NOTHING_ATTACHED, Attached
+from pinscope.analysis.rows import Row
 from pinscope.charts.chart import Chart
-from pinscope.experiments.contract import Row
 from pinscope.experiments.registry import charts_of, checked_rows, draw_run, find_reader, method, read_run
 from pinscope.records.finding import Reading
 from pinscope.records.run import Run

@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from pinscope.experiments.contract import Inputs, Params
+from pinscope.experiments.contract import Params
+from pinscope.records.parameters import Inputs
 from pinscope.units import exact_bytes
 
 _UNITS = ("bytes", "seconds", "share")

@@ -47,15 +47,17 @@ def trace_events(document: Document, prefix: str, process: int) -> Iterator[Even
     tables = {name: _until(attached, name, until) for name in (*TABLES, "pinned")}
     lines = _lines(document.rows)
     title = prefix + (" ".join(map(str, document.run.params.get("program", ()))) or "program")
-    recorded = sorted({int(each) for table in tables.values() if table for each in np.unique(table.get("process", 0))})
+    recorded = sorted(
+        {int(number) for table in tables.values() if table for number in np.unique(table.get("process", 0))}
+    )
     first, names = process, process_names(document.rows)
     for number in recorded:
-        mine = {name: _of_process(table, number) for name, table in tables.items()}
+        of_process = {name: _of_process(table, number) for name, table in tables.items()}
         owner = names.get(number, f"process {number}")
         name = f"{title}, {owner}" if len(recorded) > 1 else title
         beside = f"{prefix}{owner}, " if len(recorded) > 1 else prefix
-        yield from _process_events(mine, lines, (process, name, beside))
-        process += 1 + len(_devices(mine["copies"], mine["kernels"]))
+        yield from _process_events(of_process, lines, (process, name, beside))
+        process += 1 + len(_devices(of_process["copies"], of_process["kernels"]))
     if until is not None:
         name = f"PinScope left out what follows: a file holds the first {TRACE_EVENTS:,} calls, copies and kernels"
         yield {"name": name, "ph": "i", "s": "g", "ts": until / 1e3, "pid": first, "tid": 0}
@@ -65,8 +67,8 @@ def _of_process(table: Columns, process: int) -> Columns:
     """Its rows; without columns where it has none."""
     if "process" not in table:
         return table
-    mine = table["process"] == process
-    return _chosen(table, mine) if mine.any() else {}
+    own = table["process"] == process
+    return _chosen(table, own) if own.any() else {}
 
 
 def _process_events(tables: Mapping[str, Columns], lines: _Lines, names: tuple[int, str, str]) -> Iterator[Event]:
@@ -168,8 +170,8 @@ def _tracks(
     ended = begun + np.maximum(spans["took_ns"], 0)
     order = np.lexsort((-ended, begun, key))
     lane = np.zeros(len(order), np.int64)
-    for mine in np.split(order, np.flatnonzero(np.diff(key[order])) + 1):
-        lane[mine] = lanes(begun[mine], ended[mine], nesting=nesting)
+    for rows in np.split(order, np.flatnonzero(np.diff(key[order])) + 1):
+        lane[rows] = lanes(begun[rows], ended[rows], nesting=nesting)
     pairs, numbers = np.unique(np.stack([key.astype(np.int64), lane]), axis=1, return_inverse=True)
     titles = {
         number: f"{word} {owner}" + (f" ({beside + 1})" if beside else "")
@@ -204,12 +206,14 @@ def lanes(begun: NDArray[np.int64], ended: NDArray[np.int64], *, nesting: bool) 
 
 def _streams(process: int, device: int, copies: Columns, kernels: Columns) -> _Tracks:
     """The streams of a GPU, with its copies and its kernels."""
-    mine = [np.flatnonzero(table["device"] == device) if table else _NONE for table in (copies, kernels)]
+    places = [np.flatnonzero(table["device"] == device) if table else _NONE for table in (copies, kernels)]
     spans = {
-        name: np.concatenate([table[name][rows] for table, rows in zip((copies, kernels), mine, strict=True) if table])
+        name: np.concatenate(
+            [table[name][rows] for table, rows in zip((copies, kernels), places, strict=True) if table]
+        )
         for name in ("at_ns", "took_ns", "stream")
     }
-    return _tracks(process, "stream", spans["stream"], spans, nesting=False, copies=mine[0], kernels=mine[1])
+    return _tracks(process, "stream", spans["stream"], spans, nesting=False, copies=places[0], kernels=places[1])
 
 
 # Spans
@@ -303,10 +307,10 @@ def _in_flight(process: int, copies: Columns) -> Iterator[Event]:
     for direction in ("h2d", "d2h"):
         if not copies:
             continue
-        mine = _chosen(copies, (copies["direction"] == direction) & (copies["took_ns"] != _NEVER))
-        begun = np.where(mine["call_at_ns"] == _NEVER, mine["at_ns"], mine["call_at_ns"])
-        moments = np.concatenate([mine["at_ns"] + mine["took_ns"], begun])
-        changes = np.concatenate([-mine["bytes"], mine["bytes"]])
+        chosen = _chosen(copies, (copies["direction"] == direction) & (copies["took_ns"] != _NEVER))
+        begun = np.where(chosen["call_at_ns"] == _NEVER, chosen["at_ns"], chosen["call_at_ns"])
+        moments = np.concatenate([chosen["at_ns"] + chosen["took_ns"], begun])
+        changes = np.concatenate([-chosen["bytes"], chosen["bytes"]])
         yield from _counter(process, f"{direction} in flight", moments, changes)
 
 

@@ -11,7 +11,6 @@ from typing import Any
 
 from pinscope.errors import NotPossible, PinScopeError
 from pinscope.experiments.registry import verdict_at_end
-from pinscope.experiments.trace.experiment import TraceParams
 from pinscope.probes.process import current_process
 from pinscope.records.environment import Environment
 from pinscope.records.run import Progress, Run, TraceRun
@@ -37,6 +36,7 @@ from pinscope.tracing.joined import MOST_RECORDS, GatheredProcesses
 from pinscope.tracing.scope import Scope
 from pinscope.tracing.spool import Spool
 from pinscope.tracing.summed import Ended
+from pinscope.tracing.trace.kind import TraceParams
 
 
 @dataclass(frozen=True)

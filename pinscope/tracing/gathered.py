@@ -80,9 +80,9 @@ class Gathered:
         ends: dict[Path, int] = {}
         records = 0
         try:
-            for kind, found in buffer.items():
+            for kind, batch in buffer.items():
                 name = _TABLES[kind]
-                wanted = found[_is_kept(name, found)]
+                wanted = batch[_is_kept(name, batch)]
                 kept = np.zeros(len(wanted), TYPES[name])
                 for field in TYPES[name].names or ():
                     kept[field] = wanted[field]
@@ -107,8 +107,8 @@ class Gathered:
         return np.memmap(path, TYPES[name], mode="r")
 
 
-def _is_kept(name: str, found: NDArray[Any]) -> Any:
+def _is_kept(name: str, batch: NDArray[Any]) -> Any:
     """Which records a table takes."""
     if name == "allocations":
-        return np.isin(found["memory_kind"], _KEPT)
-    return found["start"] > 0 if name == "kernels" else slice(None)
+        return np.isin(batch["memory_kind"], _KEPT)
+    return batch["start"] > 0 if name == "kernels" else slice(None)

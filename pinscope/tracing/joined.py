@@ -69,7 +69,7 @@ class GatheredProcesses:
     @property
     def records(self) -> int:
         """How many there were when they were last taken."""
-        return sum(each.records for each in self._gathered.values())
+        return sum(gathered.records for gathered in self._gathered.values())
 
     def take(self, ended: bool = False) -> None:
         """Take what is there; ``ended``: the program has."""
@@ -79,8 +79,8 @@ class GatheredProcesses:
             if self.records >= MOST_RECORDS and not self.is_full:
                 self.is_full = True
                 self.spool.stop()
-                for each in self._gathered.values():
-                    each.is_full = True
+                for other in self._gathered.values():
+                    other.is_full = True
 
     def _find(self) -> None:
         """Processes that are new."""
@@ -110,9 +110,9 @@ class GatheredProcesses:
         """How many processes beside the program itself could not be recorded: CUPTI did not let us, or a fault came
         before the recording began."""
         return sum(
-            each.spool.program is not None
-            and (each.spool.document("refused.json") is not None or each.spool.document("started.json") is None)
-            for each in self._gathered.values()
+            gathered.spool.program is not None
+            and (gathered.spool.document("refused.json") is not None or gathered.spool.document("started.json") is None)
+            for gathered in self._gathered.values()
         )
 
     def join(self, ended: Ended, is_part: bool) -> Joined:
@@ -155,7 +155,7 @@ class Joined:
     def rows(self) -> Iterator[TraceRow]:
         """All of them: the program, its processes if there are several, the devices, then sites, allocations and
         synchronisations, most first."""
-        summed = [each.summed for each in self.processes]
+        summed = [process.summed for process in self.processes]
         sites = self._numbered(_sites)
         yield TraceRow(
             kind="program",
@@ -165,13 +165,13 @@ class Joined:
             active_seconds=_active_seconds(summed),
             recorded_seconds=self._recorded_seconds,
             exit_code=self._ended.exit_code,
-            copies=sum(len(each.copies) for each in summed),
-            kernels=sum(len(each.kernels) for each in summed),
-            unfinished=sum(each.unfinished for each in summed),
-            lost_bytes=sum(each.lost_bytes for each in summed),
+            copies=sum(len(process.copies) for process in summed),
+            kernels=sum(len(process.kernels) for process in summed),
+            unfinished=sum(process.unfinished for process in summed),
+            lost_bytes=sum(process.lost_bytes for process in summed),
             sites_left_out=max(len(sites) - MOST_SITES, 0),
             unrecorded=self._ended.unrecorded,
-            managed_bytes=sum(each.managed_bytes for each in summed),
+            managed_bytes=sum(process.managed_bytes for process in summed),
         )
         if len(self.processes) > 1:
             yield from self._numbered(lambda process: [process.row()])
@@ -202,5 +202,5 @@ def _sites(process: Process) -> Iterator[TraceRow]:
 
 
 def _active_seconds(processes: Sequence[Summed]) -> float:
-    active = [each.active_ns for each in processes if each.active_ns]
+    active = [process.active_ns for process in processes if process.active_ns]
     return (max(end for _, end in active) - min(begin for begin, _ in active)) / 1e9 if active else 0.0

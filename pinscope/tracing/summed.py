@@ -129,8 +129,8 @@ class Summed:
         """Of each record what the recorder noted at its call; 0 where it noted nothing."""
         if not len(self.calls):
             return np.zeros(len(records), np.intp)
-        found = self.call_places(records)
-        return np.where(found < 0, 0, self.calls[what][found]).astype(np.intp)
+        places = self.call_places(records)
+        return np.where(places < 0, 0, self.calls[what][places]).astype(np.intp)
 
     def _ranges(self, records: NDArray[Any], weights: NDArray[Any] | None = None) -> str | None:
         """Names of the ranges that were open at the calls of these records, the one of most weight first."""
@@ -156,10 +156,10 @@ class Summed:
         return np.asarray([line for _, line in self._kinds], np.int32)
 
     def _call_starts(self, copies: NDArray[Any]) -> NDArray[np.int64]:
-        found = self.call_places(copies)
+        places = self.call_places(copies)
         if not len(self.calls):
             return np.asarray(copies["start"])
-        return np.where(found < 0, copies["start"], self.calls["start"][found])
+        return np.where(places < 0, copies["start"], self.calls["start"][places])
 
     @cached_property
     def call_names(self) -> NDArray[Any]:
@@ -168,7 +168,7 @@ class Summed:
 
     @cached_property
     def _function_names(self) -> list[str]:
-        return [_VERSION.sub("", self._names.get(int(each), "")) for each in self._functions[0]]
+        return [_VERSION.sub("", self._names.get(int(name), "")) for name in self._functions[0]]
 
     @cached_property
     def _functions(self) -> tuple[NDArray[np.uint32], NDArray[np.intp]]:
@@ -185,8 +185,8 @@ class Summed:
         done = self.kernels["end"] > 0
         busy = {}
         for device in sorted(devices):
-            mine = done & (self.kernels["device_id"] == device)
-            busy[device] = Busy(self.kernels["start"][mine], self.kernels["end"][mine])
+            rows = done & (self.kernels["device_id"] == device)
+            busy[device] = Busy(self.kernels["start"][rows], self.kernels["end"][rows])
         return busy
 
     # Copies
@@ -194,9 +194,9 @@ class Summed:
     @cached_property
     def _ends_of_copies(self) -> NDArray[np.int64]:
         """Of each copy when both it and its call are over."""
-        found = self.call_places(self.copies)
+        places = self.call_places(self.copies)
         ends = np.asarray(self.copies["end"])
-        return np.where(found < 0, ends, np.maximum(ends, self.calls["end"][found])) if len(self.calls) else ends
+        return np.where(places < 0, ends, np.maximum(ends, self.calls["end"][places])) if len(self.calls) else ends
 
     @cached_property
     def idle_of_copies(self) -> NDArray[np.int64]:
@@ -204,10 +204,10 @@ class Summed:
         idle = np.zeros(len(self.copies), np.int64)
         starts, ends = self._call_starts(self.copies), self._ends_of_copies
         for device, busy in self.busy.items():
-            mine = np.flatnonzero((self.copies["device_id"] == device) & (self.copies["end"] > 0))
-            if len(mine):
-                begun, over = once(starts[mine], ends[mine])
-                idle[mine] = over - begun - busy.within(begun, over)
+            rows = np.flatnonzero((self.copies["device_id"] == device) & (self.copies["end"] > 0))
+            if len(rows):
+                begun, over = once(starts[rows], ends[rows])
+                idle[rows] = over - begun - busy.within(begun, over)
         return idle
 
     @cached_property
@@ -217,24 +217,24 @@ class Summed:
         while the call held the CPU. No moment counts twice, nor one that is in :attr:`idle_of_copies` of a pageable
         copy."""
         idle = np.zeros(len(self.copies), np.int64)
-        found, starts, ends = self.call_places(self.copies), self._call_starts(self.copies), self._ends_of_copies
+        places, starts, ends = self.call_places(self.copies), self._call_starts(self.copies), self._ends_of_copies
         pageable = (self.copies["src_kind"] == _PAGEABLE) | (self.copies["dst_kind"] == _PAGEABLE)
         pageable &= np.isin(self.copies["copy_kind"], _OVER_THE_LINK) & (self.copies["end"] > 0)
-        holding = pageable & (self.copies["bytes"] > LARGE_BYTES) & (found >= 0)
-        ahead = holding & self._is_asynchronous(found)  # from pinned memory the program goes on at once
-        begun = np.sort(self.calls["start"][np.concatenate([found[holding], self._waits()])])
+        holding = pageable & (self.copies["bytes"] > LARGE_BYTES) & (places >= 0)
+        ahead = holding & self._is_asynchronous(places)  # from pinned memory the program goes on at once
+        begun = np.sort(self.calls["start"][np.concatenate([places[holding], self._waits()])])
         for device, busy in self.busy.items():
             here = self.copies["device_id"] == device
-            mine = np.flatnonzero(ahead & here)
-            mine = mine[ends[mine] == np.maximum.accumulate(ends[mine])]  # of several at once the last one
-            following = np.searchsorted(begun, ends[mine])
+            rows = np.flatnonzero(ahead & here)
+            rows = rows[ends[rows] == np.maximum.accumulate(ends[rows])]  # of several at once the last one
+            following = np.searchsorted(begun, ends[rows])
             until = np.append(begun, busy.end)[following]
-            until = np.maximum(np.minimum(until, busy.end), ends[mine])
-            after, until = once(ends[mine], until)
+            until = np.maximum(np.minimum(until, busy.end), ends[rows])
+            after, until = once(ends[rows], until)
             counted = busy.also(starts[pageable & here], ends[pageable & here])  # idle compute of a copy is its own
             gaps = until - after - counted.within(after, until)
-            calls = self.calls[found[mine]]
-            idle[mine] = np.minimum(gaps, busy.within(calls["start"], calls["end"]))
+            calls = self.calls[places[rows]]
+            idle[rows] = np.minimum(gaps, busy.within(calls["start"], calls["end"]))
         return idle
 
     @cached_property
@@ -251,9 +251,9 @@ class Summed:
 
     def sites(self) -> Iterator[TraceRow]:
         """Copies of the same line, kinds of memory, direction and device."""
-        found, stacks = self.call_places(self.copies), self.stacks(self.copies)
-        for number, mine in _groups(self.site_of_copies):
-            copies = self.copies[mine]
+        places, stacks = self.call_places(self.copies), self.stacks(self.copies)
+        for number, rows in _groups(self.site_of_copies):
+            copies = self.copies[rows]
             first, ended = copies[0], copies["end"] > 0
             yield TraceRow(
                 kind="site",
@@ -270,12 +270,12 @@ class Summed:
                 largest_bytes=int(copies["bytes"].max()),
                 large_count=int((copies["bytes"] > LARGE_BYTES).sum()),
                 copy_seconds=float((copies["end"] - copies["start"])[ended].sum()) / 1e9,
-                call_seconds=self._call_seconds(found[mine]),
+                call_seconds=self._call_seconds(places[rows]),
                 first_seconds=self._since_first(copies["start"]),
-                idle_seconds=float(self.idle_of_copies[mine].sum()) / 1e9 if len(self.kernels) else None,
-                launch_idle_seconds=float(self.launch_idle_of_copies[mine].sum()) / 1e9 if len(self.kernels) else None,
-                **self._where(int(stacks[mine][0])),
-                call=self._call_name(int(found[mine][0])),
+                idle_seconds=float(self.idle_of_copies[rows].sum()) / 1e9 if len(self.kernels) else None,
+                launch_idle_seconds=float(self.launch_idle_of_copies[rows].sum()) / 1e9 if len(self.kernels) else None,
+                **self._where(int(stacks[rows][0])),
+                call=self._call_name(int(places[rows][0])),
                 ranges=self._ranges(copies, copies["bytes"]),
             )
 
@@ -284,9 +284,9 @@ class Summed:
         known = starts[starts > 0]
         return max(int(known.min()) - self.active_ns[0], 0) / 1e9 if self.active_ns and len(known) else 0.0
 
-    def _call_seconds(self, found: NDArray[np.intp]) -> float:
+    def _call_seconds(self, places: NDArray[np.intp]) -> float:
         """Of different calls: copies of one graph have the same."""
-        calls = self.calls[np.unique(found[found >= 0])]
+        calls = self.calls[np.unique(places[places >= 0])]
         return float((calls["end"] - calls["start"]).sum()) / 1e9
 
     def _call_name(self, place: int) -> str | None:
@@ -312,23 +312,23 @@ class Summed:
     def allocated(self) -> Iterator[TraceRow]:
         """Pinned memory by the line that allocated or registered it."""
         taken, left, held = self.pinned.taken, self.pinned.is_left, self.pinned.held
-        found, stacks = self.call_places(taken), self.stacks(taken)
-        for mine in self._by_line_and_call(found, stacks):
+        places, stacks = self.call_places(taken), self.stacks(taken)
+        for rows in self._by_line_and_call(places, stacks):
             yield TraceRow(
                 kind="allocation",
                 repeat=0,
                 warmup=False,
-                call=self._call_name(int(found[mine][0])) or "",
-                count=len(mine),
-                bytes=int(taken["bytes"][mine].sum()),
-                call_seconds=self._call_seconds(found[mine]),
-                first_seconds=self._since_first(taken["timestamp"][mine]),
-                left_count=int(left[mine].sum()),
-                left_bytes=int(taken["bytes"][mine][left[mine]].sum()),
-                held_bytes=int(held[mine].sum()),
-                peak_bytes=self.pinned.peak(mine),
-                **self._where(int(stacks[mine][0])),
-                ranges=self._ranges(taken[mine], taken["bytes"][mine]),
+                call=self._call_name(int(places[rows][0])) or "",
+                count=len(rows),
+                bytes=int(taken["bytes"][rows].sum()),
+                call_seconds=self._call_seconds(places[rows]),
+                first_seconds=self._since_first(taken["timestamp"][rows]),
+                left_count=int(left[rows].sum()),
+                left_bytes=int(taken["bytes"][rows][left[rows]].sum()),
+                held_bytes=int(held[rows].sum()),
+                peak_bytes=self.pinned.peak(rows),
+                **self._where(int(stacks[rows][0])),
+                ranges=self._ranges(taken[rows], taken["bytes"][rows]),
             )
 
     # Waiting
@@ -339,20 +339,20 @@ class Summed:
         places = places[np.argsort(self.calls["end"][places], kind="stable")]
         calls = self.calls[places]
         stacks, idle, after = self.stacks(calls), self._idle_after(calls), self._while_copying(calls)
-        for mine in self._by_line_and_call(places, stacks):
+        for rows in self._by_line_and_call(places, stacks):
             yield TraceRow(
                 kind="synchronisation",
                 repeat=0,
                 warmup=False,
-                call=self._call_name(int(places[mine][0])),
-                count=len(mine),
-                call_seconds=self._call_seconds(places[mine]),
-                first_seconds=self._since_first(calls["start"][mine]),
-                after_async_count=int(after[mine].sum()),
-                idle_seconds=float(idle[mine].sum()) / 1e9,
-                longest_idle_seconds=float(idle[mine].max()) / 1e9,
-                **self._where(int(stacks[mine][0])),
-                ranges=self._ranges(calls[mine]),
+                call=self._call_name(int(places[rows][0])),
+                count=len(rows),
+                call_seconds=self._call_seconds(places[rows]),
+                first_seconds=self._since_first(calls["start"][rows]),
+                after_async_count=int(after[rows].sum()),
+                idle_seconds=float(idle[rows].sum()) / 1e9,
+                longest_idle_seconds=float(idle[rows].max()) / 1e9,
+                **self._where(int(stacks[rows][0])),
+                ranges=self._ranges(calls[rows]),
             )
 
     def _waits(self) -> NDArray[np.intp]:
@@ -385,30 +385,30 @@ class Summed:
 
     def _while_copying(self, calls: NDArray[Any]) -> NDArray[np.bool_]:
         """Which calls began while a large copy ran that is asynchronous: from or to pinned memory, by such a call."""
-        found = self.call_places(self.copies)
-        known = self._is_asynchronous(found) & (self.copies["bytes"] > LARGE_BYTES) & (self.copies["end"] > 0)
+        places = self.call_places(self.copies)
+        known = self._is_asynchronous(places) & (self.copies["bytes"] > LARGE_BYTES) & (self.copies["end"] > 0)
         pinned = (self.copies["src_kind"] == _PINNED) | (self.copies["dst_kind"] == _PINNED)
-        mine = np.flatnonzero(known & pinned)
-        if not len(mine):
+        rows = np.flatnonzero(known & pinned)
+        if not len(rows):
             return np.zeros(len(calls), bool)
-        reached = np.maximum.accumulate(self.copies["end"][mine])  # in the order in which they were issued
-        before = np.searchsorted(self.calls["start"][found[mine]], calls["start"]) - 1
+        reached = np.maximum.accumulate(self.copies["end"][rows])  # in the order in which they were issued
+        before = np.searchsorted(self.calls["start"][places[rows]], calls["start"]) - 1
         return np.asarray((before >= 0) & (reached[np.maximum(before, 0)] > calls["start"]))
 
-    def _is_asynchronous(self, found: NDArray[np.intp]) -> NDArray[np.bool_]:
+    def _is_asynchronous(self, places: NDArray[np.intp]) -> NDArray[np.bool_]:
         """Which of these calls, by their places, may return before their work is done."""
         functions = [number for number, name in enumerate(self._function_names) if "Async" in name]
-        is_known = found >= 0
-        is_known[is_known] = np.isin(self._functions[1][found[is_known]], functions)
+        is_known = places >= 0
+        is_known[is_known] = np.isin(self._functions[1][places[is_known]], functions)
         return is_known
 
-    def _by_line_and_call(self, found: NDArray[np.intp], stacks: NDArray[np.intp]) -> Iterator[NDArray[np.intp]]:
+    def _by_line_and_call(self, places: NDArray[np.intp], stacks: NDArray[np.intp]) -> Iterator[NDArray[np.intp]]:
         """Places of the records of each line and function."""
-        if not len(found):
+        if not len(places):
             return
-        functions = np.where(found < 0, -1, self._functions[1][found]) if len(self.calls) else found
-        for _, mine in _groups(_numbered(self._line_of_stack[stacks], functions + 1)):
-            yield mine
+        functions = np.where(places < 0, -1, self._functions[1][places]) if len(self.calls) else places
+        for _, rows in _groups(_numbered(self._line_of_stack[stacks], functions + 1)):
+            yield rows
 
 
 def _numbered(*labels: NDArray[Any]) -> NDArray[np.intp]:
@@ -431,9 +431,9 @@ def _groups(numbers: NDArray[np.intp]) -> Iterator[tuple[int, NDArray[np.intp]]]
     """Each number, and the places at which it stands, in their order."""
     order = np.argsort(numbers, kind="stable")
     cuts = np.flatnonzero(np.diff(numbers[order])) + 1
-    for mine in np.split(order, cuts):
-        if len(mine):
-            yield int(numbers[mine[0]]), mine
+    for rows in np.split(order, cuts):
+        if len(rows):
+            yield int(numbers[rows[0]]), rows
 
 
 def _word(words: Sequence[str], number: Any) -> Any:

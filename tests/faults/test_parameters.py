@@ -15,11 +15,12 @@ import pytest
 from pinscope.cli.run import parse_settings
 from pinscope.dashboard.serve import port_from_environment
 from pinscope.errors import BadInput, NotPossible, PinScopeError
-from pinscope.experiments.contract import Inputs, budget_of
+from pinscope.experiments.contract import budget_of
 from pinscope.experiments.registry import EXPERIMENTS
 from pinscope.planning.parameters import PlanParams
 from pinscope.probes.environment import capture_environment
 from pinscope.records.environment import Environment
+from pinscope.records.parameters import Inputs
 from pinscope.runner.jobs import Request, prepare
 from pinscope.text import error_line, quoted, visible
 from pinscope.units import parse_seconds

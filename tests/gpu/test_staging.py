@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 from cupy.cuda import runtime
 
-from pinscope.experiments.staging.code_to_gpu import KEPT, code_for
 from pinscope.experiments.staging.experiment import EXPERIMENT, StagingParams
+from pinscope.experiments.staging.findings import KEPT, code_for
 from pinscope.experiments.staging.reading import Staging
 from pinscope.experiments.staging.ways import WAYS
 from pinscope.lab.cuda import CudaLab

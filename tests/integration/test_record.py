@@ -19,8 +19,8 @@ import pytest
 
 from pinscope.cli.main import main
 from pinscope.experiments.registry import read_run
-from pinscope.experiments.timeline.experiment import TimelineParams
 from pinscope.live.holders import snapshot
+from pinscope.live.timeline.kind import TimelineParams
 from pinscope.live.tracker import Tracker
 from pinscope.records.run import Progress, Run
 from pinscope.records.snapshot import Snapshot

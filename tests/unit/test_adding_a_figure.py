@@ -40,7 +40,7 @@ from tests.data.snapshot_checks import captured
 from pinscope.cli.live_print import CsvRows
 from pinscope.cli.live_view import View, whole
 from pinscope.live.sampler import History
-from pinscope.live.timeline import Moment, TimelineRows
+from pinscope.live.timeline.rows import Moment, TimelineRows
 from pinscope.monitoring.metrics import SnapshotCollector
 from pinscope.records.timeline_row import TimelineRow
 from pinscope.report.snapshot_facts import holder_facts

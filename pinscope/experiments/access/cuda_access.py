@@ -197,11 +197,11 @@ class Accessor:
         else:
             self._launch("read_words", (np.uint64(address), *visit.arguments(), np.uint64(sum_address)), stream)
 
-    def different_words(self, one: int, other: int, nbytes: int, stream: Stream) -> int:
+    def different_words(self, first: int, second: int, nbytes: int, stream: Stream) -> int:
         """8-byte words that differ between two places that the GPU reaches."""
         with self._lab.device_buffer(8) as counter:
             self.clear(counter.address, stream)
-            arguments = (np.uint64(one), np.uint64(other), np.uint64(nbytes // 8), np.uint64(counter.address))
+            arguments = (np.uint64(first), np.uint64(second), np.uint64(nbytes // 8), np.uint64(counter.address))
             self._launch("count_different", arguments, stream)
             stream.synchronize()
             return self.word(counter.address)

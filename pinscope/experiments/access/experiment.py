@@ -13,10 +13,11 @@ from pinscope.analysis.ways import of_kind
 from pinscope.experiments.access.findings import read_access
 from pinscope.experiments.access.ways import PATTERNS, WAYS, PatternName, WayName
 from pinscope.experiments.cases import Case, Progress, Reason, possible
-from pinscope.experiments.contract import AnyExperiment, Bytes, Counts, Params, Several, parameter
+from pinscope.experiments.contract import AnyExperiment, Params
 from pinscope.lab.harness import Harness
 from pinscope.lab.protocol import DeviceBuffer, HostBuffer, Lab, own
 from pinscope.records.environment import Environment
+from pinscope.records.parameters import Bytes, Counts, Several, parameter
 from pinscope.records.run import LabKind, Lasted, Observation, Positive
 from pinscope.units import format_bytes
 

@@ -8,7 +8,7 @@ from functools import cached_property
 from itertools import groupby, takewhile
 from typing import Annotated, Literal, NamedTuple
 
-from pinscope.analysis.cells import AS_GOOD, Label, Value, cells, count, every_combination, first
+from pinscope.analysis.cells import AS_GOOD, Label, Value, cells, every_combination, first
 from pinscope.analysis.conclusions import exceeds
 from pinscope.analysis.rows import Row, grouped
 from pinscope.analysis.statistics import Summary, measured
@@ -26,30 +26,18 @@ BESIDE_A_COPY: tuple[tuple[WayName, PatternName], ...] = (
 """Ways and patterns of the first figures."""
 
 
-def _wrong(intact: Sequence[bool]) -> int:
-    return len(intact) - count(intact)
-
-
-def _share(spacing: int) -> float:
-    return 1 / spacing
-
-
-def _title(name: WayName) -> str:
-    return WAYS[name].title
-
-
 @dataclass(frozen=True)
 class Cell:
     """All repeats of one combination; ``spacing``: one block or word of so many is used."""
 
     pattern: Annotated[PatternName, Label("pattern", words=PATTERNS.__getitem__)]
-    spacing: Annotated[int, Label("share used", "share", words=_share)]
+    spacing: Annotated[int, Label("share used", "share", words=lambda spacing: 1 / spacing)]
     uses: Annotated[int, Label("uses", "count")]
-    way: Annotated[WayName, Label("way", words=_title)]
+    way: Annotated[WayName, Label("way", words=lambda name: WAYS[name].title)]
     wall_seconds: Annotated[Summary, Value("time", "seconds", "less")]
     device_seconds: Annotated[Summary, Value("of it on the GPU", "seconds", "less")]
     touched_bytes: Annotated[int, Value("used each time", "bytes", make=first)]
-    wrong_count: Annotated[int, Value("wrong repeats", "count", "less", make=_wrong, row="intact")]
+    wrong_count: Annotated[int, Value("wrong repeats", "count", "less", lambda intact: intact.count(False), "intact")]
 
     @property
     def useful_bytes_per_second(self) -> Annotated[float, Value("useful rate", "bytes/second", "more")]:
@@ -92,10 +80,10 @@ class Pair(NamedTuple):
     @property
     def verdict(self) -> Verdict:
         """How the first does; as good also where the difference is less than both may be off."""
-        one, other = self.cell.wall_seconds, self.other.wall_seconds
-        if round(self.times, 2) > AS_GOOD and exceeds(one, other):
+        own, other = self.cell.wall_seconds, self.other.wall_seconds
+        if round(self.times, 2) > AS_GOOD and exceeds(own, other):
             return "slower"
-        return "faster" if round(1 / self.times, 2) > AS_GOOD and exceeds(other, one) else "as good"
+        return "faster" if round(1 / self.times, 2) > AS_GOOD and exceeds(other, own) else "as good"
 
     @property
     def once_in_order(self) -> bool:

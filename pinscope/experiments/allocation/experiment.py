@@ -8,11 +8,12 @@ from typing import Any, Literal
 from pinscope.experiments.allocation.findings import read_allocation
 from pinscope.experiments.allocation.ways import WAYS, WayName, least_bytes, source, why_no_page_faults, why_not_way
 from pinscope.experiments.cases import Case, Progress
-from pinscope.experiments.contract import AnyExperiment, Params, Several, Sizes, parameter, sizes
+from pinscope.experiments.contract import AnyExperiment, Params
 from pinscope.lab.backing import why_not_backing
 from pinscope.lab.harness import Harness, Precision
 from pinscope.lab.protocol import Lab
 from pinscope.records.environment import Environment
+from pinscope.records.parameters import Several, Sizes, parameter, sizes
 from pinscope.records.run import Backing, HostMemory, LabKind, Lasted, Observation, Positive
 from pinscope.units import format_bytes
 

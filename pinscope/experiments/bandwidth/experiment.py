@@ -23,11 +23,12 @@ from pinscope.experiments.bandwidth.ways import (
     whole_seconds,
 )
 from pinscope.experiments.cases import Case, Progress, Reason, possible
-from pinscope.experiments.contract import AnyExperiment, Params, Several, Sizes, parameter, sizes
+from pinscope.experiments.contract import AnyExperiment, Params
 from pinscope.lab.backing import why_not_backing
 from pinscope.lab.harness import Harness
 from pinscope.lab.protocol import Lab
 from pinscope.records.environment import Environment
+from pinscope.records.parameters import Several, Sizes, parameter, sizes
 from pinscope.records.run import Backing, Cache, Direction, HostMemory, LabKind, Lasted, Observation, Positive
 from pinscope.units import format_bytes, format_seconds
 

@@ -12,7 +12,7 @@ from pinscope.analysis.page_table_model import GRANULE_BYTES
 from pinscope.errors import NotEnoughMemory, NotPossible
 from pinscope.experiments.brim.findings import read_brim_run
 from pinscope.experiments.brim.ways import WayName
-from pinscope.experiments.contract import AnyExperiment, BareParams, Bytes, Seconds, Several, Share, parameter
+from pinscope.experiments.contract import AnyExperiment, BareParams
 from pinscope.lab.cached_file import folder_for
 from pinscope.lab.child_processes import Child, ChildDied, ChildProcesses, Order
 from pinscope.lab.harness import Harness
@@ -21,6 +21,7 @@ from pinscope.lab.protocol import Lab
 from pinscope.probes.group_memory import GroupMemory
 from pinscope.records.budget import Budget
 from pinscope.records.environment import Environment
+from pinscope.records.parameters import Bytes, Seconds, Several, Share, parameter
 from pinscope.records.run import LabKind, Lasted, Observation, Positive
 from pinscope.units import format_bytes, format_share, parse_bytes
 

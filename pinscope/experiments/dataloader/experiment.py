@@ -14,7 +14,7 @@ from pydantic import AfterValidator, BeforeValidator, Field
 from pinscope.analysis.pytorch_pinned import SETTING_NAMES, pool_settings, rounded_up
 from pinscope.errors import MeasurementFailed, NotEnoughMemory, NotPossible
 from pinscope.experiments.cases import Case, Progress
-from pinscope.experiments.contract import AnyExperiment, BareParams, Several, ascending, by_comma, parameter
+from pinscope.experiments.contract import AnyExperiment, BareParams
 from pinscope.experiments.dataloader.findings import read_dataloader
 from pinscope.experiments.dataloader.reading import LEAST_BATCHES, LEAST_RUNS, MOST_RUNS, MSER_BATCH
 from pinscope.experiments.dataloader.ways import BACKLOGS, PREFETCHED, Loading
@@ -24,6 +24,7 @@ from pinscope.lab.harness import Harness
 from pinscope.lab.protocol import Lab
 from pinscope.probes.installation import install_command
 from pinscope.records.environment import Environment
+from pinscope.records.parameters import Several, ascending, by_comma, parameter
 from pinscope.records.run import LabKind, Lasted, Observation, Positive
 from pinscope.units import format_bytes
 

@@ -11,7 +11,7 @@ from typing import Any, Literal
 from pinscope.analysis.rows import Rows
 from pinscope.analysis.statistics import summarize
 from pinscope.experiments.cases import Case, Progress
-from pinscope.experiments.contract import AnyExperiment, Bytes, Params, Several, parameter
+from pinscope.experiments.contract import AnyExperiment, Params
 from pinscope.experiments.overlap.findings import overlap_findings
 from pinscope.experiments.overlap.reading import Passes, headline, table_of, verdict
 from pinscope.experiments.overlap.ways import FULL_DEPTH, OneWay, Pipeline, Recipe, Shape
@@ -19,6 +19,7 @@ from pinscope.lab.harness import Harness, Precision
 from pinscope.lab.protocol import Lab, Load
 from pinscope.records.environment import Environment
 from pinscope.records.finding import Reading
+from pinscope.records.parameters import Bytes, Several, parameter
 from pinscope.records.run import ExperimentRun, LabKind, Lasted, Observation, Positive
 from pinscope.units import parse_bytes
 

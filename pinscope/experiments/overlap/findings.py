@@ -81,36 +81,30 @@ def _without_events(passes: Passes) -> Iterator[Costed]:
     wrong = {case: loose for case, loose in cases.items() if any(cell.corrupted_chunks for cell in loose)}
     intact = {case: loose for case, loose in cases.items() if case not in wrong}
     if wrong:
-        yield _corrupted(wrong)
+        shares = {
+            case: {balance.replace("_", "-"): share for balance, share in corrupted_shares(loose).items()}
+            for case, loose in wrong.items()
+        }
+        parts = [(case, balance, share) for case, known in shares.items() for balance, share in known.items()]
+        ends = [choose(share for _, _, share in parts) for choose in (min, max)]
+        words = {
+            case: [f"{format_share(share)} {balance}" for balance, share in shares[case].items()] for case in shares
+        }
+        yield say(
+            TEXTS,
+            "unsafe-without-events",
+            *(quantity(f"Wrong chunks, {case}, {balance}", share, "share") for case, balance, share in parts),
+            _checked(wrong),
+            shares=" to ".join(dict.fromkeys(map(format_share, ends))),
+            cases="; ".join(f"{case}: {', '.join(by_balance)}" for case, by_balance in words.items()).capitalize(),
+        )
     if intact:
-        checked = _checked(intact)
-        count = quantity("Checked chunks", checked, "count")
-        yield say(TEXTS, "unordered-yet-intact", count, checked=checked, cases=list(intact))
+        count = _checked(intact)
+        yield say(TEXTS, "unordered-yet-intact", count, checked=count.value, cases=list(intact))
 
 
-def _checked(cases: Mapping[str, Sequence[Cell]]) -> int:
-    return sum(cell.checked_chunks for loose in cases.values() for cell in loose)
-
-
-def _corrupted(cases: Mapping[str, Sequence[Cell]]) -> Costed:
-    parts = {
-        (case, balance.replace("_", "-")): share
-        for case, loose in cases.items()
-        for balance, share in corrupted_shares(loose).items()
-    }
-    ends = dict.fromkeys([format_share(min(parts.values())), format_share(max(parts.values()))])
-    by_case = {
-        case: ", ".join(f"{format_share(parts[of, balance])} {balance}" for of, balance in parts if of == case)
-        for case in cases
-    }
-    return say(
-        TEXTS,
-        "unsafe-without-events",
-        *(quantity(f"Wrong chunks, {case}, {balance}", share, "share") for (case, balance), share in parts.items()),
-        quantity("Checked chunks", _checked(cases), "count"),
-        shares=" to ".join(ends),
-        cases="; ".join(f"{case}: {words}" for case, words in by_case.items()).capitalize(),
-    )
+def _checked(cases: Mapping[str, Sequence[Cell]]) -> Quantity:
+    return quantity("Checked chunks", sum(cell.checked_chunks for loose in cases.values() for cell in loose), "count")
 
 
 def _recipe(passes: Passes) -> Iterator[Costed]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from operator import attrgetter
 from typing import Annotated
 
 from pinscope.analysis.cells import Label, Value, cells, every_combination, first
@@ -22,10 +23,6 @@ _LONGER = {"copy_bound": " (copies longer)", "compute_bound": " (kernels longer)
 """What stands behind a figure of passes in which one side is longer."""
 
 
-def _label(recipe: Recipe) -> str:
-    return recipe.label
-
-
 @dataclass(frozen=True)
 class Cell:
     """All counted passes of one recipe, direction and balance.
@@ -39,7 +36,7 @@ class Cell:
 
     direction: Annotated[str, Label("direction")]
     balance: Annotated[str, Label("balance")]
-    recipe: Annotated[Recipe, Label("recipe", words=_label)]
+    recipe: Annotated[Recipe, Label("recipe", words=attrgetter("label"))]
     device_seconds: Annotated[Summary, Value("total", "seconds", "less")]
     issue_seconds: Annotated[Summary, Value("issue time", "seconds", "less")]
     stall_seconds: Annotated[Summary, Value("compute stall", "seconds", "less")]
@@ -208,14 +205,9 @@ class Passes:
         return sorted(cells(Cell, passes), key=place)
 
     @cached_property
-    def balanced(self) -> list[Cell]:
-        """The balanced cells, or all where none is: overlap matters most where neither side is longer."""
-        return balanced(self.cells)
-
-    @cached_property
     def full(self) -> list[Cell]:
-        """Of these, those that lack no ingredient, with two buffers; h2d first."""
-        full = [cell for cell in self.balanced if not cell.recipe.missing and cell.recipe.depth == FULL_DEPTH]
+        """Of the balanced cells those that lack no ingredient, with two buffers; h2d first."""
+        full = [cell for cell in balanced(self.cells) if not cell.recipe.missing and cell.recipe.depth == FULL_DEPTH]
         return sorted(full, key=_h2d_first)
 
     @cached_property
@@ -224,7 +216,7 @@ class Passes:
         full = {(cell.direction, cell.balance): cell for cell in self.full}
         return [
             Lack(cell.recipe.missing[0], cell, full[cell.direction, cell.balance])
-            for cell in sorted(self.balanced, key=_h2d_first)
+            for cell in sorted(balanced(self.cells), key=_h2d_first)
             if len(cell.recipe.missing) == 1 and cell.recipe.depth <= FULL_DEPTH and cell.recipe.events
             if (cell.direction, cell.balance) in full
         ]
@@ -242,7 +234,7 @@ class Passes:
 
 
 def balanced(some: Sequence[Cell]) -> list[Cell]:
-    """The balanced ones, or all where none is."""
+    """The balanced ones, or all where none is: overlap matters most where neither side is longer."""
     return [cell for cell in some if cell.balance == "balanced"] or list(some)
 
 

@@ -8,8 +8,9 @@ from typing import Annotated, Literal, cast, get_args
 
 from pydantic import Field
 
+from pinscope.analysis.rows import Row
 from pinscope.experiments.cases import Case, Progress, possible
-from pinscope.experiments.contract import AnyExperiment, BareParams, Bytes, Row, Several, parameter
+from pinscope.experiments.contract import AnyExperiment, BareParams
 from pinscope.experiments.page_tables import findings, reading, ways
 from pinscope.experiments.page_tables.ways import Labels, Pinning, Steps
 from pinscope.lab.driver_memory import granularity_words
@@ -17,6 +18,7 @@ from pinscope.lab.harness import Harness
 from pinscope.lab.protocol import Lab
 from pinscope.records.environment import Environment
 from pinscope.records.finding import Reading
+from pinscope.records.parameters import Bytes, Several, parameter
 from pinscope.records.run import Backing, ExperimentRun, LabKind, Observation
 from pinscope.units import format_bytes, parse_bytes
 

@@ -29,7 +29,7 @@ TEXTS: Mapping[str, Text] = {
     ),
     "growth-not-straight": Text(
         when="readings lie more than two steps of the meter off a straight line",
-        title="The growth of {tables} is no straight line: readings are up to {off:bytes} off it",
+        title="The growth of {tables} is no straight line: readings are up to {worst.off_the_line_bytes:bytes} off it",
         detail="Way to pin: {worst.way}, device {worst.device}. What other processes take or free meanwhile is in the "
         "figures.",
         advice=AGAIN,
@@ -37,20 +37,20 @@ TEXTS: Mapping[str, Text] = {
     ),
     "time-of-pinning": Text(
         when="memory was touched and then registered",
-        title="Touching and registering 1 GiB in {pages} takes {total:seconds}[, {times} times as long as in huge "
-        "pages ({huge})]",
-        detail="One thread touched it in {touching:seconds}, {part:share} of the time; registering took "
-        "{registering:seconds}. Allocating pinned memory does both in one call.",
+        title="Touching and registering 1 GiB in {pages} takes {way.seconds_per_gib:seconds}[, {times} times as long "
+        "as in huge pages ({huge})]",
+        detail="One thread touched it in {way.touch_seconds_per_gib.median:seconds}, {part:share} of the time; "
+        "registering took {way.pin_seconds_per_gib.median:seconds}. Allocating pinned memory does both in one call.",
         advice="Use huge pages, or touch with several threads, before registering: 'pinscope run pinning_strategy' "
         "measures which way is fastest.",
     ),
     "page-table-price": Text(
         when="the page table of pinned memory lies in GPU memory and is large enough to be seen",
-        title="Each pinned GiB takes {price:bytes} of GPU memory: the GPU maps it in [pages of {known:bytes}]"
-        "[{implied:bytes} a page]",
+        title="Each pinned GiB takes {price:bytes} of GPU memory: the GPU maps it in [pages of "
+        "{best.known_page_bytes:bytes}][{implied:bytes} a page]",
         detail="GPU memory is reported in steps of {best.granule_bytes:bytes}: readings after every {step:bytes}, "
-        "up to {best.pinned_bytes:bytes}, show {low}[ to {high}] for a pinned GiB[, of which freeing gave "
-        "back {back}]. A TiB would take {tebibyte:bytes}.",
+        "up to {best.pinned_bytes:bytes}, show {best.least_bytes_per_gib:bytes}[ to {most:bytes}] for a pinned GiB[, "
+        "of which freeing gave back {back}]. A TiB would take {tebibyte:bytes}.",
         advice="Count it for every process that pins, on every GPU on which that process has a context. Where several "
         "processes need the same data, one can pin it and copy for the others: see the experiment registration.",
     ),
@@ -97,13 +97,12 @@ def findings(costs: PageTableCosts) -> tuple[Finding, ...]:
 
 
 def _not_returned(costs: PageTableCosts) -> Iterator[Costed]:
-    shares = [(share, cost) for cost in costs.costs if (share := cost.returned) is not None]
-    kept = [(share, cost) for share, cost in shares if share < ALL_RETURNED and (cost.left_bytes or 0) > GRANULE_BYTES]
+    back = {cost: share for cost in costs.costs if (share := cost.returned) is not None}
+    kept = [cost for cost, share in back.items() if share < ALL_RETURNED and (cost.left_bytes or 0) > GRANULE_BYTES]
     if kept:
-        share, worst = min(kept, key=lambda pair: pair[0])
-        yield say(
-            TEXTS, "page-tables-kept", quantity("Returned", share, "share"), worst=worst, tables=costs.tables_lie_in
-        )
+        worst = min(kept, key=back.__getitem__)
+        returned = quantity("Returned", back[worst], "share")
+        yield say(TEXTS, "page-tables-kept", returned, worst=worst, tables=costs.tables_lie_in)
 
 
 def _not_straight(costs: PageTableCosts) -> Iterator[Costed]:
@@ -111,7 +110,7 @@ def _not_straight(costs: PageTableCosts) -> Iterator[Costed]:
     if bent:
         worst = max(bent, key=lambda cost: cost.off_the_line_bytes)
         off = quantity("Farthest from a line", worst.off_the_line_bytes, "bytes")
-        yield say(TEXTS, "growth-not-straight", off, off=off.value, worst=worst, tables=costs.tables_lie_in)
+        yield say(TEXTS, "growth-not-straight", off, worst=worst, tables=costs.tables_lie_in)
 
 
 def _where_time_goes(costs: PageTableCosts) -> Iterator[Costed]:
@@ -119,15 +118,14 @@ def _where_time_goes(costs: PageTableCosts) -> Iterator[Costed]:
     timed = [cost for cost in costs.own if cost.touch_seconds_per_gib and cost.pin_seconds_per_gib]
     if not timed or (touching := timed[0].touch_seconds_per_gib) is None:
         return
-    cost, registering = timed[0], timed[0].pin_seconds_per_gib
-    huge = [cost for cost in timed if cost.backing in of_kind(BACKINGS, "huge")]
+    cost, huge = timed[0], [cost for cost in timed if cost.backing in of_kind(BACKINGS, "huge")]
+    parts = {"Touching": touching, "Registering": cost.pin_seconds_per_gib}
     others = sorted((cost.seconds_per_gib for cost in huge), reverse=True) if cost.backing == "4k" else []
     ratios = [cost.seconds_per_gib / seconds for seconds in others] or [1.0]
     yield say(
         TEXTS,
         "time-of-pinning",
-        measured("Touching a GiB", touching, "seconds"),
-        *([measured("Registering a GiB", registering, "seconds")] if registering else []),
+        *(measured(f"{name} a GiB", part, "seconds") for name, part in parts.items() if part),
         *(
             quantity(f"Touching and registering a GiB, {other.backing}", other.seconds_per_gib, "seconds")
             for other in huge
@@ -136,9 +134,7 @@ def _where_time_goes(costs: PageTableCosts) -> Iterator[Costed]:
         cost=ratios[-1],
         severity=costing(ratios[-1]),
         pages=BACKINGS[cost.backing].title,
-        total=cost.seconds_per_gib,
-        touching=touching.median,
-        registering=cost.seconds_per_gib - touching.median,
+        way=cost,
         part=touching.median / cost.seconds_per_gib,
         times=" to ".join(dict.fromkeys(f"{ratios[end]:.1f}" for end in (0, -1))) if ratios[0] >= 1 + AGREE else None,
         huge=" to ".join(dict.fromkeys(format_seconds(seconds) for seconds in (*others[:1], *others[-1:]))),
@@ -150,22 +146,20 @@ def _price(costs: PageTableCosts) -> Iterator[Costed]:
     if price is None:
         yield say(TEXTS, "page-tables-unseen", quantity("Growth", best.table_bytes, "bytes"), best=best)
     elif costs.run.lab == "cuda":
-        low, high = (format_bytes(bound or 0.0) for bound in (best.least_bytes_per_gib, best.most_bytes_per_gib))
+        least, most = best.least_bytes_per_gib, best.most_bytes_per_gib
         yield say(
             TEXTS,
             "page-table-price",
-            quantity("Page table per pinned GiB, at least", best.least_bytes_per_gib, "bytes"),
-            quantity("Page table per pinned GiB, at most", best.most_bytes_per_gib, "bytes"),
+            quantity("Page table per pinned GiB, at least", least, "bytes"),
+            quantity("Page table per pinned GiB, at most", most, "bytes"),
             quantity("Page size of the mapping", best.page_bytes, "bytes"),
             quantity("Pinned at most", best.pinned_bytes, "bytes"),
             best=best,
             price=round(price),
-            known=best.known_page_bytes,
             back=None if best.returned is None else part_words(best.returned),
             implied=None if best.known_page_bytes else best.page_bytes,
             step=best.sizes[-1] - best.sizes[-2],
-            low=low,
-            high=high if high != low else None,
+            most=None if format_bytes(least) == format_bytes(most) else most,
             tebibyte=1024 * price,
         )
 
@@ -209,6 +203,6 @@ def _without_access(costs: PageTableCosts) -> Iterator[Costed]:
     free = next((cost for cost in costs.own if cost.unreached), None)
     granted = next((cost for cost in costs.own if cost.memory == "pool_granted"), None)
     if free:
-        evidence = {"Without access": free, "With access": granted}
-        figures = (quantity(name, cost.table_bytes, "bytes") for name, cost in evidence.items() if cost)
+        pools = (("Without access", free), ("With access", granted))
+        figures = (quantity(name, cost.table_bytes, "bytes") for name, cost in pools if cost)
         yield say(TEXTS, "no-access-no-table", *figures, free=free, granted=granted)

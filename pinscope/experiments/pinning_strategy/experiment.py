@@ -8,8 +8,9 @@ from contextlib import ExitStack
 from itertools import product
 from typing import Any, Literal, Self
 
+from pinscope.analysis.rows import Row
 from pinscope.experiments.cases import Case, Progress, Reason, possible
-from pinscope.experiments.contract import AnyExperiment, BareParams, Bytes, Row, Seconds, Several, parameter
+from pinscope.experiments.contract import AnyExperiment, BareParams
 from pinscope.experiments.pinning_strategy import findings, reading
 from pinscope.experiments.pinning_strategy.ways import NEIGHBOURS, WAYS, WITH_CONTEXT
 from pinscope.lab.backing import HUGE_PAGE, why_not_backing
@@ -20,6 +21,7 @@ from pinscope.lab.pinning import PAGE, Pinned, Pinner, default_threads
 from pinscope.lab.protocol import Lab
 from pinscope.records.environment import Environment
 from pinscope.records.finding import Reading
+from pinscope.records.parameters import Bytes, Seconds, Several, parameter
 from pinscope.records.pinning_strategy import STRATEGIES, StrategyName
 from pinscope.records.run import ExperimentRun, LabKind, Lasted, Observation, Positive
 from pinscope.units import parse_bytes

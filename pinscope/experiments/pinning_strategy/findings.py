@@ -2,57 +2,51 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from itertools import chain
+from collections.abc import Iterator
 from typing import Any
 
 from pinscope.analysis.conclusions import Costed, dearest_first
 from pinscope.analysis.pinning_recipe import Recipe
-from pinscope.analysis.pinning_strategy import IDLE, StrategyCell, Wait
-from pinscope.analysis.texts import Text, say
+from pinscope.analysis.pinning_strategy import IDLE, NOT_PINNED, StrategyCell, cause, not_pinned
+from pinscope.analysis.texts import Text, Texts, say
 from pinscope.experiments.pinning_strategy.reading import Pinnings, longest_wait
 from pinscope.records.finding import Finding, Quantity, costing, quantity
 from pinscope.units import format_bytes
 
 LONG_WAIT = 0.02
 """Seconds that a neighbour's driver call may take before it is worth a finding: a frame, a request of a server."""
-SCHEDULING = 0.5
-"""From this part of a wait on, waking late without any driver call may explain it."""
 _WHY = (
     "[A process that makes no driver calls was delayed by {busy:seconds} as well: the processors were busy.][The "
     "driver makes other processes' calls wait; at that time a process that makes no driver calls was delayed by "
-    "{free:seconds}, so the processors were not the cause.]"
+    "{driver:seconds}, so the processors were not the cause.]"
 )
-TEXTS: Mapping[str, Text] = {
-    "not-pinned": Text(
-        when="CUDA does not report registered memory as pinned",
-        title="CUDA does not take memory as pinned that was registered",
-        detail="Affected: {affected}. On systems that share the host's page tables, registering does not page-lock.",
-        advice="Take cudaHostAlloc here.",
-        severity="critical",
-    ),
+TEXTS: Texts = {
+    **NOT_PINNED,
     "faster-strategy": Text(
         when="another way in one piece is 1.5 times as fast as one cudaHostAlloc",
-        title="One cudaHostAlloc takes {usual:seconds} to pin {best.bytes:bytes}, {cost:.1f} times as long as the "
-        "recommended way ({seconds:seconds})",
+        title="One cudaHostAlloc takes {usual.total_seconds.median:seconds} to pin {best.bytes:bytes}, {cost:.1f} "
+        "times as long as the recommended way ({best.total_seconds.median:seconds})",
         detail="Recommended for one array that any copy may use: {recipe.title}, {recipe.threads:threads}.[ Touching "
-        "its pages took {touched:seconds}, registering them {registered:seconds}.]",
+        "its pages took {best.touch_seconds:seconds}, registering them {best.pin_seconds:seconds}.]",
         advice="Call {call}, or paste the code below.",
     ),
     "neighbours-wait": Text(
         when="another process's driver call takes 20 ms, and pinning in chunks is not gentler",
         title="{wait.what} {cell.bytes:bytes} made another process's {wait.call} take {wait.seconds:seconds} "
         "({cell.title})",
-        detail=_WHY + "[ The longest of this run: {longest.seconds:seconds}, {longest.during} by {longest_name}.]",
+        detail=_WHY
+        + "[ The longest of this run: {longest.longest_wait.seconds:seconds}, {longest.longest_wait.during} "
+        "by {longest.title}.]",
         advice="Pin and free large buffers before others start working.",
         severity="warning",
     ),
     "gentler-in-chunks": Text(
         when="other processes wait 1.5 times as long in one piece as in chunks",
         title="{wait.what} {cell.bytes:bytes} held other processes up {wait.seconds:seconds} ({cell.title}), in chunks "
-        "of {recipe.chunk_bytes:bytes} {less.seconds:seconds}",
-        detail=_WHY + " Recommended in chunks: {recipe.title}, {recipe.threads:threads}, in {seconds:seconds}[; CUDA "
-        "refuses a copy that crosses from one of {refused:bytes} into the next].",
+        "of {recipe.chunk_bytes:bytes} {chunks.longest_wait.seconds:seconds}",
+        detail=_WHY + " Recommended in chunks: {recipe.title}, {recipe.threads:threads}, in "
+        "{chunks.total_seconds.median:seconds}[; CUDA refuses a copy that crosses from one of {refused:bytes} into the "
+        "next].",
         advice="Where other processes use the GPU, call {call}, or paste the code below, and keep each copy inside one "
         "chunk: make the chunk a multiple of the size of your copies.",
     ),
@@ -69,14 +63,8 @@ TEXTS: Mapping[str, Text] = {
 def findings(pinnings: Pinnings) -> tuple[Finding, ...]:
     """All findings of a run."""
     others = _gentler_in_chunks if pinnings.chunks else _long_wait
-    rules = (_not_pinned, _faster, others, _crossing)
-    return dearest_first(chain.from_iterable(rule(pinnings) for rule in rules))
-
-
-def _not_pinned(pinnings: Pinnings) -> Iterator[Costed]:
-    if refused := pinnings.refused:
-        affected = "; ".join(cell.title for cell in refused)
-        yield say(TEXTS, "not-pinned", quantity("Strategies affected", len(refused), "count"), affected=affected)
+    refused = not_pinned([cell.title for cell in pinnings.refused])
+    return dearest_first([*refused, *_faster(pinnings), *others(pinnings), *_crossing(pinnings)])
 
 
 def _faster(pinnings: Pinnings) -> Iterator[Costed]:
@@ -96,17 +84,14 @@ def _faster(pinnings: Pinnings) -> Iterator[Costed]:
         severity=costing(usual.total_seconds.median / best.total_seconds.median),
         code=recipe.code(),
         best=best,
-        usual=usual.total_seconds.median,
-        seconds=best.total_seconds.median,
+        usual=usual,
         recipe=recipe,
         call=recipe.call(best.bytes),
-        touched=best.touch_seconds,
-        registered=best.pin_seconds,
     )
 
 
 def _worst(pinnings: Pinnings) -> tuple[StrategyCell, StrategyCell]:
-    """Whose wait is told: one cudaHostAlloc's, if that is long; and the longest of the run."""
+    """Whose wait the findings give: one cudaHostAlloc's, if that is long; and the longest of the run."""
     longest = max(pinnings.strategies, key=lambda cell: cell.longest_wait.seconds)
     usual = pinnings.usual
     return usual if usual and usual.longest_wait.seconds >= LONG_WAIT else longest, longest
@@ -123,27 +108,22 @@ def _evidence(pinnings: Pinnings, *cells: StrategyCell | None) -> Iterator[Quant
         yield longest_wait("while nothing is pinned or freed", pinnings.cells[IDLE])
 
 
-def _why(cell: StrategyCell, wait: Wait) -> dict[str, Any]:
-    """How late a process without driver calls woke meanwhile: it tells whether the processors were busy."""
-    late = cell.control_seconds.get(wait.phase)
-    busy = late is not None and late >= SCHEDULING * wait.seconds
-    return {"busy": late if busy else None, "free": None if busy else late}
+def _why(cell: StrategyCell) -> dict[str, Any]:
+    return cause(cell.longest_wait.seconds, cell.control_seconds.get(cell.longest_wait.phase))
 
 
 def _long_wait(pinnings: Pinnings) -> Iterator[Costed]:
     """What others wait for, where no chunks mend it."""
     cell, longest = _worst(pinnings)
-    wait = cell.longest_wait
-    if wait.seconds >= LONG_WAIT:
+    if cell.longest_wait.seconds >= LONG_WAIT:
         yield say(
             TEXTS,
             "neighbours-wait",
             *_evidence(pinnings, cell, longest),
             cell=cell,
-            wait=wait,
-            longest=None if longest is cell else longest.longest_wait,
-            longest_name=longest.title,
-            **_why(cell, wait),
+            wait=cell.longest_wait,
+            longest=None if longest is cell else longest,
+            **_why(cell),
         )
 
 
@@ -154,24 +134,23 @@ def _gentler_in_chunks(pinnings: Pinnings) -> Iterator[Costed]:
         return
     worst, _ = _worst(pinnings)
     cell = worst if worst is pinnings.usual else pinnings.recommended.array or worst  # the same pages as the chunks
-    wait, recipe = cell.longest_wait, Recipe.of(chunks, pinnings.run.params)
-    name, seconds = chunks.title, chunks.total_seconds.median
+    recipe = Recipe.of(chunks, pinnings.run.params)
+    name, seconds = f"Time to pin {format_bytes(chunks.bytes)} in chunks: {chunks.title}", chunks.total_seconds.median
     refused = any(other.crossing_copies is False for other in pinnings.strategies)
     yield say(
         TEXTS,
         "gentler-in-chunks",
-        quantity(f"Time to pin {format_bytes(chunks.bytes)} in chunks: {name}", seconds, "seconds"),
+        quantity(name, seconds, "seconds"),
         *_evidence(pinnings, cell, pinnings.recommended.array, chunks),
-        severity="warning" if wait.seconds >= LONG_WAIT else "note",
+        severity="warning" if cell.longest_wait.seconds >= LONG_WAIT else "note",
         code=recipe.code(),
         cell=cell,
-        wait=wait,
-        less=chunks.longest_wait,
+        wait=cell.longest_wait,
+        chunks=chunks,
         recipe=recipe,
-        seconds=seconds,
         call=recipe.call(chunks.bytes),
         refused=chunks.chunk_bytes if refused else None,
-        **_why(cell, wait),
+        **_why(cell),
     )
 
 

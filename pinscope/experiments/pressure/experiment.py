@@ -11,7 +11,7 @@ from pydantic import model_validator
 
 from pinscope.analysis.page_table_model import GRANULE_BYTES
 from pinscope.errors import NotEnoughMemory
-from pinscope.experiments.contract import AnyExperiment, BareParams, Bytes, Seconds, Share, parameter
+from pinscope.experiments.contract import AnyExperiment, BareParams
 from pinscope.experiments.pressure.findings import read_pressure_run
 from pinscope.lab.budget import safe_pinned_bytes
 from pinscope.lab.cached_file import folder_for
@@ -22,6 +22,7 @@ from pinscope.probes.host_memory import HostPressure, read_pressure
 from pinscope.probes.limits import read_limits
 from pinscope.records.budget import Budget
 from pinscope.records.environment import Environment, Limits
+from pinscope.records.parameters import Bytes, Seconds, Share, parameter
 from pinscope.records.run import LabKind, Lasted, Observation, Positive
 from pinscope.units import format_bytes, parse_bytes
 

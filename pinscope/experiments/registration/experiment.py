@@ -9,8 +9,9 @@ from typing import Any, Literal, Self, cast
 
 from pydantic import model_validator
 
+from pinscope.analysis.rows import Row
 from pinscope.errors import NotPossible
-from pinscope.experiments.contract import AnyExperiment, BareParams, Bytes, Counts, Row, Seconds, Several, parameter
+from pinscope.experiments.contract import AnyExperiment, BareParams
 from pinscope.experiments.registration import findings, reading
 from pinscope.experiments.registration.ways import PORTABLE, SHARINGS, WAYS, Sharing, Strategy
 from pinscope.lab.backing import Segment, shared_region, why_not_segment
@@ -22,6 +23,7 @@ from pinscope.lab.protocol import Lab
 from pinscope.records.budget import Budget
 from pinscope.records.environment import Environment
 from pinscope.records.finding import Reading
+from pinscope.records.parameters import Bytes, Counts, Seconds, Several, parameter
 from pinscope.records.run import ExperimentRun, LabKind, Observation, Positive
 from pinscope.units import format_bytes, parse_bytes
 

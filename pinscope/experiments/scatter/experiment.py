@@ -14,24 +14,14 @@ from pydantic import AfterValidator, BeforeValidator, Field, field_validator, mo
 from pinscope.analysis.statistics import LEAST_VALUES
 from pinscope.experiments.cases import Case as RunCase
 from pinscope.experiments.cases import Progress, Reason, possible
-from pinscope.experiments.contract import (
-    AnyExperiment,
-    Bytes,
-    Counts,
-    Params,
-    Several,
-    Sizes,
-    ascending,
-    by_comma,
-    parameter,
-    sizes,
-)
+from pinscope.experiments.contract import AnyExperiment, Params
 from pinscope.experiments.scatter import reading
 from pinscope.experiments.scatter.findings import read_scatter
 from pinscope.experiments.scatter.ways import WAYS, Case, Layout, OneWay, Variant, WayName, pieces_in
 from pinscope.lab.harness import Harness, Turn
 from pinscope.lab.protocol import Lab, own
 from pinscope.records.environment import Environment
+from pinscope.records.parameters import Bytes, Counts, Several, Sizes, ascending, by_comma, parameter, sizes
 from pinscope.records.run import LabKind, Lasted, Observation, Positive
 from pinscope.units import format_bytes
 

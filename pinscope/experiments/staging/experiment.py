@@ -11,9 +11,10 @@ from importlib.util import find_spec
 from itertools import groupby, product
 from typing import Self
 
+from pinscope.analysis.rows import Row
 from pinscope.analysis.ways import of_kind
 from pinscope.experiments.cases import Case, Progress, Reason, possible
-from pinscope.experiments.contract import AnyExperiment, Bytes, Counts, Params, Row, Several, Sizes, parameter, sizes
+from pinscope.experiments.contract import AnyExperiment, Params
 from pinscope.experiments.staging import findings, reading
 from pinscope.experiments.staging.ways import WAYS, Bench, WayName, function_of
 from pinscope.lab.harness import Harness, Precision
@@ -22,6 +23,7 @@ from pinscope.lab.protocol import Lab
 from pinscope.probes.installation import install_command
 from pinscope.records.environment import Environment
 from pinscope.records.finding import Reading
+from pinscope.records.parameters import Bytes, Counts, Several, Sizes, parameter, sizes
 from pinscope.records.run import ExperimentRun, LabKind, Lasted, Observation, Positive
 from pinscope.units import format_bytes
 

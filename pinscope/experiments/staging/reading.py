@@ -21,17 +21,13 @@ USUAL_BYTES = 2**28
 """Sentences are about the size nearest to this."""
 
 
-def _title(way: str) -> str:
-    return WAYS[way].title
-
-
 @dataclass(frozen=True)
 class Cell:
     """All repeats of one combination. Processor time is a mean: short ones are counted in clock ticks."""
 
     bytes: Annotated[int, Label("size", "bytes")]
     uses: Annotated[int, Label("uses", "count")]
-    way: Annotated[str, Label("way", words=_title)]
+    way: Annotated[str, Label("way", words=lambda way: WAYS[way].title)]
     threads: Annotated[int, Label("threads", "count")]
     wall_seconds: Annotated[Summary, Value("time", "seconds", "less")]
     prepare_seconds: Annotated[float, Value("before the first copy", "seconds", "less", median)]
@@ -129,9 +125,8 @@ def verdict(staging: Staging) -> str | None:
     if not winners or "plain" not in ways:
         return None
     takes = {way: format_seconds(cell.seconds) for way, cell in ways.items()}
-    best, how = winners[0], "plainly takes"
-    if "pin_then_copy" in ways:
-        how = f"through a newly pinned buffer takes {takes['pin_then_copy']}, a plain copy"
+    best, pinned = winners[0], takes.get("pin_then_copy")
+    how = f"through a newly pinned buffer takes {pinned}, a plain copy" if pinned else "plainly takes"
     others = "no way is faster than that" if best.way.startswith("plain") else f"{best.phrase} {takes[best.way]}"
     return f"Copying {size} once {how} {takes['plain']}, {others}."
 

@@ -9,7 +9,8 @@ from typing import Any, Literal
 from pydantic import Field
 
 from pinscope.analysis.page_table_model import GPU_PAGE_SIZES, page_table_memory_bytes
-from pinscope.experiments.contract import AnyExperiment, Bytes, Params, Row, Several, parameter
+from pinscope.analysis.rows import Row
+from pinscope.experiments.contract import AnyExperiment, Params
 from pinscope.experiments.topology import findings, reading
 from pinscope.experiments.topology.child_copies import Placed, Plan, copy_all
 from pinscope.experiments.topology.child_team import Contexts, Team, register_all, share_all, started
@@ -23,6 +24,7 @@ from pinscope.probes.numa import read_nodes
 from pinscope.records.budget import Budget
 from pinscope.records.environment import Environment
 from pinscope.records.finding import Reading
+from pinscope.records.parameters import Bytes, Several, parameter
 from pinscope.records.run import Direction, ExperimentRun, LabKind, Lasted, Observation, Positive
 from pinscope.units import parse_bytes
 

@@ -15,18 +15,9 @@ from typing import Literal, NamedTuple, TypeVar
 import numpy as np
 from pydantic import field_validator
 
+from pinscope.analysis.rows import Row
 from pinscope.experiments.cases import Case, Progress
-from pinscope.experiments.contract import (
-    AnyExperiment,
-    BareParams,
-    Bytes,
-    Row,
-    Seconds,
-    Several,
-    Sizes,
-    parameter,
-    sizes,
-)
+from pinscope.experiments.contract import AnyExperiment, BareParams
 from pinscope.experiments.while_serving import findings, reading
 from pinscope.experiments.while_serving.ways import WAYS, Apparatus, Taken, WayName
 from pinscope.lab.backing import HUGE_PAGE, why_not_backing
@@ -37,6 +28,7 @@ from pinscope.lab.pinning import PAGE, default_threads
 from pinscope.lab.protocol import Lab, own
 from pinscope.records.environment import Environment
 from pinscope.records.finding import Reading
+from pinscope.records.parameters import Bytes, Seconds, Several, Sizes, parameter, sizes
 from pinscope.records.run import ExperimentRun, LabKind, Lasted, Observation, Positive
 from pinscope.units import format_bytes, parse_bytes
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any
 
 from pinscope.analysis.conclusions import Costed, dearest_first
-from pinscope.analysis.texts import Text, say
+from pinscope.analysis.pinning_strategy import NOT_PINNED, cause, not_pinned
+from pinscope.analysis.texts import Text, Texts, say
 from pinscope.experiments.while_serving.reading import AUTO, IDLE, TAKEN, TOUCH, Cell, Serving, Wait
 from pinscope.records.finding import Finding, Quantity, costing, quantity
 from pinscope.units import exact_bytes
@@ -15,8 +16,6 @@ DEAR = 1.3
 """From this many times the fastest way on, keeping to the limit costs time that is worth a remark."""
 NEAR_LIMIT = 0.5
 """From this part of the limit on, calls wait so long that a higher limit would let chunks get longer."""
-SCHEDULING = 0.5
-"""From this part of a wait on, waiting for a processor or for Python may explain it."""
 _CODE = """\
 from concurrent.futures import ThreadPoolExecutor
 
@@ -37,23 +36,17 @@ _WHY = (
     "may be busy processors or Python's interpreter lock, not the driver.]"
 )
 _COST = (
-    "Pinning {auto.bytes:bytes} takes {seconds:seconds}[, {times:.2f} times as long as the fastest way ({fastest})]. "
+    "Pinning {auto.bytes:bytes} takes {auto.total_seconds.median:seconds}[, {times:.2f} times as long as the fastest "
+    "way ({fastest.title})]. "
     "It tries chunk lengths as it pins."
 )
-TEXTS: Mapping[str, Text] = {
-    "not-pinned": Text(
-        when="CUDA does not report registered memory as pinned",
-        title="CUDA does not treat registered memory as pinned",
-        detail="Affected: {affected}. On systems on which the GPU uses the host's page tables, registering does not "
-        "page-lock.",
-        advice="Pin with cudaHostAlloc here, before the program serves.",
-        severity="critical",
-    ),
+TEXTS: Texts = {
+    **NOT_PINNED,
     "own-calls-wait": Text(
         when="a call of the process takes longer than the limit while one call pins or frees all memory",
         title="{wait.name} of the process took {wait.seconds:seconds} while [{taken} pinned {naive.bytes:bytes}]"
         "[{naive.bytes:bytes} of {given_back} were given back]",
-        detail="The thread that pins stops for {seconds:seconds} itself." + _WHY,
+        detail="The thread that pins stops for {naive.total_seconds.median:seconds} itself." + _WHY,
         advice='Pin before the program starts to serve. If that is not possible, call pinned_empty(chunk="auto") from '
         "another thread, as the code does, and keep each copy inside one chunk, of pool.chunk bytes.",
     ),
@@ -86,18 +79,13 @@ TEXTS: Mapping[str, Text] = {
 
 def findings(serving: Serving) -> tuple[Finding, ...]:
     """The gravest first."""
-    return dearest_first([*_not_pinned(serving), *_one_piece(serving), *_auto(serving)])
+    refused = not_pinned([cell.title for cell in serving.cells if cell.pinned is False])
+    return dearest_first([*refused, *_one_piece(serving), *_auto(serving)])
 
 
 def code(nbytes: int, limit: float) -> str:
     """Pins so much beside a program that serves; needs CuPy and PinScope."""
     return _CODE.format(size=exact_bytes(nbytes), limit=limit)
-
-
-def _not_pinned(serving: Serving) -> Iterator[Costed]:
-    wrong = [cell.title for cell in serving.cells if cell.pinned is False]
-    if wrong:
-        yield say(TEXTS, "not-pinned", quantity("Ways affected", len(wrong), "count"), affected="; ".join(wrong))
 
 
 def _one_piece(serving: Serving) -> Iterator[Costed]:
@@ -117,7 +105,6 @@ def _one_piece(serving: Serving) -> Iterator[Costed]:
         wait=wait,
         taken=naive.title if wait.phase == TAKEN else None,
         given_back=None if wait.phase == TAKEN else naive.title,
-        seconds=naive.total_seconds.median,
         **_why(serving, wait),
     )
 
@@ -125,9 +112,7 @@ def _one_piece(serving: Serving) -> Iterator[Costed]:
 def _why(serving: Serving, wait: Wait) -> dict[str, Any]:
     """Whether the driver makes calls wait, by what they wait while memory is only touched."""
     touch = serving.way(TOUCH)
-    late = touch.longest.seconds if touch else None
-    busy = late is not None and late >= SCHEDULING * wait.seconds
-    return {"driver": None if busy else late, "busy": late if busy else None}
+    return cause(wait.seconds, touch.longest.seconds if touch else None)
 
 
 def _auto(serving: Serving) -> Iterator[Costed]:
@@ -150,9 +135,8 @@ def _auto(serving: Serving) -> Iterator[Costed]:
         auto=auto,
         wait=wait,
         limit=limit,
-        seconds=auto.total_seconds.median,
         times=None if auto is fastest else times,
-        fastest=fastest.title,
+        fastest=fastest,
         **_why(serving, wait),
     )
 

@@ -8,8 +8,9 @@ import pytest
 from pydantic import Field
 from streamlit.testing.v1 import AppTest
 
-from pinscope.experiments.contract import Bytes, Params, Several, Sizes
+from pinscope.experiments.contract import Params
 from pinscope.experiments.registry import EXPERIMENTS
+from pinscope.records.parameters import Bytes, Several, Sizes
 from pinscope.records.run import LabKind
 from pinscope.report.parameters import form_parameters
 

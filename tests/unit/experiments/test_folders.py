@@ -22,6 +22,6 @@ def test_a_folder_has_the_five_files_and_no_others(folder: Path) -> None:
 
 
 def test_the_folders_are_those_of_the_registry() -> None:
-    from pinscope.experiments.registry import readers
+    from pinscope.experiments.registry import EXPERIMENTS
 
-    assert {folder.name for folder in FOLDERS} == {reader.name for reader in readers()}
+    assert {folder.name for folder in FOLDERS} == {entry.name for entry in EXPERIMENTS}

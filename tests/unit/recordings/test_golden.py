@@ -8,7 +8,7 @@ from difflib import unified_diff
 import pytest
 
 from pinscope.experiments.registry import read_run
-from pinscope.manual.findings_reference import FIRES, fires_on
+from pinscope.manual.generated_tables import FIRES, fires_on
 from pinscope.manual.quoted_figures import recording_name
 from pinscope.records.run import Run
 from pinscope.report.document import open_document

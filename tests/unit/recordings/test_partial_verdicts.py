@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from pinscope.experiments.read_rows import ReadRows
+from pinscope.analysis.read_rows import ReadRows
 from pinscope.experiments.registry import find_reader, read_run
 from pinscope.records.run import parse_run
 from tests.unit.recordings.raw import Recorded, recordings

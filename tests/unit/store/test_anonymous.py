@@ -14,7 +14,6 @@ import pyarrow.parquet as pq
 import pytest
 
 from pinscope.cli.main import main
-from pinscope.experiments.trace.reading import LINES
 from pinscope.records.run import Process, Run, parse_run
 from pinscope.report.document import open_document
 from pinscope.report.write import SUFFIXES
@@ -24,6 +23,7 @@ from pinscope.store.bundle import open_bundle, read_bundle
 from pinscope.store.pseudonyms import Pseudonyms
 from pinscope.store.rows import Row
 from pinscope.store.store import Store
+from pinscope.tracing.trace.reading import LINES
 from tests.data import synthetic, synthetic_timeline
 from tests.data import synthetic_trace as trace
 from tests.data.synthetic_snapshot import GIB, holder

@@ -8,9 +8,9 @@ import pytest
 from pinscope.analysis.attached import Attached
 from pinscope.errors import InvalidParameter
 from pinscope.experiments.registry import draw_run
-from pinscope.experiments.trace.charts import moment, shaded, timeline
 from pinscope.tracing import columns, stretch
 from pinscope.tracing.stretch import PIECES, Stretch, at_once, call_kind, extent, stretch_of, within
+from pinscope.tracing.trace.charts import moment, shaded, timeline
 from tests.data.synthetic_trace import attached, program, run, site
 
 MS = 1_000_000

@@ -17,7 +17,7 @@ from pinscope.experiments.allocation.reading import (
     per_gib,
 )
 from pinscope.experiments.allocation.ways import WAYS, WayName
-from pinscope.experiments.read_rows import ReadRows
+from pinscope.analysis.read_rows import ReadRows
 from pinscope.records.finding import Finding
 from pinscope.records.run import LabKind
 from tests.data import synthetic

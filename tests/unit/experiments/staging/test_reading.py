@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from pinscope.experiments.staging.charts import draw
-from pinscope.experiments.staging.code_to_gpu import KEPT, code_for
 from pinscope.experiments.staging.experiment import EXPERIMENT
+from pinscope.experiments.staging.findings import KEPT, code_for
 from pinscope.experiments.staging.reading import Staging
 from pinscope.records.finding import Finding, Reading
 from tests.data import synthetic

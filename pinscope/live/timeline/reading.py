@@ -234,15 +234,15 @@ def summed(every: Iterable[Amounts]) -> list[tuple[float, int]]:
 
 def sampled(amounts: Amounts, times: Iterable[float], until: float) -> list[tuple[float, float]]:
     """A step function at those of the times, in order, that lie between its first step and ``until``."""
-    found: list[tuple[float, float]] = []
+    samples: list[tuple[float, float]] = []
     place = 0
     for at in times:
         if not amounts or at < amounts[0][0] or at > until:
             continue
         while place + 1 < len(amounts) and amounts[place + 1][0] <= at:
             place += 1
-        found.append((at, amounts[place][1]))
-    return found
+        samples.append((at, amounts[place][1]))
+    return samples
 
 
 def _interval(run: Run, host: Sequence[Row]) -> float:
@@ -436,11 +436,11 @@ def headline(seen: Watched) -> Iterator[Quantity]:
 
 def _moment(name: str, series: Sequence[tuple[float, float]], pick: Callable[..., Any], why: str | None) -> Quantity:
     """The least or the largest value; when that was, unless it was always the same."""
-    found = extreme(series, pick)
-    if found is None:
+    moment = extreme(series, pick)
+    if moment is None:
         return quantity(name, None, "bytes", reason=why)
-    varies = any(value != found[1] for _, value in series)
-    return quantity(f"{name}, {when(found[0])}" if varies else name, found[1], "bytes")
+    varies = any(value != moment[1] for _, value in series)
+    return quantity(f"{name}, {when(moment[0])}" if varies else name, moment[1], "bytes")
 
 
 def _why(seen: Watched, name: str) -> str:
@@ -462,9 +462,9 @@ _UNCHARGED = "Most GPU memory charged to no process"
 def _most_unattributed(seen: Watched) -> Quantity:
     most: tuple[int, float, float] | None = None
     for index, rows in seen.devices.items():
-        found = extreme(points(rows, "unattributed_bytes"), max)
-        if found is not None and (most is None or found[1] > most[2]):
-            most = (index, *found)
+        peak = extreme(points(rows, "unattributed_bytes"), max)
+        if peak is not None and (most is None or peak[1] > most[2]):
+            most = (index, *peak)
     if most is not None:
         index, at, value = most
         name = f"{_UNCHARGED}, GPU {index}, {when(at)}"
@@ -481,9 +481,9 @@ def tables(run: Run, seen: Watched) -> tuple[Table, ...]:
 
 def _holders(seen: Watched) -> Table:
     """All of them; containers are named where a process runs in one."""
-    shown = seen.lives[:MOST_HOLDERS]
+    listed = seen.lives[:MOST_HOLDERS]
     left_out = f" {len(seen.lives) - MOST_HOLDERS} with less are left out." if len(seen.lives) > MOST_HOLDERS else ""
-    contained = any(life.container for life in shown)
+    contained = any(life.container for life in listed)
     return table(
         "Holders",
         {
@@ -511,7 +511,7 @@ def _holders(seen: Watched) -> Table:
                 life.last_bytes,
                 life.grew_bytes,
             )
-            for life in shown
+            for life in listed
         ],
         note="Pinned and locked memory of each process: cudaHostAlloc, the driver's (write-combined, cuMemCreate on "
         "the host, host pools), and the largest of registered (with the probe), locked and pinned by the kernel's "

@@ -1,4 +1,4 @@
-"""A program that was traced: not an experiment, but read like one. `pinscope trace` makes it."""
+"""A trace is the recording of a program; `pinscope trace` makes it."""
 
 from __future__ import annotations
 
@@ -7,10 +7,16 @@ from typing import Annotated
 
 from pydantic import AfterValidator
 
+from pinscope.analysis.kind import AnyKind
 from pinscope.analysis.rows import Row
-from pinscope.experiments.contract import AnyKind, Inputs, parameter
-from pinscope.experiments.trace.findings import trace_findings
-from pinscope.experiments.trace.reading import (
+from pinscope.records.finding import Reading
+from pinscope.records.parameters import Inputs, parameter
+from pinscope.records.run import Run
+from pinscope.records.trace_row import TraceRow
+from pinscope.text import encodable
+from pinscope.tracing.sites import seen_in
+from pinscope.tracing.trace.findings import trace_findings
+from pinscope.tracing.trace.reading import (
     headline,
     tables,
     trace_verdict,
@@ -19,11 +25,6 @@ from pinscope.experiments.trace.reading import (
     what_if_tables,
     what_if_verdict,
 )
-from pinscope.records.finding import Reading
-from pinscope.records.run import Run
-from pinscope.records.trace_row import TraceRow
-from pinscope.text import encodable
-from pinscope.tracing.sites import seen_in
 
 Text = Annotated[str, AfterValidator(encodable)]
 """Of the program, which need not be UTF-8."""
@@ -99,5 +100,4 @@ class Trace:
         )
 
 
-EXPERIMENT: AnyKind = Trace()
-"""As the registry finds it in each folder; this one cannot be run."""
+KIND: AnyKind = Trace()

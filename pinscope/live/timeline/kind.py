@@ -1,14 +1,15 @@
-"""A live view that was kept: not an experiment, but read like one. `pinscope record` makes it."""
+"""A timeline is a live view that was kept; `pinscope record` makes it."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
+from pinscope.analysis.kind import AnyKind
 from pinscope.analysis.rows import Row
-from pinscope.experiments.contract import AnyKind, Inputs, parameter
-from pinscope.experiments.timeline.findings import no_leak, timeline_findings
-from pinscope.experiments.timeline.reading import headline, tables, timeline_verdict, watched
+from pinscope.live.timeline.findings import no_leak, timeline_findings
+from pinscope.live.timeline.reading import headline, tables, timeline_verdict, watched
 from pinscope.records.finding import Reading
+from pinscope.records.parameters import Inputs, parameter
 from pinscope.records.run import Run
 from pinscope.records.timeline_row import TimelineRow
 
@@ -44,5 +45,4 @@ class Timeline:
         )
 
 
-EXPERIMENT: AnyKind = Timeline()
-"""As the registry finds it in each folder; this one cannot be run."""
+KIND: AnyKind = Timeline()

@@ -7,7 +7,10 @@ from collections.abc import Iterator
 from pinscope.analysis.conclusions import Costed
 from pinscope.analysis.rows import Row
 from pinscope.analysis.texts import Text, Texts, say
-from pinscope.experiments.trace.reading import (
+from pinscope.records.finding import Finding, costing, quantity
+from pinscope.records.run import Run
+from pinscope.tracing.sites import Seen, line_name
+from pinscope.tracing.trace.reading import (
     SMALL,
     WAITS,
     WAITS_LATE,
@@ -20,9 +23,6 @@ from pinscope.experiments.trace.reading import (
     spared_by_not_waiting,
     wait_values,
 )
-from pinscope.records.finding import Finding, costing, quantity
-from pinscope.records.run import Run
-from pinscope.tracing.sites import Seen, line_name
 
 MOST_ACCUSED = 5
 """Lines with a finding of their own; the table has all."""

@@ -58,13 +58,13 @@ class TimelineRows:
             ValueError: a figure in it is no number.
         """
         make = _Maker(moment, snapshot.taken_at)
-        holders = [one for one in snapshot.holders if self._is_wanted(one.pid)]
+        holders = [holder for holder in snapshot.holders if self._is_wanted(holder.pid)]
         rows = [_host(make, snapshot, len(holders), watch_cpu_seconds)]
         kept = dict(self._kept)
         if snapshot.host.explained_bytes is not None:  # else nobody could look at the processes
             rows += _holders(make, holders, kept)
-        rows += (_device(make, one) for one in snapshot.devices)
-        rows += (_event(make, one) for one in changes(self._before, snapshot) if self._is_wanted(one.pid))
+        rows += (_device(make, device) for device in snapshot.devices)
+        rows += (_event(make, event) for event in changes(self._before, snapshot) if self._is_wanted(event.pid))
         self._before, self._kept = snapshot, kept  # only now: a snapshot that cannot be kept left no row
         return rows
 
@@ -100,7 +100,7 @@ def _host(make: _Maker, snapshot: Snapshot, holders: int, watch_cpu_seconds: flo
     host = snapshot.host
     missing = _missing(host, _TOTALS)
     if not snapshot.devices:
-        reason = next((one.reason for one in snapshot.unreadable if one.what == "GPUs"), "the driver shows no GPU")
+        reason = next((gap.reason for gap in snapshot.unreadable if gap.what == "GPUs"), "the driver shows no GPU")
         missing[NO_GPUS] = reason
     return make.row(
         "host",
@@ -116,35 +116,35 @@ def _holders(
     make: _Maker, holders: Collection[Holder], kept: dict[Identity, tuple[Holder, Mapping[str, Number]]]
 ) -> Iterator[Row]:
     """Rows of those that are new or changed, and of those that are gone; ``kept`` is brought up to date."""
-    present = {(one.pid, one.started_at): one for one in holders}
+    present = {(holder.pid, holder.started_at): holder for holder in holders}
     for key in [key for key in kept if key not in present]:
         yield _holder(make, kept.pop(key)[0], _NOTHING, gone=True)
-    for key, one in present.items():
-        values = _values(one, _HELD)
+    for key, holder in present.items():
+        values = _values(holder, _HELD)
         if key not in kept or kept[key][1] != values:
-            kept[key] = (one, values)
-            yield _holder(make, one, values, gone=False)
+            kept[key] = (holder, values)
+            yield _holder(make, holder, values, gone=False)
 
 
-def _holder(make: _Maker, one: Holder, values: Mapping[str, Number], *, gone: bool) -> Row:
+def _holder(make: _Maker, holder: Holder, values: Mapping[str, Number], *, gone: bool) -> Row:
     return make.row(
         "holder",
-        pid=one.pid,
-        name=one.name,
-        user=one.user,
-        container=one.container,
-        started_at=one.started_at,
+        pid=holder.pid,
+        name=holder.name,
+        user=holder.user,
+        container=holder.container,
+        started_at=holder.started_at,
         **values,
         gone=gone,
     )
 
 
-def _device(make: _Maker, one: DeviceFigures) -> Row:
-    missing = _missing(one, _ON_GPU)
-    if "link" in one.missing:
-        missing["link"] = one.missing["link"]
-    values = _values(one, _ON_GPU) | _values(one.link, _OF_LINK)
-    return make.row("device", device=one.index, **values, missing=_reasons(missing))
+def _device(make: _Maker, device: DeviceFigures) -> Row:
+    missing = _missing(device, _ON_GPU)
+    if "link" in device.missing:
+        missing["link"] = device.missing["link"]
+    values = _values(device, _ON_GPU) | _values(device.link, _OF_LINK)
+    return make.row("device", device=device.index, **values, missing=_reasons(missing))
 
 
 def _event(make: _Maker, event: Event) -> Row:

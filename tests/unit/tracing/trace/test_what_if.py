@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 
 from pinscope.experiments.registry import checked_rows
-from pinscope.experiments.trace.experiment import Trace
 from pinscope.records.finding import Reading
 from pinscope.runner.what_if import what_if_command
 from pinscope.tracing.sites import seen_in
+from pinscope.tracing.trace.kind import Trace
 from tests.data import synthetic_trace
 from tests.data.synthetic_trace import MIB, place, program, row, site
 

@@ -13,7 +13,7 @@ from pinscope.analysis.rows import Row
 from pinscope.charts.chart import Chart, alt_text
 from pinscope.charts.lines import End, name_ends, put, reference
 from pinscope.charts.theme import COLOURS, DASHES, panels
-from pinscope.experiments.timeline.reading import Watched, points, sampled, summed, watched
+from pinscope.live.timeline.reading import Watched, points, sampled, summed, watched
 from pinscope.records.figure import figures
 from pinscope.records.run import Run
 from pinscope.records.snapshot import DeviceFigures, HostTotals
@@ -91,19 +91,19 @@ def _clock(seen: Watched) -> _Clock:
 
 def _add(figure: go.Figure, row: int, clock: _Clock, series: Sequence[tuple[float, float]], look: _Look) -> None:
     """One line, with a hole in it wherever samples are missing."""
-    shown: list[tuple[float, float | None]] = []
+    drawn: list[tuple[float, float | None]] = []
     pieces = stretches(series, clock.gap_seconds)
     for piece in pieces:
-        shown += [(piece[0][0], None)] if shown else []
-        shown += thinned(piece, max(MOST_POINTS // len(pieces), 8))
+        drawn += [(piece[0][0], None)] if drawn else []
+        drawn += thinned(piece, max(MOST_POINTS // len(pieces), 8))
     trace = go.Scatter(
-        x=[at / clock.scale for at, _ in shown],
-        y=[None if value is None else value / look.scale for _, value in shown],
+        x=[at / clock.scale for at, _ in drawn],
+        y=[None if value is None else value / look.scale for _, value in drawn],
         name=look.name,
-        mode="lines" if len(shown) > 1 else "markers",
+        mode="lines" if len(drawn) > 1 else "markers",
         connectgaps=False,
         line={"color": COLOURS[look.colour], "dash": look.dash, "width": 2, "shape": look.shape},
-        customdata=["" if value is None else f"{look.text(value)}<br>{clock.words(at)}" for at, value in shown],
+        customdata=["" if value is None else f"{look.text(value)}<br>{clock.words(at)}" for at, value in drawn],
         hovertemplate=f"{_plain(look.name)}: %{{customdata}}<extra></extra>",
     )
     put(figure, row, trace)

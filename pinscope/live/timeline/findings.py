@@ -27,7 +27,8 @@ from pinscope.analysis.rules.host_memory import (
 from pinscope.analysis.rules.link import Shortfall, is_below, is_busy, is_lasting, link_shortfall
 from pinscope.analysis.rules.series import FEW_MISSING
 from pinscope.analysis.texts import Text, Texts, say
-from pinscope.experiments.timeline.reading import (
+from pinscope.live.driver_findings import DRIVER_MEMORY_ADVICE, DRIVER_MEMORY_IS
+from pinscope.live.timeline.reading import (
     GPU_RATES,
     Life,
     Watched,
@@ -42,7 +43,6 @@ from pinscope.experiments.timeline.reading import (
     when,
     who,
 )
-from pinscope.live.driver_findings import DRIVER_MEMORY_ADVICE, DRIVER_MEMORY_IS
 from pinscope.records.finding import Finding, Quantity, quantity
 from pinscope.units import format_bytes, format_duration, format_share
 

@@ -1,1 +1,0 @@
-"""Kept here together: a program that was traced; no experiment, but read like one."""

@@ -1,0 +1,1 @@
+"""A live view that was kept: its rows, and what they answer."""

@@ -1,0 +1,74 @@
+"""Tables that pages ask for: of all experiments, of the recorded runs, and of the findings."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+
+from pinscope.analysis.texts import Texts
+from pinscope.experiments.registry import EXPERIMENTS, readers
+from pinscope.manual.quoted_figures import recording_name
+from pinscope.records.finding import Reading
+from pinscope.records.run import ExperimentRun, Run
+from pinscope.report.facts import place
+from pinscope.store.recordings import folder, recorded_runs
+from pinscope.units import format_bytes, format_seconds
+
+RECORDED_ON = "NVIDIA H200"
+"""The GPU whose recorded runs are in the table of experiments."""
+FIRES = "findings.json"
+"""Rule → names of the recordings on which it fires. ``scripts/write-verdicts`` makes the file anew."""
+
+
+def experiments_table() -> str:
+    """One row an experiment: what it asks, whether it needs a GPU, and what its recorded run took. As Markdown."""
+    lines = [
+        f"| experiment | question | without a GPU | took, on the recorded {RECORDED_ON[7:]} | pinned at most |",
+        "| --- | --- | --- | --- | --- |",
+    ]
+    recorded = {run.experiment: run for run in recorded_runs() if run.gpu and run.gpu.name == RECORDED_ON}
+    for entry in EXPERIMENTS:
+        experiment, run = entry.experiment, recorded.get(entry.name)
+        without = "no" if experiment.labs.get("host") else "yes"
+        link = f"[{experiment.name}](experiments/{experiment.name}.md)"
+        pinned = format_bytes(run.budget.pinned_bytes) if isinstance(run, ExperimentRun) else ""
+        lines.append(f"| {link} | {experiment.question} | {without} | {_took(run) if run else ''} | {pinned} |")
+    return "\n".join(lines)
+
+
+def _took(run: Run) -> str:
+    return format_seconds((run.finished_at - run.created_at).total_seconds() if run.finished_at else None)
+
+
+def recordings_table() -> str:
+    """One row a recording: what pages call it, where it was measured, and how to open it. As Markdown."""
+    lines = ["| recorded run | measured on | day | open it with |", "| --- | --- | --- | --- |"]
+    for run in sorted(recorded_runs(), key=recording_name):
+        link = f"[{recording_name(run)}](experiments/{run.experiment}.md)"
+        lines.append(f"| {link} | {place(run)} | {run.created_at:%Y-%m-%d} | `pinscope runs show {run.id}` |")
+    return "\n".join(lines)
+
+
+def findings_reference() -> str:
+    """A section for each kind of run, a table of its rules, as Markdown."""
+    fires = json.loads((folder() / FIRES).read_text("utf-8"))
+    return "\n\n".join(f"## {reader.kind.title}\n\n{_table(reader.texts, fires)}" for reader in readers())
+
+
+def fires_on(readings: Mapping[str, Reading]) -> dict[str, list[str]]:
+    """What the file says, of readings by name of their recording."""
+    pairs = {(finding.rule, name) for name, reading in readings.items() for finding in reading.findings}
+    return {rule: sorted(name for other, name in pairs if other == rule) for rule, _ in sorted(pairs)}
+
+
+def _table(texts: Texts, fires: Mapping[str, list[str]]) -> str:
+    lines = ["| rule | when | what it says | advice | fires on |", "| --- | --- | --- | --- | --- |"]
+    for key, text in texts.items():
+        rule = key.partition("/")[0]
+        on = ", ".join(f"[{name}](../experiments/{name.rpartition('-')[0]}.md)" for name in fires.get(rule, ()))
+        lines.append(_row((f"`{key}`, {text.severity}", text.when, text.title, text.advice, on or "no recording")))
+    return "\n".join(lines)
+
+
+def _row(cells: Iterable[str]) -> str:
+    return f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |"

@@ -1,0 +1,1 @@
+"""A program that was traced, as a run: what its rows answer."""

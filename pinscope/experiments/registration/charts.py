@@ -8,7 +8,7 @@ from pinscope.analysis.rows import Rows, median
 from pinscope.charts.chart import Chart
 from pinscope.charts.matrix import Square
 from pinscope.charts.plot import RATE, Scale, TimePart, lengths_by_kind, matrix, parts_of_time
-from pinscope.experiments.registration.reading import Registrations, Trial
+from pinscope.experiments.registration.reading import PageTables, Registrations, Trial
 from pinscope.experiments.registration.ways import SOURCES, WAYS
 from pinscope.records.run import ExperimentRun
 from pinscope.units import format_bandwidth, format_bytes
@@ -36,7 +36,7 @@ def draw(run: ExperimentRun, rows: Rows) -> Iterator[Chart]:
 
 def _tables(shared: Registrations) -> Iterator[Chart]:
     """Page tables on one GPU, and on each of several."""
-    taken = (*shared.trials, *shared.on_gpus)
+    taken: Sequence[Trial | PageTables] = (*shared.trials, *shared.on_gpus)
     tables = {cell.title: (WAYS[cell.strategy].title, size) for cell in taken if (size := cell.table_bytes) is not None}
     if tables:
         memory = "memory of each GPU" if shared.on_gpus else f"memory of GPU {shared.run.device}"

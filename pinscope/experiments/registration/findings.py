@@ -81,7 +81,7 @@ def findings(shared: Registrations) -> tuple[Finding, ...]:
 
 
 def _wrong(shared: Registrations) -> Iterator[Costed]:
-    if wrong := {cell.title: cell.wrong_count for cell in (*shared.trials, *shared.opened) if cell.wrong_count}:
+    if wrong := shared.wrong:
         words, detail = quantity("Wrong words", sum(wrong.values()), "count"), f"The first case: {next(iter(wrong))}."
         yield 0.0, wrong_data("content-wrong", words, title="Data arrived wrong in a process", detail=detail)
 
@@ -170,7 +170,7 @@ def _through(shared: Registrations) -> Iterator[Costed]:
             for opened in shared.opened[:4]
             for source, rate in opened.rates.items()
         )
-        values = {"host": host.median, "count": len(rates["host"]), "better": better and better.median}
+        values: dict[str, Any] = {"host": host.median, "count": len(rates["host"]), "better": better and better.median}
         yield say(TEXTS, "through-opened", *evidence, **values)
 
 

@@ -205,11 +205,15 @@ class PageTables:
         return f"GPU {self.device}, {count_words(self.processes)} with a context on {CONTEXTS[self.contexts]}"
 
 
-def _page_tables(device: int, processes: int, contexts: Contexts, size: int, rows: Rows) -> PageTables:
-    before, *pinned = ([row] for row in rows)
-    grown = [_grown(before, after, _meter(rows)) for after in pinned]
-    whole = rows[0]["step"] == "before" and len(grown) == processes and None not in grown
-    return PageTables(device, processes, contexts, size, grown[-1] if whole else None, grown[0] if grown else None)
+def _page_tables(rows: Rows) -> PageTables:
+    case, meter = rows[0], _meter(rows)
+    grown = [_grown(rows[:1], [row], meter) for row in rows[1:]]
+    whole = case["step"] == "before" and len(grown) == case["processes"] and None not in grown
+    return PageTables(
+        **{name: case[name] for name in ("device", "processes", "contexts", "bytes")},
+        table_bytes=grown[-1] if whole else None,
+        first_bytes=grown[0] if grown else None,
+    )
 
 
 @dataclass(frozen=True)
@@ -240,13 +244,12 @@ class Opened:
         return {source: rate for source, rate in rates if rate}
 
 
-def _opened(device: int, opener: int, rows: Rows) -> Opened:
+def _opened(rows: Rows) -> Opened:
     """Words are compared in a warm-up too, which has no rate."""
     steps = {name: [row for row in rows if row["step"] == name] for name in ("before", "open", "through")}
     rates = {source: [_rate(row) for row in counted(steps["through"]) if row["source"] == source] for source in SOURCES}
     return Opened(
-        device,
-        opener,
+        **{name: rows[0][name] for name in ("device", "opener")},
         context_bytes=_grown(steps["before"], steps["open"], _meter(rows)),
         open_seconds=next((row["open_seconds"] for row in steps["open"]), None),
         **{f"{source}_bytes_per_second": summarize(values) if values else None for source, values in rates.items()},
@@ -274,8 +277,7 @@ class Registrations:
     def on_gpus(self) -> list[PageTables]:
         """What processes took on each of several GPUs, in the order measured."""
         across = [row for row in self.rows if row["contexts"] and row["opener"] is None]
-        groups = grouped(across, labels("device", "processes", "contexts", "bytes"))
-        return [_page_tables(*case, group) for case, group in groups.items()]
+        return [_page_tables(group) for group in grouped(across, labels("contexts", "device")).values()]
 
     @property
     def on_every_gpu(self) -> list[PageTables]:
@@ -286,7 +288,13 @@ class Registrations:
     def opened(self) -> list[Opened]:
         """Every pair of GPUs, in the order measured."""
         across = [row for row in self.rows if row["opener"] is not None]
-        return [_opened(*pair, group) for pair, group in grouped(across, labels("device", "opener")).items()]
+        return [_opened(group) for group in grouped(across, labels("device", "opener")).values()]
+
+    @property
+    def wrong(self) -> dict[str, int]:
+        """What copied → words that did not arrive, where some did not."""
+        copied: tuple[Trial | Opened, ...] = (*self.trials, *self.opened)
+        return {cell.title: cell.wrong_count for cell in copied if cell.wrong_count}
 
     @cached_property
     def both(self) -> tuple[Trial | None, Trial | None]:
@@ -347,7 +355,7 @@ def _figures(shared: Registrations) -> Iterator[Quantity]:
 
 def verdict(shared: Registrations) -> str | None:
     """What every process pays, beside one owner, and at which rate; ``None`` where neither is known."""
-    if any(cell.wrong_count for cell in (*shared.trials, *shared.opened)):
+    if shared.wrong:
         return "Data arrived wrong in a process: do not trust any figure of this run."
     sizes = [trial.table_bytes for trial in shared.both if trial and trial.table_bytes is not None]
     little = len(sizes) == 2 and shared.saves_little(sizes[0] - sizes[1]) and not shared.is_owner_slower
@@ -357,15 +365,17 @@ def verdict(shared: Registrations) -> str | None:
     elif rates and apart:
         sentence = f"one owner of memory that {apart.processes} processes share {rates}"
     else:
-        sentence = pages_words(shared)
+        sentence = pages_words(shared) or ""
     return on_lab(shared.run.lab, f"{sentence[0].upper()}{sentence[1:]}.") if sentence else None
 
 
 def pages_words(shared: Registrations) -> str | None:
     """What registering takes on each of several GPUs, on the one where it takes most."""
     known = [table for table in shared.on_every_gpu if (table.table_bytes or 0) > 0]
-    table = max(known, key=lambda table: table.table_bytes or 0, default=None)
-    return table and (
+    if not known:
+        return None
+    table = max(known, key=lambda table: table.table_bytes or 0)
+    return (
         f"Registering {format_bytes(table.bytes)} in {count_words(table.processes)} takes "
         f"{format_bytes(table.table_bytes)} for page tables on each of {len(known)} GPUs"
     )

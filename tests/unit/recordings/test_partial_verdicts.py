@@ -19,9 +19,9 @@ PARTS = {
     "page_tables": ("memory", "backing"),
     "pinning_strategy": ("strategy",),
     "pressure": ("phase",),
-    "registration": ("strategy", "processes", "step"),
+    "registration": ("strategy", "processes", "step", "contexts", "device"),
     "timeline": ("kind",),
-    "topology": ("kind", "issued_by", "gpus", "direction", "contexts"),
+    "topology": ("issued_by", "gpus", "direction"),
     "while_serving": ("way", "phase"),
 }
 """Experiment → the labels by which its rows are left out."""

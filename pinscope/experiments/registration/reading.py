@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import accumulate, islice
@@ -206,13 +206,12 @@ class PageTables:
 
 
 def _page_tables(rows: Rows) -> PageTables:
-    case, meter = rows[0], _meter(rows)
-    grown = [_grown(rows[:1], [row], meter) for row in rows[1:]]
-    whole = case["step"] == "before" and len(grown) == case["processes"] and None not in grown
+    case, steps = rows[0], {"buffers": rows[:1], "pin": rows[1:]}
+    taken = _gpu_tables(steps, _meter(rows)) if case["step"] == "before" else ()
     return PageTables(
         **{name: case[name] for name in ("device", "processes", "contexts", "bytes")},
-        table_bytes=grown[-1] if whole else None,
-        first_bytes=grown[0] if grown else None,
+        table_bytes=taken[-1] if len(taken) == case["processes"] else None,
+        first_bytes=taken[0] if taken else None,
     )
 
 
@@ -247,18 +246,21 @@ class Opened:
 def _opened(rows: Rows) -> Opened:
     """Words are compared in a warm-up too, which has no rate."""
     steps = {name: [row for row in rows if row["step"] == name] for name in ("before", "open", "through")}
-    rates = {source: [_rate(row) for row in counted(steps["through"]) if row["source"] == source] for source in SOURCES}
+    host, device = (_rate(row for row in counted(steps["through"]) if row["source"] == source) for source in SOURCES)
     return Opened(
-        **{name: rows[0][name] for name in ("device", "opener")},
+        rows[0]["device"],
+        rows[0]["opener"],
         context_bytes=_grown(steps["before"], steps["open"], _meter(rows)),
         open_seconds=next((row["open_seconds"] for row in steps["open"]), None),
-        **{f"{source}_bytes_per_second": summarize(values) if values else None for source, values in rates.items()},
+        host_bytes_per_second=host,
+        device_bytes_per_second=device,
         wrong_count=sum(row["wrong_words"] for row in steps["through"]) if steps["through"] else None,
     )
 
 
-def _rate(row: Row) -> float:
-    return float(row["buffer_bytes"] * row["copies"] / row["device_seconds"])
+def _rate(copies: Iterable[Row]) -> Summary | None:
+    rates = [row["buffer_bytes"] * row["copies"] / row["device_seconds"] for row in copies]
+    return summarize(rates) if rates else None
 
 
 @dataclass(frozen=True)

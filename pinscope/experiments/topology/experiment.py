@@ -25,7 +25,7 @@ from pinscope.experiments.topology import findings, reading
 from pinscope.experiments.topology.reading import FLOWS, WAYS, IssuedBy, OneWay, gpus_words, issuer
 from pinscope.lab.budget import CONTEXT_BYTES
 from pinscope.lab.child_processes import Child, ChildProcesses, Order, Reply
-from pinscope.lab.harness import Harness, Precision, Turn
+from pinscope.lab.harness import Harness, Turn
 from pinscope.lab.placement import NEAR
 from pinscope.lab.protocol import Lab
 from pinscope.probes.numa import read_nodes
@@ -59,6 +59,11 @@ class TopologyParams(Params):
         "Directions", "Host to device (h2d), device to host (d2h), or both at once (bidirectional)."
     )
     all_devices: bool = parameter("All GPUs", "Measure all GPUs of this machine, not only the chosen one.", True)
+
+    @property
+    def ways(self) -> list[OneWay]:
+        """That any of the directions goes."""
+        return [way for way in FLOWS["bidirectional"] if any(way in FLOWS[direction] for direction in self.directions)]
 
     @classmethod
     def preset(cls, lab: LabKind, quick: bool) -> TopologyParams:
@@ -135,8 +140,7 @@ class Topology:
     def budget(self, params: TopologyParams, environment: Environment) -> Budget:
         """Buffers of all GPUs; contexts of one process and of a process for each, with their page tables."""
         gpus = max(len(environment.devices), 1) if params.all_devices else 1
-        ways = 1 if len(params.directions) == 1 and "bidirectional" not in params.directions else 2
-        buffers = params.size * ways
+        buffers = params.size * len(params.ways)
         tables = page_table_memory_bytes(gpus * buffers, GPU_PAGE_SIZES[0])
         return Budget(
             pinned_bytes=gpus * buffers,
@@ -151,11 +155,9 @@ class Topology:
         teams = tuple(WAYS) if len(devices) > 1 else tuple(WAYS)[:1]
         nodes = [node.number for node in read_nodes().value or () if node.memory_bytes]
         several = nodes if params.node == NEAR and len(nodes) > 1 else []
-        plan = Plan(params.size, COPIES, params.directions, params.harness_precision(), several)
         for number, issued_by in enumerate(teams):
-            copiers = {device: rank if issued_by == "process_each" else 0 for rank, device in enumerate(devices)}
-            with started(issued_by, copiers, lab, harness, number / len(teams), 1 / len(teams)) as team:
-                yield from (TopologyObservation(**values) for values in copy_all(team, plan, lab.near))
+            with started(issued_by, devices, lab, harness, number / len(teams), 1 / len(teams)) as team:
+                yield from (TopologyObservation(**values) for values in copy_all(team, params, lab.near, several))
 
     def read(self, run: ExperimentRun, rows: Sequence[Row]) -> Reading:
         """Which GPUs share an uplink, and what far nodes cost; empty where nothing was measured yet."""
@@ -222,18 +224,18 @@ class Team:
 
 @contextmanager
 def started(
-    issued_by: IssuedBy, copiers: Mapping[int, int], lab: Lab, harness: Harness, begun: float, part: float
+    issued_by: IssuedBy, devices: Sequence[int], lab: Lab, harness: Harness, begun: float, part: float
 ) -> Iterator[Team]:
     """Processes that have opened their contexts, at the lab's places; they end with the block. As of :class:`Team`."""
+    members = [tuple(devices)] if issued_by == "one_process" else [(device,) for device in devices]
+    places = [{str(device): lab.place_of(device) for device in own} for own in members]
     seed = secrets.randbits(63)
-    places: dict[int, dict[str, str]] = {}
-    for device, rank in copiers.items():
-        places.setdefault(rank, {})[str(device)] = lab.place_of(device)
     children = {
         rank: Child(f"process {rank + 1} of {len(places)}", _MEMBER, {"seed": seed, "places": own})
-        for rank, own in places.items()
+        for rank, own in enumerate(places)
     }
     with ChildProcesses(children, LIMIT_SECONDS, harness.check_cancelled) as processes:
+        copiers = {device: rank for rank, own in enumerate(members) for device in own}
         team = Team(processes, issued_by, copiers, lab, harness, begun, part)
         team.progress(0.0, "starting")
         team.all("starting", {"do": "start"})
@@ -283,30 +285,6 @@ def common_window(flights: Sequence[Flight]) -> tuple[float, float] | None:
 
 
 @dataclass(frozen=True)
-class Plan:
-    """What is copied.
-
-    Attributes:
-        nbytes: of one copy.
-        copies: how many follow each other.
-        directions: to measure.
-        precision: when to stop repeating.
-        nodes: NUMA nodes with memory, where host memory can lie on several.
-    """
-
-    nbytes: int
-    copies: int
-    directions: Sequence[Direction]
-    precision: Precision
-    nodes: Sequence[int]
-
-    @property
-    def ways(self) -> list[OneWay]:
-        """That any of the directions goes."""
-        return [way for way in FLOWS["bidirectional"] if any(way in FLOWS[direction] for direction in self.directions)]
-
-
-@dataclass(frozen=True)
 class Case:
     """GPUs that copy at once, each from host memory on its node."""
 
@@ -323,39 +301,50 @@ def groups(devices: Sequence[int], placed: Placed, pairs: bool) -> list[tuple[in
     return list(dict.fromkeys([*alone, *between, tuple(devices)]))
 
 
-def cases(devices: Sequence[int], plan: Plan, near: Mapping[int, int], pairs: bool) -> list[list[Case]]:
-    """All cases, those together that take the same buffers. Host memory near each GPU first, then on each node."""
+def cases(
+    devices: Sequence[int], directions: Sequence[Direction], near: Mapping[int, int], nodes: Sequence[int], pairs: bool
+) -> list[list[Case]]:
+    """All cases, those together that take the same buffers. Host memory near each GPU first, then on each node.
+
+    Args:
+        devices, directions: to measure.
+        near: GPU → the node near it.
+        nodes: with memory, where host memory can lie on several.
+        pairs: whether every pair is measured.
+    """
     near_nodes: dict[int, int | None] = {device: near.get(device) for device in devices}
     placements: list[tuple[Placed, dict[int, int | None]]] = [("near", near_nodes)]
-    placements += [("node", dict.fromkeys(devices, node)) for node in plan.nodes]
+    placements += [("node", dict.fromkeys(devices, node)) for node in nodes]
     placed_cases = []
-    for placed, nodes in placements:
+    for placed, lies in placements:
         fresh = [
             group
             for group in groups(devices, placed, pairs)
-            if placed == "near" or any(nodes[device] != near_nodes[device] for device in group)
+            if placed == "near" or any(lies[device] != near_nodes[device] for device in group)
         ]
         if fresh:
-            placed_cases.append([Case(group, way, placed, nodes) for group, way in product(fresh, plan.directions)])
+            placed_cases.append([Case(group, way, placed, lies) for group, way in product(fresh, directions)])
     return placed_cases
 
 
-def copy_all(team: Team, plan: Plan, near: Mapping[int, int]) -> Iterator[dict[str, Any]]:
+def copy_all(
+    team: Team, params: TopologyParams, near: Mapping[int, int], nodes: Sequence[int]
+) -> Iterator[dict[str, Any]]:
     """Every case of a team, as values of observations. Pairs are copied by one process only."""
-    placements = cases(tuple(sorted(team.copiers)), plan, near, pairs=team.issued_by == "one_process")
+    placements = cases(sorted(team.copiers), params.directions, near, nodes, pairs=team.issued_by == "one_process")
     total, done = sum(map(len, placements)), 0
     for group in placements:
-        lies = take(team, plan, group[0])
+        lies = take(team, params, group[0])
         for case in group if lies else ():
             names = " and ".join(f"GPU {device}" for device in case.devices)
             team.progress(done / total, f"{names}, {case.direction}")
-            for row in _repeat(team, plan, case):
+            for row in _repeat(team, params, case):
                 yield row | {"issued_by": team.issued_by, "node": lies[row["device"]]}
             done += 1
         team.all("giving buffers back", {"do": "give_back"})
 
 
-def take(team: Team, plan: Plan, case: Case) -> dict[int, int | None]:
+def take(team: Team, params: TopologyParams, case: Case) -> dict[int, int | None]:
     """Take the buffers of these cases: for each GPU the node on which its host memory lies, as far as it is known.
 
     Empty where the system puts memory elsewhere than on the one node that is measured; that is noted.
@@ -363,7 +352,7 @@ def take(team: Team, plan: Plan, case: Case) -> dict[int, int | None]:
     orders: dict[int, dict[str, Any]] = {}
     for device, rank in team.copiers.items():
         order = orders.setdefault(
-            rank, {"do": "take", "nodes": {}, "nbytes": plan.nbytes, "ways": plan.ways, "copies": plan.copies}
+            rank, {"do": "take", "nodes": {}, "nbytes": params.size, "ways": params.ways, "copies": COPIES}
         )
         order["nodes"][str(device)] = case.nodes[device]
     replies = team.ask("taking buffers", orders).values()
@@ -378,16 +367,16 @@ def take(team: Team, plan: Plan, case: Case) -> dict[int, int | None]:
     return {device: nodes[0] if len(nodes) == 1 else case.nodes[device] for device, nodes in seen.items()}
 
 
-def _repeat(team: Team, plan: Plan, case: Case) -> Iterator[dict[str, Any]]:
+def _repeat(team: Team, params: TopologyParams, case: Case) -> Iterator[dict[str, Any]]:
     """One case until the rate is known; what arrived is compared after the last repeat."""
     ways = FLOWS[case.direction]
     counted: list[float] = []
     held: list[dict[str, Any]] = []
     team.ask_copiers("laying content", {"do": "prepare", "ways": ways}, case.devices)
-    for turn in team.harness.turns(plan.precision, counted):
+    for turn in team.harness.turns(params.harness_precision(), counted):
         yield from held
         flights = _fly(team, case, ways)
-        held = [_row(plan, case, turn, flight, flights) for flight in flights]
+        held = [_row(params.size, case, turn, flight, flights) for flight in flights]
         if not turn.warmup and (window := common_window(flights)):
             counted.append((window[1] - window[0]) / sum(row["window_bytes"] for row in held))
     if not counted:
@@ -411,15 +400,15 @@ def _fly(team: Team, case: Case, ways: Sequence[OneWay]) -> list[Flight]:
     return sorted(flights, key=lambda flight: (flight.device, flight.way))
 
 
-def _row(plan: Plan, case: Case, turn: Turn, flight: Flight, flights: Sequence[Flight]) -> dict[str, Any]:
+def _row(nbytes: int, case: Case, turn: Turn, flight: Flight, flights: Sequence[Flight]) -> dict[str, Any]:
     window, first = common_window(flights), min(other.begun for other in flights)
     labels = {"kind": "copy", "repeat": turn.repeat, "warmup": turn.warmup, "device": flight.device, "way": flight.way}
     labels |= {"gpus": "+".join(map(str, case.devices)), "devices": len(case.devices), "placed": case.placed}
-    labels |= {"direction": case.direction, "bytes": plan.nbytes, "copies": plan.copies}
+    labels |= {"direction": case.direction, "bytes": nbytes, "copies": COPIES}
     labels |= {"begun_seconds": flight.begun - first, "device_seconds": flight.ends[-1]}
     if window is None:
         return labels
-    moved = (flight.done(window[1]) - flight.done(window[0])) * plan.nbytes
+    moved = (flight.done(window[1]) - flight.done(window[0])) * nbytes
     return labels | {"window_seconds": window[1] - window[0], "window_bytes": round(moved)}
 
 

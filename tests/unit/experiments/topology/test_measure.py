@@ -15,7 +15,6 @@ from pinscope.experiments.topology import child_member, experiment
 from pinscope.experiments.topology.experiment import (
     Case,
     Flight,
-    Plan,
     Topology,
     TopologyObservation,
     TopologyParams,
@@ -24,7 +23,7 @@ from pinscope.experiments.topology.experiment import (
     take,
 )
 from pinscope.experiments.topology.reading import Host
-from pinscope.lab.harness import Harness, Precision
+from pinscope.lab.harness import Harness
 from pinscope.lab.hostmodel import HostModelLab
 from tests.data import synthetic
 
@@ -212,7 +211,7 @@ class Placing:
 
 def test_a_node_on_which_the_system_puts_no_memory_is_left_out_and_noted() -> None:
     team: Any = Placing({"0": [1], "1": [0]})
-    assert take(team, plan(), Case((0,), "h2d", "node", {0: 1, 1: 1})) == {}
+    assert take(team, params(), Case((0,), "h2d", "node", {0: 1, 1: 1})) == {}
     assert team.notes[0].startswith(
         "Left out: host memory on NUMA node 1. Buffers that were asked for there lie on node 0"
     )
@@ -221,19 +220,15 @@ def test_a_node_on_which_the_system_puts_no_memory_is_left_out_and_noted() -> No
 def test_near_memory_is_where_it_lies_and_where_it_was_asked_for_if_the_kernel_does_not_tell() -> None:
     near = Case((0,), "h2d", "near", {0: None, 1: 0})
     found: Any = Placing({"0": [1], "1": [0]})
-    assert take(found, plan(), near) == {0: 1, 1: 0}
+    assert take(found, params(), near) == {0: 1, 1: 0}
     untold: Any = Placing({"0": [], "1": []})
-    assert take(untold, plan(), near) == {0: None, 1: 0}
-    assert take(untold, plan(), Case((0,), "h2d", "node", {0: 1, 1: 1})) == {0: 1, 1: 1}
-
-
-def plan(nodes: Sequence[int] = ()) -> Plan:
-    return Plan(MIB, 4, ("h2d",), Precision(), nodes)
+    assert take(untold, params(), near) == {0: None, 1: 0}
+    assert take(untold, params(), Case((0,), "h2d", "node", {0: 1, 1: 1})) == {0: 1, 1: 1}
 
 
 def test_pairs_and_all_are_measured_near_and_each_and_all_on_every_other_node() -> None:
     near = {0: 0, 1: 0, 2: 1, 3: 1}
-    placements = cases((0, 1, 2, 3), plan((0, 1)), near, pairs=True)
+    placements = cases((0, 1, 2, 3), ["h2d"], near, (0, 1), pairs=True)
     found = [[(case.devices, case.nodes[case.devices[0]]) for case in group] for group in placements]
     assert found[0] == [
         ((0,), 0), ((1,), 0), ((2,), 1), ((3,), 1), ((0, 1), 0), ((0, 2), 0), ((0, 3), 0), ((1, 2), 0), ((1, 3), 0),
@@ -243,8 +238,8 @@ def test_pairs_and_all_are_measured_near_and_each_and_all_on_every_other_node() 
 
 
 def test_a_pair_that_is_all_gpus_is_measured_once() -> None:
-    assert [case.devices for case in cases((0, 1), plan(), {}, pairs=True)[0]] == [(0,), (1,), (0, 1)]
-    assert [case.devices for case in cases((0,), plan(), {}, pairs=True)[0]] == [(0,)]
+    assert [case.devices for case in cases((0, 1), ["h2d"], {}, (), pairs=True)[0]] == [(0,), (1,), (0, 1)]
+    assert [case.devices for case in cases((0,), ["h2d"], {}, (), pairs=True)[0]] == [(0,)]
 
 
 def test_the_budget_grows_with_gpus() -> None:

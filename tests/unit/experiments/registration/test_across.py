@@ -26,21 +26,21 @@ def observed(**values: Any) -> dict[str, Any]:
     return RegistrationObservation(**{**common, **values}).model_dump()
 
 
-def registered(gpus: int, processes: int, each: int = 16 * MIB, contexts: str = "every_gpu") -> Rows:
+def registered(gpus: int, processes: int, taken: int = 16 * MIB, contexts: str = "every_gpu") -> Rows:
     """Each process takes so much on each GPU on which it has a context."""
     used = dict.fromkeys(range(gpus), 3 * GIB)
-    found: Rows = []
+    rows: Rows = []
     for process in (None, *range(processes)):
         for gpu in used:
-            used[gpu] += each if process is not None and (contexts == "every_gpu" or process == gpu) else 0
-        found += [
+            used[gpu] += taken if process is not None and (contexts == "every_gpu" or process == gpu) else 0
+        rows += [
             observed(
                 strategy="each_registers", processes=processes, process=process, sharing="memfd", contexts=contexts,
                 step="before" if process is None else "pin", device=gpu, nvml_used_bytes=used[gpu],
             )
             for gpu in used
         ]  # fmt: skip
-    return found
+    return rows
 
 
 def opened(
@@ -50,19 +50,19 @@ def opened(
     """Memory of one GPU opened by a process on another one, and four copies from each source."""
     common: dict[str, Any] = {"strategy": "one_owner", "processes": 2, "contexts": "own_gpu"}
     common |= {"device": device, "opener": opener, "process": opener}
-    found = [
+    rows = [
         observed(step="before", nvml_used_bytes=GIB, **common),
         observed(step="open", nvml_used_bytes=GIB + context, open_seconds=0.25, **common),
     ]
     for source, rate in (("host", host_rate), ("device", peer_rate)):
-        found += [
+        rows += [
             observed(
                 step="through", repeat=max(number - 1, 0), warmup=number == 0, source=source, copies=COPIES,
                 device_seconds=COPIES * BUFFER / rate, wrong_words=wrong, **common,
             )
             for number in range(5)
         ]  # fmt: skip
-    return found
+    return rows
 
 
 def known(rows: Rows) -> Registrations:
@@ -88,7 +88,7 @@ def test_page_tables_are_those_of_every_process_on_every_gpu(gpus: int, processe
 
 
 def test_page_tables_that_differ_from_their_arithmetic_are_no_ground_for_advice() -> None:
-    reading = read(registered(2, 2, each=18 * MIB))
+    reading = read(registered(2, 2, taken=18 * MIB))
     assert reading.findings == ()
     assert reading.tables[-1].rows[0][4:] == (36 * MIB, 18 * MIB, 32 * MIB)
 
@@ -100,8 +100,8 @@ def test_registrations_that_broke_off_give_no_figure() -> None:
 
 
 def test_several_gpus_change_nothing_of_what_is_said_of_one() -> None:
-    one = trial("each_registers", 4, sharing="memfd") + trial("one_owner", 4)
-    both, alone = read(one + registered(2, 4) + opened(0, 1)), read(one)
+    usual = trial("each_registers", 4, sharing="memfd") + trial("one_owner", 4)
+    both, alone = read(usual + registered(2, 4) + opened(0, 1)), read(usual)
     assert both.verdict == alone.verdict
     assert both.headline[:4] == alone.headline
     assert [figure.name for figure in both.headline[4:]] == [
@@ -173,9 +173,9 @@ def test_on_two_gpus_processes_register_on_both_and_open_each_others_memory() ->
         *(("own_gpu", process, device) for process in (0, 1) for device in (0, 1)),
     ]
     assert all((row.pin_seconds or 0) > 0 for row in rows if row.step == "pin")
-    found = known([row.model_dump() for row in rows])
-    assert all(table.table_bytes is None for table in found.on_gpus), "no meter tells it of the host model"
-    assert [(cell.device, cell.opener, set(cell.rates), cell.wrong_count) for cell in found.opened] == [
+    shared = known([row.model_dump() for row in rows])
+    assert all(table.table_bytes is None for table in shared.on_gpus), "no meter tells it of the host model"
+    assert [(cell.device, cell.opener, set(cell.rates), cell.wrong_count) for cell in shared.opened] == [
         (0, 1, {"host", "device"}, 0), (1, 0, {"host", "device"}, 0),
     ]  # fmt: skip
 
@@ -191,8 +191,8 @@ def test_a_strategy_that_was_not_asked_for_is_not_measured_across_gpus() -> None
 
 def test_the_budget_grows_with_gpus() -> None:
     experiment, chosen = Registration(), RegistrationParams.preset("cuda", False)
-    one, eight = (experiment.budget(chosen, synthetic.environment(devices)) for devices in (1, 8))
-    assert eight.seconds > one.seconds + 8
-    assert eight.device_bytes == 2 * one.device_bytes, "a context for each of eight processes, not of four"
+    single, eight = (experiment.budget(chosen, synthetic.environment(devices)) for devices in (1, 8))
+    assert eight.seconds > single.seconds + 8
+    assert eight.device_bytes == 2 * single.device_bytes, "a context for each of eight processes, not of four"
     alone = experiment.budget(chosen.with_overrides({"all_devices": False}), synthetic.environment(8))
-    assert alone == one
+    assert alone == single

@@ -1,4 +1,8 @@
-"""Processes that share host memory on a real GPU: who pays, what arrives, and that nothing is left of those killed."""
+"""Processes that share host memory on real GPUs: who pays, what arrives, and that nothing is left of those killed.
+
+Predicted before the first run on several GPUs: 16 MiB of page tables for each process that registers 8 GiB, on each GPU
+on which it has a context; a process that opens memory of a GPU on which it has no context takes about 520 MiB there.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +11,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -17,15 +21,22 @@ from cupy.cuda import runtime
 
 from pinscope.errors import MeasurementFailed
 from pinscope.experiments.registration.experiment import Registration, RegistrationParams
-from pinscope.experiments.registration.reading import Trial, trials
+from pinscope.experiments.registration.reading import Registrations, Trial
 from pinscope.lab.cuda import CudaLab
 from pinscope.lab.harness import Harness
+from pinscope.probes.environment import capture_environment
+from tests.data import synthetic
 
 GIB, MIB = 2**30, 2**20
 
 
+CONTEXT = (300 * MIB, 900 * MIB)
+"""Between these lies what a context takes."""
+
+
 @pytest.fixture(scope="module")
-def four() -> Mapping[str, Trial]:
+def whole() -> dict[str, Any]:
+    """A run of all GPUs, by the command."""
     done = subprocess.run(
         [sys.executable, "-m", "pinscope", "run", "registration", "--lab", "cuda", "--json", "--set", "processes=4",
          "--set", "repeats=3", "--set", "sharing=memfd"],
@@ -34,7 +45,25 @@ def four() -> Mapping[str, Trial]:
     assert done.returncode == 0, done.stderr
     document: dict[str, Any] = json.loads(done.stdout)
     assert document["run"]["params"]["shared"] == 8 * GIB
-    return {trial.strategy: trial for trial in trials(document["observations"])}
+    return document
+
+
+@pytest.fixture(scope="module")
+def shared(whole: dict[str, Any]) -> Registrations:
+    return known(whole["observations"])
+
+
+@pytest.fixture(scope="module")
+def four(shared: Registrations) -> Mapping[str, Trial]:
+    return {trial.strategy: trial for trial in shared.trials}
+
+
+def known(rows: Sequence[Mapping[str, Any]]) -> Registrations:
+    return Registrations(synthetic.run("registration", params={}), rows)
+
+
+def on_h200() -> bool:
+    return bool(runtime.getDeviceProperties(0)["name"].startswith(b"NVIDIA H200"))
 
 
 def test_each_of_four_processes_pays_for_its_page_table_and_one_owner_pays_once(four: Mapping[str, Trial]) -> None:
@@ -43,7 +72,7 @@ def test_each_of_four_processes_pays_for_its_page_table_and_one_owner_pays_once(
     assert owner.table_bytes is not None
     assert each.table_bytes == pytest.approx(4 * each.table_steps[0], rel=0.05)
     assert owner.table_bytes == pytest.approx(each.table_steps[0], rel=0.15)
-    if runtime.getDeviceProperties(0)["name"].startswith(b"NVIDIA H200"):
+    if on_h200():
         assert each.table_bytes == 4 * 16 * MIB
         assert owner.table_bytes == 16 * MIB
 
@@ -70,8 +99,57 @@ def test_every_process_finds_its_content_at_pinned_speed(four: Mapping[str, Tria
     assert each is not None
     assert owner is not None
     assert owner.median > 0.9 * each.median
-    if runtime.getDeviceProperties(0)["name"].startswith(b"NVIDIA H200"):
+    if on_h200():
         assert owner.median > 50e9
+
+
+@pytest.mark.two_gpus
+def test_page_tables_are_8_bytes_a_page_for_each_process_and_gpu(shared: Registrations) -> None:
+    gpus = runtime.getDeviceCount()
+    taken = shared.on_gpus
+    assert [(table.contexts, table.device, table.processes) for table in taken] == [
+        *(("every_gpu", gpu, 4) for gpu in range(gpus)),
+        *(("own_gpu", gpu, gpus) for gpu in range(gpus)),
+    ]
+    if on_h200():
+        assert [table.table_bytes for table in taken] == [4 * 16 * MIB] * gpus + [16 * MIB] * gpus
+
+
+@pytest.mark.two_gpus
+def test_memory_opened_on_another_gpu_gets_every_word_and_costs_a_context_or_nothing(
+    whole: dict[str, Any], shared: Registrations
+) -> None:
+    gpus, opened = runtime.getDeviceCount(), shared.opened
+    if not opened:
+        assert any("cannot open memory of GPU" in line for line in whole["run"]["notes"]), whole["run"]["notes"]
+        return
+    assert len(opened) == gpus * (gpus - 1)
+    for cell in opened:
+        assert cell.wrong_count == 0
+        assert set(cell.rates) == {"host", "device"}
+        assert cell.context_bytes is not None
+        assert cell.context_bytes < 8 * MIB or CONTEXT[0] < cell.context_bytes < CONTEXT[1], opened
+
+
+class SameGpuTwice(CudaLab):
+    """A machine with two GPUs that are one and the same."""
+
+    def peers(self) -> Sequence[int]:
+        return (0, 1)
+
+    def place_of(self, device: int) -> str:
+        return super().place_of(0)
+
+
+def test_memory_opened_on_the_same_gpu_gets_every_word_and_takes_no_context() -> None:
+    bus_ids = {device.index: device.pci_bus_id for device in capture_environment().devices if device.pci_bus_id}
+    params = RegistrationParams.preset("cuda", True).with_overrides({"strategies": "one_owner"})
+    with SameGpuTwice(0, bus_ids) as lab:
+        rows = [row.model_dump() for row in Registration().measure(params, lab, Harness())]
+    opened = known(rows).opened
+    assert [cell.wrong_count for cell in opened] == [0, 0]
+    # The opener's own buffer lies on the same GPU, where both have their context.
+    assert all((cell.context_bytes or 0) - params.buffer < 64 * MIB for cell in opened), opened
 
 
 def members() -> dict[int, psutil.Process]:

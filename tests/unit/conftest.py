@@ -20,6 +20,7 @@ SLOW = (
     "experiments/overlap/test_charts.py",
     "experiments/pinning_strategy/test_neighbours.py",
     "experiments/pressure/test_experiment.py",
+    "experiments/registration/test_across.py",
     "experiments/registration/test_arithmetic.py",
     "experiments/registration/test_member.py",
     "experiments/test_adding_an_experiment.py",

@@ -1,19 +1,22 @@
-"""What a registration run looks like: GPU memory by what it is for, the rate together, and the time to get there."""
+"""What a registration run looks like: GPU memory by what it is for, rates, the time to get there; several GPUs."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from pinscope.analysis.rows import Rows, median
 from pinscope.charts.chart import Chart
-from pinscope.charts.plot import RATE, Scale, TimePart, lengths_by_kind, parts_of_time
-from pinscope.experiments.registration.reading import Registrations
-from pinscope.experiments.registration.ways import WAYS
+from pinscope.charts.matrix import Square
+from pinscope.charts.plot import RATE, Scale, TimePart, lengths_by_kind, matrix, parts_of_time
+from pinscope.experiments.registration.reading import PageTables, Registrations, Trial
+from pinscope.experiments.registration.ways import SOURCES, WAYS
 from pinscope.records.run import ExperimentRun
-from pinscope.units import format_bytes
+from pinscope.units import format_bandwidth, format_bytes
 
 PAGES = Scale("Page tables (MiB)", 2**20, format_bytes)
 MEMORY = Scale("GPU memory of all processes (GiB)", 2**30, format_bytes)
+MOST_WIDE = 4
+"""With more columns a phone has room for a few letters in each."""
 KINDS = {way.title: way.style.colour for way in WAYS.values() if way.style}
 MEMORY_PARTS = (TimePart("contexts", "reference"), TimePart("buffers", "device"), TimePart("page tables", "page_table"))
 TIME_PARTS = (
@@ -25,9 +28,34 @@ TIME_PARTS = (
 
 def draw(run: ExperimentRun, rows: Rows) -> Iterator[Chart]:
     """The charts of a registration run; only those for which something was measured."""
-    trials = Registrations(run, rows).trials
+    shared = Registrations(run, rows)
+    yield from _tables(shared)
+    yield from _trials(shared.trials)
+    yield from _opened(shared)
+
+
+def _tables(shared: Registrations) -> Iterator[Chart]:
+    """Page tables on one GPU, and on each of several."""
+    taken: Sequence[Trial | PageTables] = (*shared.trials, *shared.on_gpus)
+    tables = {cell.title: (WAYS[cell.strategy].title, size) for cell in taken if (size := cell.table_bytes) is not None}
+    if tables:
+        memory = "memory of each GPU" if shared.on_gpus else f"memory of GPU {shared.run.device}"
+        where = memory if shared.run.lab == "cuda" else "the kernel's page tables of the processes"
+        yield lengths_by_kind(
+            "registration-tables",
+            "Page tables of all processes",
+            f"What {where} grew by while the processes pinned the same {format_bytes(taken[0].bytes)}. Where "
+            "each registers it, every process pays again.",
+            KINDS,
+            tables,
+            PAGES,
+            "Page tables of all processes",
+        )
+
+
+def _trials(trials: Sequence[Trial]) -> Iterator[Chart]:
+    """What was taken for what on one GPU, how fast copies were, and how long it took."""
     kinds = {trial.title: WAYS[trial.strategy].title for trial in trials}
-    tables = {trial.title: (kinds[trial.title], size) for trial in trials if (size := trial.table_bytes) is not None}
     rates = {trial.title: (kinds[trial.title], rate) for trial in trials if (rate := median(trial.bytes_per_second))}
     memory = {
         trial.title: (trial.context_bytes, trial.buffer_bytes or 0, trial.table_bytes)
@@ -39,18 +67,6 @@ def draw(run: ExperimentRun, rows: Rows) -> Iterator[Chart]:
         for trial in trials
         if trial.pin_seconds is not None
     }
-    if tables:
-        where = f"memory of GPU {run.device}" if run.lab == "cuda" else "the kernel's page tables of the processes"
-        yield lengths_by_kind(
-            "registration-tables",
-            "Page tables of all processes",
-            f"What {where} grew by while the processes pinned the same {format_bytes(trials[0].bytes)}. Where each "
-            "registers it, every process pays again.",
-            KINDS,
-            tables,
-            PAGES,
-            "Page tables of all processes",
-        )
     if memory:
         yield parts_of_time(
             "registration-memory",
@@ -81,4 +97,28 @@ def draw(run: ExperimentRun, rows: Rows) -> Iterator[Chart]:
             TIME_PARTS,
             times,
             "Time until all processes had pinned",
+        )
+
+
+def _opened(shared: Registrations) -> Iterator[Chart]:
+    """Rates of copies into opened memory, by opener and owner."""
+    gpus = sorted({gpu for opened in shared.opened for gpu in (opened.device, opened.opener)})
+    grids: dict[str, dict[tuple[str, str], Square]] = {}
+    for source, way in SOURCES.items():
+        rates = {opened: opened.rates[source].median for opened in shared.opened if source in opened.rates}
+        for opened, rate in rates.items():
+            text, best = format_bandwidth(rate), max(rates.values())
+            hover = f"GPU {opened.opener} into memory of GPU {opened.device}, from {way.words}: {text}"
+            square = Square(rate / best if best else 1.0, text.split()[0] if len(gpus) > MOST_WIDE else text, hover)
+            grids.setdefault(way.title, {})[f"GPU {opened.opener}", str(opened.device)] = square
+    if grids:
+        yield matrix(
+            "registration-ipc",
+            "Copies into another GPU's memory, opened by CUDA IPC",
+            "Rows: the GPU of the process that opened the memory and copies. Columns: where the memory lies.",
+            grids,
+            list(map(str, gpus)),
+            [f"GPU {gpu}" for gpu in gpus],
+            ("Memory on GPU", "Opened from"),
+            "Rates into opened memory",
         )

@@ -1,14 +1,18 @@
 """One of several processes that share host memory: a program that :mod:`pinscope.lab.child_processes` starts.
 
-It opens a lab of its own (on a GPU: a context of its own), then carries out orders.
+It opens a lab on each of its GPUs (a context each), then carries out orders, most of them on the first.
 """
 
 from __future__ import annotations
 
 import sys
 import time
+from collections.abc import Mapping
 from contextlib import ExitStack
+from dataclasses import asdict
+from typing import Literal
 
+from pinscope.errors import MeasurementFailed
 from pinscope.lab.backing import touch
 from pinscope.lab.first_use import use_each_part_once
 from pinscope.lab.opening import open_lab
@@ -23,22 +27,31 @@ class Member:
 
     Args:
         rank: its number, from 0.
-        place, seed: where it opens its lab, with which content.
+        places: GPU → where its lab is opened.
+        seed: of their content.
         descriptor: of the memory that all share.
         nbytes: how long that is.
     """
 
-    def __init__(self, rank: int, place: str, seed: int, descriptor: int, nbytes: int) -> None:
+    def __init__(self, rank: int, places: Mapping[str, str], seed: int, descriptor: int, nbytes: int) -> None:
         self._rank, self._descriptor, self._nbytes = rank, descriptor, nbytes
-        self._lab = open_lab(place, seed)
-        self._held = ExitStack()
+        self._labs = {gpu: open_lab(place, seed) for gpu, place in places.items()}
+        self._lab = next(iter(self._labs.values()))
+        self._open, self._held = ExitStack(), ExitStack()
         self._targets: dict[int, DeviceBuffer] = {}
         self._source: HostBuffer | None = None
 
     def start(self) -> Reply:
-        """Open the lab, and use each part of it once."""
-        use_each_part_once(self._held.enter_context(self._lab))
+        """Open the labs, and use each part of them once."""
+        for lab in self._labs.values():
+            use_each_part_once(self._open.enter_context(lab))
         return {"kernel_tables": page_table_bytes().value}
+
+    def used(self) -> Reply:
+        """Memory of each GPU that is used by everybody, by either meter."""
+        states = {gpu: lab.memory_state() for gpu, lab in self._labs.items()}
+        meters = ("device_used_bytes", "nvml_used_bytes")
+        return {"used": {gpu: {name: getattr(state, name) for name in meters} for gpu, state in states.items()}}
 
     def export(self, nbytes: int) -> Reply:
         """Take device memory that others can reach."""
@@ -51,6 +64,39 @@ class Member:
         for rank, handle in handles.items():
             self._targets[int(rank)] = self._held.enter_context(self._lab.imported_buffer(handle, nbytes))
         return {"kernel_tables": page_table_bytes().value}
+
+    def open(self, owner: int, handle: str, nbytes: int) -> Reply:
+        """Open memory of another GPU with this one as the current device, and take what is copied there."""
+        begun = time.monotonic()
+        try:
+            self._targets[owner] = self._held.enter_context(self._lab.imported_buffer(handle, nbytes))
+        except MeasurementFailed as error:
+            return {"refused": str(error)}
+        seconds = time.monotonic() - begun
+        self._source = self._held.enter_context(self._lab.host_buffer(nbytes, "pinned"))
+        self._device = self._held.enter_context(self._lab.device_buffer(nbytes))
+        return {"refused": None, "seconds": seconds}
+
+    def through(self, owner: int, source: Literal["host", "device"], copies: int) -> Reply:
+        """Copy new content there, back to back; the time by the GPU's events, and the content's pattern."""
+        lab, host, target, pattern = self._lab, self._host(), self._targets[owner], self._lab.fresh_pattern()
+        with ExitStack() as stack:
+            stream = stack.enter_context(lab.stream())
+            start, end = stack.enter_context(lab.event()), stack.enter_context(lab.event())
+            lab.fill(self._device, pattern)
+            lab.copy_to_host(host, self._device, stream)
+            stream.synchronize()
+            with lab.hold(stream):
+                start.record(stream)
+                for _ in range(copies):
+                    if source == "host":
+                        lab.copy_to_device(target, host, stream)
+                    else:
+                        lab.copy_on_devices(target, self._device, stream)
+                end.record(stream)
+            stream.synchronize()
+            seconds = lab.elapsed(start, end)
+        return {"seconds": seconds, "pattern": asdict(pattern)}
 
     def register(self, first: bool, portable: bool = False) -> Reply:
         """Map the shared memory and pin it, for all contexts or not; the first process touches it before."""
@@ -102,17 +148,21 @@ class Member:
             ended = time.monotonic()
         return {"begun": begun, "ended": ended, "copied": count * window}
 
-    def check(self, start: int, offset: int, key: int) -> Reply:
-        """Compare the own device memory with the window that was copied there last."""
+    def check(self, offset: int, key: int) -> Reply:
+        """Compare the own device memory with what was copied there last."""
         target = self._targets[self._rank]
-        count = self._nbytes // target.nbytes
-        last = (start + count - 1) % count * target.nbytes
-        wrong = self._lab.wrong_words(target, Pattern(offset + last // WORD_BYTES, key))
-        return {"wrong": wrong, "checked": target.nbytes // WORD_BYTES}
+        wrong = self._lab.wrong_words(target, Pattern(offset, key))
+        return {"wrong_words": wrong, "checked_words": target.nbytes // WORD_BYTES}
+
+    def release(self) -> Reply:
+        """Give all memory back."""
+        self._held.close()
+        return {}
 
     def end(self) -> Reply:
         """Give everything back."""
         self._held.close()
+        self._open.close()
         return {}
 
     def _host(self) -> HostBuffer:

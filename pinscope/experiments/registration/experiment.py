@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from itertools import permutations, product
 from typing import Any, Literal, Self, cast
 
 from pydantic import model_validator
@@ -13,26 +15,37 @@ from pinscope.analysis.rows import Row
 from pinscope.errors import NotPossible
 from pinscope.experiments.contract import AnyExperiment, BareParams
 from pinscope.experiments.registration import findings, reading
-from pinscope.experiments.registration.ways import PORTABLE, SHARINGS, WAYS, Sharing, Strategy
+from pinscope.experiments.registration.ways import (
+    CONTEXTS,
+    PORTABLE,
+    SHARINGS,
+    SOURCES,
+    WAYS,
+    Contexts,
+    Sharing,
+    Source,
+    Strategy,
+)
 from pinscope.lab.backing import Segment, shared_region, why_not_segment
 from pinscope.lab.budget import CONTEXT_BYTES
 from pinscope.lab.child_processes import Child, ChildProcesses, Order, Reply
 from pinscope.lab.harness import Harness
-from pinscope.lab.pattern import BLOCK_WORDS
+from pinscope.lab.pattern import BLOCK_WORDS, Pattern
 from pinscope.lab.protocol import Lab
 from pinscope.records.budget import Budget
 from pinscope.records.environment import Environment
 from pinscope.records.finding import Reading
 from pinscope.records.parameters import Bytes, Counts, Seconds, Several, parameter
-from pinscope.records.run import ExperimentRun, LabKind, Observation, Positive
+from pinscope.records.run import ExperimentRun, LabKind, Lasted, Observation, Positive
 from pinscope.units import format_bytes, parse_bytes
 
-Step = Literal["before", "start", "buffers", "pin", "copy", "end"]
+Step = Literal["before", "start", "buffers", "pin", "copy", "open", "through", "end"]
 PROCESS_BYTES = 512 * 2**20
 """Set aside of host memory for each process: Python, NumPy, CuPy and the driver's part."""
 SMALLEST_BUFFER = 2 * 2**20
 """Smaller device buffers may share one allocation, which an IPC handle would export as a whole."""
-
+COPIES = 4
+"""Into the opened memory of another GPU, back to back."""
 
 _AMOUNTS: Mapping[tuple[LabKind, bool], str] = {
     ("host", True): "32MiB 4MiB",
@@ -79,6 +92,12 @@ class RegistrationParams(BareParams):
         gt=0,
         le=3600,
     )
+    all_devices: bool = parameter(
+        "All GPUs",
+        "Where there are several GPUs, measure also what the processes take on each, and copies into memory of another "
+        "GPU.",
+        True,
+    )
 
     @model_validator(mode="after")
     def _fits(self) -> RegistrationParams:
@@ -108,7 +127,12 @@ class RegistrationParams(BareParams):
         return self.with_overrides({"shared": self.shared // 2, "buffer": self.buffer // 2})
 
 
-COPY_VALUES = ("begun_seconds", "ended_seconds", "copied_bytes", "wrong_words", "checked_words")
+_NEEDS: Mapping[str, tuple[str, ...]] = {
+    "copy": ("begun_seconds", "ended_seconds", "copied_bytes", "wrong_words", "checked_words"),
+    "open": ("device", "opener", "open_seconds"),
+    "through": ("device", "opener", "source", "copies", "device_seconds", "wrong_words"),
+}
+"""Step → what such a row must have."""
 
 
 class RegistrationObservation(Observation):
@@ -123,7 +147,8 @@ class RegistrationObservation(Observation):
     sharing: Sharing | None = None
     """What is shared and how it is registered; ``None`` for one owner, and in older runs, where it is memfd."""
     step: Step
-    """After which step: ``before``, ``start``, ``buffers``, ``pin``, ``copy`` or ``end``."""
+    """After which step: ``before``, ``start``, ``buffers``, ``pin``, ``copy`` or ``end``; across GPUs also ``open``:
+    memory of another GPU was opened, and ``through``: something was copied there."""
     bytes: int
     """Shared host memory."""
     buffer_bytes: int
@@ -152,10 +177,24 @@ class RegistrationObservation(Observation):
     """8-byte words of the last piece that were not what the shared memory holds there."""
     checked_words: int | None = None
     """8-byte words that were compared."""
+    contexts: Contexts | None = None
+    """Of processes on several GPUs: a context on ``every_gpu``, or each on its ``own_gpu``; ``None``: on one GPU."""
+    device: int | None = None
+    """Of these the GPU on which was read what is used, or on which the opened memory lies."""
+    opener: int | None = None
+    """GPU of the process that opened the memory."""
+    open_seconds: float | None = None
+    """That opening took."""
+    source: Source | None = None
+    """From where it copied: its pinned ``host`` memory, or its own GPU's memory (``device``)."""
+    copies: Positive | None = None
+    """How many of ``buffer_bytes`` followed each other."""
+    device_seconds: Lasted | None = None
+    """Their time by the GPU's events."""
 
     def needs(self) -> tuple[str, Iterable[str]]:
         """A copy has its times and what it brought."""
-        return f"a row of step {self.step}", COPY_VALUES if self.step == "copy" else ()
+        return f"a row of step {self.step}", _NEEDS.get(self.step, ())
 
     @model_validator(mode="after")
     def _takes_time(self) -> Self:
@@ -178,26 +217,33 @@ class Registration:
 
     def budget(self, params: RegistrationParams, environment: Environment) -> Budget:
         """The shared memory once; contexts, buffers and page tables for the most processes."""
-        most = max(params.processes)
-        contexts = most * CONTEXT_BYTES if environment.devices else 0
+        gpus = len(environment.devices) if params.all_devices else min(len(environment.devices), 1)
+        most = max(*params.processes, gpus)
         once = params.shared / 2**30
         more = [most] * (len(params.sharing) - 1) if "each_registers" in params.strategies else []
         numbers = (*params.processes * len(params.strategies), *more)
-        rounds = (params.repeats + 1) * params.shared / (40e9 if environment.devices else 2e9)
+        rounds = (params.repeats + 1) * params.shared / (40e9 if gpus else 2e9)
         return Budget(
             pinned_bytes=params.shared,
-            pageable_bytes=most * (PROCESS_BYTES if environment.devices else PROCESS_BYTES // 4),
-            device_bytes=most * (params.buffer + params.shared // 512) + contexts,
-            seconds=sum(1.5 + 0.5 * once + number * (0.05 * once + rounds) for number in numbers),
+            pageable_bytes=most * (PROCESS_BYTES if gpus else PROCESS_BYTES // 4),
+            device_bytes=most * (params.buffer + params.shared // 512 + (CONTEXT_BYTES if gpus else 0)),
+            seconds=sum(1.5 + 0.5 * once + number * (0.05 * once + rounds) for number in numbers)
+            + (_seconds_across(params, gpus) if gpus > 1 else 0.0),
         )
 
     def measure(self, params: RegistrationParams, lab: Lab, harness: Harness) -> Iterator[RegistrationObservation]:
-        """Every number of processes with every strategy, each with processes of its own."""
-        cases = list(_cases(params, self._possible(params, lab, harness)))
+        """Every number of processes with every strategy, each with processes of its own; then several GPUs."""
+        possible = self._possible(params, lab, harness)
+        gpus = tuple(lab.peers()) if params.all_devices else ()
+        cases = [
+            *_cases(params, lab.device, possible),
+            *(_cases_across(params, gpus, possible) if len(gpus) > 1 else ()),
+        ]
         if not cases:
             raise NotPossible("none of the kinds of shared memory that were asked for can be had here: see the notes")
         for number, case in enumerate(cases):
-            yield from _Trial(case, lab, harness, number / len(cases)).run()
+            kind = _Across if case.contexts else _Trial
+            yield from kind(case, lab, harness, number / len(cases)).run()
 
     def _possible(self, params: RegistrationParams, lab: Lab, harness: Harness) -> list[Sharing]:
         """The sorts of shared memory that this machine gives; the others are noted."""
@@ -219,7 +265,7 @@ class Registration:
         shared = reading.Registrations(run, rows)
         return Reading(
             verdict=reading.verdict(shared),
-            headline=tuple(reading.headline(shared)),
+            headline=reading.headline(shared),
             tables=reading.tables(shared),
             findings=findings.findings(shared),
         )
@@ -232,30 +278,60 @@ _MEMBER = "pinscope.experiments.registration.child_member"
 
 @dataclass(frozen=True)
 class Case:
-    """One strategy with one number of processes."""
+    """One strategy with one number of processes.
+
+    Attributes:
+        members: the GPUs of each process.
+        contexts: of processes on several GPUs.
+    """
 
     strategy: Strategy
-    processes: int
+    members: Sequence[Sequence[int]]
     params: RegistrationParams
     sharing: Sharing | None = None
+    contexts: Contexts | None = None
 
     @property
     def words(self) -> str:
         """For people."""
-        words = [WAYS[self.strategy].words, f"{self.processes} processes", *filter(None, [self.sharing])]
+        on = f"a context on {CONTEXTS[self.contexts]}" if self.contexts else None
+        words = [WAYS[self.strategy].words, f"{len(self.members)} processes", *filter(None, [self.sharing, on])]
         return ", ".join(words)
 
 
-def _cases(params: RegistrationParams, possible: Sequence[Sharing]) -> Iterator[Case]:
+def _cases(params: RegistrationParams, device: int, possible: Sequence[Sharing]) -> Iterator[Case]:
     """The first sort of shared memory with each number of processes, the others with the most."""
     for count in params.processes:
         for strategy in params.strategies:
             if strategy == "one_owner":
-                yield Case(strategy, count, params)
+                yield Case(strategy, [(device,)] * count, params)
             elif possible:
-                yield Case(strategy, count, params, possible[0])
+                yield Case(strategy, [(device,)] * count, params, possible[0])
     for sharing in possible[1:]:
-        yield Case("each_registers", max(params.processes), params, sharing)
+        yield Case("each_registers", [(device,)] * max(params.processes), params, sharing)
+
+
+def _cases_across(params: RegistrationParams, gpus: Sequence[int], possible: Sequence[Sharing]) -> Iterator[Case]:
+    """The most processes with a context on every GPU; then a process for each GPU, and each with each other one."""
+    apart = [(gpu,) for gpu in gpus]
+    if possible:
+        yield Case("each_registers", [gpus] * max(params.processes), params, possible[0], "every_gpu")
+        yield Case("each_registers", apart, params, possible[0], "own_gpu")
+    if "one_owner" in params.strategies:
+        yield Case("one_owner", apart, params, contexts="own_gpu")
+
+
+def _seconds_across(params: RegistrationParams, gpus: int) -> float:
+    """Starting processes, touching and registering memory, pairs of processes of which one opens the other's.
+
+    On an H200 host touching memory and giving it back took 0.65 s a GiB, registering it 0.035 s on each GPU, and 0.11 s
+    more where another process had touched it.
+    """
+    once, contexts = params.shared / 2**30, (max(params.processes) * gpus, gpus)
+    registering = sum(1.5 + 0.65 * once + number * (0.4 + 0.08 * once) for number in contexts)
+    opening = 0.5 + 2 * (params.repeats + 1) * (COPIES * params.buffer / 50e9 + 0.01)
+    seconds = registering if "each_registers" in params.strategies else 0.0
+    return seconds + (1.5 + gpus * (0.4 + (gpus - 1) * opening) if "one_owner" in params.strategies else 0.0)
 
 
 def _segment(sharing: Sharing | None) -> Segment:
@@ -263,39 +339,81 @@ def _segment(sharing: Sharing | None) -> Segment:
     return "shm_open" if sharing == PORTABLE else cast("Segment", sharing or "memfd")
 
 
-class _Trial:
-    """One case, step by step."""
+class _Members:
+    """The processes of one case, and what they are asked to do."""
 
     def __init__(self, case: Case, lab: Lab, harness: Harness, done: float) -> None:
         self._case, self._lab, self._harness, self._done = case, lab, harness, done
-        self._ranks = range(case.processes)
+        self._ranks = range(len(case.members))
         self._nodes: set[int] = set()
         """NUMA nodes of the host memory that the processes hold."""
-        generator = secrets.SystemRandom()
-        self._pattern = {"offset": generator.randrange(BLOCK_WORDS), "key": generator.getrandbits(62) + 1}
+
+    @contextmanager
+    def _started(self) -> Iterator[Timed]:
+        """Processes that have opened their labs, and the time that each took to; they end with the block."""
+        case, limit, check = self._case, self._case.params.step_limit, self._harness.check_cancelled
+        with shared_region(case.params.shared, _segment(case.sharing)) as descriptor:
+            common = {"seed": secrets.randbits(63), "descriptor": descriptor, "nbytes": case.params.shared}
+            children = {
+                rank: Child(
+                    f"process {rank + 1} of {len(case.members)}",
+                    _MEMBER,
+                    {**common, "rank": rank, "places": {str(gpu): self._lab.place_of(gpu) for gpu in gpus}},
+                )
+                for rank, gpus in enumerate(case.members)
+            }
+            begun = self._harness.clock()
+            with ChildProcesses(children, limit, check, (descriptor,)) as self._processes:
+                yield self._all("starting", {"do": "start"}, begun)
+                self._all("ending", {"do": "end"})
+        self._nodes.clear()
+
+    def _register(self, rank: int) -> Reply:
+        """Let a process register the shared memory; the first one touches it before."""
+        portable = self._case.sharing == PORTABLE
+        return self._tell("pinning", rank, {"do": "register", "first": rank == 0, "portable": portable})
+
+    def _all(self, step: str, order: Order, since: float | None = None) -> Timed:
+        """The same order for everybody; the seconds that each took."""
+        return self._ask(step, dict.fromkeys(self._ranks, order), since)
+
+    def _tell(self, step: str, rank: int, order: Order) -> Reply:
+        return self._ask(step, {rank: order})[rank][1]
+
+    def _ask(self, step: str, orders: Mapping[int, Order], since: float | None = None) -> Timed:
+        begun = self._harness.clock() if since is None else since
+        self._harness.progress(self._done, f"{self._case.words}: {step}")
+        replies = self._processes.ask(f"{step} ({self._case.words})", orders, self._harness.clock)
+        self._nodes.update(*(reply.get("nodes", ()) for _, reply in replies.values()))
+        return {rank: (at - begun, reply) for rank, (at, reply) in replies.items()}
+
+    def _row(self, step: Step, rank: int | None, **values: Any) -> RegistrationObservation:
+        self._lab.host_nodes.add(self._nodes)
+        case, params = self._case, self._case.params
+        return RegistrationObservation(
+            **{"repeat": 0, "warmup": False, "step": step, "process": rank, **values},
+            **{"strategy": case.strategy, "processes": len(case.members), "sharing": case.sharing},
+            contexts=case.contexts,
+            bytes=params.shared,
+            buffer_bytes=params.buffer,
+        )
+
+
+class _Trial(_Members):
+    """One case on one GPU, step by step."""
 
     def run(self) -> Iterator[RegistrationObservation]:
         """Start, take buffers, pin, copy, end; every observation as soon as it is known."""
-        params = self._case.params
+        generator = secrets.SystemRandom()
+        self._pattern = Pattern(generator.randrange(BLOCK_WORDS), generator.getrandbits(62) + 1)
         yield self._observe("before", None)
-        with shared_region(params.shared, _segment(self._case.sharing)) as descriptor:
-            configuration = {"place": self._lab.place, "seed": secrets.randbits(63)}
-            configuration |= {"descriptor": descriptor, "nbytes": params.shared}
-            children = {
-                rank: Child(f"process {rank + 1} of {self._case.processes}", _MEMBER, {**configuration, "rank": rank})
-                for rank in self._ranks
-            }
-            limit, check = params.step_limit, self._harness.check_cancelled
-            begun = self._harness.clock()
-            with ChildProcesses(children, limit, check, (descriptor,)) as self._members:
-                for rank, (seconds, reply) in self._all("starting", {"do": "start"}, begun).items():
-                    yield self._observe("start", rank, reply, start_seconds=seconds)
-                yield from self._buffers()
-                yield from self._pin()
-                for number in range(params.repeats + 1):
-                    yield from self._round(number)
-                self._all("ending", {"do": "end"}, begun)
-        self._nodes.clear()
+        with self._started() as started:
+            for rank, (seconds, reply) in started.items():
+                yield self._observe("start", rank, reply, start_seconds=seconds)
+            yield from self._buffers()
+            yield from self._pin()
+            for number in range(self._case.params.repeats + 1):
+                yield from self._round(number)
         yield self._observe("end", None)
 
     def _buffers(self) -> Iterator[RegistrationObservation]:
@@ -312,32 +430,28 @@ class _Trial:
 
     def _pin(self) -> Iterator[RegistrationObservation]:
         """Each in turn, or the owner alone."""
-        if self._case.strategy == "one_owner":
-            turns: dict[int, Order] = {0: {"do": "own"}}
-        else:
-            portable = self._case.sharing == PORTABLE
-            turns = {rank: {"do": "register", "first": rank == 0, "portable": portable} for rank in self._ranks}
-        for rank, order in turns.items():
-            reply = self._ask("pinning", {rank: order})[rank][1]
-            times = {name: reply[name] for name in ("touch_seconds", "pin_seconds")}
-            yield self._observe("pin", rank, reply, **times)
-        self._ask("filling the memory", {0: {"do": "fill", **self._pattern}})
+        owned = self._case.strategy == "one_owner"
+        for rank in self._ranks[:1] if owned else self._ranks:
+            reply = self._tell("pinning", rank, {"do": "own"}) if owned else self._register(rank)
+            yield self._observe("pin", rank, reply, **_times(reply))
+        self._tell("filling the memory", 0, {"do": "fill", **asdict(self._pattern)})
 
     def _round(self, number: int) -> Iterator[RegistrationObservation]:
         """Everybody gets everything once; round 0 warms up."""
         params = self._case.params
         windows = params.shared // params.buffer
-        starts = {rank: (number + rank * windows // self._case.processes) % windows for rank in self._ranks}
+        starts = {rank: (number + rank * windows // len(self._ranks)) % windows for rank in self._ranks}
         self._all("clearing GPU memory", {"do": "clear"})
         orders: dict[int, Order] = {rank: {"do": "copy", "starts": {rank: starts[rank]}} for rank in self._ranks}
         if self._case.strategy == "one_owner":
             orders = {0: {"do": "copy", "starts": starts}}
         copied = {rank: reply for rank, (_, reply) in self._ask("copying", orders).items()}
         first = min(reply["begun"] for reply in copied.values())
-        checks = {rank: {"do": "check", "start": starts[rank], **self._pattern} for rank in self._ranks}
-        for rank, (_, reply) in self._ask("checking what arrived", checks).items():
+        last = {rank: self._pattern.part((start - 1) % windows * params.buffer) for rank, start in starts.items()}
+        checks = {rank: {"do": "check", **asdict(pattern)} for rank, pattern in last.items()}
+        for rank, (_, checked) in self._ask("checking what arrived", checks).items():
             own = copied.get(rank, copied[0])
-            yield self._observe(
+            yield self._row(
                 "copy",
                 rank,
                 repeat=max(number - 1, 0),
@@ -345,38 +459,70 @@ class _Trial:
                 copied_bytes=own["copied"],
                 begun_seconds=own["begun"] - first,
                 ended_seconds=own["ended"] - first,
-                wrong_words=reply["wrong"],
-                checked_words=reply["checked"],
+                **checked,
             )
-
-    def _all(self, step: str, order: Order, since: float | None = None) -> Timed:
-        """The same order for everybody; the seconds that each took."""
-        return self._ask(step, dict.fromkeys(self._ranks, order), since)
-
-    def _ask(self, step: str, orders: Mapping[int, Order], since: float | None = None) -> Timed:
-        begun = self._harness.clock() if since is None else since
-        self._harness.progress(self._done, f"{self._case.words}: {step}")
-        replies = self._members.ask(f"{step} ({self._case.words})", orders, self._harness.clock)
-        self._nodes.update(*(reply.get("nodes", ()) for _, reply in replies.values()))
-        return {rank: (at - begun, reply) for rank, (at, reply) in replies.items()}
 
     def _observe(
         self, step: Step, rank: int | None, reply: Reply | None = None, **values: Any
     ) -> RegistrationObservation:
-        """An observation; what is used is read except in the midst of copies."""
-        if step != "copy":
-            state = self._lab.memory_state()
-            meters = ("device_used_bytes", "nvml_used_bytes", "pinned_bytes")
-            values |= {name: getattr(state, name) for name in meters}
-            values["page_table_bytes"] = reply["kernel_tables"] if reply else None
-        self._lab.host_nodes.add(self._nodes)
-        case, params = self._case, self._case.params
-        return RegistrationObservation(
-            **{"repeat": 0, "warmup": False, "step": step, "process": rank, **values},
-            **{"strategy": case.strategy, "processes": case.processes, "sharing": case.sharing},
-            bytes=params.shared,
-            buffer_bytes=params.buffer,
-        )
+        """An observation with what is used after the step."""
+        state = self._lab.memory_state()
+        meters = {name: getattr(state, name) for name in ("device_used_bytes", "nvml_used_bytes", "pinned_bytes")}
+        return self._row(step, rank, **meters, page_table_bytes=reply["kernel_tables"] if reply else None, **values)
+
+
+class _Across(_Members):
+    """One case on several GPUs: what is used of each, and memory of one opened from another one."""
+
+    def run(self) -> Iterator[RegistrationObservation]:
+        """All processes register in turn; or each opens the memory of every other one."""
+        with self._started():
+            if self._case.strategy == "each_registers":
+                yield from self._reads("before", None)
+                for rank in self._ranks:
+                    yield from self._reads("pin", rank, **_times(self._register(rank)))
+            else:
+                for owner, opener in permutations(self._ranks, 2):
+                    yield from self._opened(owner, opener)
+
+    def _reads(self, step: Step, rank: int | None, **values: Any) -> Iterator[RegistrationObservation]:
+        for gpu, used in self._used().items():
+            yield self._row(step, rank, device=gpu, **used, **values)
+
+    def _used(self) -> dict[int, dict[str, int | None]]:
+        """What is used of each GPU now, as the first process with a context there reads it."""
+        readers = {gpu: rank for rank in reversed(self._ranks) for gpu in self._case.members[rank]}
+        replies = self._ask("reading the GPUs' memory", {rank: {"do": "used"} for rank in readers.values()})
+        return {gpu: replies[rank][1]["used"][str(gpu)] for gpu, rank in sorted(readers.items())}
+
+    def _opened(self, owner: int, opener: int) -> Iterator[RegistrationObservation]:
+        """Memory of one process's GPU, opened by another process, and copies there."""
+        (device,), (other,), nbytes = self._case.members[owner], self._case.members[opener], self._case.params.buffer
+        labels = {"device": device, "opener": other}
+        handle = self._tell("exporting memory", owner, {"do": "export", "nbytes": nbytes})["handle"]
+        self._tell("clearing GPU memory", owner, {"do": "clear"})
+        before = self._used()[device]
+        order = {"do": "open", "owner": owner, "handle": handle, "nbytes": nbytes}
+        reply = self._tell("opening memory", opener, order)
+        if reply["refused"]:
+            self._harness.note(f"GPU {other}'s process cannot open memory of GPU {device}: {reply['refused']}")
+        else:
+            yield self._row("before", None, **labels, **before)
+            yield self._row("open", opener, **labels, open_seconds=reply["seconds"], **self._used()[device])
+            for source, number in product(SOURCES, range(-1, self._case.params.repeats)):
+                order = {"do": "through", "owner": owner, "source": source, "copies": COPIES}
+                copied = self._tell("copying through", opener, order)
+                check = {"do": "check", **copied["pattern"]}
+                values = {"source": source, "copies": COPIES, "device_seconds": copied["seconds"]}
+                values |= {"repeat": max(number, 0), "warmup": number < 0}
+                values |= self._tell("checking what arrived", owner, check)
+                yield self._row("through", opener, **labels, **values)
+        for rank in (opener, owner):
+            self._tell("closing memory", rank, {"do": "release"})
+
+
+def _times(reply: Reply) -> dict[str, float | None]:
+    return {name: reply[name] for name in ("touch_seconds", "pin_seconds")}
 
 
 EXPERIMENT: AnyExperiment = Registration()

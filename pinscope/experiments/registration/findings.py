@@ -1,4 +1,4 @@
-"""What a registration run found out: who pays again, beside what, and where one owner copies slower."""
+"""What a registration run found out: who pays again, beside what, where one owner copies slower, and what GPUs add."""
 
 from __future__ import annotations
 
@@ -6,12 +6,14 @@ from collections.abc import Iterator, Mapping
 from itertools import chain
 from typing import Any
 
-from pinscope.analysis.conclusions import Costed, dearest_first, exceeds
+from pinscope.analysis.conclusions import Costed, dearest_first, exceeds, joined
 from pinscope.analysis.page_table_model import GRANULE_BYTES
 from pinscope.analysis.statistics import measured
 from pinscope.analysis.texts import Text, say
-from pinscope.experiments.registration.reading import RATE, Registrations, count_words
+from pinscope.experiments.registration.reading import RATE, Registrations, count_words, pages_words
+from pinscope.experiments.registration.ways import SOURCES
 from pinscope.records.finding import Finding, costing, quantity, wrong_data
+from pinscope.units import format_bytes
 
 AGAIN = 1.5
 """Times the first process's page tables, or the memory: from here on others have paid, or were counted, again."""
@@ -46,6 +48,22 @@ TEXTS: Mapping[str, Text] = {
         detail="The bandwidth of large copies was compared, not latency or the owner's processor time.",
         advice="Compare the page tables saved with the rate lost; one owner for each NUMA node or GPU may be enough.",
     ),
+    "page-tables-everywhere": Text(
+        when="processes with a context on every GPU register memory, and page tables are what their arithmetic says",
+        title="{registering}",
+        detail="Each process takes 8 bytes of GPU memory for each 4 KiB page, on every GPU on which it has a context.[ "
+        "With one process per GPU, each with a context there alone, page tables take {own} on a GPU.]",
+        advice="Give a process only the GPUs that it uses (CUDA_VISIBLE_DEVICES): on the others it takes neither page "
+        "tables nor a context.",
+    ),
+    "through-opened": Text(
+        when="a process copied into memory of another GPU",
+        title="Into another GPU's memory a process copies at {host:rate} from pinned memory[, at {better:rate} from "
+        "its GPU]",
+        detail="The slowest of {count} combinations of GPUs; the memory was opened by CUDA IPC.",
+        advice="Where several processes need the same data, let one pin it and copy it into the GPU memory of the "
+        "others. Give them what a GPU holds already from that GPU, where that is faster.",
+    ),
     "gpu-memory-left": Text(
         when="more GPU memory than two steps of the meter is still used when all processes have ended",
         title="{worst.left_bytes:bytes} of GPU memory were still used when all processes had ended",
@@ -58,16 +76,14 @@ TEXTS: Mapping[str, Text] = {
 
 def findings(shared: Registrations) -> tuple[Finding, ...]:
     """All findings of a run."""
-    rules = (_wrong, _pays, _contexts, _counted_again, _rates, _left)
+    rules = (_wrong, _pays, _contexts, _counted_again, _rates, _tables, _through, _left)
     return dearest_first(chain.from_iterable(rule(shared) for rule in rules))
 
 
 def _wrong(shared: Registrations) -> Iterator[Costed]:
-    if wrong := [trial for trial in shared.trials if trial.wrong_count]:
-        words = quantity("Wrong words", sum(trial.wrong_count for trial in wrong), "count")
-        checked = quantity("Checked words", sum(trial.checked_count for trial in wrong), "count")
-        title, detail = "Data arrived wrong in a process", f"The first case: {wrong[0].title}."
-        yield 0.0, wrong_data("content-wrong", words, checked, title=title, detail=detail)
+    if wrong := shared.wrong:
+        words, detail = quantity("Wrong words", sum(wrong.values()), "count"), f"The first case: {next(iter(wrong))}."
+        yield 0.0, wrong_data("content-wrong", words, title="Data arrived wrong in a process", detail=detail)
 
 
 def _pays(shared: Registrations) -> Iterator[Costed]:
@@ -130,6 +146,32 @@ def _rates(shared: Registrations) -> Iterator[Costed]:
         )
         part = owner.median / own.median
         yield say(TEXTS, "owner-slower", *evidence, apart=apart, own=own, owner=owner, part=part)
+
+
+def _tables(shared: Registrations) -> Iterator[Costed]:
+    """Page tables on each GPU, where they are what their arithmetic says."""
+    known = [table for table in shared.on_gpus if table.table_bytes is not None]
+    words = pages_words(shared)
+    if words and all(table.table_bytes == table.expected_bytes for table in known):
+        own = sorted({table.table_bytes or 0 for table in known if table.contexts == "own_gpu"})
+        evidence = (quantity(table.title, table.table_bytes, "bytes") for table in known)
+        say_own = joined(list(map(format_bytes, own))) or None
+        yield say(TEXTS, "page-tables-everywhere", *evidence, registering=words, own=say_own)
+
+
+def _through(shared: Registrations) -> Iterator[Costed]:
+    """How fast copies through opened memory are; from a GPU where host memory is slower."""
+    rates = {source: [opened.rates[source] for opened in shared.opened if source in opened.rates] for source in SOURCES}
+    host, device = (min(own, key=lambda rate: rate.median, default=None) for own in rates.values())
+    if host:
+        better = device if device and exceeds(device, host) else None
+        evidence = (
+            measured(f"{opened.title}, {SOURCES[source].words}", rate, RATE)
+            for opened in shared.opened[:4]
+            for source, rate in opened.rates.items()
+        )
+        values: dict[str, Any] = {"host": host.median, "count": len(rates["host"]), "better": better and better.median}
+        yield say(TEXTS, "through-opened", *evidence, **values)
 
 
 def _left(shared: Registrations) -> Iterator[Costed]:

@@ -1,18 +1,19 @@
-"""Several processes and the same host memory: what contexts, buffers and page tables take, and the rate together."""
+"""Several processes and the same host memory: what contexts, buffers and page tables take, and rates of copies."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import accumulate
-from typing import Annotated
+from itertools import accumulate, islice
+from typing import Annotated, Any
 
 from pinscope.analysis.cells import Label, Value, every_combination
 from pinscope.analysis.conclusions import on_lab
+from pinscope.analysis.page_table_model import GPU_PAGE_SIZES, page_table_memory_bytes
 from pinscope.analysis.rows import Row, Rows, counted, grouped, labels, median, summary
 from pinscope.analysis.statistics import Summary, measured, summarize
-from pinscope.experiments.registration.ways import SHARINGS, WAYS, Sharing
+from pinscope.experiments.registration.ways import CONTEXTS, SHARINGS, SOURCES, WAYS, Contexts, Sharing, Source
 from pinscope.records.finding import Quantity, Table, costing, quantity
 from pinscope.records.run import ExperimentRun
 from pinscope.units import format_bandwidth, format_bytes, format_share
@@ -20,6 +21,20 @@ from pinscope.units import format_bandwidth, format_bytes, format_share
 SAME_RATE = 0.05
 """Rates that differ by less are the same."""
 RATE = "bytes/second"
+MOST_FIGURES = 8
+"""Of a headline."""
+TABLES = {
+    "Every combination": "Contexts, buffers and page tables are those of all processes together: what the used memory "
+    "of the GPU grew by from step to step. Start-up and pinning are medians over the processes that did it. The "
+    "owner's pinning includes touching. On the host model there are no contexts; page tables are those of the "
+    "processes.",
+    "Page tables of processes that register the same memory": "Measured: what the GPU's used memory grew by. Expected: "
+    "8 bytes a 4 KiB page, in steps of 2 MiB, for each process with a context on the GPU. First process: what it grew "
+    "by once the first process had registered; 0 B where that has no context on this GPU.",
+    "Memory of one GPU, opened on another one": "Rates of large copies into the opened memory. Taken by opening: what "
+    "used memory grew by on the GPU on which that memory lies, while the opener's own GPU was the current device.",
+}
+"""Title → note."""
 
 
 def count_words(processes: int) -> str:
@@ -86,8 +101,9 @@ class Trial:
 
 
 def trials(rows: Rows) -> list[Trial]:
-    """Every strategy and number of processes, in the order measured."""
-    return [_trial(*case, group) for case, group in grouped(rows, _case).items()]
+    """Every strategy and number of processes on one GPU, in the order measured."""
+    on_one = [row for row in rows if row["device"] is None]
+    return [_trial(*case, group) for case, group in grouped(on_one, _case).items()]
 
 
 def _case(row: Row) -> tuple[str, int, int, Sharing | None]:
@@ -99,7 +115,7 @@ def _case(row: Row) -> tuple[str, int, int, Sharing | None]:
 def _trial(strategy: str, processes: int, size: int, sharing: Sharing | None, rows: Rows) -> Trial:
     names = ("before", "start", "buffers", "pin", "copy", "end")
     steps = {name: [row for row in rows if row["step"] == name] for name in names}
-    meter = "nvml_used_bytes" if rows[0]["nvml_used_bytes"] is not None else "device_used_bytes"
+    meter = _meter(rows)
     taken = _gpu_tables(steps, meter) if rows[0][meter] is not None else _kernel_tables(steps)
     all_pinned = len(steps["pin"]) == (processes if strategy == "each_registers" else 1)
     return Trial(
@@ -120,6 +136,11 @@ def _trial(strategy: str, processes: int, size: int, sharing: Sharing | None, ro
         left_bytes=_grown(steps["before"], steps["end"], meter),
         table_steps=taken,
     )
+
+
+def _meter(rows: Rows) -> str:
+    """The field that says what is used of a GPU: NVML's figure where there is one."""
+    return "nvml_used_bytes" if rows[0]["nvml_used_bytes"] is not None else "device_used_bytes"
 
 
 def _grown(before: Rows, after: Rows, meter: str) -> int | None:
@@ -155,6 +176,94 @@ def _together(processes: int, copies: Rows) -> Summary | None:
 
 
 @dataclass(frozen=True)
+class PageTables:
+    """What registering the same memory took on one of several GPUs.
+
+    Attributes:
+        table_bytes: what the GPU's used memory grew by; ``None`` where it is not known, or not all have registered.
+        first_bytes: the same after the first process.
+    """
+
+    device: Annotated[int, Label("GPU", "count")]
+    processes: Annotated[int, Label("processes", "count")]
+    contexts: Annotated[Contexts, Label("context on", words=CONTEXTS.__getitem__)]
+    bytes: Annotated[int, Label("registered", "bytes")]
+    table_bytes: Annotated[int | None, Value("measured", "bytes", "less")]
+    first_bytes: Annotated[int | None, Value("first process", "bytes", "less")]
+
+    strategy = "each_registers"
+
+    @property
+    def expected_bytes(self) -> Annotated[int, Value("expected", "bytes")]:
+        """By the page table's arithmetic: 8 bytes a 4 KiB page, in the driver's steps, for each with a context."""
+        payers = self.processes if self.contexts == "every_gpu" else 1
+        return payers * page_table_memory_bytes(self.bytes, GPU_PAGE_SIZES[0])
+
+    @property
+    def title(self) -> str:
+        """Which GPU, and who registered."""
+        return f"GPU {self.device}, {count_words(self.processes)} with a context on {CONTEXTS[self.contexts]}"
+
+
+def _page_tables(rows: Rows) -> PageTables:
+    case, steps = rows[0], {"buffers": rows[:1], "pin": rows[1:]}
+    taken = _gpu_tables(steps, _meter(rows)) if case["step"] == "before" else ()
+    return PageTables(
+        **{name: case[name] for name in ("device", "processes", "contexts", "bytes")},
+        table_bytes=taken[-1] if len(taken) == case["processes"] else None,
+        first_bytes=taken[0] if taken else None,
+    )
+
+
+@dataclass(frozen=True)
+class Opened:
+    """Memory of one GPU opened by a process whose context is on another one, and copies there.
+
+    Attributes:
+        context_bytes: what the memory's GPU took more afterwards; ``None`` where it is not known.
+    """
+
+    device: Annotated[int, Label("memory on GPU", "count")]
+    opener: Annotated[int, Label("opened from GPU", "count")]
+    context_bytes: Annotated[int | None, Value("taken by opening", "bytes", "less")]
+    open_seconds: Annotated[float | None, Value("opening", "seconds", "less")]
+    host_bytes_per_second: Annotated[Summary | None, Value("from its pinned memory", RATE, "more")]
+    device_bytes_per_second: Annotated[Summary | None, Value("from its own GPU", RATE, "more")]
+    wrong_count: Annotated[int | None, Value("wrong words", "count", "less")]
+
+    @property
+    def title(self) -> str:
+        """Whose process copies, and where the memory lies."""
+        return f"GPU {self.opener} into GPU {self.device}"
+
+    @property
+    def rates(self) -> Mapping[Source, Summary]:
+        """Bytes/second of copies from each source from which they were measured."""
+        rates = zip(SOURCES, (self.host_bytes_per_second, self.device_bytes_per_second), strict=True)
+        return {source: rate for source, rate in rates if rate}
+
+
+def _opened(rows: Rows) -> Opened:
+    """Words are compared in a warm-up too, which has no rate."""
+    steps = {name: [row for row in rows if row["step"] == name] for name in ("before", "open", "through")}
+    host, device = (_rate(row for row in counted(steps["through"]) if row["source"] == source) for source in SOURCES)
+    return Opened(
+        rows[0]["device"],
+        rows[0]["opener"],
+        context_bytes=_grown(steps["before"], steps["open"], _meter(rows)),
+        open_seconds=next((row["open_seconds"] for row in steps["open"]), None),
+        host_bytes_per_second=host,
+        device_bytes_per_second=device,
+        wrong_count=sum(row["wrong_words"] for row in steps["through"]) if steps["through"] else None,
+    )
+
+
+def _rate(copies: Iterable[Row]) -> Summary | None:
+    rates = [row["buffer_bytes"] * row["copies"] / row["device_seconds"] for row in copies]
+    return summarize(rates) if rates else None
+
+
+@dataclass(frozen=True)
 class Registrations:
     """All that was measured in a run."""
 
@@ -165,6 +274,29 @@ class Registrations:
     def trials(self) -> list[Trial]:
         """All, in the order measured."""
         return trials(self.rows)
+
+    @cached_property
+    def on_gpus(self) -> list[PageTables]:
+        """What processes took on each of several GPUs, in the order measured."""
+        across = [row for row in self.rows if row["contexts"] and row["opener"] is None]
+        return [_page_tables(group) for group in grouped(across, labels("contexts", "device")).values()]
+
+    @property
+    def on_every_gpu(self) -> list[PageTables]:
+        """The same of processes with a context on every GPU."""
+        return [table for table in self.on_gpus if table.contexts == "every_gpu"]
+
+    @cached_property
+    def opened(self) -> list[Opened]:
+        """Every pair of GPUs, in the order measured."""
+        across = [row for row in self.rows if row["opener"] is not None]
+        return [_opened(group) for group in grouped(across, labels("device", "opener")).values()]
+
+    @property
+    def wrong(self) -> dict[str, int]:
+        """What copied → words that did not arrive, where some did not."""
+        copied: tuple[Trial | Opened, ...] = (*self.trials, *self.opened)
+        return {cell.title: cell.wrong_count for cell in copied if cell.wrong_count}
 
     @cached_property
     def both(self) -> tuple[Trial | None, Trial | None]:
@@ -199,30 +331,33 @@ class Registrations:
 
 
 def tables(shared: Registrations) -> tuple[Table, ...]:
-    """All trials."""
-    note = (
-        "Contexts, buffers and page tables are those of all processes together: what the used memory of the GPU grew "
-        "by from step to step. Start-up and pinning are medians over the processes that did it. The owner's pinning "
-        "includes touching. On the host model there are no contexts; page tables are those of the processes."
-    )
-    return (every_combination(shared.trials, note),) if shared.trials else ()
+    """All trials; then, of several GPUs, what was taken on each, and memory of one opened on another one."""
+    known: tuple[Sequence[Any], ...] = (shared.trials, shared.on_gpus, shared.opened)
+    words = zip(known, TABLES.items(), strict=True)
+    return tuple(every_combination(group, note, title) for group, (title, note) in words if group)
 
 
-def headline(shared: Registrations) -> Iterator[Quantity]:
-    """Page tables of both strategies, and the owner's rate before that of all."""
+def headline(shared: Registrations) -> tuple[Quantity, ...]:
+    """Page tables of both strategies, and the owner's rate before that of all; then page tables on several GPUs."""
+    return tuple(islice(_figures(shared), MOST_FIGURES))
+
+
+def _figures(shared: Registrations) -> Iterator[Quantity]:
     where = "GPU memory for page tables" if shared.run.lab == "cuda" else "Page tables"
-    known = [trial for trial in shared.both if trial]
+    known, unknown = [trial for trial in shared.both if trial], "some of them did not pin, or no meter could be read"
     for trial in known:
-        reason = "some of them did not pin, or no meter could be read"
-        yield quantity(f"{where}, {trial.title}", trial.table_bytes, "bytes", reason=reason)
+        yield quantity(f"{where}, {trial.title}", trial.table_bytes, "bytes", reason=unknown)
     for trial in reversed(known):
         name, rate = f"Copy rate of all together, {trial.title}", trial.bytes_per_second
         yield measured(name, rate, RATE) if rate else quantity(name, None, RATE, reason="no round was completed")
+    for table in shared.on_every_gpu:
+        name = f"Page tables of {table.processes} processes, GPU {table.device}"
+        yield quantity(name, table.table_bytes, "bytes", reason=unknown)
 
 
 def verdict(shared: Registrations) -> str | None:
     """What every process pays, beside one owner, and at which rate; ``None`` where neither is known."""
-    if any(trial.wrong_count for trial in shared.trials):
+    if shared.wrong:
         return "Data arrived wrong in a process: do not trust any figure of this run."
     sizes = [trial.table_bytes for trial in shared.both if trial and trial.table_bytes is not None]
     little = len(sizes) == 2 and shared.saves_little(sizes[0] - sizes[1]) and not shared.is_owner_slower
@@ -232,8 +367,20 @@ def verdict(shared: Registrations) -> str | None:
     elif rates and apart:
         sentence = f"one owner of memory that {apart.processes} processes share {rates}"
     else:
+        sentence = pages_words(shared) or ""
+    return on_lab(shared.run.lab, f"{sentence[0].upper()}{sentence[1:]}.") if sentence else None
+
+
+def pages_words(shared: Registrations) -> str | None:
+    """What registering takes on each of several GPUs, on the one where it takes most."""
+    known = [table for table in shared.on_every_gpu if (table.table_bytes or 0) > 0]
+    if not known:
         return None
-    return on_lab(shared.run.lab, f"{sentence[0].upper()}{sentence[1:]}.")
+    table = max(known, key=lambda table: table.table_bytes or 0)
+    return (
+        f"Registering {format_bytes(table.bytes)} in {count_words(table.processes)} takes "
+        f"{format_bytes(table.table_bytes)} for page tables on each of {len(known)} GPUs"
+    )
 
 
 def _taken_words(shared: Registrations) -> str | None:

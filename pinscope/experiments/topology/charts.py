@@ -1,4 +1,4 @@
-"""What a run over all GPUs looks like: pairs, each alone and at once, NUMA nodes, page tables, opened memory."""
+"""What a run over all GPUs looks like: pairs, each alone and at once, NUMA nodes."""
 
 from __future__ import annotations
 
@@ -7,14 +7,12 @@ from collections.abc import Iterator
 from pinscope.analysis.rows import Rows
 from pinscope.charts.chart import Chart
 from pinscope.charts.matrix import Square
-from pinscope.charts.plot import RATE, Scale, lengths, lengths_by_kind, matrix
+from pinscope.charts.plot import RATE, lengths_by_kind, matrix
 from pinscope.charts.theme import DIRECTION_TITLES
-from pinscope.experiments.topology.reading import Host
-from pinscope.experiments.topology.ways import SOURCES, TOWARDS, WAYS
+from pinscope.experiments.topology.reading import TOWARDS, WAYS, Host
 from pinscope.records.run import ExperimentRun
-from pinscope.units import format_bandwidth, format_bytes, format_share
+from pinscope.units import format_bandwidth, format_share
 
-PAGES = Scale("Page tables (MiB)", 2**20, format_bytes)
 MOST_WIDE = 4
 """With more columns a phone has room for a few letters in each."""
 CONDITIONS = {"alone": "copy"} | {f"all at once, {way.title}": way.style.colour for way in WAYS.values() if way.style}
@@ -28,8 +26,6 @@ def draw(run: ExperimentRun, rows: Rows) -> Iterator[Chart]:
     yield from _pairs(host)
     yield from _rates(run, host)
     yield from _nodes(host)
-    yield from _tables(host)
-    yield from _opened(host)
 
 
 def _name(gpu: int) -> str:
@@ -124,49 +120,4 @@ def _nodes(host: Host) -> Iterator[Chart]:
             list(map(_name, host.gpus)),
             ("NUMA node of the host memory", "GPU"),
             "Rates by NUMA node",
-        )
-
-
-def _tables(host: Host) -> Iterator[Chart]:
-    """Page tables on each GPU, beside what their arithmetic says."""
-    known = {table.title: table for table in host.tables if table.is_known}
-    if known:
-        shared = format_bytes(next(iter(known.values())).bytes)
-        yield lengths(
-            "topology-tables",
-            "Page tables of processes on each GPU",
-            f"What the used memory of each GPU grew by while processes registered the same {shared}. Expected: 8 bytes "
-            "for each 4 KiB page and each process with a context on the GPU.",
-            "page tables",
-            "page_table",
-            {name: float(table.table_bytes or 0) for name, table in known.items()},
-            PAGES,
-            "Page tables on each GPU",
-            ends={
-                name: f"{format_bytes(table.table_bytes)}, expected {format_bytes(table.expected_bytes)}"
-                for name, table in known.items()
-            },
-        )
-
-
-def _opened(host: Host) -> Iterator[Chart]:
-    """Rates of copies into opened memory, by opener and owner."""
-    gpus, grids = sorted({gpu for opened in host.opened for gpu in (opened.device, opened.opener)}), Grids()
-    for source, way in SOURCES.items():
-        rates = {opened: opened.rates[source].median for opened in host.opened if source in opened.rates}
-        for opened, rate in rates.items():
-            text, best = format_bandwidth(rate), max(rates.values())
-            hover = f"GPU {opened.opener} into memory of GPU {opened.device}, from {way.words}: {text}"
-            square = Square(rate / best if best else 1.0, text.split()[0] if len(gpus) > MOST_WIDE else text, hover)
-            grids.setdefault(way.title, {})[_name(opened.opener), str(opened.device)] = square
-    if grids:
-        yield matrix(
-            "topology-ipc",
-            "Copies into another GPU's memory, opened by CUDA IPC",
-            "Rows: the GPU of the process that opened the memory and copies. Columns: where the memory lies.",
-            grids,
-            list(map(str, gpus)),
-            list(map(_name, gpus)),
-            ("Memory on GPU", "Opened from"),
-            "Rates into opened memory",
         )

@@ -1,7 +1,6 @@
 """One process of the experiment: a program that :mod:`pinscope.lab.child_processes` starts.
 
-It opens a lab on each of its GPUs (a context each), then carries out orders: registers memory, copies on several GPUs
-at once, exports memory of a GPU, or opens another process's.
+It opens a lab on each of its GPUs (a context each), then carries out orders to copy on several GPUs at once.
 """
 
 from __future__ import annotations
@@ -10,18 +9,14 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
-from typing import Literal
 
-from pinscope.errors import MeasurementFailed
-from pinscope.experiments.topology.ways import OneWay
-from pinscope.lab.backing import touch
 from pinscope.lab.first_use import use_each_part_once
 from pinscope.lab.hostengine import wait_until
 from pinscope.lab.opening import open_lab
 from pinscope.lab.orders import Reply, obey
-from pinscope.lab.pattern import Pattern
 from pinscope.lab.placement import preferring
-from pinscope.lab.protocol import Lab, MemoryState
+from pinscope.lab.protocol import Lab
+from pinscope.records.run import Direction
 
 
 class Flow:
@@ -36,7 +31,9 @@ class Flow:
         copies: how many follow each other.
     """
 
-    def __init__(self, stack: ExitStack, lab: Lab, way: OneWay, *, node: int | None, nbytes: int, copies: int) -> None:
+    def __init__(
+        self, stack: ExitStack, lab: Lab, way: Direction, *, node: int | None, nbytes: int, copies: int
+    ) -> None:
         self.lab = lab
         self._way = way
         self.stream = stack.enter_context(lab.stream())
@@ -87,17 +84,13 @@ class Member:
 
     Args:
         places: GPU → where its lab is opened.
-        seed: of the content; processes with the same one know each other's patterns.
-        descriptor: of the memory that all processes register.
-        nbytes: how long that is.
+        seed: of the content.
     """
 
-    def __init__(self, places: Mapping[str, str], seed: int, descriptor: int, nbytes: int) -> None:
+    def __init__(self, places: Mapping[str, str], seed: int) -> None:
         self._labs: dict[int, Lab] = {int(device): open_lab(place, seed) for device, place in places.items()}
-        self._descriptor, self._nbytes = descriptor, nbytes
-        self._open = ExitStack()
-        self._registered, self._taken, self._shared = ExitStack(), ExitStack(), ExitStack()
-        self._flows: dict[tuple[int, OneWay], Flow] = {}
+        self._open, self._taken = ExitStack(), ExitStack()
+        self._flows: dict[tuple[int, Direction], Flow] = {}
 
     def start(self) -> Reply:
         """Open the labs, and use each part of them once."""
@@ -105,26 +98,7 @@ class Member:
             use_each_part_once(self._open.enter_context(lab))
         return {}
 
-    def used(self) -> Reply:
-        """GPU memory that is used by everybody, on each GPU of this process: NVML's figure, else cudaMemGetInfo's."""
-        return {"used": {device: _used(lab.memory_state()) for device, lab in self._labs.items()}}
-
-    def register(self, first: bool) -> Reply:
-        """Map the memory that all share and register it; the first process touches it before."""
-        lab = next(iter(self._labs.values()))
-        memory = self._registered.enter_context(lab.ordinary_memory(self._nbytes, descriptor=self._descriptor))
-        if first:
-            touch(memory)
-        begun = time.monotonic()
-        self._registered.enter_context(lab.register(memory))
-        return {"seconds": time.monotonic() - begun, "nodes": lab.host_nodes.take()}
-
-    def unregister(self) -> Reply:
-        """Give it back."""
-        self._registered.close()
-        return {}
-
-    def take(self, nodes: Mapping[str, int | None], nbytes: int, ways: Sequence[OneWay], copies: int) -> Reply:
+    def take(self, nodes: Mapping[str, int | None], nbytes: int, ways: Sequence[Direction], copies: int) -> Reply:
         """Take buffers for copies: for each GPU host memory from its node. Gives the nodes on which they lie."""
         seen = {}
         for device, node in nodes.items():
@@ -140,13 +114,13 @@ class Member:
         self._taken.close()
         return {}
 
-    def prepare(self, devices: Sequence[int], ways: Sequence[OneWay]) -> Reply:
+    def prepare(self, devices: Sequence[int], ways: Sequence[Direction]) -> Reply:
         """Lay the content of the next copies."""
         for flow in self._chosen(devices, ways).values():
             flow.prepare()
         return {}
 
-    def copy(self, devices: Sequence[int], ways: Sequence[OneWay], at: float | None) -> Reply:
+    def copy(self, devices: Sequence[int], ways: Sequence[Direction], at: float | None) -> Reply:
         """Queue the copies of these GPUs behind holds that end together, at that moment of the monotonic clock."""
         flows = self._chosen(devices, ways)
         with ExitStack() as holds:
@@ -164,83 +138,27 @@ class Member:
             flights.append({"device": device, "way": way, "begun": seen[device, way] - ends[-1], "ends": ends})
         return {"flights": flights}
 
-    def check(self, devices: Sequence[int], ways: Sequence[OneWay]) -> Reply:
+    def check(self, devices: Sequence[int], ways: Sequence[Direction]) -> Reply:
         """Words that the last copies did not bring."""
         flows = self._chosen(devices, ways)
         return {"wrong": [{"device": at, "way": way, "words": flow.wrong_words()} for (at, way), flow in flows.items()]}
 
-    def export(self, device: int, nbytes: int) -> Reply:
-        """Take GPU memory that another process can open, with some content."""
-        lab = self._labs[device]
-        self._target, handle = self._shared.enter_context(lab.exported_buffer(nbytes))
-        self._target_lab = lab
-        lab.fill(self._target, lab.fresh_pattern())
-        return {"handle": handle}
-
-    def reach(self, device: int, handle: str, nbytes: int) -> Reply:
-        """Open another process's GPU memory with this GPU as the current one, and take what is copied there."""
-        lab = self._labs[device]
-        begun = time.monotonic()
-        try:
-            self._target = self._shared.enter_context(lab.imported_buffer(handle, nbytes))
-        except MeasurementFailed as error:
-            return {"refused": str(error)}
-        seconds = time.monotonic() - begun
-        self._target_lab = lab
-        self._host = self._shared.enter_context(lab.host_buffer(nbytes, "pinned"))
-        self._device = self._shared.enter_context(lab.device_buffer(nbytes))
-        return {"refused": None, "seconds": seconds}
-
-    def through(self, source: Literal["host", "device"], copies: int) -> Reply:
-        """Copy new content there, back to back; the time by the GPU's events, and the content's pattern."""
-        lab, pattern = self._target_lab, self._target_lab.fresh_pattern()
-        with ExitStack() as stack:
-            stream = stack.enter_context(lab.stream())
-            start, end = stack.enter_context(lab.event()), stack.enter_context(lab.event())
-            lab.fill(self._device, pattern)
-            lab.copy_to_host(self._host, self._device, stream)
-            stream.synchronize()
-            with lab.hold(stream):
-                start.record(stream)
-                for _ in range(copies):
-                    if source == "host":
-                        lab.copy_to_device(self._target, self._host, stream)
-                    else:
-                        lab.copy_on_devices(self._target, self._device, stream)
-                end.record(stream)
-            stream.synchronize()
-            seconds = lab.elapsed(start, end)
-        return {"seconds": seconds, "offset": pattern.offset, "key": pattern.key}
-
-    def verify(self, offset: int, key: int) -> Reply:
-        """Words of the exported memory that another process did not bring."""
-        return {"wrong": self._target_lab.wrong_words(self._target, Pattern(offset, key))}
-
-    def let_go(self) -> Reply:
-        """Close what was opened, or free what was exported."""
-        self._shared.close()
-        return {}
-
     def end(self) -> Reply:
         """Give everything back."""
-        for held in (self._shared, self._taken, self._registered, self._open):
-            held.close()
+        self._taken.close()
+        self._open.close()
         return {}
 
-    def _chosen(self, devices: Sequence[int], ways: Sequence[OneWay]) -> dict[tuple[int, OneWay], Flow]:
+    def _chosen(self, devices: Sequence[int], ways: Sequence[Direction]) -> dict[tuple[int, Direction], Flow]:
         return {(device, way): self._flows[device, way] for device in devices for way in ways}
 
 
-def _used(state: MemoryState) -> int | None:
-    return state.device_used_bytes if state.nvml_used_bytes is None else state.nvml_used_bytes
-
-
-def _watch(flows: Mapping[tuple[int, OneWay], Flow]) -> dict[tuple[int, OneWay], float]:
+def _watch(flows: Mapping[tuple[int, Direction], Flow]) -> dict[tuple[int, Direction], float]:
     """When each flow's last copy ended, as seen by the host's monotonic clock.
 
     All are polled in turn: to wait for one would hide when the others end.
     """
-    seen: dict[tuple[int, OneWay], float] = {}
+    seen: dict[tuple[int, Direction], float] = {}
     while len(seen) < len(flows):
         for of, flow in flows.items():
             if of not in seen and flow.is_over():

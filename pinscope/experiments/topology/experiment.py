@@ -1,8 +1,19 @@
-"""How fast are all GPUs of a host, alone and at once, and what does each process take on each of them?"""
+"""How fast are all GPUs of a host, alone, in pairs and at once? With host memory near each GPU or on one NUMA node.
+
+Each GPU knows the time of its own events only; the host's clock is what they have in common. A flow is set into it by
+its end, which the host sees. The moment at which streams are let go would not do: a start event lies in the channel of
+the stream's last work, and an engine that is busy with another stream's copies reaches it after them. On an H200 that
+was up to 23 ms late; copies that ran one after the other looked as if they had run side by side.
+"""
 
 from __future__ import annotations
 
+import secrets
+import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import combinations, product
 from math import comb
 from typing import Any, Literal
 
@@ -12,12 +23,10 @@ from pinscope.analysis.page_table_model import GPU_PAGE_SIZES, page_table_memory
 from pinscope.analysis.rows import Row
 from pinscope.experiments.contract import AnyExperiment, Params
 from pinscope.experiments.topology import findings, reading
-from pinscope.experiments.topology.child_copies import Placed, Plan, copy_all
-from pinscope.experiments.topology.child_team import Contexts, Team, register_all, share_all, started
-from pinscope.experiments.topology.ways import OneWay
-from pinscope.lab.backing import shared_region
+from pinscope.experiments.topology.reading import FLOWS, WAYS, IssuedBy, OneWay, gpus_words, issuer
 from pinscope.lab.budget import CONTEXT_BYTES
-from pinscope.lab.harness import Harness
+from pinscope.lab.child_processes import Child, ChildProcesses, Order, Reply
+from pinscope.lab.harness import Harness, Turn
 from pinscope.lab.placement import NEAR
 from pinscope.lab.protocol import Lab
 from pinscope.probes.numa import read_nodes
@@ -28,15 +37,20 @@ from pinscope.records.parameters import Bytes, Several, parameter
 from pinscope.records.run import Direction, ExperimentRun, LabKind, Lasted, Observation, Positive
 from pinscope.units import parse_bytes
 
-Part = Literal["copies", "registration", "ipc"]
+Placed = Literal["near", "node"]
 PROCESS_BYTES = 512 * 2**20
 """Set aside of host memory for each process: Python, NumPy, CuPy and the driver's part."""
 COPIES = 4
 """That follow each other in a repeat: the common window of several GPUs holds at least three of each."""
-SHARE_REPEATS = 4
 USUAL_REPEATS = 0.57
 """Share of the most repeats that the cases of copies took: on a quiet host those one way stopped at 8 (two H200s)."""
-_ISSUED = Literal["one_process", "process_each"]
+GATE_SECONDS = 0.005
+"""From the order to copy until copies begin that several processes start together."""
+LEAST_COMMON = 0.5
+"""Part of the shortest flow's time in which all must have copied: less tells of turns, not of a link."""
+LIMIT_SECONDS = 120.0
+"""How long a step of a process may take."""
+_MEMBER = "pinscope.experiments.topology.child_member"
 
 
 class TopologyParams(Params):
@@ -46,64 +60,45 @@ class TopologyParams(Params):
     directions: Several[Direction] = parameter(
         "Directions", "Host to device (h2d), device to host (d2h), or both at once (bidirectional)."
     )
-    parts: Several[Part] = parameter(
-        "Parts",
-        "copies: each GPU alone, every pair, all at once. registration: page tables of several processes on "
-        "each GPU. ipc: memory of one GPU opened by a process on another one.",
-    )
-    shared: Bytes = parameter("Registered memory", "Size of the host memory that every process registers.")
-    processes: int = parameter(
-        "Processes",
-        "Number of processes that register the memory, each with a context on every GPU.",
-        unit="count",
-        ge=1,
-        le=16,
-    )
     all_devices: bool = parameter("All GPUs", "Measure all GPUs of this machine, not only the chosen one.", True)
+
+    @property
+    def ways(self) -> list[OneWay]:
+        """That any of the directions goes."""
+        return [way for way in FLOWS["bidirectional"] if any(way in FLOWS[direction] for direction in self.directions)]
 
     @classmethod
     def preset(cls, lab: LabKind, quick: bool) -> TopologyParams:
         return cls(
             size=parse_bytes("128MiB" if quick else "256MiB"),
             directions=("h2d", "d2h", "bidirectional"),
-            parts=("copies", "registration", "ipc"),
-            shared=parse_bytes("1GiB" if quick else "8GiB"),
-            processes=2 if quick else 4,
             precision=0.01 if quick else 0.002,
             repeats=8 if quick else 30,
             time_limit=0.2 if quick else 0.8,
         )
 
     def smaller(self) -> TopologyParams | None:
-        """Half as much memory, for both uses."""
-        if min(self.size, self.shared) < 2**23:
-            return None
-        return self.with_overrides({"size": self.size // 16 * 8, "shared": self.shared // 16 * 8})
+        """Copies of half the size."""
+        return self.with_overrides({"size": self.size // 16 * 8}) if self.size >= 2**23 else None
 
 
-_NEEDS: Mapping[str, tuple[str, tuple[str, ...]]] = {
-    "copy": ("a copy", ("gpus", "devices", "issued_by", "placed", "direction", "way", "copies", "device_seconds")),
-    "pin": ("a registration", ("contexts", "processes", "step")),
-    "open": ("opened memory", ("opener", "open_seconds")),
-    "through": ("a copy through opened memory", ("opener", "source", "copies", "device_seconds")),
-}
+_OF_A_COPY = ("gpus", "devices", "issued_by", "placed", "direction", "way", "copies", "device_seconds")
 
 
 class TopologyObservation(Observation):
-    """Copies of one GPU in one direction; or memory of one GPU, after a process registered or opened some."""
+    """Copies of one GPU in one direction."""
 
     kind: Literal["copy", "pin", "open", "through"]
-    """``copy``; ``pin``: memory registered; ``open``: another process's GPU memory opened; ``through``: copied
-    there."""
+    """``copy``. Older runs have rows of other kinds, which the experiment registration measures now."""
     device: int
-    """Index of the GPU; of ``open`` and ``through`` that on which the memory lies."""
+    """Index of the GPU."""
     bytes: Positive
-    """Of one copy; of ``pin`` the registered memory; of ``open`` the GPU memory."""
+    """Of one copy."""
     gpus: str | None = None
     """GPUs that copied at once, as ``0+1``."""
     devices: Positive | None = None
     """How many."""
-    issued_by: _ISSUED | None = None
+    issued_by: IssuedBy | None = None
     """``one_process`` for all GPUs, or ``process_each``."""
     placed: Placed | None = None
     """Host memory ``near`` each GPU (where there is nothing to choose, as the run is bound), or all on one ``node``."""
@@ -125,40 +120,18 @@ class TopologyObservation(Observation):
     """What this GPU moved this way in that time."""
     wrong_words: int | None = None
     """8-byte words that did not arrive; ``None`` where not compared."""
-    contexts: Contexts | None = None
-    """Of the processes that register: a context on ``every_gpu``, or each on its ``own_gpu``."""
-    processes: Positive | None = None
-    """How many register."""
-    process: int | None = None
-    """Which of them just has; ``None`` before the first."""
-    step: Literal["before", "pin"] | None = None
-    """``before`` any has registered, or after one has (``pin``)."""
-    pin_seconds: float | None = None
-    """That its registration took."""
-    used_bytes: int | None = None
-    """Of the GPU, by everybody, now (NVML; else cudaMemGetInfo)."""
-    used_before_bytes: int | None = None
-    """The same before the memory was opened."""
-    opener: int | None = None
-    """GPU of the process that opened the memory."""
-    open_seconds: float | None = None
-    """That opening took."""
-    source: Literal["host", "device"] | None = None
-    """From where the opener copied: its pinned ``host`` memory, or its own GPU's memory (``device``)."""
 
     def needs(self) -> tuple[str, Iterable[str]]:
-        return _NEEDS[self.kind]
+        return "a copy", _OF_A_COPY if self.kind == "copy" else ()
 
 
 class Topology:
-    """GPUs alone, in pairs and all at once; processes on each; memory opened across GPUs."""
+    """GPUs alone, in pairs and all at once."""
 
     name = "topology"
     title = "All GPUs at once"
-    summary = "Several GPUs at once: uplinks, nodes, processes"
-    question = (
-        "How fast do all GPUs of this host copy together, which share an uplink, and what does each process take?"
-    )
+    summary = "Several GPUs at once: uplinks and NUMA nodes"
+    question = "How fast do all GPUs of this host copy together, and which of them share an uplink?"
     labs: Mapping[LabKind, str | None] = {
         "cuda": None,
         "host": "it compares GPUs and the links that they share; the host model stands for one GPU without a link",
@@ -167,81 +140,278 @@ class Topology:
     Observation = TopologyObservation
 
     def budget(self, params: TopologyParams, environment: Environment) -> Budget:
-        """Buffers of all GPUs; contexts, page tables and the shared memory of the most processes."""
+        """Buffers of all GPUs; contexts of one process and of a process for each, with their page tables."""
         gpus = max(len(environment.devices), 1) if params.all_devices else 1
-        ways = 1 if len(params.directions) == 1 and "bidirectional" not in params.directions else 2
-        registering, shared = (params.processes, params.shared) if "registration" in params.parts else (1, 0)
-        buffers = params.size * ways
-        tables = page_table_memory_bytes(shared + gpus * buffers, GPU_PAGE_SIZES[0])
-        most = max(registering, gpus)
+        buffers = params.size * len(params.ways)
+        tables = page_table_memory_bytes(gpus * buffers, GPU_PAGE_SIZES[0])
         return Budget(
-            pinned_bytes=shared + gpus * buffers,
-            pageable_bytes=most * PROCESS_BYTES,
-            device_bytes=most * (CONTEXT_BYTES + tables) + 2 * buffers,
-            seconds=_seconds(params, gpus, len(environment.nodes), registering),
+            pinned_bytes=gpus * buffers,
+            pageable_bytes=gpus * PROCESS_BYTES,
+            device_bytes=gpus * (CONTEXT_BYTES + tables) + buffers,
+            seconds=_seconds(params, gpus, len(environment.nodes)),
         )
 
     def measure(self, params: TopologyParams, lab: Lab, harness: Harness) -> Iterator[TopologyObservation]:
-        """Processes with contexts on every GPU, then, where there are several GPUs, a process for each."""
+        """One process with contexts on every GPU, then, where there are several GPUs, a process for each."""
         devices = tuple(lab.peers()) if params.all_devices else (lab.device,)
-        several = len(devices) > 1
-        registering = params.processes if "registration" in params.parts else 1
-        with shared_region(params.shared) as descriptor:
-            shared = (descriptor, params.shared)
-            members = dict.fromkeys(range(registering), devices)
-            part = 0.5 if several else 1.0
-            with started("every_gpu", members, lab, harness, shared, begun=0.0, part=part) as team:
-                yield from map(_observed, _work(team, params, touched=False))
-            if several:
-                apart = {rank: (device,) for rank, device in enumerate(devices)}
-                touched = "registration" in params.parts
-                with started("own_gpu", apart, lab, harness, shared, begun=part, part=1 - part) as team:
-                    yield from map(_observed, _work(team, params, touched=touched))
+        teams = tuple(WAYS) if len(devices) > 1 else tuple(WAYS)[:1]
+        nodes = [node.number for node in read_nodes().value or () if node.memory_bytes]
+        several = nodes if params.node == NEAR and len(nodes) > 1 else []
+        for number, issued_by in enumerate(teams):
+            with started(issued_by, devices, lab, harness, number / len(teams), 1 / len(teams)) as team:
+                yield from (TopologyObservation(**values) for values in copy_all(team, params, lab.near, several))
 
     def read(self, run: ExperimentRun, rows: Sequence[Row]) -> Reading:
-        """Which GPUs share an uplink, and what far nodes and processes cost; empty where nothing was measured yet."""
+        """Which GPUs share an uplink, and what far nodes cost; empty where nothing was measured yet."""
         host = reading.Host(rows)
         concluded = findings.findings(run, host)
         verdict, headline = reading.verdict(host, concluded), reading.headline(host)
         return Reading(verdict=verdict, headline=headline, tables=reading.tables(host), findings=concluded)
 
 
-def _observed(values: Mapping[str, Any]) -> TopologyObservation:
-    return TopologyObservation(**{"repeat": 0, "warmup": False, **values})
+def _seconds(params: TopologyParams, gpus: int, nodes: int) -> float:
+    """Starting processes, and cases of copies."""
+    several, copied = gpus > 1, COPIES * params.size / 50e9
+    near, far = gpus + comb(gpus, 2) + (gpus > 2), (gpus + 1) * max(nodes - 1, 0)
+    cases, usual = near + far + several * (gpus + 1 + far), copied + 0.004
+    repeat = USUAL_REPEATS * min(params.time_limit, params.repeats * usual) + 2 * usual + 0.05 + params.size / 5e9
+    started = 1.5 + 0.4 * gpus + several * (1.5 + 0.4 * gpus)
+    return started + cases * len(params.directions) * repeat
 
 
-def _work(team: Team, params: TopologyParams, touched: bool) -> Iterator[dict[str, Any]]:
-    """Registration first: page tables that copies leave behind would be taken by it. IPC where each has one GPU."""
-    if "registration" in params.parts:
-        yield from register_all(team, params.shared, touched)
-    if "copies" in params.parts:
-        nodes = [node.number for node in read_nodes().value or () if node.memory_bytes]
-        several = nodes if params.node == NEAR and len(nodes) > 1 else []
-        plan = Plan(params.size, COPIES, params.directions, params.harness_precision(), several)
-        yield from copy_all(team, plan, team.lab.near, begun=0.3)
-    if "ipc" in params.parts and team.contexts == "own_gpu":
-        yield from share_all(team, params.size, COPIES, SHARE_REPEATS, begun=0.8)
+@dataclass(frozen=True)
+class Team:
+    """Processes that copy: one with a context on every GPU, or one for each; :func:`started` makes it.
 
-
-def _seconds(params: TopologyParams, gpus: int, nodes: int, registering: int) -> float:
-    """Starting processes, touching and registering memory, cases of copies, pairs of processes that share memory.
-
-    On an H200 host registering took 0.035 s a GiB, and 0.11 s more where another process had touched the memory;
-    touching it and giving it back took 0.65 s a GiB.
+    Attributes:
+        processes: as they run.
+        issued_by: which of the two.
+        copiers: GPU → the process that copies there.
+        lab: takes the account of where their host memory lies.
+        harness: takes progress, and says when to stop.
+        begun: how far the experiment is when they start, 0 to 1.
+        part: how much of it is theirs.
     """
-    once, several, copied = params.shared / 2**30, gpus > 1, COPIES * params.size / 50e9
-    seconds = 1.5 + 0.4 * registering * gpus + several * (1.5 + 0.4 * gpus)
-    if "registration" in params.parts:
-        again = gpus * several
-        seconds += once * (0.65 + 0.035 * (registering * gpus + again) + 0.11 * (registering - 1 + again))
-    if "copies" in params.parts:
-        near, far = gpus + comb(gpus, 2) + (gpus > 2), (gpus + 1) * max(nodes - 1, 0)
-        cases, usual = near + far + several * (gpus + 1 + far), copied + 0.004
-        repeat = USUAL_REPEATS * min(params.time_limit, params.repeats * usual) + 2 * usual + 0.05 + params.size / 5e9
-        seconds += cases * len(params.directions) * repeat
-    if several and "ipc" in params.parts:
-        seconds += gpus * (gpus - 1) * (0.5 + 2 * (SHARE_REPEATS + 1) * (copied + 0.01))
-    return seconds
+
+    processes: ChildProcesses[int]
+    issued_by: IssuedBy
+    copiers: Mapping[int, int]
+    lab: Lab
+    harness: Harness
+    begun: float
+    part: float
+
+    def progress(self, done: float, step: str) -> None:
+        """Report how far they are, 0 to 1, and with what."""
+        self.harness.progress(self.begun + self.part * done, f"{issuer(self.issued_by)}: {step}")
+
+    def all(self, step: str, order: Order) -> dict[int, Reply]:
+        """The same order for every process."""
+        return self.ask(step, dict.fromkeys(sorted(set(self.copiers.values())), order))
+
+    def ask(self, step: str, orders: Mapping[int, Order]) -> dict[int, Reply]:
+        """Give orders at once and wait for all answers; errors as of :class:`ChildProcesses`."""
+        replies = {rank: reply for rank, (_, reply) in self.processes.ask(step, orders).items()}
+        for reply in replies.values():
+            self.lab.host_nodes.add(reply.get("nodes", ()))
+        return replies
+
+    def ask_copiers(self, step: str, order: Order, devices: Iterable[int]) -> dict[int, Reply]:
+        """Give those that copy for these GPUs an order, each with its own GPUs among them."""
+        own: dict[int, list[int]] = {}
+        for device in devices:
+            own.setdefault(self.copiers[device], []).append(device)
+        return self.ask(step, {rank: {**order, "devices": gpus} for rank, gpus in own.items()})
+
+
+@contextmanager
+def started(
+    issued_by: IssuedBy, devices: Sequence[int], lab: Lab, harness: Harness, begun: float, part: float
+) -> Iterator[Team]:
+    """Processes that have opened their contexts, at the lab's places; they end with the block. As of :class:`Team`."""
+    members = [tuple(devices)] if issued_by == "one_process" else [(device,) for device in devices]
+    places = [{str(device): lab.place_of(device) for device in own} for own in members]
+    seed = secrets.randbits(63)
+    children = {
+        rank: Child(f"process {rank + 1} of {len(places)}", _MEMBER, {"seed": seed, "places": own})
+        for rank, own in enumerate(places)
+    }
+    with ChildProcesses(children, LIMIT_SECONDS, harness.check_cancelled) as processes:
+        copiers = {device: rank for rank, own in enumerate(members) for device in own}
+        team = Team(processes, issued_by, copiers, lab, harness, begun, part)
+        team.progress(0.0, "starting")
+        team.all("starting", {"do": "start"})
+        yield team
+        team.all("ending", {"do": "end"})
+
+
+@dataclass(frozen=True)
+class Flight:
+    """The copies of one flow in time.
+
+    Attributes:
+        device: the GPU.
+        way: ``h2d`` or ``d2h``.
+        begun: when the first copy began, by the host's monotonic clock, which all processes share.
+        ends: seconds from there until each copy ended.
+    """
+
+    device: int
+    way: str
+    begun: float
+    ends: tuple[float, ...]
+
+    @property
+    def ended(self) -> float:
+        """When the last copy ended, by the same clock."""
+        return self.begun + self.ends[-1]
+
+    def done(self, moment: float) -> float:
+        """How many copies were done by then; a copy moves its bytes evenly."""
+        since, before = moment - self.begun, 0.0
+        for number, end in enumerate(self.ends):
+            if since < end:
+                return number + max(since - before, 0.0) / (end - before)
+            before = end
+        return float(len(self.ends))
+
+
+def common_window(flights: Sequence[Flight]) -> tuple[float, float] | None:
+    """When the last flow had begun and the first one ended.
+
+    ``None`` if they took turns: less than :data:`LEAST_COMMON` of the shortest one's time was common to all.
+    """
+    first, last = max(flight.begun for flight in flights), min(flight.ended for flight in flights)
+    enough = LEAST_COMMON * min(flight.ends[-1] for flight in flights)
+    return (first, last) if last - first >= enough else None
+
+
+@dataclass(frozen=True)
+class Case:
+    """GPUs that copy at once, each from host memory on its node."""
+
+    devices: tuple[int, ...]
+    direction: Direction
+    placed: Placed
+    nodes: Mapping[int, int | None]
+
+
+def groups(devices: Sequence[int], placed: Placed, pairs: bool) -> list[tuple[int, ...]]:
+    """Which GPUs copy at once: each alone, every pair, all; none twice."""
+    alone = [(device,) for device in devices]
+    between = list(combinations(devices, 2)) if pairs and placed == "near" else []
+    return list(dict.fromkeys([*alone, *between, tuple(devices)]))
+
+
+def cases(
+    devices: Sequence[int], directions: Sequence[Direction], near: Mapping[int, int], nodes: Sequence[int], pairs: bool
+) -> list[list[Case]]:
+    """All cases, those together that take the same buffers. Host memory near each GPU first, then on each node.
+
+    Args:
+        devices, directions: to measure.
+        near: GPU → the node near it.
+        nodes: with memory, where host memory can lie on several.
+        pairs: whether every pair is measured.
+    """
+    near_nodes: dict[int, int | None] = {device: near.get(device) for device in devices}
+    placements: list[tuple[Placed, dict[int, int | None]]] = [("near", near_nodes)]
+    placements += [("node", dict.fromkeys(devices, node)) for node in nodes]
+    placed_cases = []
+    for placed, lies in placements:
+        fresh = [
+            group
+            for group in groups(devices, placed, pairs)
+            if placed == "near" or any(lies[device] != near_nodes[device] for device in group)
+        ]
+        if fresh:
+            placed_cases.append([Case(group, way, placed, lies) for group, way in product(fresh, directions)])
+    return placed_cases
+
+
+def copy_all(
+    team: Team, params: TopologyParams, near: Mapping[int, int], nodes: Sequence[int]
+) -> Iterator[dict[str, Any]]:
+    """Every case of a team, as values of observations. Pairs are copied by one process only."""
+    placements = cases(sorted(team.copiers), params.directions, near, nodes, pairs=team.issued_by == "one_process")
+    total, done = sum(map(len, placements)), 0
+    for group in placements:
+        lies = take(team, params, group[0])
+        for case in group if lies else ():
+            names = " and ".join(f"GPU {device}" for device in case.devices)
+            team.progress(done / total, f"{names}, {case.direction}")
+            for row in _repeat(team, params, case):
+                yield row | {"issued_by": team.issued_by, "node": lies[row["device"]]}
+            done += 1
+        team.all("giving buffers back", {"do": "give_back"})
+
+
+def take(team: Team, params: TopologyParams, case: Case) -> dict[int, int | None]:
+    """Take the buffers of these cases: for each GPU the node on which its host memory lies, as far as it is known.
+
+    Empty where the system puts memory elsewhere than on the one node that is measured; that is noted.
+    """
+    orders: dict[int, dict[str, Any]] = {}
+    for device, rank in team.copiers.items():
+        order = orders.setdefault(
+            rank, {"do": "take", "nodes": {}, "nbytes": params.size, "ways": params.ways, "copies": COPIES}
+        )
+        order["nodes"][str(device)] = case.nodes[device]
+    replies = team.ask("taking buffers", orders).values()
+    seen = {int(device): nodes for reply in replies for device, nodes in reply["on_nodes"].items()}
+    elsewhere = sorted({node for device, nodes in seen.items() for node in nodes if node != case.nodes[device]})
+    if case.placed == "node" and elsewhere:
+        team.harness.note(
+            f"Left out: host memory on NUMA node {next(iter(case.nodes.values()))}. Buffers that were asked for there "
+            f"lie on node {', '.join(map(str, elsewhere))}; in a container it takes CAP_SYS_NICE."
+        )
+        return {}
+    return {device: nodes[0] if len(nodes) == 1 else case.nodes[device] for device, nodes in seen.items()}
+
+
+def _repeat(team: Team, params: TopologyParams, case: Case) -> Iterator[dict[str, Any]]:
+    """One case until the rate is known; what arrived is compared after the last repeat."""
+    ways = FLOWS[case.direction]
+    counted: list[float] = []
+    held: list[dict[str, Any]] = []
+    team.ask_copiers("laying content", {"do": "prepare", "ways": ways}, case.devices)
+    for turn in team.harness.turns(params.harness_precision(), counted):
+        yield from held
+        flights = _fly(team, case, ways)
+        held = [_row(params.size, case, turn, flight, flights) for flight in flights]
+        if not turn.warmup and (window := common_window(flights)):
+            counted.append((window[1] - window[0]) / sum(row["window_bytes"] for row in held))
+    if not counted:
+        team.harness.note(
+            f"Left out: {gpus_words(case.devices)}, {case.direction}, by {issuer(team.issued_by)}. Their copies "
+            "took turns: all copied at once for less than half of the time, which tells nothing of a link. Copy more "
+            "(size)."
+        )
+    checked = team.ask_copiers("checking what arrived", {"do": "check", "ways": ways}, case.devices)
+    wrong = {(flow["device"], flow["way"]): flow["words"] for reply in checked.values() for flow in reply["wrong"]}
+    yield from (row | {"wrong_words": wrong[row["device"], row["way"]]} for row in held)
+
+
+def _fly(team: Team, case: Case, ways: Sequence[OneWay]) -> list[Flight]:
+    """Copy once on all GPUs of the case."""
+    several = len({team.copiers[device] for device in case.devices}) > 1
+    at = time.monotonic() + GATE_SECONDS if several else None
+    replies = team.ask_copiers("copying", {"do": "copy", "ways": ways, "at": at}, case.devices)
+    flows = (flow for reply in replies.values() for flow in reply["flights"])
+    flights = [Flight(**{**flow, "ends": tuple(flow["ends"])}) for flow in flows]
+    return sorted(flights, key=lambda flight: (flight.device, flight.way))
+
+
+def _row(nbytes: int, case: Case, turn: Turn, flight: Flight, flights: Sequence[Flight]) -> dict[str, Any]:
+    window, first = common_window(flights), min(other.begun for other in flights)
+    labels = {"kind": "copy", "repeat": turn.repeat, "warmup": turn.warmup, "device": flight.device, "way": flight.way}
+    labels |= {"gpus": "+".join(map(str, case.devices)), "devices": len(case.devices), "placed": case.placed}
+    labels |= {"direction": case.direction, "bytes": nbytes, "copies": COPIES}
+    labels |= {"begun_seconds": flight.begun - first, "device_seconds": flight.ends[-1]}
+    if window is None:
+        return labels
+    moved = (flight.done(window[1]) - flight.done(window[0])) * nbytes
+    return labels | {"window_seconds": window[1] - window[0], "window_bytes": round(moved)}
 
 
 EXPERIMENT: AnyExperiment = Topology()

@@ -1,4 +1,4 @@
-"""What a run over all GPUs found out: shared uplinks, far NUMA nodes, slow GPUs, and what processes add."""
+"""What a run over all GPUs found out: shared uplinks, far NUMA nodes, slow GPUs, and who should issue copies."""
 
 from __future__ import annotations
 
@@ -6,15 +6,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain
 from typing import Any
 
-from pinscope.analysis.conclusions import Costed, dearest_first, exceeds, joined
+from pinscope.analysis.conclusions import Costed, dearest_first, exceeds
 from pinscope.analysis.rules.link import BELOW_LIKE
 from pinscope.analysis.statistics import Summary, measured
 from pinscope.analysis.texts import Text, say
-from pinscope.experiments.topology.reading import ONE_WAY, RATE, Cell, Host, pages_words, share_of
-from pinscope.experiments.topology.ways import SOURCES, WAYS, gpus_words, issuer
+from pinscope.experiments.topology.reading import ONE_WAY, RATE, WAYS, Cell, Host, gpus_words, issuer, share_of
 from pinscope.records.finding import Finding, Quantity, costing, quantity, wrong_data
 from pinscope.records.run import ExperimentRun
-from pinscope.units import format_bytes
 
 SAME_RATE = 0.05
 """Rates that differ by less are the same."""
@@ -29,11 +27,6 @@ os.environ["CUDA_VISIBLE_DEVICES"] = "{}"
 _SPREAD = "Schedule large transfers of these GPUs at different times"
 _PAIR = "{groups}: a pair copies {cell.towards} at {part} of its rates alone"
 _TOGETHER = "{pair} together copy at {cell.rate:rate}. "
-_THROUGH = "A process on GPU {opened.opener} copies from {source} into memory of GPU {opened.device} at {rate:rate}"
-_COMBINATIONS = (
-    "The slowest of {count} combinations of GPUs; the memory was opened by CUDA IPC.[ From host memory a process on "
-    "GPU {opened.device} itself copies at {single:rate}.]"
-)
 _PER_DIRECTION: Mapping[str, Text] = {
     "shared-uplink-{}": Text(
         when="a pair reaches less than 75 % of its rates alone in that direction",
@@ -94,42 +87,18 @@ TEXTS: Mapping[str, Text] = {
         "measured one after the other: what else uses host memory may have changed.",
         advice="Run it again; if it repeats, copy from {faster}.",
     ),
-    "page-tables-everywhere": Text(
-        when="processes with a context on every GPU register memory, and page tables are what their arithmetic says",
-        title="{registering}",
-        detail="Each process takes 8 bytes of GPU memory for each 4 KiB page, on every GPU on which it has a context.[ "
-        "With one process per GPU, each with a context there alone, page tables take {own} on a GPU.]",
-        advice="Give a process only the GPUs that it uses (CUDA_VISIBLE_DEVICES): on the others it takes neither page "
-        "tables nor a context.",
-    ),
-    "through-from-host": Text(
-        when="a process copied from its pinned memory into memory of another GPU",
-        title=_THROUGH,
-        detail=_COMBINATIONS,
-        advice="Where several processes need the same data, one can pin it and copy it into the GPU memory of the "
-        "others.",
-    ),
-    "through-from-device": Text(
-        when="the same from its own GPU's memory, faster than from host memory",
-        title=_THROUGH,
-        detail=_COMBINATIONS,
-        advice="Give GPU data to a process on another GPU this way, not through host memory.",
-    ),
 }
 
 
 def findings(run: ExperimentRun, host: Host) -> tuple[Finding, ...]:
     """What is dearest to ignore first."""
     names = {device.index: device.name for device in run.environment.devices}
-    rules = (_wrong, _pairs, _together, _nodes, _processes, _tables, _through)
+    rules = (_wrong, _pairs, _together, _nodes, _processes)
     return dearest_first(chain(chain.from_iterable(rule(host) for rule in rules), _slow(host, names)))
 
 
 def _wrong(host: Host) -> Iterator[Costed]:
     words = {gpus_words(cell.gpus): cell.wrong_count or 0 for cell in host.cells if cell.wrong_count}
-    for opened in host.opened:
-        if opened.wrong_count:
-            words[f"memory of GPU {opened.device} opened from GPU {opened.opener}"] = opened.wrong_count
     if words:
         wrong, detail = quantity("Wrong words", sum(words.values()), "count"), f"The first case: {next(iter(words))}."
         yield 0.0, wrong_data("content-wrong", wrong, title="Data arrived wrong on a GPU", detail=detail)
@@ -232,34 +201,3 @@ def _differ(rule: str, slow: Cell, fast: Cell, names: tuple[str, str], **values:
         values |= {"gpu": slow.gpus[0], "part": _kept((slow, fast)), "slow": slow, "fast": fast}
         times = fast.rate / slow.rate
         yield say(TEXTS, rule, *evidence, cost=times, severity=costing(times), **values)
-
-
-def _tables(host: Host) -> Iterator[Costed]:
-    """Page tables on each GPU, where they are what their arithmetic says."""
-    known = [table for table in host.tables if table.table_bytes is not None]
-    every = [table for table in known if table.contexts == "every_gpu"]
-    if not every or any(table.table_bytes != table.expected_bytes for table in known):
-        return
-    own = sorted({table.table_bytes or 0 for table in known if table.contexts == "own_gpu"})
-    evidence = (quantity(table.title, table.table_bytes, "bytes") for table in known)
-    words = joined(list(map(format_bytes, own))) or None
-    yield say(TEXTS, "page-tables-everywhere", *evidence, registering=pages_words(every), own=words)
-
-
-def _through(host: Host) -> Iterator[Costed]:
-    """How fast copies through opened memory are; from a GPU only where host memory is slower."""
-    for source, way in SOURCES.items():
-        rates = [(opened.rates[source], opened) for opened in host.opened if source in opened.rates]
-        if not rates:
-            continue
-        slowest, opened = min(rates, key=lambda pair: pair[0].median)
-        single = host.alone("h2d").get(opened.device)
-        if source == "host" or (single and exceeds(slowest, single.bytes_per_second)):
-            evidence = (measured(f"GPU {to.opener} into GPU {to.device}", rate, RATE) for rate, to in rates[:8])
-            values: dict[str, Any] = {
-                "rate": slowest.median,
-                "opened": opened,
-                "source": way.words,
-                "count": len(rates),
-            }
-            yield say(TEXTS, f"through-from-{source}", *evidence, single=single and single.rate, **values)

@@ -1,4 +1,4 @@
-"""All GPUs of a host: rates alone and at once, who shares an uplink, page tables, and memory opened across GPUs."""
+"""All GPUs of a host: rates alone and at once, by whom they are issued, and who shares an uplink."""
 
 from __future__ import annotations
 
@@ -6,18 +6,28 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import islice
-from typing import Annotated, Any
+from typing import Annotated, Literal
 
-from pinscope.analysis.cells import Label, Value, cells, every_combination, first
-from pinscope.analysis.conclusions import is_distinct, known_within, part_of, together
-from pinscope.analysis.page_table_model import GPU_PAGE_SIZES, page_table_memory_bytes
-from pinscope.analysis.rows import Row, Rows, counted, grouped, labels
+from pinscope.analysis.cells import Label, Value, every_combination
+from pinscope.analysis.conclusions import is_distinct, joined, known_within, part_of, together
+from pinscope.analysis.rows import Rows, counted, grouped, labels
 from pinscope.analysis.rules.link import SHARED_UPLINK
 from pinscope.analysis.statistics import Summary, measured, summarize
-from pinscope.experiments.topology.ways import CONTEXTS, FLOWS, SOURCES, TOWARDS, OneWay, gpus_words, issuer
+from pinscope.analysis.ways import LineStyle, Way, way
 from pinscope.records.finding import Finding, Quantity, Table, quantity
-from pinscope.units import format_bandwidth, format_bytes
+from pinscope.records.run import Direction
+from pinscope.units import format_bandwidth
 
+OneWay = Literal["h2d", "d2h"]
+IssuedBy = Literal["one_process", "process_each"]
+WAYS: Mapping[IssuedBy, Way] = {
+    "one_process": way("one process", style=LineStyle("pinned")),
+    "process_each": way("one process per GPU", style=LineStyle("workers")),
+}
+"""Who issues."""
+FLOWS: Mapping[Direction, tuple[OneWay, ...]] = {"h2d": ("h2d",), "d2h": ("d2h",), "bidirectional": ("h2d", "d2h")}
+"""What is measured, and the copies of each GPU that go on at once."""
+TOWARDS: Mapping[str, str] = {"h2d": "to the GPU", "d2h": "from the GPU", "bidirectional": "both ways"}
 ONE_WAY: tuple[OneWay, ...] = ("h2d", "d2h")
 """Directions that show uplinks: both at once may reach what host memory carries."""
 ONE_UPLINK = 0.75
@@ -28,16 +38,24 @@ MOST_FIGURES = 6
 PAIRS_SLOWED = ("shared-uplink-", "slower-together-")
 """Beginnings of the rules that answer the question."""
 RATE = "bytes/second"
-TABLES = {
-    "Every combination": "Medians, over the time in which all of these GPUs copied. Of the rates alone: together, "
-    "divided by the sum of what each reaches alone. A bidirectional rate is the sum of both directions.",
-    "Page tables of processes that register the same memory": "Measured: what the GPU's used memory grew by. Expected: "
-    "8 bytes a 4 KiB page, in steps of 2 MiB, for each process with a context on the GPU. First process: what it grew "
-    "by once the first process had registered; 0 B where that has no context on this GPU.",
-    "Memory of one GPU, opened on another one": "Rates of large copies into the opened memory. Taken by opening: what "
-    "used memory grew by on the GPU on which that memory lies, while the opener's own GPU was the current device.",
-}
-"""Title → note."""
+NOTE = (
+    "Medians, over the time in which all of these GPUs copied. Of the rates alone: together, "
+    "divided by the sum of what each reaches alone. A bidirectional rate is the sum of both directions."
+)
+MOVED = (
+    "This older run also measured processes that register or open memory: 'pinscope run registration' measures those "
+    "now."
+)
+
+
+def gpus_words(gpus: Sequence[int]) -> str:
+    """``GPU 0``, ``GPUs 0 and 1``."""
+    return f"GPU{'s' if len(gpus) > 1 else ''} {joined([str(gpu) for gpu in gpus])}"
+
+
+def issuer(name: IssuedBy) -> str:
+    """Who issues, for people."""
+    return WAYS[name].title
 
 
 @dataclass(frozen=True)
@@ -55,7 +73,7 @@ class Cell:
 
     gpus: Annotated[tuple[int, ...], Label("GPUs", words=lambda gpus: "+".join(map(str, gpus)))]
     direction: Annotated[str, Label("direction")]
-    issued_by: Annotated[str, Label("issued by", words=issuer)]
+    issued_by: Annotated[IssuedBy, Label("issued by", words=issuer)]
     placed: str
     nodes: Mapping[int, int | None]
     bytes_per_second: Annotated[Summary, Value("together", RATE, "more")]
@@ -113,74 +131,21 @@ class Cell:
 
 
 @dataclass(frozen=True)
-class PageTables:
-    """What registering the same memory took on one GPU.
-
-    Attributes:
-        payers: how many of the processes have a context on the GPU.
-        table_bytes: what the GPU's used memory grew by; ``None`` where it is not known, or not all have registered.
-        first_bytes: the same after the first process.
-    """
-
-    device: Annotated[int, Label("GPU", "count")]
-    processes: Annotated[int, Label("processes", "count")]
-    contexts: Annotated[str, Label("context on", words=CONTEXTS.__getitem__)]
-    bytes: Annotated[int, Label("registered", "bytes")]
-    payers: int
-    table_bytes: Annotated[int | None, Value("measured", "bytes", "less")]
-    first_bytes: Annotated[int | None, Value("first process", "bytes", "less")]
-
-    @property
-    def expected_bytes(self) -> Annotated[int, Value("expected", "bytes")]:
-        """By the page table's arithmetic: 8 bytes a 4 KiB page, in the driver's steps, for each that pays."""
-        return self.payers * page_table_memory_bytes(self.bytes, GPU_PAGE_SIZES[0])
-
-    @property
-    def title(self) -> str:
-        """Which GPU, and who registered."""
-        return f"GPU {self.device}, {self.processes} processes with a context on {CONTEXTS[self.contexts]}"
-
-    @property
-    def is_known(self) -> bool:
-        """Whether it is, and others gave nothing back meanwhile."""
-        return self.table_bytes is not None and self.table_bytes >= 0
-
-
-@dataclass(frozen=True)
-class Opened:
-    """Memory of one GPU opened by a process whose context is on another one, and copies there.
-
-    Attributes:
-        context_bytes: what the memory's GPU took more afterwards; ``None`` where it is not known.
-    """
-
-    device: Annotated[int, Label("memory on GPU", "count")]
-    opener: Annotated[int, Label("opened from GPU", "count")]
-    context_bytes: Annotated[int | None, Value("taken by opening", "bytes", "less", first)]
-    open_seconds: Annotated[float | None, Value("opening", "seconds", "less", first)]
-    host_bytes_per_second: Annotated[Summary | None, Value("from its pinned memory", RATE, "more")]
-    device_bytes_per_second: Annotated[Summary | None, Value("from its own GPU", RATE, "more")]
-    wrong_count: Annotated[int | None, Value("wrong words", "count", "less", sum, "wrong_words")]
-
-    @property
-    def rates(self) -> Mapping[str, Summary]:
-        """Source → bytes/second of copies from there, where they were measured."""
-        rates = zip(SOURCES, (self.host_bytes_per_second, self.device_bytes_per_second), strict=True)
-        return {source: rate for source, rate in rates if rate}
-
-
-@dataclass(frozen=True)
 class Host:
     """All that was measured on a host."""
 
     rows: Rows
 
     @cached_property
+    def copies(self) -> Rows:
+        """All but those of other kinds, which older runs have."""
+        return [row for row in self.rows if row["kind"] == "copy"]
+
+    @cached_property
     def cells(self) -> list[Cell]:
         """Every case of which a repeat counts, in the order measured."""
-        copies = [row for row in self.rows if row["kind"] == "copy"]
         case = labels("issued_by", "gpus", "direction", "placed")
-        groups = grouped(copies, lambda row: (*case(row), row["node"] if row["placed"] == "node" else None))
+        groups = grouped(self.copies, lambda row: (*case(row), row["node"] if row["placed"] == "node" else None))
         known = [cell for group in groups.values() if (cell := _cell(group))]
         alone = {
             (cell.issued_by, cell.direction, cell.gpus[0]): cell.bytes_per_second
@@ -195,17 +160,6 @@ class Host:
         return [replace(cell, alone=of_each(cell)) for cell in known]
 
     @cached_property
-    def tables(self) -> list[PageTables]:
-        """What processes took on each GPU, in the order measured."""
-        pins = grouped((row for row in self.rows if row["kind"] == "pin"), labels("contexts", "device"))
-        return [_page_tables(group) for group in pins.values()]
-
-    @cached_property
-    def opened(self) -> list[Opened]:
-        """Every pair of GPUs, in the order measured."""
-        return cells(Opened, (_opened(row) for row in self.rows if row["kind"] in ("open", "through")))
-
-    @cached_property
     def gpus(self) -> tuple[int, ...]:
         """All that copied."""
         return tuple(sorted({gpu for cell in self.cells for gpu in cell.gpus}))
@@ -215,7 +169,7 @@ class Host:
         """Those measured, in their usual order."""
         return tuple(way for way in FLOWS if any(cell.direction == way for cell in self.cells))
 
-    def near(self, direction: str, issued_by: str = "one_process") -> dict[tuple[int, ...], Cell]:
+    def near(self, direction: str, issued_by: IssuedBy = "one_process") -> dict[tuple[int, ...], Cell]:
         """GPUs → their cell, from host memory near each."""
         case = ("near", direction, issued_by)
         return {cell.gpus: cell for cell in self.cells if (cell.placed, cell.direction, cell.issued_by) == case}
@@ -224,7 +178,7 @@ class Host:
         """GPU → its cell alone."""
         return {gpus[0]: cell for gpus, cell in sorted(self.near(direction).items()) if len(gpus) == 1}
 
-    def at_once(self, direction: str, issued_by: str = "one_process") -> Cell | None:
+    def at_once(self, direction: str, issued_by: IssuedBy = "one_process") -> Cell | None:
         """All GPUs; ``None`` of one GPU."""
         return self.near(direction, issued_by).get(self.gpus) if len(self.gpus) > 1 else None
 
@@ -292,59 +246,32 @@ def _rate(rows: Rows, gpus: tuple[int, ...]) -> float:
     return moved / float(rows[0]["window_seconds"])
 
 
-def _page_tables(rows: Rows) -> PageTables:
-    case = rows[0]
-    used = [row["used_bytes"] for row in rows]
-    known = case["step"] == "before" and len(used) > 1 and None not in used
-    return PageTables(
-        **{name: case[name] for name in ("device", "processes", "contexts", "bytes")},
-        payers=case["processes"] if case["contexts"] == "every_gpu" else 1,
-        table_bytes=used[-1] - used[0] if known and len(used) == case["processes"] + 1 else None,
-        first_bytes=used[1] - used[0] if known else None,
-    )
-
-
-def _opened(row: Row) -> dict[str, Any]:
-    """The row with what follows from it. Words are compared in a warm-up too, which has no rate."""
-    if row["kind"] == "through":
-        rate = None if row["warmup"] else row["bytes"] * row["copies"] / row["device_seconds"]
-        return {**row, "warmup": False, f"{row['source']}_bytes_per_second": rate}
-    before, after = row["used_before_bytes"], row["used_bytes"]
-    return {**row, "context_bytes": None if before is None or after is None else after - before}
-
-
 def tables(host: Host) -> tuple[Table, ...]:
-    """Of each kind of cells that were measured."""
-    known: tuple[Sequence[Any], ...] = (host.cells, host.tables, host.opened)
-    words = zip(known, TABLES.items(), strict=True)
-    return tuple(every_combination(group, note, title) for group, (title, note) in words if group)
+    """All cells, and where what an older run measured beside them is measured now."""
+    note = f"{NOTE} {MOVED}" if len(host.copies) < len(host.rows) else NOTE
+    return (every_combination(host.cells, note),) if host.cells else ()
 
 
 def headline(host: Host) -> tuple[Quantity, ...]:
-    """All at once, and their share of the rates alone; of one GPU its rates; then what processes take."""
+    """All at once, and their share of the rates alone; of one GPU its rates."""
     return tuple(islice(_figures(host), MOST_FIGURES))
 
 
 def _figures(host: Host) -> Iterator[Quantity]:
-    for way in host.directions:
-        if cell := host.at_once(way):
-            yield measured(f"All {len(cell.gpus)} GPUs at once, {way}", cell.bytes_per_second, RATE)
-            yield quantity(f"All at once ÷ alone, {way}", cell.alone_share, "share", reason="not all ran alone")
-        elif len(host.gpus) == 1 and (single := host.alone(way)):
-            yield measured(f"GPU {host.gpus[0]} alone, {way}", single[host.gpus[0]].bytes_per_second, RATE)
-    for table in host.tables:
-        if table.contexts == "every_gpu":
-            name = f"Page tables of {table.processes} processes, GPU {table.device}"
-            yield quantity(name, table.table_bytes, "bytes", reason="not all registered, or no meter could be read")
+    for direction in host.directions:
+        if cell := host.at_once(direction):
+            yield measured(f"All {len(cell.gpus)} GPUs at once, {direction}", cell.bytes_per_second, RATE)
+            yield quantity(f"All at once ÷ alone, {direction}", cell.alone_share, "share", reason="not all ran alone")
+        elif len(host.gpus) == 1 and (single := host.alone(direction)):
+            yield measured(f"GPU {host.gpus[0]} alone, {direction}", single[host.gpus[0]].bytes_per_second, RATE)
 
 
 def verdict(host: Host, findings: Sequence[Finding]) -> str | None:
     """Who shares an uplink, or that none does; of one GPU what it reaches; ``None`` where too little was measured."""
-    if any(cell.wrong_count for cell in host.cells) or any(opened.wrong_count for opened in host.opened):
+    if any(cell.wrong_count for cell in host.cells):
         return "Data arrived wrong on a GPU: do not trust any figure of this run."
     if not host.cells:
-        known = sorted((table for table in host.tables if table.is_known), key=lambda table: -(table.table_bytes or 0))
-        return f"{pages_words(known)}." if known else None
+        return MOVED if len(host.copies) < len(host.rows) else None
     slowed = (f"{finding.title}." for finding in findings if finding.rule.startswith(PAIRS_SLOWED))
     return next(slowed, None) or _all_words(host) or _single_words(host)
 
@@ -370,14 +297,3 @@ def _single_words(host: Host) -> str | None:
     why = "one GPU" if len(host.gpus) == 1 else "no two GPUs together"
     words = f"GPU {gpu} copies alone at {' and '.join(rates)}; shared uplinks were not measured ({why})."
     return words if rates else None
-
-
-def pages_words(tables: Sequence[PageTables]) -> str:
-    """What registering takes by the first of these, on how many GPUs."""
-    table, gpus = tables[0], len({table.device for table in tables})
-    who = f"{table.processes} processes" if table.processes > 1 else "one process"
-    where = "the GPU" if gpus == 1 else f"each of {gpus} GPUs"
-    return (
-        f"Registering {format_bytes(table.bytes)} in {who} takes {format_bytes(table.table_bytes)} for page tables on "
-        f"{where}"
-    )

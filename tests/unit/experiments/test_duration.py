@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 import pytest
 
 from pinscope.experiments.brim import experiment as brim
@@ -13,10 +15,14 @@ from pinscope.records.run import ExperimentRun
 from pinscope.store.recordings import recorded_runs
 
 RECORDED = [run for run in recorded_runs() if isinstance(run, ExperimentRun)]
+BEGAN = Counter(run.created_at for run in RECORDED)
+ALONE = [run for run in RECORDED if BEGAN[run.created_at] == 1]
+"""Without those of two H200s: one run that measured more than an experiment does now was split into two recordings, and
+each has the time of the whole."""
 WITHIN = 0.3
 
 
-@pytest.mark.parametrize("run", RECORDED, ids=lambda run: f"{run.experiment}-{run.gpu.name}")
+@pytest.mark.parametrize("run", ALONE, ids=lambda run: f"{run.experiment}-{run.gpu.name}")
 def test_a_run_is_said_to_take_as_long_as_the_recorded_one_took(
     run: ExperimentRun, monkeypatch: pytest.MonkeyPatch
 ) -> None:

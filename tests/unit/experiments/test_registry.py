@@ -112,7 +112,7 @@ def test_a_fault_in_a_reading_is_not_laid_at_the_rows(monkeypatch: pytest.Monkey
 
 
 def test_rows_of_a_copy_that_took_no_time_are_refused() -> None:
-    run = next(run for run in recorded_runs() if run.experiment == "registration")
-    rows = [row for row in recorded_observations(run.id) if row["step"] == "copy"][:1]
+    runs = [run for run in recorded_runs() if run.experiment == "registration"]
+    run, rows = next((run, [copy]) for run in runs for copy in recorded_observations(run.id) if copy["step"] == "copy")
     with pytest.raises(BadInput, match="copies that ended before they had begun"):
         read_run(run, [{**row, "ended_seconds": row["begun_seconds"]} for row in rows])

@@ -6,6 +6,7 @@ from typing import Any, get_args
 
 import pytest
 
+from pinscope.analysis.read_rows import ReadRows
 from pinscope.experiments.allocation.experiment import AllocationObservation
 from pinscope.experiments.allocation.findings import read_allocation
 from pinscope.experiments.allocation.reading import (
@@ -17,7 +18,6 @@ from pinscope.experiments.allocation.reading import (
     per_gib,
 )
 from pinscope.experiments.allocation.ways import WAYS, WayName
-from pinscope.analysis.read_rows import ReadRows
 from pinscope.records.finding import Finding
 from pinscope.records.run import LabKind
 from tests.data import synthetic

@@ -40,7 +40,7 @@ def members() -> dict[int, psutil.Process]:
 
 
 def started(count: int, descriptor: int, nbytes: int) -> ChildProcesses[int]:
-    configuration = {"place": "host", "seed": 1, "descriptor": descriptor, "nbytes": nbytes}
+    configuration = {"places": {"0": "host"}, "seed": 1, "descriptor": descriptor, "nbytes": nbytes}
     module = "pinscope.experiments.registration.child_member"
     children = {
         rank: Child(f"process {rank + 1} of {count}", module, {**configuration, "rank": rank}) for rank in range(count)

@@ -12,7 +12,7 @@ from pinscope.records.run import Run
 from tests.data import synthetic
 
 ROWS = list[dict[str, Any]]
-GIB, MIB = 2**30, 2**20
+MIB = 2**20
 SIZE, COPIES = 256 * MIB, 4
 LINK, UPLINK, FAR = 50e9, 60e9, 30e9
 """Bytes/second: of each GPU alone, of all that share an uplink together, and from a far node."""
@@ -60,50 +60,6 @@ def host(
             rows += copied(shared(group, uplinks), direction, near=near)
         for group in [*((gpu,) for gpu in everyone), everyone] if gpus > 1 else []:
             rows += copied(shared(group, uplinks), direction, issued_by="process_each", near=near)
-    return rows
-
-
-def registered(
-    gpus: int, processes: int, nbytes: int = 8 * GIB, each: int = 16 * MIB, contexts: str = "every_gpu"
-) -> ROWS:
-    """Each process takes so much on each GPU on which it has a context."""
-    used = dict.fromkeys(range(gpus), 3 * GIB)
-    common = {"kind": "pin", "repeat": 0, "warmup": False, "bytes": nbytes, "processes": processes}
-    rows: ROWS = []
-    for process in (None, *range(processes)):
-        for gpu in used:
-            used[gpu] += each if process is not None and (contexts == "every_gpu" or process == gpu) else 0
-        rows += [
-            TopologyObservation(
-                **common, contexts=contexts, device=gpu, process=process,  # type: ignore[arg-type]
-                step="before" if process is None else "pin", used_bytes=used[gpu],
-                pin_seconds=None if process is None else 0.3,
-            ).model_dump()
-            for gpu in used
-        ]  # fmt: skip
-    return rows
-
-
-def opened(
-    device: int, opener: int, *, context: int = 520 * MIB, host_rate: float = 40e9, peer_rate: float = 45e9,
-    wrong: int = 0,
-) -> ROWS:  # fmt: skip
-    """Memory of one GPU opened by a process on another one, and four copies from each source."""
-    common: dict[str, Any] = {"device": device, "opener": opener, "bytes": SIZE}
-    rows = [
-        TopologyObservation(
-            kind="open", repeat=0, warmup=False, used_before_bytes=GIB, used_bytes=GIB + context, open_seconds=0.25,
-            **common,
-        ).model_dump()
-    ]  # fmt: skip
-    for source, rate in (("host", host_rate), ("device", peer_rate)):
-        rows += [
-            TopologyObservation(
-                kind="through", repeat=max(number - 1, 0), warmup=number == 0, copies=COPIES, wrong_words=wrong,
-                source=source, device_seconds=COPIES * SIZE / rate, **common,  # type: ignore[arg-type]
-            ).model_dump()
-            for number in range(5)
-        ]  # fmt: skip
     return rows
 
 

@@ -1,4 +1,4 @@
-"""Charts of runs over all GPUs: a matrix of pairs, bars beside the link's limit, nodes, page tables, opened memory."""
+"""Charts of runs over all GPUs: a matrix of pairs, bars beside the link's limit, nodes."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pinscope.charts.chart import Chart
 from pinscope.charts.matrix import Square, colour, matrices
 from pinscope.charts.theme import COLOURS
 from pinscope.experiments.registry import draw_run
-from tests.unit.experiments.topology.hosts import FAR, LINK, ROWS, copied, host, opened, registered, run
+from tests.unit.experiments.topology.hosts import FAR, LINK, ROWS, copied, host, run
 
 PAIRS = ((0, 1), (2, 3), (4, 5), (6, 7))
 
@@ -53,8 +53,8 @@ def test_bars_stand_beside_the_most_that_the_link_carries() -> None:
 
 
 def test_one_gpu_has_bars_and_no_matrix() -> None:
-    drawn = charts(host(1) + registered(1, 2), 1)
-    assert list(drawn) == ["topology-rates", "topology-tables"]
+    drawn = charts(host(1), 1)
+    assert list(drawn) == ["topology-rates"]
     assert "GPU 0, h2d 50.0 GB/s; GPU 0, d2h 50.0 GB/s" in drawn["topology-rates"].alt
 
 
@@ -67,20 +67,8 @@ def test_nodes_are_drawn_where_there_are_several() -> None:
     assert "topology-nodes" not in charts(host(2))
 
 
-def test_page_tables_are_written_beside_what_was_expected() -> None:
-    chart = charts(registered(2, 4))["topology-tables"]
-    assert texts(chart).count("64 MiB, expected 64 MiB") == 2
-
-
-def test_opened_memory_is_a_matrix_without_a_diagonal() -> None:
-    chart = charts(opened(0, 1) + opened(1, 0, host_rate=20e9))["topology-ipc"]
-    from_host, from_device = chart.figure.data
-    assert from_host.z == ([None, 0.5], [1.0, None])
-    assert from_device.z == ([None, 1.0], [1.0, None])
-
-
 def test_a_run_that_goes_on_draws_what_there_is() -> None:
-    rows = host(4, PAIRS[:2], directions=("h2d", "bidirectional")) + registered(4, 2) + opened(0, 1)
+    rows = host(4, PAIRS[:2], directions=("h2d", "bidirectional"))
     for count in range(0, len(rows), 97):
         for chart in charts(rows[:count], 4).values():
             assert chart.alt.endswith(".")

@@ -11,16 +11,24 @@ import psutil
 import pytest
 
 from pinscope.errors import MeasurementFailed
-from pinscope.experiments.topology import child_copies, child_member
-from pinscope.experiments.topology.child_copies import Case, Flight, Plan, cases, common_window, take
-from pinscope.experiments.topology.experiment import Topology, TopologyObservation, TopologyParams
+from pinscope.experiments.topology import child_member, experiment
+from pinscope.experiments.topology.experiment import (
+    Case,
+    Flight,
+    Topology,
+    TopologyObservation,
+    TopologyParams,
+    cases,
+    common_window,
+    take,
+)
 from pinscope.experiments.topology.reading import Host
-from pinscope.lab.harness import Harness, Precision
+from pinscope.lab.harness import Harness
 from pinscope.lab.hostmodel import HostModelLab
 from tests.data import synthetic
 
 MIB = 2**20
-SMALL = {"size": MIB, "shared": 8 * MIB, "processes": 2, "repeats": 8, "time_limit": 0.05}
+SMALL = {"size": MIB, "repeats": 8, "time_limit": 0.05}
 
 
 class TwoEngines(HostModelLab):
@@ -92,43 +100,27 @@ def test_processes_that_start_together_copy_in_a_common_window(two: list[Topolog
         assert 0 < (row.window_bytes or 0) <= row.bytes * (row.copies or 0)
 
 
-def test_memory_of_each_is_opened_by_the_other_and_copied_to(two: list[TopologyObservation]) -> None:
-    found = host(two).opened
-    assert [(one.device, one.opener, set(one.rates), one.wrong_count) for one in found] == [
-        (0, 1, {"host", "device"}, 0), (1, 0, {"host", "device"}, 0),
-    ]  # fmt: skip
-
-
-def test_every_process_registers_and_what_no_meter_tells_is_none(two: list[TopologyObservation]) -> None:
-    rows = [row for row in two if row.kind == "pin" and row.step == "pin"]
-    assert [(row.contexts, row.process, row.device) for row in rows] == [
-        (contexts, process, device) for contexts in ("every_gpu", "own_gpu") for process in (0, 1) for device in (0, 1)
-    ]
-    assert all((row.pin_seconds or 0) > 0 for row in rows)
-    assert all(one.table_bytes is None for one in host(two).tables)
-
-
 def test_one_gpu_alone_is_measured_by_one_process_only() -> None:
-    rows = measure(HostModelLab(), parts="copies", directions="h2d")
+    rows = measure(HostModelLab(), directions="h2d")
     assert {(row.kind, row.gpus, row.issued_by) for row in rows} == {("copy", "0", "one_process")}
     assert host(rows).at_once("h2d") is None
 
 
 def test_a_process_that_dies_is_named_and_nothing_is_left() -> None:
     def kill(_fraction: float, message: str) -> None:
-        if "GPU 0, h2d" in message and "one GPU" in message:
+        if "GPU 0, h2d" in message and "one process per GPU" in message:
             members()[1].send_signal(signal.SIGKILL)
 
     with pytest.raises(MeasurementFailed, match="process 2 of 2 was killed by SIGKILL"):
-        measure(TwoEngines(), Harness(report=kill), parts="copies")
+        measure(TwoEngines(), Harness(report=kill))
     assert members() == []
 
 
 def test_copies_that_took_turns_count_for_nothing_and_are_noted(monkeypatch: pytest.MonkeyPatch) -> None:
     window = common_window
-    monkeypatch.setattr(child_copies, "common_window", lambda flights: None if len(flights) > 1 else window(flights))
+    monkeypatch.setattr(experiment, "common_window", lambda flights: None if len(flights) > 1 else window(flights))
     notes: list[str] = []
-    found = measure(TwoEngines(), Harness(note=notes.append), parts="copies", directions="h2d")
+    found = measure(TwoEngines(), Harness(note=notes.append), directions="h2d")
     assert [cell.gpus for cell in host(found).cells] == [(0,), (1,)] * 2
     assert [line[:50] for line in notes if "took turns" in line] == [
         "Left out: GPUs 0 and 1, h2d, by one process. Their", "Left out: GPUs 0 and 1, h2d, by one process per GP",
@@ -183,7 +175,7 @@ def flown(monkeypatch: pytest.MonkeyPatch, *begin: float) -> list[Flight]:
     clock = Clock()
     monkeypatch.setattr(child_member, "time", clock)
     monkeypatch.setattr(child_member, "open_lab", lambda place, seed: Lets())
-    one: Any = child_member.Member({str(number): "" for number in range(len(begin))}, 0, -1, 0)
+    one: Any = child_member.Member({str(number): "" for number in range(len(begin))}, 0)
     one._flows = {(number, "h2d"): Copies(clock, seconds) for number, seconds in enumerate(begin)}
     flights = one.copy(range(len(begin)), ["h2d"], None)["flights"]
     return [Flight(**{**flight, "ends": tuple(flight["ends"])}) for flight in flights]
@@ -219,7 +211,7 @@ class Placing:
 
 def test_a_node_on_which_the_system_puts_no_memory_is_left_out_and_noted() -> None:
     team: Any = Placing({"0": [1], "1": [0]})
-    assert take(team, plan(), Case((0,), "h2d", "node", {0: 1, 1: 1})) == {}
+    assert take(team, params(), Case((0,), "h2d", "node", {0: 1, 1: 1})) == {}
     assert team.notes[0].startswith(
         "Left out: host memory on NUMA node 1. Buffers that were asked for there lie on node 0"
     )
@@ -228,19 +220,15 @@ def test_a_node_on_which_the_system_puts_no_memory_is_left_out_and_noted() -> No
 def test_near_memory_is_where_it_lies_and_where_it_was_asked_for_if_the_kernel_does_not_tell() -> None:
     near = Case((0,), "h2d", "near", {0: None, 1: 0})
     found: Any = Placing({"0": [1], "1": [0]})
-    assert take(found, plan(), near) == {0: 1, 1: 0}
+    assert take(found, params(), near) == {0: 1, 1: 0}
     untold: Any = Placing({"0": [], "1": []})
-    assert take(untold, plan(), near) == {0: None, 1: 0}
-    assert take(untold, plan(), Case((0,), "h2d", "node", {0: 1, 1: 1})) == {0: 1, 1: 1}
-
-
-def plan(nodes: Sequence[int] = ()) -> Plan:
-    return Plan(MIB, 4, ("h2d",), Precision(), nodes)
+    assert take(untold, params(), near) == {0: None, 1: 0}
+    assert take(untold, params(), Case((0,), "h2d", "node", {0: 1, 1: 1})) == {0: 1, 1: 1}
 
 
 def test_pairs_and_all_are_measured_near_and_each_and_all_on_every_other_node() -> None:
     near = {0: 0, 1: 0, 2: 1, 3: 1}
-    placements = cases((0, 1, 2, 3), plan((0, 1)), near, pairs=True)
+    placements = cases((0, 1, 2, 3), ["h2d"], near, (0, 1), pairs=True)
     found = [[(case.devices, case.nodes[case.devices[0]]) for case in group] for group in placements]
     assert found[0] == [
         ((0,), 0), ((1,), 0), ((2,), 1), ((3,), 1), ((0, 1), 0), ((0, 2), 0), ((0, 3), 0), ((1, 2), 0), ((1, 3), 0),
@@ -250,16 +238,16 @@ def test_pairs_and_all_are_measured_near_and_each_and_all_on_every_other_node() 
 
 
 def test_a_pair_that_is_all_gpus_is_measured_once() -> None:
-    assert [case.devices for case in cases((0, 1), plan(), {}, pairs=True)[0]] == [(0,), (1,), (0, 1)]
-    assert [case.devices for case in cases((0,), plan(), {}, pairs=True)[0]] == [(0,)]
+    assert [case.devices for case in cases((0, 1), ["h2d"], {}, (), pairs=True)[0]] == [(0,), (1,), (0, 1)]
+    assert [case.devices for case in cases((0,), ["h2d"], {}, (), pairs=True)[0]] == [(0,)]
 
 
-def test_the_budget_grows_with_gpus_and_processes() -> None:
-    experiment, chosen = Topology(), TopologyParams.preset("cuda", False)
-    one, eight = (experiment.budget(chosen, synthetic.environment(devices)) for devices in (1, 8))
+def test_the_budget_grows_with_gpus() -> None:
+    topology, chosen = Topology(), TopologyParams.preset("cuda", False)
+    one, eight = (topology.budget(chosen, synthetic.environment(devices)) for devices in (1, 8))
     assert eight.pinned_bytes - one.pinned_bytes == 7 * 2 * chosen.size
     assert eight.seconds > 3 * one.seconds
-    only = experiment.budget(chosen.with_overrides({"all_devices": False}), synthetic.environment(8))
+    only = topology.budget(chosen.with_overrides({"all_devices": False}), synthetic.environment(8))
     assert only.pinned_bytes == one.pinned_bytes
 
 
@@ -272,5 +260,5 @@ def test_what_the_environment_sets_reaches_every_process(monkeypatch: pytest.Mon
         if "GPU 0, h2d" in message:
             seen.extend(member.environ().get("NCCL_NVLS_ENABLE") for member in members())
 
-    measure(TwoEngines(), Harness(report=look), parts="copies", directions="h2d")
+    measure(TwoEngines(), Harness(report=look), directions="h2d")
     assert seen == ["0"] * 3

@@ -1,4 +1,4 @@
-"""Who shares an uplink, what far nodes, processes and page tables cost, and what a host could not show."""
+"""Who shares an uplink, what far nodes and processes cost, and what a host could not show."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ import pytest
 
 from pinscope.errors import BadInput
 from pinscope.experiments.registry import read_run
-from pinscope.experiments.topology.child_copies import Flight, common_window
-from pinscope.experiments.topology.reading import Host
+from pinscope.experiments.topology.experiment import Flight, common_window
+from pinscope.experiments.topology.reading import MOVED, Host
 from pinscope.records.finding import Finding, Reading
-from tests.unit.experiments.topology.hosts import FAR, LINK, MIB, ROWS, UPLINK, copied, host, opened, registered, run
+from tests.unit.experiments.topology.hosts import FAR, LINK, ROWS, UPLINK, copied, host, run
 
 TWO_PAIRS = ((0, 1), (2, 3))
 TWO_SWITCHES = ((0, 1, 2, 3), (4, 5, 6, 7))
@@ -119,16 +119,13 @@ def test_a_share_of_rates_alone_is_no_finer_than_it_is_known_and_no_reason_where
 
 
 def test_one_gpu_says_what_it_reaches_and_what_was_not_measured() -> None:
-    rows = host(1) + registered(1, 2)
-    reading = read(rows, 1)
+    reading = read(host(1), 1)
     assert reading.verdict == (
         "GPU 0 copies alone at 50.0 GB/s to the GPU and 50.0 GB/s from the GPU; shared uplinks were not measured "
         "(one GPU)."
     )
-    assert {one.rule for one in reading.findings} == {"page-tables-everywhere"}
-    assert [one.name for one in reading.headline] == [
-        "GPU 0 alone, h2d", "GPU 0 alone, d2h", "Page tables of 2 processes, GPU 0",
-    ]  # fmt: skip
+    assert reading.findings == ()
+    assert [one.name for one in reading.headline] == ["GPU 0 alone, h2d", "GPU 0 alone, d2h"]
 
 
 def two_nodes(far: float) -> ROWS:
@@ -172,55 +169,23 @@ def test_one_process_beside_a_process_each() -> None:
     assert differ.advice.endswith("copy from one process.")
 
 
-@pytest.mark.parametrize(("gpus", "processes"), [(1, 2), (2, 4), (4, 4), (8, 3)])
-def test_page_tables_are_those_of_every_process_on_every_gpu(gpus: int, processes: int) -> None:
-    rows = registered(gpus, processes) + registered(gpus, gpus, contexts="own_gpu")
-    found = Host(rows).tables
-    assert [one.table_bytes for one in found] == [one.expected_bytes for one in found]
-    assert [one.table_bytes for one in found if one.contexts == "every_gpu"] == [16 * MIB * processes] * gpus
-    assert "page-tables-everywhere" in findings(host(gpus) + rows, gpus)
-    assert f"takes {16 * processes} MiB for page tables" in (read(rows, gpus).verdict or "")
-
-
-def test_page_tables_that_differ_from_their_arithmetic_are_no_ground_for_advice() -> None:
-    reading = read(host(2) + registered(2, 2, each=18 * MIB))
-    assert reading.findings == ()
-    assert reading.tables[-1].rows[0][4:] == (36 * MIB, 18 * MIB, 32 * MIB)
-
-
-def test_registrations_that_broke_off_give_no_figure() -> None:
-    rows = registered(2, 4)[:-2]
-    assert [one.table_bytes for one in Host(rows).tables] == [None, None]
-    assert read(rows).verdict is None
-
-
-def test_what_opening_memory_takes_stands_in_its_table_and_what_copies_reach_in_a_finding() -> None:
-    reading = read(host(2) + opened(0, 1) + opened(1, 0))
-    assert [row[2] for row in reading.tables[-1].rows] == [520 * MIB] * 2
-    (through,) = reading.findings  # from its own GPU it is slower than from host memory: nothing to advise
-    assert through.rule == "through-from-host"
-    assert "40.0 GB/s" in through.title
-    assert "GPU 0 itself copies at 50.0 GB/s" in through.detail
-
-
-def test_gpu_memory_that_is_faster_than_host_memory_is_the_way_to_give_data_to_another_process() -> None:
-    slow = copied({0: LINK / 4})
-    assert "not through host memory" in findings(slow + opened(0, 1))["through-from-device"].advice
-
-
 def test_wrong_words_come_before_all_else() -> None:
-    for rows in (copied({0: LINK}, wrong=3), host(2) + opened(0, 1, wrong=1)):
-        reading = read(rows)
-        assert reading.findings[0].rule == "content-wrong"
-        assert (reading.verdict or "").startswith("Data arrived wrong")
+    reading = read(copied({0: LINK}, wrong=3))
+    assert reading.findings[0].rule == "content-wrong"
+    assert (reading.verdict or "").startswith("Data arrived wrong")
 
 
-def test_the_headline_is_all_gpus_at_once_then_page_tables() -> None:
-    names = [one.name for one in read(host(2) + registered(2, 4) + opened(0, 1)).headline]
-    assert names == [
-        "All 2 GPUs at once, h2d", "All at once ÷ alone, h2d", "All 2 GPUs at once, d2h", "All at once ÷ alone, d2h",
-        "Page tables of 4 processes, GPU 0", "Page tables of 4 processes, GPU 1",
-    ]  # fmt: skip
+def test_an_older_run_reads_as_its_copies_and_says_what_measures_the_rest_now() -> None:
+    rest: list[dict[str, Any]] = [
+        {"kind": "pin", "device": 0, "bytes": 8, "processes": 2, "step": "before", "used_bytes": 1},
+        {"kind": "open", "device": 0, "bytes": 8, "opener": 1, "open_seconds": 0.1},
+    ]
+    older = [{"repeat": 0, "warmup": False, **row} for row in rest]
+    reading = read(host(2) + older)
+    alone = read(host(2))
+    assert (reading.verdict, reading.headline, reading.findings) == (alone.verdict, alone.headline, alone.findings)
+    assert [table.note for table in reading.tables] == [f"{alone.tables[0].note} {MOVED}"]
+    assert read(older).verdict == MOVED
 
 
 def test_nothing_measured_yet_is_no_verdict() -> None:
@@ -230,7 +195,7 @@ def test_nothing_measured_yet_is_no_verdict() -> None:
 
 
 def test_a_run_that_broke_off_reads_at_every_row() -> None:
-    rows = host(2, directions=("bidirectional",)) + registered(2, 2) + opened(1, 0)
+    rows = host(2, directions=("bidirectional",))
     for count in range(0, len(rows), 7):
         verdict = read(rows[:count]).verdict
         assert verdict is None or len(verdict) <= 150

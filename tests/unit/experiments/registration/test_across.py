@@ -1,0 +1,198 @@
+"""Several GPUs: what processes take on each, and memory of one opened from another. Synthetic rows, real processes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from pinscope.errors import BadInput
+from pinscope.experiments.registration.experiment import Registration, RegistrationObservation, RegistrationParams
+from pinscope.experiments.registration.reading import Registrations
+from pinscope.experiments.registry import draw_run, read_run
+from pinscope.lab.harness import Harness
+from pinscope.lab.hostmodel import HostModelLab
+from pinscope.records.finding import Finding, Reading
+from tests.data import synthetic
+from tests.unit.experiments.registration.test_arithmetic import BUFFER, GIB, MIB, Rows
+from tests.unit.experiments.registration.test_arithmetic import rows as trial
+
+COPIES = 4
+
+
+def observed(**values: Any) -> dict[str, Any]:
+    common = {"repeat": 0, "warmup": False, "bytes": 8 * GIB, "buffer_bytes": BUFFER}
+    return RegistrationObservation(**{**common, **values}).model_dump()
+
+
+def registered(gpus: int, processes: int, taken: int = 16 * MIB, contexts: str = "every_gpu") -> Rows:
+    """Each process takes so much on each GPU on which it has a context."""
+    used = dict.fromkeys(range(gpus), 3 * GIB)
+    rows: Rows = []
+    for process in (None, *range(processes)):
+        for gpu in used:
+            used[gpu] += taken if process is not None and (contexts == "every_gpu" or process == gpu) else 0
+        rows += [
+            observed(
+                strategy="each_registers", processes=processes, process=process, sharing="memfd", contexts=contexts,
+                step="before" if process is None else "pin", device=gpu, nvml_used_bytes=used[gpu],
+            )
+            for gpu in used
+        ]  # fmt: skip
+    return rows
+
+
+def opened(
+    device: int, opener: int, *, context: int = 520 * MIB, host_rate: float = 40e9, peer_rate: float = 45e9,
+    wrong: int = 0,
+) -> Rows:  # fmt: skip
+    """Memory of one GPU opened by a process on another one, and four copies from each source."""
+    common: dict[str, Any] = {"strategy": "one_owner", "processes": 2, "contexts": "own_gpu"}
+    common |= {"device": device, "opener": opener, "process": opener}
+    rows = [
+        observed(step="before", nvml_used_bytes=GIB, **common),
+        observed(step="open", nvml_used_bytes=GIB + context, open_seconds=0.25, **common),
+    ]
+    for source, rate in (("host", host_rate), ("device", peer_rate)):
+        rows += [
+            observed(
+                step="through", repeat=max(number - 1, 0), warmup=number == 0, source=source, copies=COPIES,
+                device_seconds=COPIES * BUFFER / rate, wrong_words=wrong, **common,
+            )
+            for number in range(5)
+        ]  # fmt: skip
+    return rows
+
+
+def known(rows: Rows) -> Registrations:
+    return Registrations(synthetic.run("registration", params={}, devices=2), rows)
+
+
+def read(rows: Rows, gpus: int = 2) -> Reading:
+    return read_run(synthetic.run("registration", params={}, devices=gpus), rows)
+
+
+def findings(rows: Rows) -> dict[str, Finding]:
+    return {finding.rule: finding for finding in read(rows).findings}
+
+
+@pytest.mark.parametrize(("gpus", "processes"), [(2, 4), (4, 4), (8, 3)])
+def test_page_tables_are_those_of_every_process_on_every_gpu(gpus: int, processes: int) -> None:
+    rows = registered(gpus, processes) + registered(gpus, gpus, contexts="own_gpu")
+    tables = known(rows).on_gpus
+    assert [table.table_bytes for table in tables] == [table.expected_bytes for table in tables]
+    assert [table.table_bytes for table in tables if table.contexts == "every_gpu"] == [16 * MIB * processes] * gpus
+    assert "page-tables-everywhere" in findings(rows)
+    assert f"takes {16 * processes} MiB for page tables on each of {gpus} GPUs" in (read(rows, gpus).verdict or "")
+
+
+def test_page_tables_that_differ_from_their_arithmetic_are_no_ground_for_advice() -> None:
+    reading = read(registered(2, 2, taken=18 * MIB))
+    assert reading.findings == ()
+    assert reading.tables[-1].rows[0][4:] == (36 * MIB, 18 * MIB, 32 * MIB)
+
+
+def test_registrations_that_broke_off_give_no_figure() -> None:
+    rows = registered(2, 4)[:-2]
+    assert [table.table_bytes for table in known(rows).on_gpus] == [None, None]
+    assert read(rows).verdict is None
+
+
+def test_several_gpus_change_nothing_of_what_is_said_of_one() -> None:
+    usual = trial("each_registers", 4, sharing="memfd") + trial("one_owner", 4)
+    both, alone = read(usual + registered(2, 4) + opened(0, 1)), read(usual)
+    assert both.verdict == alone.verdict
+    assert both.headline[:4] == alone.headline
+    assert [figure.name for figure in both.headline[4:]] == [
+        "Page tables of 4 processes, GPU 0", "Page tables of 4 processes, GPU 1",
+    ]  # fmt: skip
+    assert both.tables[0] == alone.tables[0]
+
+
+def test_what_opening_memory_takes_stands_in_its_table_and_what_copies_reach_in_a_finding() -> None:
+    rows = opened(0, 1, peer_rate=30e9) + opened(1, 0)
+    assert [row[2] for row in read(rows).tables[-1].rows] == [520 * MIB] * 2
+    through = findings(rows)["through-opened"]  # from its own GPU it is slower than from host memory
+    assert through.title == "Into another GPU's memory a process copies at 40.0 GB/s from pinned memory"
+    faster = findings(opened(0, 1, peer_rate=400e9))["through-opened"].title
+    assert faster.endswith("at 40.0 GB/s from pinned memory, at 400 GB/s from its GPU")
+
+
+def test_wrong_words_come_before_all_else() -> None:
+    reading = read(registered(2, 2) + opened(0, 1, wrong=1))
+    assert reading.findings[0].rule == "content-wrong"
+    assert "GPU 1 into GPU 0" in reading.findings[0].detail
+    assert (reading.verdict or "").startswith("Data arrived wrong")
+
+
+def test_rows_that_lack_what_a_copy_has_are_refused() -> None:
+    with pytest.raises(BadInput, match="a row of step through without source"):
+        read([row | {"source": None} for row in opened(0, 1)])
+
+
+def test_page_tables_of_each_gpu_are_bars_and_opened_memory_a_matrix_without_a_diagonal() -> None:
+    rows = registered(2, 4) + opened(0, 1) + opened(1, 0, host_rate=20e9)
+    charts = {chart.key: chart for chart in draw_run(synthetic.run("registration", params={}, devices=2), rows)}
+    assert list(charts) == ["registration-tables", "registration-ipc"]
+    assert "GPU 1, 4 processes with a context on every GPU 64 MiB" in charts["registration-tables"].alt
+    from_host, from_device = charts["registration-ipc"].figure.data
+    assert from_host.z == ([None, 0.5], [1.0, None])
+    assert from_device.z == ([None, 1.0], [1.0, None])
+
+
+def test_a_run_that_broke_off_reads_and_draws_at_every_row() -> None:
+    rows = registered(2, 2) + registered(2, 2, contexts="own_gpu") + opened(1, 0)
+    for count in range(len(rows)):
+        verdict = read(rows[:count]).verdict
+        assert verdict is None or len(verdict) <= 150
+        draw_run(synthetic.run("registration", params={}, devices=2), rows[:count])
+
+
+class TwoEngines(HostModelLab):
+    """A machine on which any number may be opened, and two are shown."""
+
+    def peers(self) -> Sequence[int]:
+        return (0, 1)
+
+    def place_of(self, device: int) -> str:
+        return self.place
+
+
+def measure(**overrides: object) -> list[RegistrationObservation]:
+    small = {"shared": 8 * MIB, "buffer": 2 * MIB, "repeats": 1, "processes": "3", "step_limit": 30}
+    params = RegistrationParams.preset("host", True).with_overrides({**small, **overrides})
+    with TwoEngines() as lab:
+        return list(Registration().measure(params, lab, Harness()))
+
+
+def test_on_two_gpus_processes_register_on_both_and_open_each_others_memory() -> None:
+    rows = [row for row in measure() if row.contexts]
+    assert [(row.contexts, row.process, row.device) for row in rows if row.step == "pin"] == [
+        *(("every_gpu", process, device) for process in (0, 1, 2) for device in (0, 1)),
+        *(("own_gpu", process, device) for process in (0, 1) for device in (0, 1)),
+    ]
+    assert all((row.pin_seconds or 0) > 0 for row in rows if row.step == "pin")
+    shared = known([row.model_dump() for row in rows])
+    assert all(table.table_bytes is None for table in shared.on_gpus), "no meter tells it of the host model"
+    assert [(cell.device, cell.opener, set(cell.rates), cell.wrong_count) for cell in shared.opened] == [
+        (0, 1, {"host", "device"}, 0), (1, 0, {"host", "device"}, 0),
+    ]  # fmt: skip
+
+
+def test_one_gpu_of_several_is_measured_as_if_it_were_alone() -> None:
+    assert not [row for row in measure(all_devices=False) if row.contexts]
+
+
+def test_a_strategy_that_was_not_asked_for_is_not_measured_across_gpus() -> None:
+    assert {row.step for row in measure(strategies="one_owner") if row.contexts} == {"before", "open", "through"}
+    assert {row.step for row in measure(strategies="each_registers") if row.contexts} == {"before", "pin"}
+
+
+def test_the_budget_grows_with_gpus() -> None:
+    experiment, chosen = Registration(), RegistrationParams.preset("cuda", False)
+    single, eight = (experiment.budget(chosen, synthetic.environment(devices)) for devices in (1, 8))
+    assert eight.seconds > single.seconds + 8
+    assert eight.device_bytes == 2 * single.device_bytes, "a context for each of eight processes, not of four"
+    alone = experiment.budget(chosen.with_overrides({"all_devices": False}), synthetic.environment(8))
+    assert alone == single

@@ -13,7 +13,7 @@ import pytest
 
 from pinscope.errors import Cancelled
 from pinscope.experiments.dataloader.experiment import Dataloader, DataloaderObservation, DataloaderParams
-from pinscope.experiments.dataloader.reading import loop_cells
+from pinscope.experiments.dataloader.reading import cells_of
 from pinscope.lab.cuda import CudaLab
 from pinscope.lab.harness import Harness
 
@@ -26,7 +26,7 @@ def test_every_combination_trains_on_what_the_loader_made_and_leaves_no_process(
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))  # PyTorch makes it when it is imported
     params = DataloaderParams.preset("cuda", quick=True).with_overrides({"workers": "2"})
     rows = [row.model_dump() for row in Dataloader().measure(params, lab, Harness())]
-    found = loop_cells(rows)
+    found = cells_of(rows)
     assert len(found) == 2 * 2
     visits = Counter((row["round"], row["pin_memory"], row["non_blocking"]) for row in rows)
     assert len(visits) == 2 * 2 * params.rounds

@@ -104,6 +104,11 @@ def buffer_cells(rows: Iterable[Row]) -> dict[tuple[str, int], Cell]:
     return {(cell.way, cell.bytes): cell for cell in cells(Cell, buffers)}
 
 
+def cells_of(rows: Iterable[Row]) -> list[Cell]:
+    """Of a run's buffers."""
+    return list(buffer_cells(rows).values())
+
+
 def needed_faults(way: str, nbytes: int, page_bytes: int) -> int | None:
     """Page faults that memory of this way takes at least if it is fresh; ``None`` where that is not known.
 

@@ -243,7 +243,7 @@ class Copies:
     @cached_property
     def cells(self) -> list[Cell]:
         """All of them, in the order of their labels and sizes."""
-        return sorted(cells(Cell, map(_complete, self.rows)), key=lambda cell: (cell.curve, cell.bytes))
+        return cells_of(self.rows)
 
     @cached_property
     def curves(self) -> list[Curve]:
@@ -313,6 +313,11 @@ class Copies:
         best = {curve[0].direction: curve[-1] for curve in reversed(same)}
         cells = [best[way] for way in _TO_AND_FROM if way in best][:2]
         return [cell for cell in cells if cell.bytes == max(other.bytes for other in cells)]
+
+
+def cells_of(rows: Iterable[Row]) -> list[Cell]:
+    """Those of a run, in the order of their labels and sizes."""
+    return sorted(cells(Cell, map(_complete, rows)), key=lambda cell: (cell.curve, cell.bytes))
 
 
 def _complete(row: Row) -> Row:

@@ -349,7 +349,7 @@ def workers_title(workers: int) -> str:
     return f"{workers} worker{'' if workers == 1 else 's'}"
 
 
-def loop_cells(rows: Iterable[Row]) -> list[Cell]:
+def cells_of(rows: Iterable[Row]) -> list[Cell]:
     """Steps grouped by the settings; in the order in which they were first measured."""
     return [_cell(group) for group in grouped(counted(rows), labels(*labels_of(Cell))).values()]
 
@@ -429,7 +429,7 @@ class Loops:
     @cached_property
     def cells(self) -> list[Cell]:
         """All combinations."""
-        return loop_cells(self.rows)
+        return cells_of(self.rows)
 
     @cached_property
     def steady(self) -> list[Cell]:

@@ -158,7 +158,7 @@ def _efficiency(way: str, chosen: Sequence[Cell]) -> Chart:
         words(balance).capitalize(): [
             _bar(
                 cell,
-                cell.possible_overlap,
+                cell.possible_overlap_share,
                 _hidden(cell),
                 f"{_hidden(cell)}, {format_seconds(cell.seconds)} a pass",
                 _pace(cell),

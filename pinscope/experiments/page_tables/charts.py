@@ -15,7 +15,7 @@ from pinscope.charts.chart import Chart
 from pinscope.charts.lines import End, name_ends, put, reference
 from pinscope.charts.plot import Curve, Scale, Spot, TimePart, curves, lengths, parts_of_time
 from pinscope.charts.theme import DASHES
-from pinscope.experiments.page_tables.reading import GIB, Cost, PageTableCosts
+from pinscope.experiments.page_tables.reading import GIB, Cell, PageTableCosts
 from pinscope.experiments.page_tables.ways import BACKINGS, WAYS
 from pinscope.records.run import ExperimentRun
 from pinscope.units import format_bytes
@@ -45,12 +45,12 @@ def draw_small(run: ExperimentRun, rows: Sequence[Row]) -> Chart | None:
     return lengths("small", title, "", "page table", "page_table", drawn, TAKEN, title)
 
 
-def _name(cost: Cost) -> str:
+def _name(cost: Cell) -> str:
     """The way in a legend."""
     return cost.way.replace(" (", ", ").removesuffix(")")
 
 
-def _curve(cost: Cost, dash: str = "solid") -> Curve:
+def _curve(cost: Cell, dash: str = "solid") -> Curve:
     style = WAYS[cost.memory].style or BACKINGS[cost.backing].style or LineStyle("pinned")
     grown = zip(cost.sizes, cost.grown, strict=True)
     spots = [Spot(size / GIB, taken, f"{format_bytes(size)} pinned") for size, taken in grown]
@@ -96,19 +96,19 @@ def _growth(costs: PageTableCosts) -> Chart:
     return chart
 
 
-def _price(cost: Cost) -> str:
+def _price(cost: Cell) -> str:
     known = cost.bytes_per_gib
     return format_bytes(cost.table_bytes) if known is None else f"{format_bytes(known)} a GiB"
 
 
-def _end(cost: Cost, name: str, near: int) -> End:
+def _end(cost: Cell, name: str, near: int) -> End:
     """Above the line, and above each grey line that ends less than ``near`` bytes above it."""
     pinned, taken = cost.pinned_bytes, cost.table_bytes
     close = [size for page in GPU_PAGE_SIZES if (size := page_table_bytes(pinned, page)) <= taken + near]
     return End(f"{name}:", _price(cost), pinned / GIB, max([taken, *close]) / MIB, rises=True)
 
 
-def _way_count(members: Sequence[Cost], of: int) -> str:
+def _way_count(members: Sequence[Cell], of: int) -> str:
     """The way, or how many of all share a line."""
     if len(members) == 1:
         return _name(members[0])

@@ -74,6 +74,11 @@ class Pinnings:
         return [cell for cell in self.strategies if cell.pinned is False]
 
 
+def cells_of(rows: Sequence[Row]) -> list[StrategyCell]:
+    """Of every strategy, and with the neighbours idle."""
+    return list(strategy_cells(rows).values())
+
+
 def verdict(pinnings: Pinnings) -> str | None:
     """How to pin fast and how long that takes; ``None`` where no strategy was measured."""
     best, usual = pinnings.best, pinnings.usual

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Literal, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple
 
+from pinscope.analysis.cells import Label, Value
 from pinscope.analysis.conclusions import exceeds, on_lab
 from pinscope.analysis.line_fit import fit_line
 from pinscope.analysis.rows import Row, from_then_on, grouped, labels
@@ -49,14 +50,14 @@ class Stage:
         begin, end: readings of the host, before the step's pinning and at its end.
     """
 
-    phase: str
+    phase: Annotated[str, Label("phase")]
     rounds: Sequence[Row]
     begin: Row | None
     end: Row | None
 
     @cached_property
-    def bytes(self) -> int:
-        """Pinned by the run meanwhile."""
+    def bytes(self) -> Annotated[int, Label("pinned", "bytes")]:
+        """By the run meanwhile."""
         return int(self.rounds[-1]["bytes"]) if self.rounds else 0
 
     def felt(self, sense: Sense) -> Felt | None:
@@ -73,13 +74,19 @@ class Stage:
         return felt.rounds.median if felt else None
 
     @property
-    def read_bytes_per_second(self) -> float | None:
+    def fault_seconds(self) -> Annotated[Summary | None, Value("page fault", "seconds", "less")]:
+        """Of the medians of the rounds."""
+        felt = self.felt("fault_median")
+        return felt.rounds if felt else None
+
+    @property
+    def read_bytes_per_second(self) -> Annotated[float | None, Value("file read", "bytes/second", "more")]:
         """Of the file, by the median of the rounds."""
         seconds = self.median("read")
         return 1 / seconds if seconds else None
 
     @property
-    def cached_share(self) -> float | None:
+    def cached_share(self) -> Annotated[float | None, Value("file in cache", "share", "more")]:
         """The smallest share of the file in the page cache before a round read it."""
         known = [row for row in self.rounds if row["file_cached_bytes"] is not None]
         return min((row["file_cached_bytes"] / row["file_bytes"] for row in known), default=None)
@@ -99,7 +106,7 @@ class Stage:
         return waited / seconds if waited is not None and seconds else None
 
     @property
-    def left_bytes(self) -> int | None:
+    def left_bytes(self) -> Annotated[int | None, Value("left here", "bytes", "more")]:
         """At the end: the tighter of MemAvailable and the control group's headroom."""
         known = [self.at_end(field) for field in ("available_bytes", "cgroup_headroom_bytes")]
         return min((left for left in known if left is not None), default=None)
@@ -223,6 +230,11 @@ def stages(rows: Sequence[Row]) -> Stages:
         target_bytes=max((row["target_bytes"] for row in rows), default=0),
         floor_reached=any(row["floor_reached"] for row in rows),
     )
+
+
+def cells_of(rows: Sequence[Row]) -> Sequence[Stage]:
+    """Those of a run."""
+    return stages(rows).all
 
 
 def _stage(rows: Sequence[Row]) -> Stage:

@@ -90,6 +90,11 @@ def trials(rows: Rows) -> list[Trial]:
     return [_trial(*case, group) for case, group in grouped(rows, _case).items()]
 
 
+def cells_of(rows: Rows) -> list[Trial]:
+    """Those of a run."""
+    return trials(rows)
+
+
 def _case(row: Row) -> tuple[str, int, int, Sharing | None]:
     """Labels of a trial: older runs had memfd alone, and did not say so."""
     sharing: Sharing | None = (row.get("sharing") or "memfd") if row["strategy"] == "each_registers" else None

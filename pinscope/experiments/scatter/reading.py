@@ -192,6 +192,11 @@ class Scatter:
         return least
 
 
+def cells_of(rows: Rows) -> Sequence[Cell]:
+    """Of a run's moves."""
+    return Scatter.of(rows).cells
+
+
 def verdict(scatter: Scatter) -> str | None:
     """Of the smallest pieces the best way beside a loop; ``None`` where no two ways were measured."""
     if scatter.wrong:

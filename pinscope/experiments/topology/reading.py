@@ -257,6 +257,11 @@ class Host:
         return min(known, key=share_of, default=None)
 
 
+def cells_of(rows: Rows) -> list[Cell]:
+    """Of a run's copies."""
+    return Host(rows).cells
+
+
 def share_of(cell: Cell) -> float:
     """The share, of cells that have one."""
     return cell.alone_share or 0.0

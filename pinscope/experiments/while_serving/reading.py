@@ -112,7 +112,7 @@ class Cell:
         return max((wait.seconds for wait in chosen), default=None)
 
 
-def cells(rows: Iterable[Row]) -> list[Cell]:
+def cells_of(rows: Iterable[Row]) -> list[Cell]:
     """Every way with every length of a chunk, in the order measured. One that broke off while pinning is left out."""
     groups = grouped(counted(rows), lambda row: (row["way"], row["chunk_bytes"] if row["way"] == "chunks" else None))
     return [_cell(group) for group in groups.values() if any(row["phase"] != GIVEN_BACK for row in group)]
@@ -152,7 +152,7 @@ class Serving:
     @classmethod
     def of(cls, run: ExperimentRun, rows: Sequence[Row]) -> Serving:
         """As the run was asked."""
-        return cls(cells(rows), float(run.params.get("longest_wait", USUAL_LIMIT)))
+        return cls(cells_of(rows), float(run.params.get("longest_wait", USUAL_LIMIT)))
 
     def way(self, name: str) -> Cell | None:
         """The cell of a way that has no chunks to choose."""

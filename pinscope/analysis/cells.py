@@ -19,7 +19,6 @@ from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar, get_type_hints
 from pinscope.analysis.rows import Row, counted, grouped
 from pinscope.analysis.statistics import Summary, summarize
 from pinscope.records.finding import Table, table
-from pinscope.units import format_bytes
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -177,13 +176,9 @@ def listed(
 
 
 def key(cell: Any, value: str) -> str:
-    """The stable key of a value of a cell, such as ``pinned.h2d.1GiB.rate_bytes_per_second``."""
-    words = (
-        format_bytes(part).replace(" ", "") if mark.unit == "bytes" and isinstance(part, int) else str(part)
-        for name, mark in labels_of(type(cell)).items()
-        if (part := getattr(cell, name)) is not None
-    )
-    return ".".join((*words, value))
+    """The key of a figure of a cell, such as ``pinned.h2d.rate``: its labels that are words, no size and no count."""
+    words = (getattr(cell, name) for name, mark in labels_of(type(cell)).items() if mark.unit == "text")
+    return ".".join((*(word for word in words if isinstance(word, str)), value))
 
 
 def frame(found: Sequence[Any]) -> pd.DataFrame:

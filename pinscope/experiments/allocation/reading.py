@@ -401,7 +401,10 @@ def headline(buffers: Buffers) -> tuple[Quantity, ...]:
     return (
         *(
             measured(
-                f"{_capital(title)}, get and free, {format_bytes(nbytes)}", cells[way, nbytes].both_seconds, "seconds"
+                f"{_capital(title)}, get and free, {format_bytes(nbytes)}",
+                cells[way, nbytes].both_seconds,
+                "seconds",
+                key=f"{way}.time",
             )
             for way, title, nbytes in shown
             if way and nbytes and (way, nbytes) in cells
@@ -412,6 +415,7 @@ def headline(buffers: Buffers) -> tuple[Quantity, ...]:
                 even.copies,
                 "count",
                 reason="at this size copies from pinned memory are not faster",
+                key=f"{even.way}.{even.direction}.copies",
             )
             for even in buffers.usual_evens()
         ),
@@ -421,6 +425,7 @@ def headline(buffers: Buffers) -> tuple[Quantity, ...]:
                 use.taken,
                 "bytes",
                 reason="neither the host nor PyTorch reports it",
+                key="pytorch.taken",
             )
             for use in buffers.uses[:1]
         ),

@@ -107,7 +107,8 @@ class Cell:
 
     def rate(self, name: str) -> Quantity:
         """The rate as findings and headlines show it, with its ±."""
-        return measured(name, self.one_more_seconds, "bytes/second", self.bytes_per_second)
+        key = f"{self.memory}.{self.direction}.{'kernel_' if self.copier == 'kernel' else ''}rate"
+        return measured(name, self.one_more_seconds, "bytes/second", self.bytes_per_second, key=key)
 
     @property
     def quartile_rates(self) -> tuple[float, float]:
@@ -399,7 +400,8 @@ def _pinned(copies: Copies) -> Iterator[Quantity]:
             yield _faster(way, gain)
         if share := copies.link_shares.get(way):
             name = f"Share of the link's limit, best pinned {way}"
-            yield quantity(name, share if share <= 1 else None, "share", reason=reason)
+            key = f"pinned.{way}.link_share"
+            yield quantity(name, share if share <= 1 else None, "share", reason=reason, key=key)
 
 
 def _faster(way: str, gain: Gain) -> Quantity:
@@ -410,7 +412,8 @@ def _faster(way: str, gain: Gain) -> Quantity:
     name = f"Speed-up over pageable{f' ({state})' if state else ''}, {way}, {format_bytes(gain.bytes)}"
     reason = "the copies vary too much to tell"
     repeats = min(few, default=None)
-    return quantity(name, None if wild else gain.ratio, "ratio", spread=spread, repeats=repeats, reason=reason)
+    ratio, key = None if wild else gain.ratio, f"pinned.{way}.gain"
+    return quantity(name, ratio, "ratio", spread=spread, repeats=repeats, reason=reason, key=key)
 
 
 def tables(copies: Copies) -> tuple[Table, ...]:

@@ -310,12 +310,18 @@ def _headline(climb: Climb) -> Iterator[Quantity]:
     """Of the first group: where the others suffer, where they are killed, and what is felt outside."""
     none = "not reached"
     first, last = (mark and mark.bytes / climb.limit for mark in (climb.cliff, climb.kill))
-    yield quantity("Cliff, share of the group's limit", first, "share", reason=none)
-    yield quantity("Slowest round of work ÷ before pinning", climb.times, "ratio", reason="no round was timed")
-    yield quantity("Killed at, share of the group's limit", last, "share", reason=none)
-    yield quantity("Round outside, from the cliff on ÷ below it", climb.outside_times, "ratio", reason=none)
-    yield quantity("Group's limit", climb.limit, "bytes")
-    yield quantity("Group and processes gone at the end", climb.gone, "text", reason="the run has not ended")
+    yield quantity("Cliff, share of the group's limit", first, "share", reason=none, key="cliff")
+    yield quantity(
+        "Slowest round of work ÷ before pinning", climb.times, "ratio", reason="no round was timed", key="slowest"
+    )
+    yield quantity("Killed at, share of the group's limit", last, "share", reason=none, key="killed")
+    yield quantity(
+        "Round outside, from the cliff on ÷ below it", climb.outside_times, "ratio", reason=none, key="outside"
+    )
+    yield quantity("Group's limit", climb.limit, "bytes", key="limit")
+    yield quantity(
+        "Group and processes gone at the end", climb.gone, "text", reason="the run has not ended", key="gone"
+    )
 
 
 def _swap(climb: Climb) -> str:

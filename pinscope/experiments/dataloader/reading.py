@@ -417,7 +417,8 @@ class Effect:
     def quantity(self) -> Quantity:
         """As a figure of the headline."""
         name = f"Speed-up by {WAYS[BOTH].title}, {workers_title(self.workers)}"
-        return quantity(name, self.ratio.value, "ratio", spread=self.ratio.uncertainty)
+        key = f"workers_{self.workers}.gain"
+        return quantity(name, self.ratio.value, "ratio", spread=self.ratio.uncertainty, key=key)
 
 
 @dataclass(frozen=True)
@@ -530,12 +531,22 @@ def headline(loops: Loops) -> tuple[Quantity, ...]:
     gains = sorted(loops.effects(WAYS[BOTH]), key=lambda effect: -effect.ratio.value)
     ties = f" ({len(loops.equals)} more as fast, as far as this run can tell)" if loops.equals else ""
     return (
-        quantity("Steps a second of the fastest loop", best.pace.value, "count", spread=best.pace.uncertainty),
-        quantity("GPU computes in the fastest loop, of a step", best.computes_share, "share"),
+        quantity(
+            "Steps a second of the fastest loop",
+            best.pace.value,
+            "count",
+            spread=best.pace.uncertainty,
+            key="fastest.pace",
+        ),
+        quantity("GPU computes in the fastest loop, of a step", best.computes_share, "share", key="fastest.computes"),
         *(effect.quantity for effect in gains[:2]),
-        quantity("Fastest loop", best.words + ties, "text"),
+        quantity("Fastest loop", best.words + ties, "text", key="fastest.loop"),
         *(
-            [quantity("Pinned for the fastest loop", best.pinned_bytes, "bytes", reason=_NO_COUNT)]
+            [
+                quantity(
+                    "Pinned for the fastest loop", best.pinned_bytes, "bytes", reason=_NO_COUNT, key="fastest.pinned"
+                )
+            ]
             if best.pin_memory
             else []
         ),

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Annotated
 
-from pinscope.analysis.cells import Label, Value, cells, every_combination, first
+from pinscope.analysis.cells import Label, Value, cells, every_combination, first, key
 from pinscope.analysis.conclusions import about, is_distinct, known_within, on_lab, possible_share, roughly, together
 from pinscope.analysis.rows import Row, Rows, grouped
 from pinscope.analysis.statistics import Summary
@@ -301,15 +301,16 @@ def _headline(passes: Passes) -> Iterator[Quantity]:
     for cell in passes.full:
         longer = _LONGER.get(cell.balance, "")
         name = f"Overlap of copies and kernels, {cell.direction}{longer}"
-        yield quantity(name, cell.possible_overlap_share, "share")
+        yield quantity(name, cell.possible_overlap_share, "share", key=key(cell, "overlap"))
         for lack in passes.dearest(cell)[:1]:
             name = f"Times as long with {WAYS[lack.missing].phrase}, {cell.direction}{longer}"
-            yield quantity(name, lack.ratio, "ratio")
+            without = f"without_{lack.missing.replace(' ', '_')}"
+            yield quantity(name, lack.ratio, "ratio", key=key(cell, without))
     for (memory, direction), loose in passes.unordered.items():
         if memory == "pinned":
             for balance, share in corrupted_shares(balanced(loose)).items():
                 name = f"Wrong chunks without events, {direction}{_LONGER.get(balance, '')}"
-                yield quantity(name, share, "share")
+                yield quantity(name, share, "share", key=f"{direction}.{balance}.wrong")
 
 
 def table_of(passes: Passes) -> tuple[Table, ...]:

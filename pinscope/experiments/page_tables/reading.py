@@ -166,7 +166,8 @@ class Cell:
 
     def price(self, name: str) -> Quantity:
         """What a pinned GiB takes."""
-        return quantity(f"{name}, {self.way}", self.bytes_per_gib, "bytes", reason=self.unseen)
+        key = ".".join(filter(None, (self.memory, self.backing, "per_gib")))
+        return quantity(f"{name}, {self.way}", self.bytes_per_gib, "bytes", reason=self.unseen, key=key)
 
 
 def cells_of(rows: Sequence[Row]) -> list[Cell]:
@@ -293,8 +294,8 @@ def headline(measured: PageTableCosts) -> tuple[Quantity, ...]:
     prices = [cost.price(f"{what} per pinned GiB") for cost in measured.own[:MOST_PRICES]]
     return (
         prices[0],
-        quantity("Page size of the mapping", first.page_bytes, "bytes", reason=first.unseen),
-        quantity(f"{what} given back after freeing", first.returned, "share", reason=reason),
+        quantity("Page size of the mapping", first.page_bytes, "bytes", reason=first.unseen, key="page_size"),
+        quantity(f"{what} given back after freeing", first.returned, "share", reason=reason, key="returned"),
         *prices[1:],
     )
 

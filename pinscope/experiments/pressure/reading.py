@@ -216,7 +216,9 @@ class Stages:
         """What a pinned GiB takes, with the reason why it is not known."""
         price = self.known_price
         reason = "too few steps" if self.lost_per_byte is None else OTHERS
-        return quantity("Available memory lost per pinned GiB", price and price * GIB, "bytes", reason=reason)
+        return quantity(
+            "Available memory lost per pinned GiB", price and price * GIB, "bytes", reason=reason, key="lost"
+        )
 
 
 def stages(rows: Sequence[Row]) -> Stages:
@@ -296,13 +298,15 @@ def _headline(run: Stages, limits: Limits) -> Iterator[Quantity]:
     why = "no step has ended yet" if reported else "this kernel does not report it; the notes say why"
     name, nothing = f"Page fault time with {pinned} pinned (the slowest step) ÷ before", "nothing to compare with"
     yield run.price
-    yield quantity(name, slowest and slowest[1], "ratio", reason=nothing)
-    yield quantity("Most memory pinned", run.most_bytes, "bytes")
-    yield quantity(f"Most memory pinned, share of the {owner} memory", run.most_bytes / whole, "share")
+    yield quantity(name, slowest and slowest[1], "ratio", reason=nothing, key="faults")
+    yield quantity("Most memory pinned", run.most_bytes, "bytes", key="most")
+    yield quantity(
+        f"Most memory pinned, share of the {owner} memory", run.most_bytes / whole, "share", key="most.share"
+    )
     name, nothing = "Least share of the test file in the page cache", "no file could be made; the notes say why"
-    yield quantity(name, min(shares, default=None), "share", reason=nothing)
+    yield quantity(name, min(shares, default=None), "share", reason=nothing, key="cached")
     name = "Longest stall for memory, share of a step's time"
-    yield quantity(name, stalled and stalled[1], "share", reason=why)
+    yield quantity(name, stalled and stalled[1], "share", reason=why, key="stalled")
 
 
 def _stalled(name: str) -> Callable[[Stage], float | None]:

@@ -219,10 +219,13 @@ def headline(shared: Registrations) -> Iterator[Quantity]:
     known = [trial for trial in shared.both if trial]
     for trial in known:
         reason = "some of them did not pin, or no meter could be read"
-        yield quantity(f"{where}, {trial.title}", trial.table_bytes, "bytes", reason=reason)
+        yield quantity(
+            f"{where}, {trial.title}", trial.table_bytes, "bytes", reason=reason, key=f"{trial.strategy}.page_tables"
+        )
     for trial in reversed(known):
         name, rate = f"Copy rate of all together, {trial.title}", trial.bytes_per_second
-        yield measured(name, rate, RATE) if rate else quantity(name, None, RATE, reason="no round was completed")
+        key, reason = f"{trial.strategy}.rate", "no round was completed"
+        yield measured(name, rate, RATE, key=key) if rate else quantity(name, None, RATE, reason=reason, key=key)
 
 
 def verdict(shared: Registrations) -> str | None:

@@ -333,14 +333,19 @@ def headline(host: Host) -> tuple[Quantity, ...]:
 def _figures(host: Host) -> Iterator[Quantity]:
     for way in host.directions:
         if cell := host.at_once(way):
-            yield measured(f"All {len(cell.gpus)} GPUs at once, {way}", cell.bytes_per_second, RATE)
-            yield quantity(f"All at once ÷ alone, {way}", cell.alone_share, "share", reason="not all ran alone")
+            yield measured(
+                f"All {len(cell.gpus)} GPUs at once, {way}", cell.bytes_per_second, RATE, key=f"all.{way}.rate"
+            )
+            name, key = f"All at once ÷ alone, {way}", f"all.{way}.share"
+            yield quantity(name, cell.alone_share, "share", reason="not all ran alone", key=key)
         elif len(host.gpus) == 1 and (single := host.alone(way)):
-            yield measured(f"GPU {host.gpus[0]} alone, {way}", single[host.gpus[0]].bytes_per_second, RATE)
+            rate, key = single[host.gpus[0]].bytes_per_second, f"one.{way}.rate"
+            yield measured(f"GPU {host.gpus[0]} alone, {way}", rate, RATE, key=key)
     for table in host.tables:
         if table.contexts == "every_gpu":
             name = f"Page tables of {table.processes} processes, GPU {table.device}"
-            yield quantity(name, table.table_bytes, "bytes", reason="not all registered, or no meter could be read")
+            reason, key = "not all registered, or no meter could be read", f"gpu_{table.device}.page_tables"
+            yield quantity(name, table.table_bytes, "bytes", reason=reason, key=key)
 
 
 def verdict(host: Host, findings: Sequence[Finding]) -> str | None:

@@ -212,11 +212,13 @@ def headline(serving: Serving) -> Iterator[Quantity]:
     """What calls wait with the chunk that is found at run time, and without; then what it costs."""
     auto = serving.way(AUTO)
     for cell in filter(None, map(serving.way, (AUTO, "host_alloc", "register"))):
-        yield quantity(f"Longest wait of a call, {cell.title}", cell.longest.seconds, "seconds")
+        yield quantity(f"Longest wait of a call, {cell.title}", cell.longest.seconds, "seconds", key=f"{cell.way}.wait")
     if auto and (times := serving.slower(auto)):
-        yield quantity(f"Time of {auto.title} ÷ the fastest way", times, "ratio")
-        yield quantity(f"Chunk of {auto.title}", auto.chunk_bytes, "bytes", reason="memory cannot be registered here")
-        yield measured(f"Time to pin {format_bytes(auto.bytes)}, {auto.title}", auto.total_seconds, "seconds")
+        yield quantity(f"Time of {auto.title} ÷ the fastest way", times, "ratio", key="auto.ratio")
+        reason = "memory cannot be registered here"
+        yield quantity(f"Chunk of {auto.title}", auto.chunk_bytes, "bytes", reason=reason, key="auto.chunk")
+        name = f"Time to pin {format_bytes(auto.bytes)}, {auto.title}"
+        yield measured(name, auto.total_seconds, "seconds", key="auto.time")
 
 
 def table(serving: Serving) -> Table:

@@ -12,8 +12,7 @@ import numpy as np
 from pinscope.analysis.rows import Row
 from pinscope.analysis.ways import LineStyle
 from pinscope.charts import plot
-from pinscope.charts.bars import Part, bars
-from pinscope.charts.chart import Chart, alt_text
+from pinscope.charts.chart import Chart
 from pinscope.charts.plot import Length, Scale, Spot, TimePart
 from pinscope.charts.theme import DASHES, DIRECTION_TITLES, PANEL_PIXELS
 from pinscope.experiments.bandwidth.reading import (
@@ -113,7 +112,7 @@ def draw_small(run: ExperimentRun, rows: Sequence[Row]) -> Chart | None:
         for cell in cells
         for rate in (cell.bytes_per_second,)
     ]
-    chart = plot.lengths_in_panels("small", title, "", {"": drawn}, _RATE, title)
+    chart = plot.lengths("small", title, "", {"": drawn}, _RATE, title)
     chart.figure.update_layout(showlegend=False)
     return chart
 
@@ -259,28 +258,22 @@ def _fitted(curve: Curve, fit: LatencyFit) -> plot.Curve:
     return plot.Curve(_style(curve[0]), spots, mode="lines")
 
 
-def _beside(key: str, title: str, caption: str, parts: Sequence[Part]) -> Chart:
-    """Rates in bars, one below the other for each name."""
-    names = list(dict.fromkeys(name for part in parts for name in part.values))
-    figure = bars(names, parts, _RATE.title, format_bandwidth, scale=_RATE.unit, side_by_side=True)
-    ends = [(f"{name}, {part.name}", _RATE.text(rate)) for part in parts for name, rate in part.values.items()]
-    return Chart(key, title, caption, figure, alt_text(title, ends))
-
-
 def _together(copies: Copies) -> Iterator[Chart]:
     """Each GPU alone beside all of them at once."""
     at_once = {f"GPU {cell.device}, {cell.direction}": cell for cell in copies.at_once}
     if at_once:
-        alone = {name: copies.by_itself(cell) for name, cell in at_once.items()}
-        yield _beside(
+        cells_alone = {name: copies.by_itself(cell) for name, cell in at_once.items()}
+        alone = {name: cell and cell.bytes_per_second for name, cell in cells_alone.items()}
+        yield plot.parts_of_time(
             "all-devices",
             "All GPUs at once",
             f"Pinned copies of {format_bytes(copies.at_once[0].bytes)}. Bars that shrink when all copy at once show a "
             "shared uplink.",
-            [
-                Part("alone", "pinned", {name: cell.bytes_per_second for name, cell in alone.items() if cell}),
-                Part("all at once", "pinned", {name: cell.bytes_per_second for name, cell in at_once.items()}, "/"),
-            ],
+            (TimePart("alone", "pinned"), TimePart("all at once", "pinned", "/")),
+            {name: (alone[name], cell.bytes_per_second) for name, cell in at_once.items()},
+            "All GPUs at once",
+            axis=_RATE,
+            side_by_side=True,
         )
 
 
@@ -290,15 +283,17 @@ def _published(copies: Copies) -> Iterator[Chart]:
     if near:
         size = format_bytes(next(iter(near.values())).bytes)
         name = escape(gpu.name) if gpu else "this GPU"  # Plotly reads markup in names
-        there = {" ".join(labels): PUBLISHED[labels] for labels in near}
-        here = {" ".join(labels): cell.bytes_per_second for labels, cell in near.items()}
-        yield _beside(
+        yield plot.parts_of_time(
             "published",
             "Beside a published table",
             "Grey: a GeForce RTX 2080 Ti on PCIe Gen3 x16 with 16 MiB copies (Lei Mao, Page-Locked Host Memory for "
             "Data Transfer). Coloured: this run at its nearest size.",
-            [
-                Part(f"RTX 2080 Ti, {format_bytes(PUBLISHED_BYTES)} (published)", "reference", there),
-                Part(f"{name}, {size} (this run)", "copy", here),
-            ],
+            (
+                TimePart(f"RTX 2080 Ti, {format_bytes(PUBLISHED_BYTES)} (published)", "reference"),
+                TimePart(f"{name}, {size} (this run)", "copy"),
+            ),
+            {" ".join(labels): (PUBLISHED[labels], cell.bytes_per_second) for labels, cell in near.items()},
+            "Beside a published table",
+            axis=_RATE,
+            side_by_side=True,
         )

@@ -13,7 +13,7 @@ from pinscope.analysis.rows import Row, grouped, median
 from pinscope.analysis.ways import LineStyle
 from pinscope.charts.chart import Chart
 from pinscope.charts.lines import End, name_ends, put, reference
-from pinscope.charts.plot import Curve, Scale, Spot, TimePart, curves, lengths, parts_of_time
+from pinscope.charts.plot import Curve, Length, Scale, Spot, TimePart, curves, lengths, parts_of_time
 from pinscope.charts.theme import DASHES
 from pinscope.experiments.page_tables.reading import GIB, Cell, PageTableCosts
 from pinscope.experiments.page_tables.ways import BACKINGS, WAYS
@@ -40,9 +40,10 @@ def draw_small(run: ExperimentRun, rows: Sequence[Row]) -> Chart | None:
         return None
     sizes = {cost: cost.bytes_per_gib or 0.0 for cost in own if cost.bytes_per_gib or cost.unreached}
     alike = grouped(sizes, lambda cost: TAKEN.text(sizes[cost]) if len(sizes) > MOST_BARS else cost)
-    drawn = {_way_count(members, len(sizes)): sizes[members[0]] for members in alike.values()}
+    look = TimePart("page table", "page_table")
+    drawn = [Length(_way_count(members, len(sizes)), sizes[members[0]], look) for members in alike.values()]
     title = "Page table of each pinned GiB"
-    return lengths("small", title, "", "page table", "page_table", drawn, TAKEN, title)
+    return lengths("small", title, "", {"": drawn}, TAKEN, title)
 
 
 def _name(cost: Cell) -> str:

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 from pinscope.analysis.rows import Rows, median
 from pinscope.charts.chart import Chart
-from pinscope.charts.plot import RATE, Scale, TimePart, lengths_by_kind, parts_of_time
-from pinscope.experiments.registration.reading import Registrations
+from pinscope.charts.plot import RATE, Length, Scale, TimePart, lengths, parts_of_time
+from pinscope.experiments.registration.reading import Registrations, Trial
 from pinscope.experiments.registration.ways import WAYS
 from pinscope.records.run import ExperimentRun
 from pinscope.units import format_bytes
 
 PAGES = Scale("Page tables (MiB)", 2**20, format_bytes)
 MEMORY = Scale("GPU memory of all processes (GiB)", 2**30, format_bytes)
-KINDS = {way.title: way.style.colour for way in WAYS.values() if way.style}
+KINDS = {name: TimePart(way.title, way.style.colour) for name, way in WAYS.items() if way.style}
 MEMORY_PARTS = (TimePart("contexts", "reference"), TimePart("buffers", "device"), TimePart("page tables", "page_table"))
 TIME_PARTS = (
     TimePart("start-up (all at once)", "reference"),
@@ -26,9 +26,8 @@ TIME_PARTS = (
 def draw(run: ExperimentRun, rows: Rows) -> Iterator[Chart]:
     """The charts of a registration run; only those for which something was measured."""
     trials = Registrations(run, rows).trials
-    kinds = {trial.title: WAYS[trial.strategy].title for trial in trials}
-    tables = {trial.title: (kinds[trial.title], size) for trial in trials if (size := trial.table_bytes) is not None}
-    rates = {trial.title: (kinds[trial.title], rate) for trial in trials if (rate := median(trial.bytes_per_second))}
+    tables = _bars(trials, lambda trial: trial.table_bytes)
+    rates = _bars(trials, lambda trial: median(trial.bytes_per_second))
     memory = {
         trial.title: (trial.context_bytes, trial.buffer_bytes or 0, trial.table_bytes)
         for trial in trials
@@ -41,13 +40,12 @@ def draw(run: ExperimentRun, rows: Rows) -> Iterator[Chart]:
     }
     if tables:
         where = f"memory of GPU {run.device}" if run.lab == "cuda" else "the kernel's page tables of the processes"
-        yield lengths_by_kind(
+        yield lengths(
             "registration-tables",
             "Page tables of all processes",
             f"What {where} grew by while the processes pinned the same {format_bytes(trials[0].bytes)}. Where each "
             "registers it, every process pays again.",
-            KINDS,
-            tables,
+            {"": tables},
             PAGES,
             "Page tables of all processes",
         )
@@ -63,12 +61,11 @@ def draw(run: ExperimentRun, rows: Rows) -> Iterator[Chart]:
             axis=MEMORY,
         )
     if rates:
-        yield lengths_by_kind(
+        yield lengths(
             "registration-rate",
             "How fast all copy at once",
             "Medians over the rounds: all bytes over the time from the first beginning to the last end.",
-            KINDS,
-            rates,
+            {"": rates},
             RATE,
             "Rate of all processes together",
         )
@@ -82,3 +79,8 @@ def draw(run: ExperimentRun, rows: Rows) -> Iterator[Chart]:
             times,
             "Time until all processes had pinned",
         )
+
+
+def _bars(trials: Sequence[Trial], value: Callable[[Trial], float | None]) -> list[Length]:
+    known = [(trial, length) for trial in trials if (length := value(trial)) is not None]
+    return [Length(trial.title, length, KINDS[trial.strategy]) for trial, length in known]

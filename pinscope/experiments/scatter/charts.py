@@ -8,7 +8,19 @@ from pinscope.analysis.link_model import link_limit
 from pinscope.analysis.rows import Rows, grouped
 from pinscope.analysis.ways import LineStyle
 from pinscope.charts.chart import Chart
-from pinscope.charts.plot import RATE, Curve, Scale, Spot, TimePart, counts, curves, lengths, parts_of_time, sizes
+from pinscope.charts.plot import (
+    RATE,
+    Curve,
+    Length,
+    Scale,
+    Spot,
+    TimePart,
+    counts,
+    curves,
+    lengths,
+    parts_of_time,
+    sizes,
+)
 from pinscope.charts.theme import DIRECTION_TITLES
 from pinscope.experiments.scatter.reading import TOWARDS, Cell, Load, Scatter
 from pinscope.experiments.scatter.ways import WAYS, Variant
@@ -124,13 +136,13 @@ def _compute(loads: Sequence[Load]) -> Iterator[Chart]:
             "What it costs compute beside it",
             f"How much longer a load on all multiprocessors takes while pieces of {format_bytes(loads[0].bytes)} move; "
             "then how fast these move meanwhile.",
-            "compute takes longer",
-            "compute",
-            {name: load.longer_share for name, load in names.items()},
+            {"": [_longer(name, load) for name, load in names.items()]},
             Scale("Longer than alone (%)", 0.01, format_share),
             "How much longer compute takes, and what is moved meanwhile",
-            ends={
-                name: f"{format_share(load.longer_share)}, {format_bandwidth(load.bytes_per_second)}"
-                for name, load in names.items()
-            },
         )
+
+
+def _longer(name: str, load: Load) -> Length:
+    longer = format_share(load.longer_share)
+    end = f"{longer}, {format_bandwidth(load.bytes_per_second)}"
+    return Length(name, load.longer_share, TimePart("compute takes longer", "compute"), end, longer)

@@ -7,9 +7,9 @@ from collections.abc import Iterator
 from pinscope.analysis.rows import Rows
 from pinscope.charts.chart import Chart
 from pinscope.charts.matrix import Square
-from pinscope.charts.plot import RATE, Scale, lengths, lengths_by_kind, matrix
+from pinscope.charts.plot import RATE, Length, Scale, TimePart, lengths, matrix
 from pinscope.charts.theme import DIRECTION_TITLES
-from pinscope.experiments.topology.reading import Host
+from pinscope.experiments.topology.reading import Host, PageTables
 from pinscope.experiments.topology.ways import SOURCES, TOWARDS, WAYS
 from pinscope.records.run import ExperimentRun
 from pinscope.units import format_bandwidth, format_bytes, format_share
@@ -17,7 +17,10 @@ from pinscope.units import format_bandwidth, format_bytes, format_share
 PAGES = Scale("Page tables (MiB)", 2**20, format_bytes)
 MOST_WIDE = 4
 """With more columns a phone has room for a few letters in each."""
-CONDITIONS = {"alone": "copy"} | {f"all at once, {way.title}": way.style.colour for way in WAYS.values() if way.style}
+CONDITIONS = (
+    TimePart("alone", "copy"),
+    *(TimePart(f"all at once, {way.title}", way.style.colour) for way in WAYS.values() if way.style),
+)
 """In which a GPU copies, and the key of its colour."""
 Grids = dict[str, dict[tuple[str, str], Square]]
 
@@ -73,32 +76,31 @@ def _rates(run: ExperimentRun, host: Host) -> Iterator[Chart]:
     several = len(host.gpus) > 1
     for way in host.directions if several else ("rates",):
         names = {way: ""} if several else {direction: direction for direction in host.directions}
-        bars = {name: bar for direction, words in names.items() for name, bar in _bars(host, direction, words)}
+        bars = [bar for direction, words in names.items() for bar in _bars(host, direction, words)]
         if not bars:
             continue
         both = way == "bidirectional"
         limit = link and link * (2 if both else 1)
         which = ", both ways together" if both else "" if several else " one way"
         dotted = f" Dotted: the most that a GPU's link can carry, {format_bandwidth(limit)}{which}." if limit else ""
-        yield lengths_by_kind(
+        yield lengths(
             f"topology-{way}",
             f"Each GPU alone and with all others, {way}" if several else "The GPU alone",
             ("Over the time in which all copied." if several else "From pinned memory near the GPU.") + dotted,
-            CONDITIONS,
-            bars,
+            {"": bars},
             RATE,
             "Rates of each GPU" if several else "Rates of the GPU",
             limit=limit,
         )
 
 
-def _bars(host: Host, way: str, words: str) -> Iterator[tuple[str, tuple[str, float]]]:
-    """Name of each bar, its condition and its rate; ``words``: in place of the condition."""
+def _bars(host: Host, way: str, words: str) -> Iterator[Length]:
+    """A bar for each condition; ``words``: in place of its name."""
     for gpu in host.gpus:
         cells = (host.alone(way).get(gpu), *(host.at_once(way, issued_by) for issued_by in WAYS))
-        for condition, cell in zip(CONDITIONS, cells, strict=True):
+        for look, cell in zip(CONDITIONS, cells, strict=True):
             if cell:
-                yield f"GPU {gpu}, {words or condition}", (condition, cell.own[gpu].median)
+                yield Length(f"GPU {gpu}, {words or look.name}", cell.own[gpu].median, look)
 
 
 def _nodes(host: Host) -> Iterator[Chart]:
@@ -137,16 +139,16 @@ def _tables(host: Host) -> Iterator[Chart]:
             "Page tables of processes on each GPU",
             f"What the used memory of each GPU grew by while processes registered the same {shared}. Expected: 8 bytes "
             "for each 4 KiB page and each process with a context on the GPU.",
-            "page tables",
-            "page_table",
-            {name: float(table.table_bytes or 0) for name, table in known.items()},
+            {"": [_taken(name, table) for name, table in known.items()]},
             PAGES,
             "Page tables on each GPU",
-            ends={
-                name: f"{format_bytes(table.table_bytes)}, expected {format_bytes(table.expected_bytes)}"
-                for name, table in known.items()
-            },
         )
+
+
+def _taken(name: str, table: PageTables) -> Length:
+    size = format_bytes(table.table_bytes)
+    end = f"{size}, expected {format_bytes(table.expected_bytes)}"
+    return Length(name, float(table.table_bytes or 0), TimePart("page tables", "page_table"), end, size)
 
 
 def _opened(host: Host) -> Iterator[Chart]:

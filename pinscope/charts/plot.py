@@ -200,13 +200,12 @@ def _trace(name: str, curve: Curve, y: Scale, places: Sequence[float]) -> go.Sca
             name, [min(max(spot.x, places[0]), places[-1]) for spot in curve.spots], values, text, curve.style.dash
         )
     points = [(spot.x, spot.y / y.unit, f"{spot.words}: {y.text(spot.y)}{spot.after}") for spot in curve.spots]
-    return line(
-        name, curve.style, points, mode=curve.mode, error_y=_whiskers([(spot.y, spot.bar) for spot in curve.spots], y)
-    )
+    whiskers = _whiskers([(spot.y, spot.bar) for spot in curve.spots], y, thickness=1, width=3)
+    return line(name, curve.style, points, mode=curve.mode, error_y=whiskers)
 
 
 def _whiskers(
-    values: Iterable[tuple[float, tuple[float, float] | None]], scale: Scale, **more: str
+    values: Iterable[tuple[float, tuple[float, float] | None]], scale: Scale, **look: str | int
 ) -> dict[str, object] | None:
     """Error bars as Plotly wants them: how far they reach above and below the values."""
     known = [(at, *bar) for at, bar in values if bar]
@@ -214,7 +213,7 @@ def _whiskers(
         [(high - at) / scale.unit for at, _, high in known],
         [(at - low) / scale.unit for at, low, _ in known],
     )
-    return {"type": "data", "array": above, "arrayminus": below, "thickness": 1, "width": 3, **more} if known else None
+    return {"type": "data", "array": above, "arrayminus": below, **look} if known else None
 
 
 def _end(name: str, spots: Sequence[Spot], y: Scale) -> End:

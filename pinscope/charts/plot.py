@@ -301,7 +301,7 @@ def lengths(
     limit: float | None = None,
     same_axis: bool = True,
 ) -> Chart:
-    """A bar for each name, a panel for each pane; the legend names the looks, where there are several.
+    """A bar for each name, a panel for each pane; the legend names the looks that have a name, where there are several.
 
     Args:
         key, title, caption: of the chart.
@@ -327,7 +327,7 @@ def lengths(
             figure.update_xaxes(range=[0, 1.04 * top / scale.unit], row=row, col=1)
     if not same_axis:
         figure.update_xaxes(matches=None)
-    looks = {bar.look for pane in said.values() for bar in pane}
+    looks = {bar.look.name for pane in said.values() for bar in pane} - {""}
     figure.update_layout(barmode="stack", hovermode="y unified", showlegend=len(looks) > 1)
     figure.update_xaxes(title_text=scale.title, row=len(said), col=1)
     ends = [(", ".join(filter(None, (pane, bar.name))), bar.end) for pane, some in said.items() for bar in some]

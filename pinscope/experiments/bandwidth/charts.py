@@ -108,13 +108,9 @@ def draw_small(run: ExperimentRun, rows: Sequence[Row]) -> Chart | None:
     cells = [cell for gain in gains for cell in (gain.pinned, gain.pageable)]
     title = f"Copies of {format_bytes(cells[0].bytes)}"
     drawn = [
-        Length(f"{cell.memory} {cell.direction}", rate, TimePart(cell.memory, cell.memory), _RATE.text(rate))
-        for cell in cells
-        for rate in (cell.bytes_per_second,)
+        Length(f"{cell.memory} {cell.direction}", cell.bytes_per_second, TimePart("", cell.memory)) for cell in cells
     ]
-    chart = plot.lengths("small", title, "", {"": drawn}, _RATE, title)
-    chart.figure.update_layout(showlegend=False)
-    return chart
+    return plot.lengths("small", title, "", {"": drawn}, _RATE, title)
 
 
 def _name(cell: Cell) -> str:
@@ -263,7 +259,7 @@ def _together(copies: Copies) -> Iterator[Chart]:
     at_once = {f"GPU {cell.device}, {cell.direction}": cell for cell in copies.at_once}
     if at_once:
         cells_alone = {name: copies.by_itself(cell) for name, cell in at_once.items()}
-        alone = {name: cell and cell.bytes_per_second for name, cell in cells_alone.items()}
+        alone = {name: cell.bytes_per_second if cell else None for name, cell in cells_alone.items()}
         yield plot.parts_of_time(
             "all-devices",
             "All GPUs at once",

@@ -76,15 +76,12 @@ def draw_small(run: ExperimentRun, rows: Sequence[Row]) -> Chart | None:
         return None
     times = {"all four parts": full.seconds} | {WAYS[lack.missing].title: lack.cell.seconds for lack in missing}
     title = f"Pipeline of {full.direction} copies and kernels"
-    bars = [Length(name, seconds, _memory(name), format_seconds(seconds)) for name, seconds in times.items()]
-    chart = plot.lengths("small", title, "", {"": bars}, Scale("Time (ms)", 1e-3, format_seconds), title)
-    chart.figure.update_layout(showlegend=False)
-    return chart
+    bars = [Length(name, seconds, _memory(name)) for name, seconds in times.items()]
+    return plot.lengths("small", title, "", {"": bars}, Scale("Time (ms)", 1e-3, format_seconds), title)
 
 
 def _memory(name: str) -> TimePart:
-    kind = "pageable" if name == WAYS["pinned memory"].title else "pinned"
-    return TimePart(f"{kind} memory", kind)
+    return TimePart("", "pageable" if name == WAYS["pinned memory"].title else "pinned")
 
 
 def left_out_once(recipes: Iterable[Recipe]) -> list[Recipe]:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from pinscope.analysis.rows import Row
 from pinscope.analysis.ways import LineStyle
-from pinscope.charts.chart import Chart, alt_text
+from pinscope.charts.chart import Chart
 from pinscope.charts.marks import Marks, marks_of_seconds
 from pinscope.charts.plot import Curve, Spot, curves, level, seconds, sizes
 from pinscope.experiments.while_serving.reading import AUTO, GIVEN_BACK, IDLE, TAKEN, TOUCH, Cell, Serving
@@ -79,14 +79,14 @@ def _calls(cells: Sequence[Cell]) -> Chart:
         Marks(call.title, call.style or LineStyle("issue"), {cell.title: cell.wait(call=call.title) for cell in cells})
         for call in CALLS.values()
     ]
-    return Chart(
+    return marks_of_seconds(
         "serving-calls",
         "Which calls wait",
         "The longest single call of each kind over all repeats, while memory is pinned or given back. A stream "
         "synchronize waits for the kernel and the copy of its round, also when nothing else goes on.",
-        marks_of_seconds([cell.title for cell in cells], series, "Longest wait"),
-        alt_text(
-            "Longest call in each way",
-            [(cell.title, f"{cell.longest.call}, {format_seconds(cell.longest.seconds)}") for cell in cells],
-        ),
+        [cell.title for cell in cells],
+        series,
+        "Longest wait",
+        "Longest call in each way",
+        [(cell.title, f"{cell.longest.call}, {format_seconds(cell.longest.seconds)}") for cell in cells],
     )

@@ -92,13 +92,17 @@ class Spot(NamedTuple):
 
 
 class Curve(NamedTuple):
-    """A line with markers, or with Plotly's word for another mode; as a ``rule`` a grey one without, beside what was
-    measured, where words may be empty. A rule of one spot is a marker; what is infinite ends with what was measured."""
+    """A line with markers, or with Plotly's words for another mode or shape.
+
+    As a ``rule`` a grey one without markers, beside what was measured, where words may be empty; of one spot it is a
+    marker, and what is infinite ends with what was measured.
+    """
 
     style: LineStyle
     spots: Sequence[Spot]
     rule: bool = False
     mode: str = "lines+markers"
+    shape: str = "linear"
 
 
 def level(height: float, words: str = "", dash: str = DASHES["reference"]) -> Curve:
@@ -201,7 +205,7 @@ def _trace(name: str, curve: Curve, y: Scale, places: Sequence[float]) -> go.Sca
         )
     points = [(spot.x, spot.y / y.unit, f"{spot.words}: {y.text(spot.y)}{spot.after}") for spot in curve.spots]
     whiskers = _whiskers([(spot.y, spot.bar) for spot in curve.spots], y, thickness=1, width=3)
-    return line(name, curve.style, points, mode=curve.mode, error_y=whiskers)
+    return line(name, curve.style, points, mode=curve.mode, error_y=whiskers).update(line_shape=curve.shape)
 
 
 def _whiskers(
@@ -279,7 +283,7 @@ def parts_of_time(
 class Length(NamedTuple):
     """A bar: its name, its length in SI units, its look, what stands at its end, and what a reader sees who points.
 
-    ``end``: empty, as the axis says the length; ``words``: empty, as ``end``; ``bar``: the ends of its whisker.
+    ``end`` and ``words``: empty, as the axis says the length; ``bar``: the ends of its whisker.
     """
 
     name: str
@@ -343,7 +347,7 @@ def _lengths(figure: go.Figure, row: int, pane: Sequence[Length], scale: Scale) 
             width=THICKNESS,
             name=look.name,
             marker={"color": COLOURS[look.colour], "pattern": {"shape": look.pattern, "fillmode": "replace"}},
-            customdata=[bar.words or bar.end for bar in alike],
+            customdata=[bar.words or scale.text(bar.value) for bar in alike],
             hovertemplate="%{customdata}<extra></extra>",
             error_x=_whiskers([(bar.value, bar.bar) for bar in alike], scale, color=COLOURS["reference"]),
         )

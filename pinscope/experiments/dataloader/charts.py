@@ -29,7 +29,8 @@ def _steps(cells: Sequence[Cell]) -> Chart:
             pace.value,
             TimePart(cell.title, "pinned" if cell.pin_memory else "pageable", "" if cell.non_blocking else "/"),
             _pace(pace),
-            bar=(pace.low or pace.value, pace.high or pace.value),
+            _pace(pace),
+            (pace.low or pace.value, pace.high or pace.value),
         )
         for cell in cells
         if (pace := cell.pace)

@@ -55,7 +55,7 @@ def _curve(cost: Cell, dash: str = "solid") -> Curve:
     style = WAYS[cost.memory].style or BACKINGS[cost.backing].style or LineStyle("pinned")
     grown = zip(cost.sizes, cost.grown, strict=True)
     spots = [Spot(size / GIB, taken, f"{format_bytes(size)} pinned") for size, taken in grown]
-    return Curve(replace(style, dash=dash), spots, mode="lines")
+    return Curve(replace(style, dash=dash), spots, mode="lines", shape="hv")
 
 
 def _pinned(figure: go.Figure, places: Sequence[float]) -> None:
@@ -94,14 +94,9 @@ def _growth(costs: PageTableCosts) -> Chart:
         "Page tables over pinned memory",
         ends=[(_name(cost), _price(cost)) for cost in own],
     )
-    figure = chart.figure.update_traces({"line": {"width": 1.5, "shape": "hv"}}, _is_measured)
-    figure.update_yaxes(range=[0, 1.25 * most / MIB or 1.0], row=1, col=1)
-    name_ends(figure, 1, [_end(cost, name, max(GRANULE_BYTES, most // 8)) for name, cost in drawn.items()])
+    chart.figure.update_yaxes(range=[0, 1.25 * most / MIB or 1.0], row=1, col=1)
+    name_ends(chart.figure, 1, [_end(cost, name, max(GRANULE_BYTES, most // 8)) for name, cost in drawn.items()])
     return chart
-
-
-def _is_measured(line: go.Scatter) -> bool:
-    return line.customdata is not None
 
 
 def _price(cost: Cell) -> str:

@@ -130,19 +130,22 @@ def _held(scatter: Scatter) -> Iterator[Chart]:
 def _compute(loads: Sequence[Load]) -> Iterator[Chart]:
     """How much longer a compute load takes beside the kernel, and beside the batch."""
     if loads:
-        names = {f"{load.mover.removeprefix('a ')} {TOWARDS[load.direction]}": load for load in loads}
+        look = TimePart("compute takes longer", "compute")
+        bars = [
+            Length(
+                f"{load.mover.removeprefix('a ')} {TOWARDS[load.direction]}",
+                load.longer_share,
+                look,
+                f"{format_share(load.longer_share)}, {format_bandwidth(load.bytes_per_second)}",
+            )
+            for load in loads
+        ]
         yield lengths(
             "scatter-compute",
             "What it costs compute beside it",
             f"How much longer a load on all multiprocessors takes while pieces of {format_bytes(loads[0].bytes)} move; "
             "then how fast these move meanwhile.",
-            {"": [_longer(name, load) for name, load in names.items()]},
+            {"": bars},
             Scale("Longer than alone (%)", 0.01, format_share),
             "How much longer compute takes, and what is moved meanwhile",
         )
-
-
-def _longer(name: str, load: Load) -> Length:
-    longer = format_share(load.longer_share)
-    end = f"{longer}, {format_bandwidth(load.bytes_per_second)}"
-    return Length(name, load.longer_share, TimePart("compute takes longer", "compute"), end, longer)

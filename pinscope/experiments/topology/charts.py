@@ -9,7 +9,7 @@ from pinscope.charts.chart import Chart
 from pinscope.charts.matrix import Square
 from pinscope.charts.plot import RATE, Length, Scale, TimePart, lengths, matrix
 from pinscope.charts.theme import DIRECTION_TITLES
-from pinscope.experiments.topology.reading import Host, PageTables
+from pinscope.experiments.topology.reading import Host
 from pinscope.experiments.topology.ways import SOURCES, TOWARDS, WAYS
 from pinscope.records.run import ExperimentRun
 from pinscope.units import format_bandwidth, format_bytes, format_share
@@ -131,24 +131,22 @@ def _nodes(host: Host) -> Iterator[Chart]:
 
 def _tables(host: Host) -> Iterator[Chart]:
     """Page tables on each GPU, beside what their arithmetic says."""
-    known = {table.title: table for table in host.tables if table.is_known}
-    if known:
-        shared = format_bytes(next(iter(known.values())).bytes)
+    look, known = TimePart("page tables", "page_table"), [table for table in host.tables if table.is_known]
+    bars = [
+        Length(table.title, size, look, f"{format_bytes(size)}, expected {format_bytes(table.expected_bytes)}")
+        for table, size in ((table, table.table_bytes or 0) for table in known)
+    ]
+    if bars:
+        shared = format_bytes(known[0].bytes)
         yield lengths(
             "topology-tables",
             "Page tables of processes on each GPU",
             f"What the used memory of each GPU grew by while processes registered the same {shared}. Expected: 8 bytes "
             "for each 4 KiB page and each process with a context on the GPU.",
-            {"": [_taken(name, table) for name, table in known.items()]},
+            {"": bars},
             PAGES,
             "Page tables on each GPU",
         )
-
-
-def _taken(name: str, table: PageTables) -> Length:
-    size = format_bytes(table.table_bytes)
-    end = f"{size}, expected {format_bytes(table.expected_bytes)}"
-    return Length(name, float(table.table_bytes or 0), TimePart("page tables", "page_table"), end, size)
 
 
 def _opened(host: Host) -> Iterator[Chart]:

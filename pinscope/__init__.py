@@ -1,6 +1,6 @@
 """PinScope: measure, watch and explain page-locked (pinned) host memory on CUDA hosts.
 
-From a program of your own: :func:`pinned_empty`, :func:`trace`.
+From a program of your own: :func:`pinned_empty`, :func:`trace`, :func:`open_run`.
 """
 
 # Nothing is imported that Python has not loaded by itself: with `python -m pinscope` the working folder is still on the
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from typing import Any
 
 __version__ = "0.1.0"
-__all__ = ["__version__", "pinned_empty", "trace"]
+__all__ = ["__version__", "open_run", "pinned_empty", "trace"]
 
 
 def pinned_empty(
@@ -66,6 +66,19 @@ def pinned_empty(
         threads=threads,
         strategy=strategy,
     )
+
+
+def open_run(run_id: str) -> "Any":
+    """A stored run or a recording: its ``cells`` and its raw ``rows`` as tables of pandas, and its ``reading``.
+
+    Args:
+        run_id: as ``pinscope runs list`` shows it; a beginning that fits one run only will do.
+
+    Raises:
+        UnknownName: no such run, or several.
+        StoreFailed: it cannot be read.
+    """
+    return import_module("pinscope.report.opened").open_run(run_id)
 
 
 def trace(name: str, *, output: "str | os.PathLike[str] | None" = None, stacks: bool = True) -> "ContextDecorator":

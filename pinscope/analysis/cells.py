@@ -19,7 +19,6 @@ from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar, get_type_hints
 from pinscope.analysis.rows import Row, counted, grouped
 from pinscope.analysis.statistics import Summary, summarize
 from pinscope.records.finding import Table, table
-from pinscope.units import format_bytes
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -102,12 +101,13 @@ def _marks(kind: Any) -> Iterator[tuple[str, Any]]:
         name: value for base in reversed(kind.__mro__) for name, value in vars(sys.modules[base.__module__]).items()
     }
     hints = get_type_hints(kind, names, include_extras=True)
-    derived = {
-        name: get_type_hints(member.fget, include_extras=True).get("return")
+    makers = {
+        name: member.fget if isinstance(member, property) else member.func
         for base in reversed(kind.__mro__)
         for name, member in vars(base).items()
-        if isinstance(member, property)
+        if isinstance(member, property | cached_property)
     }
+    derived = {name: get_type_hints(maker, include_extras=True).get("return") for name, maker in makers.items()}
     for name, hint in {**{field.name: hints[field.name] for field in fields(kind)}, **derived}.items():
         yield from ((name, mark) for mark in getattr(hint, "__metadata__", ()) if isinstance(mark, Label | Value))
 
@@ -176,22 +176,21 @@ def listed(
 
 
 def key(cell: Any, value: str) -> str:
-    """The stable key of a value of a cell, such as ``pinned.h2d.1GiB.rate_bytes_per_second``."""
-    words = (
-        format_bytes(part).replace(" ", "") if mark.unit == "bytes" and isinstance(part, int) else str(part)
-        for name, mark in labels_of(type(cell)).items()
-        if (part := getattr(cell, name)) is not None
-    )
-    return ".".join((*words, value))
+    """The key of a figure of a cell, such as ``pinned.h2d.rate``: its labels that are words, no size and no count."""
+    words = (getattr(cell, name) for name, mark in labels_of(type(cell)).items() if mark.unit == "text")
+    return ".".join((*(word for word in words if isinstance(word, str)), value))
 
 
 def frame(cells: Sequence[Any]) -> pd.DataFrame:
-    """The cells as a table of pandas: a row each. Of a summary also the ends of its interval and the repeats."""
+    """The cells as a table of pandas: a row each, columns that end in their unit, values in SI units.
+
+    Of a summary its median, in columns beside it the ends of its interval, and the repeats.
+    """
     import pandas as pd  # noqa: PLC0415 - it takes a third of a second to import
 
     rows = []
     for cell in cells:
-        row: dict[str, Any] = {name: getattr(cell, name) for name in labels_of(type(cell))}
+        row: dict[str, Any] = {name: _label(mark, getattr(cell, name)) for name, mark in labels_of(type(cell)).items()}
         for name in values_of(type(cell)):
             value = getattr(cell, name)
             row[name] = plain(value)
@@ -200,6 +199,11 @@ def frame(cells: Sequence[Any]) -> pd.DataFrame:
                 row |= {f"{name}.low": low, f"{name}.high": high, f"{name}.repeats": value.count}
         rows.append(row)
     return pd.DataFrame(rows)
+
+
+def _label(mark: Label, label: Any) -> Any:
+    """The label itself; of one that is neither number nor text its words."""
+    return label if mark.words is None or isinstance(label, str | int | float | None) else mark.words(label)
 
 
 def ratio(first: Summary, second: Summary) -> float:

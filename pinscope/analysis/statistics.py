@@ -62,14 +62,16 @@ class Summary:
         return self.count if self.interval is None else None
 
 
-def measured(name: str, summary: Summary, unit: str, value: float | None = None) -> Quantity:
+def measured(name: str, summary: Summary, unit: str, value: float | None = None, *, key: str | None = None) -> Quantity:
     """A median as findings and headlines show it: with its ±, or with the number of repeats that are too few for one.
 
     Args:
         value: what is shown where it is made from the median, such as a rate.
+        key: as of a :class:`~pinscope.records.finding.Quantity`.
     """
     figure = summary.median if value is None else value
-    return quantity(name, figure, unit, spread=None if summary.few else summary.known_within, repeats=summary.few)
+    spread = None if summary.few else summary.known_within
+    return quantity(name, figure, unit, spread=spread, repeats=summary.few, key=key)
 
 
 def summarize(values: Sequence[float]) -> Summary:

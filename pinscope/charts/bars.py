@@ -91,17 +91,17 @@ def bars(
     return figure
 
 
-def limit_marks(figure: go.Figure, names: Sequence[str], length: float) -> None:
-    """Mark a length at each bar of a single panel by a dotted line, which leaves the names above the bars free."""
-    for place in range(len(names)):
+def limit_marks(figure: go.Figure, row: int, count: int, length: float) -> None:
+    """Mark a length at each of so many bars of a panel by a dotted line, which leaves the names above them free."""
+    for place in range(count):
         figure.add_shape(
             type="line",
             x0=length,
             x1=length,
             y0=place - 0.4,
             y1=place + 0.24,
-            xref="x",
-            yref="y",
+            row=row,
+            col=1,
             line={"color": COLOURS["reference"], "dash": DASHES["reference"], "width": 2},
         )
 

@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-import plotly.graph_objects as go
-
 from pinscope.analysis.ways import LineStyle
 from pinscope.charts.bars import AROUND_PIXELS, ROW_PIXELS, label, names_above
+from pinscope.charts.chart import Chart, alt_text
 from pinscope.charts.lines import line
 from pinscope.charts.theme import panels, short_seconds
 from pinscope.units import format_seconds
@@ -31,13 +30,25 @@ class Marks:
     seconds: Mapping[str, float | None]
 
 
-def marks_of_seconds(names: Sequence[str], series: Iterable[Marks], axis: str) -> go.Figure:
-    """A figure of marks, the first name on top.
+def marks_of_seconds(
+    key: str,
+    title: str,
+    caption: str,
+    names: Sequence[str],
+    series: Iterable[Marks],
+    axis: str,
+    alt: str,
+    ends: Iterable[tuple[str, str]],
+) -> Chart:
+    """A row of marks for each name.
 
     Args:
-        names: of the rows.
+        key, title, caption: of the chart.
+        names: of the rows, the first on top.
         series: the marks.
         axis: title of the x axis, which is logarithmic.
+        alt: what is drawn, for those who do not see it.
+        ends: what follows ``alt``: names with what they come to.
     """
     figure = panels([""], [AROUND_PIXELS + ROW_PIXELS * len(names)])
     for marks in series:
@@ -53,4 +64,4 @@ def marks_of_seconds(names: Sequence[str], series: Iterable[Marks], axis: str) -
         ticktext=list(map(short_seconds, _DECADES)),
         title_text=f"{axis} (log scale)",
     )
-    return figure.update_layout(hovermode="y unified")
+    return Chart(key, title, caption, figure.update_layout(hovermode="y unified"), alt_text(alt, ends))

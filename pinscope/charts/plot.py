@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -14,7 +15,7 @@ from pinscope.charts.bars import ROW_PIXELS, THICKNESS, Part, bars, end_labels, 
 from pinscope.charts.chart import Chart, alt_text
 from pinscope.charts.lines import End, line, name_ends, put, reference
 from pinscope.charts.matrix import Square, matrices
-from pinscope.charts.theme import COLOURS, GAP_PIXELS, panels, seconds_axis, seconds_unit, size_axis
+from pinscope.charts.theme import COLOURS, DASHES, GAP_PIXELS, panels, seconds_axis, seconds_unit, size_axis
 from pinscope.units import format_bandwidth, format_bytes, format_seconds, format_share
 
 
@@ -91,13 +92,23 @@ class Spot(NamedTuple):
 
 
 class Curve(NamedTuple):
-    """A line with markers, or with Plotly's word for another mode; as a ``rule`` a grey one without, beside what was
-    measured, where words may be empty. A rule of one spot is a marker."""
+    """A line with markers, or with Plotly's words for another mode or shape.
+
+    As a ``rule`` a grey one without markers, beside what was measured, where words may be empty; of one spot it is a
+    marker, and what is infinite ends with what was measured.
+    """
 
     style: LineStyle
     spots: Sequence[Spot]
     rule: bool = False
     mode: str = "lines+markers"
+    shape: str = "linear"
+
+
+def level(height: float, words: str = "", dash: str = DASHES["reference"]) -> Curve:
+    """A grey line across the panel, at a height in SI units."""
+    ends = [Spot(x, height, words) for x in (-math.inf, math.inf)]
+    return Curve(LineStyle("reference", dash=dash), ends, rule=True)
 
 
 Panes = Mapping[str, Mapping[str, Curve]]
@@ -134,7 +145,6 @@ def curves(
     alt: str,
     *,
     limit: float | Mapping[str, float] | None = None,
-    levels: Mapping[str, Sequence[tuple[str, float, str]]] | None = None,
     pixels: int = 300,
     ends: Iterable[tuple[str, str]] | None = None,
     ends_named: bool = False,
@@ -148,7 +158,6 @@ def curves(
         x: the horizontal axis.
         alt: what is drawn, for those who do not see it.
         limit: dotted in each panel: what the link can carry, in SI units; or that by the panel's title.
-        levels: title of a panel → grey lines across it: name, height in SI units, dash.
         pixels: height of a panel.
         ends: what follows ``alt``: names with what they come to; by default the last point of each curve of the first
             pane.
@@ -158,18 +167,14 @@ def curves(
     gap = GAP_PIXELS if len(names) <= MANY_NAMES else GAP_PIXELS + 40
     figure = panels(list(panes), [pixels] * len(panes), gap)
     drawn = [{name: curve for name, curve in pane.items() if curve.spots} for pane in panes.values()]
-    places = sorted({spot.x for pane in drawn for curve in pane.values() for spot in curve.spots})
+    xs = {spot.x for pane in drawn for curve in pane.values() for spot in curve.spots}
+    places = sorted(filter(math.isfinite, xs))
     scales = [y] * len(panes) if isinstance(y, Scale) else y
-    across = [*places[:1], *places[-1:]]
     for row, (title_of_pane, pane, scale) in enumerate(zip(panes, drawn, scales, strict=True), start=1):
-        put(figure, row, *(_trace(name, curve, scale) for name, curve in pane.items()))
-        for name, height, dash in (levels or {}).get(title_of_pane, ()):
-            heights = [height / scale.unit] * len(across)
-            put(figure, row, reference(name, across, heights, f": {scale.text(height)}", dash))
         most = limit.get(title_of_pane) if isinstance(limit, Mapping) else limit
         if most is not None:
-            heights = [most / scale.unit] * len(across)
-            put(figure, row, reference("link limit", across, heights, f", {scale.text(most)}"))
+            pane["link limit"] = level(most, scale.text(most))
+        put(figure, row, *(_trace(name, curve, scale, places) for name, curve in pane.items()))
         if scale.log:
             continue
         figure.update_yaxes(title_text=scale.title, rangemode="tozero", row=row, col=1)
@@ -187,7 +192,7 @@ def curves(
     return Chart(key, title, caption, figure, alt_text(alt, ends))
 
 
-def _trace(name: str, curve: Curve, y: Scale) -> go.Scatter:
+def _trace(name: str, curve: Curve, y: Scale, places: Sequence[float]) -> go.Scatter:
     if curve.rule and len(curve.spots) == 1:
         return line(
             name, curve.style, [(spot.x, spot.y / y.unit, spot.words) for spot in curve.spots], cliponaxis=False
@@ -195,18 +200,24 @@ def _trace(name: str, curve: Curve, y: Scale) -> go.Scatter:
     if curve.rule:
         text = f": {curve.spots[0].words}" if curve.spots[0].words else None
         values = [spot.y / y.unit for spot in curve.spots]
-        return reference(name, [spot.x for spot in curve.spots], values, text, curve.style.dash)
+        return reference(
+            name, [min(max(spot.x, places[0]), places[-1]) for spot in curve.spots], values, text, curve.style.dash
+        )
     points = [(spot.x, spot.y / y.unit, f"{spot.words}: {y.text(spot.y)}{spot.after}") for spot in curve.spots]
-    return line(name, curve.style, points, mode=curve.mode, error_y=_bars(curve, y))
+    whiskers = _whiskers([(spot.y, spot.bar) for spot in curve.spots], y, thickness=1, width=3)
+    return line(name, curve.style, points, mode=curve.mode, error_y=whiskers).update(line_shape=curve.shape)
 
 
-def _bars(curve: Curve, y: Scale) -> dict[str, object] | None:
-    """Error bars of a curve as Plotly wants them: how far they reach above and below the points."""
-    bars = [(spot.y, *spot.bar) for spot in curve.spots if spot.bar]
-    if not bars:
-        return None
-    above, below = [(high - at) / y.unit for at, _, high in bars], [(at - low) / y.unit for at, low, _ in bars]
-    return {"type": "data", "array": above, "arrayminus": below, "thickness": 1, "width": 3}
+def _whiskers(
+    values: Iterable[tuple[float, tuple[float, float] | None]], scale: Scale, **look: str | int
+) -> dict[str, object] | None:
+    """Error bars as Plotly wants them: how far they reach above and below the values."""
+    known = [(at, *bar) for at, bar in values if bar]
+    above, below = (
+        [(high - at) / scale.unit for at, _, high in known],
+        [(at - low) / scale.unit for at, low, _ in known],
+    )
+    return {"type": "data", "array": above, "arrayminus": below, **look} if known else None
 
 
 def _end(name: str, spots: Sequence[Spot], y: Scale) -> End:
@@ -228,68 +239,62 @@ def parts_of_time(
     title: str,
     caption: str,
     parts: Sequence[TimePart],
-    times: Mapping[str, Sequence[float]],
+    times: Mapping[str, Sequence[float | None]],
     alt: str,
     *,
     least: float | None = None,
     ends: Mapping[str, str] | None = None,
     axis: Scale | None = None,
+    side_by_side: bool = False,
 ) -> Chart:
     """A bar for each name, made up of parts.
 
     Args:
         key, title, caption: of the chart.
         parts: from the left.
-        times: name of a bar → seconds of each part.
+        times: name of a bar → seconds of each part; ``None``: it has no such part.
         alt: what is drawn, for those who do not see it.
         least: dotted at each bar: the least possible, in seconds.
-        ends: name of a bar → what stands at its end; by default its whole.
+        ends: name of a bar → what stands at its end; by default its whole, or its parts where they lie apart.
         axis: where the whole is no time.
+        side_by_side: the parts lie below each other instead, and nothing stands at their ends.
     """
-    wholes = {name: sum(seconds) for name, seconds in times.items()}
+    wholes = {name: sum(filter(None, seconds)) for name, seconds in times.items()}
     if axis is None:
-        scale, unit = seconds_unit(max(wholes.values(), default=0.0))
+        longest = max((max(filter(None, seconds), default=0.0) for seconds in times.values()), default=0.0)
+        scale, unit = seconds_unit(longest if side_by_side else max(wholes.values(), default=0.0))
         axis = Scale(f"Time ({unit})", scale, format_seconds)
     drawn = [
-        Part(part.name, part.colour, {name: seconds[place] for name, seconds in times.items()}, part.pattern)
+        Part(part.name, part.colour, values, part.pattern)
         for place, part in enumerate(parts)
+        if (values := {name: value for name, seconds in times.items() if (value := seconds[place]) is not None})
     ]
-    ends = {name: axis.text(whole) for name, whole in wholes.items()} if ends is None else ends
-    figure = bars(list(times), drawn, axis.title, axis.text, scale=axis.unit, ends=ends)
+    if ends is None:
+        ends = {name: axis.text(whole) for name, whole in wholes.items()}
+        if side_by_side:
+            ends = {f"{name}, {part.name}": axis.text(part.values[name]) for part in drawn for name in part.values}
+    at_ends = None if side_by_side else ends
+    figure = bars(list(times), drawn, axis.title, axis.text, scale=axis.unit, side_by_side=side_by_side, ends=at_ends)
     if least is not None:
-        limit_marks(figure, list(times), least / axis.unit)
+        limit_marks(figure, 1, len(times), least / axis.unit)
     return Chart(key, title, caption, figure, alt_text(alt, ends.items()))
 
 
-def lengths(
-    key: str,
-    title: str,
-    caption: str,
-    name: str,
-    colour: str,
-    values: Mapping[str, float],
-    scale: Scale,
-    alt: str,
-    *,
-    ends: Mapping[str, str] | None = None,
-) -> Chart:
-    """A bar of one colour for each name: ``values`` in SI units, ``scale`` the horizontal axis."""
-    ends = {bar: scale.text(value) for bar, value in values.items()} if ends is None else ends
-    figure = bars(list(values), [Part(name, colour, values)], scale.title, scale.text, scale=scale.unit, ends=ends)
-    return Chart(key, title, caption, figure.update_layout(showlegend=False), alt_text(alt, ends.items()))
-
-
 class Length(NamedTuple):
-    """A bar: its name, its length in SI units, its look, what stands at its end, and what a reader sees who points."""
+    """A bar: its name, its length in SI units, its look, what stands at its end, and what a reader sees who points.
+
+    ``end`` and ``words``: empty, as the axis says the length; ``bar``: the ends of its whisker.
+    """
 
     name: str
     value: float
     look: TimePart
-    end: str
+    end: str = ""
     words: str = ""
+    bar: tuple[float, float] | None = None
 
 
-def lengths_in_panels(
+def lengths(
     key: str,
     title: str,
     caption: str,
@@ -297,77 +302,57 @@ def lengths_in_panels(
     scale: Scale,
     alt: str,
     *,
+    limit: float | None = None,
     same_axis: bool = True,
 ) -> Chart:
-    """A bar for each name, in a panel for each pane.
+    """A bar for each name, a panel for each pane; the legend names the looks that have a name, where there are several.
 
     Args:
         key, title, caption: of the chart.
         panes: title of a panel → its bars, the first on top.
         scale: the horizontal axis.
         alt: what is drawn, for those who do not see it.
+        limit: dotted at each bar, in SI units; what stood at the ends of the bars then follows their names.
         same_axis: the panels share their axis.
     """
-    figure = panels(list(panes), [ROW_PIXELS * len(pane) for pane in panes.values()])
+    said = {
+        title: [bar._replace(end=bar.end or scale.text(bar.value)) for bar in some] for title, some in panes.items()
+    }
+    figure = panels(list(said), [ROW_PIXELS * len(pane) for pane in said.values()])
+    for row, pane in enumerate(said.values(), start=1):
+        if limit is None:
+            _lengths(figure, row, pane, scale)
+            reach = {bar.name: max(bar.value, *(bar.bar or (0.0,))) for bar in pane}
+            end_labels(figure, row, {bar.name: (reach[bar.name] / scale.unit, bar.end) for bar in pane})
+        else:
+            _lengths(figure, row, [bar._replace(name=f"{bar.name}: {bar.end}") for bar in pane], scale)
+            limit_marks(figure, row, len(pane), limit / scale.unit)
+            top = max(limit, *(bar.value for bar in pane))
+            figure.update_xaxes(range=[0, 1.04 * top / scale.unit], row=row, col=1)
     if not same_axis:
         figure.update_xaxes(matches=None)
-    for row, pane in enumerate(panes.values(), start=1):
-        for look, alike in grouped(pane, lambda length: length.look).items():
-            drawn = go.Bar(
-                orientation="h",
-                y=[length.name for length in alike],
-                x=[length.value / scale.unit for length in alike],
-                width=THICKNESS,
-                name=look.name,
-                marker={"color": COLOURS[look.colour], "pattern": {"shape": look.pattern, "fillmode": "replace"}},
-                customdata=[length.words or length.end for length in alike],
-                hovertemplate="%{customdata}<extra></extra>",
-            )
-            put(figure, row, drawn)
-        names_above(figure, row, [length.name for length in pane])
-        end_labels(figure, row, {length.name: (length.value / scale.unit, length.end) for length in pane})
-    figure.update_layout(hovermode="y unified")
-    figure.update_xaxes(title_text=scale.title, row=len(panes), col=1)
-    ends = [(", ".join(filter(None, (pane, length.name))), length.end) for pane in panes for length in panes[pane]]
+    looks = {bar.look.name for pane in said.values() for bar in pane} - {""}
+    figure.update_layout(barmode="stack", hovermode="y unified", showlegend=len(looks) > 1)
+    figure.update_xaxes(title_text=scale.title, row=len(said), col=1)
+    ends = [(", ".join(filter(None, (pane, bar.name))), bar.end) for pane, some in said.items() for bar in some]
     return Chart(key, title, caption, figure, alt_text(alt, ends))
 
 
-def lengths_by_kind(
-    key: str,
-    title: str,
-    caption: str,
-    kinds: Mapping[str, str],
-    values: Mapping[str, tuple[str, float]],
-    scale: Scale,
-    alt: str,
-    *,
-    limit: float | None = None,
-) -> Chart:
-    """A bar for each name, in the colour of its kind.
-
-    Args:
-        key, title, caption: of the chart.
-        kinds: name in the legend → key of its colour.
-        values: name of a bar → its kind, and its length in SI units.
-        scale: the horizontal axis.
-        alt: what is drawn, for those who do not see it.
-        limit: dotted at each bar, in SI units; values then stand behind the names, not at the ends of the bars.
-    """
-    texts = {name: scale.text(value) for name, (_, value) in values.items()}
-    names = texts if limit is None else {f"{name}: {text}": text for name, text in texts.items()}
-    bars_drawn = list(zip(names, values.values(), strict=True))
-    parts = [
-        Part(kind, colour, {name: value for name, (own, value) in bars_drawn if own == kind})
-        for kind, colour in kinds.items()
-    ]
-    ends = texts if limit is None else None
-    drawn = [part for part in parts if part.values]
-    figure = bars(list(names), drawn, scale.title, scale.text, scale=scale.unit, ends=ends)
-    if limit is not None:
-        limit_marks(figure, list(names), limit / scale.unit)
-        top = max(limit, *(value for _, value in values.values()))
-        figure.update_xaxes(range=[0, 1.04 * top / scale.unit])
-    return Chart(key, title, caption, figure, alt_text(alt, texts.items()))
+def _lengths(figure: go.Figure, row: int, pane: Sequence[Length], scale: Scale) -> None:
+    for look, alike in grouped(pane, lambda bar: bar.look).items():
+        drawn = go.Bar(
+            orientation="h",
+            y=[bar.name for bar in alike],
+            x=[bar.value / scale.unit for bar in alike],
+            width=THICKNESS,
+            name=look.name,
+            marker={"color": COLOURS[look.colour], "pattern": {"shape": look.pattern, "fillmode": "replace"}},
+            customdata=[bar.words or scale.text(bar.value) for bar in alike],
+            hovertemplate="%{customdata}<extra></extra>",
+            error_x=_whiskers([(bar.value, bar.bar) for bar in alike], scale, color=COLOURS["reference"]),
+        )
+        put(figure, row, drawn)
+    names_above(figure, row, [bar.name for bar in pane])
 
 
 MOST_SQUARES = 60

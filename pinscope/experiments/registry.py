@@ -12,6 +12,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any, cast
 
 from pinscope.analysis.attached import NOTHING_ATTACHED, Attached
+from pinscope.analysis.cells import cells
 from pinscope.analysis.kind import AnyKind
 from pinscope.analysis.link_errors import link_error_findings
 from pinscope.analysis.read_rows import ReadRows
@@ -68,6 +69,13 @@ class Reader:
 
 class Entry(Reader):
     """An experiment: its runs are read, and it can be run."""
+
+    def cells(self, rows: Sequence[Row]) -> Sequence[Any]:
+        """A run's cells: made by ``cells_of`` of its reading, where it takes more than the declaration of ``Cell``."""
+        reading = self._module("reading")
+        return cast(
+            "Sequence[Any]", reading.cells_of(rows) if hasattr(reading, "cells_of") else cells(reading.Cell, rows)
+        )
 
     @property
     def kind(self) -> AnyKind:
@@ -190,6 +198,21 @@ def read_run(run: Run, rows: Sequence[Row]) -> Reading:
     if run.status not in ("running", "done") and run.verdict is None:  # part of the rows answers part of the question
         changes["verdict"] = None
     return reading.model_copy(update=changes)
+
+
+def cells_of(run: Run, rows: Sequence[Row]) -> Sequence[Any]:
+    """The cells of a run, as its class of cells declares them.
+
+    Raises:
+        BadInput: as for :func:`read_run`, or the run is of a kind that repeats nothing.
+        UnknownName: likewise.
+    """
+    reader = _reader_of(run)
+    if not isinstance(reader, Entry):
+        raise BadInput(f"run {run.id} is a {run.kind}, which repeats nothing and has no cells: its rows say all")
+    checked = checked_rows(run.experiment, rows)
+    with _figures_that_make_sense(run):
+        return reader.cells(checked)
 
 
 def verdict_at_end(run: Run, rows: Sequence[Row]) -> str | None:

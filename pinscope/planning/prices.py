@@ -11,7 +11,7 @@ from pinscope.analysis.pinning_recipe import Recipes
 from pinscope.analysis.pinning_strategy import IDLE, recommend, strategy_cells
 from pinscope.analysis.rows import Row
 from pinscope.errors import BadInput
-from pinscope.experiments.page_tables.reading import costs
+from pinscope.experiments.page_tables.reading import cells_of
 from pinscope.experiments.registration.reading import trials
 from pinscope.experiments.registry import checked_rows
 from pinscope.lab.budget import SAFE_PINNED_SHARE, binding_limit, safe_pinned_bytes
@@ -104,7 +104,7 @@ def _page_price(origin: Origin, run: ExperimentRun, rows: Sequence[Row]) -> Page
 
     A slope that fits a page size that GPUs know means that page size: the rest is the steps in which memory is taken.
     """
-    for cost in costs(rows):
+    for cost in cells_of(rows):
         if cost.device == run.device and cost.per_byte:
             known = cost.known_page_bytes
             return PagePrice(ENTRY_BYTES / known if known else cost.per_byte, origin, cost.per_byte)

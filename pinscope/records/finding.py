@@ -36,6 +36,9 @@ class Quantity(Record):
     """Of how many repeats it is the median, where they are too few for a ``spread``."""
     reason: str | None = None
     """Why ``value`` is ``None``."""
+    key: str | None = None
+    """Which figure of a run's headline it is, such as ``pinned.h2d.rate``, whatever its size, its value and the words
+    of ``name``: unique in the run, and the same in all runs of its experiment."""
 
 
 class _Explained(Protocol):
@@ -53,10 +56,11 @@ def quantity(
     reason: str | None = None,
     spread: float | None = None,
     repeats: int | None = None,
+    key: str | None = None,
 ) -> Quantity:
     """A :class:`Quantity`; of a known value without the ``reason`` why it would be unknown."""
     reason = reason if value is None else None
-    return Quantity(name=name, value=value, unit=unit, reason=reason, spread=spread, repeats=repeats)
+    return Quantity(name=name, value=value, unit=unit, reason=reason, spread=spread, repeats=repeats, key=key)
 
 
 def known(name: str, record: _Explained, field: str, unit: str) -> Quantity:

@@ -14,7 +14,7 @@ import pytest
 from pinscope.analysis.pytorch_pinned import pool_settings
 from pinscope.errors import Cancelled
 from pinscope.experiments.dataloader.experiment import Dataloader, DataloaderObservation, DataloaderParams
-from pinscope.experiments.dataloader.reading import Loops, loop_cells
+from pinscope.experiments.dataloader.reading import Loops, cells_of
 from pinscope.lab.cuda import CudaLab
 from pinscope.lab.harness import Harness
 
@@ -30,7 +30,7 @@ def test_every_combination_trains_on_what_the_loader_made_and_leaves_no_process(
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))  # PyTorch makes it when it is imported
     params = DataloaderParams.preset("cuda", quick=True).with_overrides({"workers": "2"})
     rows = [row.model_dump() for row in Dataloader().measure(params, lab, Harness())]
-    found = loop_cells(rows)
+    found = cells_of(rows)
     assert len(found) == 2 * 2
     visits = Counter((row["round"], row["pin_memory"], row["non_blocking"]) for row in rows)
     assert len(visits) == 2 * 2 * params.rounds
@@ -77,7 +77,7 @@ def test_pytorch_pins_a_power_of_two_and_keeps_it_until_its_pool_is_emptied(
         {"workers": "0", "pin_memory": "on", "non_blocking": "on", "pool": True}
     )
     rows = [row.model_dump() for row in Dataloader().measure(params, lab, Harness())]
-    assert len(loop_cells(rows)) == 1
+    assert len(cells_of(rows)) == 1
     uses = {use.setting: use for use in Loops(rows).uses}
     for setting in ("in_force", "register"):
         use = uses[setting]

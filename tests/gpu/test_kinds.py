@@ -17,7 +17,7 @@ import pytest
 from cupy.cuda import runtime
 
 from pinscope.experiments.allocation.reading import buffer_cells
-from pinscope.experiments.page_tables.reading import Cost, costs
+from pinscope.experiments.page_tables.reading import Cell, cells_of
 from pinscope.experiments.registration.reading import Trial, trials
 from pinscope.lab.backing import touch, why_not_backing
 from pinscope.lab.cuda import CudaLab
@@ -127,20 +127,20 @@ def test_a_pool_that_keeps_its_memory_gives_it_out_many_times_faster() -> None:
 
 
 @pytest.fixture(scope="module")
-def at_4_gib() -> Mapping[tuple[str, str], Cost]:
+def at_4_gib() -> Mapping[tuple[str, str], Cell]:
     """Every way of page_tables that this host gives."""
     more = ("--set", "total=4GiB", "--set", "steps=64", "--set", "all_devices=false")
     document = run("page_tables", *more)
-    return {(cost.memory, cost.backing): cost for cost in costs(document["observations"])}
+    return {(cost.memory, cost.backing): cost for cost in cells_of(document["observations"])}
 
 
-def test_every_kind_is_measured(at_4_gib: Mapping[tuple[str, str], Cost]) -> None:
+def test_every_kind_is_measured(at_4_gib: Mapping[tuple[str, str], Cell]) -> None:
     wanted = {("pinned", ""), ("write_combined", ""), ("created", ""), ("created_pieces", ""), ("pool", "")}
     wanted |= {("pool_granted", ""), ("portable", "4k"), ("registered", "shm_open")}
     assert wanted <= set(at_4_gib)
 
 
-def test_each_kind_takes_8_bytes_a_page_of_4_kib_of_gpu_memory(at_4_gib: Mapping[tuple[str, str], Cost]) -> None:
+def test_each_kind_takes_8_bytes_a_page_of_4_kib_of_gpu_memory(at_4_gib: Mapping[tuple[str, str], Cell]) -> None:
     if not is_h200():
         pytest.skip("the figures are those of an H200")
     grown = {way: cost.table_bytes for way, cost in at_4_gib.items() if way[0] != "pool"}
@@ -148,11 +148,11 @@ def test_each_kind_takes_8_bytes_a_page_of_4_kib_of_gpu_memory(at_4_gib: Mapping
     assert grown == {way: pytest.approx(nbytes, abs=2 * MIB) for way, nbytes in expected.items()}
 
 
-def test_a_pool_without_access_takes_no_gpu_memory(at_4_gib: Mapping[tuple[str, str], Cost]) -> None:
+def test_a_pool_without_access_takes_no_gpu_memory(at_4_gib: Mapping[tuple[str, str], Cell]) -> None:
     assert at_4_gib["pool", ""].table_bytes < 2 * MIB
 
 
-def test_only_what_the_kernel_pins_is_in_its_count(at_4_gib: Mapping[tuple[str, str], Cost]) -> None:
+def test_only_what_the_kernel_pins_is_in_its_count(at_4_gib: Mapping[tuple[str, str], Cell]) -> None:
     for (memory, _), cost in at_4_gib.items():
         counted = memory in ("pinned", "registered", "portable")
         expected = cost.pinned_bytes if counted else 0

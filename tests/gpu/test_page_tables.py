@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from cupy.cuda import runtime
 
-from pinscope.experiments.page_tables.reading import Cost, costs
+from pinscope.experiments.page_tables.reading import Cell, cells_of
 from pinscope.lab.backing import touch, why_not_backing
 from pinscope.lab.cuda import CudaLab
 from pinscope.records.run import Backing
@@ -37,12 +37,12 @@ def is_h200() -> bool:
 
 
 @pytest.fixture(scope="module")
-def at_16_gib() -> Mapping[tuple[str, str], Cost]:
+def at_16_gib() -> Mapping[tuple[str, str], Cell]:
     sizes = ("--set", "total=16GiB", "--set", "steps=256")
     ways = ("--set", "memory=pinned,registered", "--set", "backings=4k,thp,shm")
     document = run("page_tables", *sizes, *ways, "--set", "all_devices=false")
     assert document["run"]["params"]["total"] == 16 * GIB
-    return {(cost.memory, cost.backing): cost for cost in costs(document["observations"])}
+    return {(cost.memory, cost.backing): cost for cost in cells_of(document["observations"])}
 
 
 WAYS = [("pinned", ""), ("registered", "4k"), ("registered", "thp"), ("registered", "shm")]
@@ -50,7 +50,7 @@ WAYS = [("pinned", ""), ("registered", "4k"), ("registered", "thp"), ("registere
 
 @pytest.mark.parametrize("way", WAYS)
 def test_each_pinned_gib_takes_8_bytes_a_page_of_gpu_memory(
-    at_16_gib: Mapping[tuple[str, str], Cost], way: tuple[str, str]
+    at_16_gib: Mapping[tuple[str, str], Cell], way: tuple[str, str]
 ) -> None:
     cost = at_16_gib[way]
     if is_h200():
@@ -61,13 +61,13 @@ def test_each_pinned_gib_takes_8_bytes_a_page_of_gpu_memory(
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_all_of_it_returns_after_freeing(at_16_gib: Mapping[tuple[str, str], Cost], way: tuple[str, str]) -> None:
+def test_all_of_it_returns_after_freeing(at_16_gib: Mapping[tuple[str, str], Cell], way: tuple[str, str]) -> None:
     left = at_16_gib[way].left_bytes
     assert left is not None
     assert left <= 2 * MIB
 
 
-def test_time_goes_into_touching_not_into_registering(at_16_gib: Mapping[tuple[str, str], Cost]) -> None:
+def test_time_goes_into_touching_not_into_registering(at_16_gib: Mapping[tuple[str, str], Cell]) -> None:
     cost = at_16_gib["registered", "4k"]
     assert cost.touch_seconds_per_gib is not None
     assert cost.pin_seconds_per_gib is not None
@@ -125,7 +125,7 @@ def test_both_meters_see_gpu_memory_come_and_go() -> None:
 def test_every_gpu_with_a_context_pays() -> None:
     ways = ("--set", "memory=pinned,registered", "--set", "backings=thp")
     document = run("page_tables", "--set", "total=8GiB", *ways)
-    found = costs(document["observations"])
+    found = cells_of(document["observations"])
     assert {cost.device for cost in found} == set(range(runtime.getDeviceCount()))
     for cost in found:
         assert cost.per_byte is not None

@@ -13,7 +13,7 @@ from cupy.cuda import runtime
 import pinscope
 from pinscope.experiments.while_serving.experiment import WhileServing, WhileServingParams
 from pinscope.experiments.while_serving.findings import code
-from pinscope.experiments.while_serving.reading import Cell, Serving, cells
+from pinscope.experiments.while_serving.reading import Cell, Serving, cells_of
 from pinscope.lab.budget import safe_pinned_bytes
 from pinscope.lab.cuda import CudaLab
 from pinscope.lab.cuda_pinning import is_pinned, takes_copy
@@ -31,7 +31,7 @@ IS_H200 = capture_environment().devices[0].name == "NVIDIA H200"
 def measured(lab: CudaLab, **changes: Any) -> list[Cell]:
     params = WhileServingParams.preset("cuda", quick=True).with_overrides(changes)
     rows = [row.model_dump() for row in WhileServing().measure(params, lab, Harness())]
-    found = cells(rows)
+    found = cells_of(rows)
     assert all(cell.pinned is True for cell in found if cell.pins)
     return found
 

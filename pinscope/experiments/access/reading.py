@@ -8,7 +8,7 @@ from functools import cached_property
 from itertools import groupby, takewhile
 from typing import Annotated, Literal, NamedTuple
 
-from pinscope.analysis.cells import AS_GOOD, Label, Value, cells, every_combination, first
+from pinscope.analysis.cells import AS_GOOD, Label, Value, cells, every_combination, first, key
 from pinscope.analysis.conclusions import exceeds
 from pinscope.analysis.rows import Row, grouped
 from pinscope.analysis.statistics import Summary, measured
@@ -256,13 +256,14 @@ def _headline(accesses: Accesses) -> Iterator[Quantity]:
         ways = accesses.once(pattern)
         if {way, "copy"} <= ways.keys():
             name = f"Time of {WAYS[way].title} ÷ explicit copy, one {PATTERNS[pattern]}"
-            yield quantity(name, Pair(ways[way], ways["copy"]).times, "ratio")
+            yield quantity(name, Pair(ways[way], ways["copy"]).times, "ratio", key=key(ways[way], "ratio"))
     alike = list(accesses.once(accesses.patterns[0]).values())
     if alike:
         best, name = winners(alike)[0], PATTERNS[alike[0].pattern]
-        yield quantity(f"Fastest for one {name}", _best(alike), "text")
+        yield quantity(f"Fastest for one {name}", _best(alike), "text", key="fastest.way")
         words = f"Useful rate of the fastest, one {name}"
-        yield measured(words, best.wall_seconds, "bytes/second", best.useful_bytes_per_second)
+        rate = best.useful_bytes_per_second
+        yield measured(words, best.wall_seconds, "bytes/second", rate, key="fastest.rate")
 
 
 def _best(alike: Sequence[Cell]) -> str:

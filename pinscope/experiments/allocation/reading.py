@@ -96,6 +96,11 @@ def buffer_cells(rows: Iterable[Row]) -> dict[tuple[str, int], Cell]:
     return {(cell.way, cell.bytes): cell for cell in cells(Cell, buffers)}
 
 
+def cells_of(rows: Iterable[Row]) -> list[Cell]:
+    """Of a run's buffers."""
+    return list(buffer_cells(rows).values())
+
+
 def needed_faults(way: str, nbytes: int, page_bytes: int) -> int | None:
     """Page faults that memory of this way takes at least if it is fresh; ``None`` where that is not known.
 
@@ -307,7 +312,10 @@ def headline(buffers: Buffers) -> tuple[Quantity, ...]:
     return (
         *(
             measured(
-                f"{_capital(title)}, get and free, {format_bytes(nbytes)}", cells[way, nbytes].both_seconds, "seconds"
+                f"{_capital(title)}, get and free, {format_bytes(nbytes)}",
+                cells[way, nbytes].both_seconds,
+                "seconds",
+                key=f"{way}.time",
             )
             for way, title, nbytes in shown
             if way and nbytes and (way, nbytes) in cells
@@ -318,6 +326,7 @@ def headline(buffers: Buffers) -> tuple[Quantity, ...]:
                 even.copies,
                 "count",
                 reason="at this size copies from pinned memory are not faster",
+                key=f"{even.way}.{even.direction}.copies",
             )
             for even in buffers.usual_evens()
         ),

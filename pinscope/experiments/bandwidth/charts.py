@@ -12,7 +12,7 @@ from pinscope.analysis.rows import Row
 from pinscope.analysis.ways import LineStyle
 from pinscope.charts import plot
 from pinscope.charts.chart import Chart
-from pinscope.charts.plot import Scale, Spot
+from pinscope.charts.plot import Length, Scale, Spot, TimePart
 from pinscope.charts.theme import DASHES, DIRECTION_TITLES, PANEL_PIXELS
 from pinscope.experiments.bandwidth.reading import Cell, Copies, Curve, LatencyFit, fit_latency, same_sizes
 from pinscope.experiments.bandwidth.ways import WAYS
@@ -95,11 +95,10 @@ def draw_small(run: ExperimentRun, rows: Sequence[Row]) -> Chart | None:
         return None
     cells = [cell for gain in gains for cell in (gain.pinned, gain.pageable)]
     title = f"Copies of {format_bytes(cells[0].bytes)}"
-    kinds = {cell.memory: cell.memory for cell in cells}
-    rates = {f"{cell.memory} {cell.direction}": (cell.memory, cell.bytes_per_second) for cell in cells}
-    chart = plot.lengths_by_kind("small", title, "", kinds, rates, _RATE, title)
-    chart.figure.update_layout(showlegend=False)
-    return chart
+    drawn = [
+        Length(f"{cell.memory} {cell.direction}", cell.bytes_per_second, TimePart("", cell.memory)) for cell in cells
+    ]
+    return plot.lengths("small", title, "", {"": drawn}, _RATE, title)
 
 
 def _name(cell: Cell) -> str:
@@ -233,20 +232,18 @@ def _fitted(curve: Curve, fit: LatencyFit) -> plot.Curve:
 
 def _together(copies: Copies) -> Iterator[Chart]:
     """Each GPU alone beside all of them at once."""
-    if copies.at_once:
-        cells = [(cell, {"alone": copies.by_itself(cell), "all at once": cell}) for cell in copies.at_once]
-        yield plot.lengths_by_kind(
+    at_once = {f"GPU {cell.device}, {cell.direction}": cell for cell in copies.at_once}
+    if at_once:
+        cells_alone = {name: copies.by_itself(cell) for name, cell in at_once.items()}
+        alone = {name: cell.bytes_per_second if cell else None for name, cell in cells_alone.items()}
+        yield plot.parts_of_time(
             "all-devices",
             "All GPUs at once",
             f"Pinned copies of {format_bytes(copies.at_once[0].bytes)}. Bars that shrink when all copy at once show a "
             "shared uplink.",
-            {"alone": "pinned", "all at once": "copy"},
-            {
-                f"GPU {cell.device}, {cell.direction}, {kind}": (kind, each.bytes_per_second)
-                for cell, both in cells
-                for kind, each in both.items()
-                if each
-            },
-            _RATE,
+            (TimePart("alone", "pinned"), TimePart("all at once", "pinned", "/")),
+            {name: (alone[name], cell.bytes_per_second) for name, cell in at_once.items()},
             "All GPUs at once",
+            axis=_RATE,
+            side_by_side=True,
         )

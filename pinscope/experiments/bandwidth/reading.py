@@ -107,7 +107,8 @@ class Cell:
 
     def rate(self, name: str) -> Quantity:
         """The rate as findings and headlines show it, with its ±."""
-        return measured(name, self.one_more_seconds, "bytes/second", self.bytes_per_second)
+        key = f"{self.memory}.{self.direction}.{'kernel_' if self.copier == 'kernel' else ''}rate"
+        return measured(name, self.one_more_seconds, "bytes/second", self.bytes_per_second, key=key)
 
     @property
     def quartile_rates(self) -> tuple[float, float]:
@@ -243,7 +244,7 @@ class Copies:
     @cached_property
     def cells(self) -> list[Cell]:
         """All of them, in the order of their labels and sizes."""
-        return sorted(cells(Cell, map(_complete, self.rows)), key=lambda cell: (cell.curve, cell.bytes))
+        return cells_of(self.rows)
 
     @cached_property
     def curves(self) -> list[Curve]:
@@ -313,6 +314,11 @@ class Copies:
         best = {curve[0].direction: curve[-1] for curve in reversed(same)}
         cells = [best[way] for way in _TO_AND_FROM if way in best][:2]
         return [cell for cell in cells if cell.bytes == max(other.bytes for other in cells)]
+
+
+def cells_of(rows: Iterable[Row]) -> list[Cell]:
+    """Those of a run, in the order of their labels and sizes."""
+    return sorted(cells(Cell, map(_complete, rows)), key=lambda cell: (cell.curve, cell.bytes))
 
 
 def _complete(row: Row) -> Row:
@@ -394,7 +400,8 @@ def _pinned(copies: Copies) -> Iterator[Quantity]:
             yield _faster(way, gain)
         if share := copies.link_shares.get(way):
             name = f"Share of the link's limit, best pinned {way}"
-            yield quantity(name, share if share <= 1 else None, "share", reason=reason)
+            key = f"pinned.{way}.link_share"
+            yield quantity(name, share if share <= 1 else None, "share", reason=reason, key=key)
 
 
 def _faster(way: str, gain: Gain) -> Quantity:
@@ -405,7 +412,8 @@ def _faster(way: str, gain: Gain) -> Quantity:
     name = f"Speed-up over pageable{f' ({state})' if state else ''}, {way}, {format_bytes(gain.bytes)}"
     reason = "the copies vary too much to tell"
     repeats = min(few, default=None)
-    return quantity(name, None if wild else gain.ratio, "ratio", spread=spread, repeats=repeats, reason=reason)
+    ratio, key = None if wild else gain.ratio, f"pinned.{way}.gain"
+    return quantity(name, ratio, "ratio", spread=spread, repeats=repeats, reason=reason, key=key)
 
 
 def tables(copies: Copies) -> tuple[Table, ...]:

@@ -6,8 +6,9 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Literal, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple
 
+from pinscope.analysis.cells import Label, Value
 from pinscope.analysis.conclusions import exceeds, on_lab
 from pinscope.analysis.rows import Row, from_then_on, grouped, labels, median
 from pinscope.analysis.statistics import Summary, summarize
@@ -53,14 +54,19 @@ class Step:
 
     rows: Sequence[Row]
 
+    @property
+    def swap(self) -> Annotated[bool, Label("swap")]:
+        """Whether the group may swap."""
+        return bool(self.rows[0]["swap"])
+
     @cached_property
-    def phase(self) -> str:
+    def phase(self) -> Annotated[str, Label("phase")]:
         """``before``, ``held`` or ``after``."""
         return str(self.rows[0]["phase"])
 
     @cached_property
-    def bytes(self) -> int:
-        """Pinned meanwhile."""
+    def bytes(self) -> Annotated[int, Label("pinned", "bytes")]:
+        """Meanwhile."""
         return max(int(row["bytes"]) for row in self.rows)
 
     @cached_property
@@ -78,8 +84,18 @@ class Step:
         """Seconds of a round of the process outside."""
         return _seconds(_rounds(self.rows, "outside"))
 
+    @property
+    def inside_seconds(self) -> Annotated[Summary | None, Value("round inside", "seconds", "less")]:
+        """Of one round."""
+        return self.inside
+
+    @property
+    def outside_seconds(self) -> Annotated[Summary | None, Value("round outside", "seconds", "less")]:
+        """Likewise."""
+        return self.outside
+
     @cached_property
-    def cached_share(self) -> float | None:
+    def cached_share(self) -> Annotated[float | None, Value("file in cache", "share", "more")]:
         """Of the file of the one inside, the smallest share in the page cache when it came to read it."""
         known = [row for row in self.rounds if row["file_cached_bytes"] is not None]
         return min((row["file_cached_bytes"] / row["file_bytes"] for row in known), default=None)
@@ -95,7 +111,7 @@ class Step:
         return readings[-1][field] if readings else None
 
     @property
-    def other_bytes(self) -> int | None:
+    def other_bytes(self) -> Annotated[int | None, Value("not droppable", "bytes", "less")]:
         """What the kernel cannot drop: all in the group but pages of files."""
         used, cache = self.account("used_bytes"), self.account("cache_bytes")
         return None if used is None or cache is None else used - cache
@@ -253,6 +269,11 @@ def climbs(rows: Sequence[Row]) -> Sequence[Climb]:
     return [climb for climb in made if climb is not None]
 
 
+def cells_of(rows: Sequence[Row]) -> list[Step]:
+    """Every step of every group."""
+    return [step for climb in climbs(rows) for step in (climb.before, *climb.held, climb.after) if step]
+
+
 def _climb(rows: Sequence[Row]) -> Climb | None:
     steps = grouped(map(Step, grouped(rows, labels("phase", "step")).values()), lambda step: step.phase)
     before = next((step for step in steps.get("before", ()) if step.inside), None)
@@ -289,12 +310,18 @@ def _headline(climb: Climb) -> Iterator[Quantity]:
     """Of the first group: where the others suffer, where they are killed, and what is felt outside."""
     none = "not reached"
     first, last = (mark and mark.bytes / climb.limit for mark in (climb.cliff, climb.kill))
-    yield quantity("Cliff, share of the group's limit", first, "share", reason=none)
-    yield quantity("Slowest round of work ÷ before pinning", climb.times, "ratio", reason="no round was timed")
-    yield quantity("Killed at, share of the group's limit", last, "share", reason=none)
-    yield quantity("Round outside, from the cliff on ÷ below it", climb.outside_times, "ratio", reason=none)
-    yield quantity("Group's limit", climb.limit, "bytes")
-    yield quantity("Group and processes gone at the end", climb.gone, "text", reason="the run has not ended")
+    yield quantity("Cliff, share of the group's limit", first, "share", reason=none, key="cliff")
+    yield quantity(
+        "Slowest round of work ÷ before pinning", climb.times, "ratio", reason="no round was timed", key="slowest"
+    )
+    yield quantity("Killed at, share of the group's limit", last, "share", reason=none, key="killed")
+    yield quantity(
+        "Round outside, from the cliff on ÷ below it", climb.outside_times, "ratio", reason=none, key="outside"
+    )
+    yield quantity("Group's limit", climb.limit, "bytes", key="limit")
+    yield quantity(
+        "Group and processes gone at the end", climb.gone, "text", reason="the run has not ended", key="gone"
+    )
 
 
 def _swap(climb: Climb) -> str:

@@ -349,7 +349,7 @@ def workers_title(workers: int) -> str:
     return f"{workers} worker{'' if workers == 1 else 's'}"
 
 
-def loop_cells(rows: Iterable[Row]) -> list[Cell]:
+def cells_of(rows: Iterable[Row]) -> list[Cell]:
     """Steps grouped by the settings; in the order in which they were first measured."""
     steps = [row for row in counted(rows) if row["kind"] == "step"]
     return [_cell(group) for group in grouped(steps, labels(*labels_of(Cell))).values()]
@@ -418,7 +418,8 @@ class Effect:
     def quantity(self) -> Quantity:
         """As a figure of the headline."""
         name = f"Speed-up by {WAYS[BOTH].title}, {workers_title(self.workers)}"
-        return quantity(name, self.ratio.value, "ratio", spread=self.ratio.uncertainty)
+        key = f"workers_{self.workers}.gain"
+        return quantity(name, self.ratio.value, "ratio", spread=self.ratio.uncertainty, key=key)
 
 
 @dataclass(frozen=True)
@@ -461,7 +462,7 @@ class Loops:
     @cached_property
     def cells(self) -> list[Cell]:
         """All combinations."""
-        return loop_cells(self.rows)
+        return cells_of(self.rows)
 
     @cached_property
     def uses(self) -> list[PoolUse]:
@@ -560,10 +561,16 @@ def headline(loops: Loops) -> tuple[Quantity, ...]:
     gains = sorted(loops.effects(WAYS[BOTH]), key=lambda effect: -effect.ratio.value)
     ties = f" ({len(loops.equals)} more as fast, as far as this run can tell)" if loops.equals else ""
     return (
-        quantity("Steps a second of the fastest loop", best.pace.value, "count", spread=best.pace.uncertainty),
-        quantity("GPU computes in the fastest loop, of a step", best.computes_share, "share"),
+        quantity(
+            "Steps a second of the fastest loop",
+            best.pace.value,
+            "count",
+            spread=best.pace.uncertainty,
+            key="fastest.pace",
+        ),
+        quantity("GPU computes in the fastest loop, of a step", best.computes_share, "share", key="fastest.computes"),
         *(effect.quantity for effect in gains[:2]),
-        quantity("Fastest loop", best.words + ties, "text"),
+        quantity("Fastest loop", best.words + ties, "text", key="fastest.loop"),
         *(
             [
                 quantity(
@@ -571,6 +578,7 @@ def headline(loops: Loops) -> tuple[Quantity, ...]:
                     best.pinned_bytes,
                     "bytes",
                     reason="the kernel has no count of pinned pages",
+                    key="fastest.pinned",
                 )
             ]
             if best.pin_memory

@@ -76,15 +76,12 @@ def draw_small(run: ExperimentRun, rows: Sequence[Row]) -> Chart | None:
         return None
     times = {"all four parts": full.seconds} | {WAYS[lack.missing].title: lack.cell.seconds for lack in missing}
     title = f"Pipeline of {full.direction} copies and kernels"
-    bars = [Length(name, seconds, _memory(name), format_seconds(seconds)) for name, seconds in times.items()]
-    chart = plot.lengths_in_panels("small", title, "", {"": bars}, Scale("Time (ms)", 1e-3, format_seconds), title)
-    chart.figure.update_layout(showlegend=False)
-    return chart
+    bars = [Length(name, seconds, _memory(name)) for name, seconds in times.items()]
+    return plot.lengths("small", title, "", {"": bars}, Scale("Time (ms)", 1e-3, format_seconds), title)
 
 
 def _memory(name: str) -> TimePart:
-    kind = "pageable" if name == WAYS["pinned memory"].title else "pinned"
-    return TimePart(f"{kind} memory", kind)
+    return TimePart("", "pageable" if name == WAYS["pinned memory"].title else "pinned")
 
 
 def left_out_once(recipes: Iterable[Recipe]) -> list[Recipe]:
@@ -131,7 +128,7 @@ def _passes(chosen: Mapping[str, Sequence[Cell]]) -> Chart:
         ]
         for way, group in grouped(cells, lambda cell: str(cell.direction)).items()
     }
-    return plot.lengths_in_panels(
+    return plot.lengths(
         "overlap-passes",
         "How long the pipeline takes without each part",
         f"Medians of one pass of {cells[0].chunks} chunks, {balance}. All four parts: {EVERYTHING}. "
@@ -158,7 +155,7 @@ def _efficiency(way: str, chosen: Sequence[Cell]) -> Chart:
         words(balance).capitalize(): [
             _bar(
                 cell,
-                cell.possible_overlap,
+                cell.possible_overlap_share,
                 _hidden(cell),
                 f"{_hidden(cell)}, {format_seconds(cell.seconds)} a pass",
                 _pace(cell),
@@ -170,7 +167,7 @@ def _efficiency(way: str, chosen: Sequence[Cell]) -> Chart:
         if balance in groups
     }
     meanings = "; ".join(f"{words(balance)}: {BALANCES[balance]}" for balance in BALANCES if balance in groups)
-    return plot.lengths_in_panels(
+    return plot.lengths(
         f"overlap-{way}",
         f"How much of the copies hides behind kernels, {DIRECTION_TITLES[way].lower()}",
         "Against pinned copies and kernels one after the other. 100 %: the shorter side costs no time of its own. "
@@ -201,7 +198,7 @@ def _costs(way: str, chosen: Sequence[Cell]) -> Chart:
         "Compute stall: GPU idle": [_lost(cell, _STALL, cell.stall_seconds.median) for cell in cells],
         "Issue time: CPU held": [_lost(cell, _ISSUE, cell.issue_seconds.median) for cell in cells],
     }
-    return plot.lengths_in_panels(
+    return plot.lengths(
         f"costs-{way}",
         f"What the GPU and the CPU lose, {DIRECTION_TITLES[way].lower()}",
         f"Medians of one pass of {cells[0].chunks} chunks, {balance}. Stall: compute idle between the "

@@ -125,8 +125,8 @@ def _recipe(passes: Passes) -> Iterator[Costed]:
 
 def _recipe_evidence(cell: Cell) -> tuple[Quantity, ...]:
     return (
-        quantity(f"Overlap, {cell.case}", cell.possible_overlap, "share"),
-        quantity(f"Possible with this many chunks, {cell.case}", cell.ideal, "share"),
+        quantity(f"Overlap, {cell.case}", cell.possible_overlap_share, "share"),
+        quantity(f"Possible with this many chunks, {cell.case}", cell.ideal_share, "share"),
         quantity(f"Compute idle between kernels, {cell.case}", cell.stall_seconds.median, "seconds"),
     )
 

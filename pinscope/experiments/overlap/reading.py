@@ -8,7 +8,7 @@ from functools import cached_property
 from operator import attrgetter
 from typing import Annotated
 
-from pinscope.analysis.cells import Label, Value, cells, every_combination, first
+from pinscope.analysis.cells import Label, Value, cells, every_combination, first, key
 from pinscope.analysis.conclusions import about, is_distinct, known_within, on_lab, possible_share, roughly, together
 from pinscope.analysis.rows import Row, Rows, grouped
 from pinscope.analysis.statistics import Summary
@@ -70,22 +70,22 @@ class Cell:
         return overlap_share(self.copy_alone_seconds, self.compute_alone_seconds, self.seconds)
 
     @property
-    def possible_overlap(self) -> Annotated[float, Value("overlap", "share", "more")]:
+    def possible_overlap_share(self) -> Annotated[float, Value("overlap", "share", "more")]:
         """The overlap without noise."""
         return possible_share(self.overlap)
 
     @property
-    def ideal(self) -> Annotated[float, Value("at best", "share")]:
+    def ideal_share(self) -> Annotated[float, Value("at best", "share")]:
         """The most that is possible: one copy or kernel at an end has nothing to hide behind."""
         return 1 - 1 / self.chunks
 
     @property
-    def possible_own_overlap(self) -> Annotated[float, Value("own overlap", "share", "more")]:
+    def possible_own_overlap_share(self) -> Annotated[float, Value("own overlap", "share", "more")]:
         """The own overlap without noise."""
         return possible_share(self.own_overlap)
 
     @property
-    def serial(self) -> Annotated[float, Value("total ÷ pinned one after the other", "ratio", "less")]:
+    def serial_ratio(self) -> Annotated[float, Value("total ÷ pinned one after the other", "ratio", "less")]:
         """The time over that of pinned copies and the kernels one after the other."""
         return self.seconds / (self.pinned_copy_seconds + self.compute_alone_seconds)
 
@@ -108,12 +108,12 @@ class Cell:
     def least_seconds(self) -> float:
         """The least that a pass can take with pinned copies as they are alone: all but one chunk is hidden."""
         copies, kernels = self.pinned_copy_seconds, self.compute_alone_seconds
-        return copies + kernels - self.ideal * min(copies, kernels)
+        return copies + kernels - self.ideal_share * min(copies, kernels)
 
     @property
     def overlaps(self) -> bool:
         """Whether the recipe hides about as much as can be hidden."""
-        return self.overlap >= GOOD_OVERLAP * self.ideal
+        return self.overlap >= GOOD_OVERLAP * self.ideal_share
 
     @property
     def case(self) -> str:
@@ -144,6 +144,17 @@ def overlap_share(copy_alone: float, compute_alone: float, both: float) -> float
 
 def _recipe(row: Row) -> Recipe:
     return Recipe(row["memory"], row["separate_stream"], row["depth"], row["events"])
+
+
+def cells_of(rows: Iterable[Row]) -> list[Cell]:
+    """By direction and balance, the full recipe first, then by what is missing."""
+    passes = ({**row, "recipe": _recipe(row)} for row in rows if row["kind"] == "pass")
+
+    def place(cell: Cell) -> tuple[object, ...]:
+        missing = cell.recipe.missing
+        return cell.direction, cell.balance, len(missing), missing, cell.recipe.depth
+
+    return sorted(cells(Cell, passes), key=place)
 
 
 def spans(rows: Iterable[Row]) -> list[Span]:
@@ -195,14 +206,8 @@ class Passes:
 
     @cached_property
     def cells(self) -> list[Cell]:
-        """By direction and balance, the full recipe first, then by what is missing."""
-        passes = ({**row, "recipe": _recipe(row)} for row in self.rows if row["kind"] == "pass")
-
-        def place(cell: Cell) -> tuple[object, ...]:
-            missing = cell.recipe.missing
-            return cell.direction, cell.balance, len(missing), missing, cell.recipe.depth
-
-        return sorted(cells(Cell, passes), key=place)
+        """All of them."""
+        return cells_of(self.rows)
 
     @cached_property
     def full(self) -> list[Cell]:
@@ -288,15 +293,16 @@ def _headline(passes: Passes) -> Iterator[Quantity]:
     for cell in passes.full:
         longer = _LONGER.get(cell.balance, "")
         name = f"Overlap of copies and kernels, {cell.direction}{longer}"
-        yield quantity(name, cell.possible_overlap, "share")
+        yield quantity(name, cell.possible_overlap_share, "share", key=key(cell, "overlap"))
         for lack in passes.dearest(cell)[:1]:
             name = f"Times as long with {WAYS[lack.missing].phrase}, {cell.direction}{longer}"
-            yield quantity(name, lack.ratio, "ratio")
+            without = f"without_{lack.missing.replace(' ', '_')}"
+            yield quantity(name, lack.ratio, "ratio", key=key(cell, without))
     for (memory, direction), loose in passes.unordered.items():
         if memory == "pinned":
             for balance, share in corrupted_shares(balanced(loose)).items():
                 name = f"Wrong chunks without events, {direction}{_LONGER.get(balance, '')}"
-                yield quantity(name, share, "share")
+                yield quantity(name, share, "share", key=f"{direction}.{balance}.wrong")
 
 
 def table_of(passes: Passes) -> tuple[Table, ...]:

@@ -12,10 +12,10 @@ from pinscope.analysis.page_table_model import GPU_PAGE_SIZES, GRANULE_BYTES, pa
 from pinscope.analysis.rows import Row, grouped, median
 from pinscope.analysis.ways import LineStyle
 from pinscope.charts.chart import Chart
-from pinscope.charts.lines import End, name_ends, put, reference
-from pinscope.charts.plot import Curve, Scale, Spot, TimePart, curves, lengths, parts_of_time
+from pinscope.charts.lines import End, name_ends
+from pinscope.charts.plot import Curve, Length, Scale, Spot, TimePart, curves, lengths, parts_of_time
 from pinscope.charts.theme import DASHES
-from pinscope.experiments.page_tables.reading import GIB, Cost, PageTableCosts
+from pinscope.experiments.page_tables.reading import GIB, Cell, PageTableCosts
 from pinscope.experiments.page_tables.ways import BACKINGS, WAYS
 from pinscope.records.run import ExperimentRun
 from pinscope.units import format_bytes
@@ -40,21 +40,22 @@ def draw_small(run: ExperimentRun, rows: Sequence[Row]) -> Chart | None:
         return None
     sizes = {cost: cost.bytes_per_gib or 0.0 for cost in own if cost.bytes_per_gib or cost.unreached}
     alike = grouped(sizes, lambda cost: TAKEN.text(sizes[cost]) if len(sizes) > MOST_BARS else cost)
-    drawn = {_way_count(members, len(sizes)): sizes[members[0]] for members in alike.values()}
+    look = TimePart("page table", "page_table")
+    drawn = [Length(_way_count(members, len(sizes)), sizes[members[0]], look) for members in alike.values()]
     title = "Page table of each pinned GiB"
-    return lengths("small", title, "", "page table", "page_table", drawn, TAKEN, title)
+    return lengths("small", title, "", {"": drawn}, TAKEN, title)
 
 
-def _name(cost: Cost) -> str:
+def _name(cost: Cell) -> str:
     """The way in a legend."""
     return cost.way.replace(" (", ", ").removesuffix(")")
 
 
-def _curve(cost: Cost, dash: str = "solid") -> Curve:
+def _curve(cost: Cell, dash: str = "solid") -> Curve:
     style = WAYS[cost.memory].style or BACKINGS[cost.backing].style or LineStyle("pinned")
     grown = zip(cost.sizes, cost.grown, strict=True)
     spots = [Spot(size / GIB, taken, f"{format_bytes(size)} pinned") for size, taken in grown]
-    return Curve(replace(style, dash=dash), spots)
+    return Curve(replace(style, dash=dash), spots, mode="lines", shape="hv")
 
 
 def _pinned(figure: go.Figure, places: Sequence[float]) -> None:
@@ -68,7 +69,16 @@ def _growth(costs: PageTableCosts) -> Chart:
     drawn = {_way_count(members, len(own)): members[0] for members in alike}
     sharing = "; ".join(", ".join(cost.way for cost in members) for members in alike if len(members) > 1)
     what = f"memory of GPU {costs.run.device}" if costs.run.lab == "cuda" else "the kernel's page tables of the process"
-    panes = {"Page tables": {name: _curve(cost) for name, cost in drawn.items()}}
+    pinned = max(cost.pinned_bytes for cost in own)
+    formula = {
+        f"formula, {format_bytes(size)} pages": Curve(
+            LineStyle("reference", dash=dash),
+            [Spot(pinned * part / GIB, page_table_bytes(pinned, size) * part, "") for part in (0, 1)],
+            rule=True,
+        )
+        for dash, size in zip(("solid", "dash", "dot"), GPU_PAGE_SIZES, strict=True)
+    }
+    panes = {"Page tables": formula | {name: _curve(cost) for name, cost in drawn.items()}}
     gpus = [cost for cost in costs.costs if cost.way == own[0].way]
     if len(gpus) > 1:
         lines = {f"GPU {cost.device}": _curve(cost, dash) for cost, dash in zip(gpus, cycle(DASHES.values()))}
@@ -84,31 +94,24 @@ def _growth(costs: PageTableCosts) -> Chart:
         "Page tables over pinned memory",
         ends=[(_name(cost), _price(cost)) for cost in own],
     )
-    figure = chart.figure.update_traces(mode="lines", line={"width": 1.5, "shape": "hv"})
-    largest = max(cost.pinned_bytes for cost in own)
-    for dash, size in zip(("solid", "dash", "dot"), GPU_PAGE_SIZES, strict=True):
-        line = [0, page_table_bytes(largest, size) / MIB]
-        put(figure, 1, reference(f"formula, {format_bytes(size)} pages", [0, largest / GIB], line, dash=dash))
-    grey = len(GPU_PAGE_SIZES)
-    figure.data = (*figure.data[-grey:], *figure.data[:-grey])  # below what was measured
-    figure.update_yaxes(range=[0, 1.25 * most / MIB or 1.0], row=1, col=1)
-    name_ends(figure, 1, [_end(cost, name, max(GRANULE_BYTES, most // 8)) for name, cost in drawn.items()])
+    chart.figure.update_yaxes(range=[0, 1.25 * most / MIB or 1.0], row=1, col=1)
+    name_ends(chart.figure, 1, [_end(cost, name, max(GRANULE_BYTES, most // 8)) for name, cost in drawn.items()])
     return chart
 
 
-def _price(cost: Cost) -> str:
+def _price(cost: Cell) -> str:
     known = cost.bytes_per_gib
     return format_bytes(cost.table_bytes) if known is None else f"{format_bytes(known)} a GiB"
 
 
-def _end(cost: Cost, name: str, near: int) -> End:
+def _end(cost: Cell, name: str, near: int) -> End:
     """Above the line, and above each grey line that ends less than ``near`` bytes above it."""
     pinned, taken = cost.pinned_bytes, cost.table_bytes
     close = [size for page in GPU_PAGE_SIZES if (size := page_table_bytes(pinned, page)) <= taken + near]
     return End(f"{name}:", _price(cost), pinned / GIB, max([taken, *close]) / MIB, rises=True)
 
 
-def _way_count(members: Sequence[Cost], of: int) -> str:
+def _way_count(members: Sequence[Cell], of: int) -> str:
     """The way, or how many of all share a line."""
     if len(members) == 1:
         return _name(members[0])

@@ -42,7 +42,7 @@ MOST_PRICES = 4
 
 
 @dataclass(frozen=True)
-class Cost:
+class Cell:
     """All that was measured of one way to pin, as one GPU saw it.
 
     Attributes:
@@ -166,17 +166,18 @@ class Cost:
 
     def price(self, name: str) -> Quantity:
         """What a pinned GiB takes."""
-        return quantity(f"{name}, {self.way}", self.bytes_per_gib, "bytes", reason=self.unseen)
+        key = ".".join(filter(None, (self.memory, self.backing, "per_gib")))
+        return quantity(f"{name}, {self.way}", self.bytes_per_gib, "bytes", reason=self.unseen, key=key)
 
 
-def costs(rows: Sequence[Row]) -> list[Cost]:
+def cells_of(rows: Sequence[Row]) -> list[Cell]:
     """Every way of a run's rows that has a start and a step; allocated memory first."""
     groups = grouped(counted(rows), lambda row: (row["memory"], row["backing"] or "", row["device"]))
     made = (_cost(*labels, group) for labels, group in groups.items())
     return [cost for cost in made if cost]
 
 
-def _cost(memory: str, backing: str, device: int, rows: Sequence[Row]) -> Cost | None:
+def _cost(memory: str, backing: str, device: int, rows: Sequence[Row]) -> Cell | None:
     phases = grouped(rows, lambda row: row["phase"])
     before, after = (next(iter(phases.get(phase, ())), None) for phase in ("before", "freed"))
     held = sorted(phases.get("held", ()), key=lambda row: row["bytes"])
@@ -189,7 +190,7 @@ def _cost(memory: str, backing: str, device: int, rows: Sequence[Row]) -> Cost |
     sizes, table_bytes = zip((0, 0), *grown, strict=True)
     last, portable = held[-1], ", portable" if memory == "portable" else ""
     freeing = after["free_seconds"] if after and last["bytes"] else None
-    return Cost(
+    return Cell(
         memory,
         backing,
         f"registered ({backing}{portable})" if backing else WAYS[memory].title,
@@ -225,17 +226,17 @@ class PageTableCosts:
     rows: Sequence[Row]
 
     @cached_property
-    def costs(self) -> list[Cost]:
+    def costs(self) -> list[Cell]:
         """Of all GPUs."""
-        return costs(self.rows)
+        return cells_of(self.rows)
 
     @cached_property
-    def own(self) -> list[Cost]:
+    def own(self) -> list[Cell]:
         """As the run's own device saw them."""
         return [cost for cost in self.costs if cost.device == self.run.device]
 
     @cached_property
-    def best(self) -> Cost:
+    def best(self) -> Cell:
         """Of these the one that stands for all."""
         return next((cost for cost in self.own if cost.per_byte is not None), self.own[0])
 
@@ -264,7 +265,7 @@ def verdict(measured: PageTableCosts) -> str | None:
     return f"Each pinned GiB takes {amount} of {table}{kinds}{where}{back}."
 
 
-def _amount(reached: Sequence[Cost], own: Sequence[Cost]) -> str:
+def _amount(reached: Sequence[Cell], own: Sequence[Cell]) -> str:
     """One figure where one fits all ways, else the least and the most; ``own``: those whose figure is known."""
     slopes = [cost.known_slope for cost in own if cost.known_slope]
     prices = [round(cost.bytes_per_gib) for cost in own if cost.bytes_per_gib]
@@ -277,7 +278,7 @@ def _amount(reached: Sequence[Cost], own: Sequence[Cost]) -> str:
     return f"{format_bytes(min(prices))} to {format_bytes(max(prices))}"
 
 
-def _back(own: Sequence[Cost]) -> str:
+def _back(own: Sequence[Cell]) -> str:
     least = min((cost.returned for cost in own if cost.returned is not None), default=None)
     if least is None:
         return ""
@@ -293,8 +294,8 @@ def headline(measured: PageTableCosts) -> tuple[Quantity, ...]:
     prices = [cost.price(f"{what} per pinned GiB") for cost in measured.own[:MOST_PRICES]]
     return (
         prices[0],
-        quantity("Page size of the mapping", first.page_bytes, "bytes", reason=first.unseen),
-        quantity(f"{what} given back after freeing", first.returned, "share", reason=reason),
+        quantity("Page size of the mapping", first.page_bytes, "bytes", reason=first.unseen, key="page_size"),
+        quantity(f"{what} given back after freeing", first.returned, "share", reason=reason, key="returned"),
         *prices[1:],
     )
 

@@ -8,7 +8,7 @@ from pinscope.analysis.pinning_strategy import CALLS, PHASES, StrategyCell
 from pinscope.analysis.rows import Row
 from pinscope.analysis.ways import LineStyle
 from pinscope.charts.bars import label
-from pinscope.charts.chart import Chart, alt_text
+from pinscope.charts.chart import Chart
 from pinscope.charts.marks import Marks, marks_of_seconds
 from pinscope.charts.plot import TimePart, parts_of_time
 from pinscope.experiments.pinning_strategy.reading import Pinnings
@@ -65,15 +65,15 @@ def _waits(cells: Sequence[StrategyCell]) -> Chart:
         marks(f"any, memory {giving_back}", LineStyle("stall", "star"), [cell.wait(giving_back) for cell in cells]),
         marks(NEIGHBOURS["control"].title, NEIGHBOURS["control"].style, [cell.longest_control for cell in cells]),
     ]
-    return Chart(
+    return marks_of_seconds(
         "neighbour-waits",
         "How long other processes waited meanwhile",
         "The longest single call of each kind in other processes while memory was pinned, and of all kinds while it "
         "was given back. No driver calls: how late a process woke that makes none. Idle: the same with nothing going "
         "on.",
-        marks_of_seconds(names, series, "Longest wait"),
-        alt_text(
-            "Longest wait of other processes while memory was pinned",
-            [(_label(cell), format_seconds(cell.wait(pinning))) for cell in cells],
-        ),
+        names,
+        series,
+        "Longest wait",
+        "Longest wait of other processes while memory was pinned",
+        [(_label(cell), format_seconds(cell.wait(pinning))) for cell in cells],
     )

@@ -74,6 +74,11 @@ class Pinnings:
         return [cell for cell in self.strategies if cell.pinned is False]
 
 
+def cells_of(rows: Sequence[Row]) -> list[StrategyCell]:
+    """Of every strategy, and with the neighbours idle."""
+    return list(strategy_cells(rows).values())
+
+
 def verdict(pinnings: Pinnings) -> str | None:
     """How to pin fast and how long that takes; ``None`` where no strategy was measured."""
     best, usual = pinnings.best, pinnings.usual
@@ -108,20 +113,23 @@ def headline(pinnings: Pinnings) -> Iterator[Quantity]:
     array, usual, chunks = pinnings.recommended.array, pinnings.usual, pinnings.chunks
     if array:
         way = "one cudaHostAlloc" if array is usual else "the recommended way"
-        yield measured(f"Time to pin {format_bytes(array.bytes)}, {way}", array.total_seconds, "seconds")
+        yield measured(
+            f"Time to pin {format_bytes(array.bytes)}, {way}", array.total_seconds, "seconds", key="one_piece.time"
+        )
         if usual and array is not usual:
             gain = usual.total_seconds.median / array.total_seconds.median
-            yield quantity("Recommended way, times faster than one cudaHostAlloc", gain, "ratio")
-        yield quantity("Recommended in one piece", array.title, "text")
-        yield longest_wait(f"{array.longest_wait.during} in one piece", array)
+            yield quantity("Recommended way, times faster than one cudaHostAlloc", gain, "ratio", key="one_piece.gain")
+        yield quantity("Recommended in one piece", array.title, "text", key="one_piece.strategy")
+        yield longest_wait(f"{array.longest_wait.during} in one piece", array, "one_piece.wait")
     if chunks:
-        yield quantity("Recommended in chunks", chunks.title, "text")
-        yield longest_wait(f"{chunks.longest_wait.during} in chunks", chunks)
+        yield quantity("Recommended in chunks", chunks.title, "text", key="chunks.strategy")
+        yield longest_wait(f"{chunks.longest_wait.during} in chunks", chunks, "chunks.wait")
 
 
-def longest_wait(during: str, cell: StrategyCell) -> Quantity:
+def longest_wait(during: str, cell: StrategyCell, key: str | None = None) -> Quantity:
     """The longest wait of both phases."""
-    return quantity(f"Longest driver call of another process {during}", cell.longest_wait.seconds, "seconds")
+    name = f"Longest driver call of another process {during}"
+    return quantity(name, cell.longest_wait.seconds, "seconds", key=key)
 
 
 def tables(pinnings: Pinnings) -> tuple[Table, ...]:

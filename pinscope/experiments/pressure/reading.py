@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Literal, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple
 
+from pinscope.analysis.cells import Label, Value
 from pinscope.analysis.conclusions import exceeds, on_lab
 from pinscope.analysis.line_fit import fit_line
 from pinscope.analysis.rows import Row, from_then_on, grouped, labels
@@ -49,14 +50,14 @@ class Stage:
         begin, end: readings of the host, before the step's pinning and at its end.
     """
 
-    phase: str
+    phase: Annotated[str, Label("phase")]
     rounds: Sequence[Row]
     begin: Row | None
     end: Row | None
 
     @cached_property
-    def bytes(self) -> int:
-        """Pinned by the run meanwhile."""
+    def bytes(self) -> Annotated[int, Label("pinned", "bytes")]:
+        """By the run meanwhile."""
         return int(self.rounds[-1]["bytes"]) if self.rounds else 0
 
     def felt(self, sense: Sense) -> Felt | None:
@@ -73,13 +74,19 @@ class Stage:
         return felt.rounds.median if felt else None
 
     @property
-    def read_bytes_per_second(self) -> float | None:
+    def fault_seconds(self) -> Annotated[Summary | None, Value("page fault", "seconds", "less")]:
+        """Of the medians of the rounds."""
+        felt = self.felt("fault_median")
+        return felt.rounds if felt else None
+
+    @property
+    def read_bytes_per_second(self) -> Annotated[float | None, Value("file read", "bytes/second", "more")]:
         """Of the file, by the median of the rounds."""
         seconds = self.median("read")
         return 1 / seconds if seconds else None
 
     @property
-    def cached_share(self) -> float | None:
+    def cached_share(self) -> Annotated[float | None, Value("file in cache", "share", "more")]:
         """The smallest share of the file in the page cache before a round read it."""
         known = [row for row in self.rounds if row["file_cached_bytes"] is not None]
         return min((row["file_cached_bytes"] / row["file_bytes"] for row in known), default=None)
@@ -99,7 +106,7 @@ class Stage:
         return waited / seconds if waited is not None and seconds else None
 
     @property
-    def left_bytes(self) -> int | None:
+    def left_bytes(self) -> Annotated[int | None, Value("left here", "bytes", "more")]:
         """At the end: the tighter of MemAvailable and the control group's headroom."""
         known = [self.at_end(field) for field in ("available_bytes", "cgroup_headroom_bytes")]
         return min((left for left in known if left is not None), default=None)
@@ -209,7 +216,9 @@ class Stages:
         """What a pinned GiB takes, with the reason why it is not known."""
         price = self.known_price
         reason = "too few steps" if self.lost_per_byte is None else OTHERS
-        return quantity("Available memory lost per pinned GiB", price and price * GIB, "bytes", reason=reason)
+        return quantity(
+            "Available memory lost per pinned GiB", price and price * GIB, "bytes", reason=reason, key="lost"
+        )
 
 
 def stages(rows: Sequence[Row]) -> Stages:
@@ -223,6 +232,11 @@ def stages(rows: Sequence[Row]) -> Stages:
         target_bytes=max((row["target_bytes"] for row in rows), default=0),
         floor_reached=any(row["floor_reached"] for row in rows),
     )
+
+
+def cells_of(rows: Sequence[Row]) -> Sequence[Stage]:
+    """Those of a run."""
+    return stages(rows).all
 
 
 def _stage(rows: Sequence[Row]) -> Stage:
@@ -284,13 +298,15 @@ def _headline(run: Stages, limits: Limits) -> Iterator[Quantity]:
     why = "no step has ended yet" if reported else "this kernel does not report it; the notes say why"
     name, nothing = f"Page fault time with {pinned} pinned (the slowest step) ÷ before", "nothing to compare with"
     yield run.price
-    yield quantity(name, slowest and slowest[1], "ratio", reason=nothing)
-    yield quantity("Most memory pinned", run.most_bytes, "bytes")
-    yield quantity(f"Most memory pinned, share of the {owner} memory", run.most_bytes / whole, "share")
+    yield quantity(name, slowest and slowest[1], "ratio", reason=nothing, key="faults")
+    yield quantity("Most memory pinned", run.most_bytes, "bytes", key="most")
+    yield quantity(
+        f"Most memory pinned, share of the {owner} memory", run.most_bytes / whole, "share", key="most.share"
+    )
     name, nothing = "Least share of the test file in the page cache", "no file could be made; the notes say why"
-    yield quantity(name, min(shares, default=None), "share", reason=nothing)
+    yield quantity(name, min(shares, default=None), "share", reason=nothing, key="cached")
     name = "Longest stall for memory, share of a step's time"
-    yield quantity(name, stalled and stalled[1], "share", reason=why)
+    yield quantity(name, stalled and stalled[1], "share", reason=why, key="stalled")
 
 
 def _stalled(name: str) -> Callable[[Stage], float | None]:

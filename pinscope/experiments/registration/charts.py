@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from pinscope.analysis.rows import Rows, median
 from pinscope.charts.chart import Chart
 from pinscope.charts.matrix import Square
-from pinscope.charts.plot import RATE, Scale, TimePart, lengths_by_kind, matrix, parts_of_time
+from pinscope.charts.plot import RATE, Length, Scale, TimePart, lengths, matrix, parts_of_time
 from pinscope.experiments.registration.reading import PageTables, Registrations, Trial
 from pinscope.experiments.registration.ways import SOURCES, WAYS
 from pinscope.records.run import ExperimentRun
@@ -17,7 +17,7 @@ PAGES = Scale("Page tables (MiB)", 2**20, format_bytes)
 MEMORY = Scale("GPU memory of all processes (GiB)", 2**30, format_bytes)
 MOST_WIDE = 4
 """With more columns a phone has room for a few letters in each."""
-KINDS = {way.title: way.style.colour for way in WAYS.values() if way.style}
+KINDS = {name: TimePart(way.title, way.style.colour) for name, way in WAYS.items() if way.style}
 MEMORY_PARTS = (TimePart("contexts", "reference"), TimePart("buffers", "device"), TimePart("page tables", "page_table"))
 TIME_PARTS = (
     TimePart("start-up (all at once)", "reference"),
@@ -37,17 +37,18 @@ def draw(run: ExperimentRun, rows: Rows) -> Iterator[Chart]:
 def _tables(shared: Registrations) -> Iterator[Chart]:
     """Page tables on one GPU, and on each of several."""
     taken: Sequence[Trial | PageTables] = (*shared.trials, *shared.on_gpus)
-    tables = {cell.title: (WAYS[cell.strategy].title, size) for cell in taken if (size := cell.table_bytes) is not None}
+    tables = [
+        Length(cell.title, size, KINDS[cell.strategy]) for cell in taken if (size := cell.table_bytes) is not None
+    ]
     if tables:
         memory = "memory of each GPU" if shared.on_gpus else f"memory of GPU {shared.run.device}"
         where = memory if shared.run.lab == "cuda" else "the kernel's page tables of the processes"
-        yield lengths_by_kind(
+        yield lengths(
             "registration-tables",
             "Page tables of all processes",
             f"What {where} grew by while the processes pinned the same {format_bytes(taken[0].bytes)}. Where "
             "each registers it, every process pays again.",
-            KINDS,
-            tables,
+            {"": tables},
             PAGES,
             "Page tables of all processes",
         )
@@ -55,8 +56,11 @@ def _tables(shared: Registrations) -> Iterator[Chart]:
 
 def _trials(trials: Sequence[Trial]) -> Iterator[Chart]:
     """What was taken for what on one GPU, how fast copies were, and how long it took."""
-    kinds = {trial.title: WAYS[trial.strategy].title for trial in trials}
-    rates = {trial.title: (kinds[trial.title], rate) for trial in trials if (rate := median(trial.bytes_per_second))}
+    rates = [
+        Length(trial.title, rate, KINDS[trial.strategy])
+        for trial in trials
+        if (rate := median(trial.bytes_per_second)) is not None
+    ]
     memory = {
         trial.title: (trial.context_bytes, trial.buffer_bytes or 0, trial.table_bytes)
         for trial in trials
@@ -79,12 +83,11 @@ def _trials(trials: Sequence[Trial]) -> Iterator[Chart]:
             axis=MEMORY,
         )
     if rates:
-        yield lengths_by_kind(
+        yield lengths(
             "registration-rate",
             "How fast all copy at once",
             "Medians over the rounds: all bytes over the time from the first beginning to the last end.",
-            KINDS,
-            rates,
+            {"": rates},
             RATE,
             "Rate of all processes together",
         )

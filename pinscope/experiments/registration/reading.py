@@ -106,6 +106,11 @@ def trials(rows: Rows) -> list[Trial]:
     return [_trial(*case, group) for case, group in grouped(on_one, _case).items()]
 
 
+def cells_of(rows: Rows) -> list[Trial]:
+    """Those of a run."""
+    return trials(rows)
+
+
 def _case(row: Row) -> tuple[str, int, int, Sharing | None]:
     """Labels of a trial: older runs had memfd alone, and did not say so."""
     sharing: Sharing | None = (row.get("sharing") or "memfd") if row["strategy"] == "each_registers" else None
@@ -346,13 +351,16 @@ def _figures(shared: Registrations) -> Iterator[Quantity]:
     where = "GPU memory for page tables" if shared.run.lab == "cuda" else "Page tables"
     known, unknown = [trial for trial in shared.both if trial], "some of them did not pin, or no meter could be read"
     for trial in known:
-        yield quantity(f"{where}, {trial.title}", trial.table_bytes, "bytes", reason=unknown)
+        yield quantity(
+            f"{where}, {trial.title}", trial.table_bytes, "bytes", reason=unknown, key=f"{trial.strategy}.page_tables"
+        )
     for trial in reversed(known):
         name, rate = f"Copy rate of all together, {trial.title}", trial.bytes_per_second
-        yield measured(name, rate, RATE) if rate else quantity(name, None, RATE, reason="no round was completed")
+        key, reason = f"{trial.strategy}.rate", "no round was completed"
+        yield measured(name, rate, RATE, key=key) if rate else quantity(name, None, RATE, reason=reason, key=key)
     for table in shared.on_every_gpu:
-        name = f"Page tables of {table.processes} processes, GPU {table.device}"
-        yield quantity(name, table.table_bytes, "bytes", reason=unknown)
+        name, key = f"Page tables of {table.processes} processes, GPU {table.device}", f"gpu_{table.device}.page_tables"
+        yield quantity(name, table.table_bytes, "bytes", reason=unknown, key=key)
 
 
 def verdict(shared: Registrations) -> str | None:

@@ -8,7 +8,7 @@ from pinscope.analysis.link_model import link_limit
 from pinscope.analysis.rows import Rows, grouped
 from pinscope.analysis.ways import LineStyle
 from pinscope.charts.chart import Chart
-from pinscope.charts.plot import RATE, Curve, Scale, Spot, counts, curves, lengths, sizes
+from pinscope.charts.plot import RATE, Curve, Length, Scale, Spot, TimePart, counts, curves, lengths, sizes
 from pinscope.charts.theme import DIRECTION_TITLES
 from pinscope.experiments.scatter.reading import TOWARDS, Cell, Load, Scatter
 from pinscope.experiments.scatter.ways import WAYS, Variant
@@ -101,19 +101,22 @@ def _blocks(scatter: Scatter, limit: float | None) -> Iterator[Chart]:
 def _compute(loads: Sequence[Load]) -> Iterator[Chart]:
     """How much longer a compute load takes beside the kernel, and beside the batch."""
     if loads:
-        names = {f"{load.mover.removeprefix('a ')} {TOWARDS[load.direction]}": load for load in loads}
+        look = TimePart("compute takes longer", "compute")
+        bars = [
+            Length(
+                f"{load.mover.removeprefix('a ')} {TOWARDS[load.direction]}",
+                load.longer_share,
+                look,
+                f"{format_share(load.longer_share)}, {format_bandwidth(load.bytes_per_second)}",
+            )
+            for load in loads
+        ]
         yield lengths(
             "scatter-compute",
             "What it costs compute beside it",
             f"How much longer a load on all multiprocessors takes while pieces of {format_bytes(loads[0].bytes)} move; "
             "then how fast these move meanwhile.",
-            "compute takes longer",
-            "compute",
-            {name: load.longer_share for name, load in names.items()},
+            {"": bars},
             Scale("Longer than alone (%)", 0.01, format_share),
             "How much longer compute takes, and what is moved meanwhile",
-            ends={
-                name: f"{format_share(load.longer_share)}, {format_bandwidth(load.bytes_per_second)}"
-                for name, load in names.items()
-            },
         )

@@ -188,6 +188,11 @@ class Scatter:
         }
 
 
+def cells_of(rows: Rows) -> Sequence[Cell]:
+    """Of a run's moves."""
+    return Scatter.of(rows).cells
+
+
 def verdict(scatter: Scatter) -> str | None:
     """Of the smallest pieces the best way beside a loop; ``None`` where no two ways were measured."""
     if scatter.wrong:
@@ -222,22 +227,24 @@ def headline(scatter: Scatter) -> Iterator[Quantity]:
     if not first.winners:
         return
     best = first.winners[0]
-    yield _figure(best)
+    yield _figure(best, "best")
     if first.loop:
         if best.way != "loop":
-            yield quantity("Gain over a loop of copies", best.bytes_per_second / first.loop.bytes_per_second, "ratio")
-        yield _figure(first.loop)
+            gain = best.bytes_per_second / first.loop.bytes_per_second
+            yield quantity("Gain over a loop of copies", gain, "ratio", key="gain")
+        yield _figure(first.loop, "loop")
         if first.contiguous:
             least = scatter.loop_suffices[best.direction, best.layout]
             why = "it is not, up to the largest size measured"
-            yield quantity("Size from which a loop is good enough", least, "bytes", reason=why)
+            yield quantity("Size from which a loop is good enough", least, "bytes", reason=why, key="loop.size")
     for (_, _, size), pieces in scatter.cases.items():
         if pieces is not first and size == best.bytes and pieces.winners:
-            yield _figure(pieces.winners[0])
+            yield _figure(pieces.winners[0], "best")
 
 
-def _figure(cell: Cell) -> Quantity:
-    return measured(f"{cell.what} by {cell.phrase}", cell.wall_seconds, "bytes/second", cell.bytes_per_second)
+def _figure(cell: Cell, way: str) -> Quantity:
+    name, key = f"{cell.what} by {cell.phrase}", f"{cell.direction}.{cell.layout}.{way}.rate"
+    return measured(name, cell.wall_seconds, "bytes/second", cell.bytes_per_second, key=key)
 
 
 def _pace(cell: Cell | None) -> float | None:

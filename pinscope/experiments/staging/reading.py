@@ -136,16 +136,23 @@ def headline(staging: Staging) -> Iterator[Quantity]:
     ways, best, size = staging.ways, staging.winners(uses=1), format_bytes(staging.size)
     plain, pin = ways.get("plain"), ways.get("pin_then_copy")
     if plain and pin:
-        yield quantity(f"Time of {pin.title} ÷ {plain.title}, {size} once", pin.seconds / plain.seconds, "ratio")
+        yield quantity(
+            f"Time of {pin.title} ÷ {plain.title}, {size} once",
+            pin.seconds / plain.seconds,
+            "ratio",
+            key="pin_then_copy.ratio",
+        )
     if plain and best:
         times = best[0].seconds / plain.seconds
-        yield quantity(f"Time of the fastest way ÷ {plain.title}, {size} once", times, "ratio")
+        yield quantity(f"Time of the fastest way ÷ {plain.title}, {size} once", times, "ratio", key="fastest.ratio")
     if plain and "in_place" in ways and plain.cpu_seconds:
-        yield quantity(f"Processor time of a pinned copy, {size}", ways["in_place"].copy_cpu_seconds, "seconds")
-        yield quantity(f"Processor time of a plain copy, {size}", plain.copy_cpu_seconds, "seconds")
+        for what, cell in (("pinned", ways["in_place"]), ("plain", plain)):
+            name = f"Processor time of a {what} copy, {size}"
+            yield quantity(name, cell.copy_cpu_seconds, "seconds", key=f"{what}.processor")
     if best:
-        yield quantity(f"Fastest way, {size} once", _titles(best), "text")
-        yield measured(f"Its rate, {size} once", best[0].wall_seconds, "bytes/second", best[0].bytes_per_second)
+        yield quantity(f"Fastest way, {size} once", _titles(best), "text", key="fastest.way")
+        name, rate = f"Its rate, {size} once", best[0].bytes_per_second
+        yield measured(name, best[0].wall_seconds, "bytes/second", rate, key="fastest.rate")
 
 
 def tables(staging: Staging) -> Iterator[Table]:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pinscope.analysis.rows import Rows
 from pinscope.charts.chart import Chart
 from pinscope.charts.matrix import Square
-from pinscope.charts.plot import RATE, lengths_by_kind, matrix
+from pinscope.charts.plot import RATE, Length, TimePart, lengths, matrix
 from pinscope.charts.theme import DIRECTION_TITLES
 from pinscope.experiments.topology.reading import TOWARDS, WAYS, Host
 from pinscope.records.run import ExperimentRun
@@ -15,7 +15,10 @@ from pinscope.units import format_bandwidth, format_share
 
 MOST_WIDE = 4
 """With more columns a phone has room for a few letters in each."""
-CONDITIONS = {"alone": "copy"} | {f"all at once, {way.title}": way.style.colour for way in WAYS.values() if way.style}
+CONDITIONS = (
+    TimePart("alone", "copy"),
+    *(TimePart(f"all at once, {way.title}", way.style.colour) for way in WAYS.values() if way.style),
+)
 """In which a GPU copies, and the key of its colour."""
 Grids = dict[str, dict[tuple[str, str], Square]]
 
@@ -69,32 +72,31 @@ def _rates(run: ExperimentRun, host: Host) -> Iterator[Chart]:
     several = len(host.gpus) > 1
     for way in host.directions if several else ("rates",):
         names = {way: ""} if several else {direction: direction for direction in host.directions}
-        bars = {name: bar for direction, words in names.items() for name, bar in _bars(host, direction, words)}
+        bars = [bar for direction, words in names.items() for bar in _bars(host, direction, words)]
         if not bars:
             continue
         both = way == "bidirectional"
         limit = link and link * (2 if both else 1)
         which = ", both ways together" if both else "" if several else " one way"
         dotted = f" Dotted: the most that a GPU's link can carry, {format_bandwidth(limit)}{which}." if limit else ""
-        yield lengths_by_kind(
+        yield lengths(
             f"topology-{way}",
             f"Each GPU alone and with all others, {way}" if several else "The GPU alone",
             ("Over the time in which all copied." if several else "From pinned memory near the GPU.") + dotted,
-            CONDITIONS,
-            bars,
+            {"": bars},
             RATE,
             "Rates of each GPU" if several else "Rates of the GPU",
             limit=limit,
         )
 
 
-def _bars(host: Host, way: str, words: str) -> Iterator[tuple[str, tuple[str, float]]]:
-    """Name of each bar, its condition and its rate; ``words``: in place of the condition."""
+def _bars(host: Host, way: str, words: str) -> Iterator[Length]:
+    """A bar for each condition; ``words``: in place of its name."""
     for gpu in host.gpus:
         cells = (host.alone(way).get(gpu), *(host.at_once(way, issued_by) for issued_by in WAYS))
-        for condition, cell in zip(CONDITIONS, cells, strict=True):
+        for look, cell in zip(CONDITIONS, cells, strict=True):
             if cell:
-                yield f"GPU {gpu}, {words or condition}", (condition, cell.own[gpu].median)
+                yield Length(f"GPU {gpu}, {words or look.name}", cell.own[gpu].median, look)
 
 
 def _nodes(host: Host) -> Iterator[Chart]:

@@ -211,6 +211,11 @@ class Host:
         return min(known, key=share_of, default=None)
 
 
+def cells_of(rows: Rows) -> list[Cell]:
+    """Of a run's copies."""
+    return Host(rows).cells
+
+
 def share_of(cell: Cell) -> float:
     """The share, of cells that have one."""
     return cell.alone_share or 0.0
@@ -260,10 +265,17 @@ def headline(host: Host) -> tuple[Quantity, ...]:
 def _figures(host: Host) -> Iterator[Quantity]:
     for direction in host.directions:
         if cell := host.at_once(direction):
-            yield measured(f"All {len(cell.gpus)} GPUs at once, {direction}", cell.bytes_per_second, RATE)
-            yield quantity(f"All at once ÷ alone, {direction}", cell.alone_share, "share", reason="not all ran alone")
+            yield measured(
+                f"All {len(cell.gpus)} GPUs at once, {direction}",
+                cell.bytes_per_second,
+                RATE,
+                key=f"all.{direction}.rate",
+            )
+            name, key = f"All at once ÷ alone, {direction}", f"all.{direction}.share"
+            yield quantity(name, cell.alone_share, "share", reason="not all ran alone", key=key)
         elif len(host.gpus) == 1 and (single := host.alone(direction)):
-            yield measured(f"GPU {host.gpus[0]} alone, {direction}", single[host.gpus[0]].bytes_per_second, RATE)
+            rate, key = single[host.gpus[0]].bytes_per_second, f"one.{direction}.rate"
+            yield measured(f"GPU {host.gpus[0]} alone, {direction}", rate, RATE, key=key)
 
 
 def verdict(host: Host, findings: Sequence[Finding]) -> str | None:

@@ -6,9 +6,9 @@ from collections.abc import Callable, Mapping, Sequence
 
 from pinscope.analysis.rows import Row
 from pinscope.analysis.ways import LineStyle
-from pinscope.charts.chart import Chart, alt_text
+from pinscope.charts.chart import Chart
 from pinscope.charts.marks import Marks, marks_of_seconds
-from pinscope.charts.plot import Curve, Spot, curves, seconds, sizes
+from pinscope.charts.plot import Curve, Spot, curves, level, seconds, sizes
 from pinscope.experiments.while_serving.reading import AUTO, GIVEN_BACK, IDLE, TAKEN, TOUCH, Cell, Serving
 from pinscope.experiments.while_serving.ways import CALLS, WAYS
 from pinscope.records.run import ExperimentRun
@@ -35,6 +35,9 @@ def _over_chunks(serving: Serving) -> Chart:
         marks = {cell.title: _curve([cell], WAYS[cell.way].style, value) for cell in marked}
         return {name: _curve(serving.registered, style, of) for name, (style, of) in lines.items()} | marks
 
+    def grey(dash: str, seconds: float) -> Curve:
+        return level(seconds, format_seconds(seconds), dash)
+
     waits, times = "Longest wait of a call", f"Time until all {format_bytes(drawn[0].bytes)} are pinned"
     return curves(
         "serving-waits",
@@ -48,19 +51,15 @@ def _over_chunks(serving: Serving) -> Chart:
                     "chunks, while pinning": (CHUNKS, lambda cell: cell.wait(TAKEN)),
                     "chunks, while giving back": (GIVING_BACK, lambda cell: cell.wait(GIVEN_BACK)),
                 },
-            ),
-            times: pane(_total, {"chunks": (CHUNKS, _total)}),
+            )
+            | {"limit": grey("solid", serving.limit)}
+            | {cell.title: grey(dash, cell.longest.seconds) for cell, dash in controls},
+            times: pane(_total, {"chunks": (CHUNKS, _total)})
+            | {cell.title: grey(dash, _total(cell)) for cell, dash in controls if cell.way == TOUCH},
         },
         seconds("Time"),
         sizes("What one call pins (bytes, log scale)"),
         f"Longest wait of a call, and time until all is pinned; the limit is {format_seconds(serving.limit)}",
-        levels={
-            waits: [
-                ("limit", serving.limit, "solid"),
-                *((cell.title, cell.longest.seconds, dash) for cell, dash in controls),
-            ],
-            times: [(cell.title, _total(cell), dash) for cell, dash in controls if cell.way == TOUCH],
-        },
         ends=[(cell.title, f"{format_seconds(cell.wait())}, {format_seconds(_total(cell))}") for cell in drawn],
     )
 
@@ -80,14 +79,14 @@ def _calls(cells: Sequence[Cell]) -> Chart:
         Marks(call.title, call.style or LineStyle("issue"), {cell.title: cell.wait(call=call.title) for cell in cells})
         for call in CALLS.values()
     ]
-    return Chart(
+    return marks_of_seconds(
         "serving-calls",
         "Which calls wait",
         "The longest single call of each kind over all repeats, while memory is pinned or given back. A stream "
         "synchronize waits for the kernel and the copy of its round, also when nothing else goes on.",
-        marks_of_seconds([cell.title for cell in cells], series, "Longest wait"),
-        alt_text(
-            "Longest call in each way",
-            [(cell.title, f"{cell.longest.call}, {format_seconds(cell.longest.seconds)}") for cell in cells],
-        ),
+        [cell.title for cell in cells],
+        series,
+        "Longest wait",
+        "Longest call in each way",
+        [(cell.title, f"{cell.longest.call}, {format_seconds(cell.longest.seconds)}") for cell in cells],
     )

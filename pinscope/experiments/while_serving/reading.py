@@ -112,7 +112,7 @@ class Cell:
         return max((wait.seconds for wait in chosen), default=None)
 
 
-def cells(rows: Iterable[Row]) -> list[Cell]:
+def cells_of(rows: Iterable[Row]) -> list[Cell]:
     """Every way with every length of a chunk, in the order measured. One that broke off while pinning is left out."""
     groups = grouped(counted(rows), lambda row: (row["way"], row["chunk_bytes"] if row["way"] == "chunks" else None))
     return [_cell(group) for group in groups.values() if any(row["phase"] != GIVEN_BACK for row in group)]
@@ -152,7 +152,7 @@ class Serving:
     @classmethod
     def of(cls, run: ExperimentRun, rows: Sequence[Row]) -> Serving:
         """As the run was asked."""
-        return cls(cells(rows), float(run.params.get("longest_wait", USUAL_LIMIT)))
+        return cls(cells_of(rows), float(run.params.get("longest_wait", USUAL_LIMIT)))
 
     def way(self, name: str) -> Cell | None:
         """The cell of a way that has no chunks to choose."""
@@ -212,11 +212,13 @@ def headline(serving: Serving) -> Iterator[Quantity]:
     """What calls wait with the chunk that is found at run time, and without; then what it costs."""
     auto = serving.way(AUTO)
     for cell in filter(None, map(serving.way, (AUTO, "host_alloc", "register"))):
-        yield quantity(f"Longest wait of a call, {cell.title}", cell.longest.seconds, "seconds")
+        yield quantity(f"Longest wait of a call, {cell.title}", cell.longest.seconds, "seconds", key=f"{cell.way}.wait")
     if auto and (times := serving.slower(auto)):
-        yield quantity(f"Time of {auto.title} ÷ the fastest way", times, "ratio")
-        yield quantity(f"Chunk of {auto.title}", auto.chunk_bytes, "bytes", reason="memory cannot be registered here")
-        yield measured(f"Time to pin {format_bytes(auto.bytes)}, {auto.title}", auto.total_seconds, "seconds")
+        yield quantity(f"Time of {auto.title} ÷ the fastest way", times, "ratio", key="auto.ratio")
+        reason = "memory cannot be registered here"
+        yield quantity(f"Chunk of {auto.title}", auto.chunk_bytes, "bytes", reason=reason, key="auto.chunk")
+        name = f"Time to pin {format_bytes(auto.bytes)}, {auto.title}"
+        yield measured(name, auto.total_seconds, "seconds", key="auto.time")
 
 
 def table(serving: Serving) -> Table:

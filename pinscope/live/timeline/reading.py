@@ -423,24 +423,25 @@ def _amount_at(amounts: Amounts, at: float) -> int:
 def headline(seen: Watched) -> Iterator[Quantity]:
     pinned = points(seen.host, "pinned_bytes")
     why = None if pinned else _why(seen, "pinned_bytes")
-    yield _moment("Most pinned", pinned, max, why)
-    yield quantity("Pinned at the end", pinned[-1][1] if pinned else None, "bytes", reason=why)
+    yield _moment("most_pinned", "Most pinned", pinned, max, why)
+    yield quantity("Pinned at the end", pinned[-1][1] if pinned else None, "bytes", reason=why, key="pinned_at_end")
     yield _grew_most(seen)
-    yield _moment("Least memory available", points(seen.host, "available_bytes"), min, None)
+    yield _moment("least_available", "Least memory available", points(seen.host, "available_bytes"), min, None)
     left = points(seen.host, "cgroup_headroom_bytes")
-    yield _moment(
-        "Least memory left in the control group", left, min, None if left else _why(seen, "cgroup_headroom_bytes")
-    )
+    why = None if left else _why(seen, "cgroup_headroom_bytes")
+    yield _moment("least_left", "Least memory left in the control group", left, min, why)
     yield _most_unattributed(seen)
 
 
-def _moment(name: str, series: Sequence[tuple[float, float]], pick: Callable[..., Any], why: str | None) -> Quantity:
+def _moment(
+    key: str, name: str, series: Sequence[tuple[float, float]], pick: Callable[..., Any], why: str | None
+) -> Quantity:
     """The least or the largest value; when that was, unless it was always the same."""
     moment = extreme(series, pick)
     if moment is None:
-        return quantity(name, None, "bytes", reason=why)
+        return quantity(name, None, "bytes", reason=why, key=key)
     varies = any(value != moment[1] for _, value in series)
-    return quantity(f"{name}, {when(moment[0])}" if varies else name, moment[1], "bytes")
+    return quantity(f"{name}, {when(moment[0])}" if varies else name, moment[1], "bytes", key=key)
 
 
 def _why(seen: Watched, name: str) -> str:
@@ -451,9 +452,9 @@ def _grew_most(seen: Watched) -> Quantity:
     grown = max(seen.lives, key=lambda life: life.grew_bytes or 0, default=None)
     if grown is None or not grown.grew_bytes:
         reason = "no holder grew" if seen.lives else "no process held any"
-        return quantity("Grew most", None, "bytes", reason=reason)
+        return quantity("Grew most", None, "bytes", reason=reason, key="grew_most")
     how = "" if any(amount for _, amount in grown.pinned) else ", with mlock"
-    return quantity(f"Grew most{how}: {who(grown)}", grown.grew_bytes, "bytes")
+    return quantity(f"Grew most{how}: {who(grown)}", grown.grew_bytes, "bytes", key="grew_most")
 
 
 _UNCHARGED = "Most GPU memory charged to no process"
@@ -468,10 +469,10 @@ def _most_unattributed(seen: Watched) -> Quantity:
     if most is not None:
         index, at, value = most
         name = f"{_UNCHARGED}, GPU {index}, {when(at)}"
-        return quantity(name, value, "bytes")
+        return quantity(name, value, "bytes", key="most_uncharged")
     last = next((rows[-1] for rows in seen.devices.values()), None)
     reason = _why(seen, "devices") if last is None else reason_of(last, "unattributed_bytes") or "it was not reported"
-    return quantity(_UNCHARGED, None, "bytes", reason=reason)
+    return quantity(_UNCHARGED, None, "bytes", reason=reason, key="most_uncharged")
 
 
 def tables(run: Run, seen: Watched) -> tuple[Table, ...]:

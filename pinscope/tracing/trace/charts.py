@@ -15,6 +15,7 @@ from pinscope.analysis.rows import Row, grouped
 from pinscope.charts.bars import Part, bars, category_rows
 from pinscope.charts.chart import Chart, alt_text
 from pinscope.charts.lines import put
+from pinscope.charts.plot import TimePart, parts_of_time
 from pinscope.charts.theme import COLOURS, panels, seconds_unit
 from pinscope.errors import InvalidParameter
 from pinscope.records.run import Run
@@ -24,8 +25,7 @@ from pinscope.units import format_bytes, format_seconds
 
 GIB, MIB = 2**30, 2**20
 MOST_BARS = 10
-SAVED = "saved if pinned"
-"""Name of the bars of what pinning would save."""
+_SAVED = TimePart("saved if pinned", "pinned")
 MOST_DEVICES = 4
 """GPUs that are drawn."""
 PANEL_PIXELS, LANE_PIXELS, GAP_PIXELS = 90, 26, 34
@@ -56,35 +56,35 @@ def draw(run: Run, rows: Sequence[Row]) -> list[Chart]:
 
 
 def _time(seen: Seen, sites: Sequence[Site]) -> Chart:
-    names = [site.title for site in sites]
-    held = {site.title: float(site.row["call_seconds"] or 0.0) for site in sites}
-    idle = {site.title: float(site.row["idle_seconds"]) for site in sites if site.row["idle_seconds"] is not None}
-    saved = {site.title: site.saved_in_place for site in sites if site.saved_in_place is not None}
-    parts = [
-        Part("CPU held by the calls", "issue", held),
-        *([Part("GPU compute idle", "stall", idle)] if idle else []),
-        *([Part(SAVED, "pinned", saved)] if any(saved.values()) else []),
-    ]
-    scale, unit = seconds_unit(max([*held.values(), *idle.values()]))
-    figure = bars(names, parts, f"Time ({unit})", format_seconds, scale=scale, side_by_side=True)
-    unsaved = {site.title: site.unsaved_word or "nothing" for site in sites}
-    reasons = ["" if seconds else unsaved[name] for name, seconds in saved.items()]
-    figure.update_traces(text=reasons, textposition="outside", cliponaxis=False, selector={"name": SAVED})
-    return Chart(
+    parts = (TimePart("CPU held by the calls", "issue"), TimePart("GPU compute idle", "stall"), _SAVED)
+    some_saved = any(site.saved_in_place for site in sites)
+    times = {
+        site.title: (
+            float(site.row["call_seconds"] or 0.0),
+            None if site.row["idle_seconds"] is None else float(site.row["idle_seconds"]),
+            site.saved_in_place if some_saved else None,
+        )
+        for site in sites
+    }
+    chart = parts_of_time(
         "trace-time",
         "What each line's copies cost",
         "By what pinning them would save, then by bytes. CPU held: how long the calls took. GPU compute idle: no "
         "kernel ran while the copies were issued and ran; no moment counts twice. Waits are in a table of their own. "
         f"From the first copy or kernel to the last it took {format_seconds(seen.seconds)}.",
-        figure,
-        alt_text(
-            "CPU held, GPU compute idle, and what pinning would save, of each line",
-            [
-                (name, ", ".join(format_seconds(part.values[name]) for part in parts if name in part.values))
-                for name in names
-            ],
-        ),
+        parts,
+        times,
+        "CPU held, GPU compute idle, and what pinning would save, of each line",
+        ends={name: ", ".join(format_seconds(part) for part in own if part is not None) for name, own in times.items()},
+        side_by_side=True,
     )
+    reasons = [
+        "" if site.saved_in_place else site.unsaved_word or "nothing"
+        for site in sites
+        if site.saved_in_place is not None
+    ]
+    chart.figure.update_traces(text=reasons, textposition="outside", cliponaxis=False, selector={"name": _SAVED.name})
+    return chart
 
 
 def _bytes(sites: Sequence[Site]) -> Chart:

@@ -230,25 +230,30 @@ def _idle(seen: Seen) -> str:
 def headline(seen: Seen) -> Iterator[Quantity]:
     """What pinning would save, and what the program copied how."""
     pageable = seen.pageable
-    yield quantity("Saved if pinned (about)", seen.saved_in_place, "seconds", reason=NO_RATE)
+    yield quantity("Saved if pinned (about)", seen.saved_in_place, "seconds", reason=NO_RATE, key="saved")
     busy = sum(row["busy_seconds"] for row in seen.devices) / (len(seen.devices) or 1)
     kernels = any(row["kernels"] for row in seen.devices)
     share = busy / seen.seconds if kernels and seen.seconds else None
-    yield quantity("GPU compute busy, first to last copy or kernel", share, "share", reason=NO_KERNELS)
+    yield quantity("GPU compute busy, first to last copy or kernel", share, "share", reason=NO_KERNELS, key="busy")
     for kind, sites in (("pageable", pageable), ("pinned", seen.pinned)):
         size = sum(site.row["bytes"] for site in sites)
-        yield quantity(f"Copied from or to {kind} memory by lines with large copies", size, "bytes")
-    yield quantity("Saved if also issued early (of the copies, at most)", seen.saved_early, "seconds")
+        name = f"Copied from or to {kind} memory by lines with large copies"
+        yield quantity(name, size, "bytes", key=f"{kind}.copied")
+    yield quantity(
+        "Saved if also issued early (of the copies, at most)", seen.saved_early, "seconds", key="saved_early"
+    )
     idle = [site.row["idle_seconds"] for site in pageable if site.row["idle_seconds"] is not None]
     stood = None if pageable and not idle else sum(idle)
-    yield quantity("GPU compute idle for large pageable copies", stood, "seconds", reason=NO_KERNELS)
+    yield quantity(
+        "GPU compute idle for large pageable copies", stood, "seconds", reason=NO_KERNELS, key="pageable.idle"
+    )
     held = sum(site.row["call_seconds"] or 0.0 for site in pageable)
-    yield quantity("CPU held by large pageable copies", held, "seconds")
-    yield quantity("From the first copy or kernel to the last", seen.seconds, "seconds")
-    yield quantity("The program ran", seen.program["seconds"] if seen.program else None, "seconds")
+    yield quantity("CPU held by large pageable copies", held, "seconds", key="pageable.held")
+    yield quantity("From the first copy or kernel to the last", seen.seconds, "seconds", key="copying")
+    yield quantity("The program ran", seen.program["seconds"] if seen.program else None, "seconds", key="program")
     if seen.program and seen.program["recorded_seconds"] is not None:
-        yield quantity("Of it recorded", seen.program["recorded_seconds"], "seconds")
-    yield quantity("Copies recorded", seen.program["copies"] if seen.program else None, "count")
+        yield quantity("Of it recorded", seen.program["recorded_seconds"], "seconds", key="recorded")
+    yield quantity("Copies recorded", seen.program["copies"] if seen.program else None, "count", key="copies")
 
 
 def tables(run: Run, seen: Seen) -> tuple[Table, ...]:
@@ -483,10 +488,13 @@ def what_if_headline(what: WhatIf) -> Iterator[Quantity]:
     """The saving, measured and estimated, and of how much it is."""
     if what.seen.failure:
         return
-    yield quantity("Saved by pinning (measured)", what.saved, "seconds")
+    yield quantity("Saved by pinning (measured)", what.saved, "seconds", key="what_if.saved")
     estimate = what.before["estimated_seconds"]
-    yield quantity("Saved by pinning (estimated)", estimate, "seconds", reason="the rate of pinned copies is not known")
-    yield quantity("As it is, from the lines' first copy to the end", what.before_seconds, "seconds")
+    reason = "the rate of pinned copies is not known"
+    yield quantity("Saved by pinning (estimated)", estimate, "seconds", reason=reason, key="what_if.estimated")
+    yield quantity(
+        "As it is, from the lines' first copy to the end", what.before_seconds, "seconds", key="what_if.before"
+    )
 
 
 def what_if_tables(what: WhatIf) -> Iterator[Table]:

@@ -92,9 +92,9 @@ def test_a_frame_has_units_in_its_column_names_and_the_ends_of_intervals() -> No
     assert made.loc[0, "wall_seconds.low"] < made.loc[0, "wall_seconds"] == 6.0 < made.loc[0, "wall_seconds.high"]
 
 
-def test_a_value_has_a_key_that_stays_the_same() -> None:
+def test_a_figure_has_a_key_that_stays_the_same_whatever_the_size() -> None:
     (cell,) = cells(Timed, rows("plain", MIB, [1]))
-    assert key(cell, "bytes_per_second") == "1MiB.plain.bytes_per_second"
+    assert key(cell, "rate") == "plain.rate"
 
 
 @pytest.mark.parametrize(

@@ -26,7 +26,7 @@ def test_the_names_of_bars_that_lie_below_each_other_begin_at_the_upper_one_s_ed
 
 def test_the_marks_of_a_limit_cross_each_bar_and_no_name() -> None:
     figure = bars(["one", "two"], PARTS, "Time (s)", str)
-    limit_marks(figure, ["one", "two"], 2.5)
+    limit_marks(figure, 1, 2, 2.5)
     names = [note for note in figure.layout.annotations if note.text in ("one", "two")]
     for place, (mark, name) in enumerate(zip(figure.layout.shapes, names, strict=True)):
         assert (mark.x0, mark.x1) == (2.5, 2.5)

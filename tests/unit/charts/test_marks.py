@@ -11,7 +11,10 @@ def test_a_mark_stands_in_the_row_of_its_name_and_none_where_nothing_is_known() 
         Marks("launch", LineStyle("issue"), {"idle": 1e-4, "pinning": 6.5}),
         Marks("copy", LineStyle("copy"), {"idle": None}),
     ]
-    figure = marks_of_seconds(["idle", "pinning"], series, "Longest wait")
+    rows, ends = ["idle", "pinning"], [("pinning", "6.50 s")]
+    chart = marks_of_seconds("waits", "Waits", "The longest.", rows, series, "Longest wait", "Longest call", ends)
+    assert chart.alt == "Longest call: pinning 6.50 s."
+    figure = chart.figure
     (launch,) = figure.data
     assert dict(zip(launch.y, launch.x, strict=True)) == {"idle": 1e-4, "pinning": 6.5}
     assert list(launch.customdata) == ["100 µs", "6.50 s"]

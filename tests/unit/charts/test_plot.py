@@ -11,11 +11,13 @@ from pinscope.charts.plot import (
     RATE,
     SHARE,
     Curve,
+    Length,
     Spot,
     TimePart,
     counts,
     curves,
     lengths,
+    level,
     parts_of_time,
     seconds,
     sizes,
@@ -43,6 +45,15 @@ def test_the_limit_of_the_link_is_drawn_across_every_panel() -> None:
     chart = curves("rates", "Rates", "Medians.", TWO, RATE, sizes(), "Rate", limit=57.6e9)
     limits = [trace for trace in chart.figure.data if trace.name == "link limit"]
     assert [(list(trace.x), list(trace.y)) for trace in limits] == [([2**20, 2**30], [57.6, 57.6])] * 2
+
+
+def test_a_level_goes_across_its_panel_however_far_the_curves_reach() -> None:
+    panes = {title: pane | {"most": level(50e9, "50 GB/s", "dash")} for title, pane in TWO.items()}
+    chart = curves("rates", "Rates", "Medians.", panes, RATE, sizes(), "Rate")
+    levels = [trace for trace in chart.figure.data if trace.name == "most"]
+    assert [(list(trace.x), list(trace.y)) for trace in levels] == [([2**20, 2**30], [50.0, 50.0])] * 2
+    assert {trace.line.dash for trace in levels} == {"dash"}
+    assert chart.alt == "Rate: pinned 55.0 GB/s."
 
 
 def test_names_stand_at_the_ends_of_curves_where_that_is_asked_for() -> None:
@@ -88,7 +99,8 @@ def test_parts_of_a_time_are_stacked_and_their_whole_stands_at_the_end() -> None
 
 
 def test_lengths_are_bars_of_one_colour_without_a_legend() -> None:
-    chart = lengths("longer", "Longer", "Medians.", "longer", "compute", {"kernel": 0.3}, SHARE, "Longer")
+    bars = {"": [Length("kernel", 0.3, TimePart("longer", "compute"))]}
+    chart = lengths("longer", "Longer", "Medians.", bars, SHARE, "Longer")
     (bar,) = chart.figure.data
     assert (list(bar.x), chart.figure.layout.showlegend) == ([30.0], False)
     assert chart.alt == "Longer: kernel 30.0 %."

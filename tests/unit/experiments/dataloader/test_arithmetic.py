@@ -11,7 +11,7 @@ from pinscope.errors import InvalidParameter
 from pinscope.experiments.dataloader.charts import draw
 from pinscope.experiments.dataloader.experiment import DataloaderObservation, DataloaderParams
 from pinscope.experiments.dataloader.findings import read_dataloader
-from pinscope.experiments.dataloader.reading import loop_cells, speedup
+from pinscope.experiments.dataloader.reading import cells_of, speedup
 from pinscope.records.finding import Finding, Reading
 from tests.data import synthetic
 
@@ -66,7 +66,7 @@ def text(finding: Finding) -> str:
 
 
 def test_the_steps_of_all_rounds_with_the_same_settings_are_one_combination() -> None:
-    (one,) = loop_cells(rows(True, True, 5e-3))
+    (one,) = cells_of(rows(True, True, 5e-3))
     assert len(one.counted) == 3 * 80
     assert one.pace.value == pytest.approx(200, rel=1e-3)
     assert one.pace.uncertainty == pytest.approx(4.303 * 0.01 / 3**0.5, rel=0.01)
@@ -81,7 +81,7 @@ def with_a_backlog(found: ROWS, steps: int = 16) -> ROWS:
 
 
 def test_what_the_workers_made_while_they_started_is_not_counted() -> None:
-    (one,) = loop_cells(with_a_backlog(rows(True, True, 8e-3, workers=8)))
+    (one,) = cells_of(with_a_backlog(rows(True, True, 8e-3, workers=8)))
     assert one.start_count is not None
     assert one.start_count >= 16
     assert one.pace.value == pytest.approx(125, rel=1e-3)
@@ -116,7 +116,7 @@ def in_bursts(*settings: bool) -> ROWS:
 
 
 def test_batches_that_come_in_bursts_count_with_all_their_time() -> None:
-    (one,) = loop_cells(in_bursts(True, True))
+    (one,) = cells_of(in_bursts(True, True))
     assert one.pace.value == pytest.approx(10, rel=1e-3)
     assert one.share("wait_seconds") == pytest.approx(0.8, abs=0.01)
     (_, idle) = draw(synthetic.run("overlap"), in_bursts(True, True))[1].figure.data
@@ -240,7 +240,7 @@ def test_every_number_of_workers_has_its_verdict() -> None:
 
 
 def test_rounds_that_lack_one_of_two_are_left_out_of_their_ratio() -> None:
-    plain, pinned = loop_cells([*rows(False, False, 8e-3), *[r for r in rows(True, True, 5e-3) if r["round"] < 2]])
+    plain, pinned = cells_of([*rows(False, False, 8e-3), *[r for r in rows(True, True, 5e-3) if r["round"] < 2]])
     ratio = speedup(pinned, plain)
     assert ratio is not None
     assert (ratio.value, ratio.low) == (pytest.approx(1.6), None)
@@ -273,7 +273,7 @@ def test_the_part_that_is_busy_longest_bounds_the_loop(
         assert (
             "the GPU's copies and kernels" if part in ("copying to the GPU", "computing") else part
         ) in finding.detail
-    (one,) = loop_cells(found)
+    (one,) = cells_of(found)
     parts = one.busy
     assert parts[0].share == pytest.approx(share, rel=1e-3)
 
@@ -305,7 +305,7 @@ def test_more_workers_are_advised_only_where_they_were_not_measured_to_be_slower
 
 
 def test_pageable_batches_have_no_pinning_thread() -> None:
-    (one,) = loop_cells(rows(False, False, 10e-3, copy_seconds=5e-3))
+    (one,) = cells_of(rows(False, False, 10e-3, copy_seconds=5e-3))
     assert {each.part for each in one.busy} == {"program", "copy", "workers"}
 
 
@@ -316,7 +316,7 @@ def test_a_run_stored_before_there_were_rounds_opens_and_says_what_it_lacks() ->
     assert found["pinned-batches"].detail == "Without an interval."
     assert "several rounds" in found["pinned-batches"].advice
     assert "bound" not in found
-    assert {cell.busiest for cell in loop_cells(old)} == {None}
+    assert {cell.busiest for cell in cells_of(old)} == {None}
     assert len(draw(synthetic.run("overlap"), old)) == 2
 
 
@@ -327,9 +327,9 @@ def test_rounding_up_to_powers_of_two_is_named_with_what_was_pinned() -> None:
 
 
 def test_a_count_within_its_slack_is_nothing_pinned() -> None:
-    (one,) = loop_cells(rows(False, False, 8e-3, pinned_bytes=-148 * 2**10))
+    (one,) = cells_of(rows(False, False, 8e-3, pinned_bytes=-148 * 2**10))
     assert one.pinned_bytes == 0
-    (one,) = loop_cells(rows(True, False, 8e-3, pinned_bytes=64 * 2**20))
+    (one,) = cells_of(rows(True, False, 8e-3, pinned_bytes=64 * 2**20))
     assert one.pinned_bytes == 64 * 2**20
 
 
@@ -368,7 +368,7 @@ def test_combinations_stand_in_the_same_order_in_both_charts() -> None:
 def test_a_program_that_waits_for_its_gpu_does_not_bound_the_loop() -> None:
     found = rows(True, True, 10e-3, copy_seconds=1e-3, compute_seconds=8e-3, wait_seconds=1e-4)
     found = [{**row, "stall_seconds": 0.0} for row in found]
-    (cell,) = loop_cells(found)
+    (cell,) = cells_of(found)
     assert (cell.busiest, cell.busy_share) == ("computing", pytest.approx(0.9, rel=1e-3))
     assert "bound" not in findings(found)
 

@@ -34,7 +34,7 @@ def test_recipes_are_measured_against_pinned_copies_and_against_their_own() -> N
     rows = [one_pass(5.5, memory="pageable", copy_alone_seconds=5.0)]
     (cell,) = passes(rows)
     assert cell.copy_slowdown == pytest.approx(5)
-    assert cell.serial == pytest.approx(5.5 / 2)
+    assert cell.serial_ratio == pytest.approx(5.5 / 2)
     assert cell.own_serial == pytest.approx(5.5 / 6)
     assert cell.least_seconds == pytest.approx(1.02)
     assert cell.overlap == pytest.approx(1 + 1 - 5.5)
@@ -43,7 +43,7 @@ def test_recipes_are_measured_against_pinned_copies_and_against_their_own() -> N
 
 def test_at_best_all_but_one_chunk_is_hidden() -> None:
     (cell,) = passes([one_pass(1.02)])
-    assert cell.overlap == pytest.approx(cell.ideal) == pytest.approx(1 - 1 / 50)
+    assert cell.overlap == pytest.approx(cell.ideal_share) == pytest.approx(1 - 1 / 50)
 
 
 def test_warm_ups_and_spans_are_not_passes() -> None:

@@ -10,7 +10,7 @@ from pinscope.analysis.line_fit import bound_slope, fit_line
 from pinscope.analysis.page_table_model import implied_page_bytes, page_table_bytes, page_table_memory_bytes
 from pinscope.experiments.page_tables.charts import draw, draw_small
 from pinscope.experiments.page_tables.experiment import PageTables, PageTablesObservation
-from pinscope.experiments.page_tables.reading import costs
+from pinscope.experiments.page_tables.reading import cells_of
 from pinscope.records.finding import Reading
 from tests.data import synthetic
 
@@ -111,7 +111,7 @@ def test_too_few_readings_bound_nothing() -> None:
 
 @pytest.mark.parametrize(("page", "within"), [(4096, 0.005), (16 * 1024, 0.1)])
 def test_the_slope_comes_out_of_the_meters_steps(page: int, within: float) -> None:
-    (cost,) = costs(rows(page))
+    (cost,) = cells_of(rows(page))
     assert cost.known_slope is not None
     assert cost.known_slope.low <= 8 / page <= cost.known_slope.high
     assert cost.per_byte == pytest.approx(8 / page, rel=within)
@@ -146,7 +146,7 @@ def test_the_directories_above_the_tables_do_not_hide_the_page_size() -> None:
         if row["phase"] == "held" else row
         for row in rows(total=4 * GIB, steps=1024)
     ]  # fmt: skip
-    growth = costs(fine)[0]
+    growth = cells_of(fine)[0]
     assert growth.known_slope is not None
     assert growth.known_slope.low > 8 / 4096  # the entries alone are not all of it
     assert growth.known_slope.low <= 8 / 4096 * (1 + 1 / 256) <= growth.known_slope.high
@@ -161,19 +161,19 @@ def test_upper_level_tables_that_bring_a_step_forward_change_the_slope_little(ea
         if row["phase"] == "held" and row["repeat"] > early * 4 else row
         for row in rows(steps=256)
     ]  # fmt: skip
-    growth = costs(shifted)[0]
+    growth = cells_of(shifted)[0]
     assert growth.straight
     assert growth.known_page_bytes == 4096
     assert growth.per_byte == pytest.approx(8 / 4096, rel=0.02)
 
 
 def test_a_page_size_is_named_only_where_one_fits() -> None:
-    assert costs(rows(4096))[0].known_page_bytes == 4096
-    assert costs(rows(16 * 1024))[0].known_page_bytes is None
+    assert cells_of(rows(4096))[0].known_page_bytes == 4096
+    assert cells_of(rows(16 * 1024))[0].known_page_bytes is None
 
 
 def test_touching_and_pinning_are_told_per_gib() -> None:
-    (cost,) = costs(rows(backing="4k"))
+    (cost,) = cells_of(rows(backing="4k"))
     assert cost.touch_seconds_per_gib is not None
     assert cost.touch_seconds_per_gib.median == pytest.approx(0.4)
     assert cost.pin_seconds_per_gib is not None
@@ -189,7 +189,7 @@ def test_growth_below_two_steps_of_the_meter_is_unknown_not_zero() -> None:
 
 
 def test_memory_that_others_gave_back_is_not_counted_as_returned() -> None:
-    assert costs(rows(kept=-GIB))[0].returned == 1.0
+    assert cells_of(rows(kept=-GIB))[0].returned == 1.0
 
 
 def test_the_host_models_unseen_growth_is_not_said_to_go_in_a_gpus_steps() -> None:

@@ -9,7 +9,7 @@ import pytest
 from pinscope.experiments.while_serving.charts import draw
 from pinscope.experiments.while_serving.experiment import WhileServing, WhileServingObservation
 from pinscope.experiments.while_serving.findings import code
-from pinscope.experiments.while_serving.reading import Serving, cells
+from pinscope.experiments.while_serving.reading import Serving, cells_of
 from pinscope.records.finding import Finding, Reading
 from tests.data import synthetic
 
@@ -63,7 +63,7 @@ def findings(found: Rows, limit: float = LIMIT) -> dict[str, Finding]:
 
 
 def test_the_longest_chunk_that_keeps_to_the_limit_does_so_while_memory_is_given_back_too() -> None:
-    serving = Serving(cells(ALL), LIMIT)
+    serving = Serving(cells_of(ALL), LIMIT)
     best = serving.largest_within
     assert best is not None
     assert best.chunk_bytes == 256 * MIB
@@ -78,11 +78,11 @@ def test_the_longest_chunk_that_keeps_to_the_limit_does_so_while_memory_is_given
 
 
 def test_the_longest_of_all_repeats_counts_and_the_median_time() -> None:
-    (cell,) = cells(HOST_ALLOC)
+    (cell,) = cells_of(HOST_ALLOC)
     assert cell.longest.seconds == 0.31
     assert (cell.total_seconds.median, cell.release_seconds) == (6.4, 3.2)
     assert cell.longest_words == "kernel launch while pinning"
-    (control,) = cells(TOUCH)
+    (control,) = cells_of(TOUCH)
     assert control.longest_words == "kernel launch"
 
 

@@ -78,7 +78,6 @@ _FOLDERS = (
     "while_serving",
     "access",
     "pressure",
-    "brim",
     "dataloader",
     "scatter",
 )
@@ -88,6 +87,10 @@ EXPERIMENTS: tuple[Entry, ...] = tuple(Entry(name, ExperimentRun) for name in _F
 
 KEPT: tuple[Reader, ...] = (Reader("timeline", TimelineRun), Reader("trace", TraceRun))
 """What is not an experiment and cannot be run, but is kept as runs and read like them."""
+
+
+GONE = {"brim": "brim is part of pressure now: pinscope run pressure --set group=limited"}
+"""Kinds of which runs may be stored, but that are no more → what to tell of them. Their runs are kept as they are."""
 
 
 def readers() -> tuple[Reader, ...]:
@@ -104,11 +107,17 @@ def find(name: str) -> Entry:
     for entry in EXPERIMENTS:
         if entry.name == name:
             return entry
+    _refuse_gone(name)
     known = ", ".join(entry.name for entry in EXPERIMENTS)
     if name in [reader.name for reader in KEPT]:
         maker = {"timeline": "record", "trace": "trace"}[name]
         raise UnknownName(f"{name} is no experiment that can be run: `pinscope {maker}` keeps one; there are: {known}")
     raise UnknownName(f"no experiment {quoted(name)}; there are: {known}")
+
+
+def _refuse_gone(name: str) -> None:
+    if name in GONE:
+        raise UnknownName(GONE[name])
 
 
 def texts_of(name: str) -> Texts:
@@ -156,6 +165,7 @@ def find_reader(name: str) -> Reader:
     for reader in readers():
         if reader.name == name:
             return reader
+    _refuse_gone(name)
     known = ", ".join(reader.name for reader in readers())
     raise UnknownName(f"no experiment {quoted(name)}; there are: {known}")
 

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from pinscope.manual.quoted_figures import recording_name
 from pinscope.report.facts import place
-from pinscope.store.recordings import recorded_runs
+from pinscope.store.recordings import recorded_runs, recording_name
 
 
 def recordings_table() -> str:

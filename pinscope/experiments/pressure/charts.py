@@ -55,10 +55,11 @@ def _spots(
 ) -> list[Spot]:
     """A spot for each stage that has the value; ``whole``: bytes of one unit of the axis."""
     known = [(stage.bytes, y) for stage in stages if (y := height(stage)) is not None]
-    return [
-        Spot(pinned / whole, y, f"{format_bytes(pinned)} pinned" + f" ({format_share(pinned / whole / 100)})" * share)
-        for pinned, y in known
-    ]
+    return [Spot(pinned / whole, y, _pinned(pinned, whole, share)) for pinned, y in known]
+
+
+def _pinned(nbytes: int, whole: float, share: bool) -> str:
+    return f"{format_bytes(nbytes)} pinned" + f" ({format_share(nbytes / whole / 100)})" * share
 
 
 def _lines(course: Course, lines: Lines, whole: float, share: bool = False) -> dict[str, Curve]:
@@ -120,21 +121,19 @@ def _host(run: OnHost, floor: int | None) -> Iterator[Chart]:
 
 
 def _group(climb: Climb) -> Iterator[Chart]:
-    limit, kill, cliff = climb.limit, climb.kill, climb.cliff
+    limit, kill, ends = climb.limit, climb.kill, (("cliff", climb.cliff), ("killed", climb.kill))
     whole = limit / 100
     key, words = ("-swap", ", with swap") if climb.swap == "with" else ("", "")
     rounds, held = _lines(climb, ROUNDS, whole, True), _lines(climb, GROUP, whole, True)
     heights = [spot.y for curve in rounds.values() for spot in curve.spots]
-    marks = [(name, mark.bytes / limit) for name, mark in (("cliff", cliff), ("killed", kill)) if mark]
+    marks = [(name, f"at {format_share(mark.bytes / limit)} of the limit") for name, mark in ends if mark]
     pinned = linear(f"Pinned (% of the group's {format_bytes(limit)})", "%{x:.1f} % pinned")
     rules = {"limit": _rule((100.0, min(heights)), (100.0, max(heights)), format_bytes(limit), "solid")}
     if (expected := climb.expected_cliff) is not None:
-        place = expected / whole
-        rules["cliff by the group's account"] = _rule(
-            (place, min(heights)), (place, max(heights)), format_bytes(expected)
-        )
+        low, high = ((expected / whole, height) for height in (min(heights), max(heights)))
+        rules["cliff by the group's account"] = _rule(low, high, format_bytes(expected))
     if kill:
-        spot = Spot(kill.bytes / whole, max(heights), f"{format_bytes(kill.bytes)} pinned")
+        spot = Spot(kill.bytes / whole, max(heights), _pinned(kill.bytes, whole, share=True))
         rules["killed"] = Curve(LineStyle("corrupted", "x", size=13), [spot], rule=True)
     yield curves(
         f"pressure-rounds{key}",
@@ -146,10 +145,7 @@ def _group(climb: Climb) -> Iterator[Chart]:
         pinned,
         "Time of a round over pinned memory",
         pixels=330,
-        ends=[
-            *_most(rounds, format_seconds, ", at most"),
-            *((name, f"at {format_share(share)} of the limit") for name, share in marks),
-        ],
+        ends=_most(rounds, format_seconds, ", at most") + marks,
     )
     yield curves(
         f"pressure-group{key}",

@@ -339,8 +339,8 @@ def _on_host(params: PressureParams, lab: Lab, harness: Harness, folder: str | N
         if field in PressureObservation.model_fields and field != "cgroup_headroom_bytes":
             harness.note(f"Not known: {field}. {missing}.")
     harness.progress(0.0, "starting the ordinary process")
-    work = {"file_bytes": params.file, "sample_bytes": params.sample}
-    child = ordinary("the ordinary process beside the run", folder, **work)
+    name = "the ordinary process beside the run"
+    child = ordinary(name, folder, file_bytes=params.file, sample_bytes=params.sample)
     with Workers({"ordinary": child}, params.step_seconds, harness.check_cancelled) as beside, ExitStack() as held:
         yield from _OnHost(params, harness, folder, beside, step, harness.clock()).all(lab, held)
 
@@ -537,10 +537,8 @@ class _InGroup(_Course):
         yield from self._rounds("outside", outside.rounds(), warmups=1)
         reading = group.read()
         yield self._group_row(reading)
-        limit = self.params.limit
-        for number, target in enumerate(
-            amounts(limit, reading.used_bytes or 0, self.params.bytes_of(self.params.step)), 1
-        ):
+        limit, step = self.params.limit, self.params.bytes_of(self.params.step)
+        for number, target in enumerate(amounts(limit, reading.used_bytes or 0, step), 1):
             more = target - self.pinned
             self.phase, self.step, self.pinned = "held", number, target
             self._tell(0.1 + 0.85 * target / limit, f"{format_bytes(target)} pinned ({format_share(target / limit)})")
@@ -570,8 +568,7 @@ class _InGroup(_Course):
     def _rounds(self, who: Who, rounds: Rounds, warmups: int = 0) -> Iterator[PressureObservation]:
         file = self.params.bytes_of(WORK_SHARE) if self.folder else None
         for number, felt in enumerate(rounds):
-            warmup = number < warmups
-            yield self._row("round", number, warmup, who=who, file_bytes=file, **felt)
+            yield self._row("round", number, number < warmups, who=who, file_bytes=file, **felt)
 
     def _tell(self, fraction: float, message: str) -> None:
         first, last = self.part

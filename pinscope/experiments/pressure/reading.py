@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
+from operator import methodcaller
 from typing import Any, Literal, NamedTuple
 
 from pinscope.analysis.conclusions import exceeds, on_lab
@@ -417,13 +418,8 @@ def conclude_host(lab: LabKind, run: OnHost, limits: Limits, findings: tuple[Fin
     pinned = "locked" if lab == "host" else "pinned"
     most = f"{format_bytes(run.most_bytes)} {pinned} ({format_share(share)} of the {owner} memory)"
     verdict = f"{findings[0].title}; at most {most}." if run.cliff and findings else _faults(run, most)
-    every_step = _every_step(ON_HOST, {"": run}, _HOST_NOTE)
-    return Reading(
-        verdict=on_lab(lab, verdict),
-        headline=tuple(_headline(run, share, owner)),
-        tables=(every_step,),
-        findings=findings,
-    )
+    headline, tables = tuple(_headline(run, share, owner)), (_every_step(ON_HOST, {"": run}, _HOST_NOTE),)
+    return Reading(verdict=on_lab(lab, verdict), headline=headline, tables=tables, findings=findings)
 
 
 def _faults(run: OnHost, most: str) -> str:
@@ -506,14 +502,7 @@ Columns = Mapping[str, tuple[str, Callable[[Stage], Any]]]
 """Of a table of all steps: title → unit, and what a stage has there."""
 
 
-def _end(field: str) -> Callable[[Stage], Any]:
-    return lambda stage: stage.at_end(field)
-
-
-def _stalled(name: str) -> Callable[[Stage], float | None]:
-    return lambda stage: stage.stalled_share(name)
-
-
+_end, _stalled = partial(methodcaller, "at_end"), partial(methodcaller, "stalled_share")
 ON_HOST: Columns = {
     "phase": ("text", lambda stage: stage.phase),
     "pinned": ("bytes", lambda stage: stage.bytes),

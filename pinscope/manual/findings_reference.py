@@ -34,7 +34,7 @@ def _table(texts: Texts, fires: Mapping[str, list[str]]) -> str:
     lines = ["| rule | when | what it says | advice | fires on |", "| --- | --- | --- | --- | --- |"]
     for key, text in texts.items():
         rule = key.partition("/")[0]
-        on = ", ".join(f"[{name}](../experiments/{name.rpartition('-')[0]}.md)" for name in fires.get(rule, ()))
+        on = ", ".join(f"[{name}](../experiments/{name.partition('-')[0]}.md)" for name in fires.get(rule, ()))
         lines.append(_row((f"`{key}`, {text.severity}", text.when, text.title, text.advice, on or "no recording")))
     return "\n".join(lines)
 

@@ -41,15 +41,15 @@ SLOWER_FAULTS, SLOWER_READS, HOST_SWAPPED, HOST_STALLED = 1.75, 1.5, 16 * 2**20,
 """On the host."""
 MarkKind = Literal["cache", "slower", "swapped", "stalled", "killed", "faults", "reads", "host swapped", "host stalled"]
 MARKS: Mapping[MarkKind, str] = {
-    "cache": f"{format_share(CACHE_LOST)} of its file left the page cache",
-    "slower": f"a round took {SLOWER:g} times as long",
-    "swapped": f"{format_share(SWAPPED)} of the limit was swapped out",
-    "stalled": f"tasks stalled for {format_share(STALLED)} of the time",
+    "cache": f"{format_share(CACHE_LOST)} or more of its file left the page cache",
+    "slower": f"a round took at least {SLOWER:g} times as long",
+    "swapped": f"{format_share(SWAPPED)} or more of the limit was swapped out",
+    "stalled": f"tasks stalled for at least {format_share(STALLED)} of the time",
     "killed": "a process was killed",
-    "faults": f"page faults took {SLOWER_FAULTS:g} times as long",
-    "reads": f"reading its file again took {SLOWER_READS:g} times as long",
-    "host swapped": f"{format_bytes(HOST_SWAPPED)} were swapped",
-    "host stalled": f"tasks stalled for memory for {format_share(HOST_STALLED)} of the time",
+    "faults": f"page faults took at least {SLOWER_FAULTS:g} times as long",
+    "reads": f"reading its file again took at least {SLOWER_READS:g} times as long",
+    "host swapped": f"{format_bytes(HOST_SWAPPED)} or more were swapped",
+    "host stalled": f"tasks stalled for memory for at least {format_share(HOST_STALLED)} of the time",
 }
 """What begins at a mark and holds at every later step too: see :attr:`Course.marks`. A cliff is where the first is."""
 

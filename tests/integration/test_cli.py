@@ -41,7 +41,7 @@ LEAST = (*SMALL, "--set", "memory=pinned", "--set", "directions=h2d")
 """Of one combination."""
 FEWEST = (
     "sizes=64KiB repeats=8 precision=0.5 directions=h2d memory=pinned backings=4k chunk=256KiB chunks=4 cap=64MiB "
-    "step_seconds=0.05 group=256MiB strategies=one_owner total=32MiB file=16MiB"
+    "step_seconds=0.05 strategies=one_owner total=32MiB file=16MiB"
 )
 """Of every experiment."""
 ENDLESS = ("--set", "sizes=64KiB", "--set", "repeats=10000", "--set", "precision=1e-9", "--set", "time_limit=60")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -19,7 +20,7 @@ from pinscope.cli.reading import print_run
 from pinscope.cli.run_list import print_runs
 from pinscope.cli.terminal import complain, print_json, print_line, print_long_json
 from pinscope.errors import BadInput, InvalidParameter, StoreFailed
-from pinscope.experiments.registry import find_reader, readers
+from pinscope.experiments.registry import GONE, find_reader, readers
 from pinscope.records.run import LAB_TITLES, Origin, Run, Status
 from pinscope.report.document import open_document
 from pinscope.report.json_report import run_without_rows
@@ -128,7 +129,7 @@ def checked_filters(experiment: str | None, lab: str | None, status: str | None,
     Raises:
         BadInput: no runs can be of that experiment, on that lab or in that state.
     """
-    if experiment is not None:
+    if experiment is not None and experiment not in GONE:
         find_reader(experiment)
     for option, given, known in (("--lab", lab, tuple(LAB_TITLES)), ("--status", status, STATUSES)):
         if given is not None and given not in known:
@@ -151,6 +152,9 @@ def show(run_id: RunId, as_json: AsJson = False) -> None:
             print_long_json(run_without_rows(document), "observations", document.rows)
             return
     print_run(document)
+    if run.experiment in GONE:  # nothing is read from its rows
+        for row in document.rows:
+            print_line(json.dumps({name: value for name, value in row.items() if value is not None}))
 
 
 @app.command("cancel", short_help="Stop a run that is still going.")

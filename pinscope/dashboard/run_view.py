@@ -76,7 +76,7 @@ def run_view(opened: OpenedRun) -> None:
     st.header("Method, machine and raw data", anchor=False)
     for note in further_notes(run):
         st.caption(f":material/sticky_note_2: {plain(note)}")
-    if document:
+    if document and document.method:
         with st.expander("Method", icon=":material/science:"):
             st.markdown(plain(document.method))
             help_links({"How to read it, and what to do": f"experiments/{run.experiment}"})

@@ -99,7 +99,6 @@ _FOLDERS = (
     "while_serving",
     "access",
     "pressure",
-    "brim",
     "dataloader",
     "scatter",
 )
@@ -112,6 +111,10 @@ KEPT: tuple[Reader, ...] = (
     Reader("trace", TraceRun, "pinscope.tracing.trace"),
 )
 """What is not an experiment and cannot be run, but is kept as runs and read like them."""
+
+
+GONE = {"brim": "brim is part of pressure now: pinscope run pressure --set group=limited"}
+"""Kinds of which runs may be stored, but that are no more → what to tell of them. Their runs are kept as they are."""
 
 
 def readers() -> tuple[Reader, ...]:
@@ -128,11 +131,17 @@ def find(name: str) -> Entry:
     for entry in EXPERIMENTS:
         if entry.name == name:
             return entry
+    _refuse_gone(name)
     known = ", ".join(entry.name for entry in EXPERIMENTS)
     if name in [reader.name for reader in KEPT]:
         maker = {"timeline": "record", "trace": "trace"}[name]
         raise UnknownName(f"{name} is no experiment that can be run: `pinscope {maker}` keeps one; there are: {known}")
     raise UnknownName(f"no experiment {quoted(name)}; there are: {known}")
+
+
+def _refuse_gone(name: str) -> None:
+    if name in GONE:
+        raise UnknownName(GONE[name])
 
 
 PLACED = (
@@ -172,6 +181,7 @@ def find_reader(name: str) -> Reader:
     for reader in readers():
         if reader.name == name:
             return reader
+    _refuse_gone(name)
     known = ", ".join(reader.name for reader in readers())
     raise UnknownName(f"no experiment {quoted(name)}; there are: {known}")
 

@@ -7,11 +7,10 @@ from collections.abc import Iterable, Mapping
 
 from pinscope.analysis.texts import Texts
 from pinscope.experiments.registry import EXPERIMENTS, readers
-from pinscope.manual.quoted_figures import recording_name
 from pinscope.records.finding import Reading
 from pinscope.records.run import ExperimentRun, Run
 from pinscope.report.facts import place
-from pinscope.store.recordings import folder, recorded_runs
+from pinscope.store.recordings import folder, recorded_runs, recording_name
 from pinscope.units import format_bytes, format_seconds
 
 RECORDED_ON = "NVIDIA H200"
@@ -65,7 +64,7 @@ def _table(texts: Texts, fires: Mapping[str, list[str]]) -> str:
     lines = ["| rule | when | what it says | advice | fires on |", "| --- | --- | --- | --- | --- |"]
     for key, text in texts.items():
         rule = key.partition("/")[0]
-        on = ", ".join(f"[{name}](../experiments/{name.rpartition('-')[0]}.md)" for name in fires.get(rule, ()))
+        on = ", ".join(f"[{name}](../experiments/{name.partition('-')[0]}.md)" for name in fires.get(rule, ()))
         lines.append(_row((f"`{key}`, {text.severity}", text.when, text.title, text.advice, on or "no recording")))
     return "\n".join(lines)
 

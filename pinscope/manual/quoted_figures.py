@@ -13,7 +13,6 @@ from collections.abc import Mapping
 
 from pinscope.errors import UnknownName
 from pinscope.records.finding import Reading, Table
-from pinscope.records.run import Run
 from pinscope.units import format_value
 
 QUOTED = re.compile(r'\[([^][]*)\]\(([^()\s]+) "([\w-]+): ([^"]+)"\)')
@@ -22,17 +21,12 @@ _INTO = " > "
 """From a table into its row, and to its column; a bar would end a cell of the page's own table."""
 
 
-def recording_name(run: Run) -> str:
-    """What a page calls a recording, and its file: ``bandwidth-h200``."""
-    return f"{run.experiment}-{run.environment.host}"
-
-
 def renewed(page: str, readings: Mapping[str, Reading]) -> str:
     """The page with every quoted figure as this version reads it.
 
     Args:
         page: Markdown.
-        readings: of the recordings, by :func:`recording_name`.
+        readings: of the recordings, by :func:`~pinscope.store.recordings.recording_name`.
 
     Raises:
         UnknownName: no such recording or figure, or several different ones of that name.

@@ -9,7 +9,7 @@ from typing import Any
 from pinscope.analysis.attached import NOTHING_ATTACHED, Attached
 from pinscope.analysis.rows import Row
 from pinscope.charts.chart import Chart
-from pinscope.experiments.registry import charts_of, checked_rows, draw_run, find_reader, method, read_run
+from pinscope.experiments.registry import GONE, charts_of, checked_rows, draw_run, find_reader, method, read_run
 from pinscope.records.finding import Reading
 from pinscope.records.run import Run
 
@@ -53,12 +53,17 @@ def open_document(
 
     ``when_looked_at``: a chart after the first is drawn when it is looked at. ``attached``: the attachments of the run.
 
+    Of a kind that is no more, the question says what became of it, and nothing is read from its rows.
+
     Where they rest on the first observations only, a note of the run says so.
 
     Raises:
         UnknownName: this version does not know the run's kind.
         BadInput: the rows are not observations of that kind.
     """
+    nothing = Reading(headline=(), tables=(), findings=())
+    if run.experiment in GONE:
+        return Document(run, run.experiment, GONE[run.experiment], "", nothing, (), rows)
     kind = find_reader(run.experiment).kind
     read = checked_rows(run.experiment, rows)
     if read.cut:
@@ -69,7 +74,7 @@ def open_document(
         title=kind.title,
         question=kind.question,
         method=method(kind),
-        reading=read_run(run, read) if read else Reading(headline=(), tables=(), findings=()),
+        reading=read_run(run, read) if read else nothing,
         charts=(charts_of if when_looked_at else draw_run)(run, read, attached) if read and with_charts else [],
         rows=rows,
         parameter_schema=kind.Params.model_json_schema(),

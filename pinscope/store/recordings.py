@@ -38,6 +38,11 @@ def recorded_run(run_id: str) -> Run | None:
     return _recordings()[run_id][0] if run_id in _recordings() else None
 
 
+def recording_name(run: Run) -> str:
+    """What pages call a recording, and its file: ``bandwidth-h200``."""
+    return _recordings()[run.id][1].name.removesuffix(SUFFIX)
+
+
 def recorded_observations(run_id: str) -> list[Row]:
     """The rows of a recording.
 

@@ -50,8 +50,8 @@ RUNS = {
     "--set processes=2",
     "pressure": "run pressure --lab host --quick --set cap=64MiB --set file=4MiB --set step_seconds=0.05",
 }
-"""Every experiment that the host model measures, each in about a second; brim, which needs root, is killed in a test of
-its own."""
+"""Every experiment that the host model measures, each in about a second; pressure in a control group, which needs root,
+is killed in a test of its own."""
 OTHERS = {
     "record": "record --for 1.5s --interval 0.1 -o {folder}/night.pinscope",
     "exporter": "exporter --port 0 --interval 0.1",

@@ -28,7 +28,6 @@ import pytest
 
 from pinscope.cli.main import main
 from pinscope.experiments.registry import EXPERIMENTS
-from pinscope.lab.own_group import find_place
 from pinscope.probes.numa import read_nodes
 from pinscope.report.write import SUFFIXES
 from pinscope.store.bundle import read_bundle, write_bundle
@@ -42,7 +41,7 @@ LEAST = (*SMALL, "--set", "memory=pinned", "--set", "directions=h2d")
 """Of one combination."""
 FEWEST = (
     "sizes=64KiB repeats=8 precision=0.5 directions=h2d memory=pinned backings=4k chunk=256KiB chunks=4 cap=64MiB "
-    "step_seconds=0.05 group=256MiB strategies=one_owner total=32MiB file=16MiB"
+    "step_seconds=0.05 strategies=one_owner total=32MiB file=16MiB"
 )
 """Of every experiment."""
 ENDLESS = ("--set", "sizes=64KiB", "--set", "repeats=10000", "--set", "precision=1e-9", "--set", "time_limit=60")
@@ -215,8 +214,6 @@ def test_run_all_prints_one_document_of_all_experiments() -> None:
     printed = document(done)
     assert printed["format"] == 1
     meant = [entry.experiment.name for entry in EXPERIMENTS if entry.experiment.labs["host"] is None]
-    if find_place().value is None:  # one needs a control group of its own
-        meant.remove("brim")
     assert [one["run"]["experiment"] for one in printed["runs"]] == meant
     assert all(one["run"]["status"] == "done" and one["observations"] for one in printed["runs"])
 

@@ -15,7 +15,7 @@ SLOW = (
     "dashboard",
     "experiments/bandwidth/test_charts.py",
     "experiments/bandwidth/test_experiment.py",
-    "experiments/brim/test_experiment.py",
+    "experiments/pressure/test_group.py",
     "experiments/dataloader/test_steady_state.py",
     "experiments/overlap/test_charts.py",
     "experiments/pinning_strategy/test_neighbours.py",

@@ -1,175 +1,160 @@
-"""What a pressure run looks like: the host's memory over time, what an ordinary process felt, and stalls."""
+"""What a pressure run looks like: what ordinary processes felt over pinned memory, and who held memory meanwhile."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import NamedTuple
 
-from pinscope.analysis.rows import Row
+from pinscope.analysis.rows import Row, median
 from pinscope.analysis.ways import LineStyle
 from pinscope.charts.chart import Chart
-from pinscope.charts.plot import RATE, SHARE, Curve, Scale, Spot, curves, linear
-from pinscope.experiments.pressure.reading import GIB, STALLS, Stage, Stages, stages
+from pinscope.charts.plot import RATE, SHARE, Curve, Scale, Spot, curves, linear, seconds
+from pinscope.experiments.pressure.reading import GIB, Climb, Course, OnHost, Stage, courses
 from pinscope.records.run import ExperimentRun
 from pinscope.units import format_bytes, format_seconds, format_share
 
-MEMORY = Scale("Memory (GiB)", GIB, format_bytes)
-FAULT = Scale("Time (µs)", 1e-6, format_seconds)
-STALLED = Scale("Time stalled (%)", 0.01, format_share, reach=0.01)
-"""An axis of its own making would blow up noise: 1 % is the least that means anything."""
-PINNED = linear("Pinned (GiB)", "about %{x:.3~g} GiB pinned")
-HOST: Mapping[str, tuple[str, LineStyle]] = {
-    "pinned by this run": ("bytes", LineStyle("pinned")),
-    "available": ("available_bytes", LineStyle("pageable", "diamond")),
-    "left in the control group": ("cgroup_headroom_bytes", LineStyle("pageable", "diamond-open", "dash")),
-    "page cache and shared memory": ("cached_bytes", LineStyle("cached", "square")),
+Lines = Mapping[str, tuple[LineStyle, Callable[[Stage], float | None]]]
+"""Name of a line → how it is drawn, and its height at a stage."""
+HOST: Lines = {
+    "pinned by this run": (LineStyle("pinned"), lambda stage: stage.bytes),
+    "available": (LineStyle("pageable", "diamond"), lambda stage: stage.at_end("available_bytes")),
+    "left in the control group": (
+        LineStyle("pageable", "diamond-open", "dash"),
+        lambda stage: stage.at_end("cgroup_headroom_bytes"),
+    ),
+    "page cache and shared memory": (LineStyle("cached", "square"), lambda stage: stage.at_end("cached_bytes")),
 }
-"""Line → field of a host's row, and how it is drawn."""
-LOOKS: Mapping[str, LineStyle] = {
-    "memory_some": LineStyle("stall"),
-    "memory_full": LineStyle("stall", "circle-open", "dash"),
-    "io_some": LineStyle("cached", "square"),
-    "io_full": LineStyle("cached", "square-open", "dash"),
+GROUP: Lines = {
+    "pinned": (LineStyle("pinned"), lambda stage: stage.bytes),
+    "page cache": (LineStyle("cached", "square"), lambda stage: stage.at_end("cache_bytes")),
+    "all in the group": (LineStyle("pageable", "diamond", "dash"), lambda stage: stage.at_end("used_bytes")),
+    "swapped out": (LineStyle("stall", "x", "dot"), lambda stage: stage.at_end("swap_bytes") or None),
 }
-"""Of stalls."""
-GUIDE = LineStyle("reference", dash="dot")
-GREY = "Grey: as it was before pinning. Open marker: after all was given back."
-
-
-class Part(NamedTuple):
-    """One panel: what is shown of a stage, its axis, and its colour's meaning."""
-
-    scale: Scale
-    colour: str
-    value: Callable[[Stage], float | None]
+ROUNDS: Lines = {
+    "in the group": (LineStyle("pageable", "diamond"), lambda stage: median(stage.work_seconds)),
+    "outside the group": (LineStyle("reference", "circle", "dash"), lambda stage: median(stage.outside_seconds)),
+}
+FELT: Mapping[str, tuple[Scale, str, Callable[[Stage], float | None]]] = {
+    "Page fault": (Scale("Time (µs)", 1e-6, format_seconds), "pageable", lambda stage: median(stage.work_seconds)),
+    "Reading its file again": (RATE, "cached", lambda stage: stage.read_bytes_per_second),
+    "Its file still in the cache": (SHARE, "cached", lambda stage: stage.cached_share),
+}
+"""Title of a panel → its axis, its colour's meaning, and its height at a stage."""
 
 
 def draw(run: ExperimentRun, rows: Sequence[Row]) -> list[Chart]:
-    """The charts of a run, also of one that still goes on; only those for which something was measured."""
-    course = stages(rows)
-    return [*_felt(course), *_memory(run, rows), *_stalls(course)]
+    """The charts of a run, also of one that still goes on: two of the host, or two for each group."""
+    charts: list[Chart] = []
+    for course in courses(rows):
+        if course.held:
+            charts += _group(course) if isinstance(course, Climb) else _host(course, run.params.get("floor"))
+    return charts
 
 
-def _felt(run: Stages) -> Iterator[Chart]:
-    """What the verdict speaks of, and what else the ordinary process felt; over pinned memory."""
-    if run.before is None or not run.held:
-        return
-    begun = run.before.reachable_bytes
-
-    def gone(stage: Stage) -> float | None:
-        return None if begun is None or stage.reachable_bytes is None else begun - stage.reachable_bytes
-
-    taken = {
-        "Gone from available memory": Part(MEMORY, "pinned", gone),
-        "Page fault, median": Part(FAULT, "pageable", lambda stage: stage.median("fault_median")),
-    }
-    felt = {
-        "Page fault, longest": Part(FAULT, "pageable", lambda stage: stage.median("fault_longest")),
-        "Reading its file again": Part(RATE, "cached", lambda stage: stage.read_bytes_per_second),
-        "Its file still in the cache": Part(SHARE, "cached", lambda stage: stage.cached_share),
-    }
-    yield from _over_pinned(
-        run,
-        taken,
-        "pressure-taken",
-        "What pinning took from others",
-        "Available memory includes what lies on a processor's list of free pages. An ordinary process touches fresh "
-        f"memory page by page; medians over rounds. {GREY}",
-    )
-    yield from _over_pinned(
-        run,
-        felt,
-        "pressure-felt",
-        "What else an ordinary process felt",
-        "It touches fresh memory page by page, and reads a file that it read before. Medians over rounds; the longest "
-        f"fault of a round may also have waited for a processor. {GREY}",
-    )
+def _spots(
+    stages: Sequence[Stage], height: Callable[[Stage], float | None], whole: float, share: bool = False
+) -> list[Spot]:
+    """A spot for each stage that has the value; ``whole``: bytes of one unit of the axis."""
+    known = [(stage.bytes, y) for stage in stages if (y := height(stage)) is not None]
+    return [Spot(pinned / whole, y, _pinned(pinned, whole, share)) for pinned, y in known]
 
 
-def _over_pinned(run: Stages, parts: Mapping[str, Part], key: str, title: str, caption: str) -> Iterator[Chart]:
-    """A panel for each part that is known: before and all steps, and after."""
+def _pinned(nbytes: int, whole: float, share: bool) -> str:
+    return f"{format_bytes(nbytes)} pinned" + f" ({format_share(nbytes / whole / 100)})" * share
+
+
+def _lines(course: Course, lines: Lines, whole: float, share: bool = False) -> dict[str, Curve]:
+    """Before and all steps; what has no spot is left out."""
+    stages = (course.before, *course.held)
+    drawn = {name: Curve(style, _spots(stages, height, whole, share)) for name, (style, height) in lines.items()}
+    return {name: curve for name, curve in drawn.items() if curve.spots}
+
+
+def _most(lines: Mapping[str, Curve], text: Callable[[float], str], end: str = "") -> list[tuple[str, str]]:
+    return [(f"{name}{end}", text(max(spot.y for spot in curve.spots))) for name, curve in lines.items()]
+
+
+def _rule(begin: tuple[float, float], end: tuple[float, float], words: str, dash: str = "dot") -> Curve:
+    return Curve(LineStyle("reference", dash=dash), [Spot(x, y, words) for x, y in (begin, end)], rule=True)
+
+
+def _host(run: OnHost, floor: int | None) -> Iterator[Chart]:
     panes, ends = {}, []
-    held, after = ([stage for stage in run.all if (stage.phase == "after") is last] for last in (False, True))
-    for name, part in parts.items():
-        spots, back = _spots(held, part.value), _spots(after, part.value)
-        if not spots:
-            continue
-        most = run.most_bytes
-        straight = [Spot(0.0, 0.0, ""), Spot(most / GIB, most, "")] if part.scale is MEMORY else []
-        flat = [spot._replace(y=spots[0].y, words="") for spot in (spots[0], spots[-1])] if spots[0].y else []
-        panes[name] = {
-            "before pinning": Curve(GUIDE, flat, rule=True),
-            "with memory pinned": Curve(LineStyle(part.colour), spots),
-            "given back": Curve(LineStyle(part.colour, "diamond-open", size=14), back),
-            "as much as was pinned": Curve(GUIDE, straight, rule=True),
-        }
-        ends += [
-            (f"{name.lower()}, {when}", part.scale.text(shown[-1].y))
-            for when, shown in (("before", spots[:1]), ("with the most pinned", spots[1:]), ("after freeing", back))
-            if shown
-        ]
-    if panes:
-        scales = [parts[name].scale for name in panes]
-        yield curves(key, title, caption, panes, scales, PINNED, "Over pinned memory", pixels=190, ends=ends)
-
-
-def _spots(shown: Sequence[Stage], value: Callable[[Stage], float | None]) -> list[Spot]:
-    known = [(stage.bytes, value(stage)) for stage in shown]
-    return [Spot(held / GIB, amount, f"{format_bytes(held)} pinned") for held, amount in known if amount is not None]
-
-
-def _memory(run: ExperimentRun, rows: Sequence[Row]) -> Iterator[Chart]:
-    host = [row for row in rows if row["kind"] == "host"]
-    if not host:
-        return
-    target = max(row["target_bytes"] for row in host)
-    lines = {}
-    for name, amount, dash in (("floor", run.params.get("floor"), "dot"), ("meant to be pinned", target, "dash")):
-        if amount is not None:
-            across = [Spot(seconds, amount, format_bytes(amount)) for seconds in (0.0, host[-1]["elapsed_seconds"])]
-            lines[name] = Curve(LineStyle("reference", dash=dash), across, rule=True)
-    for name, (field, style) in HOST.items():
-        known = [row for row in host if row[field] is not None]
-        lines[name] = Curve(style, [Spot(row["elapsed_seconds"], row[field], _when(row)) for row in known])
-    drawn = {name: curve.spots for name, curve in lines.items() if curve.spots and not curve.rule}
+    pinned = linear("Pinned (GiB)", "about %{x:.3~g} GiB pinned")
+    for name, (scale, colour, height) in FELT.items():
+        spots, back = _spots([run.before, *run.held], height, GIB), _spots(run.all[1 + len(run.held) :], height, GIB)
+        if spots:
+            panes[name] = {
+                "before pinning": _rule((spots[0].x, spots[0].y), (spots[-1].x, spots[0].y), ""),
+                "with memory pinned": Curve(LineStyle(colour), spots),
+                "given back": Curve(LineStyle(colour, "diamond-open", size=14), back),
+            }
+            moments = (("before", spots[:1]), ("with the most pinned", spots[1:]), ("after freeing", back))
+            ends += [(f"{name.lower()}, {when}", scale.text(part[-1].y)) for when, part in moments if part]
+    yield curves(
+        "pressure-felt",
+        "What an ordinary process felt",
+        "It touches fresh memory page by page, and reads a file that it read before. Medians over rounds. Grey: as it "
+        "was before pinning. Open marker: after all was given back.",
+        panes,
+        [FELT[name][0] for name in panes],
+        pinned,
+        "Over pinned memory",
+        pixels=190,
+        ends=ends,
+    )
+    lines, most = _lines(run, HOST, GIB), run.most_bytes
+    rules = {} if floor is None else {"floor": _rule((0.0, floor), (most / GIB, floor), format_bytes(floor))}
+    if available := run.before.at_end("available_bytes"):
+        rules["less what is pinned"] = _rule((0.0, available), (most / GIB, available - most), "", "dash")
     yield curves(
         "pressure-memory",
         "What is left for other programs",
-        "Read before and after each step. What is pinned is gone from what is available; the page cache counts as "
-        "available, until it is pushed out. Grey: where the run stops by itself, and how far it meant to go.",
-        {"Memory of the host": lines},
-        MEMORY,
-        linear("Time (seconds)", "after %{x:.3~g} s"),
-        "Memory of the host over time, at most",
-        ends=[(name, format_bytes(max(spot.y for spot in spots))) for name, spots in drawn.items()],
+        "Read at the end of each step. What is pinned is gone from what is available; the page cache counts as "
+        "available, until it is pushed out. Grey: where the run stops by itself, and what was available before less "
+        "what is pinned.",
+        {"Memory of the host": lines | rules},
+        Scale("Memory (GiB)", GIB, format_bytes),
+        pinned,
+        "Memory of the host over pinned memory, at most",
+        ends=_most(lines, format_bytes),
     )
 
 
-def _when(row: Row) -> str:
-    words = {"before": "before pinning", "after": "after giving it back"}
-    return words.get(row["phase"], f"{format_bytes(row['bytes'])} pinned")
-
-
-def _share_stalled(name: str) -> Callable[[Stage], float | None]:
-    return lambda stage: stage.stalled_share(name)
-
-
-def _stalls(run: Stages) -> Iterator[Chart]:
-    shown = [stage for stage in run.all if stage.phase != "after"]
-    lines = {
-        words.removesuffix(" waited"): Curve(LOOKS[name], _spots(shown, _share_stalled(name)))
-        for name, words in STALLS.items()
-    }
-    drawn = {name: curve.spots for name, curve in lines.items() if curve.spots}
-    if drawn:
-        yield curves(
-            "pressure-stalls",
-            "How long tasks waited for memory or the disk",
-            "Shares of each step's time, pinning included, as the kernel counts them for the whole host "
-            "(/proc/pressure): at least one task waited, or all of them did.",
-            {"Time in which tasks stalled": lines},
-            STALLED,
-            PINNED,
-            "Largest share of a step in which tasks stalled",
-            ends=[(name, format_share(max(spot.y for spot in spots))) for name, spots in drawn.items()],
-        )
+def _group(climb: Climb) -> Iterator[Chart]:
+    limit, kill, ends = climb.limit, climb.kill, (("cliff", climb.cliff), ("killed", climb.kill))
+    whole = limit / 100
+    key, words = ("-swap", ", with swap") if climb.swap == "with" else ("", "")
+    rounds, held = _lines(climb, ROUNDS, whole, True), _lines(climb, GROUP, whole, True)
+    heights = [spot.y for curve in rounds.values() for spot in curve.spots]
+    marks = [(name, f"at {format_share(mark.bytes / limit)} of the limit") for name, mark in ends if mark]
+    pinned = linear(f"Pinned (% of the group's {format_bytes(limit)})", "%{x:.1f} % pinned")
+    rules = {"limit": _rule((100.0, min(heights)), (100.0, max(heights)), format_bytes(limit), "solid")}
+    if (expected := climb.expected_cliff) is not None:
+        low, high = ((expected / whole, height) for height in (min(heights), max(heights)))
+        rules["cliff by the group's account"] = _rule(low, high, format_bytes(expected))
+    if kill:
+        spot = Spot(kill.bytes / whole, max(heights), _pinned(kill.bytes, whole, share=True))
+        rules["killed"] = Curve(LineStyle("corrupted", "x", size=13), [spot], rule=True)
+    yield curves(
+        f"pressure-rounds{key}",
+        f"How long others' work takes as pinned memory fills the group{words}",
+        "A round writes to all of the process's memory and reads its file. Medians at each step. Grey, dotted: what "
+        "the group leaves before anything is pinned; grey, solid: its limit.",
+        {f"One round of work{words}": rounds | rules},
+        seconds("Time"),
+        pinned,
+        "Time of a round over pinned memory",
+        pixels=330,
+        ends=_most(rounds, format_seconds, ", at most") + marks,
+    )
+    yield curves(
+        f"pressure-group{key}",
+        f"What the group holds{words}",
+        "The group's own account at the end of each step. Once all in the group reaches the limit, the page cache "
+        "pays for what is pinned; when that is gone, the kernel kills a process.",
+        {f"Memory in the group{words}": held | {"limit": _rule((0.0, limit), (100.0, limit), format_bytes(limit))}},
+        Scale("Share of the limit (%)", whole, format_bytes, reach=float(limit)),
+        pinned,
+        "Largest share of the group's limit",
+        ends=_most(held, lambda nbytes: format_share(nbytes / limit)),
+    )

@@ -1,8 +1,8 @@
-"""What pinned memory takes from everybody else on the host: pin growing amounts, and ask an ordinary process."""
+"""What pinned memory takes from others: on the host up to what is safe, or in a control group until it is full."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
@@ -10,34 +10,43 @@ from typing import Any, Literal
 from pydantic import model_validator
 
 from pinscope.analysis.page_table_model import GRANULE_BYTES
-from pinscope.errors import NotEnoughMemory
+from pinscope.errors import NotEnoughMemory, NotPossible
 from pinscope.experiments.contract import AnyExperiment, BareParams
 from pinscope.experiments.pressure.findings import read_pressure_run
+from pinscope.experiments.pressure.ways import LEAST_ROUNDS, Rounds, WayName, Workers, ordinary
 from pinscope.lab.budget import safe_pinned_bytes
 from pinscope.lab.cached_file import folder_for
-from pinscope.lab.child_processes import Child, ChildProcesses, Reply
+from pinscope.lab.child_processes import Child, ChildDied
 from pinscope.lab.harness import Harness
+from pinscope.lab.ordinary_process import MOST_ROUNDS
+from pinscope.lab.own_group import OwnGroup, find_place, swap_bytes
 from pinscope.lab.protocol import Lab
+from pinscope.probes.group_memory import GroupMemory
 from pinscope.probes.host_memory import HostPressure, read_pressure
 from pinscope.probes.limits import read_limits
 from pinscope.records.budget import Budget
 from pinscope.records.environment import Environment, Limits
-from pinscope.records.parameters import Bytes, Seconds, Share, parameter
+from pinscope.records.parameters import Bytes, Seconds, Several, Share, parameter
 from pinscope.records.run import LabKind, Lasted, Observation, Positive
-from pinscope.units import format_bytes, parse_bytes
+from pinscope.units import format_bytes, format_share, parse_bytes
 
 Phase = Literal["before", "held", "after"]
+Swapping = Literal["without", "with"]
+Who = Literal["inside", "outside"]
 PAGE = 4096
 SMALLEST = 64 * 2**20
 """Less than this moves the host's figures no more than everybody else does."""
 SMALLEST_FILE = 16 * 2**20
-PACE = 4e9
-"""Bytes/second at which memory is pinned and given back, for the estimate of a run's length (measured on an H200)."""
-LEAST_ROUNDS, MOST_ROUNDS = 3, 200
-START_SECONDS = 30.0
-"""For the ordinary process to write its file: 512 MiB at 17 MB/s."""
-GRACE_SECONDS = 10.0
-"""How much longer than it was given it may take to answer before it is taken for hung."""
+SMALLEST_GROUP = 256 * 2**20
+"""It must hold two interpreters and what they work on."""
+PACE, DISK, MEMORY = 4e9, 1.2e9, 5e9
+"""Bytes/second of pinning and freeing, of a disk and of memory, to estimate a run's length (measured on an H200)."""
+WORK_SHARE = 0.125
+"""Of a group's limit: length of the file that an ordinary process reads in each round, and the memory it writes to."""
+COARSE = 3
+"""Steps up to three quarters of what the group has left: nothing happens there."""
+GROUP = ("used_bytes", "cache_bytes", "swap_bytes", "refaults", "kills")
+"""What an observation takes from the group's account."""
 
 
 class PressureParams(BareParams):
@@ -66,12 +75,30 @@ class PressureParams(BareParams):
         "Time per step", "How long this process works at each step, three rounds at least.", gt=0, le=600
     )
 
+    group: Literal["none", "limited"] = parameter(
+        "Control group",
+        "Where memory is pinned. none: on the host, never more than is safe; limited: in a control group made for the "
+        "run, which limit, step and swap describe, until the kernel kills a process in it.",
+    )
+    limit: Bytes = parameter("Group's limit", "Memory that this group may have; it is filled to this limit.")
+    step: Share = parameter(
+        "Group's step",
+        "Percentage of the limit that one step pins near the end; the cliff is found as precisely.",
+        ge=0.001,
+        le=0.05,
+    )
+    swap: Several[Swapping] = parameter(
+        "Group's swap", "Whether memory of the group may be swapped out: without, with, or both after one another."
+    )
+
     @model_validator(mode="after")
     def _fits(self) -> PressureParams:
         if self.cap < SMALLEST:
             raise ValueError(
                 f"cap: must be {format_bytes(SMALLEST)} or more; less is lost among what other programs do"
             )
+        if self.limit < SMALLEST_GROUP:
+            raise ValueError(f"limit: must be {format_bytes(SMALLEST_GROUP)} or more; two programs need that")
         return self
 
     @classmethod
@@ -84,13 +111,20 @@ class PressureParams(BareParams):
             file=parse_bytes("128MiB" if quick else "512MiB"),
             sample=parse_bytes("16MiB" if quick else "64MiB"),
             step_seconds=0.5 if quick else 2.0,
+            group="none",
+            limit=parse_bytes({"cuda": "2GiB", "host": "512MiB"}[lab] if quick else "4GiB"),
+            step=0.05 if quick else 0.025,
+            swap=("without",) if quick else ("without", "with"),
         )
 
     def smaller(self) -> PressureParams | None:
-        """Half as much pinned, then half as long a file: the limits on locked memory bind far below the host's."""
-        if self.cap >= 2 * SMALLEST:
-            return self.with_overrides({"cap": max(self.cap // 2 // PAGE * PAGE, SMALLEST)})
-        return self.with_overrides({"file": self.file // 2 // PAGE * PAGE}) if self.file >= 2 * SMALLEST_FILE else None
+        """A group half as large; on the host half as much pinned, then half as long a file: the limits on locked
+        memory bind far below the host's."""
+        names = {"limit": SMALLEST_GROUP} if self.group == "limited" else {"cap": SMALLEST, "file": SMALLEST_FILE}
+        for name, least in names.items():
+            if (nbytes := getattr(self, name)) >= 2 * least:
+                return self.with_overrides({name: max(nbytes // 2 // PAGE * PAGE, least)})
+        return None
 
     def step_bytes(self, limits: Limits) -> int:
         """What one step pins here, in whole pages: never more in all than the share and the cap allow.
@@ -101,23 +135,41 @@ class PressureParams(BareParams):
         total = min(int(self.share * safe_pinned_bytes(without, "host")), self.cap)
         return max(total, SMALLEST) // self.steps // PAGE * PAGE
 
+    def bytes_of(self, share: float) -> int:
+        """A share of the group's limit, in whole pages."""
+        return int(self.limit * share) // PAGE * PAGE
+
+    def swaps(self) -> tuple[Swapping, ...]:
+        """The groups that make sense here: without swap there is nothing to swap out to."""
+        return self.swap if swap_bytes() else ("without",)
+
 
 class PressureObservation(Observation):
-    """One round of the ordinary process (``kind`` = process), or one reading of the host (``kind`` = host)."""
+    """One round of an ordinary process, one reading of the host or the group, or what a group was charged.
 
-    kind: Literal["process", "host"]
-    """``process`` (one round of the ordinary process) or ``host`` (one reading)."""
+    Without a control group there are ``process`` and ``host``; with one ``round``, ``group`` and ``charge``.
+    """
+
+    kind: Literal["process", "host", "round", "group", "charge"]
+    """``process`` (a round of the ordinary process beside the run), ``host`` (a reading of it), ``round`` (of an
+    ordinary process in the group or outside), ``group`` (a reading of it) or ``charge`` (for one way of pinning)."""
     phase: Phase
     """``before`` anything was pinned, while it was ``held``, or ``after``."""
     step: int
     """0 before and after."""
     bytes: int
-    """Pinned by this run at the moment."""
-    target_bytes: int
-    """What the run means to pin in all."""
-    elapsed_seconds: float
-    """Since the run began to measure."""
-    # One round of the ordinary process:
+    """Pinned by this run at the moment; in a group, or meant to be in this step."""
+    target_bytes: int | None = None
+    """What the run means to pin on the host in all."""
+    elapsed_seconds: float | None = None
+    """Since such a run began to measure."""
+    swap: bool | None = None
+    """Whether memory of the group could be swapped out."""
+    limit_bytes: Positive | None = None
+    """The group's limit."""
+    # One round of an ordinary process:
+    who: Who | None = None
+    """``inside`` or ``outside`` of the group."""
     fault_pages: int | None = None
     """Pages of fresh memory that it touched."""
     fault_median_seconds: Lasted | None = None
@@ -132,6 +184,10 @@ class PressureObservation(Observation):
     """How much of its file it read again."""
     read_seconds: Lasted | None = None
     """How long that took."""
+    write_seconds: Lasted | None = None
+    """How long it took to write to all of its memory."""
+    major_faults: int | None = None
+    """Pages of its memory that had to come from the disk."""
     # One reading of the host, before a step changed anything (begin) or at its end:
     moment: Literal["begin", "end"] | None = None
     """``begin`` or ``end`` of the step."""
@@ -160,103 +216,96 @@ class PressureObservation(Observation):
     io_full_seconds: float | None = None
     """All tasks stalled for input or output at once, since boot."""
     pin_seconds: float | None = None
-    """Pinning the step."""
+    """Pinning the step; in a group too."""
     release_seconds: float | None = None
     """Giving all of it back."""
+    # A reading of the group, at the end of a step:
+    used_bytes: int | None = None
+    """Charged to the group in all."""
+    cache_bytes: int | None = None
+    """Of that, pages of files."""
+    swap_bytes: int | None = None
+    """Of the group's memory, swapped out."""
+    refaults: int | None = None
+    """Pages of files that were dropped and read again, since the group was made."""
+    kills: int | None = None
+    """Processes that the kernel killed for want of memory in the group."""
+    stalled_share: float | None = None
+    """Share of the step's time in which tasks of the group waited for memory."""
+    ended: Literal["killed", "refused"] | None = None
+    """How pinning ended in this step: a process was ``killed``, or it was ``refused``."""
+    victim: Literal["ordinary", "holder"] | None = None
+    """Whom the kernel killed."""
+    gone: bool | None = None
+    """After all: whether the group and its processes are gone."""
+    # What the group was charged:
+    way: WayName | None = None
+    """Kind of pinned memory."""
+    asked_bytes: Positive | None = None
+    """Pinned that way."""
+    charged_bytes: int | None = None
+    """What the group's account grew by."""
 
     def needs(self) -> tuple[str, Iterable[str]]:
-        """A round has the times of its faults, and of a file that it read; a reading of the host its memory."""
-        if self.kind == "host":
-            return "a reading of the host", ("moment", "available_bytes")
+        """A round has its times, a reading of the host its memory, a charge its amounts."""
+        on_host = ("target_bytes", "elapsed_seconds")
         of_file = ("file_bytes", "read_seconds") if self.read_bytes or self.file_cached_bytes is not None else ()
-        return "a round", ("fault_median_seconds", "fault_longest_seconds", *of_file)
-
-
-class Bystander(ChildProcesses[int]):
-    """An ordinary process beside the run, from the run's side: gone on leaving, whatever happens between.
-
-    Args:
-        folder: where its file is to be; ``None`` for no file.
-        file_bytes: how long the file is.
-        sample_bytes: how much fresh memory it touches each round.
-        seconds: how long one round may take.
-        check: called while waiting; raises to stop.
-        grace: how much longer it may take before it is taken for hung.
-    """
-
-    def __init__(
-        self,
-        folder: str | None,
-        file_bytes: int,
-        sample_bytes: int,
-        seconds: float,
-        check: Callable[[], None],
-        grace: float = GRACE_SECONDS,
-    ) -> None:
-        work = {"folder": folder, "file_bytes": file_bytes, "sample_bytes": sample_bytes}
-        child = Child("the ordinary process beside the run", "pinscope.lab.ordinary_process", work)
-        super().__init__({0: child}, seconds + grace, check, ready_limit=START_SECONDS)
-        self._seconds = seconds
-
-    def feel(self) -> Reply:
-        """One round, by the names of an observation.
-
-        Raises:
-            MeasurementFailed: it died, hung or broke off.
-        """
-        order = {"do": "feel", "seconds": self._seconds}
-        return self.ask("touching memory and reading its file", {0: order})[0][1]
+        return {
+            "process": ("a round", (*on_host, "fault_median_seconds", "fault_longest_seconds", *of_file)),
+            "host": ("a reading of the host", (*on_host, "moment", "available_bytes")),
+            "round": ("a round", ("limit_bytes", "who", "write_seconds", *of_file)),
+            "group": ("a reading of the group", ("limit_bytes",)),
+            "charge": ("a charge", ("limit_bytes", "way", "asked_bytes", "charged_bytes")),
+        }[self.kind]
 
 
 class Pressure:
-    """Pins growing amounts beside an ordinary process."""
+    """Pins growing amounts beside an ordinary process, on the host or in a control group."""
 
     name = "pressure"
     title = "Pressure"
     summary = "What pinned memory takes from other programs"
-    question = "What does pinned memory take from everybody else on the host?"
+    question = "What does pinned memory take from other programs, and when do they stall or die of it?"
     labs: Mapping[LabKind, str | None] = {"cuda": None, "host": None}
     Params = PressureParams
     Observation = PressureObservation
 
     def budget(self, params: PressureParams, environment: Environment) -> Budget:
-        """All steps at once with their page table, the fresh memory, and the file, though the kernel may drop it.
+        """All steps at once with their page table, and what ordinary processes work on; in a group its whole limit
+        counts as pinned, whatever fills it.
 
         Raises:
-            NotEnoughMemory: not even the first step stays above the floor.
+            NotEnoughMemory: on the host not even the first step stays above the floor.
+            NotPossible: no control group can be made here, with what is needed.
         """
-        step = params.step_bytes(environment.limits)
-        _check_floor(environment.limits, step, params.floor)
-        total = step * params.steps
-        seconds = 1.0 + params.file / 2e8 + (params.steps + 2) * params.step_seconds + 2 * total / PACE
+        if params.group == "limited":
+            pinned, (others, seconds) = params.limit, _in_group_takes(params)
+        else:
+            step = params.step_bytes(environment.limits)
+            _check_floor(environment.limits, step, params.floor)
+            pinned, others = step * params.steps, params.file + params.sample
+            seconds = 1.0 + params.file / 2e8 + (params.steps + 2) * params.step_seconds + 2 * pinned / PACE
         return Budget(
-            pinned_bytes=total,
-            pageable_bytes=params.file + params.sample,
-            device_bytes=total // 512 + GRANULE_BYTES,
-            seconds=seconds,
+            pinned_bytes=pinned, pageable_bytes=others, device_bytes=pinned // 512 + GRANULE_BYTES, seconds=seconds
         )
 
     def measure(self, params: PressureParams, lab: Lab, harness: Harness) -> Iterator[PressureObservation]:
-        """Before, every step until the floor, and after."""
-        limits = read_limits()
-        step = _step_now(params, limits, lab.kind, harness.budget)
-        _check_floor(limits, step, params.floor)
-        folder, reason = folder_for(params.file)
+        """On the host before, every step until the floor, and after; or one group after the other."""
+        folder, reason = folder_for(params.bytes_of(WORK_SHARE) if params.group == "limited" else params.file)
         if folder is None:
             harness.note(f"Left out: reading a file. {reason}; TMPDIR names another folder.")
-        for field, missing in read_pressure().missing.items():
-            if field in PressureObservation.model_fields and field != "cgroup_headroom_bytes":
-                harness.note(f"Not known: {field}. {missing}.")
-        harness.progress(0.0, "starting the ordinary process")
-        with (
-            Bystander(folder, params.file, params.sample, params.step_seconds, harness.check_cancelled) as beside,
-            ExitStack() as held,
-        ):
-            file = params.file if folder is not None else None
-            yield from _Course(params, harness, beside, step, file, harness.clock()).all(lab, held)
+        if params.group == "none":
+            yield from _on_host(params, lab, harness, folder)
+            return
+        swaps = params.swaps()
+        if "with" in params.swap and "with" not in swaps:
+            harness.note("Left out: a group whose memory may be swapped out. This host has no swap.")
+        for number, swap in enumerate(swaps):
+            part = (number / len(swaps), (number + 1) / len(swaps))
+            yield from _InGroup(params, harness, folder, lab, swap == "with", part).all()
 
     read = staticmethod(read_pressure_run)
-    """What everybody lost, and from which amount on it was felt."""
+    """What everybody lost, from which amount on it was felt, and by whom."""
 
 
 def _check_floor(limits: Limits, step: int, floor: int) -> None:
@@ -283,29 +332,57 @@ def _step_now(params: PressureParams, limits: Limits, lab: LabKind, budget: Budg
     return step
 
 
+def _on_host(params: PressureParams, lab: Lab, harness: Harness, folder: str | None) -> Iterator[PressureObservation]:
+    limits = read_limits()
+    step = _step_now(params, limits, lab.kind, harness.budget)
+    _check_floor(limits, step, params.floor)
+    for field, missing in read_pressure().missing.items():
+        if field in PressureObservation.model_fields and field != "cgroup_headroom_bytes":
+            harness.note(f"Not known: {field}. {missing}.")
+    harness.progress(0.0, "starting the ordinary process")
+    name = "the ordinary process beside the run"
+    child = ordinary(name, folder, file_bytes=params.file, sample_bytes=params.sample)
+    with Workers({"ordinary": child}, params.step_seconds, harness.check_cancelled) as beside, ExitStack() as held:
+        yield from _OnHost(params, harness, folder, beside, step, harness.clock()).all(lab, held)
+
+
 @dataclass
 class _Course:
-    """The phases of one run, and where it is.
+    """The phases of one run, and where it is; ``phase``, ``step`` and ``pinned`` as in an observation.
 
     Attributes:
         params: what was asked for.
         harness: clock, progress, notes.
-        beside: the ordinary process.
-        step_bytes: what each step pins.
-        file_bytes: length of the ordinary process's file, if it has one.
-        begun: when the run began to measure.
-        phase, step, pinned, floor_reached: as in an observation.
+        folder: where files are to be; ``None`` for none.
     """
 
     params: PressureParams
     harness: Harness
-    beside: Bystander
+    folder: str | None
+
+    def __post_init__(self) -> None:
+        self.phase: Phase = "before"
+        self.step = self.pinned = 0
+
+    def row(self, kind: Any, repeat: int = 0, warmup: bool = False, **values: Any) -> PressureObservation:
+        """An observation of now."""
+        place = {"phase": self.phase, "step": self.step, "bytes": self.pinned}
+        return PressureObservation(repeat=repeat, warmup=warmup, kind=kind, **place, **values)
+
+
+@dataclass
+class _OnHost(_Course):
+    """Up to what is safe.
+
+    Attributes:
+        beside: the ordinary process.
+        step_bytes: what each step pins.
+        begun: when the run began to measure.
+    """
+
+    beside: Workers
     step_bytes: int
-    file_bytes: int | None
     begun: float
-    phase: Phase = "before"
-    step: int = 0
-    pinned: int = 0
     floor_reached: bool = False
 
     def all(self, lab: Lab, held: ExitStack) -> Iterator[PressureObservation]:
@@ -362,24 +439,144 @@ class _Course:
             if self.phase == "held" and self._stops(read_pressure(), 0):
                 return
             warmup = self.phase == "before" and number == 0
-            yield self._row("process", number, warmup, file_bytes=self.file_bytes, **self.beside.feel())
+            file = self.params.file if self.folder is not None else None
+            yield self._row("process", number, warmup, file_bytes=file, **self.beside.feel())
 
     def _host(self, moment: Literal["begin", "end"], pressure: HostPressure, **values: Any) -> PressureObservation:
         figures = {name: value for name, value in asdict(pressure).items() if name != "missing"}
-        return self._row("host", 0, False, moment=moment, floor_reached=self.floor_reached, **figures, **values)
+        return self._row("host", moment=moment, floor_reached=self.floor_reached, **figures, **values)
 
-    def _row(self, kind: Literal["process", "host"], repeat: int, warmup: bool, **values: Any) -> PressureObservation:
-        return PressureObservation(
-            repeat=repeat,
-            warmup=warmup,
-            kind=kind,
-            phase=self.phase,
-            step=self.step,
-            bytes=self.pinned,
-            target_bytes=self.step_bytes * self.params.steps,
-            elapsed_seconds=self.harness.clock() - self.begun,
-            **values,
-        )
+    def _row(self, kind: str, repeat: int = 0, warmup: bool = False, **values: Any) -> PressureObservation:
+        target, elapsed = self.step_bytes * self.params.steps, self.harness.clock() - self.begun
+        return self.row(kind, repeat, warmup, target_bytes=target, elapsed_seconds=elapsed, **values)
+
+
+def _in_group_takes(params: PressureParams) -> tuple[int, float]:
+    """Bytes of what is outside of the groups, another file and its process's memory, and seconds. Errors as of the
+    budget."""
+    if (place := find_place()).value is None:
+        raise NotPossible(str(place.reason))
+    work = params.bytes_of(WORK_SHARE)
+    from_disk = max(params.step_seconds, LEAST_ROUNDS * (work / DISK + work / MEMORY))
+    steps = (5 + 0.2 / params.step) * params.step_seconds + WORK_SHARE / params.step * from_disk
+    return 2 * work, len(params.swaps()) * (3.0 + 2 * work / DISK + steps)
+
+
+def amounts(limit: int, used: int, step: int) -> Iterator[int]:
+    """Bytes to have pinned, one after the other: three large steps, then small ones up to the limit.
+
+    Args:
+        limit: of the group.
+        used: by all that is in it before anything is pinned.
+        step: of the small ones.
+    """
+    quarter = max(limit - used, 0) // (COARSE + 1) // PAGE * PAGE
+    pinned = 0
+    while pinned + step <= limit:
+        pinned += quarter if quarter > step and pinned < COARSE * quarter else step
+        yield pinned
+
+
+@dataclass
+class _InGroup(_Course):
+    """One group, filled.
+
+    Attributes:
+        lab: where memory is pinned.
+        swap: whether the group's memory may be swapped out.
+        part: of the run's progress that this is.
+        stalled: when the group was last read, and for how long its tasks had stalled by then.
+    """
+
+    lab: Lab
+    swap: bool
+    part: tuple[float, float]
+    stalled: tuple[float, float] = (0.0, 0.0)
+
+    def all(self) -> Iterator[PressureObservation]:
+        """Before, every step, and after the group is gone."""
+        self._tell(0.0, "making a control group")
+        with self._workers({"ordinary": self._ordinary("outside the group", None)}) as outside:
+            with OwnGroup(self.params.limit, self.swap) as group:
+                pinning = {"place": self.lab.place, "seed": 0}
+                module = "pinscope.experiments.pressure.child_holder"
+                children = {
+                    "holder": Child("the process that pins in the group", module, pinning, group.folder),
+                    "ordinary": self._ordinary("in the group", group.folder),
+                }
+                with self._workers(children) as inside:
+                    yield from self._charges(group, inside)
+                    yield from self._steps(group, inside, outside)
+            self.phase, self.step, self.pinned = "after", 0, 0
+            self._tell(0.99, "after")
+            yield from self._rounds("outside", outside.work())
+        yield self._row("group", gone=group.is_gone())
+
+    def _workers(self, children: Mapping[str, Child]) -> Workers:
+        return Workers(children, self.params.step_seconds, self.harness.check_cancelled)
+
+    def _ordinary(self, place: str, group: str | None) -> Child:
+        """In a group it is the one to be killed first."""
+        work = self.params.bytes_of(WORK_SHARE)
+        given = {"file_bytes": work, "memory_bytes": work, "victim": group is not None}
+        return ordinary(f"the ordinary process {place}", self.folder, group, **given)
+
+    def _charges(self, group: OwnGroup, inside: Workers) -> Iterator[PressureObservation]:
+        """What the group is charged for each way of pinning."""
+        asked = self.params.bytes_of(1 / 16)
+        for way in inside.ready["holder"]["ways"]:
+            before = group.read().used_bytes
+            inside.pin(asked, way)
+            after = group.read().used_bytes
+            inside.ask("giving back", {"holder": {"do": "release"}})
+            if before is not None and after is not None:
+                yield self._row("charge", way=way, asked_bytes=asked, charged_bytes=after - before)
+
+    def _steps(self, group: OwnGroup, inside: Workers, outside: Workers) -> Iterator[PressureObservation]:
+        outside.begin()
+        yield from self._rounds("inside", inside.work(), warmups=1)
+        yield from self._rounds("outside", outside.rounds(), warmups=1)
+        reading = group.read()
+        yield self._group_row(reading)
+        limit, step = self.params.limit, self.params.bytes_of(self.params.step)
+        for number, target in enumerate(amounts(limit, reading.used_bytes or 0, step), 1):
+            more = target - self.pinned
+            self.phase, self.step, self.pinned = "held", number, target
+            self._tell(0.1 + 0.85 * target / limit, f"{format_bytes(target)} pinned ({format_share(target / limit)})")
+            outside.begin()
+            ended, victim, seconds = None, None, None
+            begun = self.harness.clock()
+            try:
+                inside.pin(more)
+                seconds = self.harness.clock() - begun
+                yield from self._rounds("inside", inside.work())
+            except NotEnoughMemory:
+                ended = "refused"
+            except ChildDied:
+                ended, victim = "killed", "ordinary" if inside.lives("holder") else "holder"
+            yield from self._rounds("outside", outside.rounds())
+            yield self._group_row(group.read(), ended=ended, victim=victim, pin_seconds=seconds)
+            if ended:
+                return
+
+    def _group_row(self, reading: GroupMemory, **values: Any) -> PressureObservation:
+        begun, before = self.stalled
+        now, stalled = self.harness.clock(), reading.stalled_seconds
+        share = (stalled - before) / (now - begun) if stalled is not None and begun else None
+        self.stalled = (now, stalled or 0.0)
+        return self._row("group", **{name: getattr(reading, name) for name in GROUP}, stalled_share=share, **values)
+
+    def _rounds(self, who: Who, rounds: Rounds, warmups: int = 0) -> Iterator[PressureObservation]:
+        file = self.params.bytes_of(WORK_SHARE) if self.folder else None
+        for number, felt in enumerate(rounds):
+            yield self._row("round", number, number < warmups, who=who, file_bytes=file, **felt)
+
+    def _tell(self, fraction: float, message: str) -> None:
+        first, last = self.part
+        self.harness.progress(first + fraction * (last - first), message)
+
+    def _row(self, kind: str, repeat: int = 0, warmup: bool = False, **values: Any) -> PressureObservation:
+        return self.row(kind, repeat, warmup, swap=self.swap, limit_bytes=self.params.limit, **values)
 
 
 EXPERIMENT: AnyExperiment = Pressure()

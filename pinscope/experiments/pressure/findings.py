@@ -1,207 +1,197 @@
-"""What the pressure experiment found. The texts stand first; the functions below give them their numbers."""
+"""What a pressure run found. The texts stand first; the functions below give them their numbers."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import NamedTuple
+from collections.abc import Iterator, Sequence
 
+from pinscope.analysis.conclusions import part_words
 from pinscope.analysis.rows import Row
-from pinscope.analysis.texts import Text, say
-from pinscope.experiments.pressure.reading import GIB, OTHERS, STALLS, Sense, Stage, Stages, conclude, stages
-from pinscope.records.finding import Finding, Reading, quantity
+from pinscope.analysis.statistics import measured
+from pinscope.analysis.texts import Text, Texts, say
+from pinscope.experiments.pressure.reading import GIB, MARKS, Climb, OnHost, conclude_groups, conclude_host, courses
+from pinscope.experiments.pressure.ways import WAYS
+from pinscope.records.finding import Finding, Quantity, Reading, quantity
 from pinscope.records.run import ExperimentRun
-from pinscope.units import format_bandwidth, format_seconds
+from pinscope.units import format_bytes, format_seconds
 
-CACHE_LOST = 0.05
-"""Share of the file that must be gone from the cache: mincore is exact, but a page or two may go at any time."""
-STALLED = 0.01
-"""Share of a step's time in which tasks stalled for memory, from which on it counts; and 3 times that before."""
-SWAPPED = 16 * 2**20
 RETURNED = 0.9
-
-
-def _rate(seconds: float | None) -> str:
-    return format_bandwidth(1 / seconds if seconds else None)
-
-
-class Rule(NamedTuple):
-    """How one thing that the ordinary process feels is judged.
-
-    Attributes:
-        sense: what it feels.
-        what: for people.
-        factor: how many times as long it must take to be a finding.
-        advice: of the finding.
-        text: seconds for people.
-    """
-
-    sense: Sense
-    what: str
-    factor: float
-    advice: str
-    text: Callable[[float | None], str] = format_seconds
-
-
-# On an idle virtual EPYC medians of rounds differed by up to 1.5 times (2.0 to 3.1 µs: pages that went back to the
-# hypervisor take longer), the longest of thousands of pages by up to 100 times in single rounds (0.06 to 6 ms: the
-# process had lost its processor), by 5 in the median of rounds. What is found must be beyond that, beyond every round
-# before pinning, and stay so: see Stages.slower().
-RULES: Mapping[str, Rule] = {
-    "faults-slower": Rule("fault_median", "Page faults", 1.75, "every program that asks for memory waits"),
-    "long-faults": Rule(
-        "fault_longest", "The longest page faults", 10.0, "the kernel looks for memory while a program waits for a page"
+CHARGED = 0.9
+"""Memory of which the group is charged less than this share escapes its limit."""
+TEXTS: Texts = {
+    "others-suffer": Text(
+        "from a step on page faults take 1.75 times as long as before, reading a file 1.5 times, 5 % of it left the "
+        "page cache, 16 MiB were swapped, or tasks stalled for 1 % of the time and 3 times as long as before",
+        "From {cliff.bytes:bytes} pinned on {how}",
+        "It was not so with {cliff.below_bytes:bytes}, and stayed so at every later step. A page fault of an ordinary "
+        "process took {ends} pinned.",
+        "Pin less than that: leave other programs their memory, and the page cache what they read again and again.",
+        "warning",
     ),
-    "reads-slower": Rule(
-        "read", "Reading a file again", 1.5, "files that are read again should stay in the page cache", _rate
-    ),
-}
-_MEDIANS = (
-    "{before} before, {peak} with {slower.peak.bytes:bytes} pinned[, {after} after it was given back]. Medians over "
-    "rounds of an ordinary process beside the run."
-)
-TEXTS = {
     "gone-for-everybody": Text(
-        "memory was pinned in two steps at least",
+        "memory was pinned in two steps at least, and other programs took and gave back none meanwhile",
         "Each pinned GiB lowered the host's available memory by {lost:bytes}",
         "With {last.bytes:bytes} pinned, {available:bytes} were available on the host[; only {returned:share} of what "
         "went was back afterwards]. The kernel can neither swap nor move nor drop pinned pages, whether used or not.",
         "Pin what is copied again and again, reuse it, and give it back; the page Plan says what is safe here.",
     ),
-    "gone-for-everybody/others": Text(
-        "the same, and what is available changed otherwise than what was pinned",
-        f"What a pinned GiB takes from the host is not known: {OTHERS}",
-        "With {last.bytes:bytes} pinned, {available:bytes} were available on the host[; only {returned:share} of what "
-        "went was back afterwards]. A pinned GiB takes 1 GiB and its page table, and here it seemed {lost:bytes}.",
-        "Run it again on an idle machine for the exact price.",
-    ),
-    **{
-        name: Text(
-            f"from a step on it takes {rule.factor:g} times as long as before, and as in no round before: {rule.what}",
-            "{what} took {slower.times:.1f} times as long from {slower.stage.bytes:bytes} pinned on",
-            _MEDIANS,
-            f"Pin less than that: {rule.advice}.",
-            "warning",
-        )
-        for name, rule in RULES.items()
-    },
-    "host-changed": Text(
-        "one of these, and it stays so when all was given back",
-        "{what} became slower, and stayed so without the pinned memory",
-        _MEDIANS,
-        "Run it again on an idle machine: something else weighs on this host.",
-    ),
-    "cache-pushed-out": Text(
-        "5 % of a file left the page cache",
-        "A file that was in the page cache was pushed out from {begin:bytes} pinned on",
-        "{before:share} of the ordinary process's file was in the cache before, {least.cached_share:share} with "
-        "{least.bytes:bytes} pinned. What was pushed out must be read from the disk again.",
-        "Leave the page cache what the data loaders read again and again: pin less than that.",
-        "warning",
-    ),
-    "stalled": Text(
-        "tasks stalled for memory for 1 % of a step's time, and 3 times as long as before",
-        "Tasks stalled for memory for {most:share} of the time, from {begin:bytes} pinned on",
-        "It was {before:share} before. The kernel counts the time in which at least one task waited for memory "
-        "(/proc/pressure/memory).",
-        "Pin less than that, or give the host (or the container) more memory.",
-        "warning",
-    ),
-    "swapped": Text(
-        "16 MiB were swapped",
-        "The kernel swapped {out:bytes} out and {back:bytes} in while memory was pinned",
-        "Pinned pages stay; those of all other programs went to the disk in their place.",
-        "Pin less: programs that were swapped out come back page by page, at the disk's pace.",
-        "warning",
-    ),
     "floor-reached": Text(
         "the run stopped at its floor",
-        "The run stopped by itself at {run.most_bytes:bytes} of {run.target_bytes:bytes}: more would have gone below "
-        "the floor",
+        "The run stopped by itself at {run.most_bytes:bytes} of {target:bytes}: more would have gone below the floor",
         "{last.left_bytes:bytes} were left here then. The floor keeps the machine usable for others meanwhile.",
-        "See what lies beyond it in a control group of its own: pinscope run brim. A lower floor (--set floor=…) goes "
-        "further here, at the risk of all that runs here.",
+        "See what lies beyond it in a control group of its own: pinscope run pressure --set group=limited. A lower "
+        "floor (--set floor=…) goes further here, at the risk of all that runs here.",
+    ),
+    "cliff": Text(
+        "others in the group suffer before anybody is killed",
+        "From {place} of the group's limit pinned on, other work in it slows, at worst {climb.times:.1f} "
+        "times{climb.swap_words}",
+        "It lies between two steps, {climb.cliff.below_bytes:bytes} and {climb.cliff.bytes:bytes}; at the second {how}"
+        "[, and the limit less what was in the group before is {expected:bytes}]. A round took {ends} pinned.",
+        "Give the group a limit of what is pinned, what its programs hold and the files that they read again and "
+        "again, with a margin. 'pinscope live' shows what the group leaves.",
+        "warning",
+    ),
+    "refused": Text(
+        "memory was refused",
+        "At {ended.bytes:bytes} ({share:share} of the group's limit) pinned memory was refused, and nobody "
+        "killed{climb.swap_words}",
+        "The process that pins got an error in place of memory.",
+        "Pin less than that: a program that does not expect the error ends there.",
+    ),
+    "killed": Text(
+        "the kernel killed a process of the group",
+        "At {ended.bytes:bytes} ({share:share} of the group's limit) pinned the kernel killed {whom} for want of "
+        "memory{climb.swap_words}",
+        "Pinned pages cannot be given back, so the kernel takes from others until nothing is left. This run named whom "
+        "to kill first (oom_score_adj); without that the kernel usually kills the process that holds most.",
+        "Give a program that pins much a control group of its own, or a lower oom_score_adj to those that must live: "
+        "echo -500 > /proc/PID/oom_score_adj, as root; never to the one that pins.",
+        "warning",
+    ),
+    "outside-slower": Text(
+        "a round outside the group takes 1.05 times as long from the cliff on, and not only by chance",
+        "Outside the group a round took {climb.outside_times:.2f} times as long{climb.swap_words}",
+        "Medians of {below.count} and {beyond.count} rounds of a process that does the same work outside. The group "
+        "reads from the disk that others use, and the kernel looks for memory on all processors.",
+        "Run it again on an idle machine; if it repeats, limit the group's disk too (io.max).",
+        "warning",
+    ),
+    "not-charged": Text(
+        "less than nine tenths of what was pinned in a way were charged to the group",
+        "The group's limit does not hold for {free:and} memory: {charged} of it was charged",
+        "What the group's account grew by: {words}. The driver takes such pages straight from the kernel.",
+        "Count such memory by hand: a container's limit does not stop it, and the host runs out instead.",
+        "warning",
     ),
 }
+MOST_FINDINGS = 5
 
 
 def read_pressure_run(run: ExperimentRun, rows: Sequence[Row]) -> Reading:
-    """Headline, table and findings."""
-    course = stages(rows)
-    if course.before is None or not course.held:
-        return conclude(run, course, (), ())
-    judges = (_slower, _cache_lost, _stalled, _swapped)
-    felt = [finding for judge in judges for finding in judge(course, course.before)]
-    return conclude(run, course, felt, [*_gone(course, course.held[-1]), *_floor(course, course.held[-1])])
+    """Headline, tables and findings; empty parts where nothing was measured yet."""
+    runs = [course for course in courses(rows) if course.held]
+    if groups := [course for course in runs if isinstance(course, Climb)]:
+        inside = [finding for climb in groups for judge in (_ended, _cliff) for finding in judge(climb)]
+        outside = [finding for climb in groups for finding in _outside(climb)]
+        return conclude_groups(run.lab, groups, (*inside, *_not_charged(groups[0]), *outside)[:MOST_FINDINGS])
+    for course in runs:
+        if isinstance(course, OnHost):
+            return conclude_host(run.lab, course, run.environment.limits, tuple(_on_host(course)))
+    return Reading(headline=(), tables=(), findings=())
 
 
-def _gone(run: Stages, last: Stage) -> Iterator[Finding]:
-    lost, returned, available = run.lost_per_byte, run.returned_share, last.at_end("available_bytes")
-    if lost is None:
-        return
-    key = "gone-for-everybody" if run.known_price else "gone-for-everybody/others"
-    evidence = (
-        run.price,
-        quantity("Least memory available", available, "bytes"),
-        quantity("Share of the memory back after freeing", returned, "share", reason="not measured"),
-    )
-    little = returned if returned is not None and returned < RETURNED else None
-    yield say(TEXTS, key, *evidence, lost=lost * GIB, last=last, available=available, returned=little)[1]
+def _ends(run: OnHost | Climb) -> str | None:
+    """What the ordinary process's work took before, and at worst."""
+    slowest, before = run.slowest, run.before.work_seconds
+    if slowest is None or slowest.work_seconds is None or before is None:
+        return None
+    longest = f"{format_seconds(slowest.work_seconds.median)} with {format_bytes(slowest.bytes)}"
+    return f"{format_seconds(before.median)} before, {longest}"
 
 
-def _slower(run: Stages, before: Stage) -> Iterator[Finding]:
-    """What became slower; only a note if it stayed slow after all was given back."""
-    for rule, (sense, what, factor, _, text) in RULES.items():
-        slower = run.slower(sense, factor)
-        if slower is None:
-            continue
+def _marks(run: OnHost | Climb) -> tuple[Quantity, ...]:
+    return tuple(quantity(f"From this much pinned on {MARKS[mark.kind]}", mark.bytes, "bytes") for mark in run.marks)
+
+
+def _on_host(run: OnHost) -> Iterator[Finding]:
+    """What others felt, what they lost, and why the run went no further."""
+    last, returned, ends = run.held[-1], run.returned_share, _ends(run)
+    if run.cliff:
+        longest = quantity("Page fault, slowest step ÷ before", run.times, "ratio", reason="not measured")
+        how = MARKS[run.cliff.kind]
+        yield say(TEXTS, "others-suffer", longest, *_marks(run), cliff=run.cliff, how=how, ends=ends)[1]
+    if lost := run.known_price:
+        available = last.at_end("available_bytes")
         evidence = (
-            quantity(f"{what}, slowest step over before", slower.times, "ratio"),
-            quantity("From this much pinned on", slower.stage.bytes, "bytes"),
-            quantity("Most that was pinned", run.most_bytes, "bytes"),
+            run.price,
+            quantity("Least memory available", available, "bytes"),
+            quantity("Share of the memory back after freeing", returned, "share", reason="not measured"),
         )
-        key, after = "host-changed" if slower.recovered is False else rule, run.after and run.after.median(sense)
-        was, peak = text(before.median(sense)), text(slower.peak.median(sense))
-        yield say(TEXTS, key, *evidence, what=what, slower=slower, before=was, peak=peak, after=after and text(after))[
-            1
-        ]
-
-
-def _cache_lost(run: Stages, before: Stage) -> Iterator[Finding]:
-    shares = [(stage.cached_share, stage) for stage in run.held if stage.cached_share is not None]
-    was = before.cached_share
-    lost = [stage for share, stage in shares if was is not None and share < was - CACHE_LOST]
-    if lost:
-        least = min(shares, key=lambda pair: pair[0])[1]
-        evidence = (
-            quantity("In the cache before", was, "share"),
-            quantity("Least in the cache", least.cached_share, "share"),
-            quantity("From this much pinned on", lost[0].bytes, "bytes"),
-        )
-        yield say(TEXTS, "cache-pushed-out", *evidence, begin=lost[0].bytes, before=was, least=least)[1]
-
-
-def _stalled(run: Stages, before: Stage) -> Iterator[Finding]:
-    usual = before.stalled_share("memory_some") or 0.0
-    limit = max(STALLED, 3 * usual)
-    bad = [stage for stage in run.held if (stage.stalled_share("memory_some") or 0.0) > limit]
-    most = run.most(lambda stage: stage.stalled_share("memory_some"))
-    if bad and most:
-        why = "this kernel does not report it"
-        shares = [(words, most[0].stalled_share(name)) for name, words in STALLS.items()]
-        evidence = [quantity(f"Stalled: {words}", share, "share", reason=why) for words, share in shares]
-        yield say(TEXTS, "stalled", *evidence, most=most[1], begin=bad[0].bytes, before=usual)[1]
-
-
-def _swapped(run: Stages, before: Stage) -> Iterator[Finding]:
-    del before
-    out, back = (sum(stage.meanwhile(f"swap_{way}_bytes") or 0 for stage in run.held) for way in ("out", "in"))
-    if out + back >= SWAPPED:
-        evidence = (quantity("Swapped out", out, "bytes"), quantity("Swapped in", back, "bytes"))
-        yield say(TEXTS, "swapped", *evidence, out=out, back=back)[1]
-
-
-def _floor(run: Stages, last: Stage) -> Iterator[Finding]:
-    if run.floor_reached:
+        little = returned if returned is not None and returned < RETURNED else None
+        values = {"lost": lost * GIB, "last": last, "available": available, "returned": little}
+        yield say(TEXTS, "gone-for-everybody", *evidence, **values)[1]
+    if any(row["floor_reached"] for row in run.rows):
         left = quantity("Left here", last.left_bytes, "bytes", reason="not read")
-        meant = quantity("Meant to be pinned", run.target_bytes, "bytes")
-        yield say(TEXTS, "floor-reached", left, meant, run=run, last=last)[1]
+        target = max(row["target_bytes"] for row in run.rows)
+        meant = quantity("Meant to be pinned", target, "bytes")
+        yield say(TEXTS, "floor-reached", left, meant, run=run, last=last, target=target)[1]
+
+
+def _cliff(climb: Climb) -> Iterator[Finding]:
+    """Where others in the group suffer, before anybody is killed."""
+    cliff, expected, ends = climb.cliff, climb.expected_cliff, _ends(climb)
+    if cliff is None or cliff.kind == "killed" or ends is None:
+        return
+    evidence = (
+        quantity("Cliff, pinned", cliff.bytes, "bytes"),
+        quantity("Step before it, pinned", cliff.below_bytes, "bytes"),
+        quantity("Expected by the group's account", expected, "bytes", reason="the group's account is not known"),
+        quantity("Slowest round of work ÷ before pinning", climb.times, "ratio"),
+        *_marks(climb),
+    )
+    place, how = cliff.place(climb.limit), MARKS[cliff.kind]
+    yield say(TEXTS, "cliff", *evidence, climb=climb, place=place, how=how, expected=expected, ends=ends)[1]
+
+
+def _ended(climb: Climb) -> Iterator[Finding]:
+    """Somebody was killed, or the one that pins got no more."""
+    mark, ended = climb.kill, climb.ended
+    if ended is None:
+        return
+    evidence = [quantity("Pinned then", ended.bytes, "bytes")]
+    if mark:
+        why, kills = "the account is not known", ended.at_end("kills")
+        evidence = [
+            quantity("Killed at, pinned", mark.bytes, "bytes"),
+            quantity("Step before it, pinned", mark.below_bytes, "bytes"),
+            quantity("Expected by the group's account", climb.expected_kill, "bytes", reason=why),
+            quantity("Processes killed", kills, "count", reason="not reported here"),
+        ]
+    holder = ended.at_end("victim") == "holder"
+    whom = "the process that pins" if holder else "the ordinary process, which pinned nothing,"
+    key, share = "killed" if mark else "refused", ended.bytes / climb.limit
+    yield say(TEXTS, key, *evidence, climb=climb, ended=ended, share=share, whom=whom)[1]
+
+
+def _outside(climb: Climb) -> Iterator[Finding]:
+    """The limit did not keep it inside."""
+    if climb.outside and climb.disturbs:
+        below, beyond = climb.outside
+        evidence = (
+            quantity("Round outside, from the cliff on ÷ below it", climb.outside_times, "ratio"),
+            measured("Round outside below the cliff", below, "seconds"),
+            measured("Round outside from the cliff on", beyond, "seconds"),
+        )
+        yield say(TEXTS, "outside-slower", *evidence, climb=climb, below=below, beyond=beyond)[1]
+
+
+def _not_charged(climb: Climb) -> Iterator[Finding]:
+    """The limit does not hold for a way of pinning."""
+    titles = {name: way.title for name, way in WAYS.items() if name in climb.charged}
+    amounts = {title: (climb.charged[name][0], max(climb.charged[name][1], 0)) for name, title in titles.items()}
+    shares = {title: got / asked for title, (asked, got) in amounts.items()}
+    if free := [title for title, share in shares.items() if share < CHARGED]:
+        words = [f"{title}: {format_bytes(got)} of {format_bytes(asked)}" for title, (asked, got) in amounts.items()]
+        evidence = [quantity(f"Charged of what was pinned: {title}", share, "share") for title, share in shares.items()]
+        charged = part_words(max(shares[title] for title in free))
+        yield say(TEXTS, "not-charged", *evidence, free=free, charged=charged, words="; ".join(words))[1]

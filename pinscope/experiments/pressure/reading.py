@@ -1,26 +1,25 @@
-"""What a pressure run concludes: its stages, what an ordinary process felt in each, verdict, headline and table."""
+"""What a pressure run concludes: its stages, from which amount on others suffer, verdict, headline and tables."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
+from operator import methodcaller
 from typing import Annotated, Any, Literal, NamedTuple
 
 from pinscope.analysis.cells import Label, Value
 from pinscope.analysis.conclusions import exceeds, on_lab
 from pinscope.analysis.line_fit import fit_line
-from pinscope.analysis.rows import Row, from_then_on, grouped, labels
+from pinscope.analysis.rows import Row, from_then_on, grouped, labels, median
 from pinscope.analysis.statistics import Summary, summarize
 from pinscope.records.environment import Limits
 from pinscope.records.finding import Finding, Quantity, Reading, Table, quantity, table
-from pinscope.records.run import ExperimentRun, LabKind
+from pinscope.records.run import LabKind
 from pinscope.units import format_bytes, format_share
 
 GIB = 2**30
-Sense = Literal["fault_median", "fault_longest", "read"]
-"""What the ordinary process feels: in each round, the median seconds to touch a fresh page, the longest of these, and
-the seconds to read a byte of its file."""
 STALLS: Mapping[str, str] = {
     "memory_some": "memory, at least one task waited",
     "memory_full": "memory, all tasks waited",
@@ -31,13 +30,39 @@ STALLS: Mapping[str, str] = {
 STRAIGHT = 0.1
 """A pinned byte takes one byte and its page table; further off by more than this, others took or gave memory."""
 OTHERS = "other programs took or gave back memory meanwhile"
+OUTSIDE = 1.05
+"""A bystander outside the group that takes more than this many times as long was disturbed."""
+CACHE_LOST = 0.05
+"""Of the file: mincore is exact, but a page or two may go at any time."""
+SLOWER, SWAPPED, STALLED = 2.0, 0.01, 0.1
+"""In a group."""
+# On an idle virtual EPYC medians of rounds differed by up to 1.5 times (2.0 to 3.1 µs: pages that went back to the
+# hypervisor take longer). What is a mark must be beyond that, and beyond every round before pinning.
+SLOWER_FAULTS, SLOWER_READS, HOST_SWAPPED, HOST_STALLED = 1.75, 1.5, 16 * 2**20, 0.01
+"""On the host."""
+MarkKind = Literal["cache", "slower", "swapped", "stalled", "killed", "faults", "reads", "host swapped", "host stalled"]
+MARKS: Mapping[MarkKind, str] = {
+    "cache": f"{format_share(CACHE_LOST)} or more of its file left the page cache",
+    "slower": f"a round took at least {SLOWER:g} times as long",
+    "swapped": f"{format_share(SWAPPED)} or more of the limit was swapped out",
+    "stalled": f"tasks stalled for at least {format_share(STALLED)} of the time",
+    "killed": "a process was killed",
+    "faults": f"page faults took at least {SLOWER_FAULTS:g} times as long",
+    "reads": f"reading its file again took at least {SLOWER_READS:g} times as long",
+    "host swapped": f"{format_bytes(HOST_SWAPPED)} or more were swapped",
+    "host stalled": f"tasks stalled for memory for at least {format_share(HOST_STALLED)} of the time",
+}
+"""What begins at a mark and holds at every later step too: see :attr:`Course.marks`. A cliff is where the first is."""
 
 
-class Felt(NamedTuple):
-    """One thing that the ordinary process felt, over the counted rounds of a stage. Seconds; more is worse."""
+def round_seconds(row: Row) -> float:
+    """One round: its memory written, its file read. Of a file that was read in part, as long as all would take."""
+    read: float = row["read_seconds"] * row["file_bytes"] / row["read_bytes"] if row["read_bytes"] else 0.0
+    return read + float(row["write_seconds"])
 
-    rounds: Summary
-    worst: float
+
+def _seconds(rows: Sequence[Row]) -> Summary | None:
+    return summarize([round_seconds(row) for row in rows]) if rows else None
 
 
 @dataclass(frozen=True)
@@ -45,68 +70,93 @@ class Stage:
     """Before, one step with its memory held, or after. A value is ``None`` where it was not reported, or not yet.
 
     Attributes:
-        phase: which of these.
-        rounds: counted, of the ordinary process.
-        begin, end: readings of the host, before the step's pinning and at its end.
+        rows: of this stage.
     """
 
-    phase: Annotated[str, Label("phase")]
-    rounds: Sequence[Row]
-    begin: Row | None
-    end: Row | None
+    rows: Sequence[Row]
+
+    @cached_property
+    def phase(self) -> Annotated[str, Label("phase")]:
+        """``before``, ``held`` or ``after``."""
+        return str(self.rows[0]["phase"])
 
     @cached_property
     def bytes(self) -> Annotated[int, Label("pinned", "bytes")]:
-        """By the run meanwhile."""
-        return int(self.rounds[-1]["bytes"]) if self.rounds else 0
+        """Pinned by the run meanwhile."""
+        return int(self.rows[-1]["bytes"])
 
-    def felt(self, sense: Sense) -> Felt | None:
-        """Over the rounds in which it was felt."""
-        if sense == "read":
-            values = [row["read_seconds"] / row["read_bytes"] for row in self.rounds if row["read_bytes"]]
-        else:
-            values = [row[f"{sense}_seconds"] for row in self.rounds]
-        return Felt(summarize(values), max(values)) if values else None
+    @cached_property
+    def swap(self) -> Annotated[str | None, Label("swap")]:
+        """``with`` or ``without``: whether the group's memory could be swapped out; ``None`` without a group."""
+        allowed = self.rows[0]["swap"]
+        return None if allowed is None else "with" if allowed else "without"
 
-    def median(self, sense: Sense) -> float | None:
-        """Seconds, the median over rounds."""
-        felt = self.felt(sense)
-        return felt.rounds.median if felt else None
+    def rounds_of(self, who: str | None) -> Sequence[Row]:
+        """Those that count: of the process beside the run, or of a group's ``inside`` or ``outside``."""
+        rounds = (row for row in self.rows if row["kind"] in ("process", "round") and not row["warmup"])
+        return [row for row in rounds if row["who"] == who]
 
-    @property
-    def fault_seconds(self) -> Annotated[Summary | None, Value("page fault", "seconds", "less")]:
-        """Of the medians of the rounds."""
-        felt = self.felt("fault_median")
-        return felt.rounds if felt else None
+    @cached_property
+    def rounds(self) -> Sequence[Row]:
+        """Of the ordinary process beside the run, or in the group."""
+        return self.rounds_of(None) or self.rounds_of("inside")
+
+    @cached_property
+    def faults(self) -> Sequence[float]:
+        """Of each round on the host, the median seconds to touch a fresh page."""
+        return [row["fault_median_seconds"] for row in self.rounds_of(None)]
+
+    @cached_property
+    def reads(self) -> Sequence[float]:
+        """Of each round, the seconds to read a byte of its file."""
+        return [row["read_seconds"] / row["read_bytes"] for row in self.rounds if row["read_bytes"]]
+
+    @cached_property
+    def work_seconds(self) -> Annotated[Summary | None, Value("page fault, or round in the group", "seconds", "less")]:
+        """Seconds of a page fault on the host, or of a round in a group."""
+        return summarize(self.faults) if self.faults else _seconds(self.rounds)
+
+    @cached_property
+    def outside_seconds(self) -> Annotated[Summary | None, Value("round outside", "seconds", "less")]:
+        """Seconds of a round of the process outside of the group."""
+        return _seconds(self.rounds_of("outside"))
+
+    @cached_property
+    def cached_share(self) -> Annotated[float | None, Value("file in cache", "share", "more")]:
+        """The smallest share of its file in the page cache before a round read it."""
+        known = [row for row in self.rounds if row["file_cached_bytes"] is not None]
+        return min((row["file_cached_bytes"] / row["file_bytes"] for row in known), default=None)
 
     @property
     def read_bytes_per_second(self) -> Annotated[float | None, Value("file read", "bytes/second", "more")]:
         """Of the file, by the median of the rounds."""
-        seconds = self.median("read")
-        return 1 / seconds if seconds else None
+        return 1 / summarize(self.reads).median if self.reads else None
 
-    @property
-    def cached_share(self) -> Annotated[float | None, Value("file in cache", "share", "more")]:
-        """The smallest share of the file in the page cache before a round read it."""
-        known = [row for row in self.rounds if row["file_cached_bytes"] is not None]
-        return min((row["file_cached_bytes"] / row["file_bytes"] for row in known), default=None)
+    def greatest(self, field: str) -> Any:
+        """Of its rounds."""
+        return max((row[field] for row in self.rounds if row[field] is not None), default=None)
+
+    @cached_property
+    def end(self) -> Row | None:
+        """The reading of the host, or of the group, at its end."""
+        return next((row for row in reversed(self.rows) if row["kind"] == "group" or row["moment"] == "end"), None)
 
     def at_end(self, field: str) -> Any:
-        """Of the host."""
+        """Of that."""
         return self.end[field] if self.end else None
 
     def meanwhile(self, field: str) -> Any:
-        """By how much it grew."""
-        begun, ended = (moment[field] if moment else None for moment in (self.begin, self.end))
-        return None if begun is None or ended is None else ended - begun
+        """By how much it grew since before the step's pinning."""
+        begin = next((row[field] for row in self.rows if row["moment"] == "begin"), None)
+        return None if begin is None or self.at_end(field) is None else self.at_end(field) - begin
 
     def stalled_share(self, name: str) -> float | None:
-        """Of the time from before the step's pinning to its end; ``name``: of :data:`STALLS`."""
+        """Of the time from then to its end; ``name``: of :data:`STALLS`."""
         waited, seconds = self.meanwhile(f"{name}_seconds"), self.meanwhile("elapsed_seconds")
         return waited / seconds if waited is not None and seconds else None
 
     @property
-    def left_bytes(self) -> Annotated[int | None, Value("left here", "bytes", "more")]:
+    def left_bytes(self) -> int | None:
         """At the end: the tighter of MemAvailable and the control group's headroom."""
         known = [self.at_end(field) for field in ("available_bytes", "cgroup_headroom_bytes")]
         return min((left for left in known if left is not None), default=None)
@@ -118,77 +168,123 @@ class Stage:
         return None if available is None else available + (self.at_end("per_cpu_bytes") or 0)
 
 
-class Slower(NamedTuple):
-    """What became slower than anything seen before pinning.
+class Mark(NamedTuple):
+    """From this amount on others suffer.
 
     Attributes:
-        stage: the first step from which on it was slower at every step.
-        peak: the slowest step.
-        times: its median over that before.
-        recovered: whether it was as before once all was given back; ``None`` if that was not measured.
+        kind: how.
+        bytes: pinned at the first step where it was so.
+        below_bytes: pinned at the step before: it lies between the two.
     """
 
-    stage: Stage
-    peak: Stage
-    times: float
-    recovered: bool | None
+    kind: MarkKind
+    bytes: int
+    below_bytes: int
+
+    def place(self, limit: int) -> str:
+        """Where of the limit: ``70.6 to 73.1 %``, the shares of two steps."""
+        return f"{format_share(self.below_bytes / limit).removesuffix(' %')} to {format_share(self.bytes / limit)}"
 
 
 @dataclass(frozen=True)
-class Stages:
-    """A run in its order. Stages that have not been reached are missing."""
+class Course:
+    """Stages in their order: of a run on the host, or of one group. Those that have not been reached are missing.
 
-    before: Stage | None
+    Attributes:
+        rows: all of them.
+        before, held, after: the stages.
+    """
+
+    rows: Sequence[Row]
+    before: Stage
     held: Sequence[Stage]
     after: Stage | None
-    target_bytes: int
-    floor_reached: bool
 
     @cached_property
     def all(self) -> Sequence[Stage]:
         """Those there are."""
-        return [stage for stage in (self.before, *self.held, self.after) if stage is not None]
+        return [self.before, *self.held, *([self.after] if self.after else [])]
+
+    @property
+    def tests(self) -> Mapping[MarkKind, Callable[[Stage], bool]]:
+        """How else others may suffer at a step than by losing the page cache, or their lives."""
+        raise NotImplementedError
+
+    def loses_cache(self, stage: Stage) -> bool:
+        """Whether its file left the page cache."""
+        before, share = self.before.cached_share, stage.cached_share
+        return before is not None and share is not None and share <= before - CACHE_LOST
+
+    @cached_property
+    def marks(self) -> Sequence[Mark]:
+        """Where others begin to suffer, the first first; what comes and goes has another cause, but for a kill."""
+        measured = [stage for stage in self.held if stage.rounds]
+        tests: Mapping[MarkKind, Callable[[Stage], bool]] = {"cache": self.loses_cache, **self.tests}
+        steps = {kind: from_then_on(measured, holds) for kind, holds in tests.items()}
+        steps["killed"] = next((stage for stage in self.held if stage.at_end("ended") == "killed"), None)
+        marks = [
+            Mark(kind, stage.bytes, max((lower.bytes for lower in self.held if lower.bytes < stage.bytes), default=0))
+            for kind, stage in steps.items()
+            if stage is not None
+        ]
+        return sorted(marks, key=lambda mark: mark.bytes)
+
+    @cached_property
+    def cliff(self) -> Mark | None:
+        """Where others suffer first."""
+        return next(iter(self.marks), None)
+
+    @cached_property
+    def slowest(self) -> Stage | None:
+        """The step in which the ordinary process's work took longest."""
+        known = [stage for stage in self.held if stage.work_seconds]
+        return max(known, key=lambda stage: median(stage.work_seconds) or 0.0, default=None)
+
+    @property
+    def times(self) -> float | None:
+        """How many times as long it took there as before."""
+        before, longest = self.before.work_seconds, self.slowest and self.slowest.work_seconds
+        return longest.median / before.median if before and longest else None
+
+
+class OnHost(Course):
+    """A run without a control group."""
+
+    @property
+    def tests(self) -> Mapping[MarkKind, Callable[[Stage], bool]]:
+        """What stays so without the pinned memory, or was so in a round before it, has another cause."""
+        usual, before = self.before.stalled_share("memory_some") or 0.0, self.before
+
+        def slower(times: float, values: Callable[[Stage], Sequence[float]]) -> Callable[[Stage], bool]:
+            limit = max(times * summarize(values(before)).median, *values(before)) if values(before) else math.inf
+
+            def holds(stage: Stage | None) -> bool:
+                return stage is not None and bool(values(stage)) and summarize(values(stage)).median > limit
+
+            return lambda stage: holds(stage) and not holds(self.after)
+
+        def swapped(stage: Stage) -> int:
+            fields = ("swap_in_bytes", "swap_out_bytes")
+            return sum((stage.at_end(field) or 0) - (before.at_end(field) or 0) for field in fields)
+
+        return {
+            "faults": slower(SLOWER_FAULTS, lambda stage: stage.faults),
+            "reads": slower(SLOWER_READS, lambda stage: stage.reads),
+            "host swapped": lambda stage: swapped(stage) >= HOST_SWAPPED,
+            "host stalled": lambda stage: (stage.stalled_share("memory_some") or 0.0) > max(HOST_STALLED, 3 * usual),
+        }
 
     @cached_property
     def most_bytes(self) -> int:
         """The most that was pinned."""
-        return max((stage.bytes for stage in self.held), default=0)
-
-    def most(self, value: Callable[[Stage], float | None]) -> tuple[Stage, float] | None:
-        """The step with the most of it."""
-        known = [(stage, share) for stage in self.held if (share := value(stage)) is not None]
-        return max(known, key=lambda pair: pair[1], default=None)
-
-    @cached_property
-    def slowest_fault(self) -> tuple[Stage, float] | None:
-        """The step with the longest page faults, and how many times as long they took as before."""
-        before = self.before and self.before.median("fault_median")
-        most = self.most(lambda stage: stage.median("fault_median"))
-        return (most[0], most[1] / before) if most and before else None
-
-    def slower(self, sense: Sense, factor: float) -> Slower | None:
-        """From which step on a thing was slower; ``None`` if never, or if too little is known.
-
-        Slower is: the median of the step's rounds is at least ``factor`` times that before pinning, and beyond the
-        worst single round before pinning; and so it is at every later step. What comes and goes has another cause.
-        """
-        before = self.before and self.before.felt(sense)
-        if not before:
-            return None
-        limit = max(factor * before.rounds.median, before.worst)
-        first = from_then_on(self.held, lambda stage: (stage.median(sense) or 0.0) > limit)
-        most = self.most(lambda stage: stage.median(sense))
-        if first is None or most is None:
-            return None
-        after = None if self.after is None else (self.after.median(sense) or 0.0) <= limit
-        return Slower(first, most[0], most[1] / before.rounds.median, after)
+        return max(stage.bytes for stage in self.all)
 
     @cached_property
     def lost_per_byte(self) -> float | None:
         """Bytes of reachable memory that a pinned byte takes from everybody: the slope through the ends of all stages
         but the last. ``None`` below two; of two points it is their difference."""
-        ends = [(stage, stage.reachable_bytes) for stage in (self.before, *self.held) if stage is not None]
-        points = [(float(stage.bytes), float(reachable)) for stage, reachable in ends if reachable is not None]
+        ends = [(stage.bytes, stage.reachable_bytes) for stage in (self.before, *self.held)]
+        points = [(float(pinned), float(reachable)) for pinned, reachable in ends if reachable is not None]
         if len(points) < 2 or points[0][0] == points[-1][0]:
             return None
         if fitted := fit_line([x for x, _ in points], [y for _, y in points]):
@@ -221,109 +317,229 @@ class Stages:
         )
 
 
-def stages(rows: Sequence[Row]) -> Stages:
-    """The stages that were measured, also of a run that goes on or broke off; a step without a round tells nothing."""
-    all_stages = [_stage(group) for group in grouped(rows, labels("phase", "step")).values()]
-    by_phase = grouped(all_stages, lambda stage: stage.phase)
-    return Stages(
-        before=next(iter(by_phase.get("before", ())), None),
-        held=[stage for stage in by_phase.get("held", ()) if stage.rounds],
-        after=next((stage for stage in by_phase.get("after", ()) if stage.rounds), None),
-        target_bytes=max((row["target_bytes"] for row in rows), default=0),
-        floor_reached=any(row["floor_reached"] for row in rows),
-    )
+class Climb(Course):
+    """One group that was filled."""
+
+    @cached_property
+    def swap(self) -> str:
+        """As of its stages."""
+        return self.before.swap or "without"
+
+    @property
+    def swap_words(self) -> str:
+        """Says which group it was, where that matters."""
+        return " (memory could be swapped out)" if self.swap == "with" else ""
+
+    @cached_property
+    def limit(self) -> int:
+        """Of the group, bytes."""
+        return int(self.rows[0]["limit_bytes"])
+
+    @property
+    def tests(self) -> Mapping[MarkKind, Callable[[Stage], bool]]:
+        """By the ordinary process in the group, and by the group's own account."""
+        usual = self.before.work_seconds.median if self.before.work_seconds else math.inf
+        return {
+            "slower": lambda stage: stage.work_seconds is not None and stage.work_seconds.median >= SLOWER * usual,
+            "swapped": lambda stage: (stage.at_end("swap_bytes") or 0) >= SWAPPED * self.limit,
+            "stalled": lambda stage: (stage.at_end("stalled_share") or 0.0) >= STALLED,
+        }
+
+    @cached_property
+    def kill(self) -> Mark | None:
+        """Where the kernel killed the ordinary process, or the one that pins."""
+        return next((mark for mark in self.marks if mark.kind == "killed"), None)
+
+    @property
+    def expected_cliff(self) -> int | None:
+        """The group's limit less all that is in it before anything is pinned."""
+        used = self.before.at_end("used_bytes")
+        return None if used is None else self.limit - used
+
+    @property
+    def expected_kill(self) -> int | None:
+        """The limit less what cannot be dropped, all but pages of files: beyond it nothing is left to take."""
+        expected, cache = self.expected_cliff, self.before.at_end("cache_bytes")
+        return None if expected is None or cache is None else expected + cache
+
+    @property
+    def ended(self) -> Stage | None:
+        """The step in which pinning came to its end."""
+        return next((stage for stage in self.held if stage.at_end("ended")), None)
+
+    @cached_property
+    def outside(self) -> tuple[Summary, Summary] | None:
+        """Seconds of a round outside: below the cliff, and from it on."""
+        cliff = self.cliff.bytes if self.cliff else math.inf
+        rounds = [row for stage in (self.before, *self.held) for row in stage.rounds_of("outside")]
+        below, beyond = (_seconds([row for row in rounds if (row["bytes"] >= cliff) is high]) for high in (False, True))
+        return (below, beyond) if below and beyond else None
+
+    @property
+    def outside_times(self) -> float | None:
+        """The second over the first."""
+        return self.outside[1].median / self.outside[0].median if self.outside else None
+
+    @property
+    def disturbs(self) -> bool | None:
+        """Whether others outside slowed; ``None`` where that is not known, or may have another cause: chance, or what
+        stays so once the group is gone."""
+        if self.outside is None or self.outside_times is None:
+            return None
+        if self.outside_times <= OUTSIDE:
+            return False
+        below, beyond = self.outside
+        stays = (
+            self.after and self.after.outside_seconds and beyond.median <= OUTSIDE * self.after.outside_seconds.median
+        )
+        return True if exceeds(beyond, below) and not stays else None
+
+    @property
+    def gone(self) -> bool | None:
+        """Whether group and processes were gone at the end; ``None`` before that."""
+        return next((row["gone"] for row in self.rows if row["gone"] is not None), None)
+
+    @cached_property
+    def charged(self) -> Mapping[str, tuple[int, int]]:
+        """Way of pinning → bytes asked for, and bytes that the group was charged."""
+        charges = [row for row in self.rows if row["kind"] == "charge"]
+        return {row["way"]: (row["asked_bytes"], row["charged_bytes"]) for row in charges}
+
+
+def courses(rows: Sequence[Row]) -> Sequence[OnHost | Climb]:
+    """The host's, or each group's, in their order; also of a run that goes on or broke off. Without a round before
+    pinning there is nothing to tell, nor of a step without a round that is not the last of a group."""
+    runs: list[OnHost | Climb] = []
+    for (limit, _), part in grouped(rows, labels("limit_bytes", "swap")).items():
+        phases = grouped(map(Stage, grouped(part, labels("phase", "step")).values()), lambda stage: stage.phase)
+        before = next((stage for stage in phases.get("before", ()) if stage.rounds), None)
+        held = [stage for stage in phases.get("held", ()) if stage.rounds or stage.at_end("ended")]
+        after = next((stage for stage in phases.get("after", ()) if stage.rounds or stage.outside_seconds), None)
+        if before:
+            runs.append((Climb if limit else OnHost)(part, before, held, after))
+    return runs
 
 
 def cells_of(rows: Sequence[Row]) -> Sequence[Stage]:
-    """Those of a run."""
-    return stages(rows).all
+    """All stages of a run."""
+    return [stage for course in courses(rows) for stage in course.all]
 
 
-def _stage(rows: Sequence[Row]) -> Stage:
-    begin, end = (next((row for row in rows if row["moment"] == moment), None) for moment in ("begin", "end"))
-    rounds = [row for row in rows if row["kind"] == "process" and not row["warmup"]]
-    return Stage(rows[0]["phase"], rounds, begin, end)
-
-
-def whole_memory(limits: Limits) -> tuple[int, str]:
-    """What there is to pin, and whose it is: the host's, or the control group's where that has less."""
-    if limits.cgroup_limit_bytes is not None and limits.cgroup_limit_bytes < limits.host_total_bytes:
-        return limits.cgroup_limit_bytes, "control group's"
-    return limits.host_total_bytes, "host's"
-
-
-def conclude(run: ExperimentRun, course: Stages, felt: Sequence[Finding], others: Sequence[Finding]) -> Reading:
-    """The reading of a run; empty parts where nothing was measured yet. ``felt``: what became slower."""
-    limits, tables = run.environment.limits, _tables(course)
-    if course.before is None or not course.held:
-        return Reading(headline=(), tables=tables, findings=())
-    verdict, headline = _verdict(run.lab, course, limits, felt), tuple(_headline(course, limits))
-    return Reading(verdict=verdict, headline=headline, tables=tables, findings=(*felt, *others))
-
-
-def _verdict(lab: LabKind, run: Stages, limits: Limits, slower: Sequence[Finding]) -> str | None:
-    """What others felt, or else what pinning took from them; ``None`` where neither is known."""
-    whole, owner = whole_memory(limits)
+def conclude_host(lab: LabKind, run: OnHost, limits: Limits, findings: tuple[Finding, ...]) -> Reading:
+    """The reading of a run on the host."""
+    whole, owner = limits.host_total_bytes, "host's"
+    if limits.cgroup_limit_bytes is not None and limits.cgroup_limit_bytes < whole:
+        whole, owner = limits.cgroup_limit_bytes, "control group's"
+    share = run.most_bytes / whole
     pinned = "locked" if lab == "host" else "pinned"
-    most = f"{format_bytes(run.most_bytes)} {pinned} ({format_share(run.most_bytes / whole)} of the {owner} memory)"
-    if warned := next((finding for finding in slower if finding.severity == "warning"), None):
-        return on_lab(lab, f"{warned.title}; at most {most}.")
-    if slower:
-        return on_lab(lab, f"With {most}, what became slower stayed so without it.")
-    if run.before and run.slowest_fault:
-        return on_lab(lab, _faults(run.before, run.slowest_fault[0], run.after, most=most))
-    if price := run.known_price:
-        return on_lab(lab, f"With {most}, each GiB took {format_bytes(price * GIB)} of available memory.")
-    return None
+    most = f"{format_bytes(run.most_bytes)} {pinned} ({format_share(share)} of the {owner} memory)"
+    verdict = f"{findings[0].title}; at most {most}." if run.cliff and findings else _faults(run, most)
+    headline, tables = tuple(_headline(run, share, owner)), (_every_step(ON_HOST, {"": run}, _HOST_NOTE),)
+    return Reading(verdict=on_lab(lab, verdict), headline=headline, tables=tables, findings=findings)
 
 
-def _faults(*stages: Stage | None, most: str) -> str:
-    before, held, after = (stage.felt("fault_median") if stage else None for stage in stages)
-    if not before or not held or not exceeds(held.rounds, before.rounds):
+def _faults(run: OnHost, most: str) -> str:
+    """Whether pinning lengthened page faults."""
+    before, held, after = (
+        run.before.work_seconds,
+        run.slowest and run.slowest.work_seconds,
+        run.after and run.after.work_seconds,
+    )
+    if not before or not held or not exceeds(held, before):
         return f"With {most}, page faults did not take measurably longer than before."
-    times, freed = (felt.rounds.median / before.rounds.median if felt else 0.0 for felt in (held, after))
+    times, freed = (work.median / before.median if work else 0.0 for work in (held, after))
     if freed < times:
         return f"With {most}, page faults took at most {times:.2f} times as long as before."
     drift = f"{freed:.2f} times after freeing, so drift may be the cause"
     return f"Page faults took {times:.2f} times as long with up to {most}, {drift}."
 
 
-def _headline(run: Stages, limits: Limits) -> Iterator[Quantity]:
+def _headline(run: OnHost, share: float, owner: str) -> Iterator[Quantity]:
     """The price and what an ordinary process felt first."""
-    whole, owner = whole_memory(limits)
-    slowest, shares = run.slowest_fault, [stage.cached_share for stage in run.held if stage.cached_share is not None]
-    pinned = format_bytes((slowest[0] if slowest else run.held[0]).bytes)
-    stalled = run.most(lambda stage: stage.stalled_share("memory_some"))
-    reported = run.before is not None and run.before.stalled_share("memory_some") is not None
-    why = "no step has ended yet" if reported else "this kernel does not report it; the notes say why"
+    shares = [stage.cached_share for stage in run.held if stage.cached_share is not None]
+    stalls = [stall for stage in run.held if (stall := stage.stalled_share("memory_some")) is not None]
+    why = "no step has ended yet"
+    if run.before.stalled_share("memory_some") is None:
+        why = "this kernel does not report it; the notes say why"
+    pinned = format_bytes((run.slowest or run.held[0]).bytes)
     name, nothing = f"Page fault time with {pinned} pinned (the slowest step) ÷ before", "nothing to compare with"
     yield run.price
-    yield quantity(name, slowest and slowest[1], "ratio", reason=nothing, key="faults")
+    yield quantity(name, run.times, "ratio", reason=nothing, key="faults")
     yield quantity("Most memory pinned", run.most_bytes, "bytes", key="most")
-    yield quantity(
-        f"Most memory pinned, share of the {owner} memory", run.most_bytes / whole, "share", key="most.share"
-    )
+    yield quantity(f"Most memory pinned, share of the {owner} memory", share, "share", key="most.share")
     name, nothing = "Least share of the test file in the page cache", "no file could be made; the notes say why"
     yield quantity(name, min(shares, default=None), "share", reason=nothing, key="cached")
     name = "Longest stall for memory, share of a step's time"
-    yield quantity(name, stalled and stalled[1], "share", reason=why, key="stalled")
+    yield quantity(name, max(stalls, default=None), "share", reason=why, key="stalled")
 
 
-def _stalled(name: str) -> Callable[[Stage], float | None]:
-    return lambda stage: stage.stalled_share(name)
+def conclude_groups(lab: LabKind, run: Sequence[Climb], findings: tuple[Finding, ...]) -> Reading:
+    """The reading of a run that filled groups; verdict and headline are those of the first."""
+    columns = {"swap": "text", "from here on": "text", "pinned": "bytes", "step before": "bytes"}
+    marks = [
+        (climb.swap, MARKS[mark.kind], mark.bytes, mark.below_bytes, mark.bytes / climb.limit)
+        for climb in run
+        for mark in climb.marks
+    ]
+    note = "The first line of a group is its cliff. Each lies between the step before and the one named."
+    suffering = table("Where others suffer", {**columns, "share of the limit": "share"}, marks, note)
+    every_step = _every_step(IN_GROUP, {climb.swap: climb for climb in run}, _GROUP_NOTE)
+    verdict, headline = _group_verdict(lab, run[0]), tuple(_group_headline(run[0]))
+    return Reading(verdict=verdict, headline=headline, tables=(suffering, every_step), findings=findings)
 
 
-COLUMNS: Mapping[str, tuple[str, Callable[[Stage], Any]]] = {
+def _group_verdict(lab: LabKind, climb: Climb) -> str | None:
+    """Where the others in the group stall and are killed, and what is felt outside; ``None`` before a mark."""
+    cliff = climb.cliff
+    if cliff is None:
+        return None
+    pinned = "locked" if lab == "host" else "pinned"
+    place = f"At {cliff.place(climb.limit)} of a control group's {format_bytes(climb.limit)} {pinned}, "
+    if cliff.kind == "killed":
+        parts = [f"{place}the kernel kills another program in it"]
+    else:
+        parts = [f"{place}a program in it slows" + (f" up to {climb.times:.1f} times" if climb.times else "")]
+        parts += [f"at {climb.kill.place(climb.limit)} it is killed"] if climb.kill else []
+    if climb.disturbs is not None:
+        slower = f"work outside takes {climb.outside_times:.2f} times as long"
+        parts.append(slower if climb.disturbs else "one outside did not slow")
+    return on_lab(lab, f"{'; '.join(parts)}.")
+
+
+def _group_headline(climb: Climb) -> Iterator[Quantity]:
+    """Where the others suffer, where they are killed, and what is felt outside."""
+    none = "not reached"
+    first, last = (mark and mark.bytes / climb.limit for mark in (climb.cliff, climb.kill))
+    yield quantity("Cliff, share of the group's limit", first, "share", reason=none, key="cliff")
+    yield quantity(
+        "Slowest round of work ÷ before pinning", climb.times, "ratio", reason="no round was timed", key="slowest"
+    )
+    yield quantity("Killed at, share of the group's limit", last, "share", reason=none, key="killed")
+    yield quantity(
+        "Round outside, from the cliff on ÷ below it", climb.outside_times, "ratio", reason=none, key="outside"
+    )
+    yield quantity("Group's limit", climb.limit, "bytes", key="limit")
+    yield quantity(
+        "Group and processes gone at the end", climb.gone, "text", reason="the run has not ended", key="gone"
+    )
+
+
+Columns = Mapping[str, tuple[str, Callable[[Stage], Any]]]
+"""Of a table of all steps: title → unit, and what a stage has there."""
+
+
+_end, _stalled = partial(methodcaller, "at_end"), partial(methodcaller, "stalled_share")
+ON_HOST: Columns = {
     "phase": ("text", lambda stage: stage.phase),
     "pinned": ("bytes", lambda stage: stage.bytes),
-    "pinning took": ("seconds", lambda stage: stage.at_end("pin_seconds")),
-    "available": ("bytes", lambda stage: stage.at_end("available_bytes")),
+    "pinning took": ("seconds", _end("pin_seconds")),
+    "available": ("bytes", _end("available_bytes")),
     "left here": ("bytes", lambda stage: stage.left_bytes),
-    "free": ("bytes", lambda stage: stage.at_end("free_bytes")),
-    "on lists": ("bytes", lambda stage: stage.at_end("per_cpu_bytes")),
-    "page cache, shared memory": ("bytes", lambda stage: stage.at_end("cached_bytes")),
-    "page fault": ("seconds", lambda stage: stage.median("fault_median")),
-    "longest fault": ("seconds", lambda stage: (stage.felt("fault_longest") or (None, None))[1]),
+    "free": ("bytes", _end("free_bytes")),
+    "on lists": ("bytes", _end("per_cpu_bytes")),
+    "page cache, shared memory": ("bytes", _end("cached_bytes")),
+    "page fault": ("seconds", lambda stage: median(stage.work_seconds)),
+    "longest fault": ("seconds", lambda stage: stage.greatest("fault_longest_seconds")),
     "file read": ("bytes/second", lambda stage: stage.read_bytes_per_second),
     "file in cache": ("share", lambda stage: stage.cached_share),
     **{f"stalled: {words}": ("share", _stalled(name)) for name, words in STALLS.items()},
@@ -331,19 +547,42 @@ COLUMNS: Mapping[str, tuple[str, Callable[[Stage], Any]]] = {
     "swapped out": ("bytes", lambda stage: stage.meanwhile("swap_out_bytes")),
     "rounds": ("count", lambda stage: len(stage.rounds)),
 }
-"""Of the table: title → unit, and what a stage has there."""
+IN_GROUP: Columns = {
+    "phase": ("text", lambda stage: stage.phase),
+    "pinned": ("bytes", lambda stage: stage.bytes),
+    "share of the limit": ("share", lambda stage: stage.bytes / stage.rows[0]["limit_bytes"]),
+    "round inside": ("seconds", lambda stage: median(stage.work_seconds)),
+    "round outside": ("seconds", lambda stage: median(stage.outside_seconds)),
+    "file in cache": ("share", lambda stage: stage.cached_share),
+    "pages from disk": ("count", lambda stage: stage.greatest("major_faults")),
+    "used": ("bytes", _end("used_bytes")),
+    "page cache": ("bytes", _end("cache_bytes")),
+    "swapped out": ("bytes", _end("swap_bytes")),
+    "refaults": ("count", _end("refaults")),
+    "kills": ("count", _end("kills")),
+    "stalled": ("share", _end("stalled_share")),
+    "rounds": ("count", lambda stage: len(stage.rounds)),
+}
+_HOST_NOTE = (
+    "Page fault and file read: medians over the rounds; longest fault: of all pages; file in cache: the least. Left "
+    "here is the tighter of the host's available memory and what the control group leaves. On lists: free pages that "
+    "each processor has at hand, neither free nor available by the kernel's count. The kernel counts shared memory "
+    "with the page cache, and memory of cudaHostAlloc is shared memory. Stalls are shares of the step's time, pinning "
+    "included. n/a: not reported here, or not measured."
+)
+_GROUP_NOTE = (
+    "Rounds: medians. File in cache: the least before a round read it. Pages from disk: of the ordinary process's "
+    "memory, in its worst round. Used, page cache, swapped out, refaults and kills: the group's own account at the "
+    "end of the step. n/a: not reported here, or not measured."
+)
 
 
-def _tables(run: Stages) -> tuple[Table, ...]:
-    """Every step; none before the first."""
-    every_step = table(
-        "Every step",
-        {title: unit for title, (unit, _) in COLUMNS.items()},
-        [[value(stage) for _, value in COLUMNS.values()] for stage in run.all],
-        note="Page fault and file read: medians over the rounds; longest fault: of all pages; file in cache: the "
-        "least. Left here is the tighter of the host's available memory and what the control group leaves. On "
-        "lists: free pages that each processor has at hand, neither free nor available by the kernel's count. The "
-        "kernel counts shared memory with the page cache, and memory of cudaHostAlloc is shared memory. Stalls are "
-        "shares of the step's time, pinning included. n/a: not reported here, or not measured.",
-    )
-    return (every_step,) if every_step.rows else ()
+def _every_step(columns: Columns, runs: Mapping[str, Course], note: str) -> Table:
+    """A line a stage; of groups each behind its ``swap``."""
+    first = {} if "" in runs else {"swap": "text"}
+    lines = [
+        [*([swap] if swap else ()), *(value(stage) for _, value in columns.values())]
+        for swap, run in runs.items()
+        for stage in run.all
+    ]
+    return table("Every step", first | {title: unit for title, (unit, _) in columns.items()}, lines, note)

@@ -12,11 +12,12 @@ from pinscope.dashboard.plain import prose
 from pinscope.dashboard.run_titles import title
 from pinscope.dashboard.runs import RUNS_A_PAGE
 from pinscope.dashboard.widgets import plain
+from pinscope.experiments.registry import GONE
 from pinscope.probes.process import current_process
 from pinscope.records.run import Progress, Run
 from pinscope.report.document import open_document
 from pinscope.report.facts import FIRST
-from pinscope.store.bundle import write_bundle
+from pinscope.store.bundle import read_bundle, write_bundle
 from pinscope.store.store import Store
 from tests.data import synthetic
 from tests.unit.dashboard.conftest import Open, all_opened
@@ -115,6 +116,17 @@ def test_a_run_of_a_newer_version_shows_its_raw_data(full_store: Store, open_pag
     app = open_page(RUNS, run="of-the-future")
     assert not app.exception
     assert "no experiment 'pinning'" in said(app).replace("\\", "")
+
+
+def test_a_run_of_an_experiment_that_is_no_more_says_what_became_of_it_and_shows_its_rows(
+    store: Store, open_page: Open
+) -> None:
+    ((run, rows),) = read_bundle(Path(__file__).parents[2] / "data" / "bundles" / "gone-brim.pinscope")
+    store.import_runs([(run.model_copy(update={"id": "old"}), rows)])
+    app = open_page(RUNS, run="old")
+    assert not app.exception
+    assert prose(GONE["brim"]) in said(app)
+    assert any("Raw observations (307)" in part.label for part in app.expander)
 
 
 def test_nothing_in_a_run_is_read_as_markdown(store: Store, open_page: Open) -> None:

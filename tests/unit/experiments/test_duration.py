@@ -6,9 +6,9 @@ from collections import Counter
 
 import pytest
 
-from pinscope.experiments.brim import experiment as brim
 from pinscope.experiments.contract import budget_of
 from pinscope.experiments.dataloader import experiment as dataloader
+from pinscope.experiments.pressure import experiment as pressure
 from pinscope.experiments.registry import EXPERIMENTS
 from pinscope.probes.answer import Answer
 from pinscope.records.run import ExperimentRun
@@ -27,10 +27,12 @@ def test_a_run_is_said_to_take_as_long_as_the_recorded_one_took(
     run: ExperimentRun, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(dataloader, "find_spec", lambda name: name)
-    monkeypatch.setattr(brim, "find_place", lambda: Answer(("cgroup2", "/sys/fs/cgroup")))
+    monkeypatch.setattr(pressure, "find_place", lambda: Answer(("cgroup2", "/sys/fs/cgroup")))
     experiment = next(entry.experiment for entry in EXPERIMENTS if entry.name == run.experiment)
     fields = experiment.Params.model_fields  # a recorded run may have set what is fixed now
-    params = experiment.Params.model_validate({name: value for name, value in run.params.items() if name in fields})
+    given = {name: value for name, value in run.params.items() if name in fields}
+    later = {name: value for name, value in experiment.Params.preset("cuda", quick=False) if fields[name].is_required()}
+    params = experiment.Params.model_validate(later | given)
     assert run.finished_at is not None
     took = (run.finished_at - run.created_at).total_seconds()
     said = budget_of(experiment, params, run.environment).seconds

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from pinscope.errors import UnknownName
-from pinscope.manual.quoted_figures import QUOTED, figure, recording_name, renewed
+from pinscope.manual.quoted_figures import QUOTED, figure, renewed
 from pinscope.records.finding import Reading, good, quantity, table
-from pinscope.store.recordings import recorded_runs
+from pinscope.store.recordings import recorded_runs, recording_name
 
 PAGE = (Path(__file__).parents[3] / "docs" / "claims.md").read_text()
 ROW = re.compile(r"^\| ([A-E])(\d+) \| (.+?) \| \*\*(.+?)\.\*\* (.+) \|$", re.MULTILINE)

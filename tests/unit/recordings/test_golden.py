@@ -9,10 +9,9 @@ import pytest
 
 from pinscope.experiments.registry import read_run
 from pinscope.manual.generated_tables import FIRES, fires_on
-from pinscope.manual.quoted_figures import recording_name
 from pinscope.records.run import Run
 from pinscope.report.document import open_document
-from pinscope.store.recordings import folder, recorded_observations, recorded_runs
+from pinscope.store.recordings import folder, recorded_observations, recorded_runs, recording_name
 from pinscope.store.store import Store
 from tests.data.golden_text import FOLDER, golden_text
 

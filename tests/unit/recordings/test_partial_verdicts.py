@@ -15,10 +15,9 @@ from tests.unit.recordings.raw import Recorded, recordings
 
 PARTS = {
     "access": ("way", "pattern", "spacing", "uses"),
-    "brim": ("phase", "who", "kind"),
     "page_tables": ("memory", "backing"),
     "pinning_strategy": ("strategy",),
-    "pressure": ("phase",),
+    "pressure": ("phase", "who", "kind"),
     "registration": ("strategy", "processes", "step", "contexts", "device"),
     "timeline": ("kind",),
     "topology": ("issued_by", "gpus", "direction"),

@@ -9,7 +9,6 @@ import pytest
 
 from pinscope.errors import InvalidParameter, NotEnoughMemory
 from pinscope.experiments.registry import EXPERIMENTS
-from pinscope.lab.own_group import find_place
 from pinscope.probes.environment import capture_environment
 from pinscope.records.environment import Environment
 from pinscope.runner.jobs import Request
@@ -59,7 +58,6 @@ def test_settings_that_do_not_fit_one_refuse_all() -> None:
 def test_all_stands_for_the_experiments_of_a_lab_and_names_the_others() -> None:
     found = select(Request(ALL, "host", quick=True), lockable(2**34))
     names = {entry.name: entry.experiment.labs.get("host") is None for entry in EXPERIMENTS}
-    names["brim"] = find_place().value is not None  # it needs a control group of its own
     assert [request.experiment for request in found.requests] == [
         name for name, runs_here in names.items() if runs_here
     ]

@@ -10,7 +10,7 @@ import pytest
 
 from pinscope.errors import BadInput, StoreFailed
 from pinscope.experiments.registry import EXPERIMENTS, readers
-from pinscope.manual.quoted_figures import QUOTED, recording_name, renewed
+from pinscope.manual.quoted_figures import QUOTED, renewed
 from pinscope.report.document import open_document
 from pinscope.store import recordings
 from pinscope.store.bundle import read_bundle, render_bundle
@@ -128,7 +128,7 @@ def test_verdicts_and_the_figures_that_pages_quote_are_what_this_version_reads()
         document = open_document(run, recordings.recorded_observations(run.id), with_charts=False)
         assert run.verdict is not None
         assert run.verdict == document.reading.verdict
-        readings[recording_name(run)] = document.reading
+        readings[recordings.recording_name(run)] = document.reading
     assert len(readings) == len(recordings.recorded_runs())
     quoting = [page for page in (ROOT / "docs").rglob("*.md") if QUOTED.search(page.read_text())]
     assert ROOT / "docs" / "claims.md" in quoting

@@ -6,7 +6,7 @@ import json
 import os
 import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 
@@ -14,7 +14,7 @@ import psutil
 import pytest
 
 from pinscope.errors import Cancelled, MeasurementFailed
-from pinscope.experiments.pressure.experiment import Bystander
+from pinscope.experiments.pressure.ways import Workers, ordinary
 from pinscope.lab.cached_file import folder_for
 from pinscope.lab.ordinary_process import fault_nanoseconds
 from pinscope.probes.mounts import IN_MEMORY, file_system
@@ -32,6 +32,14 @@ def others() -> list[psutil.Process]:
     return found
 
 
+def bystander(
+    folder: str | None, file: int, sample: int, seconds: float, check: Callable[[], None], grace: float = 60.0
+) -> Workers:
+    """Beside a run."""
+    child = ordinary("the ordinary process beside the run", folder, file_bytes=file, sample_bytes=sample)
+    return Workers({"ordinary": child}, seconds, check, grace)
+
+
 def its_file(process: psutil.Process) -> Path:
     """The nameless file, through its descriptor."""
     descriptors = Path(f"/proc/{process.pid}/fd").iterdir()
@@ -39,14 +47,14 @@ def its_file(process: psutil.Process) -> Path:
 
 
 @pytest.fixture
-def beside(tmp_path: Path) -> Iterator[Bystander]:
-    with Bystander(str(tmp_path), 8 * MIB, MIB, 0.2, lambda: None, grace=2.0) as started:
+def beside(tmp_path: Path) -> Iterator[Workers]:
+    with bystander(str(tmp_path), 8 * MIB, MIB, 0.2, lambda: None, grace=2.0) as started:
         yield started
     assert others() == []
 
 
 def test_it_touches_every_page_and_reads_its_file_from_the_cache(tmp_path: Path) -> None:
-    with Bystander(str(tmp_path), 8 * MIB, MIB, 5.0, lambda: None) as beside:  # time for all, on any machine
+    with bystander(str(tmp_path), 8 * MIB, MIB, 5.0, lambda: None) as beside:  # time for all, on any machine
         felt = beside.feel()
         assert list(tmp_path.iterdir()) == []  # the file has no name
     assert felt["fault_pages"] == MIB // os.sysconf("SC_PAGE_SIZE")
@@ -55,7 +63,7 @@ def test_it_touches_every_page_and_reads_its_file_from_the_cache(tmp_path: Path)
     assert (felt["read_seconds"] or 0) > 0
 
 
-def test_it_tells_that_its_file_was_dropped_from_the_cache(beside: Bystander, tmp_path: Path) -> None:
+def test_it_tells_that_its_file_was_dropped_from_the_cache(beside: Workers, tmp_path: Path) -> None:
     if file_system(str(tmp_path)).value in IN_MEMORY:
         pytest.skip("the temporary folder is in memory: its files cannot leave the cache")
     with its_file(others()[0]).open("rb") as file:
@@ -66,7 +74,7 @@ def test_it_tells_that_its_file_was_dropped_from_the_cache(beside: Bystander, tm
 
 
 def test_without_a_folder_it_has_no_file() -> None:
-    with Bystander(None, 8 * MIB, MIB, 0.2, lambda: None) as started:
+    with bystander(None, 8 * MIB, MIB, 0.2, lambda: None) as started:
         felt = started.feel()
     assert (felt["file_cached_bytes"], felt["read_bytes"], felt["read_seconds"]) == (None, None, None)
     assert felt["fault_pages"] > 0
@@ -79,7 +87,7 @@ def test_fresh_memory_is_touched_no_longer_than_allowed() -> None:
     assert set(taken) == {10**6}
 
 
-def test_one_that_dies_is_named_with_what_it_did(beside: Bystander) -> None:
+def test_one_that_dies_is_named_with_what_it_did(beside: Workers) -> None:
     others()[0].kill()
     begun = time.monotonic()
     with pytest.raises(MeasurementFailed, match=r"the ordinary process beside the run was killed by SIGKILL .* while"):
@@ -87,14 +95,14 @@ def test_one_that_dies_is_named_with_what_it_did(beside: Bystander) -> None:
     assert time.monotonic() - begun < 5
 
 
-def test_one_that_hangs_is_named_after_its_time(beside: Bystander) -> None:
+def test_one_that_hangs_is_named_after_its_time(beside: Workers) -> None:
     others()[0].suspend()
     with pytest.raises(MeasurementFailed, match=r"the ordinary process beside the run did not answer within 2\.2 s"):
         beside.feel()
     others()[0].kill()  # leaving without an error would wait for it to end by itself
 
 
-def test_a_file_that_shrinks_under_it_ends_the_run(beside: Bystander) -> None:
+def test_a_file_that_shrinks_under_it_ends_the_run(beside: Workers) -> None:
     os.truncate(its_file(others()[0]), 2 * MIB)
     with pytest.raises(MeasurementFailed, match=r"broke off while .*: its file has become shorter"):
         beside.feel()
@@ -103,7 +111,7 @@ def test_a_file_that_shrinks_under_it_ends_the_run(beside: Bystander) -> None:
 def test_a_folder_that_is_gone_ends_the_run_in_one_line(tmp_path: Path) -> None:
     with (
         pytest.raises(MeasurementFailed, match="broke off while getting ready: FileNotFoundError") as caught,
-        Bystander(str(tmp_path / "gone"), MIB, MIB, 0.2, lambda: None),
+        bystander(str(tmp_path / "gone"), MIB, MIB, 0.2, lambda: None),
     ):
         pass
     assert "\n" not in str(caught.value)
@@ -115,7 +123,7 @@ def test_cancelling_while_it_works_ends_it_at_once(tmp_path: Path) -> None:
         if others():
             raise Cancelled("the run was cancelled")
 
-    with pytest.raises(Cancelled), Bystander(str(tmp_path), MIB, MIB, 0.2, cancel):
+    with pytest.raises(Cancelled), bystander(str(tmp_path), MIB, MIB, 0.2, cancel):
         pass
     assert others() == []
 
@@ -126,7 +134,7 @@ def test_it_ends_with_the_process_that_started_it(tmp_path: Path) -> None:
     starter = os.fork()
     if starter == 0:  # pragma: no cover - the other process
         try:
-            with Bystander(str(tmp_path), MIB, MIB, 0.2, lambda: None):
+            with bystander(str(tmp_path), MIB, MIB, 0.2, lambda: None):
                 os.write(write, json.dumps([child.pid for child in others()]).encode())
                 time.sleep(60)
         finally:

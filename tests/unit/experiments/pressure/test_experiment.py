@@ -166,7 +166,8 @@ def test_every_phase_has_rounds_and_readings_and_memory_is_locked_only_between()
     assert not any(row.floor_reached for row in rows)
     assert not any("Stopped" in note for note in notes)
     reading = Pressure().read(synthetic.run("pressure", "host"), [row.model_dump() for row in rows])
-    assert "gone-for-everybody" in {finding.rule for finding in reading.findings}
+    assert "page faults" in (reading.verdict or "").lower()
+    assert reading.headline[0].value or reading.headline[0].reason  # what else goes on counts here
 
 
 def _locked() -> int:

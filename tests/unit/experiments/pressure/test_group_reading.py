@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from typing import Any
 
 import pytest
 
-from pinscope.experiments.brim.experiment import BrimObservation, amounts
-from pinscope.experiments.brim.reading import OUTSIDE, Climb, climbs, round_seconds
+from pinscope.experiments.pressure.charts import draw
+from pinscope.experiments.pressure.experiment import PressureObservation, amounts
+from pinscope.experiments.pressure.reading import OUTSIDE, Climb, Mark, courses, round_seconds
 from pinscope.experiments.registry import checked_rows, read_run
 from pinscope.records.finding import Reading
-from pinscope.store.recordings import recorded_observations, recorded_runs
+from pinscope.store.recordings import recorded_observations, recorded_runs, recording_name
 from tests.data import synthetic
 
 MIB = 2**20
@@ -34,7 +35,7 @@ def row(kind: str, **values: Any) -> dict[str, Any]:
         "step": 0,
         "bytes": 0,
     }
-    return BrimObservation.model_validate(common | {"kind": kind} | values).model_dump()
+    return PressureObservation.model_validate(common | {"kind": kind} | values).model_dump()
 
 
 def at(phase: str, step: int, pinned: int, **inside: Any) -> list[dict[str, Any]]:
@@ -59,7 +60,7 @@ def ended(how: str, pinned: int, step: int = 99, **values: Any) -> list[dict[str
 
 
 def filled(how: str = "killed") -> list[dict[str, Any]]:
-    """A group filled to the brim as memory's arithmetic has it."""
+    """A group filled as memory's arithmetic has it."""
     found = at("before", 0, 0)
     for number, pinned in enumerate(amounts(LIMIT, USED, STEP), 1):
         if pinned > KILL:
@@ -68,13 +69,19 @@ def filled(how: str = "killed") -> list[dict[str, Any]]:
     return found
 
 
-def only(rows: list[dict[str, Any]]) -> Climb:
-    (climb,) = climbs(rows)
+def only(rows: Sequence[Mapping[str, Any]]) -> Climb:
+    (climb,) = courses(rows)
+    assert isinstance(climb, Climb)
     return climb
 
 
+def off(mark: Mark, expected: int | None) -> int:
+    """By how many bytes what was expected lies outside the two steps."""
+    return 0 if expected is None else max(mark.below_bytes - expected, expected - mark.bytes, 0)
+
+
 def reading(rows: list[dict[str, Any]]) -> Reading:
-    return read_run(synthetic.run("brim"), rows)
+    return read_run(synthetic.run("pressure"), rows)
 
 
 def test_three_large_steps_are_followed_by_small_ones_up_to_the_limit() -> None:
@@ -131,20 +138,20 @@ def rules(rows: list[dict[str, Any]]) -> dict[str, str]:
 
 
 def test_each_conclusion_is_a_finding() -> None:
-    assert rules(filled()) == {"killed": "warning", "cliff": "warning", "outside-undisturbed": "good"}
-    assert rules(filled("refused")) == {"refused": "note", "cliff": "warning", "outside-undisturbed": "good"}
+    assert rules(filled()) == {"killed": "warning", "cliff": "warning"}
+    assert rules(filled("refused")) == {"refused": "note", "cliff": "warning"}
     slow = [
         one | {"write_seconds": 0.1} if one["who"] == "outside" and one["bytes"] > CLIFF else one for one in filled()
     ]
     assert rules(slow)["outside-slower"] == "warning"
     after = [row("round", phase="after", who="outside", write_seconds=0.12)] * 3
-    assert rules(slow + after)["outside-unclear"] == "note"  # it stays so without the group
+    assert "outside-slower" not in rules(slow + after)  # it stays so without the group
 
 
 def test_memory_that_the_group_is_not_charged_for_is_named() -> None:
     charges = [row("charge", way=way, asked_bytes=100 * MIB, charged_bytes=got * MIB)
                for way, got in (("registered", 100), ("pinned", 101), ("write_combined", 1))]  # fmt: skip
-    assert rules(charges[:2] + filled())["charged"] == "note"
+    assert "not-charged" not in rules(charges[:2] + filled())
     (finding,) = (one for one in reading(charges + filled()).findings if one.rule == "not-charged")
     assert "does not hold for write-combined memory: 1.0 % of it was charged" in finding.title
 
@@ -157,11 +164,39 @@ def test_a_run_that_goes_on_is_read_as_far_as_it_is() -> None:
 
 
 def test_on_the_recorded_gpu_host_the_cliff_is_exact_and_nobody_outside_slowed() -> None:
-    run = next(run for run in recorded_runs() if run.experiment == "brim")
-    climb = climbs(checked_rows("brim", recorded_observations(run.id)))[0]
+    run = next(run for run in recorded_runs() if recording_name(run) == "pressure-group-h200")
+    climb = only(checked_rows("pressure", recorded_observations(run.id)))
     cliff = climb.cliff
     assert cliff is not None
-    assert cliff.off(climb.expected_cliff) == 0
+    assert off(cliff, climb.expected_cliff) == 0
     assert cliff.bytes - cliff.below_bytes <= 0.05 * climb.limit
     assert (climb.outside_times or 9.9) <= OUTSIDE
     assert climb.gone is True
+
+
+# Its charts
+
+
+def test_a_filled_group_shows_both_processes_the_limit_and_the_kill() -> None:
+    rounds, memory = draw(synthetic.run("pressure"), filled())
+    lines = {trace.name: trace for trace in rounds.figure.data}
+    assert set(lines) == {"in the group", "outside the group", "cliff by the group's account", "limit", "killed"}
+    assert lines["limit"].x == (100, 100)
+    assert lines["cliff by the group's account"].x[0] == 100 * CLIFF / LIMIT
+    assert lines["killed"].x[0] > 100 * KILL / LIMIT
+    assert rounds.figure.layout.yaxis.type == "log"
+    held = {trace.name: trace for trace in memory.figure.data}
+    assert set(held) == {"pinned", "page cache", "all in the group", "limit"}
+    assert max(held["all in the group"].y) <= 100
+    assert "killed at" in rounds.alt
+
+
+def test_groups_with_and_without_swap_have_charts_of_their_own() -> None:
+    with_swap = [row | {"swap": True} for row in filled()]
+    keys = [chart.key for chart in draw(synthetic.run("pressure"), filled() + with_swap)]
+    assert keys == ["pressure-rounds", "pressure-group", "pressure-rounds-swap", "pressure-group-swap"]
+
+
+def test_nothing_is_drawn_before_the_first_step() -> None:
+    assert draw(synthetic.run("pressure"), []) == []
+    assert draw(synthetic.run("pressure"), at("before", 0, 0)) == []

@@ -1,4 +1,4 @@
-"""brim on the host model: its parameters and budget, a real group filled, and that nothing of it is left."""
+"""pressure in a control group, on the host model: its budget, a real group filled, and that nothing of it is left."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ import psutil
 import pytest
 
 from pinscope.errors import Cancelled, InvalidParameter, MeasurementFailed, NotPossible
-from pinscope.experiments.brim import experiment as brim
-from pinscope.experiments.brim.experiment import SMALLEST, Brim, BrimParams
-from pinscope.experiments.brim.reading import Climb, climbs
+from pinscope.experiments.pressure import experiment as pressure
+from pinscope.experiments.pressure.experiment import SMALLEST_GROUP, Pressure, PressureParams
+from pinscope.experiments.pressure.reading import Climb, courses
 from pinscope.lab.budget import check_budget
 from pinscope.lab.harness import Harness
 from pinscope.lab.hostmodel import HostModelLab
@@ -23,24 +23,30 @@ from pinscope.lab.own_group import OwnGroup, find_place
 from pinscope.probes.answer import Answer
 from pinscope.records.environment import Limits
 from tests.data import synthetic
+from tests.unit.experiments.pressure.test_group_reading import off
 
 MIB, GIB = 2**20, 2**30
-MODULES = ("pinscope.experiments.brim.child_holder", "pinscope.lab.ordinary_process")
+MODULES = ("pinscope.experiments.pressure.child_holder", "pinscope.lab.ordinary_process")
 PLACE = find_place()
 needs_a_group = pytest.mark.skipif(PLACE.value is None, reason=PLACE.reason or "")
 
 
-def params(**overrides: object) -> BrimParams:
-    chosen = {"group": SMALLEST, "step": 0.05, "step_seconds": 0.02}
-    return BrimParams.preset("host", True).with_overrides({**chosen, **overrides})
+def params(quick: bool = True, **overrides: object) -> PressureParams:
+    chosen = {"group": "limited", **overrides}
+    return PressureParams.preset("host", quick).with_overrides(chosen)
 
 
-def fill(chosen: BrimParams, at: Callable[[str], None] = lambda _: None, **harness: Any) -> tuple[Climb, list[str]]:
+def small(**overrides: object) -> PressureParams:
+    return params(**{"limit": SMALLEST_GROUP, "step": 0.05, "step_seconds": 0.02, **overrides})
+
+
+def fill(chosen: PressureParams, at: Callable[[str], None] = lambda _: None, **harness: Any) -> tuple[Climb, list[str]]:
     """A group filled, and notes."""
     notes: list[str] = []
     with HostModelLab() as lab:
         turns = Harness(report=lambda _, message: at(message), note=notes.append, **harness)
-        (climb,) = climbs([row.model_dump() for row in Brim().measure(chosen, lab, turns)])
+        (climb,) = courses([row.model_dump() for row in Pressure().measure(chosen, lab, turns)])
+    assert isinstance(climb, Climb)
     return climb, notes
 
 
@@ -52,7 +58,7 @@ def left() -> list[object]:
 
 
 def workers(of: int | None = None) -> list[psutil.Process]:
-    """Brim's own processes are direct children; below a browser's processes end at any moment."""
+    """The run's own processes are direct children; below a browser's processes end at any moment."""
     return [child for child in psutil.Process(of).children() if any(word in MODULES for word in said(child))]
 
 
@@ -66,43 +72,43 @@ def said(process: psutil.Process) -> list[str]:
 
 @pytest.mark.parametrize(("quick", "seconds"), [(True, 10), (False, 80)])
 def test_presets_fit_a_machine_of_24_gib(monkeypatch: pytest.MonkeyPatch, quick: bool, seconds: float) -> None:
-    monkeypatch.setattr(brim, "find_place", lambda: Answer(("cgroup2", "/sys/fs/cgroup")))
+    monkeypatch.setattr(pressure, "find_place", lambda: Answer(("cgroup2", "/sys/fs/cgroup")))
     fields = {"host_total_bytes": 24 * GIB, "host_available_bytes": 24 * GIB}
     limits = Limits.model_validate({
         **fields, "cgroup_headroom_bytes": None, "memlock_headroom_bytes": None, "shm_free_bytes": None,
     })  # fmt: skip
-    chosen = BrimParams.preset("host", quick)
-    budget = Brim().budget(chosen, synthetic.environment(0))
+    chosen = params(quick)
+    budget = Pressure().budget(chosen, synthetic.environment(0))
     check_budget(budget, limits, None, "host")
-    assert budget.pinned_bytes == chosen.group
+    assert budget.pinned_bytes == chosen.limit
     assert budget.seconds < seconds
 
 
 def test_without_a_place_for_a_group_it_says_what_is_needed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(brim, "find_place", lambda: Answer.missing("no control group; run it as root"))
+    monkeypatch.setattr(pressure, "find_place", lambda: Answer.missing("no control group; run it as root"))
     with pytest.raises(NotPossible, match="run it as root"):
-        Brim().budget(params(), synthetic.environment(0))
+        Pressure().budget(params(), synthetic.environment(0))
 
 
 def test_a_smaller_group_is_tried_down_to_the_smallest() -> None:
     sizes = []
-    chosen: BrimParams | None = BrimParams.preset("host", False)
+    chosen: PressureParams | None = params(quick=False)
     while chosen is not None:
-        sizes.append(chosen.group)
+        sizes.append(chosen.limit)
         chosen = chosen.smaller()
-    assert sizes == [4 * GIB, 2 * GIB, GIB, 512 * MIB, SMALLEST]
-    with pytest.raises(InvalidParameter, match="group: must be 256 MiB or more"):
-        params(group=SMALLEST // 2)
+    assert sizes == [4 * GIB, 2 * GIB, GIB, 512 * MIB, SMALLEST_GROUP]
+    with pytest.raises(InvalidParameter, match="limit: must be 256 MiB or more"):
+        params(limit=SMALLEST_GROUP // 2)
 
 
 @needs_a_group
 def test_a_group_is_filled_until_the_ordinary_process_is_killed_and_nothing_is_left() -> None:
-    climb, notes = fill(params(swap="without,with"))
+    climb, notes = fill(small(swap="without,with"))
     killed = climb.kill
     assert killed is not None
-    assert killed.off(climb.expected_kill) <= 0.05 * climb.limit
+    assert off(killed, climb.expected_kill) <= 0.05 * climb.limit
     assert climb.ended is not None
-    assert climb.ended.account("kills") == 1
+    assert climb.ended.at_end("kills") == 1
     assert climb.charged["registered"][1] == pytest.approx(climb.charged["registered"][0], rel=0.05)
     assert climb.gone is True
     assert left() == []
@@ -113,7 +119,7 @@ def test_a_group_is_filled_until_the_ordinary_process_is_killed_and_nothing_is_l
 def test_cancelling_it_and_a_child_that_dies_leave_nothing() -> None:
     stop: list[bool] = []
     with pytest.raises(Cancelled):
-        fill(params(), at=lambda message: stop.append("pinned" in message), cancelled=lambda: any(stop))
+        fill(small(), at=lambda message: stop.append("pinned" in message), cancelled=lambda: any(stop))
     assert left() == []
 
     def kill_outside(message: str) -> None:
@@ -121,7 +127,7 @@ def test_cancelling_it_and_a_child_that_dies_leave_nothing() -> None:
             min(workers(), key=lambda child: child.pid).kill()
 
     with pytest.raises(MeasurementFailed, match="the ordinary process outside the group was killed by SIGKILL"):
-        fill(params(), at=kill_outside)
+        fill(small(), at=kill_outside)
     assert left() == []
 
 
@@ -141,7 +147,7 @@ def test_of_a_run_that_is_killed_the_processes_end_and_the_next_run_removes_the_
     runner = os.fork()
     if runner == 0:  # pragma: no cover - the other process
         try:
-            fill(params(), at=stand_still)
+            fill(small(), at=stand_still)
         finally:
             os._exit(1)
     assert os.read(read, 1) == b"1"
@@ -154,5 +160,5 @@ def test_of_a_run_that_is_killed_the_processes_end_and_the_next_run_removes_the_
     _, alive = psutil.wait_procs(children, 30)
     assert alive == []
     (group,) = Path(place_apart[1]).glob(f"pinscope-{runner}-*")
-    with OwnGroup(SMALLEST):
+    with OwnGroup(SMALLEST_GROUP):
         assert not group.exists()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from contextlib import ExitStack
 
-from pinscope.experiments.brim.ways import WAYS, WayName
+from pinscope.experiments.pressure.ways import WAYS, WayName
 from pinscope.lab.backing import touch
 from pinscope.lab.opening import open_lab
 from pinscope.lab.orders import Reply, obey

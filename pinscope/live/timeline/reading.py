@@ -468,8 +468,7 @@ def _most_unattributed(seen: Watched) -> Quantity:
             most = (index, *peak)
     if most is not None:
         index, at, value = most
-        name = f"{_UNCHARGED}, GPU {index}, {when(at)}"
-        return quantity(name, value, "bytes", key="most_uncharged")
+        return quantity(f"{_UNCHARGED}, GPU {index}, {when(at)}", value, "bytes", key="most_uncharged")
     last = next((rows[-1] for rows in seen.devices.values()), None)
     reason = _why(seen, "devices") if last is None else reason_of(last, "unattributed_bytes") or "it was not reported"
     return quantity(_UNCHARGED, None, "bytes", reason=reason, key="most_uncharged")

@@ -177,13 +177,14 @@ def _ratios(copies: Copies, engine: Sequence[Curve]) -> Iterator[Chart]:
         lambda cell: f"pinned ÷ {_name(cell)}",
         lambda cell: Spot(cell.bytes, ratios[cell], format_bytes(cell.bytes)),
     )
+    for pane in panes.values():
+        pane["as fast"] = plot.level(1.0)
     yield from _chart(
         "speedup",
         "How many times faster pinned memory copies",
         "Ratio of median rates at the same size. Above the dotted line at 1, pinned memory is faster.",
         panes,
         _RATIO,
-        levels={title: [("as fast", 1.0, DASHES["reference"])] for title in panes},
     )
 
 

@@ -7,9 +7,8 @@ import re
 import pytest
 
 from pinscope.experiments.registry import read_run
-from pinscope.manual.quoted_figures import recording_name
 from pinscope.records.run import Run
-from pinscope.store.recordings import recorded_observations, recorded_runs
+from pinscope.store.recordings import recorded_observations, recorded_runs, recording_name
 
 
 def keys(run: Run) -> list[str | None]:

@@ -84,7 +84,7 @@ def _whole(accesses: Accesses) -> Iterator[Costed]:
     worst = max((pair for course in courses for pair in course.pairs), key=lambda pair: pair.times)
     ends = [pair for course in courses for pair in dict.fromkeys((course.pairs[0], course.pairs[-1]))]
     evidence = [quantity(f"Time of zero-copy ÷ explicit copy, {_used(pair)}", pair.times, "ratio") for pair in ends]
-    course, advice = _by_course(courses), _together(courses, _for_uses, "For {}, {}", " ")
+    course, advice = _by_course(courses), _together(courses, _for_uses, "For {} of the whole data, {}", " ")
     yield say(
         TEXTS, "access-uses", *evidence, cost=worst.times, worst=worst, used=_used(worst), course=course, advice=advice
     )
@@ -100,6 +100,8 @@ def _parts(accesses: Accesses) -> Iterator[Costed]:
     lasts = [cell for course in courses for cell in course.pairs[-1]]
     in_part = any(cell.way == "copy_part" for cell in lasts)
     copy = "copy the part alone where kernels use whole blocks (cudaMemcpy2DAsync), else all" if in_part else "copy all"
+    copied = [PATTERNS[course.pattern] for course in courses if any(how == "slower" for how, _ in course.stretches)]
+    larger = f" At larger shares of {joined(copied)}, {copy} of the data." if copied else ""
     where = _together([course for course in courses if _won(course)], _won, "{1} for {0}", "; ")
     names = [f"{PATTERNS[cell.pattern].capitalize()} of {format_share(1 / cell.spacing)}" for cell in lasts]
     yield say(
@@ -114,7 +116,7 @@ def _parts(accesses: Accesses) -> Iterator[Costed]:
         patterns=[PATTERNS[pair.cell.pattern] for pair in faster if pair.cell.spacing == widest],
         uses=_uses(accesses.least("uses")),
         course=_by_course(courses),
-        advice=f"Map the buffer where kernels use little of it, once: {where}. At larger shares, {copy} of the data."
+        advice=f"Map the buffer where kernels use little of it, once: {where}.{larger}"
         if where
         else f"{copy[0].upper()}{copy[1:]} of the data.",
     )

@@ -28,10 +28,12 @@ MANY_COPIES = 10
 POOL_SAVES = 2.0
 """A pool is worth naming when a fresh buffer costs at least this many times as much."""
 FASTER = 1.5
-_PAYS = "In place of a fresh pageable buffer, a fresh pinned one of {even.bytes:bytes} pays after {after}"
+_PAYS = (
+    "In place of a fresh pageable buffer in 4 KiB pages, a fresh pinned one of {even.bytes:bytes} pays after {after}"
+)
 _TAKES = (
-    "Getting and freeing it takes {took:seconds}, {even.extra_seconds:seconds} more than fresh touched memory in 4 KiB "
-    "pages; each {even.direction} copy is {even.gain_seconds:seconds} faster than a pageable one.[ {elsewhere}.]"
+    "Getting and freeing it takes {took:seconds}, {even.extra_seconds:seconds} more than a touched pageable one; "
+    "each {even.direction} copy is {even.gain_seconds:seconds} faster than a pageable one.[ {elsewhere}.]"
 )
 _FASTER = "{usual} of {size:bytes} takes {slow:seconds}, {gain} as long as {best} ({fast:seconds})"
 _BOTH = "Both times are those of getting and freeing the buffer, with one thread."
@@ -46,9 +48,9 @@ TEXTS: Mapping[str, Text] = {
     ),
     "kept-by-driver": Text(
         "small cudaHostAlloc buffers took fewer page faults than they have pages, the largest did not",
-        "{way} of up to {cell.bytes:bytes} takes only {took:seconds}, because the driver reuses memory that it "
+        "{way} of {cell.bytes:bytes} takes only {took:seconds}, probably because the driver reuses memory that it "
         "had already pinned",
-        "Getting {cell.bytes:bytes} took {cell.page_faults:,} page faults, so probably nothing was allocated. "
+        "Getting {cell.bytes:bytes} took {cell.page_faults:,} page faults. "
         "These buffers are not compared with fresh memory.",
         "Reuse small pinned buffers where a loop would get one each time: that costs {took:seconds} here.",
     ),
@@ -70,8 +72,9 @@ TEXTS: Mapping[str, Text] = {
         f"the largest fresh pinned buffer pays after 1 to {MANY_COPIES} copies",
         _PAYS,
         _TAKES,
-        "Where a fresh buffer is made anyway and the data is made in it, make it pinned. While it is kept, the host "
-        "cannot use its memory otherwise. For data that is there already, see the experiment staging.",
+        "Where a fresh buffer is made anyway, the data is made in it and it is copied that often, make it pinned. "
+        "While it is kept, the host cannot use its memory otherwise. For data that is there already, see the "
+        "experiment staging.",
         "good",
     ),
     "pool-saves": Text(

@@ -284,7 +284,9 @@ def verdict(buffers: Buffers) -> str | None:
     took = f"{about(known_within(both))}{format_seconds(both.median)}"
     words = f"Getting and freeing {format_bytes(size)} of pinned memory{named} takes {took}"
     if way == "pinned" and (BASE, size) in cells:
-        words += f" (pageable memory, written once: {format_seconds(cells[BASE, size].both_seconds.median)})"
+        words += (
+            f" (pageable memory in 4 KiB pages, written once: {format_seconds(cells[BASE, size].both_seconds.median)})"
+        )
     if way == "pinned" and (even := buffers.dearest()):
         words += _paid(even)
     pools = [cells[pool, size].both_seconds for pool in of_kind(WAYS, "pool") if (pool, size) in cells]

@@ -33,15 +33,15 @@ _FACTORS = {"backing": "Pages", "cache": "CPU caches"}
 TEXTS = {
     "pageable-slower": Text(
         "the largest pageable copies take longer than pinned ones, by more than both may be off",
-        "Pageable copies take {longer} as long as pinned ones",
-        "Pageable copies[ ({conditions})] run at {rates:and}; the call that starts one returns after {calls:and}. "
+        "Pageable copies[ ({conditions})] take {longer} as long as pinned ones",
+        "Pageable copies run at {rates:and}; the call that starts one returns after {calls:and}. "
         "Pinned copies are faster {where}.",
         "Pin buffers of {worth:and} once and reuse them; the experiment allocation measures after how many copies that "
         "pays.",
     ),
     "pageable-state": Text(
         f"pages or caches change the rate of large pageable copies by {PAYS} times or more, and are told apart",
-        "{factors:and} decide how fast pageable copies are: {ranges}",
+        "{factors:and} change how fast large pageable copies are: {ranges}",
         "{states}. Of all sizes from {large:bytes} on these differ most.",
         "When you compare pageable copies, take the same pages (4k: small ones, thp: huge ones) and the same caches "
         "(warm: just written by the CPU; cold: not).",

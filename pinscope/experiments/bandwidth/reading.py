@@ -354,12 +354,13 @@ def _compared(gain: Gain) -> str:
         return f"vary too much to tell whether they are faster than pageable ones: {rates}"
     if gain.start is None:
         return f"are {'slower than' if gain.ratio * PAYS < 1 else 'hardly faster than'} pageable ones: {rates}"
-    words = f"are {about(gain.uncertainty)}{gain.ratio:.1f} times as fast as pageable ones: {rates}"
+    conditions = f" ({gain.pageable.conditions})" if gain.pageable.conditions else ""
+    words = f"are {about(gain.uncertainty)}{gain.ratio:.1f} times as fast as pageable ones{conditions}: {rates}"
     if gain.start >= gain.bytes:
         return words
     everywhere = gain.start == gain.smallest
     start = format_bytes(gain.start)
-    return f"{words}, and faster {f'at every size from {start}' if everywhere else f'from {start} on'}"
+    return f"{words}, and faster {f'at every size measured, from {start}' if everywhere else f'from {start} on'}"
 
 
 def _one_kind(copies: Copies) -> str:

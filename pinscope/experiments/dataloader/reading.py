@@ -559,7 +559,7 @@ def headline(loops: Loops) -> tuple[Quantity, ...]:
     if best is None or best.pace is None:
         return ()
     gains = sorted(loops.effects(WAYS[BOTH]), key=lambda effect: -effect.ratio.value)
-    ties = f" ({len(loops.equals)} more as fast, as far as this run can tell)" if loops.equals else ""
+    ties = f" ({len(loops.equals)} more not measurably slower)" if loops.equals else ""
     return (
         quantity(
             "Steps a second of the fastest loop",

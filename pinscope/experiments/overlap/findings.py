@@ -20,7 +20,7 @@ something; between, it does neither."""
 TEXTS = {
     "ingredient-missing": Text(
         f"without it, less than {GOOD_OVERLAP:.0%} of what the full recipe hides is hidden",
-        "{what} makes the pipeline take {longer} as long",
+        "{what} makes the [{balance} ]pipeline take {longer} as long",
         "It takes {instead:and}. {whys}.",
         "{advice}",
     ),
@@ -147,6 +147,7 @@ def _ingredients(passes: Passes) -> Iterator[Costed]:
             cost=cost,
             severity=costing(cost) if passes.run.lab == "cuda" else "note",
             what=WAYS[missing].phrase.capitalize(),
+            balance="balanced" if all(lack.cell.balance == "balanced" for lack in lacks) else None,
             longer=joined(longer).replace(") (", "; "),
             instead=[
                 f"{format_seconds(lack.cell.seconds)} instead of {format_seconds(lack.full.seconds)} ({lack.cell.case})"

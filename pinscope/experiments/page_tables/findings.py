@@ -75,7 +75,8 @@ TEXTS: Mapping[str, Text] = {
     ),
     "all-kinds-same-tables": Text(
         when="no way to pin takes less than the first of those whose page table is seen",
-        title="None of {count} ways to pin makes the page table smaller: each takes {price:bytes} a GiB",
+        title="None of {count} ways to pin makes the page table smaller where the GPU has access: each takes "
+        "{price:bytes} a GiB",
         detail="In pages of {page:bytes} a GiB would take {best:bytes}; none of these ways came to that.[ Measured in: "
         "{virtual}; other hosts may differ.]",
         advice="Choose the way to pin by its time, which 'pinscope run pinning_strategy' measures.",

@@ -42,7 +42,7 @@ TEXTS: Texts = {
     ),
     "gentler-in-chunks": Text(
         when="other processes wait 1.5 times as long in one piece as in chunks",
-        title="{wait.what} {cell.bytes:bytes} held other processes up {wait.seconds:seconds} ({cell.title}), in chunks "
+        title="{wait.what} {cell.bytes:bytes} held another process up {wait.seconds:seconds} ({cell.title}), in chunks "
         "of {recipe.chunk_bytes:bytes} {chunks.longest_wait.seconds:seconds}",
         detail=_WHY + " Recommended in chunks: {recipe.title}, {recipe.threads:threads}, in "
         "{chunks.total_seconds.median:seconds}[; CUDA refuses a copy that crosses from one of {refused:bytes} into the "

@@ -494,11 +494,11 @@ def _group_verdict(lab: LabKind, climb: Climb) -> str | None:
     if cliff is None:
         return None
     pinned = "locked" if lab == "host" else "pinned"
-    place = f"At {cliff.place(climb.limit)} of a control group's {format_bytes(climb.limit)} {pinned}, "
+    place = f"{cliff.place(climb.limit)} of a control group's {format_bytes(climb.limit)} {pinned}"
     if cliff.kind == "killed":
-        parts = [f"{place}the kernel kills another program in it"]
+        parts = [f"At {place} the kernel kills another program in it"]
     else:
-        parts = [f"{place}a program in it slows" + (f" up to {climb.times:.1f} times" if climb.times else "")]
+        parts = [f"From {place} on a program in it slows" + (f", up to {climb.times:.1f} times" if climb.times else "")]
         parts += [f"at {climb.kill.place(climb.limit)} it is killed"] if climb.kill else []
     if climb.disturbs is not None:
         slower = f"work outside takes {climb.outside_times:.2f} times as long"

@@ -24,9 +24,9 @@ TEXTS: Mapping[str, Text] = {
         "tables, {more:.1f} times those of one",
         detail="The first process took {first:bytes} for {apart.bytes:bytes}.[ One owner took {owned:bytes} for "
         "{served}.]",
-        advice="[Not worth a change at this size: one owner saves {little:bytes}, beside {beside:bytes} {kind}. ]Where "
-        "far more memory is shared, or by more processes, let one process own and pin it and copy into the others' "
-        "{buffers}.",
+        advice="[Not worth a change for GPU memory at this size: one owner saves {little:bytes}, beside "
+        "{beside:bytes} {kind}. ]Where far more memory is shared, let one process own and pin it and copy into the "
+        "others' {buffers}.",
     ),
     "contexts-beside-tables": Text(
         when="contexts and page tables of the processes are known",

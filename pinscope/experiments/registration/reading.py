@@ -371,7 +371,9 @@ def verdict(shared: Registrations) -> str | None:
     little = len(sizes) == 2 and shared.saves_little(sizes[0] - sizes[1]) and not shared.is_owner_slower
     taken, rates, apart = _taken_words(shared), _rates_words(shared), shared.both[0]
     if taken:
-        sentence = taken + (": not worth a change at this size" if little else f"; it {rates}" if rates else "")
+        sentence = taken + (
+            ": not worth a change for GPU memory at this size" if little else f"; it {rates}" if rates else ""
+        )
     elif rates and apart:
         sentence = f"one owner of memory that {apart.processes} processes share {rates}"
     else:

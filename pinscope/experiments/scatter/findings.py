@@ -67,7 +67,7 @@ TEXTS: Texts = {
         "{least.longer_share:share}]",
         detail="The load keeps the arithmetic units of all multiprocessors busy and leaves room for another kernel's "
         "blocks.[ Beside a batch call it takes {batch:share} longer at most.]",
-        advice="Where compute runs beside it, take as few blocks as your rate allows: the table has both.",
+        advice="Where compute runs beside it, take no more blocks than your rate needs: the table has both.",
     ),
 }
 

@@ -17,8 +17,8 @@ from pinscope.units import format_bandwidth, format_bytes
 HUNDREDTH = 0.01
 """Copies that take at most this share of the processor time of plain ones are said to leave the CPU alone."""
 _BY_SIZE = (
-    "Fastest for data that is used once, by size: {by_size}. Ways within 10 % of the fastest are as good; named first "
-    "is what takes least processor time."
+    "Fastest for data in pageable memory that is used once, by size: {by_size}. Ways within 10 % of the fastest are "
+    "as good; of these the one with least processor time is named first."
 )
 TEXTS: Texts = {
     "staging-fastest": Text(
@@ -45,7 +45,7 @@ TEXTS: Texts = {
     "staging-reuse": Text(
         when="the same data was copied several times, plainly and from pinned memory",
         title="{staging.size:bytes} copied {most} times: plain copies take {cost:times} as long as {best.phrase}",
-        detail="Faster than plain copies: {paid:and}.",
+        detail="Faster than plain copies, by the times of 1 and {most} uses: {paid:and}.",
         advice="Keep data that is copied again in pinned memory; make it there if you can.",
     ),
     "staging-processor": Text(

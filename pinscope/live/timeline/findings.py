@@ -76,7 +76,7 @@ TEXTS: Texts = {
     ),
     "no-leak-seen": Text(
         "a holder took much and kept it, but not steadily",
-        "{who} pinned {kept:bytes} more and kept it, but not steadily as a leak does (watched for {during})",
+        "{who} pinned {kept:bytes} more and kept it, but not in steady steps (watched for {during})",
         f"[The rule finds no leak: {{why}}. ]{LEAK_RULE}.",
         "Watch on with 'pinscope record --pid {pid}' to see whether it goes on growing.",
     ),

@@ -520,11 +520,10 @@ def _limits(loops: Loops, best: Cell) -> str:
     bound = best.bound
     if not loops.equals and bound is not None and bound.is_clear and bound.part != "compute":
         return f"; the fastest loop ({workers_title(best.workers)}) waits for {bound.title}"
-    cells = loops.steady if loops.equals else [best]
+    cells, where = (loops.steady, "") if loops.equals else ([best], "in the fastest loop ")
     shares = sorted(cell.computes_share for cell in cells if cell.computes_share is not None)
-    where = "" if loops.equals else "in the fastest loop "
-    range_of_shares = " to ".join(map(format_share, dict.fromkeys((*shares[:1], *shares[-1:]))))
-    return f"; {where}the GPU computes for {range_of_shares} of each step" if shares else ""
+    words = " to ".join(map(format_share, dict.fromkeys((*shares[:1], *shares[-1:]))))
+    return f"; {where}the GPU computes for {words} of each step" if shares else ""
 
 
 def _brings(effects: Sequence[Effect]) -> str:
@@ -559,31 +558,17 @@ def headline(loops: Loops) -> tuple[Quantity, ...]:
     if best is None or best.pace is None:
         return ()
     gains = sorted(loops.effects(WAYS[BOTH]), key=lambda effect: -effect.ratio.value)
+    pace, why = best.pace, "the kernel has no count of pinned pages"
+    pinned = quantity("Pinned for the fastest loop", best.pinned_bytes, "bytes", reason=why, key="fastest.pinned")
     ties = f" ({len(loops.equals)} more not measurably slower)" if loops.equals else ""
     return (
         quantity(
-            "Steps a second of the fastest loop",
-            best.pace.value,
-            "count",
-            spread=best.pace.uncertainty,
-            key="fastest.pace",
+            "Steps a second of the fastest loop", pace.value, "count", spread=pace.uncertainty, key="fastest.pace"
         ),
         quantity("GPU computes in the fastest loop, of a step", best.computes_share, "share", key="fastest.computes"),
         *(effect.quantity for effect in gains[:2]),
         quantity("Fastest loop", best.words + ties, "text", key="fastest.loop"),
-        *(
-            [
-                quantity(
-                    "Pinned for the fastest loop",
-                    best.pinned_bytes,
-                    "bytes",
-                    reason="the kernel has no count of pinned pages",
-                    key="fastest.pinned",
-                )
-            ]
-            if best.pin_memory
-            else []
-        ),
+        *([pinned] if best.pin_memory else []),
     )
 
 

@@ -11,7 +11,6 @@ import streamlit as st
 from pinscope.dashboard.middleware import middleware
 from pinscope.dashboard.origins import origins_from_environment
 from pinscope.dashboard.pages import SCRIPT
-from pinscope.dashboard.tabs import closing_tabs
 from pinscope.errors import InvalidParameter
 
 if TYPE_CHECKING:
@@ -32,7 +31,7 @@ except InvalidParameter as error:
     sys.stderr.write(f"pinscope: {error}\n")
     sys.exit(error.exit_code)
 
-app = st.App(SCRIPT, middleware=middleware(site, named), lifespan=closing_tabs)
+app = st.App(SCRIPT, middleware=middleware(site, named))
 
 if __name__ == "__main__":  # run as a plain script, which is what Streamlit's AppTest does
     from pinscope.dashboard.shell import show

@@ -15,7 +15,6 @@ from pinscope.dashboard.gpu_cards import SHOWN
 from pinscope.dashboard.plain import plain, sentence
 from pinscope.dashboard.run_cards import PROGRESS_SECONDS
 from pinscope.dashboard.run_titles import experiment_title
-from pinscope.dashboard.tabs import live
 from pinscope.errors import PinScopeError
 from pinscope.records.environment import Environment
 from pinscope.runner.jobs import Request
@@ -79,7 +78,7 @@ def measure_machine(store: Store, environment: Environment, place: DeltaGenerato
     shared = _shared()
     if shared.suite is not None and not shared.suite.has_ended:
         with st.container(border=True, key="measuring"):
-            live(_bar, PROGRESS_SECONDS, shared)
+            st.fragment(_bar, run_every=PROGRESS_SECONDS)(shared)
         return
     with place:
         _button(shared, store, environment)

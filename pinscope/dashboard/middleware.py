@@ -12,13 +12,10 @@ from starlette.middleware import Middleware
 from starlette.middleware.gzip import GZipMiddleware
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from pinscope.dashboard.first_text import pieces, with_script
 from pinscope.dashboard.gate import Gate
-from pinscope.dashboard.left_pages import LeftPages
 from pinscope.dashboard.live_feed import LiveFeed
 from pinscope.dashboard.manual_pages import MakeSite, ManualPages
 from pinscope.dashboard.origins import Origin
-from pinscope.dashboard.websocket import WholeConversations, log_clients_in_one_line
 
 CONTENT_POLICY: Mapping[str, str] = {
     "default-src": "'none'",
@@ -76,7 +73,7 @@ class SafeHeaders:
 
 
 class KnownBase:
-    """Tells Streamlit's page where its server is, gives it its first text, and lets it run no scripts but its own.
+    """Tells Streamlit's page where its server is, and lets it run no scripts but its own.
 
     Without this, a page opened at /runs first asks for /runs/_stcore/health, in case the server lived below
     /runs, and every reload leaves two "404 (Not Found)" errors in the browser's console.
@@ -101,17 +98,13 @@ class KnownBase:
             body += message.get("body", b"")
             if message.get("more_body"):
                 return
-            page = with_script(body.replace(b"<head>", _BASE, 1))
+            page = body.replace(b"<head>", _BASE, 1)
             headers = MutableHeaders(scope=held)
             # They tell of Streamlit's page, not of this one.
             del headers["content-length"], headers["etag"], headers["last-modified"]
-            headers["content-encoding"] = "identity"  # what compresses would hold the first piece back
-            # Made before anything that another program wrote stands in the page.
             headers["content-security-policy"] = content_policy(_hashes(page))
             await send(held)
-            async for piece in pieces(page, scope):
-                await send({"type": "http.response.body", "body": piece, "more_body": True})
-            await send({"type": "http.response.body"})
+            await send({"type": "http.response.body", "body": page})
 
         # HEAD has no body to put an address into, and a range of a page none that could be measured.
         if scope["type"] != "http" or scope["method"] != "GET" or "range" in Headers(scope=scope):
@@ -140,12 +133,9 @@ def middleware(site: MakeSite, named: Sequence[Origin] = ()) -> tuple[Middleware
         site: gives the documentation.
         named: origins under which the dashboard is reached, beside its own.
     """
-    log_clients_in_one_line()
     return (
         Middleware(SafeHeaders),
         Middleware(Gate, named=named),
-        Middleware(WholeConversations),
-        Middleware(LeftPages),
         # Streamlit sends its JavaScript (megabytes) uncompressed, which is slow through an SSH tunnel to a GPU host.
         Middleware(GZipMiddleware, minimum_size=1000, compresslevel=4),
         Middleware(LiveFeed),

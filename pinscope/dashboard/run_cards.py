@@ -13,7 +13,6 @@ from pinscope.dashboard.pages import RUNS
 from pinscope.dashboard.plain import plain, prose
 from pinscope.dashboard.run_titles import title
 from pinscope.dashboard.state import open_run
-from pinscope.dashboard.tabs import live
 from pinscope.dashboard.times import own_time
 from pinscope.dashboard.widgets import Colour, answer, chart_view, verdict_line
 from pinscope.errors import BadInput
@@ -65,9 +64,9 @@ def run_progress(store: Store, run: Run, with_link: bool = True, with_chart: boo
         with_chart: draw what it has measured so far.
     """
     with st.container(border=True, key=f"progress-{run.id}"):
-        live(_bar, PROGRESS_SECONDS, store, run.id, with_link)
+        st.fragment(_bar, run_every=PROGRESS_SECONDS)(store, run.id, with_link)
         if with_chart and not isinstance(run, TraceRun):  # whose rows come at its end
-            live(_partial_chart, CHART_SECONDS, store, run.id)
+            st.fragment(_partial_chart, run_every=CHART_SECONDS)(store, run.id)
 
 
 def _bar(store: Store, run_id: str, with_link: bool) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import gc
 import os
 import socket
 import sys
@@ -56,13 +55,11 @@ def serve(port: int, open_browser: bool, site: MakeSite, named: Sequence[Origin]
     _check_free(_checked_port(port))
     _check_home()
     _forget_variables_of_other_apps()
-    gc.disable()  # until the pages are loaded (tabs.py): modules leave no garbage, and to look for it takes time
     import streamlit as st  # noqa: PLC0415 - takes a third of a second; the errors above should not wait for it
     from streamlit import config  # noqa: PLC0415
 
     from pinscope.dashboard.middleware import middleware  # noqa: PLC0415
     from pinscope.dashboard.pages import SCRIPT  # noqa: PLC0415
-    from pinscope.dashboard.tabs import closing_tabs  # noqa: PLC0415
 
     config.get_config_files = _no_files
     url = f"http://{ADDRESS}:{port}"
@@ -72,7 +69,7 @@ def serve(port: int, open_browser: bool, site: MakeSite, named: Sequence[Origin]
         threading.Thread(target=_open_when_ready, args=(port, url), daemon=True).start()
     with suppress(KeyboardInterrupt):  # raised again by the server after it has put everything away
         own = {"server.port": port, "logger.hideWelcomeMessage": True}  # the line above says all that it would
-        st.App(SCRIPT, middleware=middleware(site, named), lifespan=closing_tabs).run(config={**SETTINGS, **own})
+        st.App(SCRIPT, middleware=middleware(site, named)).run(config={**SETTINGS, **own})
     return 0
 
 

@@ -7,24 +7,20 @@ import streamlit as st
 from pinscope.dashboard.error_lines import errors_shown
 from pinscope.dashboard.manual_pages import help_links
 from pinscope.dashboard.pages import HOME, PAGES, SCRIPT
-from pinscope.dashboard.tabs import drawn_in_turn
 
 _FOLDER = SCRIPT.parent
 
 
 def show() -> None:
     """Draw the page that the browser asks for."""
-    with drawn_in_turn():
-        st.set_page_config(page_title="PinScope", page_icon=str(_FOLDER / "icon.svg"), layout="wide")
-        st.logo(str(_FOLDER / "logo.svg"), size="large")
-        st.html(_FOLDER / "style.css")
-        pages = {
-            st.Page(entry.path, title=entry.title, icon=entry.icon, default=entry is HOME): entry for entry in PAGES
-        }
-        page = st.navigation(list(pages), position="top")
-        with errors_shown():
-            page.run()
-        help_links({"Help with this page": pages[page].help, "Glossary": "glossary"})
+    st.set_page_config(page_title="PinScope", page_icon=str(_FOLDER / "icon.svg"), layout="wide")
+    st.logo(str(_FOLDER / "logo.svg"), size="large")
+    st.html(_FOLDER / "style.css")
+    pages = {st.Page(entry.path, title=entry.title, icon=entry.icon, default=entry is HOME): entry for entry in PAGES}
+    page = st.navigation(list(pages), position="top")
+    with errors_shown():
+        page.run()
+    help_links({"Help with this page": pages[page].help, "Glossary": "glossary"})
 
 
 if __name__ == "__main__":

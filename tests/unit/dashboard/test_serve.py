@@ -10,20 +10,17 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, closing, contextmanager, suppress
+from contextlib import closing, contextmanager
 from http.client import HTTPConnection, HTTPResponse
 from pathlib import Path
 
 import psutil
 import pytest
 
-from pinscope.dashboard.clients import HEAD_SECONDS
-from pinscope.dashboard.pages import HOME
 from pinscope.dashboard.serve import port_from_environment, serve
 from pinscope.errors import InvalidParameter, NotPossible
 from pinscope.manual.site import Site
 from tests.conftest import Outliving
-from tests.faults import web_client
 
 ROOT = Path(__file__).parents[3]
 FORWARDED = "http://localhost:9000"
@@ -152,49 +149,6 @@ def test_every_answer_keeps_the_browser_from_others(path: str, port: int) -> Non
     assert answer.getheader("x-content-type-options") == "nosniff"
 
 
-def test_who_keeps_it_waiting_is_hung_up_on_and_nobody_else(port: int) -> None:
-    own = (("Host", f"127.0.0.1:{port}"), ("Origin", f"http://127.0.0.1:{port}"))
-    body = (*own, ("Content-Type", "multipart/form-data; boundary=x"), ("Content-Length", "1000000"))
-    known = (*own, ("Sec-WebSocket-Protocol", "streamlit, token, session"))
-    late = {
-        "says nothing": b"",
-        "half a head": web_client.request("GET", "/", own)[:-2],
-        "half a head after an answer": web_client.request("GET", "/_stcore/health", own) + b"GET / HT",
-        "half a body after the answer": web_client.request("GET", "/_stcore/health", body) + b"x",
-        "half an upgrade": web_client.upgrade(own)[:-20],
-        "a WebSocket that says nothing": web_client.upgrade(own),
-    }
-    byte_by_byte = {"half a head", "half a head after an answer", "half a body after the answer", "half an upgrade"}
-    other = {"a WebSocket that goes on with a session": web_client.upgrade(known)}
-    with ExitStack() as opened:
-        clients = {name: opened.enter_context(web_client.connect(port)) for name in (*late, *other)}
-        for name, sent in {**late, **other}.items():
-            clients[name].sendall(sent)
-        clients["a page"] = opened.enter_context(web_client.open_websocket(port))
-        clients["a page"].sendall(web_client.frame(web_client.show_page()))
-        begun = time.monotonic()
-        while (still := {name for name, client in clients.items() if not hung_up(client)}) & late.keys():
-            assert time.monotonic() - begun < HEAD_SECONDS + 5, still
-            for name in still & byte_by_byte:
-                with suppress(OSError):
-                    clients[name].send(b"x")
-            time.sleep(0.5)
-    assert time.monotonic() - begun > HEAD_SECONDS - 1
-    assert still == {*other, "a page"}
-
-
-def hung_up(client: socket.socket) -> bool:
-    client.setblocking(False)
-    try:
-        while client.recv(65536):
-            pass
-    except BlockingIOError:
-        return False
-    except OSError:
-        pass
-    return True
-
-
 @pytest.fixture
 def foreign_settings(tmp_path: Path) -> Mapping[str, str]:
     """Variables of a user who has settings for other apps, which are not PinScope's."""
@@ -213,15 +167,6 @@ def test_every_page_knows_where_its_server_is(port: int, path: str, encoding: st
     page = gzip.decompress(body) if answer.getheader("content-encoding") == "gzip" else body
     assert b"BACKEND_BASE_URL" in page
     assert page.rstrip().endswith(b"</html>")
-
-
-def test_a_page_can_be_read_before_any_script_of_it_is_loaded(port: int) -> None:
-    opening, answer = HOME.opening.encode(), b'<div class="card"'
-    deadline = time.monotonic() + 60
-    while answer not in (page := get(port, "/").body):  # type: ignore[attr-defined]
-        assert opening in page
-        assert time.monotonic() < deadline, "a new server loads what it answers with"
-        time.sleep(0.2)
 
 
 def test_the_script_of_the_page_is_compressed(port: int) -> None:

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 import streamlit as st
 
+from pinscope.dashboard.gate import origins_from_environment
 from pinscope.dashboard.middleware import middleware
-from pinscope.dashboard.origins import origins_from_environment
 from pinscope.dashboard.pages import SCRIPT
 from pinscope.errors import InvalidParameter
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from pinscope.dashboard.origins import named_origins, origins_from_environment
+from pinscope.dashboard.gate import named_origins, origins_from_environment
 from pinscope.dashboard.serve import port_from_environment, serve
 
 if TYPE_CHECKING:

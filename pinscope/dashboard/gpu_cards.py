@@ -11,13 +11,9 @@ from streamlit.delta_generator import DeltaGenerator
 
 from pinscope.charts.chart import Chart
 from pinscope.dashboard import state
-from pinscope.dashboard.answers import IN_CARDS, Measured, newest_runs
-from pinscope.dashboard.error_lines import errors_shown
+from pinscope.dashboard.labels import errors_shown, experiment_title, own_time, plain, prose
 from pinscope.dashboard.pages import EXPERIMENTS, NOW, RUNS
-from pinscope.dashboard.plain import plain, prose
-from pinscope.dashboard.run_titles import experiment_title
-from pinscope.dashboard.state import open_run
-from pinscope.dashboard.times import own_time
+from pinscope.dashboard.state import IN_CARDS, Measured, newest_runs, open_run
 from pinscope.dashboard.widgets import chart_view, fact_table, gpu_cards
 from pinscope.experiments.bandwidth.charts import draw_small as bandwidth_bars
 from pinscope.experiments.bandwidth.findings import below_like

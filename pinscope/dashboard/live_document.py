@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any
 
-from pinscope.dashboard.plain import sentence
+from pinscope.dashboard.labels import sentence
 from pinscope.live.changes import growing
 from pinscope.live.charts import BANDS, SERIES, trends, within
 from pinscope.live.reading import read_snapshot

@@ -37,8 +37,7 @@ VERSION = hashlib.sha256(b"".join(content for content, _ in _FILES.values())).he
 @lru_cache(maxsize=1)
 def board() -> Board:
     """The one of this server."""
-    from pinscope.dashboard.live_board import Board  # noqa: PLC0415 - loaded when somebody looks
-    from pinscope.dashboard.live_watch import watch  # noqa: PLC0415 - loaded when somebody looks
+    from pinscope.dashboard.live_board import Board, watch  # noqa: PLC0415 - loaded when somebody looks
 
     return Board(lambda: watch().look())
 
@@ -89,7 +88,7 @@ def _set_interval(text: str) -> Response:
         seconds = float(text)
     except ValueError:
         return PlainTextResponse("An interval is a number of seconds.", status_code=400)
-    from pinscope.dashboard.live_watch import watch  # noqa: PLC0415 - loaded when somebody looks
+    from pinscope.dashboard.live_board import watch  # noqa: PLC0415 - loaded when somebody looks
 
     try:
         watch().set_interval(seconds)

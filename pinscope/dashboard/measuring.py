@@ -10,11 +10,9 @@ import streamlit as st
 from streamlit.delta_generator import DeltaGenerator
 
 from pinscope.dashboard import state
-from pinscope.dashboard.error_lines import errors_shown
 from pinscope.dashboard.gpu_cards import SHOWN
-from pinscope.dashboard.plain import plain, sentence
+from pinscope.dashboard.labels import errors_shown, experiment_title, plain, sentence
 from pinscope.dashboard.run_cards import PROGRESS_SECONDS
-from pinscope.dashboard.run_titles import experiment_title
 from pinscope.errors import PinScopeError
 from pinscope.records.environment import Environment
 from pinscope.runner.jobs import Request

@@ -12,10 +12,9 @@ from starlette.middleware import Middleware
 from starlette.middleware.gzip import GZipMiddleware
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from pinscope.dashboard.gate import Gate
+from pinscope.dashboard.gate import Gate, Origin
 from pinscope.dashboard.live_feed import LiveFeed
 from pinscope.dashboard.manual_pages import MakeSite, ManualPages
-from pinscope.dashboard.origins import Origin
 
 CONTENT_POLICY: Mapping[str, str] = {
     "default-src": "'none'",

@@ -12,7 +12,7 @@ import json
 import streamlit as st
 
 from pinscope.analysis.rules.growth import STEADY_GROWTH
-from pinscope.dashboard.headings import heading
+from pinscope.dashboard.labels import heading
 from pinscope.dashboard.live_feed import DEFAULT_WINDOW_SECONDS, INTERVALS, ROOT, VERSION, WINDOWS
 from pinscope.dashboard.pages import NOW
 

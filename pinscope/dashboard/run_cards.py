@@ -8,12 +8,9 @@ from contextlib import suppress
 import streamlit as st
 
 from pinscope.analysis.read_rows import ReadRows
-from pinscope.dashboard.error_lines import errors_shown
+from pinscope.dashboard.labels import errors_shown, own_time, plain, prose, title
 from pinscope.dashboard.pages import RUNS
-from pinscope.dashboard.plain import plain, prose
-from pinscope.dashboard.run_titles import title
 from pinscope.dashboard.state import open_run
-from pinscope.dashboard.times import own_time
 from pinscope.dashboard.widgets import Colour, answer, chart_view, verdict_line
 from pinscope.errors import BadInput
 from pinscope.experiments.registry import charts_of, find_reader

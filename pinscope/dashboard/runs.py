@@ -8,15 +8,11 @@ from typing import IO, TypeVar
 import streamlit as st
 
 from pinscope.dashboard import state
-from pinscope.dashboard.error_lines import show_error
-from pinscope.dashboard.headings import heading
+from pinscope.dashboard.labels import experiment_title, heading, plain, sentence, show_error
 from pinscope.dashboard.pages import EXPERIMENTS as EXPERIMENTS_PAGE
 from pinscope.dashboard.pages import RUNS
-from pinscope.dashboard.plain import plain, sentence
 from pinscope.dashboard.run_cards import run_list
-from pinscope.dashboard.run_page import MESSAGE, show_message, show_run
-from pinscope.dashboard.run_titles import experiment_title
-from pinscope.dashboard.run_view import bundle_button
+from pinscope.dashboard.run_view import MESSAGE, bundle_button, show_message, show_run
 from pinscope.dashboard.widgets import storage_note
 from pinscope.errors import BadInput, UnknownName
 from pinscope.experiments.registry import readers

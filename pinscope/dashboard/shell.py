@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import streamlit as st
 
-from pinscope.dashboard.error_lines import errors_shown
+from pinscope.dashboard.labels import errors_shown
 from pinscope.dashboard.manual_pages import help_links
 from pinscope.dashboard.pages import HOME, PAGES, SCRIPT
 

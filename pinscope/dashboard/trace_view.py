@@ -11,8 +11,7 @@ import streamlit as st
 from pinscope.analysis.attached import Attached
 from pinscope.analysis.rows import Row
 from pinscope.dashboard import state, widgets
-from pinscope.dashboard.error_lines import show_error
-from pinscope.dashboard.plain import plain
+from pinscope.dashboard.labels import plain, show_error
 from pinscope.dashboard.state import PAGE_EVENTS
 from pinscope.errors import PinScopeError
 from pinscope.experiments.registry import checked_rows

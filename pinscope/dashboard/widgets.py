@@ -11,7 +11,7 @@ import streamlit as st
 
 from pinscope.charts.chart import Chart, LazyCharts
 from pinscope.charts.theme import dressed
-from pinscope.dashboard.plain import plain, prose, sentence
+from pinscope.dashboard.labels import plain, prose, sentence
 from pinscope.records.figure import Figure
 from pinscope.records.finding import Finding, Quantity, Reading, Severity, Table
 from pinscope.records.snapshot import DeviceFigures, HostTotals

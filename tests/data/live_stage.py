@@ -69,8 +69,8 @@ if __name__ == "__main__":
     here = Proc.below(Path(sys.argv[1]))
     pinscope.cli.live.open_source = lambda **_: LiveSource(here)  # type: ignore[assignment]
     if sys.argv[2:] == ["dashboard"]:
-        from pinscope.dashboard import live_watch
+        from pinscope.dashboard import live_board
 
-        live_watch.open_source = lambda **_: LiveSource(here)  # type: ignore[assignment]
+        live_board.open_source = lambda **_: LiveSource(here)  # type: ignore[assignment]
         raise SystemExit(main(["dashboard"]))
     raise SystemExit(main(["live", *sys.argv[2:]]))

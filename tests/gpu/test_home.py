@@ -30,7 +30,7 @@ def _dashboard_ends(outliving: Outliving, monkeypatch: pytest.MonkeyPatch, tmp_p
 def test_one_click_fills_every_card_and_each_answer_leads_to_its_run() -> None:
     from pinscope.dashboard import measuring
     from pinscope.dashboard.gpu_cards import SHOWN
-    from pinscope.dashboard.plain import prose
+    from pinscope.dashboard.labels import prose
 
     gpus = runtime.getDeviceCount()
     app = testing.AppTest.from_file(ROOT / "app.py", default_timeout=120).run()

@@ -7,9 +7,9 @@ from collections.abc import Callable
 import pytest
 from streamlit.testing.v1 import AppTest
 
-from pinscope.dashboard.answers import newest_recordings
+from pinscope.dashboard.labels import prose
 from pinscope.dashboard.pages import EXPERIMENTS
-from pinscope.dashboard.plain import prose
+from pinscope.dashboard.state import newest_recordings
 from pinscope.experiments.overlap.experiment import OverlapParams
 from pinscope.records.run import Run
 from pinscope.store.store import Store

@@ -9,8 +9,8 @@ import pytest
 from streamlit.testing.v1 import AppTest
 
 from pinscope.dashboard import measuring, state
+from pinscope.dashboard.labels import plain, prose
 from pinscope.dashboard.pages import HOME
-from pinscope.dashboard.plain import plain, prose
 from pinscope.records.environment import Environment
 from pinscope.records.run import Run
 from pinscope.runner.jobs import Request

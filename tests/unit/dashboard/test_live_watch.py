@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from pinscope.dashboard.live_watch import Watch
+from pinscope.dashboard.live_board import Watch
 from pinscope.errors import InvalidParameter
 from pinscope.live.source import LiveSource
 from pinscope.records.snapshot import Snapshot

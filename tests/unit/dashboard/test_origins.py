@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pinscope.dashboard.origins import (
+from pinscope.dashboard.gate import (
     VARIABLE,
     Origin,
     is_address_of,

@@ -8,9 +8,10 @@ from pathlib import Path
 import pytest
 from streamlit.testing.v1 import AppTest
 
-from pinscope.dashboard.answers import STEPS, newest_recordings
+from pinscope.dashboard.home import STEPS
+from pinscope.dashboard.labels import plain, prose
 from pinscope.dashboard.pages import EXPERIMENTS, HOME, NOW, PAGES, RUNS, PageEntry
-from pinscope.dashboard.plain import plain, prose
+from pinscope.dashboard.state import newest_recordings
 from pinscope.experiments import registry
 from pinscope.records.run import HOST_MODEL_NOTE, Run
 from pinscope.store.store import Store

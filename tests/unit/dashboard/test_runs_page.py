@@ -7,9 +7,8 @@ from pathlib import Path
 import pytest
 from streamlit.testing.v1 import AppTest
 
+from pinscope.dashboard.labels import prose, title
 from pinscope.dashboard.pages import RUNS
-from pinscope.dashboard.plain import prose
-from pinscope.dashboard.run_titles import title
 from pinscope.dashboard.runs import RUNS_A_PAGE
 from pinscope.dashboard.widgets import plain
 from pinscope.experiments.registry import GONE

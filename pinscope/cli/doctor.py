@@ -10,7 +10,7 @@ from pinscope.errors import BadInput, NotPossible
 from pinscope.probes.capabilities import capabilities
 from pinscope.probes.environment import capture_environment
 from pinscope.records.capability import Capability
-from pinscope.report.machine_facts import environment_facts, version_text
+from pinscope.report.facts import environment_facts, version_text
 from pinscope.store.database import place_of_runs
 
 FORMAT = 1

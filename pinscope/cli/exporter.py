@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from pinscope.cli.options import Gpus, Interval, Probe, checked_interval
-from pinscope.cli.stop import LOOK_SECONDS, Stop
+from pinscope.cli.progress import LOOK_SECONDS, Stop
 from pinscope.cli.terminal import complain, print_line
 from pinscope.errors import BadInput
 from pinscope.live.sampler import Sampler

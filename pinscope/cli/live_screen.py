@@ -2,18 +2,109 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import textwrap
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
-from pinscope.cli.live_choice import Choice, press
-from pinscope.cli.live_pages import OpenFiles, keys_page, process_page, scrolled
-from pinscope.cli.live_view import Line, View, frame, holder_table
+from pinscope.cli.live_choice import KEYS, Choice, press
+from pinscope.cli.live_view import TREND_STEPS, Line, View, event_text, finding_text, frame, holder_table, lasted_text
+from pinscope.cli.progress import LOOK_SECONDS, Stop
 from pinscope.cli.screen import Screen
-from pinscope.cli.stop import LOOK_SECONDS, Stop
-from pinscope.cli.terminal import styled
+from pinscope.cli.terminal import lay_out, sparkline, styled
+from pinscope.live.driver_findings import who
 from pinscope.live.sampler import History, Sampler
-from pinscope.records.snapshot import Snapshot
+from pinscope.live.trend import holder_trends
+from pinscope.probes.answer import Answer
+from pinscope.records.registration import Piece
+from pinscope.records.snapshot import Holder, Snapshot
+from pinscope.report.facts import Fact
+from pinscope.report.snapshot_facts import holder_facts
 from pinscope.text import one_line, visible
+from pinscope.units import format_bytes, format_duration
+
+_INDENT = "  "
+OpenFiles = Answer[Mapping[str, int]]
+
+
+def scrolled(lines: Sequence[Line], scroll: int, height: int, hint: str) -> tuple[list[Line], int]:
+    """As many of the lines as there is room for, above a line that says which; and how far down they really begin."""
+    room = max(height - 1, 1)
+    begin = max(0, min(scroll, len(lines) - room))
+    shown = list(lines[begin : begin + room])
+    more = f" · ↑ ↓ lines {begin + 1} to {begin + len(shown)} of {len(lines)}" if len(lines) > room else ""
+    return [*shown, *[Line("")] * (room - len(shown)), Line(f"{hint}{more}", "dim")], begin
+
+
+def keys_page(columns: Sequence[str], room: int) -> list[Line]:
+    """Every key, and the number of each column."""
+    numbered = " · ".join(f"{number} {name}" for number, name in enumerate(columns, 1))
+    return [Line("Keys", "bold"), Line(""), *_facts(KEYS, room), Line(""), *_wrapped(f"Columns: {numbered}", room)]
+
+
+def process_page(view: View, pid: int | None, files: OpenFiles | None, room: int) -> list[Line]:
+    """One process: who it is, what it holds, what that takes on each GPU, what was found and what happened."""
+    holder = next((one for one in view.snapshot.holders if one.pid == pid), None)
+    events = [one for one in view.events if one.pid == pid]
+    if holder is None:
+        lines = _wrapped(f"Process {pid} holds no pinned memory any more, or has ended.", room, "bold")
+    else:
+        lines = [Line(one_line(who(holder)), "bold"), Line(""), *_facts(_process_facts(view, holder, files), room)]
+        lines += _pieces(holder, view, room)
+        named = [one for one in view.findings if who(holder) in f"{one.title} {one.detail}"]
+        if named:
+            lines += [Line(""), Line("Findings", "bold")]
+        for one in named:
+            text, style = finding_text(one)
+            lines += _wrapped(text, room, style)
+            lines += _wrapped(f"{_INDENT}→ {one_line(one.advice)}", room)
+    if events:
+        lines += [Line(""), Line("What happened", "bold")]
+        lines += [line for one in reversed(events) for line in _wrapped(event_text(one), room)]
+    return lines
+
+
+def _process_facts(view: View, holder: Holder, files: OpenFiles | None) -> Iterator[Fact]:
+    curve = holder_trends(view.samples, 2 * TREND_STEPS).get((holder.pid, holder.started_at), ())
+    if len(curve) > 1:
+        most = f", at most {format_bytes(max(filter(None, curve), default=0))}"
+        yield "Held lately", f"{sparkline(curve)} in {lasted_text(view.samples)}{most}"
+    yield from holder_facts(holder)
+    if holder.parent_pid is not None:
+        yield "Parent", f"pid {holder.parent_pid}"
+    if files is not None:
+        yield "Open files", _files_text(files)
+
+
+def _files_text(files: OpenFiles) -> str:
+    if files.value is None:
+        return f"n/a ({files.reason})"
+    return ", ".join(f"{count:,} × {kind}" if count > 1 else kind for kind, count in files.value.items()) or "none"
+
+
+def _pieces(holder: Holder, view: View, room: int) -> list[Line]:
+    """What the probe saw being pinned and is held still."""
+    if not holder.oldest_pieces:
+        return []
+    rows = [_piece_cells(one, view) for one in holder.oldest_pieces]
+    laid = lay_out(("kind", "size", "held for", "address"), rows, (1, 2), room)
+    title = Line(f"Pinned while the probe ran, the {len(rows)} oldest pieces", "bold")
+    return [Line(""), title, *(Line(text) for text in (*laid.headings, *laid.body))]
+
+
+def _piece_cells(one: Piece, view: View) -> tuple[str, str, str, str]:
+    age = (view.snapshot.taken_at - one.since).total_seconds()
+    address = "n/a" if one.address is None else f"{one.address:#x}"
+    return one.kind.replace("_", " "), format_bytes(one.bytes), format_duration(max(round(age), 0)), address
+
+
+def _facts(facts: Sequence[Fact] | Iterator[Fact], room: int) -> list[Line]:
+    laid = lay_out(("", ""), [(name, one_line(text)) for name, text in facts], (), room)
+    return [Line(text) for text in laid.body]
+
+
+def _wrapped(text: str, room: int, style: str = "") -> list[Line]:
+    return [Line(part, style) for part in textwrap.wrap(text, max(room, 20), subsequent_indent=_INDENT)]
+
 
 _BACK = "Esc back · p pause · q quit"
 

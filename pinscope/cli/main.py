@@ -17,7 +17,7 @@ from typer.exceptions import TyperException
 from typer.main import get_command
 
 import pinscope
-from pinscope.cli.group import Group
+from pinscope.cli.options import Group
 from pinscope.cli.terminal import complain
 from pinscope.errors import Cancelled, PinScopeError
 from pinscope.text import MOST_OF_ANOTHER, error_line

@@ -7,10 +7,9 @@ from typing import Annotated
 
 import typer
 
-from pinscope.cli.following import progress_shown, say_how_it_ended
 from pinscope.cli.options import AsJson, Interval, Probe, checked_interval, checked_pids, duration
+from pinscope.cli.progress import Stop, progress_shown, say_how_it_ended
 from pinscope.cli.reading import print_outcome
-from pinscope.cli.stop import Stop
 from pinscope.cli.terminal import complain, print_json
 from pinscope.errors import StoreFailed
 from pinscope.live.source import open_source

@@ -4,34 +4,140 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterator
+import textwrap
+from bisect import bisect_left
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from itertools import islice
 from pathlib import Path
 from typing import Annotated, Any, cast, get_args
 
 import typer
 
-from pinscope.cli.group import Group
-from pinscope.cli.options import AsJson, RunId, RunIds
-from pinscope.cli.perfetto_stretch import PerfettoStretch
+from pinscope.cli.options import AsJson, Group, RunId, RunIds, duration
 from pinscope.cli.reading import print_run
-from pinscope.cli.run_list import print_runs
-from pinscope.cli.terminal import complain, print_json, print_line, print_long_json
+from pinscope.cli.terminal import GAP, complain, print_json, print_line, print_long_json, print_table, terminal_columns
 from pinscope.errors import BadInput, InvalidParameter, StoreFailed
 from pinscope.experiments.registry import GONE, find_reader, readers
-from pinscope.records.run import LAB_TITLES, Origin, Run, Status
-from pinscope.report.document import open_document
+from pinscope.records.run import LAB_TITLES, Origin, Run, Status, TraceRun
+from pinscope.report.document import Document, open_document
+from pinscope.report.facts import place
 from pinscope.report.json_report import run_without_rows
 from pinscope.report.write import write_report
 from pinscope.runner.jobs import cancel, reconcile
 from pinscope.store.anonymous import ANONYMOUS, AnonymousStore
 from pinscope.store.bundle import open_bundle, write_bundle
-from pinscope.store.damage import DamagedRun
 from pinscope.store.store import Store, Wanted
-from pinscope.text import quoted, visible
-from pinscope.units import format_bytes
+from pinscope.store.tables import DamagedRun
+from pinscope.text import one_line, quoted, visible
+from pinscope.tracing.stretch import extent, within
+from pinscope.units import format_bytes, format_seconds, format_share
+
+WIDE = 120
+"""Columns from which a line also says where the run was measured."""
+_PLACE_CHARACTERS = 40
+LEAST_CHARACTERS = 20
+"""Of an answer, however narrow the terminal is."""
+
+
+def print_runs(runs: Iterable[Run | DamagedRun]) -> bool:
+    """Print the runs in the order given, those that ship with PinScope apart; false if there are none.
+
+    In a terminal a line is cut where the terminal ends. Elsewhere, as in a file, it is whole.
+    """
+    own, recordings = list[list[str]](), list[list[str]]()
+    for run in runs:
+        if isinstance(run, DamagedRun):
+            complain(str(run))
+            own.append([run.id, "?", "?", f"damaged: {run.why}"])
+        else:
+            place_of_run = place(run)[:_PLACE_CHARACTERS]
+            (recordings if run.recording else own).append([run.id, run.experiment, place_of_run, one_line(answer(run))])
+    shown = beginnings([row[0] for row in (*own, *recordings)])
+    for title, rows in (("", own), ("Recordings, which ship with PinScope:", recordings)):
+        if rows:
+            _print(title, [[shown[row[0]], *row[1:]] for row in rows])
+    return bool(own or recordings)
+
+
+def answer(run: Run) -> str:
+    """What came out: the verdict, or what kept the run from one."""
+    if run.status == "running":
+        return f"running: {format_share(run.progress.fraction)} {run.progress.message}".rstrip()
+    if run.status != "done":
+        return f"{run.status}: {run.error}" if run.error else run.status
+    return run.verdict or f"done: {run.observations:,} observations"
+
+
+def beginnings(ids: Sequence[str]) -> dict[str, str]:
+    """Id → its beginning without the part after the last hyphen, where no other id begins so."""
+    in_order = sorted(set(ids))
+
+    def is_unique(start: str) -> bool:
+        first = bisect_left(in_order, start)
+        return not any(other.startswith(start) for other in in_order[first + 1 : first + 2])
+
+    starts = {run_id: run_id.rpartition("-")[0] for run_id in ids}
+    return {run_id: start if start and is_unique(start) else run_id for run_id, start in starts.items()}
+
+
+def _print(title: str, rows: list[list[str]]) -> None:
+    room = terminal_columns()
+    headings = ["id", "experiment", "on", "answer"]
+    if room is not None and room < WIDE:
+        for line in (headings, *rows):
+            del line[2]
+    if room is not None:
+        widths = [max(map(len, column)) for column in zip(headings, *rows, strict=True)][:-1]
+        left = max(room - sum(widths) - len(GAP) * len(widths), LEAST_CHARACTERS)
+        for row in rows:
+            row[-1] = textwrap.shorten(row[-1], left, placeholder=" …")
+    print_table(headings, rows, title=title)
+
+
+SUFFIX = ".perfetto.json"
+
+
+class PerfettoStretch:
+    """What ``--start-after`` and ``--for`` of a report choose.
+
+    Args:
+        start_after: a duration from the program's start on; ``None``: nothing is left out there.
+        for_: how long the stretch is; ``None``: to the end.
+        output: file of the report.
+
+    Raises:
+        BadInput: no durations, or the report is not for Perfetto.
+    """
+
+    def __init__(self, start_after: str | None, for_: str | None, output: Path) -> None:
+        self._begin = duration("--start-after", start_after) or 0.0
+        self._length = duration("--for", for_)
+        self._is_whole = start_after is None and for_ is None
+        if not self._is_whole and not output.name.lower().endswith(SUFFIX):
+            raise BadInput(f"--start-after and --for choose a stretch for Perfetto: the file must end in {SUFFIX}")
+
+    def of(self, document: Document) -> Document:
+        """The document with the events of the stretch only.
+
+        Raises:
+            BadInput: it is no trace, or nothing was recorded then.
+        """
+        if self._is_whole:
+            return document
+        if not isinstance(document.run, TraceRun):
+            raise BadInput(f"--start-after and --for choose a stretch of a trace, and {document.run.id} is none")
+        whole = extent(document.attached, document.rows)
+        if whole is None:
+            return document
+        begin = int(self._begin * 1e9)
+        end = whole.end_ns if self._length is None else begin + int(self._length * 1e9)
+        if end <= whole.begin_ns or begin >= whole.end_ns:
+            first, last = (format_seconds(moment / 1e9) for moment in (whole.begin_ns, whole.end_ns))
+            raise BadInput(f"nothing was recorded then: events of {document.run.id} are from {first} to {last}")
+        return replace(document, attached=within(document.attached, whole, begin, end))
+
 
 app = typer.Typer(
     cls=Group, add_completion=False, help="List, show, cancel or delete stored runs.", rich_markup_mode=None

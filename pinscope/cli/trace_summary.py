@@ -4,22 +4,27 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Collection, Iterator, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from pinscope.cli.terminal import SEVERITY_STYLES, console
+from pinscope.cli.terminal import SEVERITY_STYLES, complain, console
 from pinscope.experiments.registry import checked_rows
 from pinscope.report import facts
+from pinscope.report.document import open_document
+from pinscope.report.json_report import run_document
 from pinscope.runner.what_if import what_if_command
 from pinscope.text import one_line
 from pinscope.tracing.sites import Seen, Site, seen_in
-from pinscope.tracing.trace.reading import parts_of_time
+from pinscope.tracing.trace.findings import what_if_findings
+from pinscope.tracing.trace.reading import parts_of_time, what_if_in, what_if_tables, what_if_verdict
 from pinscope.units import format_bytes, format_seconds
 
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from pinscope.records.finding import Table
     from pinscope.records.run import Run
     from pinscope.report.document import Document
+    from pinscope.runner.what_if import Compared
 
 MOST_LINES = 10
 """Of the table; all are in `pinscope runs show`."""
@@ -103,10 +108,10 @@ def _print_lines(out: Console, sites: Sequence[Site]) -> None:
 def print_columns(
     out: Console, columns: Sequence[str], rows: Sequence[Sequence[str]], numbers: Collection[int] = ()
 ) -> None:
-    """A table as wide as the console at most, which cuts nothing off; see :func:`pinscope.cli.table.lay_out`."""
+    """A table as wide as the console at most, which cuts nothing off; see :func:`pinscope.cli.terminal.lay_out`."""
     from rich.text import Text
 
-    from pinscope.cli.table import lay_out
+    from pinscope.cli.terminal import lay_out
 
     laid_out = lay_out(columns, [[one_line(cell) for cell in row] for row in rows], numbers, out.width)
     for line in laid_out.headings:
@@ -118,3 +123,49 @@ def print_columns(
 def _saved(site: Site) -> str:
     """What pinning would save, or why it would save nothing."""
     return site.unsaved_word or format_seconds(site.saved_in_place)
+
+
+def print_what_if(compared: Compared) -> None:
+    """The verdict, both runs beside each other, what was done for each line, and what is left."""
+    from rich.text import Text
+
+    if compared.problem:
+        complain(f"--what-if: {compared.problem}")
+    if compared.second is None:
+        return
+    document = open_document(compared.second.run, compared.second.rows, with_charts=False)
+    rows = checked_rows(document.run.experiment, document.rows)
+    what = what_if_in(document.run, seen_in(document.run, rows), rows)
+    if what is None:
+        return
+    out = console(sys.stderr)
+    if not sys.stderr.isatty():  # a file has no width
+        out.width = WIDTH
+    out.print()
+    out.print(Text(f"pinscope: {one_line(what_if_verdict(what))}", "bold"))
+    for each in what_if_tables(what):
+        if each.rows:
+            _print_table(out, each)
+    for finding in what_if_findings(what):
+        words = f"{facts.SEVERITY_WORDS[finding.severity]}: {one_line(finding.title)}"
+        out.print(Text(words, SEVERITY_STYLES[finding.severity]))
+    first, second = compared.before.run.id, compared.second.run.id
+    out.print(Text(f"Run {second}. Next:"))
+    for command in (f"pinscope runs show {second}", f"pinscope report {first} {second} -o report.html"):
+        out.print(Text(f"  {command}"), soft_wrap=True)
+
+
+def what_if_document(compared: Compared) -> dict[str, Any]:
+    """``what_if``: the second run as a document of its own; nothing where there is none."""
+    if compared.after is None:
+        return {}
+    return {"what_if": run_document(open_document(compared.after.run, compared.after.rows, with_charts=False))}
+
+
+def _print_table(out: Console, table: Table) -> None:
+    from rich.text import Text
+
+    out.print(Text(one_line(table.title)))
+    numbers = [place for place, unit in enumerate(table.units) if unit != "text"]
+    print_columns(out, table.columns, facts.table_texts(table), numbers)
+    out.print(Text(f"{one_line(table.note)}\n" if table.note else ""))

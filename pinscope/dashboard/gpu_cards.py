@@ -25,8 +25,7 @@ from pinscope.records.environment import Device
 from pinscope.records.finding import Finding
 from pinscope.records.run import ExperimentRun, Run
 from pinscope.report.document import Document
-from pinscope.report.facts import by_severity
-from pinscope.report.machine_facts import gpu_facts, link_text
+from pinscope.report.facts import by_severity, gpu_facts, link_text
 from pinscope.store.recordings import recorded_runs
 from pinscope.store.store import Store
 from pinscope.units import format_bandwidth, format_bytes

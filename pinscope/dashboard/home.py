@@ -19,7 +19,7 @@ from pinscope.experiments.registry import find_reader
 from pinscope.probes.capabilities import capabilities
 from pinscope.records.capability import Capability
 from pinscope.records.environment import Environment
-from pinscope.report.machine_facts import environment_facts, version_text
+from pinscope.report.facts import environment_facts, version_text
 from pinscope.store.store import Store
 
 STEPS = ("bandwidth", "overlap", "pinning_strategy", "page_tables", "timeline")

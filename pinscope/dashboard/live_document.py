@@ -16,10 +16,18 @@ from pinscope.records.figure import Figure, figures
 from pinscope.records.finding import Finding
 from pinscope.records.snapshot import DeviceFigures, Holder, HostTotals, Snapshot, Unreadable
 from pinscope.records.timeline import Event, EventKind
-from pinscope.report.facts import SEVERITY_WORDS, by_severity, quantity_text
-from pinscope.report.holder_table import COLUMNS, HolderRow, gpus_text, holder_rows
-from pinscope.report.machine_facts import Fact
-from pinscope.report.snapshot_facts import device_facts, figure_text, holder_facts, host_facts, share_text
+from pinscope.report.facts import SEVERITY_WORDS, Fact, by_severity, quantity_text
+from pinscope.report.snapshot_facts import (
+    COLUMNS,
+    HolderRow,
+    device_facts,
+    figure_text,
+    gpus_text,
+    holder_facts,
+    holder_rows,
+    host_facts,
+    share_text,
+)
 from pinscope.text import one_line
 from pinscope.units import format_bytes, format_seconds
 

@@ -42,7 +42,7 @@ class ManualPages:
 
 
 def _files(site: Site) -> dict[str, bytes]:
-    from pinscope.manual.html import site_files  # noqa: PLC0415 - only for those who read the documentation
+    from pinscope.manual.site import site_files  # noqa: PLC0415 - only for those who read the documentation
 
     return dict(site_files(site))
 

@@ -14,9 +14,8 @@ from pinscope.dashboard.widgets import reading_below_verdict
 from pinscope.errors import InvalidParameter
 from pinscope.planning.charts import draw_plan
 from pinscope.planning.parameters import PlanParams, command_line, inputs
-from pinscope.planning.prices import known_prices, plan_for
+from pinscope.planning.prices import LEVEL_WORDS, Level, known_prices, plan_for, safety_of
 from pinscope.planning.reading import read_plan
-from pinscope.planning.safety import LEVEL_WORDS, Level, safety_of
 
 _WRITTEN, _LINK, _FORM = "plan-written", "plan-link", "plan-form"
 """In the session: the inputs that this page put into its address, those that a link brought, and how many links did."""

@@ -17,8 +17,7 @@ from pinscope.dashboard.state import OpenedRun, anonymous_choice, anonymous_docu
 from pinscope.dashboard.trace_view import trace_view
 from pinscope.records.limits import BUNDLE_ROWS, UPLOAD_MIB
 from pinscope.records.run import Run, TraceRun
-from pinscope.report.facts import caveats, further_notes, gaps, parameter_facts, run_facts
-from pinscope.report.machine_facts import environment_facts
+from pinscope.report.facts import caveats, environment_facts, further_notes, gaps, parameter_facts, run_facts
 from pinscope.report.write import render
 from pinscope.store.anonymous import SUFFIX, AnonymousStore
 from pinscope.store.bundle import render_bundle

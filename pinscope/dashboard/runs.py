@@ -18,8 +18,8 @@ from pinscope.errors import BadInput, UnknownName
 from pinscope.experiments.registry import readers
 from pinscope.records.run import LAB_TITLES
 from pinscope.store.bundle import BundleReader
-from pinscope.store.damage import DamagedRun
 from pinscope.store.store import Imported, Store
+from pinscope.store.tables import DamagedRun
 
 RUNS_A_PAGE = 12
 _ADDRESS = "run in the address of Runs"

@@ -15,8 +15,7 @@ from pinscope.dashboard.labels import plain, prose, sentence
 from pinscope.records.figure import Figure
 from pinscope.records.finding import Finding, Quantity, Reading, Severity, Table
 from pinscope.records.snapshot import DeviceFigures, HostTotals
-from pinscope.report.facts import FIRST, SEVERITY_WORDS, by_severity, quantity_text, table_texts
-from pinscope.report.machine_facts import Fact
+from pinscope.report.facts import FIRST, SEVERITY_WORDS, Fact, by_severity, quantity_text, table_texts
 from pinscope.report.snapshot_facts import figure_text, share_text
 from pinscope.store.store import Store
 from pinscope.units import format_precision, format_value

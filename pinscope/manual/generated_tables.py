@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
+from pinscope.analysis.kind import AnyKind
 from pinscope.analysis.texts import Texts
-from pinscope.experiments.registry import EXPERIMENTS, readers
+from pinscope.experiments.registry import EXPERIMENTS, find_reader, method, readers, split_page
 from pinscope.records.finding import Reading
+from pinscope.records.parameters import Inputs
 from pinscope.records.run import ExperimentRun, Run
 from pinscope.report.facts import place
+from pinscope.report.parameters import form_parameters
 from pinscope.store.recordings import folder, recorded_runs, recording_name
 from pinscope.units import format_bytes, format_seconds
 
@@ -71,3 +74,46 @@ def _table(texts: Texts, fires: Mapping[str, list[str]]) -> str:
 
 def _row(cells: Iterable[str]) -> str:
     return f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |"
+
+
+BAR = r"\|"
+
+
+def experiment_page(name: str, body: str, *, has_picture: bool) -> str:
+    """Question, method and chart, the body, then the parameters and where the raw data is explained.
+
+    Args:
+        name: of the experiment.
+        body: how to read it and what to do, as Markdown; may be empty.
+        has_picture: whether ``pictures/NAME.png`` exists.
+    """
+    return "\n\n".join(part for part in _parts(find_reader(name).kind, body.strip(), has_picture) if part) + "\n"
+
+
+def _parts(kind: AnyKind, body: str, has_picture: bool) -> Iterator[str]:
+    yield f"# {kind.title}"
+    yield f"**{kind.question}**"
+    if has_picture:
+        yield f"![{kind.title}: a recorded run](../pictures/{kind.name}.png)"
+    yield split_page(body)[1].strip()
+    yield f"## Method\n\n{method(kind)}"
+    labs = next((entry.experiment.labs for entry in EXPERIMENTS if entry.name == kind.name), {})
+    yield "\n".join(f"It does not run on the host model: {reason}." for reason in [labs.get("host")] if reason)
+    if labs:
+        yield (
+            f"## Parameters\n\nSet one with `pinscope run {kind.name} --set NAME=VALUE`. The defaults are those of a "
+            f"run on a GPU; `pinscope run {kind.name} --help` shows those of a run on this machine."
+        )
+        yield _parameters(kind.Params)
+    anchor = f"observations-of-{kind.name}"
+    yield f"## Raw data\n\nThe keys of an observation are in the [JSON reference](../reference/json.md#{anchor})."
+
+
+def _parameters(params: type[Inputs]) -> str:
+    lines = ["| parameter | meaning | default | with `--quick` |", "| --- | --- | --- | --- |"]
+    full, quick = params.preset("cuda", False), params.preset("cuda", True)
+    for one in form_parameters(params):
+        usual, less = one.default(getattr(full, one.name)), one.default(getattr(quick, one.name))
+        cells = (f"`{one.name}`", f"{one.description} {one.takes}", usual, less if less != usual else "")
+        lines.append(f"| {' | '.join(cell.replace('|', BAR) for cell in cells)} |")
+    return "\n".join(lines)

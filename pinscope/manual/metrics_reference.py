@@ -11,7 +11,7 @@ from itertools import groupby
 from typing import Any, Literal, NamedTuple, TypeVar, Union, get_args, get_origin
 
 from pinscope.live.sampler import History
-from pinscope.manual.keys import UNITS
+from pinscope.manual.json_reference import UNITS
 from pinscope.monitoring.metrics import SnapshotCollector
 from pinscope.records.base import Record
 from pinscope.records.snapshot import Snapshot

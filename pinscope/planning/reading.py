@@ -11,7 +11,7 @@ from pinscope.analysis.pytorch_pinned import ROUNDING_ADVICE, rounded_up
 from pinscope.analysis.rules.gpu_memory import page_table_severity
 from pinscope.lab.budget import SAFE_DEVICE_SHARE
 from pinscope.planning.plan import ONE_REGISTRATION_BYTES, Demand, Origin, Pace, Plan, Sharing, Source
-from pinscope.planning.safety import LEVEL_WORDS, amount_words, safety_of, taken_of_gpu, why_elsewhere
+from pinscope.planning.prices import LEVEL_WORDS, amount_words, safety_of, taken_of_gpu, why_elsewhere
 from pinscope.records.finding import (
     Finding,
     Quantity,

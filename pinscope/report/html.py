@@ -26,8 +26,8 @@ from pinscope.charts.chart import Chart
 from pinscope.charts.theme import SCHEMES, SchemeName, template
 from pinscope.report import facts
 from pinscope.report.document import Document
+from pinscope.report.facts import environment_facts
 from pinscope.report.json_report import json_pieces
-from pinscope.report.machine_facts import environment_facts
 from pinscope.text import escaped, visible
 from pinscope.units import format_value
 

@@ -73,7 +73,7 @@ FORMAT = 1
 
 def plan_document(plan: Plan, reading: Reading) -> dict[str, Any]:
     """The plan's figures, in SI units, and what was concluded."""
-    from pinscope.planning.safety import safety_of  # noqa: PLC0415 - a live view needs not wait for it
+    from pinscope.planning.prices import safety_of  # noqa: PLC0415 - a live view needs not wait for it
 
     pinned = plan.demand.pinned_bytes
     return {

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from pinscope.records.finding import Table
 from pinscope.report import facts
 from pinscope.report.document import Document
-from pinscope.report.machine_facts import environment_facts
+from pinscope.report.facts import environment_facts
 from pinscope.text import one_line
 
 _SPECIAL = re.compile(r"([\\`*_{}\[\]<>#|~$&])")

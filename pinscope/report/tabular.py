@@ -14,9 +14,27 @@ import pyarrow.parquet as pq
 
 from pinscope.errors import BadInput
 from pinscope.records.limits import FIELD_NAMES
-from pinscope.report.csv_cell import csv_cell
 from pinscope.report.document import Document
 from pinscope.text import quoted
+
+_FORMULA_STARTS = ("=", "+", "-", "@", "\t", "\r", "\n", "＝", "＋", "－", "＠")
+"""As OWASP lists them, the full-width ones too: spreadsheets set to Japanese take them alike."""
+
+
+def csv_cell(value: Any) -> str:
+    """Floats with the digits that give back the same value, ``None`` as nothing, truth values ``true`` and ``false``.
+
+    Text that a spreadsheet would take for a formula gets an apostrophe in front (OWASP, CSV Injection); numbers
+    never do.
+    """
+    if value is None:
+        return ""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, str):
+        return f"'{value}" if value.startswith(_FORMULA_STARTS) else value
+    return repr(value)
+
 
 RUN_COLUMNS = ("run_id", "experiment", "lab")
 """Columns before those of the observations."""

@@ -21,7 +21,7 @@ from pathlib import Path
 import platformdirs
 
 from pinscope.errors import MeasurementFailed
-from pinscope.store.private import PRIVATE_FILE, SHARED_FOLDERS, check_private, make_private, own_folder
+from pinscope.store.new_file import PRIVATE_FILE, SHARED_FOLDERS, check_private, make_private, own_folder
 from pinscope.text import one_line
 
 POLL_SECONDS = 0.1

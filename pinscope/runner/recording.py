@@ -23,12 +23,12 @@ from pinscope.records.limits import ROWS_READ
 from pinscope.records.run import Progress, Run, Status, TimelineRun
 from pinscope.records.snapshot import Snapshot
 from pinscope.runner.jobs import new_id
-from pinscope.runner.reporter import Outcome, Reporter
+from pinscope.runner.worker import Outcome, Reporter
 from pinscope.store.bundle import SUFFIX, read_bundle, write_bundle
 from pinscope.store.new_file import check_new
 from pinscope.store.rescue import SafeWriter
-from pinscope.store.rows import Row
 from pinscope.store.store import Store
+from pinscope.store.tables import Row
 from pinscope.units import format_bytes, format_seconds
 
 MOST_SECONDS = 30 * 86400.0

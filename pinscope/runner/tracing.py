@@ -17,7 +17,6 @@ from pinscope.records.run import Progress, Run, TraceRun
 from pinscope.records.trace_row import TraceRow
 from pinscope.runner.jobs import new_id
 from pinscope.runner.pinned_rates import pinned_rates
-from pinscope.runner.reporter import Outcome, Reporter
 from pinscope.runner.traced_program import (
     AS_IT_IS,
     ProgramSignals,
@@ -27,10 +26,11 @@ from pinscope.runner.traced_program import (
     remove_spool,
     run_program,
 )
+from pinscope.runner.worker import Outcome, Reporter
 from pinscope.store.bundle import read_bundle, write_bundle
 from pinscope.store.rescue import SafeWriter
-from pinscope.store.rows import Row
 from pinscope.store.store import Store
+from pinscope.store.tables import Row
 from pinscope.tracing.events import attachments
 from pinscope.tracing.joined import MOST_RECORDS, GatheredProcesses
 from pinscope.tracing.scope import Scope

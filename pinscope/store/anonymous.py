@@ -2,20 +2,169 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
+from hashlib import blake2b
+from pathlib import PurePath
 from typing import TYPE_CHECKING, Any, overload
 
 from pinscope.analysis.attached import Attached
+from pinscope.records.environment import Environment
 from pinscope.records.run import Attachment, Run, TimelineRun, TraceRun, parse_run
 from pinscope.store.attachments import AttachedTable, encode_part, read_part
-from pinscope.store.pseudonyms import Pseudonyms, users_in
-from pinscope.store.rows import Row
 from pinscope.store.store import Store
-from pinscope.store.tables import RUN_ID_LENGTH
+from pinscope.store.tables import RUN_ID_LENGTH, Row
 
-if TYPE_CHECKING:  # most commands need none of it, and it takes a fifth of a second to import
+if TYPE_CHECKING:
     import pyarrow as pa
+
+_DIGITS = 12
+_CONSTANT = b"pinscope anonymous"
+LEFT_OUT = "…"
+"""Stands for arguments and folders."""
+_PUBLIC_USERS = frozenset({"root", "nobody"})
+"""They are nobody's name, and findings speak of root."""
+_SAYS_SOMETHING = re.compile(r"(?=.*[^\W\d]).{3,}", re.DOTALL)
+"""A name that may be looked for in texts: a number, such as that of a user without a name, may be anything there."""
+_LABEL = re.compile(r"[a-z0-9_+-]*")
+"""A word of PinScope's own, such as ``pinned`` or ``h2d``: no text, whatever a user or a host is called."""
+_GPU = re.compile(r"\b(GPU|MIG)-[0-9a-f]{8}-[0-9a-f-]{27}")
+_HOME = re.compile(r"(?:/(?:home|Users)/|(?<![\w/~])~)(?P<user>[A-Za-z_][^/\s'\":]*)")
+_KERNELS = r"(?!proc/|sys/(?!fs/cgroup/)|dev/(?!shm/))"
+"""Paths that are the same on every host."""
+_IN_A_FOLDER = r"[^\s/'\"<>|,;()\[\]{}]++"
+_FOLDERS = re.compile(
+    rf"(?:(?<![\w./~])(?:~[\w.-]*+)?|(?<=//))/{_KERNELS}(?:{_IN_A_FOLDER}(?: (?!~){_IN_A_FOLDER}){{0,2}}+/)++"
+)
+"""Of an absolute path. A name in it may have blanks; an address such as ``https://…`` is none."""
+_QUOTED_FOLDERS = re.compile(rf"(?<=['\"])(?:~[\w.-]*+)?/{_KERNELS}[^'\"\n]*/(?=[^'\"/\n]*['\"])")
+
+
+def users_in(text: str) -> set[str]:
+    """Users whose home folders a text names."""
+    return {home["user"] for home in _HOME.finditer(text)}
+
+
+class Pseudonyms:
+    """The same name on the same machine always gets the same pseudonym, whoever writes the file.
+
+    They are hashes, with the machine's id as their key: who does not have that cannot find a name by guessing.
+
+    Args:
+        environment: of the run.
+        users: names of users that its observations hold.
+    """
+
+    def __init__(self, environment: Environment, users: Iterable[str]) -> None:
+        self._key = environment.machine_id.encode()[:64]
+        self.machine_id = blake2b(self._key, key=_CONSTANT, digest_size=8).hexdigest()
+        self.host = f"machine-{self.machine_id[:8]}"
+        known = {environment.machine_id: self.machine_id}
+        known |= dict.fromkeys((environment.host, environment.host.partition(".")[0]), self.host)
+        known |= {user: self.user(user) for user in users if user not in _PUBLIC_USERS}
+        self._known = {name: word for name, word in known.items() if _SAYS_SOMETHING.fullmatch(name)}
+        longest_first = sorted(map(re.escape, self._known), key=len, reverse=True)
+        self._names = re.compile(rf"(?<!\w)(?:{'|'.join(longest_first)})(?!\w)") if longest_first else None
+
+    def value(self, value: Any, key: str = "") -> Any:
+        """A JSON value of a run or an observation without names; ``key``: of the field whose value it is."""
+        if (rule := _RULES.get(key)) and isinstance(value, str | list | tuple) and value:
+            return rule(self, value)
+        if isinstance(value, str):
+            return value if _LABEL.fullmatch(value) and key not in _FREE else self.text(value)
+        if isinstance(value, Mapping):
+            return {name: self.value(held, name) for name, held in value.items()}
+        if isinstance(value, list | tuple):
+            return [self.value(item, key) for item in value]
+        return value
+
+    def text(self, text: str) -> str:
+        """Of paths the last names stay, of the names that are known none."""
+        text = _GPU.sub(lambda gpu: self.gpu(gpu[0]), text)
+        text = _HOME.sub(lambda home: home[0].removesuffix(home["user"]) + self.user(home["user"]), text)
+        for folders in (_QUOTED_FOLDERS, _FOLDERS):
+            text = folders.sub(f"{LEFT_OUT}/", text)
+        return self._names.sub(lambda name: self._known[name[0]], text) if self._names else text
+
+    def user(self, name: str) -> str:
+        """Of a user, who is another one on another machine."""
+        return name if name in _PUBLIC_USERS else f"user-{self._hash(name)[:6]}"
+
+    def gpu(self, uuid: str) -> str:
+        """Of a GPU."""
+        return f"GPU-{self._hash(uuid)}"
+
+    def container(self, name: str) -> str:
+        """The engine stays."""
+        engine, separator, name = name.partition(" ")
+        return f"{engine} {self._hash(name)}" if separator else self._hash(engine)
+
+    def file(self, path: str) -> str:
+        """The last name stays; files of the same name in different folders stay different."""
+        folder, separator, last = path.rpartition("/")
+        return f"{self._hash(folder)[:6]}/{last}" if separator else path
+
+    def stack(self, frames: str) -> str:
+        """``FUNCTION (FILE:LINE)``, one a line."""
+        return "\n".join(map(self._frame, frames.split("\n")))
+
+    def _frame(self, frame: str) -> str:
+        function, separator, rest = frame.partition(" (")
+        if not separator or not rest.endswith(")"):
+            return self.text(frame)
+        return f"{function} ({self.file_and_line(rest[:-1])})"
+
+    def file_and_line(self, place: str) -> str:
+        """``FILE:LINE``."""
+        file, _, line = place.rpartition(":")
+        return f"{self.file(file)}:{line}" if line.isdigit() else self.text(place)
+
+    def command(self, words: Iterable[str]) -> list[str]:
+        """The program's last name stays, of ``-m MODULE`` that of the module."""
+        first, *rest = words
+        if first == "-m" and rest:
+            named, rest = [first, rest[0].rpartition(".")[2]], rest[1:]
+        else:
+            named = [] if first.startswith("-") else [PurePath(first).name]
+            rest = rest if named else [first, *rest]
+        return [*named, *([LEFT_OUT] if rest else [])]
+
+    def _hash(self, text: str) -> str:
+        return blake2b(text.encode("utf-8", "surrogatepass"), key=self._key, digest_size=_DIGITS // 2).hexdigest()
+
+
+def _of_text(rule: Callable[[Pseudonyms, str], str]) -> Callable[[Pseudonyms, Any], Any]:
+    """The rule for a text, and for a list of texts."""
+
+    def apply(names: Pseudonyms, value: Any) -> Any:
+        if isinstance(value, str):
+            return rule(names, value)
+        return [rule(names, item) if isinstance(item, str) else names.value(item) for item in value]
+
+    return apply
+
+
+def _command(names: Pseudonyms, value: Any) -> Any:
+    words = [value] if isinstance(value, str) else value
+    return names.command(words) if all(isinstance(word, str) for word in words) else names.value(words)
+
+
+_RULES: Mapping[str, Callable[[Pseudonyms, Any], Any]] = {
+    "host": _of_text(lambda names, _: names.host),
+    "machine_id": _of_text(lambda names, _: names.machine_id),
+    "uuid": _of_text(Pseudonyms.gpu),
+    "user": _of_text(Pseudonyms.user),
+    "container": _of_text(Pseudonyms.container),
+    "file": _of_text(Pseudonyms.file),
+    "stack": _of_text(Pseudonyms.stack),
+    "what_if": _of_text(Pseudonyms.file_and_line),
+    "program": _command,
+}
+"""Field → what stands for its value."""
+_FREE = frozenset({"name", "function", "ranges", "part", "reason", "error"})
+"""Fields whose value may be one word that somebody else chose."""
+
 
 SUFFIX = "-anonymous"
 """Of the id of such a run: a database may hold it beside the run itself."""

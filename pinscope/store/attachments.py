@@ -22,7 +22,7 @@ from pinscope.analysis.attached import EachPart, every_part
 from pinscope.errors import InvalidParameter
 from pinscope.records import limits
 from pinscope.records.run import Attachment, Run
-from pinscope.store.rows import first_complaint
+from pinscope.store.tables import first_complaint
 from pinscope.text import quoted
 
 if TYPE_CHECKING:  # most commands need none of it, and it takes a fifth of a second to import

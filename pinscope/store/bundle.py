@@ -14,33 +14,83 @@ Floats are written with the shortest digits that give back the same value, so th
 from __future__ import annotations
 
 import io
+import json
 import stat
 import zipfile
 import zlib
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
+from functools import cache
+from itertools import islice
 from pathlib import Path
-from typing import IO, Any, BinaryIO, Self
+from typing import IO, Annotated, Any, BinaryIO, Self
 
-from pydantic import TypeAdapter, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
 import pinscope
 from pinscope.errors import BadBundle, BadInput, InvalidParameter
+from pinscope.probes.software import source_commit
 from pinscope.records import limits
+from pinscope.records.base import Moment
+from pinscope.records.limits import BUNDLE_PARTS
 from pinscope.records.run import FORMAT, Attachment, Run, parse_run
 from pinscope.store.attachments import Parts, no_parts, read_part, too_much_attached
-from pinscope.store.bundle_layout import (
-    PARTS_FOLDER,
-    Manifest,
-    member_info,
-    part_member,
-    rows_member,
-    run_member,
-    this_version,
-)
 from pinscope.store.new_file import AS_UMASK_SAYS, new_file
-from pinscope.store.rows import Row, RunWithRows, checked, dump_json, first_complaint, storable
+from pinscope.store.tables import Row, Rows, RunWithRows, checked, dump_json, first_complaint, storable
+
+PARTS_FOLDER = "/attachments/"
+_EPOCH = (1980, 1, 1, 0, 0, 0)
+"""Member times carry nothing: equal runs make equal members."""
+
+
+class WrittenBy(BaseModel):
+    """Which PinScope wrote a bundle."""
+
+    version: str
+    commit: str | None
+
+
+class Manifest(BaseModel):
+    """What a bundle says of itself."""
+
+    model_config = ConfigDict(extra="ignore")  # additive fields keep the format
+
+    format: int
+    written_by: WrittenBy
+    created: Moment
+    runs: list[str]
+    attachments: dict[str, dict[str, Annotated[int, Field(ge=0, le=BUNDLE_PARTS)]]] = {}
+    """Run → attachment → number of its parts."""
+
+
+@cache
+def this_version() -> WrittenBy:
+    """The PinScope that runs now."""
+    return WrittenBy(version=pinscope.__version__, commit=source_commit().value)
+
+
+def member_info(name: str) -> zipfile.ZipInfo:
+    """How a member of that name is written."""
+    info = zipfile.ZipInfo(name, _EPOCH)
+    info.compress_type = zipfile.ZIP_DEFLATED
+    return info
+
+
+def run_member(run_id: str) -> str:
+    """The run."""
+    return f"runs/{run_id}/run.json"
+
+
+def rows_member(run_id: str) -> str:
+    """Its observations."""
+    return f"runs/{run_id}/observations.jsonl"
+
+
+def part_member(run_id: str, name: str, number: int) -> str:
+    """A part of one of its attachments."""
+    return f"runs/{run_id}{PARTS_FOLDER}{name}/{number:06}.parquet"
+
 
 SUFFIX = ".pinscope"
 _COMPRESSIONS = frozenset({zipfile.ZIP_DEFLATED, zipfile.ZIP_STORED})
@@ -394,3 +444,60 @@ class BundleRows:
 
     def __iter__(self) -> Iterator[Row]:
         return self._bundle.each_row(self._run)
+
+
+_ORIGIN = frozenset({"kind", "id", "experiment", "lab", "device", "quick", "params", "created_at"})
+"""Fields that tell one run from another: set when it starts, never changed."""
+
+
+_RENAMED = frozenset({"experiment", "params"})
+"""Fields of a recording that differ from an older version's where its experiment has become part of another."""
+
+
+def as_imported(run: Run, rows: Rows) -> Run:
+    """A run from elsewhere: nothing here works on it any more."""
+    changes: dict[str, Any] = {"recording": False, "observations": len(rows)}
+    if run.status == "running":
+        note = "It was still running when it was exported."
+        changes |= {"status": "interrupted", "process": None, "notes": (*run.notes, note)}
+    return run.model_copy(update=changes)
+
+
+def knows_all(stored: Run, here: Rows, incoming: Run, rows: Rows, has_ended: bool) -> bool:
+    """Whether a run that is here already has nothing to learn from the bundle."""
+    renamed = _RENAMED if stored.recording else frozenset()
+    same = _facts(stored, without=renamed) == _facts(incoming, without=renamed)
+    if same or (stored.status == "cancelled" and _is_same_run(stored, incoming)):
+        return len(here) == len(rows) and _begin_alike(here, rows, len(rows))
+    # The bundle was exported while the run went on.
+    return not has_ended and _is_same_run(stored, incoming) and _begin_alike(here, rows, len(rows))
+
+
+def is_completed_by(stored: Run, here: Rows, incoming: Run, rows: Rows, has_ended: bool) -> bool:
+    """Whether the bundle knows how a run went on that is here already."""
+    open_here = stored.status in ("interrupted", "cancelled") or (stored.status == "running" and has_ended)
+    if stored.recording or not open_here or not _is_same_run(stored, incoming):
+        return False
+    return _begin_alike(here, rows, len(here))
+
+
+def _is_same_run(stored: Run, incoming: Run) -> bool:
+    return _facts(stored, only=_ORIGIN) == _facts(incoming, only=_ORIGIN)
+
+
+def _facts(run: Run, only: frozenset[str] | None = None, without: frozenset[str] = frozenset()) -> str:
+    """What a run says of itself, comparable as text. Its verdict depends on the version that read it."""
+    left_out = {"recording", "verdict", *without}
+    return dump_json(run.model_dump(mode="json", include=only, exclude=left_out))  # type: ignore[arg-type]
+
+
+def _begin_alike(here: Rows, rows: Rows, count: int) -> bool:
+    """Whether both have so many observations at least, and the first so many are the same."""
+    if min(len(here), len(rows)) < count:
+        return False
+    pairs = zip(islice(here, count), islice(rows, count), strict=True)
+    return all(mine == other or _canonical(mine) == _canonical(other) for mine, other in pairs)
+
+
+def _canonical(row: dict[str, Any]) -> str:
+    return json.dumps(row, sort_keys=True)

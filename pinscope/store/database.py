@@ -20,9 +20,7 @@ from sqlalchemy.pool import NullPool
 import pinscope
 from pinscope.errors import BadInput, NotPossible, StoreFailed
 from pinscope.probes.installation import install_command
-from pinscope.store.damage import load_json
-from pinscope.store.private import keep_private, make_private_file
-from pinscope.store.rows import dump_json
+from pinscope.store.new_file import keep_private, make_private_file
 from pinscope.store.sqlite_file import (
     BESIDE,
     BUSY_SECONDS,
@@ -33,7 +31,7 @@ from pinscope.store.sqlite_file import (
     use_write_ahead_log,
     with_sqlite_rules,
 )
-from pinscope.store.tables import ADDED_IN, META, METADATA, SCHEMA_VERSION
+from pinscope.store.tables import ADDED_IN, META, METADATA, SCHEMA_VERSION, dump_json, load_json
 from pinscope.text import quoted
 
 VARIABLE = "PINSCOPE_DATABASE"

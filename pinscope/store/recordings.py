@@ -13,7 +13,7 @@ from importlib.resources.abc import Traversable
 from pinscope.errors import BadBundle, StoreFailed
 from pinscope.records.run import Attachment, Run
 from pinscope.store.bundle import SUFFIX, BundleReader
-from pinscope.store.rows import Row
+from pinscope.store.tables import Row
 
 VERDICTS = "verdicts.json"
 """Id of a recording → what this version reads as its verdict. ``scripts/write-verdicts`` makes the file anew."""

@@ -14,10 +14,16 @@ from typing import Any
 from pinscope.errors import PathExists, PinScopeError, StoreFailed
 from pinscope.records.run import Run
 from pinscope.store.bundle import SUFFIX, write_bundle
-from pinscope.store.new_file import AS_UMASK_SAYS
-from pinscope.store.private import PRIVATE_FILE, PRIVATE_FOLDER, SHARED_FOLDERS, check_private, own_folder
-from pinscope.store.rows import Row, changed_run, checked
+from pinscope.store.new_file import (
+    AS_UMASK_SAYS,
+    PRIVATE_FILE,
+    PRIVATE_FOLDER,
+    SHARED_FOLDERS,
+    check_private,
+    own_folder,
+)
 from pinscope.store.store import Store
+from pinscope.store.tables import Row, changed_run, checked
 
 FLUSH_SECONDS = 0.2
 """No row waits longer than this to be stored, unless the store fails or is slower than that."""

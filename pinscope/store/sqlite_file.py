@@ -16,9 +16,8 @@ from sqlalchemy.dialects import sqlite
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.schema import CreateTable
 
-from pinscope.store.damage import load_text
-from pinscope.store.private import check_private
-from pinscope.store.tables import METADATA
+from pinscope.store.new_file import check_private
+from pinscope.store.tables import METADATA, load_text
 
 BUSY_SECONDS = 30
 """How long a writer waits for another process's transaction before it gives up."""

@@ -15,11 +15,9 @@ from pinscope.analysis.attached import Attached
 from pinscope.errors import BadInput, StoreFailed, UnknownName
 from pinscope.records.run import Attachment, Origin, Run, Status
 from pinscope.store.attachments import AttachedTable, AttachmentWriter, Parts, no_parts, parts_alike, with_part
-from pinscope.store.damage import DamagedRun
+from pinscope.store.bundle import as_imported, is_completed_by, knows_all
 from pinscope.store.database import Database
-from pinscope.store.merge import as_imported, is_completed_by, knows_all
 from pinscope.store.recordings import recorded_observations, recorded_parts, recorded_run, recorded_runs
-from pinscope.store.rows import Row, Rows, RunT, RunWithRows, changed_run, checked, is_run_id, storable
 from pinscope.store.stored_runs import (
     OWN_COLUMNS,
     StoredRows,
@@ -34,7 +32,20 @@ from pinscope.store.stored_runs import (
     read_runs,
     stored_parts,
 )
-from pinscope.store.tables import OBSERVATIONS, PARTS, RUNS
+from pinscope.store.tables import (
+    OBSERVATIONS,
+    PARTS,
+    RUNS,
+    DamagedRun,
+    Row,
+    Rows,
+    RunT,
+    RunWithRows,
+    changed_run,
+    checked,
+    is_run_id,
+    storable,
+)
 from pinscope.text import quoted
 
 if TYPE_CHECKING:

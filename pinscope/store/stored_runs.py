@@ -20,9 +20,19 @@ from pinscope.errors import StoreFailed
 from pinscope.records.limits import ROW_BYTES, RUN_BYTES
 from pinscope.records.run import Attachment, Run, parse_run
 from pinscope.store.attachments import Parts
-from pinscope.store.damage import Damage, DamagedRun
-from pinscope.store.rows import Row, first_complaint
-from pinscope.store.tables import OBSERVATIONS, PARTS, RECORD, RECORD_LENGTH, ROW, ROW_LENGTH, RUNS
+from pinscope.store.tables import (
+    OBSERVATIONS,
+    PARTS,
+    RECORD,
+    RECORD_LENGTH,
+    ROW,
+    ROW_LENGTH,
+    RUNS,
+    Damage,
+    DamagedRun,
+    Row,
+    first_complaint,
+)
 from pinscope.units import format_bytes
 
 Reading = Callable[[], AbstractContextManager[Connection]]

@@ -15,7 +15,7 @@ from typing import Any
 
 from pinscope.runner.jobs import reconcile
 from pinscope.store.bundle import read_bundle, write_bundle
-from pinscope.store.private import own_folder
+from pinscope.store.new_file import own_folder
 from pinscope.store.recordings import recorded_observations, recorded_runs
 from pinscope.store.store import Store
 from tests.faults.forked import Ended

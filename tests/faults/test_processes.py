@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 
-from pinscope.cli.live_print import print_once
+from pinscope.cli.live import print_once
 from pinscope.cli.live_view import View
 from pinscope.live.changes import changes, sample_of
 from pinscope.live.holders import snapshot

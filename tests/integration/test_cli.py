@@ -31,7 +31,7 @@ from pinscope.experiments.registry import EXPERIMENTS
 from pinscope.probes.numa import read_nodes
 from pinscope.report.write import SUFFIXES
 from pinscope.store.bundle import read_bundle, write_bundle
-from pinscope.store.private import own_folder
+from pinscope.store.new_file import own_folder
 from pinscope.store.store import Store
 from tests.unit.store.runs import new_rows, new_run
 

@@ -21,7 +21,7 @@ from pinscope.records.run import Run
 from pinscope.runner import jobs
 from pinscope.runner.jobs import Job, Request
 from pinscope.store.bundle import read_bundle
-from pinscope.store.private import own_folder
+from pinscope.store.new_file import own_folder
 from pinscope.store.rescue import saved_line
 from pinscope.store.store import Store
 from tests.conftest import Outliving

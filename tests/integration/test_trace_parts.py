@@ -15,8 +15,8 @@ import pytest
 from pinscope.cli.main import main
 from pinscope.records.run import Run
 from pinscope.store.bundle import read_bundle
-from pinscope.store.rows import Row
 from pinscope.store.store import Store
+from pinscope.store.tables import Row
 from tests.data.fake_cupti import PRELUDE, built, variables
 
 PARTS = """\

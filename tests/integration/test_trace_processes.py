@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from pinscope.cli.main import main
-from pinscope.runner import unrecorded
+from pinscope.runner import traced_program as unrecorded
 from pinscope.store.store import Store
 from tests.data.fake_cupti import PRELUDE, built, variables
 

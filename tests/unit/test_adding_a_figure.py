@@ -37,7 +37,7 @@ sys.path.append({str(ROOT)!r})
 import pinscope
 from prometheus_client import CollectorRegistry, generate_latest
 from tests.data.snapshot_checks import captured
-from pinscope.cli.live_print import CsvRows
+from pinscope.cli.live import CsvRows
 from pinscope.cli.live_view import View, whole
 from pinscope.live.sampler import History
 from pinscope.live.timeline.rows import Moment, TimelineRows

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from pinscope.cli.fail_on import exceeded, parse_threshold
+from pinscope.cli.trace import exceeded, parse_threshold
 from pinscope.errors import InvalidParameter
 from pinscope.experiments.registry import checked_rows
 from pinscope.tracing.sites import seen_in

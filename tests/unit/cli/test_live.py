@@ -11,10 +11,9 @@ from typing import Any
 
 import pytest
 
-from pinscope.cli import live_print
-from pinscope.cli.live_print import csv_columns
-from pinscope.cli.live_table import GROWS
-from pinscope.cli.live_view import ONLY_LOCKED, Line, View, event_text, frame, whole
+from pinscope.cli import live
+from pinscope.cli.live import csv_columns
+from pinscope.cli.live_view import GROWS, ONLY_LOCKED, Line, View, event_text, frame, whole
 from pinscope.cli.main import main
 from pinscope.errors import NotPossible
 from pinscope.live.gpu_watch import GpuWatch
@@ -280,12 +279,12 @@ def test_headings_are_bold_in_a_terminal_only(monkeypatch: pytest.MonkeyPatch) -
     written = io.StringIO()
     monkeypatch.setattr("sys.stdout", written)
     lines = [Line("title", "bold"), Line("", "bold"), Line("body")]
-    live_print.print_lines(lines)
+    live.print_lines(lines)
     monkeypatch.setattr(written, "isatty", lambda: True)
     monkeypatch.setenv("TERM", "xterm")
-    live_print.print_lines(lines)
+    live.print_lines(lines)
     monkeypatch.setenv("TERM", "dumb")
-    live_print.print_lines(lines)
+    live.print_lines(lines)
     plain = "title\n\nbody\n"
     assert written.getvalue() == f"{plain}\x1b[1mtitle\x1b[0m\n\nbody\n{plain}"
 

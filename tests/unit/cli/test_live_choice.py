@@ -8,11 +8,10 @@ import pytest
 
 from pinscope.cli import terminal
 from pinscope.cli.live_choice import Choice, press
-from pinscope.cli.live_pages import process_page
+from pinscope.cli.live_screen import process_page
 from pinscope.cli.live_view import View, frame, holder_table
 from pinscope.cli.screen import key_names
-from pinscope.cli.sparkline import sparkline
-from pinscope.cli.terminal import styled
+from pinscope.cli.terminal import sparkline, styled
 from pinscope.live.changes import sample_of
 from pinscope.live.trend import holder_trends, host_trend
 from pinscope.probes.answer import Answer

@@ -8,8 +8,7 @@ import shlex
 import pytest
 
 from pinscope.cli.main import main
-from pinscope.cli.run import parse_settings
-from pinscope.cli.run_help import example
+from pinscope.cli.run import example, parse_settings
 from pinscope.errors import InvalidParameter
 from pinscope.experiments.bandwidth.experiment import BandwidthParams
 from pinscope.experiments.registry import EXPERIMENTS, Entry

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from pinscope.cli import run_list
-from pinscope.cli.run_list import answer, beginnings, print_runs
+from pinscope.cli import runs as runs_module
+from pinscope.cli.runs import answer, beginnings, print_runs
 from pinscope.records.run import Progress
-from pinscope.store.damage import DamagedRun
+from pinscope.store.tables import DamagedRun
 from tests.data import synthetic
 
 VERDICT = (
@@ -19,7 +19,7 @@ VERDICT = (
 def test_each_run_is_one_line_that_fits_the_terminal(
     width: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(run_list, "terminal_columns", lambda: width)
+    monkeypatch.setattr(runs_module, "terminal_columns", lambda: width)
     runs = [synthetic.run("bandwidth", id=f"20300102-030405-{number}a", verdict=VERDICT) for number in range(3)]
     runs.append(synthetic.run("overlap", id="a-recording", recording=True, verdict=VERDICT))
     assert print_runs(runs)
@@ -28,7 +28,7 @@ def test_each_run_is_one_line_that_fits_the_terminal(
         "id", *(run.id for run in runs[:3]), "Recordings,", "id", "a",
     ]  # fmt: skip
     assert all(len(line) <= width for line in lines) or width == 40
-    assert ("Synthetic GPU" in lines[1]) == (width >= run_list.WIDE)
+    assert ("Synthetic GPU" in lines[1]) == (width >= runs_module.WIDE)
     assert (VERDICT in lines[1]) == (width == 300)
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from pinscope.cli.table import INDENT, lay_out
+from pinscope.cli.terminal import INDENT, lay_out
 from pinscope.experiments.registry import EXPERIMENTS, Entry, read_run
 from pinscope.store.store import Store
 from pinscope.units import format_value

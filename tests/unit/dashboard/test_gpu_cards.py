@@ -14,8 +14,8 @@ from pinscope.dashboard.pages import HOME
 from pinscope.records.environment import Environment
 from pinscope.records.run import Run
 from pinscope.runner.jobs import Request
-from pinscope.store.rows import Row
 from pinscope.store.store import Store
+from pinscope.store.tables import Row
 from tests.conftest import Outliving
 from tests.data import synthetic, synthetic_snapshot
 from tests.unit.dashboard.conftest import Open

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from pinscope.cli import doctor, plan
-from pinscope.cli.live_print import print_once
+from pinscope.cli.live import print_once
 from pinscope.cli.live_view import View
 from pinscope.cli.main import main
 from pinscope.cli.run import parse_settings

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
+from pinscope.cli.docs import command_reference, commands
 from pinscope.cli.main import command_line, main
-from pinscope.cli.reference import command_reference, commands
 from pinscope.cli.runs import RUN_LIST_FIELDS
 from pinscope.experiments.registry import EXPERIMENTS, method, readers
 from pinscope.live.reading import read_snapshot

@@ -16,8 +16,7 @@ from pinscope.cli.main import command_line, main
 from pinscope.dashboard.pages import PAGES
 from pinscope.errors import UnknownName
 from pinscope.experiments.registry import readers
-from pinscope.manual.html import site_files, slug
-from pinscope.manual.site import Site, pictures
+from pinscope.manual.site import Site, pictures, site_files, slug
 
 ROOT = Path(__file__).parents[3]
 MOST_README_BYTES = 6000
@@ -126,7 +125,7 @@ def test_every_page_of_the_dashboard_is_shown_light_dark_and_on_a_phone(site: Si
 
 
 def test_an_experiment_without_words_of_its_own_has_a_page_all_the_same() -> None:
-    from pinscope.manual.experiment_page import experiment_page
+    from pinscope.manual.generated_tables import experiment_page
 
     page = experiment_page("bandwidth", "", has_picture=False)
     assert page.startswith("# Bandwidth")

@@ -14,8 +14,8 @@ from pinscope.records.environment import Environment
 from pinscope.records.run import Run
 from pinscope.store import store as store_module
 from pinscope.store.recordings import recorded_observations, recorded_runs
-from pinscope.store.rows import Row
 from pinscope.store.store import Store
+from pinscope.store.tables import Row
 from tests.data import synthetic
 
 GIB = 2**30

@@ -8,9 +8,8 @@ import pytest
 
 from pinscope.planning.parameters import PlanParams
 from pinscope.planning.plan import HostBudget, Plan
-from pinscope.planning.prices import known_prices, plan_for
+from pinscope.planning.prices import known_prices, plan_for, safety_of
 from pinscope.planning.reading import read_plan
-from pinscope.planning.safety import safety_of
 from pinscope.records.environment import Environment
 from pinscope.store.store import Store
 from tests.data import synthetic

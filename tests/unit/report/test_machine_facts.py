@@ -7,7 +7,7 @@ from pathlib import Path
 from pinscope.probes.devices import read_devices, with_details
 from pinscope.probes.proc import Proc
 from pinscope.records.environment import Device, LinkErrors
-from pinscope.report.machine_facts import bus_facts, environment_facts
+from pinscope.report.facts import bus_facts, environment_facts
 from tests.data import synthetic
 from tests.data.gpu_fake import FakeNvml
 from tests.data.synthetic_gpu import idle_h200, on_bus

@@ -9,9 +9,17 @@ import pytest
 
 from pinscope.live.reading import read_snapshot
 from pinscope.records.snapshot import Snapshot
-from pinscope.report.holder_table import gpus_text, holder_rows, matching
 from pinscope.report.json_report import render_snapshot, snapshot_document
-from pinscope.report.snapshot_facts import device_facts, figure_text, holder_facts, host_facts, share_text
+from pinscope.report.snapshot_facts import (
+    device_facts,
+    figure_text,
+    gpus_text,
+    holder_facts,
+    holder_rows,
+    host_facts,
+    matching,
+    share_text,
+)
 from tests.data.synthetic_live import GIB, LOCKER, MIB, TRAINER, WORKER, empty, full
 
 

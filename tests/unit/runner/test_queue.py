@@ -14,7 +14,7 @@ import pytest
 
 from pinscope.runner import queue
 from pinscope.runner.queue import VARIABLE, turn
-from pinscope.store.private import own_folder
+from pinscope.store.new_file import own_folder
 from tests.data.second_user import ATTACKS, NOBODY, as_another_user, attack, needs_root, open_place
 
 HOLD = """

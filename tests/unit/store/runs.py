@@ -14,9 +14,8 @@ from pinscope.records.budget import Budget
 from pinscope.records.environment import Environment
 from pinscope.records.run import Run, parse_run
 from pinscope.store.bundle import BundleReader
-from pinscope.store.damage import DamagedRun
-from pinscope.store.rows import Row
 from pinscope.store.store import Store
+from pinscope.store.tables import DamagedRun, Row
 
 _numbers = itertools.count()
 _begin = datetime.now(UTC)

@@ -17,12 +17,11 @@ from pinscope.cli.main import main
 from pinscope.records.run import Process, Run, parse_run
 from pinscope.report.document import open_document
 from pinscope.report.write import SUFFIXES
-from pinscope.store.anonymous import SUFFIX, AnonymousStore
+from pinscope.store.anonymous import SUFFIX, AnonymousStore, Pseudonyms
 from pinscope.store.attachments import read_part
 from pinscope.store.bundle import open_bundle, read_bundle
-from pinscope.store.pseudonyms import Pseudonyms
-from pinscope.store.rows import Row
 from pinscope.store.store import Store
+from pinscope.store.tables import Row
 from pinscope.tracing.trace.reading import LINES
 from tests.data import synthetic, synthetic_timeline
 from tests.data import synthetic_trace as trace

@@ -22,7 +22,7 @@ from pinscope.errors import BadBundle, BadInput, PathExists, PinScopeError
 from pinscope.records import limits
 from pinscope.store import new_file
 from pinscope.store.bundle import read_bundle, render_bundle, write_bundle
-from pinscope.store.rows import RunWithRows
+from pinscope.store.tables import RunWithRows
 from tests.unit.store.runs import new_rows, new_run, parse_bundle
 
 DATA = Path(__file__).parents[2] / "data" / "bundles"

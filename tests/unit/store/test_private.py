@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from pinscope.store.database import VARIABLE
-from pinscope.store.private import check_private, keep_private, make_private, own_folder
+from pinscope.store.new_file import check_private, keep_private, make_private, own_folder
 from pinscope.store.store import Store
 from tests.data.second_user import NOBODY, READ_ALL, as_another_user, needs_root, open_place
 from tests.unit.store.runs import new_run

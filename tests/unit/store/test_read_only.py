@@ -22,9 +22,9 @@ from pinscope.errors import PinScopeError, StoreFailed
 from pinscope.runner.jobs import reconcile
 from pinscope.store.recordings import recorded_observations, recorded_runs
 from pinscope.store.rescue import SafeWriter
-from pinscope.store.rows import Row
 from pinscope.store.sqlite_file import ReadOnlyFile
 from pinscope.store.store import Store
+from pinscope.store.tables import Row
 from tests.data.second_user import as_another_user, needs_root
 from tests.unit.store.runs import damaged_runs, new_rows, new_run
 

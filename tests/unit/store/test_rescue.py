@@ -19,7 +19,7 @@ from pinscope.errors import InvalidParameter, StoreFailed
 from pinscope.records.run import Progress
 from pinscope.store import rescue
 from pinscope.store.bundle import read_bundle, write_bundle
-from pinscope.store.private import own_folder
+from pinscope.store.new_file import own_folder
 from pinscope.store.rescue import FLUSH_SECONDS, SafeWriter, find_saved
 from pinscope.store.store import Store
 from tests.data.second_user import ATTACKS, as_another_user, attack, needs_root, open_place

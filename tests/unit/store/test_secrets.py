@@ -13,8 +13,8 @@ from sqlalchemy.engine import make_url
 
 from pinscope.store.bundle import read_bundle, write_bundle
 from pinscope.store.rescue import SafeWriter
-from pinscope.store.rows import storable
 from pinscope.store.store import Store
+from pinscope.store.tables import storable
 from tests.data import synthetic_trace as trace
 from tests.unit.store.runs import parse_bundle
 

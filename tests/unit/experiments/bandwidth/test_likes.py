@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import pytest
 
 from pinscope.experiments.bandwidth.findings import below_like
-from pinscope.store.rows import Row
+from pinscope.store.tables import Row
 from tests.data import synthetic
 
 ROWS = synthetic.bandwidth_rows(sizes=(2**12, 2**28))

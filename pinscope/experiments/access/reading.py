@@ -202,10 +202,10 @@ def _verdict(accesses: Accesses) -> str | None:
         )
     as_good, slower = by_verdict.get("as good", ()), by_verdict["slower"]
     once = as_good and all(pair.once_in_order == (pair.verdict == "as good") for pair in whole)
-    ends = [f"{'whole and once in order' if once else 'in other uses'} it is as good"] if as_good else []
+    ends = [f"{'once in order' if once else 'in other uses'} as good"] if as_good else []
     if faster := _faster_shares([pair for pair in accesses.pairs if pair.cell.spacing > 1]):
         ends.append(f"{'' if ends else 'it is '}faster if {faster} is used")
-    begins = f"Copy data{' used whole, again or at random' if once else ''}: zero-copy takes {_from_to(slower)}"
+    begins = f"Copy data{' used whole again or at random' if once else ''}: zero-copy takes {_from_to(slower)}"
     return f"{begins}; {', '.join(ends)}." if ends else f"{begins}."
 
 

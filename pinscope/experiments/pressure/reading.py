@@ -494,7 +494,7 @@ def _group_verdict(lab: LabKind, climb: Climb) -> str | None:
     if cliff is None:
         return None
     pinned = "locked" if lab == "host" else "pinned"
-    place = f"{cliff.place(climb.limit)} of a control group's {format_bytes(climb.limit)} {pinned}"
+    place = f"{cliff.place(climb.limit)} of a cgroup's {format_bytes(climb.limit)} {pinned}"
     if cliff.kind == "killed":
         parts = [f"At {place} the kernel kills another program in it"]
     else:

@@ -106,9 +106,10 @@ def trials(rows: Rows) -> list[Trial]:
     return [_trial(*case, group) for case, group in grouped(on_one, _case).items()]
 
 
-def cells_of(rows: Rows) -> list[Trial]:
-    """Those of a run."""
-    return trials(rows)
+def cells_of(rows: Rows) -> Sequence[Trial | PageTables]:
+    """Those of a run; of one that measured several GPUs only, their page tables."""
+    across = [row for row in rows if row["contexts"] and row["opener"] is None]
+    return trials(rows) or [_page_tables(group) for group in grouped(across, labels("contexts", "device")).values()]
 
 
 def _case(row: Row) -> tuple[str, int, int, Sharing | None]:

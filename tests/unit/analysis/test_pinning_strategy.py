@@ -217,7 +217,7 @@ def test_where_nothing_is_faster_nothing_is_recommended() -> None:
 def test_chunks_are_recommended_only_where_they_are_clearly_gentler() -> None:
     rows = [USUAL, row("thp_register", 0.5, 0.15), row(DEFAULT_CHUNKS, 0.4, 0.015)]
     finding = findings(rows)["gentler-in-chunks"]
-    title = "Pinning 16 GiB held other processes up 300 ms (one cudaHostAlloc), in chunks of 1 GiB 15.0 ms"
+    title = "Pinning 16 GiB held another process up 300 ms (one cudaHostAlloc), in chunks of 1 GiB 15.0 ms"
     assert finding.title == title
     assert finding.severity == "warning"
     assert "inside one chunk" in finding.advice

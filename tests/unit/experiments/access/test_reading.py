@@ -130,7 +130,7 @@ def test_a_run_says_for_which_measured_uses_zero_copy_is_faster() -> None:
     ("mapped", "words", "advice"),
     [
         ((1e-3, 2e-3), "faster for 1 to 2 uses", "let kernels reach the data on the host"),
-        ((9e-3, 18e-3), "slower for 1 to 2 uses", "For streaming read, copy the data."),
+        ((9e-3, 18e-3), "slower for 1 to 2 uses", "For streaming read of the whole data, copy the data."),
     ],
 )
 def test_a_way_that_leads_everywhere_is_said_to(mapped: tuple[float, float], words: str, advice: str) -> None:

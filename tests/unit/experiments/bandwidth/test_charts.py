@@ -242,6 +242,6 @@ def test_all_gpus_at_once_stand_beside_each_alone() -> None:
     rate = 2**20 / 1e9
     alone, at_once = figure.data
     assert (alone.name, at_once.name) == ("alone", "all at once")
-    assert list(alone.y) == ["GPU 0, h2d, alone", "GPU 1, h2d, alone"]
+    assert list(alone.y) == ["GPU 0, h2d", "GPU 1, h2d"]
     assert alone.x == pytest.approx([rate / 1e-3, rate / 2e-3])
     assert at_once.x == pytest.approx([rate / 4e-3, rate / 5e-3])

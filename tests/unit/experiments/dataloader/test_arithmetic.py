@@ -217,7 +217,7 @@ def test_what_the_rounds_do_not_tell_apart_from_the_fastest_is_called_as_good() 
     close = [{**row, "step_seconds": 5.02e-3 * PACES[2 - row["round"]]} for row in rows(True, False, 5e-3)]
     found = [*rows(False, False, 8e-3), *close, *rows(True, True, 5e-3)]
     named = {one.name: one.value for one in read(found).headline}
-    assert named["Fastest loop"] == "pinned, non_blocking, 4 workers (1 more as fast, as far as this run can tell)"
+    assert named["Fastest loop"] == "pinned, non_blocking, 4 workers (1 more not measurably slower)"
 
 
 def test_a_setting_that_slows_one_loop_and_speeds_up_another_has_a_finding_for_each() -> None:

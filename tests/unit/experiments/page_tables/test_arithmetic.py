@@ -231,15 +231,15 @@ def test_kinds_that_take_the_same_are_one_finding_and_one_verdict() -> None:
     found += [row for memory in KINDS for row in rows(memory=memory)]
     result = reading(found)
     by_rule = {finding.rule: finding for finding in result.findings}
-    title = "None of 8 ways to pin makes the page table smaller: each takes 2 MiB a GiB"
+    title = "None of 8 ways to pin makes the page table smaller where the GPU has access: each takes 2 MiB a GiB"
     assert by_rule["all-kinds-same-tables"].title == title
     assert "pages of 2 MiB a GiB would take 4 KiB" in by_rule["all-kinds-same-tables"].detail
     assert "fastest" not in by_rule["all-kinds-same-tables"].advice  # times that nothing tells apart
     names = [one.name for one in by_rule["all-kinds-same-tables"].evidence]
     assert "Per GiB, registered (4k, portable)" in names
     assert result.verdict == (
-        "Each pinned GiB takes 2 MiB of GPU memory for its page table (0.2 % of the pinned size), in each of 8 ways to "
-        "pin; freeing gives all of it back."
+        "Each pinned GiB takes 2 MiB of GPU memory for its page table (0.2 % of the pinned size), in each of 8 ways "
+        "with access; freeing gives all of it back."
     )
 
 

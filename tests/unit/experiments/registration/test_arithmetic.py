@@ -108,7 +108,10 @@ def test_processes_that_pay_again_are_found_beside_one_owner() -> None:
     assert "64 MiB of page tables, 4.0 times those of one" in finding.title
     assert "One owner took 16 MiB for 4 processes." in finding.detail
     assert finding.severity == "note"
-    assert "Not worth a change at this size: one owner saves 48 MiB, beside 2.03 GiB for their" in finding.advice
+    assert (
+        "Not worth a change for GPU memory at this size: one owner saves 48 MiB, beside 2.03 GiB for their"
+        in finding.advice
+    )
     assert [quantity.value for quantity in found.headline[:2]] == [4 * TABLE, TABLE]
 
 

@@ -250,7 +250,7 @@ def test_who_gives_back_or_takes_all_at_once_grew_but_is_not_suspected(amount: A
     one = finding(found, "no-leak-seen")
     assert one.severity == "note"
     assert one.title == (
-        f"python (pid 4711) pinned {grown} more and kept it, but not steadily as a leak does (watched for 59.0 s)"
+        f"python (pid 4711) pinned {grown} more and kept it, but not in steady steps (watched for 59.0 s)"
     )
     assert why in one.detail
     assert "Nothing to do" not in one.advice

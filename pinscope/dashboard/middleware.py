@@ -13,6 +13,7 @@ from starlette.middleware.gzip import GZipMiddleware
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from pinscope.dashboard.gate import Gate, Origin
+from pinscope.dashboard.left_pages import LeftPages
 from pinscope.dashboard.live_feed import LiveFeed
 from pinscope.dashboard.manual_pages import MakeSite, ManualPages
 
@@ -135,6 +136,7 @@ def middleware(site: MakeSite, named: Sequence[Origin] = ()) -> tuple[Middleware
     return (
         Middleware(SafeHeaders),
         Middleware(Gate, named=named),
+        Middleware(LeftPages),
         # Streamlit sends its JavaScript (megabytes) uncompressed, which is slow through an SSH tunnel to a GPU host.
         Middleware(GZipMiddleware, minimum_size=1000, compresslevel=4),
         Middleware(LiveFeed),

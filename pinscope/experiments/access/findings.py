@@ -101,7 +101,7 @@ def _parts(accesses: Accesses) -> Iterator[Costed]:
     in_part = any(cell.way == "copy_part" for cell in lasts)
     copy = "copy the part alone where kernels use whole blocks (cudaMemcpy2DAsync), else all" if in_part else "copy all"
     copied = [PATTERNS[course.pattern] for course in courses if any(how == "slower" for how, _ in course.stretches)]
-    larger = f" At larger shares of {joined(copied)}, {copy} of the data." if copied else ""
+    larger = f" At larger measured shares of {joined(copied)}, {copy} of the data." if copied else ""
     where = _together([course for course in courses if _won(course)], _won, "{1} for {0}", "; ")
     names = [f"{PATTERNS[cell.pattern].capitalize()} of {format_share(1 / cell.spacing)}" for cell in lasts]
     yield say(
@@ -152,7 +152,7 @@ def _for_uses(course: Course) -> str:
     before = [(verdict, used) for verdict, used in course.stretches[:-1]]
     if how != "slower":
         where = f" for {_uses(points[-1])}" if any(verdict == "slower" for verdict, _ in before) else ""
-        return f"let kernels reach the data on the host{where}: it takes no memory of the GPU."
+        return f"let kernels reach the data on the host{where}: it needs no buffer on the GPU."
     if not before:
         return "copy the data."
     fewest = before[0][1]
@@ -161,7 +161,7 @@ def _for_uses(course: Course) -> str:
         return f"copy data that kernels use {again}."
     once = "once" if fewest == [1] else f"{fewest[0]} to {fewest[-1]} times"
     return (
-        f"copy data that kernels use {again}; used {once}, zero-copy takes no memory of the GPU and is "
+        f"copy data that kernels use {again}; used {once}, zero-copy needs no buffer on the GPU and is "
         f"{'faster' if before[0][0] == 'faster' else 'about as fast'}."
     )
 

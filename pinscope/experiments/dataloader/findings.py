@@ -73,7 +73,7 @@ TEXTS: Mapping[str, Text] = {
         "a setting makes no measured difference with any number of workers",
         "No difference measured for {settings}",
         "Speed with ÷ without, 95 % intervals: {listed}. A difference of up to {unseen:share} is not excluded.",
-        "Choose by the other findings. For smaller differences take more rounds: pinscope run dataloader --set "
+        "No reason to change it either way. For smaller differences take more rounds: pinscope run dataloader --set "
         f"rounds={MOST_RUNS}",
     ),
     "settings": Text(

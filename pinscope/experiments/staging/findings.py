@@ -40,7 +40,8 @@ TEXTS: Texts = {
         title="Allocating a pinned buffer to copy {staging.size:bytes} once takes {cost:times} as long as a plain copy",
         detail="Of {pin.seconds:seconds}, {pin.prepare_seconds:seconds} go into allocating and filling the buffer, "
         "{pin.copy_seconds:seconds} into the copy and {pin.finish_seconds:seconds} into freeing it. [{others:and}.]",
-        advice="Do not allocate pinned memory for one copy: keep a pinned buffer and use it again.",
+        advice="Do not allocate pinned memory to copy data once that lies in pageable memory: keep a pinned buffer "
+        "and use it again.",
     ),
     "staging-reuse": Text(
         when="the same data was copied several times, plainly and from pinned memory",

@@ -71,7 +71,7 @@ TEXTS: Texts = {
         title='With pinned_empty(chunk="auto") no call took longer than {wait.seconds:seconds}; the limit is '
         "{limit:seconds}",
         detail=_COST,
-        advice="Pin so where a program must pin while it serves and no chunk that keeps the limit is known.",
+        advice="Pin so where a program must pin while it serves.",
         severity="good",
     ),
 }

@@ -89,6 +89,7 @@ TEXTS: Mapping[str, Text] = {
         "Its pinned allocator rounds requests up to powers of two and keeps them[: {most.pinned_bytes:bytes} were "
         "pinned with {workers}].[ Settings in force: {settings}.][ Less is pinned with: {tight}.][ Emptying the pool "
         "gives nothing back with: {staying}.]",
+        "For batches, choose a batch size whose bytes are just below a power of two. For a buffer of your own: "
         f"{ROUNDING_ADVICE} torch._C._host_emptyCache() gives back what no tensor uses.",
     ),
 }

@@ -499,7 +499,7 @@ def _group_verdict(lab: LabKind, climb: Climb) -> str | None:
         parts = [f"At {place} the kernel kills another program in it"]
     else:
         parts = [f"From {place} on, a program in it slows" + (f" up to {climb.times:.1f} times" if climb.times else "")]
-        parts += [f"at {climb.kill.place(climb.limit)} it is killed"] if climb.kill else []
+        parts += [f"at {climb.kill.place(climb.limit)} one is killed"] if climb.kill else []
     if climb.disturbs is not None:
         slower = f"work outside takes {climb.outside_times:.2f} times as long"
         parts.append(slower if climb.disturbs else "one outside did not slow")

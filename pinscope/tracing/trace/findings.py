@@ -33,7 +33,7 @@ _PLACE = "{where}[ {slow}][ {others} there likewise.]"
 _MADE_THERE = (
     "Refill a buffer only once its copy is done. On a stream of its own the copy can run while the GPU computes. The "
     "saving holds where the data is made in pinned memory. Where it must be copied there first, that takes CPU time; "
-    "DataLoader(pin_memory=True) does it in a thread of its own."
+    "DataLoader(pin_memory=True) with workers does it in a thread of its own."
 )
 _SMALL = SMALL + ": they hold the CPU for {held:seconds}[, gathered they would take about {gathered:seconds}]"
 _SCATTER = "'pinscope run scatter' measures which way is fastest here."

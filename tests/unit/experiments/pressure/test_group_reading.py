@@ -129,7 +129,7 @@ def test_the_verdict_names_the_cliff_the_kill_and_those_outside() -> None:
     finding = next(one for one in reading(filled()).findings if one.rule == "cliff")
     assert finding.title.startswith("From 68.7 to 71.8 % of the group's limit pinned on, ")
     assert "of a cgroup's 1 GiB pinned on, a program in it slows up to 6.2 times; at " in verdict
-    assert verdict.endswith("it is killed; one outside did not slow.")
+    assert verdict.endswith("one is killed; one outside did not slow.")
     assert len(verdict) <= 150
 
 

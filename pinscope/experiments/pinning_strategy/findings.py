@@ -47,8 +47,8 @@ TEXTS: Texts = {
         detail=_WHY + " Recommended in chunks: {recipe.title}, {recipe.threads:threads}, in "
         "{chunks.total_seconds.median:seconds}[; CUDA refuses a copy that crosses from one of {refused:bytes} into the "
         "next].",
-        advice="Where each copy can stay inside one chunk, and above all where other processes use the GPU, call {call}, "
-        "or paste the code below: make the chunk a multiple of the size of your copies.",
+        advice="Where each copy can stay inside one chunk, and above all where other processes use the GPU, call "
+        "{call}, or paste the code below: make the chunk a multiple of the size of your copies.",
     ),
     "copies-refused-across-chunks": Text(
         when="CUDA refuses a copy that crosses two registered chunks, and chunks are not recommended",

@@ -51,8 +51,9 @@ TEXTS: Mapping[str, Text] = {
         detail="GPU memory is reported in steps of {best.granule_bytes:bytes}: readings after every {step:bytes}, "
         "up to {best.pinned_bytes:bytes}, show {best.least_bytes_per_gib:bytes}[ to {most:bytes}] for a pinned GiB[, "
         "of which freeing gave back {back}]. A TiB would take {tebibyte:bytes}.",
-        advice="Count it for every process that pins, on every GPU on which that process has a context. Where several "
-        "processes need the same data, one can pin it and copy for the others: see the experiment registration.",
+        advice="Count it for every process that pins, on every GPU on which that process has a context (or, of a host "
+        "pool, access). Where several processes need the same data, one can pin it and copy for the others: see the "
+        "experiment registration.",
     ),
     "page-tables-unseen": Text(
         when="page tables grew by less than two steps of the meter",

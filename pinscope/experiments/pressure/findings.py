@@ -47,8 +47,8 @@ TEXTS: Texts = {
         "times{climb.swap_words}",
         "It lies between two steps, {climb.cliff.below_bytes:bytes} and {climb.cliff.bytes:bytes}; at the second {how}"
         "[, and the limit less what was in the group before is {expected:bytes}]. A round took {ends} pinned.",
-        "Give the group a limit of what is pinned, what its programs hold and the files that they read again and "
-        "again, with a margin. 'pinscope live' shows what the group leaves.",
+        "Give the group a limit of what is pinned (write-combined memory is not charged), what its programs hold and "
+        "the files that they read again and again, with a margin. 'pinscope live' shows what the group leaves.",
         "warning",
     ),
     "refused": Text(

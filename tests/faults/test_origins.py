@@ -268,8 +268,8 @@ BREAKERS = (
 
 
 def test_clients_that_break_off(campaign: Campaign, served: Served) -> None:
-    """Everybody else is served meanwhile, and no connection stays open. Who leaves, as browsers do, leaves no traceback in
-    the log; what no browser sends may, and comes last."""
+    """Everybody else is served meanwhile, and no connection stays open. Who leaves, as browsers do, leaves no traceback
+    in the log; what no browser sends may, and comes last."""
     halfway = [connect(served.port) for _ in range(campaign.size(sample=20, whole=200))]
     for client in halfway:
         client.sendall(upgrade([("Host", f"127.0.0.1:{served.port}")])[:-20])

@@ -356,7 +356,7 @@ def _lengths(figure: go.Figure, row: int, pane: Sequence[Length], scale: Scale) 
 
 
 MOST_SQUARES = 60
-"""That are told to those who do not see a matrix."""
+"""Squares whose words the alt text says, for those who do not see a matrix."""
 
 
 def matrix(
@@ -369,7 +369,7 @@ def matrix(
     axes: tuple[str, str],
     alt: str,
 ) -> Chart:
-    """Names by names, a matrix for each pane: as :func:`matrices`. What squares hover is told after ``alt``."""
+    """Names by names, a matrix for each pane: as :func:`matrices`. The alt text ends with the squares' words."""
     figure = matrices(list(panes), columns, rows, list(panes.values()), axes)
     hovers = list(dict.fromkeys(square.hover for pane in panes.values() for square in pane.values()))
     ends = (hover.partition(": ")[::2] for hover in hovers[:MOST_SQUARES])

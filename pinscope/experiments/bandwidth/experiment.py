@@ -208,8 +208,8 @@ class Bandwidth:
         cases = [case for case in cases if case.what[1].copier == "engine" or case.what[0].memory == reached]
         if lab.kind == "cuda":
             apart = format_seconds(seconds_between_events(lab))
-            told = f"Device events with nothing between them are {apart} apart"
-            harness.note(f"{told}; in one copy's time that is included.")
+            what = f"Device events with nothing between them are {apart} apart"
+            harness.note(f"{what}; in one copy's time that is included.")
         progress = Progress(cases, harness)
         for state, same in groupby(cases, lambda case: case.what[0]):
             group = list(same)

@@ -40,7 +40,7 @@ TEXTS = {
         "pays.",
     ),
     "pageable-state": Text(
-        f"pages or caches change the rate of large pageable copies by {PAYS} times or more, and are told apart",
+        f"pages or caches change the rate of large pageable copies {PAYS} times, and by more than both may be off",
         "{factors:and} change how fast large pageable copies are: {ranges}",
         "{states}. Of all sizes from {large:bytes} on these differ most.",
         "When you compare pageable copies, take the same pages (4k: small ones, thp: huge ones) and the same caches "
@@ -234,7 +234,7 @@ def _widest(copies: Copies, way: str) -> list[Cell] | None:
 
 
 def _decides(factor: str, states: Sequence[Cell]) -> bool:
-    """Whether all states that differ in this factor only are told apart, the same one faster each time."""
+    """Whether states that differ in this factor only are apart by more than they may be off, always the same way."""
     other = next(name for name in _FACTORS if name != factor)
     ordered = sorted(states, key=lambda cell: str(getattr(cell, factor)))
     pairs = [both for both in combinations(ordered, 2) if getattr(both[0], other) == getattr(both[1], other)]

@@ -225,7 +225,7 @@ class Gain:
 
     @cached_property
     def start(self) -> int | None:
-        """The size from which on pinned copies are faster: not one at which they differ by less than they may be off."""
+        """The size from which on pinned copies are faster: none at which they differ by less than they may be off."""
         distinct = {
             fast.bytes: fast.bytes_per_second / slow.bytes_per_second
             for fast, slow in self.pairs

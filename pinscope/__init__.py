@@ -78,7 +78,7 @@ def open_run(run_id: str) -> "Any":
         UnknownName: no such run, or several.
         StoreFailed: it cannot be read.
     """
-    return import_module("pinscope.report.opened").open_run(run_id)
+    return import_module("pinscope.report.write").open_run(run_id)
 
 
 def trace(name: str, *, output: "str | os.PathLike[str] | None" = None, stacks: bool = True) -> "ContextDecorator":

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Protocol, TypeVar
 
-from pinscope.analysis.rows import Row
+from pinscope.analysis.read_rows import Row
 from pinscope.records.finding import Reading
 from pinscope.records.parameters import Inputs
 from pinscope.records.run import Observation, Run

@@ -1,29 +1,14 @@
-"""What a host link can carry at most, one direction, from its generation and width.
-
-PCI Express (transfers per second and lane, coding and packet formats of the PCI Express Base Specification)::
-
-    raw     = lanes × transfers/s ÷ 8 × coding          8b/10b up to generation 2, 128b/130b for 3 to 5,
-                                                        242 of 256 FLIT bytes for 6
-    payload = raw × packet ÷ (packet + overhead)        for packets of so many bytes of data
-
-``packet`` is the GPU's Max_Payload_Size where its configuration space tells it, else 256 bytes.
-
-``overhead`` is 24 bytes up to generation 5: a 16-byte header (64-bit addresses), 4 bytes LCRC, and 4 bytes framing
-and sequence number; 6 of the "5 to 7 doublewords" of Intel AN 708, "Understanding PCI Express Throughput". In a
-generation 6 FLIT, 236 of the 242 bytes belong to transaction packets, whose overhead is the 16-byte header alone.
-
-Acknowledgements, flow control and clock compensation are left out: they depend on the traffic and take a few per
-cent more, and so even a perfect copy stays somewhat below the payload limit. A generation 5 link of 16 lanes has
-63.0 GB/s raw and, in packets of 256 bytes, 57.6 GB/s payload; an H200 copies 55.5 GB/s over it (96 %).
-
-NVLink-C2C publishes no packet format: raw and payload are both the published figure.
-"""
+"""PCIe links: what one can carry at most, whether it made errors, and what is said of one below its best."""
 
 from __future__ import annotations
 
-from pinscope.records.environment import Link
-from pinscope.records.link import PACKET_PAYLOAD_BYTES, PCIE
+from collections.abc import Mapping
+
+from pinscope.analysis.rules.link import Shortfall, link_shortfall
+from pinscope.records.environment import PACKET_PAYLOAD_BYTES, PCIE, Device, Environment, Link
+from pinscope.records.finding import Finding, Quantity, finding, quantity
 from pinscope.records.run import Run
+from pinscope.units import format_bandwidth
 
 
 def payload_now(link: Link) -> float | None:
@@ -45,3 +30,111 @@ def packet_words(link: Link) -> str:
 def link_limit(run: Run) -> float | None:
     """Payload limit of the GPU's link in one direction, bytes/second; ``None`` without a GPU or where unknown."""
     return run.gpu.link.limit_bytes_per_second if run.gpu and run.gpu.link else None
+
+
+KINDS: Mapping[str, str] = {
+    "replays": "packets sent again",
+    "correctable": "errors that the hardware put right",
+    "nonfatal": "errors that lost a packet",
+    "fatal": "errors that broke the link",
+}
+"""Field of :class:`pinscope.records.environment.LinkErrors` → what it counts."""
+_GRAVE = ("nonfatal", "fatal")
+
+
+def rises(device: Device) -> dict[str, int]:
+    """Kind of error → how many more there were after the run; those alone that rose."""
+    before, after = device.link_errors, device.link_errors_after
+    found = {}
+    for kind in KINDS if before and after else ():
+        first, last = getattr(before, kind), getattr(after, kind)
+        if first is not None and last is not None and last > first:
+            found[kind] = last - first
+    return found
+
+
+def link_error_findings(environment: Environment) -> tuple[Finding, ...]:
+    """One finding for each GPU whose link made errors while the run measured."""
+    return tuple(_finding(device, risen) for device in environment.devices if (risen := rises(device)))
+
+
+def _finding(device: Device, risen: Mapping[str, int]) -> Finding:
+    grave = [kind for kind in risen if kind in _GRAVE]
+    counted = ", ".join(f"{number:,} {KINDS[kind]}" for kind, number in risen.items())
+    return finding(
+        "warning" if grave else "note",
+        "link-errors",
+        *(
+            quantity(f"{KINDS[kind].capitalize()}, {when}", getattr(errors, kind), "count")
+            for kind in risen
+            for when, errors in (("before", device.link_errors), ("after", device.link_errors_after))
+        ),
+        title=f"GPU {device.index}: {counted} on the PCIe link during the run",
+        detail="Each of them cost time, so copies of this run may be slower than the link allows. "
+        "A link in order counts none.",
+        advice="Reseat the GPU, check risers and cables, and run again; if the counts still rise, try another slot.",
+    )
+
+
+RESEAT = "Reseat the GPU, check risers and cables, and see in the firmware settings "
+_SLOT = "whether the slot shares its lanes with another one."
+SLOT_SETTINGS = RESEAT + "which generation the slot is allowed and whether it shares its lanes."
+SLOT_ADVICE = f"{SLOT_SETTINGS} 'pinscope run bandwidth' measures what arrives."
+
+
+def link_below_best(index: int, link: Link, *, busy: bool | None) -> Finding | None:
+    """What a GPU's PCIe link is below its best in; ``None`` if nothing.
+
+    Args:
+        index: of the GPU.
+        link: as it is trained now, and at best.
+        busy: whether the GPU is busy; ``None`` where that is not known.
+    """
+    short = link_shortfall(link.generation_now, link.generation_max, link.width_now, link.width_max, busy=busy)
+    if short is None:
+        return None
+    return finding(
+        short.severity,
+        "link-below-best",
+        *link_evidence(link),
+        title=f"GPU {index}: only {link.width_now} of {link.width_max} PCIe lanes are in use"
+        if short.what == "lanes"
+        else f"GPU {index}: the PCIe link is at generation {link.generation_now}, its best is {link.generation_max}",
+        detail=f"As it is now the link carries at most {format_bandwidth(payload_now(link))} one way, at its best "
+        f"{format_bandwidth(link.limit_bytes_per_second)}. {_why(short)}",
+        advice=_advice(short, link),
+    )
+
+
+def link_evidence(link: Link) -> tuple[Quantity, ...]:
+    """How a PCIe link is trained, and what it carries."""
+    return (
+        quantity("Generation now", link.generation_now, "count"),
+        quantity("Generation at best", link.generation_max, "count"),
+        quantity("Lanes now", link.width_now, "count"),
+        quantity("Lanes at best", link.width_max, "count"),
+        quantity("Payload limit now", payload_now(link), "bytes/second"),
+        quantity("Payload limit at best", link.limit_bytes_per_second, "bytes/second"),
+    )
+
+
+def _why(short: Shortfall) -> str:
+    if short.what == "lanes":
+        return "An idle link lowers its generation to save power, not its lanes."
+    if short.severity == "warning":
+        return "The GPU is busy, so this is not to save power."
+    return (
+        "An idle link lowers its generation to save power and raises it again under load, so this alone means nothing."
+    )
+
+
+def _advice(short: Shortfall, link: Link) -> str:
+    if short.what == "lanes":
+        return RESEAT + _SLOT
+    if short.severity == "warning":
+        return SLOT_ADVICE
+    return (
+        "Run 'pinscope run bandwidth': if large pinned copies stay near "
+        f"{format_bandwidth(payload_now(link))} rather than {format_bandwidth(link.limit_bytes_per_second)}, "
+        "look at the slot's generation in the firmware settings, risers and cables."
+    )

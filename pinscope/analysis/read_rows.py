@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any, Literal, get_args, get_origin, overload
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, get_args, get_origin, overload
 
 from pydantic import AwareDatetime, ValidationError
 
+from pinscope.analysis.statistics import Summary, summarize
 from pinscope.errors import BadInput
 from pinscope.records.limits import COMBINATIONS_READ, DEVICES_READ, ROWS_READ, TEXT_READ
 from pinscope.records.run import Observation
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 
 class _RowView(Mapping[str, Any]):
@@ -41,7 +46,7 @@ class _RowView(Mapping[str, Any]):
 
 
 class ReadRows(Sequence[Mapping[str, Any]]):
-    """Observations as their class writes them, up to the bounds of :mod:`pinscope.records.limits`.
+    """Observations as their class writes them, up to the bounds of :mod:`pinscope.records.run`.
 
     Each row is a mapping with all fields of the class. What would go beyond a bound, and all after it, is left out:
     the rest reads as a run does that ended there.
@@ -153,3 +158,90 @@ def _type_of(annotation: Any) -> type | None:
         return None
     found = {_type_of(part) for part in get_args(annotation) if part is not type(None)}
     return next((known for known in (float, int, datetime) if known in found), None)
+
+
+Row = Mapping[str, Any]
+"""One observation as it is stored: a flat mapping with the observation's field names."""
+Rows = Sequence[Row]
+_Item = TypeVar("_Item")
+_Key = TypeVar("_Key")
+
+
+def grouped(items: Iterable[_Item], key: Callable[[_Item], _Key]) -> dict[_Key, list[_Item]]:
+    """Items with the same key together, in the order of their first."""
+    groups: dict[_Key, list[_Item]] = {}
+    for item in items:
+        groups.setdefault(key(item), []).append(item)
+    return groups
+
+
+def counted(rows: Iterable[Row]) -> list[Row]:
+    """Those that are no warm-ups."""
+    return [row for row in rows if not row["warmup"]]
+
+
+def from_then_on(items: Sequence[_Item], holds: Callable[[_Item], bool]) -> _Item | None:
+    """The first item from which on it holds for every one; what comes and goes has another cause."""
+    first = None
+    for item in reversed(items):
+        if not holds(item):
+            break
+        first = item
+    return first
+
+
+def labels(*names: str) -> Callable[[Row], tuple[Any, ...]]:
+    """A key of :func:`grouped`: the values of these fields."""
+    return lambda row: tuple(row[name] for name in names)
+
+
+def summary(rows: Iterable[Row], name: str) -> Summary | None:
+    """Median and spread of a field, over the rows that have it; ``None`` where none has."""
+    values = [value for row in rows if (value := row.get(name)) is not None]
+    return summarize(values) if values else None
+
+
+def median(summary: Summary | None) -> float | None:
+    """The median, where there is one."""
+    return summary.median if summary else None
+
+
+EachPart = Callable[[int], bool]
+"""Of the number of a part, from 0 on: whether it is wanted."""
+
+
+def _nothing(name: str, wanted: EachPart) -> Iterator[pa.Table]:
+    del name, wanted
+    return iter(())
+
+
+def every_part(number: int) -> bool:
+    """All parts are wanted."""
+    del number
+    return True
+
+
+@dataclass(frozen=True)
+class Attached:
+    """The attachments of one run.
+
+    Attributes:
+        rows: name → how many rows.
+        read: gives the wanted parts of an attachment, each a table of at most ``limits.PART_ROWS`` rows.
+    """
+
+    rows: dict[str, int] = field(default_factory=dict)
+    read: Callable[[str, EachPart], Iterator[pa.Table]] = _nothing
+
+    def tables(self, name: str, wanted: EachPart = every_part) -> Iterator[pa.Table]:
+        """The wanted parts of an attachment; none of one that the run does not carry.
+
+        Raises:
+            InvalidParameter: a part cannot be read.
+            StoreFailed: the database cannot be read.
+        """
+        return self.read(name, wanted) if self.rows.get(name) else iter(())
+
+
+NOTHING_ATTACHED = Attached()
+"""Of a run without attachments."""

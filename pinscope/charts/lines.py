@@ -9,7 +9,7 @@ from typing import Any
 
 import plotly.graph_objects as go
 
-from pinscope.analysis.ways import LineStyle
+from pinscope.analysis.cells import LineStyle
 from pinscope.charts.theme import COLOURS, DASHES
 
 Point = tuple[float, float | str, str]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from pinscope.analysis.ways import LineStyle
+from pinscope.analysis.cells import LineStyle
 from pinscope.charts.bars import AROUND_PIXELS, ROW_PIXELS, label, names_above
 from pinscope.charts.chart import Chart, alt_text
 from pinscope.charts.lines import line

@@ -9,8 +9,8 @@ from typing import Any, NamedTuple
 
 import plotly.graph_objects as go
 
-from pinscope.analysis.rows import grouped
-from pinscope.analysis.ways import LineStyle, Way
+from pinscope.analysis.cells import LineStyle, Way
+from pinscope.analysis.read_rows import grouped
 from pinscope.charts.bars import ROW_PIXELS, THICKNESS, Part, bars, end_labels, limit_marks, names_above
 from pinscope.charts.chart import Chart, alt_text
 from pinscope.charts.lines import End, line, name_ends, put, reference

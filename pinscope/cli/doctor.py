@@ -9,7 +9,7 @@ from pinscope.cli.terminal import print_json, print_line, print_table
 from pinscope.errors import BadInput, NotPossible
 from pinscope.probes.capabilities import capabilities
 from pinscope.probes.environment import capture_environment
-from pinscope.records.capability import Capability
+from pinscope.records.base import Capability
 from pinscope.report.facts import environment_facts, version_text
 from pinscope.store.database import place_of_runs
 

@@ -22,8 +22,7 @@ from pinscope.cli.terminal import complain, is_steerable, print_json, print_line
 from pinscope.errors import BadInput
 from pinscope.live.changes import growing
 from pinscope.live.reading import read_snapshot
-from pinscope.live.sampler import History, Sampler
-from pinscope.live.source import LiveSource, open_source
+from pinscope.live.source import History, LiveSource, Sampler, open_source
 from pinscope.records.figure import figures
 from pinscope.records.snapshot import GpuUse, Holder, Snapshot
 from pinscope.records.timeline import Event, Sample

@@ -14,9 +14,8 @@ from pinscope.cli.live_choice import Choice
 from pinscope.cli.terminal import SEVERITY_STYLES, TableLines, lay_out, sparkline
 from pinscope.live.trend import Curve, Identity, holder_trends, host_trend
 from pinscope.live.verdict import snapshot_verdict
-from pinscope.records.bound import Estimated
 from pinscope.records.environment import Link
-from pinscope.records.figure import Figure, figures
+from pinscope.records.figure import Estimated, Figure, figures
 from pinscope.records.finding import Finding, Severity
 from pinscope.records.snapshot import DeviceFigures, Holder, HostTotals, Snapshot, Unreadable
 from pinscope.records.timeline import Event, Sample

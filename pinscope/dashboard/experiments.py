@@ -16,7 +16,7 @@ from pinscope.dashboard.widgets import answer, storage_note
 from pinscope.errors import PinScopeError, UnknownName
 from pinscope.experiments.contract import AnyExperiment
 from pinscope.experiments.registry import EXPERIMENTS, Entry, find, method
-from pinscope.lab.budget import safe_pinned_bytes
+from pinscope.lab.harness import safe_pinned_bytes
 from pinscope.records.environment import Device
 from pinscope.records.run import HOST_MODEL_NOTE, LAB_TITLES, ExperimentRun, LabKind, Run
 from pinscope.runner.jobs import Request, prepare, start

@@ -17,7 +17,7 @@ from pinscope.dashboard.run_cards import run_answer, run_list
 from pinscope.errors import StoreFailed
 from pinscope.experiments.registry import find_reader
 from pinscope.probes.capabilities import capabilities
-from pinscope.records.capability import Capability
+from pinscope.records.base import Capability
 from pinscope.records.environment import Environment
 from pinscope.report.facts import environment_facts, version_text
 from pinscope.store.store import Store

@@ -10,7 +10,7 @@ from pinscope.dashboard.labels import sentence
 from pinscope.live.changes import growing
 from pinscope.live.charts import BANDS, SERIES, trends, within
 from pinscope.live.reading import read_snapshot
-from pinscope.live.sampler import History
+from pinscope.live.source import History
 from pinscope.live.verdict import pinned_change, snapshot_verdict
 from pinscope.records.figure import Figure, figures
 from pinscope.records.finding import Finding

@@ -23,7 +23,7 @@ from pinscope.store.anonymous import ANONYMOUS, AnonymousStore
 from pinscope.store.recordings import recorded_runs
 from pinscope.store.store import Store
 from pinscope.store.stored_runs import StoredRows
-from pinscope.tracing.columns import TABLES
+from pinscope.tracing.stretch import TABLES
 
 PAGE_EVENTS = 100_000
 """Calls, copies and kernels of a trace that a page makes a file for Perfetto of: 30 MB."""

@@ -8,8 +8,7 @@ from functools import partial
 
 import streamlit as st
 
-from pinscope.analysis.attached import Attached
-from pinscope.analysis.rows import Row
+from pinscope.analysis.read_rows import Attached, Row
 from pinscope.dashboard import state, widgets
 from pinscope.dashboard.labels import plain, show_error
 from pinscope.dashboard.state import PAGE_EVENTS

@@ -8,7 +8,7 @@ from typing import Any, Generic, TypeVar
 
 from pinscope.errors import NotPossible
 from pinscope.lab.harness import Harness
-from pinscope.records.budget import Budget
+from pinscope.records.base import Budget
 
 What = TypeVar("What")
 Reason = tuple[str, str | None]

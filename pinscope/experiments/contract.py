@@ -13,7 +13,7 @@ from pinscope.experiments.cases import Case, whole_budget
 from pinscope.lab.harness import Harness, Precision
 from pinscope.lab.placement import ANY, NEAR
 from pinscope.lab.protocol import Lab
-from pinscope.records.budget import Budget
+from pinscope.records.base import Budget
 from pinscope.records.environment import Environment
 from pinscope.records.parameters import Inputs, Seconds, Share, parameter
 from pinscope.records.run import ExperimentRun, LabKind, Observation

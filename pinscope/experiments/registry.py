@@ -11,12 +11,10 @@ from importlib.resources import files
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, cast
 
-from pinscope.analysis.attached import NOTHING_ATTACHED, Attached
 from pinscope.analysis.cells import cells
 from pinscope.analysis.kind import AnyKind
-from pinscope.analysis.link_errors import link_error_findings
-from pinscope.analysis.read_rows import ReadRows
-from pinscope.analysis.rows import Row
+from pinscope.analysis.link_model import link_error_findings
+from pinscope.analysis.read_rows import NOTHING_ATTACHED, Attached, ReadRows, Row
 from pinscope.analysis.texts import Texts
 from pinscope.errors import BadInput, UnknownName
 from pinscope.experiments.contract import AnyExperiment

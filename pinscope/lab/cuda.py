@@ -24,17 +24,16 @@ from pinscope.lab.cuda_handles import (
     DEVICE_TO_DEVICE,
     DEVICE_TO_HOST,
     HOST_TO_DEVICE,
+    SOURCE,
     CudaCounters,
     CudaEvent,
     CudaStream,
     DevicePart,
+    Gate,
 )
-from pinscope.lab.cuda_hold import Gate
-from pinscope.lab.cuda_kernels import SOURCE
 from pinscope.lab.cuda_memory import PAGE, HostPart, MemoryMeter, allocate, host_memory, registered_memory
-from pinscope.lab.host_nodes import HostNodes
 from pinscope.lab.pattern import WORD_BYTES, Block, Pattern, words_at
-from pinscope.lab.placement import preferring
+from pinscope.lab.placement import HostNodes, preferring
 from pinscope.lab.protocol import (
     Copier,
     Counters,

@@ -12,8 +12,7 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager
 from cupy.cuda import driver, runtime
 
 from pinscope.errors import MeasurementFailed, NotEnoughMemory, NotPossible
-from pinscope.lab.cuda_managed import DEVICE_LOCATION, Location
-from pinscope.lab.cuda_memory import OUT_OF_MEMORY, HostPart, driver_library
+from pinscope.lab.cuda_memory import DEVICE_LOCATION, OUT_OF_MEMORY, HostPart, Location, driver_library
 from pinscope.records.run import DriverMemory
 from pinscope.units import format_bytes
 

@@ -1,10 +1,11 @@
-"""Using each part of a lab once: what the driver takes at a first use is the context's, no page table's."""
+"""Opening a lab by the name of its place, and using each part of it once."""
 
 from __future__ import annotations
 
 from contextlib import ExitStack
 
 from pinscope.lab.backing import touch
+from pinscope.lab.hostmodel import HostModelLab
 from pinscope.lab.protocol import Lab
 
 WARM_BYTES = 2 * 2**20
@@ -24,3 +25,12 @@ def use_each_part_once(lab: Lab) -> None:
             lab.copy_to_device(device, source, stream)
             stream.synchronize()
             lab.wrong_words(device, pattern)
+
+
+def open_lab(place: str, seed: int) -> Lab:
+    """A lab on the device that :attr:`Lab.place` of another process names."""
+    if place == HostModelLab.place:
+        return HostModelLab(seed=seed)
+    from pinscope.lab.cuda import CudaLab  # noqa: PLC0415 - imports CuPy, which the host model does not need
+
+    return CudaLab(0, {0: place}, seed)

@@ -1,15 +1,21 @@
-"""The timing harness: warms up, repeats until the median is known well enough, keeps every raw value."""
+"""The timing harness repeats until a median is known; the guard refuses what takes too much memory."""
 
 from __future__ import annotations
 
+import resource
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Self
 
 from pinscope.analysis.statistics import LEAST_VALUES, looks, median_uncertainty
-from pinscope.errors import Cancelled
-from pinscope.records.budget import Budget
+from pinscope.errors import Cancelled, NoDevice, NotEnoughMemory
+from pinscope.lab.backing import why_not_backing
+from pinscope.lab.hostmodel import STAGING_BYTES
+from pinscope.records.base import Budget
+from pinscope.records.environment import Device, HugePages, Limits
+from pinscope.records.run import LabKind
+from pinscope.units import format_bytes, format_share
 
 Clock = Callable[[], float]
 
@@ -110,3 +116,142 @@ class Harness:
                 del planned[0]
                 if median_uncertainty(values) <= precision.relative:
                     return
+
+
+SAFE_PINNED_SHARE = 0.5
+"""Of the free host memory: the system can neither swap nor move locked pages, and everybody else needs the rest."""
+SAFE_HOST_SHARE = 0.8
+"""Of the free host memory, for all that a run takes: more invites the out-of-memory killer."""
+SAFE_MEMLOCK_SHARE = 0.95
+"""Of what may still be locked: the limit is exact, only the libraries' own locked pages need room."""
+SAFE_DEVICE_SHARE = 0.8
+"""Of the GPU's free memory: the CUDA context takes about 0.5 GiB of it, and other processes come and go."""
+CONTEXT_BYTES = 640 * 2**20
+"""Set aside of GPU memory for each process with a context; one took about 520 MiB on an H200 with driver 580."""
+
+_SMALLER = "choose smaller sizes"
+
+
+@dataclass(frozen=True)
+class Ceiling:
+    """One limit on the memory a run may take.
+
+    Attributes:
+        name: what it is, for people.
+        left_bytes: how much it leaves now.
+        share: how much of that is safe to take.
+        advice: what to do when it binds.
+    """
+
+    name: str
+    left_bytes: int
+    share: float
+    advice: str
+
+    @property
+    def safe_bytes(self) -> int:
+        """How much may be taken under this limit."""
+        return max(int(self.left_bytes * self.share), 0)
+
+    def check(self, need: int, purpose: str) -> None:
+        """Raise :class:`NotEnoughMemory` if ``need`` bytes exceed the safe share."""
+        if need > self.safe_bytes:
+            raise NotEnoughMemory(
+                f"the run needs {format_bytes(need)} of {purpose}, but only {format_bytes(self.safe_bytes)} is safe "
+                f"here: {format_share(self.share)} of {format_bytes(self.left_bytes)} {self.name}; {self.advice}"
+            )
+
+
+def check_budget(
+    budget: Budget, limits: Limits, device: Device | None, lab: LabKind, pages: HugePages | None = None
+) -> None:
+    """Refuse a run whose budget is not safe.
+
+    Args:
+        budget: what the run will take.
+        limits: what the host leaves.
+        device: the GPU it will run on; ``None`` on the host lab. Where the driver does not tell the GPU's free
+            memory (it shares the host's), device memory counts as host memory.
+        lab: where it will run.
+        pages: the host's huge pages, for a run that needs hugetlb pages.
+
+    Raises:
+        NotEnoughMemory: what it needs, what is safe, which limit binds and what to do, in one line.
+        NoDevice: no GPU was given for the ``cuda`` lab.
+    """
+    if lab == "cuda" and device is None:
+        raise NoDevice("there is no such GPU here; 'pinscope doctor' lists what this machine has")
+    if budget.hugetlb_bytes and (reason := why_not_backing("hugetlb", budget.hugetlb_bytes, pages)):
+        raise NotEnoughMemory(reason)
+    pinned = budget.pinned_bytes + _own_bytes(lab)
+    _tightest(_pinned_ceilings(limits, lab)).check(pinned, "locked memory" if lab == "host" else "pinned memory")
+    free = device.memory_free_bytes if device else None
+    host = pinned + budget.pageable_bytes + (budget.device_bytes if free is None else 0)
+    _tightest(_host_ceilings(limits, SAFE_HOST_SHARE)).check(host, "host memory")
+    if device is not None and free is not None:
+        ceiling = Ceiling(f"free on GPU {device.index}", free, SAFE_DEVICE_SHARE, f"{_SMALLER} or another GPU")
+        ceiling.check(budget.device_bytes, "GPU memory")
+
+
+def safe_pinned_bytes(limits: Limits, lab: LabKind) -> int:
+    """How much one run may pin (lock, on the host lab) here."""
+    return max(_tightest(_pinned_ceilings(limits, lab)).safe_bytes - _own_bytes(lab), 0)
+
+
+def binding_limit(limits: Limits, lab: LabKind) -> str:
+    """The limit that decides :func:`safe_pinned_bytes`, for people."""
+    return _tightest(_pinned_ceilings(limits, lab)).name
+
+
+def _own_bytes(lab: LabKind) -> int:
+    """What the lab locks for itself while it is open."""
+    return STAGING_BYTES if lab == "host" else 0
+
+
+def _host_ceilings(limits: Limits, share: float) -> list[Ceiling]:
+    where = "the host" if limits.node is None else f"NUMA node {limits.node}"
+    ceilings = [Ceiling(f"available on {where}", limits.host_available_bytes, share, f"free memory or {_SMALLER}")]
+    if limits.cgroup_headroom_bytes is not None:
+        advice = f"give the container (its cgroup) more memory or {_SMALLER}"
+        ceilings.append(Ceiling("left in the cgroup", limits.cgroup_headroom_bytes, share, advice))
+    return ceilings
+
+
+def _pinned_ceilings(limits: Limits, lab: LabKind) -> list[Ceiling]:
+    """CUDA's pinned memory is not subject to RLIMIT_MEMLOCK (it shows no VmLck); the host lab's is."""
+    ceilings = _host_ceilings(limits, SAFE_PINNED_SHARE)
+    if lab == "host" and limits.memlock_headroom_bytes is not None:
+        advice = f"raise it (ulimit -l, 'memlock' in /etc/security/limits.conf, CAP_IPC_LOCK) or {_SMALLER}"
+        ceilings.append(Ceiling("left under RLIMIT_MEMLOCK", limits.memlock_headroom_bytes, SAFE_MEMLOCK_SHARE, advice))
+    return ceilings
+
+
+def _tightest(ceilings: list[Ceiling]) -> Ceiling:
+    return min(ceilings, key=lambda ceiling: ceiling.safe_bytes)
+
+
+@dataclass(frozen=True)
+class ProcessorTime:
+    """In user and kernel mode together, seconds (getrusage(2)).
+
+    Attributes:
+        process_seconds: of all threads, also those of libraries and of the driver.
+        thread_seconds: of the calling thread.
+    """
+
+    process_seconds: float
+    thread_seconds: float
+
+    @classmethod
+    def so_far(cls) -> Self:
+        """Used since the process, and the calling thread, began."""
+        return cls(_seconds(resource.RUSAGE_SELF), _seconds(resource.RUSAGE_THREAD))
+
+    def since(self, earlier: Self) -> Self:
+        """Used between two readings of the same thread."""
+        return type(self)(self.process_seconds - earlier.process_seconds, self.thread_seconds - earlier.thread_seconds)
+
+
+def _seconds(who: int) -> float:
+    used = resource.getrusage(who)
+    return used.ru_utime + used.ru_stime

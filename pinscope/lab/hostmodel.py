@@ -38,10 +38,22 @@ import numpy as np
 
 from pinscope.errors import MeasurementFailed, NoDevice, NotPossible
 from pinscope.lab.backing import OwnMemory, lock, shared_region, touch, unlock, why_not_backing
-from pinscope.lab.host_nodes import HostNodes
-from pinscope.lab.hostengine import Clock, Engine, Fault, Gate, HostEvent, HostStream, Work, wait_until
-from pinscope.lab.hostmemory import Area, HostArea, StagingRing, move
+from pinscope.lab.hostengine import (
+    Area,
+    Clock,
+    Engine,
+    Fault,
+    Gate,
+    HostArea,
+    HostEvent,
+    HostStream,
+    StagingRing,
+    Work,
+    move,
+    wait_until,
+)
 from pinscope.lab.pattern import WORD_BYTES, Block, Pattern, words_at
+from pinscope.lab.placement import HostNodes
 from pinscope.lab.protocol import (
     Copier,
     Counters,
@@ -55,7 +67,7 @@ from pinscope.lab.protocol import (
     never_ends,
     own,
 )
-from pinscope.probes.memory import page_table_bytes
+from pinscope.probes.host_memory import page_table_bytes
 from pinscope.records.run import Backing, HostMemory, LabKind
 
 STAGING_BYTES = 2 * StagingRing.nbytes

@@ -17,12 +17,20 @@ from typing import Any, Protocol, Self, SupportsIndex
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-from pinscope.analysis.pinning_recipe import default_strategy
+from pinscope.analysis.pinning_strategy import default_strategy
 from pinscope.errors import InvalidParameter, NotEnoughMemory, NotPossible
 from pinscope.lab.backing import OwnMemory, why_not_backing
-from pinscope.lab.budget import binding_limit, safe_pinned_bytes
-from pinscope.lab.gentle_pinning import SPARE_PROCESSORS, GentlePinner, Pieces
-from pinscope.lab.pinning import PAGE, OnRelease, Pinner, PinningCalls, default_threads
+from pinscope.lab.harness import binding_limit, safe_pinned_bytes
+from pinscope.lab.pinning import (
+    PAGE,
+    SPARE_PROCESSORS,
+    GentlePinner,
+    OnRelease,
+    Pieces,
+    Pinner,
+    PinningCalls,
+    default_threads,
+)
 from pinscope.probes.installation import install_command
 from pinscope.probes.limits import read_limits
 from pinscope.records.pinning_strategy import STRATEGIES, Strategy, StrategyName
@@ -139,7 +147,7 @@ def pinned_empty(
             pinning goes on while pages are touched. The price: CUDA refuses a copy that crosses from one piece into
             the next (cudaErrorInvalidValue). Take it where every copy stays within a multiple of ``chunk``; a
             multiple of 4 KiB. ``"auto"`` measures how long pieces hold the driver and takes the longest that keeps
-            to ``longest_wait`` (:mod:`pinscope.lab.gentle_pinning`); the array's ``chunk`` is their length in bytes.
+            to ``longest_wait`` (:mod:`pinscope.lab.pinning`); the array's ``chunk`` is their length in bytes.
         longest_wait: the limit, in seconds, for how long other calls on the GPU wait, of this process and of others,
             while the memory is pinned and unpinned; with ``chunk="auto"`` only, 20 ms by default. The calling thread
             waits until all memory is pinned, so call it from a thread that does not serve. Where the limit was not

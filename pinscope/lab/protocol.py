@@ -15,8 +15,8 @@ from dataclasses import dataclass, field
 from typing import Literal, Protocol, Self, TypeVar
 
 from pinscope.errors import MeasurementFailed
-from pinscope.lab.host_nodes import HostNodes
 from pinscope.lab.pattern import Pattern
+from pinscope.lab.placement import HostNodes
 from pinscope.records.run import Backing, HostMemory, LabKind
 
 _T = TypeVar("_T")

@@ -17,7 +17,7 @@ from pinscope.analysis.held import held_by
 from pinscope.analysis.page_table_model import context_overhead_bytes
 from pinscope.analysis.rules.host_memory import MUCH_LOCKED_BYTES
 from pinscope.live.holder import COUNTER_SLACK_BYTES, Surroundings, page_table_bound, read_holder
-from pinscope.live.ownership import Candidate, Share, attribute, without_larger
+from pinscope.live.registered import Candidate, Share, attribute, without_larger
 from pinscope.live.unreadable import unreadable
 from pinscope.probes.answer import Answer
 from pinscope.probes.cgroup import GroupHeadrooms
@@ -27,7 +27,7 @@ from pinscope.probes.process_identity import boot_time
 from pinscope.probes.process_memory import MemoryMaps
 from pinscope.probes.processes import Processes, Remembered, SeenProcess, known_identity, read_processes
 from pinscope.probes.virtualization import has_own_pids
-from pinscope.records.bound import Bound, BoundKind, about, at_least, at_most, bound_of_sum
+from pinscope.records.figure import Bound, BoundKind, about, at_least, at_most, bound_of_sum
 from pinscope.records.registration import Registrations
 from pinscope.records.snapshot import PINNED_AGAIN, DeviceFigures, Holder, HostTotals, Snapshot, Unreadable
 
@@ -57,7 +57,7 @@ def snapshot(
 
     Args:
         proc: where /proc and /sys are read.
-        gpus: from :func:`pinscope.probes.gpu_figures.read_gpus`, which may have been asked elsewhere, as the driver
+        gpus: from :func:`pinscope.probes.devices.read_gpus`, which may have been asked elsewhere, as the driver
             may hang; ``None``: it was not asked.
         remembered: keep one and pass it to each snapshot of a series: the later ones then cost less.
         registrations: from :meth:`pinscope.live.tracker.Tracker.registered`, asked just before; ``None``: nobody

@@ -14,9 +14,8 @@ from dataclasses import dataclass
 
 from pinscope.probes.answer import Answer
 from pinscope.probes.driver_library import FileKey, MappedLibrary, opened_copy
-from pinscope.probes.elf_symbols import function_offsets
 from pinscope.probes.tracefs import TraceInstance
-from pinscope.probes.uprobes import ARCHITECTURES, CALLS, POOL_CALLS, definitions
+from pinscope.probes.uprobes import ARCHITECTURES, CALLS, POOL_CALLS, definitions, function_offsets
 from pinscope.records.registration import ProbedLibrary
 
 MOST_COPIES = 64

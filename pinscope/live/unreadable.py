@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from pinscope.probes.answer import Answer
-from pinscope.probes.host_memory import NO_HOST
-from pinscope.probes.memory import PIN_COUNTERS_ADVICE
+from pinscope.probes.host_memory import NO_HOST, PIN_COUNTERS_ADVICE
 from pinscope.probes.proc import Proc
 from pinscope.probes.processes import Processes
 from pinscope.probes.virtualization import WSL2, has_own_pids, hides_processes, wsl_version

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from pinscope.analysis.rules.growth import LEAK_BYTES
-from pinscope.live.driver_findings import only_candidate, ranked, who
-from pinscope.records.bound import bound_of_sum
+from pinscope.live.reading import only_candidate, ranked, who
+from pinscope.records.figure import bound_of_sum
 from pinscope.records.snapshot import Holder, Snapshot
 from pinscope.records.timeline import HolderSample, Sample
 from pinscope.units import format_bytes, format_duration, format_share

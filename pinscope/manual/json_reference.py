@@ -21,7 +21,7 @@ from pydantic import AwareDatetime, BaseModel
 from pinscope.experiments.registry import readers
 from pinscope.planning.plan import ContextPrice, Demand, HostBudget, Origin, Pace, Sharing
 from pinscope.planning.prices import Safety
-from pinscope.records.capability import Capability
+from pinscope.records.base import Capability
 from pinscope.records.environment import Environment
 from pinscope.records.figure import figures
 from pinscope.records.finding import Finding, Table

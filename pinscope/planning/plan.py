@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from pinscope.analysis.page_table_model import ENTRY_BYTES, GRANULE_BYTES
-from pinscope.analysis.pinning_recipe import Recipe, Recipes
+from pinscope.analysis.pinning_strategy import Recipe, Recipes
 from pinscope.experiments.registration.ways import WAYS
 
 ONE_REGISTRATION_BYTES = 512 * 2**30

@@ -6,18 +6,17 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, TypeVar
 
+from pinscope.analysis.held import rounded_up
 from pinscope.analysis.page_table_model import ENTRY_BYTES, GPU_PAGE_SIZES
-from pinscope.analysis.pinning_recipe import Recipes
-from pinscope.analysis.pinning_strategy import IDLE, recommend, strategy_cells
-from pinscope.analysis.pytorch_pinned import rounded_up
-from pinscope.analysis.rows import Row
+from pinscope.analysis.pinning_strategy import IDLE, Recipes, recommend, strategy_cells
+from pinscope.analysis.read_rows import Row
 from pinscope.analysis.rules.gpu_memory import TABLES_CRITICAL, page_table_severity
 from pinscope.analysis.rules.host_memory import RAM_NOTE, RAM_WARNING
 from pinscope.errors import BadInput
 from pinscope.experiments.page_tables.reading import cells_of
 from pinscope.experiments.registration.reading import trials
 from pinscope.experiments.registry import checked_rows
-from pinscope.lab.budget import CONTEXT_BYTES, SAFE_DEVICE_SHARE, SAFE_PINNED_SHARE, binding_limit, safe_pinned_bytes
+from pinscope.lab.harness import CONTEXT_BYTES, SAFE_DEVICE_SHARE, SAFE_PINNED_SHARE, binding_limit, safe_pinned_bytes
 from pinscope.planning.parameters import PAGE_SIZES, PlanParams
 from pinscope.planning.plan import ContextPrice, Demand, HostBudget, Origin, Pace, PagePrice, Plan, make_plan
 from pinscope.probes.virtualization import WSL2

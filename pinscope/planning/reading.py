@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
+from pinscope.analysis.held import ROUNDING_ADVICE, rounded_up
 from pinscope.analysis.page_table_model import GPU_PAGE_SIZES, page_table_bytes
-from pinscope.analysis.pinning_recipe import DEFAULT_CHUNKS, Recipe
-from pinscope.analysis.pinning_strategy import TITLES, USUAL, WORTH_IT
-from pinscope.analysis.pytorch_pinned import ROUNDING_ADVICE, rounded_up
+from pinscope.analysis.pinning_strategy import DEFAULT_CHUNKS, TITLES, USUAL, WORTH_IT, Recipe
 from pinscope.analysis.rules.gpu_memory import page_table_severity
-from pinscope.lab.budget import SAFE_DEVICE_SHARE
+from pinscope.lab.harness import SAFE_DEVICE_SHARE
 from pinscope.planning.plan import ONE_REGISTRATION_BYTES, Demand, Origin, Pace, Plan, Sharing, Source
 from pinscope.planning.prices import LEVEL_WORDS, amount_words, safety_of, taken_of_gpu, why_elsewhere
 from pinscope.records.finding import (

@@ -7,11 +7,10 @@ import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from pinscope.probes.cupy_wheel import Problem, cupy_problem, install_line
-from pinscope.probes.installation import install_command
-from pinscope.probes.memory import PIN_COUNTERS_ADVICE, pinned_bytes
+from pinscope.probes.host_memory import PIN_COUNTERS_ADVICE, pinned_bytes
+from pinscope.probes.installation import Problem, cupy_problem, install_command, install_line
 from pinscope.probes.proc import HERE, Proc
-from pinscope.records.capability import Capability
+from pinscope.records.base import Capability
 from pinscope.records.environment import Environment
 from pinscope.records.run import LAB_TITLES
 from pinscope.units import format_bytes

@@ -16,9 +16,9 @@ from pathlib import Path
 
 from pinscope.probes.answer import Answer
 from pinscope.probes.bounded import Allowance
-from pinscope.probes.elf_symbols import is_for_another_processor
 from pinscope.probes.parent import ending_with_this
 from pinscope.probes.proc import HERE, Proc
+from pinscope.probes.uprobes import is_for_another_processor
 
 NAME = "libcuda.so.1"
 USUAL_FOLDERS = (

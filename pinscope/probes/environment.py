@@ -13,10 +13,10 @@ import pinscope
 from pinscope.probes.answer import Answer
 from pinscope.probes.devices import read_devices, with_details
 from pinscope.probes.gpu import Nvml
+from pinscope.probes.installation import package_versions, source_commit
 from pinscope.probes.limits import read_limits
 from pinscope.probes.numa import read_nodes
 from pinscope.probes.proc import HERE, Proc, count_in_both, ranges
-from pinscope.probes.software import package_versions, source_commit
 from pinscope.probes.virtualization import virtualization
 from pinscope.records.environment import Device, Environment, HugePages, KernelModule
 

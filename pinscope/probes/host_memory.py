@@ -1,4 +1,4 @@
-"""The host's memory at this moment: totals, pins, driver memory, huge pages, and how scarce memory is."""
+"""Memory of the host and of a control group at this moment: totals, pins, huge pages, and how scarce it is."""
 
 from __future__ import annotations
 
@@ -8,13 +8,30 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from pinscope.probes.answer import Answer, all_of
-from pinscope.probes.cgroup import GroupHeadrooms
+from pinscope.probes.cgroup import GroupHeadrooms, read_mounts
 from pinscope.probes.limits import host_memory, read_limits
-from pinscope.probes.memory import pinned_bytes
-from pinscope.probes.mounts import read_mounts
 from pinscope.probes.proc import HERE, Fields, Proc
-from pinscope.records.bound import about
+from pinscope.records.figure import about
 from pinscope.records.snapshot import HostTotals, Pressure
+
+PIN_COUNTERS_ADVICE = "Use Linux 5.7 or newer; sandboxed kernels such as gVisor have no such counters."
+
+
+def pinned_bytes(proc: Proc = HERE) -> Answer[int]:
+    """Bytes pinned for device access on this host now: by CUDA, RDMA, VFIO, io_uring …
+
+    Pages pinned (FOLL_PIN) since boot less those released, from /proc/vmstat (Linux 5.7 and later). A page pinned
+    twice counts twice. The kernel counts per processor and sums up now and then: some tens of pages may be missing.
+    """
+    vmstat = proc.fields("/proc/vmstat")
+    counts = all_of(vmstat.amount("nr_foll_pin_acquired"), vmstat.amount("nr_foll_pin_released"))
+    return counts.then(lambda pages: max(pages[0] - pages[1], 0) * os.sysconf("SC_PAGE_SIZE"))
+
+
+def page_table_bytes(proc: Proc = HERE) -> Answer[int]:
+    """Bytes of the kernel's page tables that map this process's memory (VmPTE)."""
+    return proc.fields("/proc/self/status").amount("VmPTE")
+
 
 NOT_JOINED = "the processes have not been looked at"
 NO_HOST = "the container has a /proc/meminfo of its own (lxcfs), and the kernel's count of pins is the whole host's"
@@ -223,3 +240,107 @@ def stalled_seconds(line: str) -> float | None:
     """The kernel counts microseconds: ``avg10=0.00 avg60=0.00 avg300=0.00 total=12345``."""
     found = _TOTAL.search(line)
     return int(found[1]) / 1e6 if found else None
+
+
+_PROCESSORS = "/sys/devices/system/cpu"
+_PROCESSOR = re.compile(r"cpu[0-9]+", re.ASCII)
+_SIZE = re.compile(r"(?P<number>[0-9]{1,12})(?P<unit>[KM]?)", re.ASCII)
+_UNITS = {"": 1, "K": 2**10, "M": 2**20}
+
+
+def last_level_cache_bytes(proc: Proc = HERE) -> Answer[int]:
+    """Bytes of the last-level caches of all processors together; a virtual machine may be shown other caches.
+
+    Each cache is counted once, whichever processors share it (Documentation/ABI/stable/sysfs-devices-system-cpu).
+    """
+    found: dict[tuple[int, str], int] = {}
+    for processor in proc.names(_PROCESSORS):
+        if _PROCESSOR.fullmatch(processor) is None:
+            continue
+        folder = f"{_PROCESSORS}/{processor}/cache"
+        for index in proc.names(folder):
+            level = proc.number(f"{folder}/{index}/level").value
+            size = proc.line(f"{folder}/{index}/size").then(_size).value
+            shared = proc.line(f"{folder}/{index}/shared_cpu_list").value
+            if level is not None and size is not None:
+                found[level, shared or processor] = size
+    if not found:
+        return Answer.missing(f"{_PROCESSORS} shows no caches")
+    last = max(level for level, _ in found)
+    return Answer(sum(size for (level, _), size in found.items() if level == last))
+
+
+def _size(text: str) -> int | None:
+    match = _SIZE.fullmatch(text)
+    return int(match["number"]) * _UNITS[match["unit"]] if match is not None else None
+
+
+@dataclass(frozen=True)
+class GroupMemory:
+    """One reading. Bytes, seconds and counts since the group was made; ``None`` where ``missing`` says why.
+
+    Attributes:
+        used_bytes: charged to the group in all.
+        cache_bytes: of that, pages of files, which the kernel can drop.
+        swap_bytes: of the group's memory, swapped out now.
+        refaults: pages of files that were dropped and had to be read again.
+        kills: processes that the kernel killed because the group had no memory left.
+        stalled_seconds: time in which at least one task of the group waited for memory.
+        missing: field name → why it is ``None``.
+    """
+
+    used_bytes: int | None
+    cache_bytes: int | None
+    swap_bytes: int | None
+    refaults: int | None
+    kills: int | None
+    stalled_seconds: float | None
+    missing: Mapping[str, str]
+
+
+def read_group(kind: str, folder: str, proc: Proc = HERE) -> GroupMemory:
+    """The figures of this moment.
+
+    Args:
+        kind: file system type of the hierarchy, ``cgroup`` or ``cgroup2``.
+        folder: the group's.
+        proc: where they are read.
+    """
+    return (_second if kind == "cgroup2" else _first)(folder, proc)
+
+
+def _second(folder: str, proc: Proc) -> GroupMemory:
+    missing: dict[str, str] = {}
+    statistics, path = proc.fields(f"{folder}/memory.stat"), f"{folder}/memory.pressure"
+    refaults = statistics.amount("workingset_refault_file")
+    if refaults.value is None:
+        refaults = statistics.amount("workingset_refault")  # Linux before 5.9
+    stalled = proc.fields(path).text("some").then(stalled_seconds, f"{path} has no total")
+    return GroupMemory(
+        used_bytes=proc.number(f"{folder}/memory.current").note(missing, "used_bytes"),
+        cache_bytes=_files(statistics.amount("file"), statistics.amount("shmem")).note(missing, "cache_bytes"),
+        swap_bytes=proc.number(f"{folder}/memory.swap.current").note(missing, "swap_bytes"),
+        refaults=refaults.note(missing, "refaults"),
+        kills=proc.fields(f"{folder}/memory.events").amount("oom_kill").note(missing, "kills"),
+        stalled_seconds=stalled.note(missing, "stalled_seconds"),
+        missing=missing,
+    )
+
+
+def _first(folder: str, proc: Proc) -> GroupMemory:
+    missing = {"stalled_seconds": "control groups of version 1 do not report stalls"}
+    statistics = proc.fields(f"{folder}/memory.stat")
+    return GroupMemory(
+        used_bytes=proc.number(f"{folder}/memory.usage_in_bytes").note(missing, "used_bytes"),
+        cache_bytes=_files(statistics.amount("cache"), statistics.amount("shmem")).note(missing, "cache_bytes"),
+        swap_bytes=statistics.amount("swap").note(missing, "swap_bytes"),
+        refaults=statistics.amount("workingset_refault_file").note(missing, "refaults"),
+        kills=proc.fields(f"{folder}/memory.oom_control").amount("oom_kill").note(missing, "kills"),
+        stalled_seconds=None,
+        missing=missing,
+    )
+
+
+def _files(cache: Answer[int], shared: Answer[int]) -> Answer[int]:
+    """Shared memory is counted with the files, and cannot be dropped."""
+    return all_of(cache, shared).then(lambda both: max(0, both[0] - both[1]))

@@ -14,10 +14,10 @@ import re
 import subprocess
 
 from pinscope import isolation
-from pinscope.probes.elf_symbols import function_offsets
 from pinscope.probes.parent import ending_with_this
 from pinscope.probes.proc import HERE, Proc
 from pinscope.probes.tracefs import TraceInstance
+from pinscope.probes.uprobes import function_offsets
 
 URETPROBE = 335
 """The system call's number on x86-64 (arch/x86/entry/syscalls/syscall_64.tbl)."""

@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping
 
 from pinscope.probes.answer import Answer
-from pinscope.probes.mounts import read_mounts
+from pinscope.probes.cgroup import read_mounts
 from pinscope.probes.privileges import SYS_PTRACE, has_capability, in_initial_user_namespace
 from pinscope.probes.proc import Proc
 

@@ -10,8 +10,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, computed_field, model_validator
 
-from pinscope.records.base import Moment, Record
-from pinscope.records.budget import Budget
+from pinscope.records.base import Budget, Moment, Record
 from pinscope.records.environment import Device, Environment
 from pinscope.records.limits import ATTACHMENTS
 

@@ -13,9 +13,8 @@ from typing import Annotated, Any
 from pydantic import model_validator
 
 from pinscope.records.base import Record
-from pinscope.records.bound import Estimated, at_most
 from pinscope.records.environment import Link
-from pinscope.records.figure import Figure
+from pinscope.records.figure import Estimated, Figure, at_most
 from pinscope.records.registration import Piece, ProbeState
 
 FORMAT = 1

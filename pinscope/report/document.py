@@ -6,8 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from pinscope.analysis.attached import NOTHING_ATTACHED, Attached
-from pinscope.analysis.rows import Row
+from pinscope.analysis.read_rows import NOTHING_ATTACHED, Attached, Row
 from pinscope.charts.chart import Chart
 from pinscope.experiments.registry import GONE, charts_of, checked_rows, draw_run, find_reader, method, read_run
 from pinscope.records.finding import Reading

@@ -6,11 +6,19 @@ import shlex
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from pinscope.analysis.link_errors import KINDS
-from pinscope.records.budget import Budget
-from pinscope.records.environment import Device, Environment, HugePages, Iommu, Limits, Link, LinkErrors
+from pinscope.analysis.link_model import KINDS
+from pinscope.records.base import Budget
+from pinscope.records.environment import (
+    PACKET_PAYLOAD_BYTES,
+    Device,
+    Environment,
+    HugePages,
+    Iommu,
+    Limits,
+    Link,
+    LinkErrors,
+)
 from pinscope.records.finding import Finding, Quantity, Severity, Table
-from pinscope.records.link import PACKET_PAYLOAD_BYTES
 from pinscope.records.run import HOST_MODEL_NOTE, LAB_TITLES, ExperimentRun, Run, Status, TraceRun
 from pinscope.text import one_line
 from pinscope.units import format_bandwidth, format_bytes, format_precision, format_seconds, format_value

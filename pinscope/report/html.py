@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import base64
 import gzip
+import re
 import secrets
 import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -24,11 +25,12 @@ from plotly.offline import get_plotlyjs
 import pinscope
 from pinscope.charts.chart import Chart
 from pinscope.charts.theme import SCHEMES, SchemeName, template
+from pinscope.records.finding import Table
 from pinscope.report import facts
 from pinscope.report.document import Document
 from pinscope.report.facts import environment_facts
 from pinscope.report.json_report import json_pieces
-from pinscope.text import escaped, visible
+from pinscope.text import escaped, one_line, visible
 from pinscope.units import format_value
 
 CONTENT_SECURITY_POLICY = (
@@ -116,3 +118,87 @@ def _packed_pieces(content: Iterable[bytes]) -> Iterator[bytes]:
 @cache
 def _packed_plotly() -> str:
     return _packed(get_plotlyjs().encode())
+
+
+_SPECIAL = re.compile(r"([\\`*_{}\[\]<>#|~$&])")
+
+
+def plain(text: str) -> str:
+    """Text that Markdown shows as it stands, on one line: nothing of it becomes markup or HTML."""
+    return _SPECIAL.sub(r"\\\1", one_line(text))
+
+
+def render_markdown(documents: Sequence[Document]) -> bytes:
+    """One section per run; several begin with a table of their verdicts."""
+    lines = [line for document in documents for line in _run(document)]
+    if len(documents) > 1:
+        rows = [(f"{document.title}: {facts.place(document.run)}", facts.verdict(document)) for document in documents]
+        lines[:0] = ["# Verdicts\n", _lines(("Run", "Verdict"), [":---", ":---"], rows)]
+    return "\n".join(lines).encode()
+
+
+def _run(document: Document) -> Iterator[str]:
+    run, reading = document.run, document.reading
+    yield f"# {plain(document.title)}: {plain(facts.place(run))}\n"
+    yield f"{plain(document.question)}\n"
+    for caveat in facts.caveats(run):
+        yield f"> {plain(caveat)}\n"
+    yield "## Answer\n"
+    if reading.verdict:
+        yield f"**{plain(reading.verdict)}**\n"
+    if reading.headline:
+        yield from _pairs(
+            ("Quantity", "Value"), [(quantity.name, facts.quantity_text(quantity)) for quantity in reading.headline]
+        )
+    elif not reading.verdict:
+        yield "Nothing was measured that an answer could rest on.\n"
+    yield from _findings(document)
+    if reading.tables:
+        yield "## Tables\n"
+        for table in reading.tables:
+            yield from _table(table)
+    yield "## Run\n"
+    yield from _pairs(("", ""), facts.run_facts(run))
+    yield "## Parameters\n"
+    yield from _pairs(("", ""), facts.parameter_facts(document))
+    yield "## Machine\n"
+    yield from _pairs(("", ""), environment_facts(run.environment))
+    yield f"## Method\n\n{plain(document.method)}\n"
+    if notes := facts.further_notes(run):
+        yield "## Notes\n"
+        yield "\n".join(f"- {plain(note)}" for note in notes) + "\n"
+    if document.charts:
+        yield "Charts are in the HTML report of this run, every reading in its JSON, CSV and Parquet files.\n"
+
+
+def _findings(document: Document) -> Iterator[str]:
+    found = facts.by_severity(document.reading.findings)
+    if not found:
+        return
+    yield "## Findings\n"
+    for finding in found:
+        yield f"### {facts.SEVERITY_WORDS[finding.severity]}: {plain(finding.title)}\n"
+        yield f"{plain(finding.detail)}\n"
+        if finding.evidence:
+            yield "\n".join(f"- {plain(q.name)}: {plain(facts.quantity_text(q))}" for q in finding.evidence) + "\n"
+        yield f"**What to do:** {plain(finding.advice)}\n"
+        if finding.code:
+            yield f"```python\n{finding.code.rstrip()}\n```\n"
+
+
+def _table(table: Table) -> Iterator[str]:
+    yield f"### {plain(table.title)}\n"
+    rules = [":---" if unit == "text" else "---:" for unit in table.units]
+    yield _lines(table.columns, rules, facts.table_texts(table))
+    if table.note:
+        yield f"{plain(table.note)}\n"
+
+
+def _pairs(heads: Sequence[str], pairs: Sequence[tuple[str, str]]) -> Iterator[str]:
+    yield _lines(heads, [":---", ":---"], pairs)
+
+
+def _lines(heads: Sequence[str], rules: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """A table; ends with an empty line."""
+    body = [[plain(cell) for cell in row] for row in rows]
+    return "\n".join("| " + " | ".join(cells) + " |" for cells in ([plain(h) for h in heads], rules, *body)) + "\n"

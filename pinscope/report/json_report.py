@@ -12,7 +12,7 @@ from pinscope.records.finding import Finding, Reading
 from pinscope.records.snapshot import Snapshot
 
 if TYPE_CHECKING:  # what a live view needs not wait for
-    from pinscope.analysis.pinning_recipe import Recipe
+    from pinscope.analysis.pinning_strategy import Recipe
     from pinscope.planning.plan import Pace, Plan
     from pinscope.report.document import Document
 

@@ -15,12 +15,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from pinscope.analysis.attached import Attached
+from pinscope.analysis.read_rows import Attached
 from pinscope.errors import BadInput
 from pinscope.records.limits import TRACE_EVENTS
 from pinscope.report.document import Document
-from pinscope.tracing.columns import TABLES, Columns, collect, first_moments
 from pinscope.tracing.sites import UNKNOWN_LINE, process_names
+from pinscope.tracing.stretch import TABLES, Columns, collect, first_moments
 
 Event = dict[str, Any]
 Places = NDArray[np.intp]

@@ -7,9 +7,8 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
 from pinscope.analysis.held import is_only_locked
-from pinscope.records.bound import BoundKind, Estimated, bound_of_sum
 from pinscope.records.environment import Link
-from pinscope.records.figure import Figure, Number, figures
+from pinscope.records.figure import BoundKind, Estimated, Figure, Number, bound_of_sum, figures
 from pinscope.records.snapshot import DeviceFigures, GpuUse, Holder, HostTotals, Pressure
 from pinscope.report.facts import Fact, link_text
 from pinscope.text import one_line

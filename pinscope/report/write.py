@@ -4,18 +4,29 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
 from importlib import import_module
 from pathlib import Path
-from typing import cast
+from typing import TYPE_CHECKING, cast
 
+from pinscope.analysis.cells import frame
+from pinscope.analysis.read_rows import Row
 from pinscope.errors import BadInput, PathExists
+from pinscope.experiments.registry import cells_of, read_run
+from pinscope.records.finding import Reading
+from pinscope.records.run import Run
 from pinscope.report.document import Document
 from pinscope.store.new_file import write_new
+from pinscope.store.store import Store
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 # By name: most reports need neither Plotly nor Arrow, which take their time to import.
 _RENDERERS: Mapping[str, tuple[str, str]] = {
     ".html": ("pinscope.report.html", "html_pieces"),
-    ".md": ("pinscope.report.markdown", "render_markdown"),
+    ".md": ("pinscope.report.html", "render_markdown"),
     ".csv": ("pinscope.report.tabular", "csv_pieces"),
     ".parquet": ("pinscope.report.tabular", "parquet_pieces"),
     ".json": ("pinscope.report.json_report", "json_pieces"),
@@ -69,3 +80,44 @@ def known_suffix(path: Path) -> str:
     if not fitting:
         raise BadInput(f"{path.name}: the suffix tells the format; there are: {', '.join(SUFFIXES)}")
     return max(fitting, key=len)
+
+
+@dataclass(frozen=True)
+class OpenedRun:
+    """A run and what follows from it, made when it is asked for.
+
+    Attributes:
+        run: its record: environment, parameters, status.
+        observations: its rows as stored, in the order measured.
+    """
+
+    run: Run
+    observations: Sequence[Row]
+
+    @cached_property
+    def rows(self) -> pd.DataFrame:
+        """Every observation, warm-ups too, a column a field."""
+        import pandas as pd  # noqa: PLC0415 - it takes a third of a second to import
+
+        return pd.DataFrame.from_records(list(self.observations))
+
+    @cached_property
+    def cells(self) -> pd.DataFrame:
+        """All counted observations of one combination of labels in a row: see :func:`~pinscope.analysis.cells.frame`.
+
+        Raises:
+            BadInput: the run is a timeline or a trace, or its rows make no sense.
+        """
+        return frame(cells_of(self.run, self.observations))
+
+    @cached_property
+    def reading(self) -> Reading:
+        """Verdict, headline, tables and findings."""
+        return read_run(self.run, self.observations)
+
+
+def open_run(run_id: str) -> OpenedRun:
+    """The run of that id: see :func:`pinscope.open_run`."""
+    with Store() as store:
+        run = store.run(run_id)
+        return OpenedRun(run, list(store.observations(run.id)))

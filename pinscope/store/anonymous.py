@@ -9,7 +9,7 @@ from hashlib import blake2b
 from pathlib import PurePath
 from typing import TYPE_CHECKING, Any, overload
 
-from pinscope.analysis.attached import Attached
+from pinscope.analysis.read_rows import Attached
 from pinscope.records.environment import Environment
 from pinscope.records.run import Attachment, Run, TimelineRun, TraceRun, parse_run
 from pinscope.store.attachments import AttachedTable, encode_part, read_part

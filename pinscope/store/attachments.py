@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Self
 
 from pydantic import ValidationError
 
-from pinscope.analysis.attached import EachPart, every_part
+from pinscope.analysis.read_rows import EachPart, every_part
 from pinscope.errors import InvalidParameter
 from pinscope.records import limits
 from pinscope.records.run import Attachment, Run

@@ -1,12 +1,15 @@
-"""Files as memory, for the recorder: a buffer is an address and no Python object, and outlives the program's death."""
+"""Files as memory, which outlive the traced program: CUPTI's records, and the calls that are followed."""
 
 from __future__ import annotations
 
 import ctypes
+import itertools
 import mmap
+import struct
+from collections.abc import Iterator
 from typing import Any
 
-from pinscope.tracing.bound import bind, os
+from pinscope.tracing.bound import _thread, bind, os
 from pinscope.tracing.spool_folder import SpoolFolder
 
 bind(globals())
@@ -56,3 +59,123 @@ def part_from_file(address: int, size: int) -> None:
     _LIBRARY.mmap(
         address, size, mmap.PROT_READ | mmap.PROT_WRITE, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _MAP_FIXED, -1, 0
     )
+
+
+bind(globals())
+
+
+BUFFER_BYTES = 1 << 20
+"""Of one; CUPTI takes one for each thread, and new ones as they fill."""
+
+
+class ActivityBuffers:
+    """Those that CUPTI has, in files ``buffer.NUMBER``.
+
+    Args:
+        folder: where the files are made.
+    """
+
+    def __init__(self, folder: SpoolFolder) -> None:
+        self._folder = folder
+        self._numbers = itertools.count()
+        self._files: dict[int, str] = {}
+
+    def give(self) -> int:
+        """Address of a new one.
+
+        Raises:
+            OSError: there is no room for it.
+        """
+        name = f"buffer.{next(self._numbers):06d}"
+        address = map_file(self._folder, name, BUFFER_BYTES)
+        self._files[address] = name
+        return address
+
+    def take_back(self, address: int, valid: int) -> None:
+        """CUPTI has written so many bytes, and no more will come; of an unknown one nothing is done."""
+        name = self._files.pop(address, None)
+        if name is None:
+            return
+        unmap(address, BUFFER_BYTES)
+        descriptor = self._folder.open(name, os.O_WRONLY)
+        try:
+            os.truncate(descriptor, valid)
+        finally:
+            os.close(descriptor)
+        self._folder.rename(name, f"{name}.done")
+
+    def leave_to_parent(self) -> None:
+        """In a forked child: what is written there from now on stays in this process; the files are the parent's."""
+        for address in self._files:
+            part_from_file(address, BUFFER_BYTES)
+        self._files.clear()
+
+
+bind(globals())
+
+
+PIECE_CALLS = 1 << 15
+"""Entries of one file."""
+ENTRY = struct.Struct("<5I2q")
+"""Correlation id; number of the function; thread; stack, numbered from 1 (0: it was not read); named range, from 1 (0:
+none was open); when the call began and ended (0: the place was not used)."""
+CUT = 0
+"""Stands for the function of a call that was begun or over while nothing was recorded: nobody knows its line."""
+
+
+class CallLog:
+    """Entries in files ``calls.NUMBER``.
+
+    Args:
+        folder: where the files are made.
+    """
+
+    def __init__(self, folder: SpoolFolder) -> None:
+        self._folder = folder
+        self._slots = itertools.count()
+        self._files = itertools.count()
+        self._pieces: list[tuple[ctypes.Array[ctypes.c_char], Iterator[int]]] = []
+        self._adding = _thread.RLock()  # a handler of a signal may make a call in there
+
+    def note(self, *entry: int) -> None:
+        """One call that is over; the fields of :data:`ENTRY`.
+
+        A thread that has taken a slot may stand still for any time before it writes there. So a piece goes only when
+        each of its slots was written: then none of them is anyone's. A slot that is never written, because a handler
+        of a signal raised an exception before, keeps its piece mapped.
+
+        Raises:
+            OSError: there is no room for a new file.
+        """
+        slot = next(self._slots)
+        number = slot // PIECE_CALLS
+        if number >= len(self._pieces):
+            self._add_pieces(number)
+        piece, written = self._pieces[number]
+        ENTRY.pack_into(piece, slot % PIECE_CALLS * ENTRY.size, *entry)
+        if next(written) == PIECE_CALLS - 1:
+            unmap(ctypes.addressof(piece), len(piece))
+
+    def close(self) -> None:
+        """No more calls come. The slots that are left in the last piece are taken, and count as written: so the piece
+        goes now, or when the last thread that has a slot there has written."""
+        for slot in self._slots:
+            number = slot // PIECE_CALLS
+            if number >= len(self._pieces):
+                return
+            piece, written = self._pieces[number]
+            if next(written) == PIECE_CALLS - 1:
+                unmap(ctypes.addressof(piece), len(piece))
+            if slot % PIECE_CALLS == PIECE_CALLS - 1:
+                return
+
+    def _add_pieces(self, number: int) -> None:
+        """Files up to this one; the memory is the file's, so nothing has to be written.
+
+        A handler of a signal may raise an exception at any place here: a file that was made for nothing stays empty.
+        """
+        size = PIECE_CALLS * ENTRY.size
+        with self._adding:
+            while number >= len(self._pieces):
+                address = map_file(self._folder, f"calls.{next(self._files):06d}", size)
+                self._pieces.append(((ctypes.c_char * size).from_address(address), itertools.count()))

@@ -13,8 +13,8 @@ from pathlib import Path
 
 from pinscope.records.masks import mask_code
 from pinscope.tracing.labels import file_label, label
-from pinscope.tracing.own_code import OURS, is_own
 from pinscope.tracing.spool import Frame
+from pinscope.tracing.stacks import OURS, is_own
 
 SHOWN_FRAMES = 12
 """Of a stack, as text."""

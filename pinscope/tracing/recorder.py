@@ -14,7 +14,7 @@ The layout of the spool::
     switched              a line of JSON each time the recording is switched on or off
     buffer.NUMBER         an activity buffer that CUPTI fills; ``.done`` is added when it gave it back
     process.PID.NUMBER    likewise of a process that the program has started, without config.json and stop
-    calls.NUMBER          an entry for each call that is over: :data:`call_log.ENTRY`
+    calls.NUMBER          an entry for each call that is over: :data:`mapped_file.ENTRY`
     stacks                a line of JSON for each stack: its number, and its frames, the innermost first
     ranges                a line of JSON for each range: its number, and its name
     full                  a line that says which calls have no stack because there were too many, if so
@@ -35,26 +35,20 @@ from types import FrameType
 from typing import Any
 
 from pinscope.tracing import (
-    activity_buffers,
     bound,
-    call_log,
     cupti_library,
     late_exceptions,
     mapped_file,
-    nvtx_calls,
-    own_code,
     process_hooks,
     ranges,
     spool_folder,
     stacks,
 )
-from pinscope.tracing.activity_buffers import BUFFER_BYTES, ActivityBuffers
 from pinscope.tracing.bound import _thread, as_json, bind, os, time
-from pinscope.tracing.call_log import CUT, CallLog
 from pinscope.tracing.cupti_library import NVTX, CuptiLibrary, Refused
 from pinscope.tracing.late_exceptions import LateExceptions
-from pinscope.tracing.nvtx_calls import NvtxCalls
-from pinscope.tracing.ranges import Ranges
+from pinscope.tracing.mapped_file import BUFFER_BYTES, CUT, ActivityBuffers, CallLog
+from pinscope.tracing.ranges import NvtxCalls, Ranges
 from pinscope.tracing.spool_folder import SpoolFolder
 from pinscope.tracing.stacks import Stacks
 
@@ -162,7 +156,7 @@ class Recorder:
         self._write("started.json", {"pid": self._process, "ns": time.time_ns(), "rank": _rank()})
         self._cupti.take_records()
         self._live = True
-        self._cupti.follow_ranges(nvtx_calls.FOLLOWED if self._with_stacks else ())
+        self._cupti.follow_ranges(ranges.FOLLOWED if self._with_stacks else ())
         self._cupti.choose(sorted(map(int, self._config["functions"])))
         self._report(True)  # also where it begins later: CUPTI refuses now, or not at all
         if self._is_wanted():
@@ -426,14 +420,10 @@ class Recorder:
 _OWN_FILES = frozenset(
     {
         __file__,
-        activity_buffers.__file__,
         bound.__file__,
-        call_log.__file__,
         cupti_library.__file__,
         late_exceptions.__file__,
         mapped_file.__file__,
-        nvtx_calls.__file__,
-        own_code.__file__,
         process_hooks.__file__,
         ranges.__file__,
         spool_folder.__file__,

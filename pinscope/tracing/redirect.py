@@ -21,8 +21,8 @@ from typing import Any, NoReturn
 
 from pinscope.tracing.bound import as_json
 from pinscope.tracing.labels import file_label
-from pinscope.tracing.own_code import is_own
 from pinscope.tracing.spool_folder import SpoolFolder
+from pinscope.tracing.stacks import is_own
 
 ACCOUNT = "redirected.json"
 

@@ -47,7 +47,7 @@ CALLS = np.dtype(
         ("end", "<i8"),
     ]
 )
-"""The recorder's ``call_log.ENTRY``."""
+"""The recorder's ``mapped_file.ENTRY``."""
 Frame = tuple[str, int, str]
 """File, line, function."""
 

@@ -3,12 +3,33 @@
 from __future__ import annotations
 
 import itertools
+import os
 from collections.abc import Callable, Sequence
 from types import CodeType, FrameType
 from typing import TypeVar
 
 from pinscope.tracing.bound import as_json, bind
-from pinscope.tracing.own_code import is_own
+
+bind(globals())
+
+
+OURS = os.path.dirname(__file__)  # noqa: PTH120 - pathlib would be one import more in the program
+"""Code of PinScope that runs inside the program."""
+INSTALLED = ("/site-packages/", "/dist-packages/")
+"""In the path of what is installed, wherever Python is."""
+
+
+def is_own(file: str, libraries: Sequence[str]) -> bool:
+    """Neither of an installed package, of Python itself nor of PinScope.
+
+    Args:
+        file: as a code object names it.
+        libraries: other folders of libraries, each with a slash at its end.
+    """
+    if file.startswith(("<", OURS)):
+        return False
+    return not any(each in file for each in INSTALLED) and not file.startswith(tuple(libraries))
+
 
 bind(globals())
 
@@ -30,7 +51,7 @@ class Stacks:
     a call belongs to. So most calls are known by one or two frames, however deep the program is.
 
     Args:
-        libraries: as of :func:`own_code.is_own`.
+        libraries: as of :func:`is_own`.
         keep: writes a new number and its frames to the spool, as a line of JSON.
         tell: writes to the spool that from now on calls of new lines have no line.
     """

@@ -12,11 +12,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pinscope.records.trace_row import LARGE_BYTES, WAITS, TraceRow
-from pinscope.tracing.busy import Busy, once
-from pinscope.tracing.call_log import CUT
 from pinscope.tracing.gathered import MANAGED, Gathered
-from pinscope.tracing.pinned import ALLOCATES, PinnedMemory
+from pinscope.tracing.mapped_file import CUT
 from pinscope.tracing.places import NATIVE, Place, place_of
+from pinscope.tracing.sites import ALLOCATES, PinnedMemory
+from pinscope.tracing.stretch import Busy, once
 
 MOST_RANGES = 3
 """Names of ranges in a row."""

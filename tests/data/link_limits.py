@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pinscope.records.link import PCIE
+from pinscope.records.environment import PCIE
 
 
 def pcie_limits(generation: int, width: int) -> tuple[float, float]:

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from pinscope.records.budget import Budget
+from pinscope.records.base import Budget
 from pinscope.records.environment import Device, Environment, HugePages, Limits, Link
 from pinscope.records.run import ExperimentRun, LabKind, Run
 from pinscope.report.document import Document, open_document

@@ -8,7 +8,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from pinscope.analysis.attached import Attached, EachPart
+from pinscope.analysis.read_rows import Attached, EachPart
 from pinscope.records.run import TraceRun
 from pinscope.records.trace_row import TraceRow
 from tests.unit.store.runs import environment

@@ -23,7 +23,7 @@ from pinscope.cli.live_view import View
 from pinscope.live.changes import changes, sample_of
 from pinscope.live.holders import snapshot
 from pinscope.live.reading import read_snapshot
-from pinscope.live.sampler import History
+from pinscope.live.source import History
 from pinscope.monitoring.metrics import SnapshotCollector
 from pinscope.probes.answer import Answer
 from pinscope.probes.bounded import MOST_MAPS_BYTES, MOST_OPEN_FILES

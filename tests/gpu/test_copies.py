@@ -18,7 +18,7 @@ from pinscope.analysis.statistics import summarize
 from pinscope.errors import MeasurementFailed
 from pinscope.experiments.bandwidth.experiment import Bandwidth, BandwidthObservation, BandwidthParams
 from pinscope.experiments.bandwidth.ways import Flow, HostState, OneWay, by_device, time_copies, whole_seconds
-from pinscope.lab import cuda_hold
+from pinscope.lab import cuda_handles
 from pinscope.lab.cuda import CudaLab
 from pinscope.lab.harness import Harness
 from pinscope.lab.protocol import Copier
@@ -118,7 +118,7 @@ def test_nothing_begins_before_the_hold_ends(
     lab: CudaLab, copier: Copier, by_driver: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if not by_driver:
-        monkeypatch.setattr(cuda_hold.Gate, "_wait_by_driver", lambda _gate, _handle: False)
+        monkeypatch.setattr(cuda_handles.Gate, "_wait_by_driver", lambda _gate, _handle: False)
     pattern = lab.fresh_pattern()
     with ExitStack() as stack:
         host = stack.enter_context(lab.host_buffer(2**20, "pinned"))

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from pinscope.analysis.pytorch_pinned import pool_settings
+from pinscope.analysis.held import pool_settings
 from pinscope.errors import Cancelled
 from pinscope.experiments.dataloader.experiment import Dataloader, DataloaderObservation, DataloaderParams
 from pinscope.experiments.dataloader.reading import Loops, cells_of

@@ -15,7 +15,7 @@ import pytest
 from pinscope.lab.cuda import CudaLab
 from pinscope.probes.environment import capture_environment
 from pinscope.probes.numa import read_nodes
-from pinscope.records.link import PCIE
+from pinscope.records.environment import PCIE
 
 MIB = 2**20
 ALL_MEMORY = frozenset(node.number for node in read_nodes().value or () if node.memory_bytes)

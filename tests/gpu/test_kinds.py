@@ -24,7 +24,7 @@ from pinscope.lab.cuda import CudaLab
 from pinscope.lab.cuda_driver_memory import HostPool, granularities
 from pinscope.lab.driver_memory import driver_memory
 from pinscope.lab.protocol import HostBuffer
-from pinscope.probes.memory import pinned_bytes
+from pinscope.probes.host_memory import pinned_bytes
 from pinscope.records.run import Backing, DriverMemory
 from tests.gpu.test_page_tables import is_h200, run
 

@@ -17,8 +17,8 @@ from typing import Any
 import pytest
 
 from pinscope.live.holders import snapshot
+from pinscope.probes.devices import read_gpus
 from pinscope.probes.gpu import Nvml
-from pinscope.probes.gpu_figures import read_gpus
 from pinscope.records.snapshot import DeviceFigures, Holder, Snapshot
 from tests.data.processor_time import processes
 from tests.gpu.holding import compile_holder, holding, pytorch

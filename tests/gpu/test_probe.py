@@ -23,9 +23,9 @@ from pinscope.errors import Cancelled, NotPossible
 from pinscope.live.holders import snapshot
 from pinscope.live.registered import registered_by
 from pinscope.live.tracker import Tracker
+from pinscope.probes.devices import read_gpus
 from pinscope.probes.driver_library import installed_libraries
 from pinscope.probes.gpu import Nvml
-from pinscope.probes.gpu_figures import read_gpus
 from pinscope.records.registration import PidRegistrations, Piece
 from pinscope.records.snapshot import Holder, Snapshot
 from tests.data.fake_driver import left_by

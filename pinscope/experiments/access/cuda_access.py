@@ -13,15 +13,16 @@ from cupy.cuda import runtime
 from pinscope.experiments.access.ways import PatternName
 from pinscope.lab.cuda import CudaLab
 from pinscope.lab.cuda_handles import DEVICE_TO_HOST, HOST_TO_DEVICE, CudaStream
-from pinscope.lab.cuda_managed import (
+from pinscope.lab.cuda_memory import (
     DEVICE_LOCATION,
+    HostPart,
     Location,
     check,
+    driver_library,
     managed_memory,
     prefetch_to_host,
     why_not_managed,
 )
-from pinscope.lab.cuda_memory import HostPart, driver_library
 from pinscope.lab.protocol import DeviceBuffer, Stream, own
 
 BLOCK_WORDS = 512

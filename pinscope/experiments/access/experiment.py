@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Self
 
 from pydantic import field_validator, model_validator
 
-from pinscope.analysis.ways import of_kind
+from pinscope.analysis.cells import of_kind
 from pinscope.experiments.access.findings import read_access
 from pinscope.experiments.access.ways import PATTERNS, WAYS, PatternName, WayName
 from pinscope.experiments.cases import Case, Progress, Reason, possible

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 
-from pinscope.analysis.conclusions import Costed, dearest_first, joined, times
-from pinscope.analysis.rows import Row, grouped
+from pinscope.analysis.read_rows import Row, grouped
 from pinscope.analysis.statistics import measured
-from pinscope.analysis.texts import Text, say
+from pinscope.analysis.texts import Costed, Text, dearest_first, joined, say, times
 from pinscope.experiments.access.reading import Accesses, By, Course, Pair, Verdict, accesses_of, conclude
 from pinscope.experiments.access.ways import PATTERNS, WAYS
 from pinscope.records.finding import Reading, quantity, wrong_data

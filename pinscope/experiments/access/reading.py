@@ -9,9 +9,9 @@ from itertools import groupby, takewhile
 from typing import Annotated, Literal, NamedTuple
 
 from pinscope.analysis.cells import AS_GOOD, Label, Value, cells, every_combination, first, key
-from pinscope.analysis.conclusions import exceeds
-from pinscope.analysis.rows import Row, grouped
+from pinscope.analysis.read_rows import Row, grouped
 from pinscope.analysis.statistics import Summary, measured
+from pinscope.analysis.texts import exceeds
 from pinscope.experiments.access.ways import PATTERNS, WAYS, PatternName, WayName
 from pinscope.records.finding import Finding, Quantity, Reading, Table, quantity, table
 from pinscope.units import format_bytes, format_seconds, format_share

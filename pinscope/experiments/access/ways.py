@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Literal
 
-from pinscope.analysis.ways import LineStyle, Way, way
+from pinscope.analysis.cells import LineStyle, Way, way
 
 WayName = Literal["copy", "copy_part", "mapped", "managed", "prefetched"]
 PatternName = Literal["stream_read", "stream_write", "random_read", "scatter_write"]

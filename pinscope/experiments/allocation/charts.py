@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from pinscope.analysis.rows import Row, grouped, median
-from pinscope.analysis.ways import LineStyle
+from pinscope.analysis.cells import LineStyle
+from pinscope.analysis.read_rows import Row, grouped, median
 from pinscope.charts.chart import Chart
 from pinscope.charts.plot import Curve, Scale, Spot, TimePart, curves, parts_of_time, seconds, sizes
 from pinscope.charts.theme import DASHES, DIRECTION_TITLES, DIRECTIONS, count_axis

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from pinscope.analysis.conclusions import Costed, dearest_first, joined, times
-from pinscope.analysis.rows import Row
+from pinscope.analysis.cells import of_kind
+from pinscope.analysis.read_rows import Row
 from pinscope.analysis.statistics import measured
-from pinscope.analysis.texts import Text, say
-from pinscope.analysis.ways import of_kind
+from pinscope.analysis.texts import Costed, Text, dearest_first, joined, say, times
 from pinscope.experiments.allocation.reading import (
     BreakEven,
     Buffers,

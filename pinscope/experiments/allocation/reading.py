@@ -9,11 +9,10 @@ from functools import cached_property
 from itertools import product
 from typing import Annotated
 
-from pinscope.analysis.cells import Label, Value, cells, every_combination, ratio
-from pinscope.analysis.conclusions import about, exceeds, known_within, on_lab, roughly
-from pinscope.analysis.rows import Row, counted, grouped
+from pinscope.analysis.cells import Label, Value, cells, every_combination, of_kind, ratio
+from pinscope.analysis.read_rows import Row, counted, grouped
 from pinscope.analysis.statistics import Summary, measured, summarize
-from pinscope.analysis.ways import of_kind
+from pinscope.analysis.texts import about, exceeds, known_within, on_lab, roughly
 from pinscope.experiments.allocation.ways import BASE, WAYS
 from pinscope.records.finding import Quantity, Table, quantity
 from pinscope.records.run import ExperimentRun

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Literal, Protocol
 
-from pinscope.analysis.ways import LineStyle, Way
+from pinscope.analysis.cells import LineStyle, Way
 from pinscope.errors import NotEnoughMemory
 from pinscope.lab.backing import GIGANTIC_PAGE, OwnMemory, touch, why_not_backing
 from pinscope.lab.driver_memory import driver_memory, why_not_driver_memory

@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from pinscope.analysis.rows import Row
-from pinscope.analysis.ways import LineStyle
+from pinscope.analysis.cells import LineStyle
+from pinscope.analysis.read_rows import Row
 from pinscope.charts import plot
 from pinscope.charts.chart import Chart
 from pinscope.charts.plot import Length, Scale, Spot, TimePart

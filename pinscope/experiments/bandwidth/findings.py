@@ -6,8 +6,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import combinations
 
-from pinscope.analysis.conclusions import (
+from pinscope.analysis.link_model import SLOT_SETTINGS, link_below_best, link_evidence, packet_words, payload_now
+from pinscope.analysis.read_rows import Rows, grouped
+from pinscope.analysis.rules.link import BELOW_LIKE, SHARED_UPLINK, SLOW_LINK
+from pinscope.analysis.texts import (
     Costed,
+    Text,
     dearest_first,
     exceeds,
     is_distinct,
@@ -15,14 +19,10 @@ from pinscope.analysis.conclusions import (
     known_within,
     part_of,
     part_words,
+    say,
     times,
     together,
 )
-from pinscope.analysis.link_findings import SLOT_SETTINGS, link_below_best, link_evidence
-from pinscope.analysis.link_model import packet_words, payload_now
-from pinscope.analysis.rows import Rows, grouped
-from pinscope.analysis.rules.link import BELOW_LIKE, SHARED_UPLINK, SLOW_LINK
-from pinscope.analysis.texts import Text, say
 from pinscope.experiments.bandwidth.reading import LARGE, PAYS, Cell, Copies, Gain, headline, tables, verdict
 from pinscope.records.finding import Finding, Quantity, Reading, costing, quantity, wrong_data
 from pinscope.records.run import ExperimentRun

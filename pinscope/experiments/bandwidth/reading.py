@@ -11,10 +11,10 @@ from typing import Annotated
 import numpy as np
 
 from pinscope.analysis.cells import Label, Value, cells, every_combination, first
-from pinscope.analysis.conclusions import ROUGH, about, exceeds, is_distinct, on_lab, together
 from pinscope.analysis.link_model import link_limit
-from pinscope.analysis.rows import Row, Rows, grouped
+from pinscope.analysis.read_rows import Row, Rows, grouped
 from pinscope.analysis.statistics import Summary, measured
+from pinscope.analysis.texts import ROUGH, about, exceeds, is_distinct, on_lab, together
 from pinscope.experiments.bandwidth.ways import WAYS
 from pinscope.records.finding import Quantity, Table, quantity, table
 from pinscope.records.run import ExperimentRun

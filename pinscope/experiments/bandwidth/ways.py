@@ -14,12 +14,12 @@ from functools import partial
 from statistics import median
 from typing import Literal
 
-from pinscope.analysis.ways import LineStyle, Way, way
+from pinscope.analysis.cells import LineStyle, Way, way
 from pinscope.lab.backing import touch
 from pinscope.lab.harness import Clock
 from pinscope.lab.pattern import Pattern
 from pinscope.lab.protocol import Copier, DeviceBuffer, HostBuffer, Lab, Stream
-from pinscope.probes.caches import last_level_cache_bytes
+from pinscope.probes.host_memory import last_level_cache_bytes
 from pinscope.records.run import Backing, Cache, HostMemory
 
 WAYS: dict[str, Way] = {

@@ -11,16 +11,15 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import AfterValidator, BeforeValidator, Field
 
-from pinscope.analysis.pytorch_pinned import SETTING_NAMES, pool_settings, rounded_up
+from pinscope.analysis.held import SETTING_NAMES, pool_settings, rounded_up
 from pinscope.errors import MeasurementFailed, NotEnoughMemory, NotPossible
 from pinscope.experiments.cases import Case, Progress
 from pinscope.experiments.contract import AnyExperiment, BareParams
 from pinscope.experiments.dataloader.findings import read_dataloader
 from pinscope.experiments.dataloader.reading import LEAST_BATCHES, LEAST_RUNS, MOST_RUNS, MSER_BATCH
 from pinscope.experiments.dataloader.ways import BACKLOGS, PREFETCHED, Loading
-from pinscope.lab.budget import CONTEXT_BYTES
 from pinscope.lab.child_processes import Child, ChildProcesses
-from pinscope.lab.harness import Harness
+from pinscope.lab.harness import CONTEXT_BYTES, Harness
 from pinscope.lab.protocol import Lab
 from pinscope.probes.installation import install_command
 from pinscope.records.environment import Environment

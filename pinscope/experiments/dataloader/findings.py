@@ -5,11 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-from pinscope.analysis.conclusions import Costed, dearest_first, joined
-from pinscope.analysis.pytorch_pinned import ROUNDING_ADVICE, rounded_up
-from pinscope.analysis.rows import Row, grouped
+from pinscope.analysis.held import ROUNDING_ADVICE, rounded_up
+from pinscope.analysis.read_rows import Row, grouped
 from pinscope.analysis.rules.host_memory import ROUNDING_RATIO
-from pinscope.analysis.texts import Text, say
+from pinscope.analysis.texts import Costed, Text, dearest_first, joined, say
 from pinscope.experiments.dataloader.reading import (
     MOST_RUNS,
     Cell,

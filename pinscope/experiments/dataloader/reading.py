@@ -27,8 +27,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pinscope.analysis.cells import Label, Value, cells, every_combination, first, labels_of
-from pinscope.analysis.conclusions import ROUGH, about, joined
-from pinscope.analysis.rows import Row, Rows, counted, grouped, labels
+from pinscope.analysis.read_rows import Row, Rows, counted, grouped, labels
+from pinscope.analysis.texts import ROUGH, about, joined
 from pinscope.experiments.dataloader.ways import BOTH, PARTS, POOL_SETTINGS, WAYS, Setting
 from pinscope.records.finding import Quantity, Table, quantity
 from pinscope.units import format_share

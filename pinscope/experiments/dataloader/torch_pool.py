@@ -9,10 +9,10 @@ import os
 import sys
 import time
 
-from pinscope.analysis.pytorch_pinned import SETTING_NAMES
+from pinscope.analysis.held import SETTING_NAMES
 from pinscope.errors import NotPossible
 from pinscope.lab.orders import Reply, obey
-from pinscope.probes.memory import pinned_bytes
+from pinscope.probes.host_memory import pinned_bytes
 
 
 class TorchPool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from pinscope.analysis.ways import Way
+from pinscope.analysis.cells import Way
 
 CHANNELS = 3
 KINDS = 64

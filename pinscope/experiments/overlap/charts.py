@@ -8,9 +8,9 @@ from typing import Any
 
 import plotly.graph_objects as go
 
-from pinscope.analysis.conclusions import part_words
-from pinscope.analysis.rows import Row, grouped
-from pinscope.analysis.ways import LineStyle
+from pinscope.analysis.cells import LineStyle
+from pinscope.analysis.read_rows import Row, grouped
+from pinscope.analysis.texts import part_words
 from pinscope.charts import plot
 from pinscope.charts.bars import category_rows
 from pinscope.charts.chart import Chart, alt_text

@@ -8,7 +8,7 @@ from dataclasses import asdict, replace
 from itertools import groupby, product
 from typing import Any, Literal
 
-from pinscope.analysis.rows import Rows
+from pinscope.analysis.read_rows import Rows
 from pinscope.analysis.statistics import summarize
 from pinscope.experiments.cases import Case, Progress
 from pinscope.experiments.contract import AnyExperiment, Params

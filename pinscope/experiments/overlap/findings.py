@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from pinscope.analysis.conclusions import Costed, dearest_first, joined, part_words, times
-from pinscope.analysis.rows import grouped
-from pinscope.analysis.texts import Text, say
+from pinscope.analysis.read_rows import grouped
+from pinscope.analysis.texts import Costed, Text, dearest_first, joined, part_words, say, times
 from pinscope.experiments.overlap.reading import GOOD_OVERLAP, Cell, Lack, Passes, corrupted_shares
 from pinscope.experiments.overlap.ways import EVERYTHING, WAYS
 from pinscope.records.finding import Finding, Quantity, costing, quantity, wrong_data

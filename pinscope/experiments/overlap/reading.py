@@ -9,9 +9,9 @@ from operator import attrgetter
 from typing import Annotated
 
 from pinscope.analysis.cells import Label, Value, cells, every_combination, first, key
-from pinscope.analysis.conclusions import about, is_distinct, known_within, on_lab, possible_share, roughly, together
-from pinscope.analysis.rows import Row, Rows, grouped
+from pinscope.analysis.read_rows import Row, Rows, grouped
 from pinscope.analysis.statistics import Summary
+from pinscope.analysis.texts import about, is_distinct, known_within, on_lab, possible_share, roughly, together
 from pinscope.experiments.overlap.ways import EVERYTHING, FULL_DEPTH, WAYS, Recipe
 from pinscope.records.finding import Quantity, Table, quantity
 from pinscope.records.run import ExperimentRun

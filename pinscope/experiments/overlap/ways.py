@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Literal
 
-from pinscope.analysis.ways import Way, way
+from pinscope.analysis.cells import Way, way
 from pinscope.lab.harness import Clock
 from pinscope.lab.pattern import Pattern
 from pinscope.lab.protocol import Counters, Event, HostBuffer, Lab, Load, Stream, Touch

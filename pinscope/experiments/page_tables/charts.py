@@ -8,9 +8,9 @@ from itertools import cycle
 
 import plotly.graph_objects as go
 
+from pinscope.analysis.cells import LineStyle
 from pinscope.analysis.page_table_model import GPU_PAGE_SIZES, GRANULE_BYTES, page_table_bytes
-from pinscope.analysis.rows import Row, grouped, median
-from pinscope.analysis.ways import LineStyle
+from pinscope.analysis.read_rows import Row, grouped, median
 from pinscope.charts.chart import Chart
 from pinscope.charts.lines import End, name_ends
 from pinscope.charts.plot import Curve, Length, Scale, Spot, TimePart, curves, lengths, parts_of_time

@@ -8,7 +8,7 @@ from typing import Annotated, Literal, cast, get_args
 
 from pydantic import Field
 
-from pinscope.analysis.rows import Row
+from pinscope.analysis.read_rows import Row
 from pinscope.experiments.cases import Case, Progress, possible
 from pinscope.experiments.contract import AnyExperiment, BareParams
 from pinscope.experiments.page_tables import findings, reading, ways

@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from itertools import chain
 
-from pinscope.analysis.conclusions import Costed, dearest_first, part_words
+from pinscope.analysis.cells import of_kind
 from pinscope.analysis.page_table_model import GPU_PAGE_SIZES, GRANULE_BYTES, page_table_bytes
 from pinscope.analysis.statistics import measured
-from pinscope.analysis.texts import Text, say
-from pinscope.analysis.ways import of_kind
+from pinscope.analysis.texts import Costed, Text, dearest_first, part_words, say
 from pinscope.experiments.page_tables.reading import ALL_RETURNED, GIB, PageTableCosts
 from pinscope.experiments.page_tables.ways import BACKINGS
 from pinscope.records.finding import Finding, costing, quantity

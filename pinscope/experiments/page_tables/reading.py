@@ -8,8 +8,6 @@ from functools import cached_property
 from typing import Annotated
 
 from pinscope.analysis.cells import Label, Value, every_combination
-from pinscope.analysis.conclusions import HOST_MODEL, part_words
-from pinscope.analysis.line_fit import SlopeBounds, bound_slope
 from pinscope.analysis.page_table_model import (
     ENTRY_BYTES,
     GPU_PAGE_SIZES,
@@ -18,8 +16,9 @@ from pinscope.analysis.page_table_model import (
     implied_page_bytes,
     page_table_bytes,
 )
-from pinscope.analysis.rows import Row, counted, grouped
-from pinscope.analysis.statistics import Summary, summarize
+from pinscope.analysis.read_rows import Row, counted, grouped
+from pinscope.analysis.statistics import SlopeBounds, Summary, bound_slope, summarize
+from pinscope.analysis.texts import HOST_MODEL, part_words
 from pinscope.experiments.page_tables.ways import WAYS
 from pinscope.records.finding import Quantity, Table, quantity, table
 from pinscope.records.run import ExperimentRun

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from pinscope.analysis.cells import LineStyle
 from pinscope.analysis.pinning_strategy import CALLS, PHASES, StrategyCell
-from pinscope.analysis.rows import Row
-from pinscope.analysis.ways import LineStyle
+from pinscope.analysis.read_rows import Row
 from pinscope.charts.bars import label
 from pinscope.charts.chart import Chart
 from pinscope.charts.marks import Marks, marks_of_seconds

@@ -8,15 +8,14 @@ from contextlib import ExitStack
 from itertools import product
 from typing import Any, Literal, Self
 
-from pinscope.analysis.rows import Row
+from pinscope.analysis.read_rows import Row
 from pinscope.experiments.cases import Case, Progress, Reason, possible
 from pinscope.experiments.contract import AnyExperiment, BareParams
 from pinscope.experiments.pinning_strategy import findings, reading
 from pinscope.experiments.pinning_strategy.ways import NEIGHBOURS, WAYS, WITH_CONTEXT
 from pinscope.lab.backing import HUGE_PAGE, why_not_backing
-from pinscope.lab.budget import CONTEXT_BYTES
 from pinscope.lab.child_processes import Child, ChildProcesses
-from pinscope.lab.harness import Harness
+from pinscope.lab.harness import CONTEXT_BYTES, Harness
 from pinscope.lab.pinning import PAGE, Pinned, Pinner, default_threads
 from pinscope.lab.protocol import Lab
 from pinscope.records.environment import Environment

@@ -5,10 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from pinscope.analysis.conclusions import Costed, dearest_first
-from pinscope.analysis.pinning_recipe import Recipe
-from pinscope.analysis.pinning_strategy import IDLE, NOT_PINNED, StrategyCell, cause, not_pinned
-from pinscope.analysis.texts import Text, Texts, say
+from pinscope.analysis.pinning_strategy import IDLE, NOT_PINNED, Recipe, StrategyCell, cause, not_pinned
+from pinscope.analysis.texts import Costed, Text, Texts, dearest_first, say
 from pinscope.experiments.pinning_strategy.reading import Pinnings, longest_wait
 from pinscope.records.finding import Finding, Quantity, costing, quantity
 from pinscope.units import format_bytes

@@ -20,7 +20,7 @@ from pinscope.analysis.pinning_strategy import (
     recommend,
     strategy_cells,
 )
-from pinscope.analysis.rows import Row
+from pinscope.analysis.read_rows import Row
 from pinscope.analysis.statistics import measured
 from pinscope.experiments.pinning_strategy.ways import phrase
 from pinscope.records.finding import Quantity, Table, quantity, table

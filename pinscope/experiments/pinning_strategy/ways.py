@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from pinscope.analysis.cells import LineStyle, Way, of_kind, way
 from pinscope.analysis.pinning_strategy import CALLS, StrategyCell
 from pinscope.analysis.texts import fill
-from pinscope.analysis.ways import LineStyle, Way, of_kind, way
 from pinscope.records.pinning_strategy import STRATEGIES
 
 PHRASES: Mapping[str, str] = {

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
-from pinscope.analysis.rows import Row, median
-from pinscope.analysis.ways import LineStyle
+from pinscope.analysis.cells import LineStyle
+from pinscope.analysis.read_rows import Row, median
 from pinscope.charts.chart import Chart
 from pinscope.charts.plot import RATE, SHARE, Curve, Scale, Spot, curves, linear, seconds
 from pinscope.experiments.pressure.reading import GIB, Climb, Course, OnHost, Stage, courses

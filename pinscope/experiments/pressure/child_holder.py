@@ -7,7 +7,7 @@ from contextlib import ExitStack
 
 from pinscope.experiments.pressure.ways import WAYS, WayName
 from pinscope.lab.backing import touch
-from pinscope.lab.opening import open_lab
+from pinscope.lab.first_use import open_lab
 from pinscope.lab.orders import Reply, obey
 from pinscope.lab.protocol import Lab
 

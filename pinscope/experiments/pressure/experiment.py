@@ -14,17 +14,14 @@ from pinscope.errors import NotEnoughMemory, NotPossible
 from pinscope.experiments.contract import AnyExperiment, BareParams
 from pinscope.experiments.pressure.findings import read_pressure_run
 from pinscope.experiments.pressure.ways import LEAST_ROUNDS, Rounds, WayName, Workers, ordinary
-from pinscope.lab.budget import safe_pinned_bytes
-from pinscope.lab.cached_file import folder_for
 from pinscope.lab.child_processes import Child, ChildDied
-from pinscope.lab.harness import Harness
-from pinscope.lab.ordinary_process import MOST_ROUNDS
+from pinscope.lab.harness import Harness, safe_pinned_bytes
+from pinscope.lab.ordinary_process import MOST_ROUNDS, folder_for
 from pinscope.lab.own_group import OwnGroup, find_place, swap_bytes
 from pinscope.lab.protocol import Lab
-from pinscope.probes.group_memory import GroupMemory
-from pinscope.probes.host_memory import HostPressure, read_pressure
+from pinscope.probes.host_memory import GroupMemory, HostPressure, read_pressure
 from pinscope.probes.limits import read_limits
-from pinscope.records.budget import Budget
+from pinscope.records.base import Budget
 from pinscope.records.environment import Environment, Limits
 from pinscope.records.parameters import Bytes, Seconds, Several, Share, parameter
 from pinscope.records.run import LabKind, Lasted, Observation, Positive

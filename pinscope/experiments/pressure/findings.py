@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from pinscope.analysis.conclusions import part_words
-from pinscope.analysis.rows import Row
+from pinscope.analysis.read_rows import Row
 from pinscope.analysis.statistics import measured
-from pinscope.analysis.texts import Text, Texts, say
+from pinscope.analysis.texts import Text, Texts, part_words, say
 from pinscope.experiments.pressure.reading import GIB, MARKS, Climb, OnHost, conclude_groups, conclude_host, courses
 from pinscope.experiments.pressure.ways import WAYS
 from pinscope.records.finding import Finding, Quantity, Reading, quantity

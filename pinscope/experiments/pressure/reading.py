@@ -10,10 +10,9 @@ from operator import methodcaller
 from typing import Annotated, Any, Literal, NamedTuple
 
 from pinscope.analysis.cells import Label, Value
-from pinscope.analysis.conclusions import exceeds, on_lab
-from pinscope.analysis.line_fit import fit_line
-from pinscope.analysis.rows import Row, from_then_on, grouped, labels, median
-from pinscope.analysis.statistics import Summary, summarize
+from pinscope.analysis.read_rows import Row, from_then_on, grouped, labels, median
+from pinscope.analysis.statistics import Summary, fit_line, summarize
+from pinscope.analysis.texts import exceeds, on_lab
 from pinscope.records.environment import Limits
 from pinscope.records.finding import Finding, Quantity, Reading, Table, quantity, table
 from pinscope.records.run import LabKind

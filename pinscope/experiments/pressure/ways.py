@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal
 
-from pinscope.analysis.ways import Way, way
+from pinscope.analysis.cells import Way, way
 from pinscope.lab.child_processes import Child, ChildProcesses, Order, Reply
 
 WayName = Literal["registered", "pinned", "write_combined"]

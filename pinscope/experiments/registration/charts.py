@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from pinscope.analysis.rows import Rows, median
+from pinscope.analysis.read_rows import Rows, median
 from pinscope.charts.chart import Chart
 from pinscope.charts.matrix import Square
 from pinscope.charts.plot import RATE, Length, Scale, TimePart, lengths, matrix, parts_of_time

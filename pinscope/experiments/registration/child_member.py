@@ -14,12 +14,11 @@ from typing import Literal
 
 from pinscope.errors import MeasurementFailed
 from pinscope.lab.backing import touch
-from pinscope.lab.first_use import use_each_part_once
-from pinscope.lab.opening import open_lab
+from pinscope.lab.first_use import open_lab, use_each_part_once
 from pinscope.lab.orders import Reply, obey
 from pinscope.lab.pattern import WORD_BYTES, Pattern
 from pinscope.lab.protocol import DeviceBuffer, HostBuffer
-from pinscope.probes.memory import page_table_bytes
+from pinscope.probes.host_memory import page_table_bytes
 
 
 class Member:

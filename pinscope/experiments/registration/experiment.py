@@ -11,7 +11,7 @@ from typing import Any, Literal, Self, cast
 
 from pydantic import model_validator
 
-from pinscope.analysis.rows import Row
+from pinscope.analysis.read_rows import Row
 from pinscope.errors import NotPossible
 from pinscope.experiments.contract import AnyExperiment, BareParams
 from pinscope.experiments.registration import findings, reading
@@ -27,12 +27,11 @@ from pinscope.experiments.registration.ways import (
     Strategy,
 )
 from pinscope.lab.backing import Segment, shared_region, why_not_segment
-from pinscope.lab.budget import CONTEXT_BYTES
 from pinscope.lab.child_processes import Child, ChildProcesses, Order, Reply
-from pinscope.lab.harness import Harness
+from pinscope.lab.harness import CONTEXT_BYTES, Harness
 from pinscope.lab.pattern import BLOCK_WORDS, Pattern
 from pinscope.lab.protocol import Lab
-from pinscope.records.budget import Budget
+from pinscope.records.base import Budget
 from pinscope.records.environment import Environment
 from pinscope.records.finding import Reading
 from pinscope.records.parameters import Bytes, Counts, Seconds, Several, parameter

@@ -6,10 +6,9 @@ from collections.abc import Iterator, Mapping
 from itertools import chain
 from typing import Any
 
-from pinscope.analysis.conclusions import Costed, dearest_first, exceeds, joined
 from pinscope.analysis.page_table_model import GRANULE_BYTES
 from pinscope.analysis.statistics import measured
-from pinscope.analysis.texts import Text, say
+from pinscope.analysis.texts import Costed, Text, dearest_first, exceeds, joined, say
 from pinscope.experiments.registration.reading import RATE, Registrations, count_words, pages_words
 from pinscope.experiments.registration.ways import SOURCES
 from pinscope.records.finding import Finding, costing, quantity, wrong_data

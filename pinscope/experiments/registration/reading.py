@@ -9,10 +9,10 @@ from itertools import accumulate, islice
 from typing import Annotated, Any
 
 from pinscope.analysis.cells import Label, Value, every_combination
-from pinscope.analysis.conclusions import on_lab
 from pinscope.analysis.page_table_model import GPU_PAGE_SIZES, page_table_memory_bytes
-from pinscope.analysis.rows import Row, Rows, counted, grouped, labels, median, summary
+from pinscope.analysis.read_rows import Row, Rows, counted, grouped, labels, median, summary
 from pinscope.analysis.statistics import Summary, measured, summarize
+from pinscope.analysis.texts import on_lab
 from pinscope.experiments.registration.ways import CONTEXTS, SHARINGS, SOURCES, WAYS, Contexts, Sharing, Source
 from pinscope.records.finding import Quantity, Table, costing, quantity
 from pinscope.records.run import ExperimentRun

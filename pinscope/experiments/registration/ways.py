@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Literal
 
-from pinscope.analysis.ways import LineStyle, Way, way
+from pinscope.analysis.cells import LineStyle, Way, way
 
 Strategy = Literal["each_registers", "one_owner"]
 Contexts = Literal["every_gpu", "own_gpu"]

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from pinscope.analysis.cells import LineStyle
 from pinscope.analysis.link_model import link_limit
-from pinscope.analysis.rows import Rows, grouped
-from pinscope.analysis.ways import LineStyle
+from pinscope.analysis.read_rows import Rows, grouped
 from pinscope.charts.chart import Chart
 from pinscope.charts.plot import RATE, Curve, Length, Scale, Spot, TimePart, counts, curves, lengths, sizes
 from pinscope.charts.theme import DIRECTION_TITLES

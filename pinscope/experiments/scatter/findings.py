@@ -6,10 +6,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from importlib.resources import files
 
 from pinscope.analysis.cells import AS_GOOD
-from pinscope.analysis.conclusions import Costed, dearest_first, is_distinct, joined, together
-from pinscope.analysis.rows import Rows, grouped
+from pinscope.analysis.read_rows import Rows, grouped
 from pinscope.analysis.statistics import measured
-from pinscope.analysis.texts import Text, Texts, say
+from pinscope.analysis.texts import Costed, Text, Texts, dearest_first, is_distinct, joined, say, together
 from pinscope.experiments.scatter.reading import TOWARDS, Cell, Load, Pieces, Scatter, headline, tables, verdict
 from pinscope.experiments.scatter.ways import WAYS
 from pinscope.records.finding import Quantity, Reading, costing, quantity, wrong_data

@@ -9,7 +9,7 @@ from itertools import takewhile
 from typing import Annotated
 
 from pinscope.analysis.cells import AS_GOOD, Label, Value, cells, every_combination, listed, median
-from pinscope.analysis.rows import Row, Rows, grouped
+from pinscope.analysis.read_rows import Row, Rows, grouped
 from pinscope.analysis.statistics import Summary, measured
 from pinscope.experiments.scatter.ways import WAYS
 from pinscope.records.finding import Quantity, Table, quantity

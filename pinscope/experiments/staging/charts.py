@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 
 from pinscope.analysis.link_model import link_limit
-from pinscope.analysis.rows import Rows
+from pinscope.analysis.read_rows import Rows
 from pinscope.charts.chart import Chart
 from pinscope.charts.plot import RATE, Curve, Spot, TimePart, counts, curves, parts_of_time, seconds, sizes
 from pinscope.experiments.staging.reading import Cell, Staging

@@ -11,14 +11,13 @@ from importlib.util import find_spec
 from itertools import groupby, product
 from typing import Self
 
-from pinscope.analysis.rows import Row
-from pinscope.analysis.ways import of_kind
+from pinscope.analysis.cells import of_kind
+from pinscope.analysis.read_rows import Row
 from pinscope.experiments.cases import Case, Progress, Reason, possible
 from pinscope.experiments.contract import AnyExperiment, Params
 from pinscope.experiments.staging import findings, reading
 from pinscope.experiments.staging.ways import WAYS, Bench, WayName, function_of
-from pinscope.lab.harness import Harness, Precision
-from pinscope.lab.processor_time import ProcessorTime
+from pinscope.lab.harness import Harness, Precision, ProcessorTime
 from pinscope.lab.protocol import Lab
 from pinscope.probes.installation import install_command
 from pinscope.records.environment import Environment

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from pinscope.analysis.cells import as_good, ratio
-from pinscope.analysis.conclusions import Costed, dearest_first, exceeds
 from pinscope.analysis.statistics import measured
-from pinscope.analysis.texts import FORMS, Text, Texts, say
+from pinscope.analysis.texts import FORMS, Costed, Text, Texts, dearest_first, exceeds, say
 from pinscope.experiments.staging.reading import Cell, Staging
 from pinscope.experiments.staging.ways import WAYS
 from pinscope.records.finding import COSTLY, Finding, quantity, wrong_data

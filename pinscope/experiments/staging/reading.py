@@ -8,11 +8,21 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Annotated, NamedTuple
 
-from pinscope.analysis.cells import Comparison, Label, Value, cells, count, every_combination, listed, mean, median
-from pinscope.analysis.rows import Rows
+from pinscope.analysis.cells import (
+    Comparison,
+    Label,
+    Value,
+    cells,
+    count,
+    every_combination,
+    listed,
+    mean,
+    median,
+    of_kind,
+)
+from pinscope.analysis.read_rows import Rows
 from pinscope.analysis.statistics import Summary, measured
 from pinscope.analysis.texts import FORMS
-from pinscope.analysis.ways import of_kind
 from pinscope.experiments.staging.ways import WAYS
 from pinscope.records.finding import Quantity, Table, quantity
 from pinscope.units import format_bytes, format_seconds

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from importlib import import_module
 from typing import TYPE_CHECKING, Literal, Protocol, cast
 
-from pinscope.analysis.ways import LineStyle, Way, way
+from pinscope.analysis.cells import LineStyle, Way, way
 from pinscope.lab.copy_threads import CopyThreads, copy_words, stretches
 from pinscope.lab.harness import Clock
 from pinscope.lab.pattern import Pattern

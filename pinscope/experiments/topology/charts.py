@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from pinscope.analysis.rows import Rows
+from pinscope.analysis.read_rows import Rows
 from pinscope.charts.chart import Chart
 from pinscope.charts.matrix import Square
 from pinscope.charts.plot import RATE, Length, TimePart, lengths, matrix

@@ -10,9 +10,8 @@ import time
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 
-from pinscope.lab.first_use import use_each_part_once
+from pinscope.lab.first_use import open_lab, use_each_part_once
 from pinscope.lab.hostengine import wait_until
-from pinscope.lab.opening import open_lab
 from pinscope.lab.orders import Reply, obey
 from pinscope.lab.placement import preferring
 from pinscope.lab.protocol import Lab

@@ -20,17 +20,16 @@ from typing import Any, Literal
 from pydantic import Field
 
 from pinscope.analysis.page_table_model import GPU_PAGE_SIZES, page_table_memory_bytes
-from pinscope.analysis.rows import Row
+from pinscope.analysis.read_rows import Row
 from pinscope.experiments.contract import AnyExperiment, Params
 from pinscope.experiments.topology import findings, reading
 from pinscope.experiments.topology.reading import FLOWS, WAYS, IssuedBy, OneWay, gpus_words, issuer
-from pinscope.lab.budget import CONTEXT_BYTES
 from pinscope.lab.child_processes import Child, ChildProcesses, Order, Reply
-from pinscope.lab.harness import Harness, Turn
+from pinscope.lab.harness import CONTEXT_BYTES, Harness, Turn
 from pinscope.lab.placement import NEAR
 from pinscope.lab.protocol import Lab
 from pinscope.probes.numa import read_nodes
-from pinscope.records.budget import Budget
+from pinscope.records.base import Budget
 from pinscope.records.environment import Environment
 from pinscope.records.finding import Reading
 from pinscope.records.parameters import Bytes, Several, parameter

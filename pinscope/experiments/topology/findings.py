@@ -6,10 +6,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain
 from typing import Any
 
-from pinscope.analysis.conclusions import Costed, dearest_first, exceeds
 from pinscope.analysis.rules.link import BELOW_LIKE
 from pinscope.analysis.statistics import Summary, measured
-from pinscope.analysis.texts import Text, say
+from pinscope.analysis.texts import Costed, Text, dearest_first, exceeds, say
 from pinscope.experiments.topology.reading import ONE_WAY, RATE, WAYS, Cell, Host, gpus_words, issuer, share_of
 from pinscope.records.finding import Finding, Quantity, costing, quantity, wrong_data
 from pinscope.records.run import ExperimentRun

@@ -8,12 +8,11 @@ from functools import cached_property
 from itertools import islice
 from typing import Annotated, Literal
 
-from pinscope.analysis.cells import Label, Value, every_combination
-from pinscope.analysis.conclusions import is_distinct, joined, known_within, part_of, together
-from pinscope.analysis.rows import Rows, counted, grouped, labels
+from pinscope.analysis.cells import Label, LineStyle, Value, Way, every_combination, way
+from pinscope.analysis.read_rows import Rows, counted, grouped, labels
 from pinscope.analysis.rules.link import SHARED_UPLINK
 from pinscope.analysis.statistics import Summary, measured, summarize
-from pinscope.analysis.ways import LineStyle, Way, way
+from pinscope.analysis.texts import is_distinct, joined, known_within, part_of, together
 from pinscope.records.finding import Finding, Quantity, Table, quantity
 from pinscope.records.run import Direction
 from pinscope.units import format_bandwidth

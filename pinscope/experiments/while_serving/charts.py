@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
-from pinscope.analysis.rows import Row
-from pinscope.analysis.ways import LineStyle
+from pinscope.analysis.cells import LineStyle
+from pinscope.analysis.read_rows import Row
 from pinscope.charts.chart import Chart
 from pinscope.charts.marks import Marks, marks_of_seconds
 from pinscope.charts.plot import Curve, Spot, curves, level, seconds, sizes

@@ -11,8 +11,7 @@ import numpy as np
 
 from pinscope.lab.cuda import CudaLab
 from pinscope.lab.cuda_handles import CudaEvent, CudaStream
-from pinscope.lab.cuda_managed import check
-from pinscope.lab.cuda_memory import driver_library
+from pinscope.lab.cuda_memory import check, driver_library
 from pinscope.lab.protocol import own
 
 _SOURCE = r"""

@@ -15,16 +15,15 @@ from typing import Literal, NamedTuple, TypeVar
 import numpy as np
 from pydantic import field_validator
 
-from pinscope.analysis.rows import Row
+from pinscope.analysis.read_rows import Row
 from pinscope.experiments.cases import Case, Progress
 from pinscope.experiments.contract import AnyExperiment, BareParams
 from pinscope.experiments.while_serving import findings, reading
 from pinscope.experiments.while_serving.ways import WAYS, Apparatus, Taken, WayName
 from pinscope.lab.backing import HUGE_PAGE, why_not_backing
-from pinscope.lab.gentle_pinning import SPARE_PROCESSORS
 from pinscope.lab.harness import Clock, Harness
 from pinscope.lab.pinned_array import LONGEST_WAIT
-from pinscope.lab.pinning import PAGE, default_threads
+from pinscope.lab.pinning import PAGE, SPARE_PROCESSORS, default_threads
 from pinscope.lab.protocol import Lab, own
 from pinscope.records.environment import Environment
 from pinscope.records.finding import Reading

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from pinscope.analysis.conclusions import Costed, dearest_first
 from pinscope.analysis.pinning_strategy import NOT_PINNED, cause, not_pinned
-from pinscope.analysis.texts import Text, Texts, say
+from pinscope.analysis.texts import Costed, Text, Texts, dearest_first, say
 from pinscope.experiments.while_serving.reading import AUTO, IDLE, TAKEN, TOUCH, Cell, Serving, Wait
 from pinscope.records.finding import Finding, Quantity, costing, quantity
 from pinscope.units import exact_bytes

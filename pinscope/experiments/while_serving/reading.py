@@ -8,7 +8,7 @@ from functools import cached_property
 from typing import Annotated
 
 from pinscope.analysis.cells import Label, Value, every_combination
-from pinscope.analysis.rows import Row, Rows, counted, grouped, median, summary
+from pinscope.analysis.read_rows import Row, Rows, counted, grouped, median, summary
 from pinscope.analysis.statistics import Summary, measured, summarize
 from pinscope.experiments.while_serving.ways import CALLS, WAYS
 from pinscope.records.finding import Quantity, Table, quantity

@@ -7,8 +7,8 @@ from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from typing import Literal
 
-from pinscope.analysis.pinning_recipe import default_strategy
-from pinscope.analysis.ways import LineStyle, Way, way
+from pinscope.analysis.cells import LineStyle, Way, way
+from pinscope.analysis.pinning_strategy import default_strategy
 from pinscope.lab.backing import OwnMemory, why_not_backing
 from pinscope.lab.pinned_array import AUTO, GpuCalls, pinned_empty
 from pinscope.lab.pinning import Pinner, touch_all

@@ -9,7 +9,7 @@ from typing import Any
 
 import plotly.graph_objects as go
 
-from pinscope.analysis.rows import Row
+from pinscope.analysis.read_rows import Row
 from pinscope.charts.chart import Chart, alt_text
 from pinscope.charts.lines import End, name_ends, put, reference
 from pinscope.charts.theme import COLOURS, DASHES, panels

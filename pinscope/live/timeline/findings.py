@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 
-from pinscope.analysis.link_findings import SLOT_ADVICE
-from pinscope.analysis.rows import Row
+from pinscope.analysis.link_model import SLOT_ADVICE
+from pinscope.analysis.read_rows import Row
 from pinscope.analysis.rules.growth import (
+    FEW_MISSING,
     LEAK_BYTES,
     LEAK_RISES,
     LEAK_RULE,
@@ -25,9 +26,8 @@ from pinscope.analysis.rules.host_memory import (
     pinned_twice_bytes,
 )
 from pinscope.analysis.rules.link import Shortfall, is_below, is_busy, is_lasting, link_shortfall
-from pinscope.analysis.rules.series import FEW_MISSING
 from pinscope.analysis.texts import Text, Texts, say
-from pinscope.live.driver_findings import DRIVER_MEMORY_ADVICE, DRIVER_MEMORY_IS
+from pinscope.live.reading import DRIVER_MEMORY_ADVICE, DRIVER_MEMORY_IS
 from pinscope.live.timeline.reading import (
     GPU_RATES,
     Life,

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from pinscope.analysis.kind import AnyKind
-from pinscope.analysis.rows import Row
+from pinscope.analysis.read_rows import Row
 from pinscope.live.timeline.findings import no_leak, timeline_findings
 from pinscope.live.timeline.reading import headline, tables, timeline_verdict, watched
 from pinscope.records.finding import Reading
 from pinscope.records.parameters import Inputs, parameter
 from pinscope.records.run import Run
-from pinscope.records.timeline_row import TimelineRow
+from pinscope.records.timeline import TimelineRow
 
 
 class TimelineParams(Inputs):

@@ -11,9 +11,8 @@ from operator import itemgetter
 from typing import Any
 
 from pinscope.analysis.held import held_bytes
-from pinscope.analysis.rows import Row, grouped
-from pinscope.analysis.rules.growth import LEAK_BYTES, Amounts, Growth, steady_growth
-from pinscope.analysis.rules.series import gap_seconds
+from pinscope.analysis.read_rows import Row, grouped
+from pinscope.analysis.rules.growth import LEAK_BYTES, Amounts, Growth, gap_seconds, steady_growth
 from pinscope.analysis.statistics import summarize
 from pinscope.records.figure import figures
 from pinscope.records.finding import Quantity, Table, quantity, table

@@ -9,12 +9,10 @@ from typing import Any
 
 from pinscope.live.changes import Identity, changes
 from pinscope.records.base import Record
-from pinscope.records.bound import Estimated
 from pinscope.records.environment import Link
-from pinscope.records.figure import Figure, Number, figures
+from pinscope.records.figure import Estimated, Figure, Number, figures
 from pinscope.records.snapshot import DeviceFigures, Holder, HostTotals, Snapshot
-from pinscope.records.timeline import Event
-from pinscope.records.timeline_row import RowKind, TimelineRow
+from pinscope.records.timeline import Event, RowKind, TimelineRow
 
 Row = dict[str, Any]
 _HELD, _TOTALS, _ON_GPU, _OF_LINK = (

@@ -10,8 +10,7 @@ from contextlib import suppress
 import numpy as np
 import plotly.graph_objects as go
 
-from pinscope.analysis.attached import Attached
-from pinscope.analysis.rows import Row, grouped
+from pinscope.analysis.read_rows import Attached, Row, grouped
 from pinscope.charts.bars import Part, bars, category_rows
 from pinscope.charts.chart import Chart, alt_text
 from pinscope.charts.lines import put

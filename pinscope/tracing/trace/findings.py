@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from pinscope.analysis.conclusions import Costed
-from pinscope.analysis.rows import Row
-from pinscope.analysis.texts import Text, Texts, say
+from pinscope.analysis.read_rows import Row
+from pinscope.analysis.texts import Costed, Text, Texts, say
 from pinscope.records.finding import Finding, costing, quantity
 from pinscope.records.run import Run
 from pinscope.tracing.sites import Seen, line_name

@@ -8,7 +8,7 @@ from typing import Annotated
 from pydantic import AfterValidator
 
 from pinscope.analysis.kind import AnyKind
-from pinscope.analysis.rows import Row
+from pinscope.analysis.read_rows import Row
 from pinscope.records.finding import Reading
 from pinscope.records.parameters import Inputs, parameter
 from pinscope.records.run import Run

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import PurePath
 from typing import Any
 
-from pinscope.analysis.rows import Row
+from pinscope.analysis.read_rows import Row
 from pinscope.analysis.texts import fill
 from pinscope.records.finding import Cell, Quantity, Table, quantity, table
 from pinscope.records.run import Run

@@ -6,7 +6,8 @@ import math
 
 import pytest
 
-from pinscope.analysis.conclusions import (
+from pinscope.analysis.statistics import measured, summarize
+from pinscope.analysis.texts import (
     about,
     dearest_first,
     exceeds,
@@ -19,7 +20,6 @@ from pinscope.analysis.conclusions import (
     times,
     together,
 )
-from pinscope.analysis.statistics import measured, summarize
 from pinscope.records.finding import Finding, good, note, warning
 from pinscope.report.facts import quantity_text
 

@@ -7,8 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pinscope.analysis.link_model import payload_now
-from pinscope.records.environment import Link
-from pinscope.records.link import PCIE, PCIE_WIDTHS, c2c_bytes_per_second
+from pinscope.records.environment import PCIE, PCIE_WIDTHS, Link, c2c_bytes_per_second
 from tests.data.link_limits import pcie_limits
 
 H200_COPY = 55.5e9

@@ -7,8 +7,7 @@ from typing import Any
 
 import pytest
 
-from pinscope.analysis.pinning_recipe import DEFAULT_ARRAY, DEFAULT_CHUNKS, Recipe
-from pinscope.analysis.pinning_strategy import TITLES, recommend, strategy_cells
+from pinscope.analysis.pinning_strategy import DEFAULT_ARRAY, DEFAULT_CHUNKS, TITLES, Recipe, recommend, strategy_cells
 from pinscope.experiments.pinning_strategy.experiment import PinningStrategy
 from pinscope.records.finding import Finding, Reading
 from pinscope.records.pinning_strategy import STRATEGIES

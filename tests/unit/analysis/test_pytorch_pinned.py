@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from pinscope.analysis.pytorch_pinned import ROUNDING_ADVICE, UNROUNDED_SINCE, rounded_up
+from pinscope.analysis.held import ROUNDING_ADVICE, UNROUNDED_SINCE, rounded_up
 
 
 def test_requests_are_rounded_up_to_powers_of_two() -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pinscope.analysis.ways import LineStyle
+from pinscope.analysis.cells import LineStyle
 from pinscope.charts.marks import Marks, marks_of_seconds
 
 

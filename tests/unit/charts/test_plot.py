@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from pinscope.analysis.ways import LineStyle, way
+from pinscope.analysis.cells import LineStyle, way
 from pinscope.charts.plot import (
     RATE,
     SHARE,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pinscope.analysis.ways import LineStyle
+from pinscope.analysis.cells import LineStyle
 from pinscope.charts.plot import RATE, Curve, Scale, Spot, curves, linear
 
 SPOTS = [Spot(0.0, 1e9, "before"), Spot(10.0, 2e9, "10 GiB")]

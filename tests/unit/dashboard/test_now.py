@@ -21,7 +21,7 @@ from pinscope.dashboard.live_document import Json, chosen_facts, document, holde
 from pinscope.dashboard.pages import NOW
 from pinscope.live.changes import changes, sample_of
 from pinscope.live.charts import MOST_POINTS
-from pinscope.live.sampler import History
+from pinscope.live.source import History
 from pinscope.live.verdict import snapshot_verdict
 from pinscope.records.snapshot import Snapshot, Unreadable
 from tests.data.synthetic_live import GIB, LOCKER, MIB, TRAINER, WORKER, empty, full, with_locked

@@ -14,8 +14,7 @@ from pinscope.experiments.allocation.reading import needed_faults
 from pinscope.experiments.allocation.ways import why_no_page_faults
 from pinscope.experiments.contract import budget_of
 from pinscope.experiments.pinning_strategy.experiment import PinningStrategy, PinningStrategyParams
-from pinscope.lab.budget import CONTEXT_BYTES
-from pinscope.lab.harness import Harness
+from pinscope.lab.harness import CONTEXT_BYTES, Harness
 from pinscope.lab.hostmodel import HostModelLab
 from pinscope.records.pinning_strategy import STRATEGIES
 from tests.data import synthetic

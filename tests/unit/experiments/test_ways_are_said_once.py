@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from pinscope.analysis.ways import Way
+from pinscope.analysis.cells import Way
 from pinscope.experiments.scatter.ways import WAYS as SCATTER
 from pinscope.experiments.staging.ways import WAYS as STAGING
 

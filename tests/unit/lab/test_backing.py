@@ -18,13 +18,13 @@ from pinscope.lab.backing import (
     why_not_backing,
     why_not_segment,
 )
-from pinscope.lab.budget import check_budget
+from pinscope.lab.harness import check_budget
 from pinscope.lab.hostmodel import HostModelLab
 from pinscope.probes.environment import read_huge_pages
+from pinscope.probes.host_memory import page_table_bytes, pinned_bytes
 from pinscope.probes.limits import read_limits
-from pinscope.probes.memory import page_table_bytes, pinned_bytes
 from pinscope.probes.proc import Proc
-from pinscope.records.budget import Budget
+from pinscope.records.base import Budget
 from pinscope.records.environment import HugePages
 from pinscope.records.run import Backing
 

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pinscope.errors import NoDevice, NotEnoughMemory
-from pinscope.lab.budget import (
+from pinscope.lab.harness import (
     SAFE_DEVICE_SHARE,
     SAFE_HOST_SHARE,
     SAFE_MEMLOCK_SHARE,
@@ -17,7 +17,7 @@ from pinscope.lab.budget import (
     safe_pinned_bytes,
 )
 from pinscope.lab.hostmodel import STAGING_BYTES
-from pinscope.records.budget import Budget
+from pinscope.records.base import Budget
 from pinscope.records.environment import Device, Limits
 from pinscope.records.run import LabKind
 

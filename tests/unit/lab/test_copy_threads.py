@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from pinscope.lab.copy_threads import CopyThreads, stretches
-from pinscope.lab.processor_time import ProcessorTime
+from pinscope.lab.harness import ProcessorTime
 
 
 @pytest.mark.parametrize(("nbytes", "count"), [(8, 1), (8, 4), (4096, 3), (10 * 4096 + 8, 3), (2**20, 7)])

@@ -11,7 +11,7 @@ import pytest
 
 from pinscope.errors import MeasurementFailed
 from pinscope.lab.backing import OwnMemory
-from pinscope.lab.gentle_pinning import LEAST_BYTES, SHARE, TOO_LONG, GentlePinner
+from pinscope.lab.pinning import LEAST_BYTES, SHARE, TOO_LONG, GentlePinner
 from tests.unit.lab.test_pinning import resident_bytes
 
 MIB = 2**20

@@ -7,10 +7,10 @@ from typing import cast
 
 import pytest
 
-from pinscope.lab import host_nodes
+from pinscope.lab import placement
 from pinscope.lab.backing import OwnMemory, touch
-from pinscope.lab.host_nodes import SAMPLED_PAGES, HostNodes
 from pinscope.lab.hostmodel import HostModelLab
+from pinscope.lab.placement import SAMPLED_PAGES, HostNodes
 from pinscope.probes.answer import Answer
 from pinscope.probes.numa import read_nodes
 from pinscope.records.run import HostMemory
@@ -28,7 +28,7 @@ def planted(monkeypatch: pytest.MonkeyPatch, answer: object) -> list[int]:
         asked.extend(pages)
         return Answer(tuple(answer(page) for page in pages))  # type: ignore[operator]
 
-    monkeypatch.setattr(host_nodes, "page_nodes", page_nodes)
+    monkeypatch.setattr(placement, "page_nodes", page_nodes)
     return asked
 
 
@@ -36,17 +36,17 @@ def planted(monkeypatch: pytest.MonkeyPatch, answer: object) -> list[int]:
 def test_the_host_models_buffers_are_seen_while_they_are_held(memory: str) -> None:
     with HostModelLab() as lab:
         with lab.host_buffer(1 << 20, cast("HostMemory", memory)):
-            assert set(lab.host_nodes.take()) <= HERE
-            assert lab.host_nodes.ever
-        assert lab.host_nodes.take() == ()
+            assert set(lab.placement.take()) <= HERE
+            assert lab.placement.ever
+        assert lab.placement.take() == ()
 
 
 def test_memory_that_nobody_has_touched_lies_nowhere_yet() -> None:
     with HostModelLab() as lab, lab.ordinary_memory(1 << 20, "4k") as memory:
-        assert lab.host_nodes.take() == ()
+        assert lab.placement.take() == ()
         touch(memory)
-        assert set(lab.host_nodes.take()) <= HERE
-        assert lab.host_nodes.ever
+        assert set(lab.placement.take()) <= HERE
+        assert lab.placement.ever
 
 
 def test_a_buffer_that_is_gone_before_it_is_asked_for_was_seen_by_a_look() -> None:
@@ -101,7 +101,7 @@ def test_a_kernel_that_does_not_answer_is_asked_once_and_the_reason_kept(monkeyp
         calls.append(len(pages))
         return Answer.missing("move_pages: Operation not permitted")
 
-    monkeypatch.setattr(host_nodes, "page_nodes", refused)
+    monkeypatch.setattr(placement, "page_nodes", refused)
     nodes = HostNodes()
     with nodes.holding(PAGE, PAGE):
         assert nodes.take() == nodes.take() == ()

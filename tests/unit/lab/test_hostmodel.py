@@ -17,8 +17,7 @@ from statistics import median
 import pytest
 
 from pinscope.errors import MeasurementFailed, NoDevice, NotEnoughMemory, NotPossible
-from pinscope.lab.hostengine import HostEvent
-from pinscope.lab.hostmemory import SLOT_BYTES
+from pinscope.lab.hostengine import SLOT_BYTES, HostEvent
 from pinscope.lab.hostmodel import STAGING_BYTES, HostModelLab
 from pinscope.lab.protocol import HostBuffer, Lab, Load, Touch
 from pinscope.records.run import HostMemory

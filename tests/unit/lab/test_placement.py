@@ -12,8 +12,7 @@ from pathlib import Path
 import pytest
 
 from pinscope.errors import InvalidParameter, NotEnoughMemory
-from pinscope.lab.host_nodes import HostNodes
-from pinscope.lab.placement import Placement, place, placement, preferring, residence
+from pinscope.lab.placement import HostNodes, Placement, place, placement, preferring, residence
 from pinscope.probes.answer import Answer
 from pinscope.probes.environment import capture_environment
 from pinscope.probes.numa import bound_nodes, read_nodes

@@ -13,8 +13,16 @@ from typing import Any
 
 import pytest
 
-from pinscope.analysis.pinning_recipe import DEFAULT_ARRAY, DEFAULT_CHUNKS, Recipe, Recipes, default_strategy
-from pinscope.analysis.pinning_strategy import TITLES, recommend, strategy_cells
+from pinscope.analysis.pinning_strategy import (
+    DEFAULT_ARRAY,
+    DEFAULT_CHUNKS,
+    TITLES,
+    Recipe,
+    Recipes,
+    default_strategy,
+    recommend,
+    strategy_cells,
+)
 from pinscope.experiments.pinning_strategy.experiment import PinningStrategy
 from pinscope.experiments.registry import checked_rows
 from pinscope.lab import pinned_array

@@ -12,8 +12,7 @@ import psutil
 import pytest
 
 from pinscope.live.holders import snapshot
-from pinscope.live.sampler import Sampler
-from pinscope.live.source import LiveSource
+from pinscope.live.source import LiveSource, Sampler
 from pinscope.probes.answer import Answer
 from pinscope.probes.proc import HERE
 from pinscope.probes.process_memory import covered_bytes, parse_maps

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from pinscope.analysis.pytorch_pinned import ROUNDING_ADVICE
+from pinscope.analysis.held import ROUNDING_ADVICE
 from pinscope.live.reading import read_snapshot
 from pinscope.records.finding import Finding
 from pinscope.records.registration import ProbeState

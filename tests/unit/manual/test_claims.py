@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from pinscope.errors import UnknownName
-from pinscope.manual.quoted_figures import QUOTED, figure, renewed
+from pinscope.manual.generated_tables import QUOTED, figure, renewed
 from pinscope.records.finding import Reading, good, quantity, table
 from pinscope.store.recordings import recorded_runs, recording_name
 

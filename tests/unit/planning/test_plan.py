@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pinscope.analysis.page_table_model import ENTRY_BYTES, GPU_PAGE_SIZES
-from pinscope.analysis.pinning_recipe import Recipe, Recipes
+from pinscope.analysis.pinning_strategy import Recipe, Recipes
 from pinscope.planning.plan import ContextPrice, Demand, HostBudget, Origin, Pace, PagePrice, Plan, make_plan
 from pinscope.planning.reading import read_plan
 from pinscope.records.finding import Finding

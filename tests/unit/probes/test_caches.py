@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from pinscope.probes.caches import last_level_cache_bytes
+from pinscope.probes.host_memory import last_level_cache_bytes
 from pinscope.probes.proc import Proc
 
 

@@ -12,7 +12,7 @@ from pinscope.probes.capabilities import HOST_MODEL_LOCKED_BYTES, capabilities, 
 from pinscope.probes.environment import capture_environment
 from pinscope.probes.installation import Extra, install_command, uninstall_command
 from pinscope.probes.proc import Proc
-from pinscope.records.capability import Capability
+from pinscope.records.base import Capability
 from pinscope.records.environment import Environment
 from tests.data.gpu_fake import FakeGpu, FakeNvml
 

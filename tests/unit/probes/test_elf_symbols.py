@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pinscope.probes.elf_symbols import MACHINES, MOST_TABLE_BYTES, function_offsets
+from pinscope.probes.uprobes import MACHINES, MOST_TABLE_BYTES, function_offsets
 
 MACHINE = os.uname().machine
 LIBRARY = Path(

@@ -13,8 +13,7 @@ import pytest
 from pinscope.probes.answer import Answer
 from pinscope.probes.devices import read_devices, with_details
 from pinscope.probes.gpu import C2c, Nvml, PcieError, PcieNumber, _only_bit
-from pinscope.records.environment import Device, LinkErrors
-from pinscope.records.link import c2c_bytes_per_second
+from pinscope.records.environment import Device, LinkErrors, c2c_bytes_per_second
 from tests.data.gpu_fake import FakeGpu, FakeNvml, NotGivenError
 from tests.data.link_limits import pcie_limits
 from tests.data.synthetic_gpu import on_bus

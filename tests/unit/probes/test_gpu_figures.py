@@ -11,8 +11,8 @@ import pynvml
 import pytest
 
 from pinscope.probes.answer import Answer
+from pinscope.probes.devices import read_gpus
 from pinscope.probes.gpu import Bar1, C2c, GpuMemory, MigPart, Nvml, ProcessOnGpu, Utilization
-from pinscope.probes.gpu_figures import read_gpus
 from pinscope.records.snapshot import DeviceFigures
 from tests.data.gpu_fake import FakeGpu, FakeNvml
 

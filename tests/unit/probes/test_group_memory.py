@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from pinscope.probes.group_memory import read_group
+from pinscope.probes.host_memory import read_group
 from tests.data.synthetic_host import SyntheticHost
 
 SECOND = {

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from pinscope.probes.devices import read_devices
-from pinscope.probes.pci import iommu, link_errors, max_payload, sysfs_folder
-from pinscope.records.link import PCIE
+from pinscope.probes.numa import iommu, link_errors, max_payload, sysfs_folder
+from pinscope.records.environment import PCIE
 from tests.data.gpu_fake import FakeGpu, FakeNvml
 from tests.data.link_limits import pcie_limits
 from tests.data.synthetic_gpu import SYSFS, configuration_space, on_bus

@@ -13,13 +13,13 @@ import pytest
 
 from pinscope.probes.answer import Answer
 from pinscope.probes.proc import HERE, Proc
-from pinscope.probes.process import start_ticks
 from pinscope.probes.process_identity import (
     MOST_COMMAND_CHARACTERS,
     boot_time,
     command_line,
     container,
     group_of,
+    start_ticks,
     start_time,
     user_name,
 )

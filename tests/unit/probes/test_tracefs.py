@@ -13,9 +13,8 @@ import pytest
 
 from pinscope.errors import MeasurementFailed
 from pinscope.probes import tracefs
-from pinscope.probes.elf_symbols import function_offsets
 from pinscope.probes.tracefs import TraceInstance, remove_leftovers, tracing_folder
-from pinscope.probes.uprobes import Executed, Lost, parse_trace
+from pinscope.probes.uprobes import Executed, Lost, function_offsets, parse_trace
 from tests.data.fake_driver import left_by, tracing
 from tests.unit.probes.conftest import Plant
 

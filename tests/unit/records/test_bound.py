@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 import pytest
 
-from pinscope.records.bound import Bound, about, at_least, at_most, bound_of_sum
+from pinscope.records.figure import Bound, about, at_least, at_most, bound_of_sum
 from pinscope.records.snapshot import GpuUse
 
 LESS, MORE = at_least("one was not seen"), at_most("some may be free")

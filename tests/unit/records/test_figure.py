@@ -9,7 +9,7 @@ import pytest
 from pinscope.records.environment import Link
 from pinscope.records.figure import Figure, Number, figures
 from pinscope.records.snapshot import DeviceFigures, GpuUse, Holder, HostTotals
-from pinscope.records.timeline_row import TimelineRow
+from pinscope.records.timeline import TimelineRow
 
 RECORDS = (HostTotals, Holder, GpuUse, DeviceFigures, Link)
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from pinscope.analysis.attached import Attached
+from pinscope.analysis.read_rows import Attached
 from pinscope.errors import BadInput
 from pinscope.report import perfetto_trace
 from pinscope.report.document import Document, open_document

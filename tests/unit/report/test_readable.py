@@ -20,9 +20,8 @@ from pinscope.records.finding import Finding, Quantity, Reading, Table
 from pinscope.records.run import HOST_MODEL_NOTE
 from pinscope.report.document import Document
 from pinscope.report.facts import SEVERITY_WORDS, environment_facts, parameter_facts, quantity_text, run_facts
-from pinscope.report.html import CONTENT_SECURITY_POLICY
+from pinscope.report.html import CONTENT_SECURITY_POLICY, render_markdown
 from pinscope.report.json_report import run_document
-from pinscope.report.markdown import render_markdown
 from pinscope.report.write import render
 from pinscope.store.recordings import recorded_runs
 from tests.data import synthetic

@@ -10,7 +10,7 @@ from functools import cache
 from typing import Any
 
 from pinscope.probes.environment import capture_environment
-from pinscope.records.budget import Budget
+from pinscope.records.base import Budget
 from pinscope.records.environment import Environment
 from pinscope.records.run import Run, parse_run
 from pinscope.store.bundle import BundleReader

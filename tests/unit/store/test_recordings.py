@@ -10,7 +10,7 @@ import pytest
 
 from pinscope.errors import BadInput, StoreFailed
 from pinscope.experiments.registry import EXPERIMENTS, readers
-from pinscope.manual.quoted_figures import QUOTED, renewed
+from pinscope.manual.generated_tables import QUOTED, renewed
 from pinscope.report.document import open_document
 from pinscope.store import recordings
 from pinscope.store.bundle import read_bundle, render_bundle

@@ -6,7 +6,7 @@ import random
 
 import numpy as np
 
-from pinscope.tracing.busy import Busy, once
+from pinscope.tracing.stretch import Busy, once
 
 
 def times(*values: int) -> np.ndarray:

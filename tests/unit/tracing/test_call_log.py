@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from pinscope.tracing import call_log
-from pinscope.tracing.call_log import CallLog
+from pinscope.tracing import mapped_file
+from pinscope.tracing.mapped_file import CallLog
 from pinscope.tracing.spool_folder import SpoolFolder
 
 PIECE = 1024
@@ -45,13 +45,13 @@ def entry(correlation: int, function: int) -> tuple[int, ...]:
 
 
 def entries(folder: Path) -> list[tuple[int, int]]:
-    pieces = [call_log.ENTRY.iter_unpack(path.read_bytes()) for path in sorted(folder.glob("calls.*"))]
+    pieces = [mapped_file.ENTRY.iter_unpack(path.read_bytes()) for path in sorted(folder.glob("calls.*"))]
     return sorted((entry[0], entry[1]) for piece in pieces for entry in piece if entry[-1])
 
 
 @pytest.fixture(autouse=True)
 def _small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(call_log, "PIECE_CALLS", PIECE)
+    monkeypatch.setattr(mapped_file, "PIECE_CALLS", PIECE)
 
 
 def test_a_thread_that_stood_still_for_many_calls_still_writes_its_own(tmp_path: Path) -> None:

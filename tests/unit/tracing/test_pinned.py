@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from pinscope.tracing.gathered import TYPES
-from pinscope.tracing.pinned import NEVER, PinnedMemory
+from pinscope.tracing.sites import NEVER, PinnedMemory
 
 ALLOCATES, RELEASES = 1, 2
 

@@ -15,8 +15,8 @@ import pytest
 
 from pinscope.runner.traced_program import make_spool
 from pinscope.tracing import descendants
-from pinscope.tracing.call_log import CUT
 from pinscope.tracing.descendants import NOT_STARTED
+from pinscope.tracing.mapped_file import CUT
 from pinscope.tracing.scope import Scope
 from pinscope.tracing.spool import Spool
 from pinscope.tracing.spool_folder import SpoolFolder
@@ -291,7 +291,7 @@ def test_a_fault_of_the_recorder_ends_the_recording_and_not_the_program(library:
 
 
 def test_a_fault_in_any_code_of_ours_stays_there(library: Path, tmp_path: Path) -> None:
-    broken = "sys.modules['pinscope.tracing.own_code'].INSTALLED = None\n"
+    broken = "sys.modules['pinscope.tracing.stacks'].INSTALLED = None\n"
     seen = record(library, tmp_path, f"{broken}copy(1, PAGEABLE, DEVICE)\nprint('goes on')")
     assert (seen.stdout, seen.stderr) == ("goes on\n", "")
     assert "TypeError" in (seen.spool.fault or "")
@@ -312,7 +312,7 @@ print(cuda.fake_asked())
 
 
 def test_after_a_fault_cupti_is_asked_for_nothing_more(library: Path, tmp_path: Path) -> None:
-    broken = "sys.modules['pinscope.tracing.own_code'].INSTALLED = None\ncopy(1, PAGEABLE, DEVICE)\n"
+    broken = "sys.modules['pinscope.tracing.stacks'].INSTALLED = None\ncopy(1, PAGEABLE, DEVICE)\n"
     seen = record(library, tmp_path, broken + NOTHING_ASKED)
     assert (seen.stdout, seen.spool.fault) == ("0\n", "TypeError: 'NoneType' object is not iterable")
 

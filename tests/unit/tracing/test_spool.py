@@ -6,7 +6,7 @@ import json
 import struct
 from pathlib import Path
 
-from pinscope.tracing.call_log import ENTRY
+from pinscope.tracing.mapped_file import ENTRY
 from pinscope.tracing.spool import Spool
 
 LAYOUTS = {

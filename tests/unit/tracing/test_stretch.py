@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from pinscope.analysis.attached import Attached
+from pinscope.analysis.read_rows import Attached
 from pinscope.errors import InvalidParameter
 from pinscope.experiments.registry import draw_run
-from pinscope.tracing import columns, stretch
+from pinscope.tracing import stretch
 from pinscope.tracing.stretch import PIECES, Stretch, at_once, call_kind, extent, stretch_of, within
 from pinscope.tracing.trace.charts import moment, shaded, timeline
 from tests.data.synthetic_trace import attached, program, run, site
@@ -276,7 +276,7 @@ def test_events_that_are_none_of_a_trace_are_refused_and_not_drawn(row: dict[str
 
 
 def test_more_gpus_than_there_can_be_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(columns, "DEVICES_READ", 1)
+    monkeypatch.setattr(stretch, "DEVICES_READ", 1)
     with pytest.raises(InvalidParameter, match="more than 1 different values of device"):
         extent(attached(kernels=[{"device": 0}, {"device": 1}]))
 

@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from pinscope.tracing.call_log import CUT, ENTRY
 from pinscope.tracing.events import attachments
 from pinscope.tracing.gathered import TYPES, Gathered
 from pinscope.tracing.joined import Joined, Process
+from pinscope.tracing.mapped_file import CUT, ENTRY
 from pinscope.tracing.spool import Spool
 from pinscope.tracing.summed import Ended, Summed
 

@@ -6,6 +6,7 @@ import pytest
 
 from pinscope.analysis.rules import gpu_memory
 from pinscope.analysis.rules.gpu_memory import page_table_severity, unattributed_severity
+from pinscope.analysis.rules.growth import gap_seconds
 from pinscope.analysis.rules.host_memory import (
     GIB,
     MIB,
@@ -16,7 +17,6 @@ from pinscope.analysis.rules.host_memory import (
     pinned_twice_bytes,
 )
 from pinscope.analysis.rules.link import BUSY_SHARE, LINK_SAMPLES, is_busy, is_lasting, link_shortfall
-from pinscope.analysis.rules.series import gap_seconds
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from pinscope.errors import NotEnoughMemory, NotPossible
 from pinscope.experiments.contract import budget_of
 from pinscope.experiments.dataloader import experiment as dataloader
 from pinscope.experiments.dataloader.experiment import Dataloader, DataloaderObservation, DataloaderParams
-from pinscope.lab.budget import CONTEXT_BYTES
+from pinscope.lab.harness import CONTEXT_BYTES
 from pinscope.records.environment import Environment
 from pinscope.runner.jobs import Request, prepare
 from tests.data import synthetic

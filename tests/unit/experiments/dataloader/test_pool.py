@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from pinscope.analysis.pytorch_pinned import pool_settings
+from pinscope.analysis.held import pool_settings
 from pinscope.experiments.dataloader.charts import draw
 from pinscope.experiments.dataloader.experiment import DataloaderObservation
 from pinscope.experiments.dataloader.findings import read_dataloader

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from pinscope.analysis.line_fit import bound_slope, fit_line
 from pinscope.analysis.page_table_model import implied_page_bytes, page_table_bytes, page_table_memory_bytes
+from pinscope.analysis.statistics import bound_slope, fit_line
 from pinscope.experiments.page_tables.charts import draw, draw_small
 from pinscope.experiments.page_tables.experiment import PageTables, PageTablesObservation
 from pinscope.experiments.page_tables.reading import cells_of

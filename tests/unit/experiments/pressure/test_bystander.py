@@ -15,9 +15,8 @@ import pytest
 
 from pinscope.errors import Cancelled, MeasurementFailed
 from pinscope.experiments.pressure.ways import Workers, ordinary
-from pinscope.lab.cached_file import folder_for
-from pinscope.lab.ordinary_process import fault_nanoseconds
-from pinscope.probes.mounts import IN_MEMORY, file_system
+from pinscope.lab.ordinary_process import fault_nanoseconds, folder_for
+from pinscope.probes.cgroup import IN_MEMORY, file_system
 from pinscope.probes.proc import Proc
 
 MIB = 2**20

@@ -14,11 +14,10 @@ import pytest
 from pinscope.errors import Cancelled, InvalidParameter, MeasurementFailed, NotEnoughMemory
 from pinscope.experiments.pressure import experiment as pressure
 from pinscope.experiments.pressure.experiment import Pressure, PressureObservation, PressureParams
-from pinscope.lab.budget import check_budget
-from pinscope.lab.harness import Harness
+from pinscope.lab.harness import Harness, check_budget
 from pinscope.lab.hostmodel import HostModelLab
 from pinscope.probes.host_memory import HostPressure
-from pinscope.records.budget import Budget
+from pinscope.records.base import Budget
 from pinscope.records.environment import Environment, Limits
 from pinscope.runner.jobs import Request, prepare
 from tests.data import synthetic

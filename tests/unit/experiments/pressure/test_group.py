@@ -16,8 +16,7 @@ from pinscope.errors import Cancelled, InvalidParameter, MeasurementFailed, NotP
 from pinscope.experiments.pressure import experiment as pressure
 from pinscope.experiments.pressure.experiment import SMALLEST_GROUP, Pressure, PressureParams
 from pinscope.experiments.pressure.reading import Climb, courses
-from pinscope.lab.budget import check_budget
-from pinscope.lab.harness import Harness
+from pinscope.lab.harness import Harness, check_budget
 from pinscope.lab.hostmodel import HostModelLab
 from pinscope.lab.own_group import OwnGroup, find_place
 from pinscope.probes.answer import Answer

@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any, Protocol, TypeVar
+from typing import Protocol
 
-from pinscope.analysis.read_rows import Row
-from pinscope.records.finding import Reading
 from pinscope.records.parameters import Inputs
-from pinscope.records.run import Observation, Run
-
-RunT_contra = TypeVar("RunT_contra", bound=Run, contravariant=True)
+from pinscope.records.run import Observation
 
 
-class Kind(Protocol[RunT_contra]):
+class Kind(Protocol):
     """Every experiment is one; a timeline and a trace, which are kept and read like one, are others."""
 
     @property
@@ -29,10 +24,3 @@ class Kind(Protocol[RunT_contra]):
     def Params(self) -> type[Inputs]: ...  # noqa: N802 - a class
     @property
     def Observation(self) -> type[Observation]: ...  # noqa: N802 - a class
-
-    def read(self, run: RunT_contra, rows: Sequence[Row]) -> Reading:
-        """Headline, tables and findings of a run, from its rows alone."""
-        ...
-
-
-AnyKind = Kind[Any]

@@ -15,7 +15,8 @@ from pinscope.runner.what_if import what_if_command
 from pinscope.text import one_line
 from pinscope.tracing.sites import Seen, Site, seen_in
 from pinscope.tracing.trace.findings import what_if_findings
-from pinscope.tracing.trace.reading import parts_of_time, what_if_in, what_if_tables, what_if_verdict
+from pinscope.tracing.trace.reading import parts_of_time
+from pinscope.tracing.trace.what_if import what_if_in, what_if_tables, what_if_verdict
 from pinscope.units import format_bytes, format_seconds
 
 if TYPE_CHECKING:

@@ -16,7 +16,7 @@ from pinscope.lab.protocol import Lab
 from pinscope.records.base import Budget
 from pinscope.records.environment import Environment
 from pinscope.records.parameters import Inputs, Seconds, Share, parameter
-from pinscope.records.run import ExperimentRun, LabKind, Observation
+from pinscope.records.run import LabKind, Observation
 
 
 def _node(value: str) -> str:
@@ -79,10 +79,12 @@ ParamsT = TypeVar("ParamsT", bound=BareParams)
 ObservationT_co = TypeVar("ObservationT_co", bound=Observation, covariant=True)
 
 
-class Measured(Kind[ExperimentRun], Protocol[ParamsT, ObservationT_co]):
+class Measured(Kind, Protocol[ParamsT, ObservationT_co]):
     """A named, parameterised, controlled procedure that asks one question.
 
-    ``measure`` yields observations as they come; each is stored at once. ``read`` derives everything else.
+    ``measure`` yields observations as they come; each is stored at once. Everything else is derived from them by
+    functions beside it: ``reading.of(run, rows)`` makes them one object, or ``None`` while there is too little, which
+    ``reading.verdict``, ``headline`` and ``tables``, ``findings.findings`` and ``charts.draw`` are given.
     """
 
     @property

@@ -8,11 +8,12 @@ from dataclasses import dataclass
 from functools import partial
 from importlib import import_module
 from importlib.resources import files
+from itertools import islice
 from types import ModuleType
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 from pinscope.analysis.cells import cells
-from pinscope.analysis.kind import AnyKind
+from pinscope.analysis.kind import Kind
 from pinscope.analysis.link_model import link_error_findings
 from pinscope.analysis.read_rows import NOTHING_ATTACHED, Attached, ReadRows, Row
 from pinscope.analysis.texts import Texts
@@ -42,22 +43,46 @@ class Reader:
     name: str
     run: type[Run]
     package: str
+    most_figures: ClassVar[int | None] = None
+    """That stand in a headline."""
 
     @property
-    def kind(self) -> AnyKind:
+    def kind(self) -> Kind:
         """What they are, and what is concluded from their rows."""
-        return cast("AnyKind", self._module("kind").KIND)
+        return cast("Kind", self._module("kind").KIND)
 
     @property
     def texts(self) -> Texts:
         """The texts of the findings that its runs may have."""
         return cast("Texts", self._module("findings").TEXTS)
 
+    def measured(self, run: Run, rows: Sequence[Row]) -> Any:
+        """All that a run measured, as one object that the functions of the kind's files ask; ``None``: nothing yet."""
+        return self._module("reading").of(run, rows)
+
+    def read(self, run: Run, rows: Sequence[Row]) -> Reading:
+        """What is concluded from the rows of a run, put together from the kind's ``reading`` and ``findings``."""
+        measured = self.measured(run, rows)
+        if measured is None:
+            return Reading(headline=(), tables=(), findings=())
+        reading, findings = self._module("reading"), self._module("findings")
+        concluded = tuple(findings.findings(measured))
+        return Reading(
+            # A verdict that repeats what a finding says stands beside the findings.
+            verdict=findings.verdict(measured, concluded)
+            if hasattr(findings, "verdict")
+            else reading.verdict(measured),
+            headline=tuple(islice(reading.headline(measured), self.most_figures)),
+            tables=tuple(table for table in reading.tables(measured) if table.rows),
+            findings=concluded,
+        )
+
     def charts(self, run: Run, rows: Sequence[Row], attached: Attached = NOTHING_ATTACHED) -> Iterable[Chart]:
         """The figures of a run, from its rows, then from its attachments; of some kinds each is drawn when it is
         taken."""
-        module = self._module("charts")
-        yield from module.draw(run, rows)
+        module, measured = self._module("charts"), self.measured(run, rows)
+        if measured is not None:
+            yield from module.draw(run, measured)
         if attached.rows and hasattr(module, "draw_attached"):
             yield from module.draw_attached(rows, attached)
 
@@ -68,6 +93,8 @@ class Reader:
 class Entry(Reader):
     """An experiment: its runs are read, and it can be run."""
 
+    most_figures: ClassVar[int | None] = 6
+
     def cells(self, rows: Sequence[Row]) -> Sequence[Any]:
         """A run's cells: made by ``cells_of`` of its reading, where it takes more than the declaration of ``Cell``."""
         reading = self._module("reading")
@@ -76,7 +103,7 @@ class Entry(Reader):
         )
 
     @property
-    def kind(self) -> AnyKind:
+    def kind(self) -> Kind:
         return self.experiment
 
     @property
@@ -163,7 +190,7 @@ def split_page(page: str) -> tuple[str, str]:
 _METHOD = "## Method\n"
 
 
-def method(kind: AnyKind) -> str:
+def method(kind: Kind) -> str:
     """How the answer is measured, from docs/experiments/NAME.md, with what is the same for all experiments."""
     page = files("pinscope.manual") / "pages" / "experiments" / f"{kind.name}.md"
     own = split_page(page.read_text("utf-8"))[0] if page.is_file() else ""
@@ -201,7 +228,7 @@ def read_run(run: Run, rows: Sequence[Row]) -> Reading:
     """
     checked = checked_rows(run.experiment, rows)
     with _figures_that_make_sense(run):
-        reading = _reader_of(run).kind.read(run, checked)
+        reading = _reader_of(run).read(run, checked)
     changes: dict[str, Any] = {"findings": (*reading.findings, *link_error_findings(run.environment))}
     if run.status not in ("running", "done") and run.verdict is None:  # part of the rows answers part of the question
         changes["verdict"] = None

@@ -6,7 +6,7 @@ import json
 import re
 from collections.abc import Iterable, Iterator, Mapping
 
-from pinscope.analysis.kind import AnyKind
+from pinscope.analysis.kind import Kind
 from pinscope.analysis.texts import Texts
 from pinscope.errors import UnknownName
 from pinscope.experiments.registry import EXPERIMENTS, find_reader, method, readers, split_page
@@ -92,7 +92,7 @@ def experiment_page(name: str, body: str, *, has_picture: bool) -> str:
     return "\n\n".join(part for part in _parts(find_reader(name).kind, body.strip(), has_picture) if part) + "\n"
 
 
-def _parts(kind: AnyKind, body: str, has_picture: bool) -> Iterator[str]:
+def _parts(kind: Kind, body: str, has_picture: bool) -> Iterator[str]:
     yield f"# {kind.title}"
     yield f"**{kind.question}**"
     if has_picture:

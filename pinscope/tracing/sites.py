@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pinscope.analysis.read_rows import Row, grouped
+from pinscope.records.finding import Cell, Table, table
 from pinscope.records.run import Run
 from pinscope.records.trace_row import LARGE_BYTES, copies_large_from_or_to
 
@@ -411,3 +412,14 @@ class PinnedMemory:
         changes = np.concatenate([-size[gone], size]).astype(np.int64)
         order = np.argsort(moments, kind="stable")
         return moments[order], changes[order]
+
+
+Headed = Mapping[str, tuple[str, Cell]]
+"""A row of a table: heading → unit and cell."""
+
+
+def headed_table(
+    title: str, rows: Sequence[Headed], note: str = "", missing: Mapping[str, tuple[str | None, ...]] | None = None
+) -> Table:
+    columns = {heading: unit for row in rows[:1] for heading, (unit, _) in row.items()}
+    return table(title, columns, [[cell for _, cell in row.values()] for row in rows], note, missing)

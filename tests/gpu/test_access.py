@@ -10,9 +10,10 @@ import numpy as np
 import pytest
 from cupy.cuda import runtime
 
+from pinscope.analysis.cells import cells
 from pinscope.experiments.access.cuda_access import Accessor, Visit
 from pinscope.experiments.access.experiment import Access, AccessParams
-from pinscope.experiments.access.reading import Cell, accesses_of
+from pinscope.experiments.access.reading import Cell
 from pinscope.lab.cuda import CudaLab
 from pinscope.lab.harness import Harness
 
@@ -24,7 +25,7 @@ def measured(lab: CudaLab, **changes: Any) -> dict[tuple[str, str, int, int], Ce
     params = AccessParams.preset("cuda", quick=True).with_overrides(changes)
     rows = [row.model_dump() for row in Access().measure(params, lab, Harness())]
     assert all(row["intact"] for row in rows)
-    return {(cell.way, cell.pattern, cell.spacing, cell.uses): cell for cell in accesses_of(rows).cells}
+    return {(cell.way, cell.pattern, cell.spacing, cell.uses): cell for cell in cells(Cell, rows)}
 
 
 def test_every_way_is_right_for_every_pattern_and_share(lab: CudaLab) -> None:

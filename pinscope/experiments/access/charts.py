@@ -5,12 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any
 
 from pinscope.analysis.link_model import link_limit
 from pinscope.charts.chart import Chart
 from pinscope.charts.plot import Curve, Panes, Spot, counts, curves, seconds
-from pinscope.experiments.access.reading import Accesses, By, Cell, accesses_of, winners
+from pinscope.experiments.access.reading import Accesses, By, Cell, winners
 from pinscope.experiments.access.ways import PATTERNS, WAYS
 from pinscope.records.run import ExperimentRun
 from pinscope.units import format_bandwidth, format_bytes, format_seconds, format_share
@@ -19,11 +18,8 @@ BEST_PIXELS, PIXELS = 12, 7
 """Of a marker: of the best way and those as good as it, and of the others."""
 
 
-def draw(run: ExperimentRun, rows: Sequence[Mapping[str, Any]]) -> list[Chart]:
+def draw(run: ExperimentRun, accesses: Accesses) -> list[Chart]:
     """The charts of a run, also of one that still goes on."""
-    accesses = accesses_of(rows)
-    if not accesses.cells:
-        return []
     size, uses, spacing = accesses.cells[0].bytes, accesses.least("uses"), accesses.least("spacing")
     limit = link_limit(run)
     least = None if limit is None else size / limit

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Self
 from pydantic import field_validator, model_validator
 
 from pinscope.analysis.cells import of_kind
-from pinscope.experiments.access.findings import read_access
 from pinscope.experiments.access.ways import PATTERNS, WAYS, PatternName, WayName
 from pinscope.experiments.cases import Case, Progress, Reason, possible
 from pinscope.experiments.contract import AnyExperiment, Params
@@ -172,7 +171,6 @@ class Access:
                     for uses in _uses(params, spacing):
                         yield from _repeat(bench, user, uses, params, harness)
 
-    read = staticmethod(read_access)
     """Which way wins from how many uses, or for which share of the data."""
 
 

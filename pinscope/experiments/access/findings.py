@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 
-from pinscope.analysis.read_rows import Row, grouped
+from pinscope.analysis.read_rows import grouped
 from pinscope.analysis.statistics import measured
 from pinscope.analysis.texts import Costed, Text, dearest_first, joined, say, times
-from pinscope.experiments.access.reading import Accesses, By, Course, Pair, Verdict, accesses_of, conclude
+from pinscope.experiments.access.reading import Accesses, By, Course, Pair, Verdict
 from pinscope.experiments.access.ways import PATTERNS, WAYS
-from pinscope.records.finding import Reading, quantity, wrong_data
-from pinscope.records.run import ExperimentRun
+from pinscope.records.finding import Finding, quantity, wrong_data
 from pinscope.units import format_share
 
 SLOW_MANAGED = 2.0
@@ -51,12 +50,10 @@ TEXTS = {
 }
 
 
-def read_access(run: ExperimentRun, rows: Sequence[Row]) -> Reading:
-    """Headline, tables and findings."""
-    del run
-    accesses = accesses_of(rows)
-    rules = (_wrong, _whole, _parts, _on_demand) if accesses.cells else ()
-    return conclude(accesses, dearest_first(finding for rule in rules for finding in rule(accesses)))
+def findings(accesses: Accesses) -> tuple[Finding, ...]:
+    """All findings of a run."""
+    rules = (_wrong, _whole, _parts, _on_demand)
+    return dearest_first(finding for rule in rules for finding in rule(accesses))
 
 
 def _wrong(accesses: Accesses) -> Iterator[Costed]:

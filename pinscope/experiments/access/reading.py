@@ -13,7 +13,8 @@ from pinscope.analysis.read_rows import Row, grouped
 from pinscope.analysis.statistics import Summary, measured
 from pinscope.analysis.texts import exceeds
 from pinscope.experiments.access.ways import PATTERNS, WAYS, PatternName, WayName
-from pinscope.records.finding import Finding, Quantity, Reading, Table, quantity, table
+from pinscope.records.finding import Quantity, Table, quantity, table
+from pinscope.records.run import ExperimentRun
 from pinscope.units import format_bytes, format_seconds, format_share
 
 By = Literal["uses", "spacing"]
@@ -168,22 +169,20 @@ class Accesses:
         return more / (course[-1].uses - course[0].uses) if more > 0 else None
 
 
-def accesses_of(rows: Sequence[Row]) -> Accesses:
-    """A run's counted rows."""
-    return Accesses(cells(Cell, rows))
+def of(run: ExperimentRun, rows: Sequence[Row]) -> Accesses | None:
+    """All that a run measured; ``None``: nothing yet."""
+    del run
+    measured = cells(Cell, rows)
+    return Accesses(measured) if measured else None
 
 
-def conclude(accesses: Accesses, findings: tuple[Finding, ...]) -> Reading:
-    """The reading of a run; empty parts where nothing was measured yet."""
-    if not accesses.cells:
-        return Reading(headline=(), tables=(), findings=())
-    note = "Medians. Useful rate: bytes that kernels used, over the time."
-    tables = (_winners(accesses), _more_uses(accesses), every_combination(accesses.cells, note))
-    known = tuple(table for table in tables if table.rows)
-    return Reading(verdict=_verdict(accesses), headline=tuple(_headline(accesses)), tables=known, findings=findings)
+def tables(accesses: Accesses) -> Iterator[Table]:
+    """Which way is faster, what more uses cost, and all cells."""
+    yield from (_winners(accesses), _more_uses(accesses))
+    yield every_combination(accesses.cells, "Medians. Useful rate: bytes that kernels used, over the time.")
 
 
-def _verdict(accesses: Accesses) -> str | None:
+def verdict(accesses: Accesses) -> str | None:
     """Whether to copy the data or to let kernels reach it; ``None`` where nothing can be compared."""
     if any(cell.wrong_count for cell in accesses.cells):
         return "Data was read or written wrong: do not trust any figure of this run."
@@ -250,7 +249,7 @@ def _other_ways(accesses: Accesses) -> str | None:
     )
 
 
-def _headline(accesses: Accesses) -> Iterator[Quantity]:
+def headline(accesses: Accesses) -> Iterator[Quantity]:
     """Ways beside a copy, then the best way of the first pattern and its rate, of data that is used whole and once."""
     for way, pattern in BESIDE_A_COPY:
         ways = accesses.once(pattern)

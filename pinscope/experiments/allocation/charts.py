@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from pinscope.analysis.cells import LineStyle
-from pinscope.analysis.read_rows import Row, grouped, median
+from pinscope.analysis.read_rows import grouped, median
 from pinscope.charts.chart import Chart
 from pinscope.charts.plot import Curve, Scale, Spot, TimePart, curves, parts_of_time, seconds, sizes
 from pinscope.charts.theme import DASHES, DIRECTION_TITLES, DIRECTIONS, count_axis
@@ -19,9 +19,9 @@ SIZES = sizes("Buffer size (bytes, log scale)")
 COPIES = Scale("Copies", 1.0, lambda copies: f"{copies:,.0f} copies")
 
 
-def draw(run: ExperimentRun, rows: Sequence[Row]) -> list[Chart]:
+def draw(run: ExperimentRun, buffers: Buffers) -> list[Chart]:
     """The charts of a run, also of one that still goes on; only those for which something was measured."""
-    buffers = Buffers(run, rows)
+    del run
     cells = sorted(buffers.cells.values(), key=lambda cell: cell.bytes)
     drawn = [_parts(buffers, cells), _times(buffers, cells)] if cells else []
     return [chart for chart in (*drawn, _copies(buffers)) if chart]

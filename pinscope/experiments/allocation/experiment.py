@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Literal
 
-from pinscope.experiments.allocation.findings import read_allocation
 from pinscope.experiments.allocation.ways import WAYS, WayName, least_bytes, source, why_no_page_faults, why_not_way
 from pinscope.experiments.cases import Case, Progress
 from pinscope.experiments.contract import AnyExperiment, Params
@@ -228,7 +227,6 @@ class Allocation:
                             wall_seconds=seconds,
                         )
 
-    read = staticmethod(read_allocation)
     """Seconds per GiB, break-even copies, what a pool saves."""
 
 

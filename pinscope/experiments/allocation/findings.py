@@ -5,21 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 
 from pinscope.analysis.cells import of_kind
-from pinscope.analysis.read_rows import Row
 from pinscope.analysis.statistics import measured
 from pinscope.analysis.texts import Costed, Text, dearest_first, joined, say, times
-from pinscope.experiments.allocation.reading import (
-    BreakEven,
-    Buffers,
-    copies_words,
-    headline,
-    needed_faults,
-    tables,
-    verdict,
-)
+from pinscope.experiments.allocation.reading import BreakEven, Buffers, copies_words, needed_faults
 from pinscope.experiments.allocation.ways import BASE, WAYS
-from pinscope.records.finding import Reading, costing, quantity
-from pinscope.records.run import ExperimentRun
+from pinscope.records.finding import Finding, costing, quantity
 from pinscope.units import format_bytes
 
 MANY_COPIES = 10
@@ -109,20 +99,11 @@ TEXTS: Mapping[str, Text] = {
 }
 
 
-def read_allocation(run: ExperimentRun, rows: Sequence[Row]) -> Reading:
-    """Verdict, headline, tables and findings of an allocation run; empty parts where nothing was measured yet."""
-    buffers = Buffers(run, rows)
-    costed = (
-        *_not_fresh(buffers),
-        *_kept(buffers),
-        *_break_even(buffers),
-        *_pool(buffers),
-        *_cheaper(buffers),
-        *([say(TEXTS, "pool-moved")] if any(row["kind"] == "pool" for row in rows) else []),
-    )
-    return Reading(
-        verdict=verdict(buffers), headline=headline(buffers), tables=tables(buffers), findings=dearest_first(costed)
-    )
+def findings(buffers: Buffers) -> tuple[Finding, ...]:
+    """All findings of a run."""
+    moved = [say(TEXTS, "pool-moved")] if any(row["kind"] == "pool" for row in buffers.rows) else []
+    rules = (_not_fresh, _kept, _break_even, _pool, _cheaper)
+    return dearest_first((*(costed for rule in rules for costed in rule(buffers)), *moved))
 
 
 def _not_fresh(buffers: Buffers) -> Iterator[Costed]:

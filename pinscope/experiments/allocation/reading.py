@@ -267,6 +267,10 @@ class Buffers:
         return Pair(self.cells["pinned", size], min(others, key=lambda cell: cell.both_seconds.median))
 
 
+of = Buffers
+"""All that a run measured, as verdict, headline, tables, findings and charts ask for it."""
+
+
 def copies_words(count: int) -> str:
     """``1 copy``, ``7 copies``."""
     return f"{count:,} {'copy' if count == 1 else 'copies'}"

@@ -27,17 +27,9 @@ _FITTED = ("pinned", "pageable")
 _STATE_SYMBOLS = {"4k, cold": "diamond", "thp, cold": "square", "4k, warm": "diamond-open", "thp, warm": "square-open"}
 
 
-def draw(run: ExperimentRun, observations: Sequence[Row]) -> Iterator[Chart]:
-    """The charts of a bandwidth run, each drawn when it is taken.
-
-    Args:
-        run: tells the lab, the GPU and the limit of its link.
-        observations: stored rows of the run, also of one that is still going.
-
-    Yields:
-        Only the charts for which something was measured; none for a run without rows.
-    """
-    copies = Copies(run, observations)
+def draw(run: ExperimentRun, copies: Copies) -> Iterator[Chart]:
+    """The charts for which something was measured, each drawn when it is taken."""
+    del run
     engine = [curve for curve in copies.compared.values() if curve[0].copier == "engine"]
     kinds = {memory for memory, _, copier in copies.compared if copier == "kernel"}
     limit, said = _limit(copies)

@@ -9,7 +9,6 @@ from functools import cache
 from itertools import groupby, product
 from typing import Any, Literal, get_args
 
-from pinscope.experiments.bandwidth.findings import read_bandwidth
 from pinscope.experiments.bandwidth.ways import (
     ONE_WAYS,
     Flow,
@@ -258,8 +257,6 @@ class Bandwidth:
                         yield from self._repeat(params, harness, [flow], combination)
                 harness.progress(0.99, f"{len(flows)} GPUs at once, {way}")
                 yield from self._repeat(params, harness, flows, replace(combination, devices=len(flows)))
-
-    read = staticmethod(read_bandwidth)
 
 
 def _one_repeat(

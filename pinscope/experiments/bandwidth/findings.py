@@ -23,8 +23,8 @@ from pinscope.analysis.texts import (
     times,
     together,
 )
-from pinscope.experiments.bandwidth.reading import LARGE, PAYS, Cell, Copies, Gain, headline, tables, verdict
-from pinscope.records.finding import Finding, Quantity, Reading, costing, quantity, wrong_data
+from pinscope.experiments.bandwidth.reading import LARGE, PAYS, Cell, Copies, Gain
+from pinscope.records.finding import Finding, Quantity, costing, quantity, wrong_data
 from pinscope.records.run import ExperimentRun
 from pinscope.units import format_bandwidth, format_bytes, format_seconds
 
@@ -74,16 +74,10 @@ TEXTS["pageable-slower/model"] = replace(
 )
 
 
-def read_bandwidth(run: ExperimentRun, rows: Rows) -> Reading:
-    """Rates of pinned copies beside pageable ones, the fit, the published table, and findings."""
-    copies = Copies(run, rows)
-    parts = (_arrival, _pageable, _link, _uplink, _states)
-    return Reading(
-        verdict=verdict(copies),
-        headline=headline(copies),
-        tables=tables(copies),
-        findings=dearest_first(costed for part in parts for costed in part(copies)),
-    )
+def findings(copies: Copies) -> tuple[Finding, ...]:
+    """All findings of a run."""
+    rules = (_arrival, _pageable, _link, _uplink, _states)
+    return dearest_first(costed for rule in rules for costed in rule(copies))
 
 
 def below_like(run: ExperimentRun, rows: Rows, like: ExperimentRun, like_rows: Rows, name: str) -> Finding | None:

@@ -316,6 +316,10 @@ class Copies:
         return [cell for cell in cells if cell.bytes == max(other.bytes for other in cells)]
 
 
+of = Copies
+"""All that a run measured, as verdict, headline, tables, findings and charts ask for it."""
+
+
 def cells_of(rows: Iterable[Row]) -> list[Cell]:
     """Those of a run, in the order of their labels and sizes."""
     return sorted(cells(Cell, map(_complete, rows)), key=lambda cell: (cell.curve, cell.bytes))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from pinscope.analysis.read_rows import Row
 from pinscope.charts.chart import Chart
 from pinscope.charts.plot import Length, Scale, TimePart, lengths, parts_of_time
 from pinscope.experiments.dataloader.reading import Cell, Estimate, Loops, PoolUse
@@ -13,9 +12,9 @@ from pinscope.records.run import ExperimentRun
 from pinscope.units import format_bytes, format_seconds, format_share, format_spread
 
 
-def draw(run: ExperimentRun, rows: Sequence[Row]) -> list[Chart]:
+def draw(run: ExperimentRun, loops: Loops) -> list[Chart]:
     """The charts of a run, also of one that still goes on."""
-    loops = Loops(rows)
+    del run
     cells = loops.steady
     drawn = [_steps(cells), _parts(cells)] if cells else []
     busy = [_busy(cells)] if cells and all(cell.busy for cell in cells) else []

@@ -15,7 +15,6 @@ from pinscope.analysis.held import SETTING_NAMES, pool_settings, rounded_up
 from pinscope.errors import MeasurementFailed, NotEnoughMemory, NotPossible
 from pinscope.experiments.cases import Case, Progress
 from pinscope.experiments.contract import AnyExperiment, BareParams
-from pinscope.experiments.dataloader.findings import read_dataloader
 from pinscope.experiments.dataloader.reading import LEAST_BATCHES, LEAST_RUNS, MOST_RUNS, MSER_BATCH
 from pinscope.experiments.dataloader.ways import BACKLOGS, PREFETCHED, Loading
 from pinscope.lab.child_processes import Child, ChildProcesses
@@ -249,7 +248,6 @@ class Dataloader:
                 )
         empty_pinned_cache()
 
-    read = staticmethod(read_dataloader)
     """Steps a second of each combination, and where the time goes."""
 
 

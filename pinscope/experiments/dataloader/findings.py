@@ -6,23 +6,12 @@ import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from pinscope.analysis.held import ROUNDING_ADVICE, rounded_up
-from pinscope.analysis.read_rows import Row, grouped
+from pinscope.analysis.read_rows import grouped
 from pinscope.analysis.rules.host_memory import ROUNDING_RATIO
 from pinscope.analysis.texts import Costed, Text, dearest_first, joined, say
-from pinscope.experiments.dataloader.reading import (
-    MOST_RUNS,
-    Cell,
-    Effect,
-    Loops,
-    PoolUse,
-    headline,
-    tables,
-    verdict,
-    workers_title,
-)
+from pinscope.experiments.dataloader.reading import MOST_RUNS, Cell, Effect, Loops, PoolUse, workers_title
 from pinscope.experiments.dataloader.ways import BOTH, PARTS, WAYS, Setting
-from pinscope.records.finding import Quantity, Reading, costing, quantity, wrong_data
-from pinscope.records.run import ExperimentRun
+from pinscope.records.finding import Finding, Quantity, costing, quantity, wrong_data
 from pinscope.units import format_bandwidth, format_share
 
 _BUSY = "{words}: {parts} of a step. {more}"
@@ -98,15 +87,12 @@ _CHEAPER = "make items cheaper, or prepare the data once"
 _FEWER_BYTES = "Hand over fewer bytes, such as uint8 images that the GPU converts."
 
 
-def read_dataloader(run: ExperimentRun, rows: Sequence[Row]) -> Reading:
-    """Verdict, headline, table and findings; empty parts where nothing was measured yet."""
-    loops = Loops(rows)
+def findings(loops: Loops) -> tuple[Finding, ...]:
+    """All findings of a run."""
     costed = [*_wrong(loops), *_never_steady(loops), *_rounding(loops)]
     if best := loops.fastest:
         costed += [*_bound(best, loops), *_effects(loops), *_settings(best, loops)]
-    return Reading(
-        verdict=verdict(loops), headline=headline(loops), tables=tables(loops), findings=dearest_first(costed)
-    )
+    return dearest_first(costed)
 
 
 def _wrong(loops: Loops) -> Iterator[Costed]:

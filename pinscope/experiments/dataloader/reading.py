@@ -31,6 +31,7 @@ from pinscope.analysis.read_rows import Row, Rows, counted, grouped, labels
 from pinscope.analysis.texts import ROUGH, about, joined
 from pinscope.experiments.dataloader.ways import BOTH, PARTS, POOL_SETTINGS, WAYS, Setting
 from pinscope.records.finding import Quantity, Table, quantity
+from pinscope.records.run import ExperimentRun
 from pinscope.units import format_share
 
 COUNTER_SLACK_BYTES = 2**20
@@ -497,6 +498,12 @@ class Loops:
             if tuple(settings) == setting.on and (off := combinations.get((*setting.off, workers, size)))
         ]
         return sorted((Effect(workers, ratio) for workers, ratio in ratios if ratio), key=lambda effect: effect.workers)
+
+
+def of(run: ExperimentRun, rows: Sequence[Row]) -> Loops:
+    """All that a run measured, as verdict, headline, tables, findings and charts ask for it."""
+    del run
+    return Loops(rows)
 
 
 def verdict(loops: Loops) -> str | None:

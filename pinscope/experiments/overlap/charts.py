@@ -44,17 +44,9 @@ _LONGER = 0.01
 """Share of the shorter side by which a pass must take longer than in turn to say so: less is noise."""
 
 
-def draw(run: ExperimentRun, observations: Sequence[Row]) -> Iterator[Chart]:
-    """The charts of an overlap run, each drawn when it is taken.
-
-    Args:
-        run: tells the lab, whose clock the times are of.
-        observations: stored rows of the run, also of one that is still going.
-
-    Yields:
-        Only the charts for which something was measured; none for a run without rows.
-    """
-    passes, kept = Passes(run, observations), spans(observations)
+def draw(run: ExperimentRun, passes: Passes) -> Iterator[Chart]:
+    """The charts for which something was measured, each drawn when it is taken."""
+    kept = spans(passes.rows)
     recipes = left_out_once(cell.recipe for cell in passes.cells)
     few = [cell for recipe in recipes for cell in passes.cells if cell.recipe == recipe]
     chosen = {way: cells for way in ("h2d", "d2h") if (cells := [cell for cell in few if cell.direction == way])}

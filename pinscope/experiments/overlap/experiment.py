@@ -8,19 +8,15 @@ from dataclasses import asdict, replace
 from itertools import groupby, product
 from typing import Any, Literal
 
-from pinscope.analysis.read_rows import Rows
 from pinscope.analysis.statistics import summarize
 from pinscope.experiments.cases import Case, Progress
 from pinscope.experiments.contract import AnyExperiment, Params
-from pinscope.experiments.overlap.findings import overlap_findings
-from pinscope.experiments.overlap.reading import Passes, headline, table_of, verdict
 from pinscope.experiments.overlap.ways import FULL_DEPTH, OneWay, Pipeline, Recipe, Shape
 from pinscope.lab.harness import Harness, Precision
 from pinscope.lab.protocol import Lab, Load
 from pinscope.records.environment import Environment
-from pinscope.records.finding import Reading
 from pinscope.records.parameters import Bytes, Several, parameter
-from pinscope.records.run import ExperimentRun, LabKind, Lasted, Observation, Positive
+from pinscope.records.run import LabKind, Lasted, Observation, Positive
 from pinscope.units import parse_bytes
 
 Balance = Literal["copy_bound", "balanced", "compute_bound"]
@@ -217,16 +213,6 @@ class Overlap:
                     }
                     for *_, recipe in progress.through(group):
                         yield from _passes(harness, params.harness_precision(), pipeline, recipe, load, labels)
-
-    def read(self, run: ExperimentRun, rows: Rows) -> Reading:
-        """Overlap, stall and issue time of every recipe, and which ingredient is missing where."""
-        passes = Passes(run, rows)
-        return Reading(
-            verdict=verdict(passes),
-            headline=headline(passes),
-            tables=table_of(passes),
-            findings=overlap_findings(passes),
-        )
 
 
 def _median(measure: Callable[[], float]) -> float:

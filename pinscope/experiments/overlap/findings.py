@@ -58,7 +58,7 @@ IN_THE_WAY = {
 }
 
 
-def overlap_findings(passes: Passes) -> tuple[Finding, ...]:
+def findings(passes: Passes) -> tuple[Finding, ...]:
     """All findings of a run."""
     parts = (_ordered_corrupted, _recipe, _ingredients, _without_events)
     return dearest_first(costed for part in parts for costed in part(passes))

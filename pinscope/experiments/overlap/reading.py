@@ -238,6 +238,10 @@ class Passes:
         return grouped(loose, lambda cell: (cell.recipe.memory, cell.direction))
 
 
+of = Passes
+"""All that a run measured, as verdict, headline, tables, findings and charts ask for it."""
+
+
 def balanced(some: Sequence[Cell]) -> list[Cell]:
     """The balanced ones, or all where none is: overlap matters most where neither side is longer."""
     return [cell for cell in some if cell.balance == "balanced"] or list(some)
@@ -305,7 +309,7 @@ def _headline(passes: Passes) -> Iterator[Quantity]:
                 yield quantity(name, share, "share", key=f"{direction}.{balance}.wrong")
 
 
-def table_of(passes: Passes) -> tuple[Table, ...]:
+def tables(passes: Passes) -> tuple[Table, ...]:
     """Every combination."""
     note = (
         "The full recipe is pinned memory, a separate copy stream, double buffering and events. Overlap is the "

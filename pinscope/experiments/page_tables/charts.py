@@ -27,10 +27,10 @@ GROWTH = Scale("Growth (MiB)", MIB, format_bytes)
 TAKEN = Scale("GPU memory (MiB)", MIB, lambda size: format_bytes(round(size)))
 
 
-def draw(run: ExperimentRun, rows: Sequence[Row]) -> list[Chart]:
-    """The charts of a page_tables run; none for a run without a step."""
-    costs = PageTableCosts(run, rows)
-    return [_growth(costs), *_times(costs)] if costs.own else []
+def draw(run: ExperimentRun, costs: PageTableCosts) -> list[Chart]:
+    """The charts of a run."""
+    del run
+    return [_growth(costs), *_times(costs)]
 
 
 def draw_small(run: ExperimentRun, rows: Sequence[Row]) -> Chart | None:

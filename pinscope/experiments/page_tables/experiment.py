@@ -8,18 +8,16 @@ from typing import Annotated, Literal, cast, get_args
 
 from pydantic import Field
 
-from pinscope.analysis.read_rows import Row
 from pinscope.experiments.cases import Case, Progress, possible
 from pinscope.experiments.contract import AnyExperiment, BareParams
-from pinscope.experiments.page_tables import findings, reading, ways
+from pinscope.experiments.page_tables import ways
 from pinscope.experiments.page_tables.ways import Labels, Pinning, Steps
 from pinscope.lab.driver_memory import granularity_words
 from pinscope.lab.harness import Harness
 from pinscope.lab.protocol import Lab
 from pinscope.records.environment import Environment
-from pinscope.records.finding import Reading
 from pinscope.records.parameters import Bytes, Several, parameter
-from pinscope.records.run import Backing, ExperimentRun, LabKind, Observation
+from pinscope.records.run import Backing, LabKind, Observation
 from pinscope.units import format_bytes, parse_bytes
 
 SMALLEST_TOTAL = 8 * 2**20
@@ -158,18 +156,6 @@ class PageTables:
             labs = [lab, *(stack.enter_context(lab.peer(index)) for index in others)]
             for labels in Progress(cases, harness):
                 yield from _grow(params.asked, labs, labels, harness)
-
-    def read(self, run: ExperimentRun, rows: Sequence[Row]) -> Reading:
-        """Bytes of page table per pinned byte, the page size it implies, and what comes back."""
-        measured = reading.PageTableCosts(run, rows)
-        if not measured.own:
-            return Reading(headline=(), tables=(), findings=())
-        return Reading(
-            verdict=reading.verdict(measured),
-            headline=reading.headline(measured),
-            tables=reading.tables(measured),
-            findings=findings.findings(measured),
-        )
 
 
 def _grow(asked: Steps, labs: Sequence[Lab], labels: Labels, harness: Harness) -> Iterator[PageTablesObservation]:

@@ -245,6 +245,12 @@ class PageTableCosts:
         return "GPU memory" if self.run.lab == "cuda" else "page tables"
 
 
+def of(run: ExperimentRun, rows: Sequence[Row]) -> PageTableCosts | None:
+    """All that a run measured; ``None``: no step yet."""
+    costs = PageTableCosts(run, rows)
+    return costs if costs.own else None
+
+
 def verdict(measured: PageTableCosts) -> str | None:
     """What a pinned GiB takes and whether it comes back; ``None`` where the meter shows no straight growth."""
     reached = [cost for cost in measured.costs if not cost.unreached]

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 
 from pinscope.analysis.cells import LineStyle
 from pinscope.analysis.pinning_strategy import CALLS, PHASES, StrategyCell
-from pinscope.analysis.read_rows import Row
 from pinscope.charts.bars import label
 from pinscope.charts.chart import Chart
 from pinscope.charts.marks import Marks, marks_of_seconds
@@ -17,10 +16,10 @@ from pinscope.records.run import ExperimentRun
 from pinscope.units import format_bytes, format_seconds
 
 
-def draw(run: ExperimentRun, rows: Sequence[Row]) -> list[Chart]:
+def draw(run: ExperimentRun, pinnings: Pinnings) -> list[Chart]:
     """The charts of a run, also of one that still goes on."""
-    pinnings = Pinnings(run, rows)
-    return [_times(pinnings), _waits(list(pinnings.cells.values()))] if pinnings.strategies else []
+    del run
+    return [_times(pinnings), _waits(list(pinnings.cells.values()))]
 
 
 def _label(cell: StrategyCell) -> str:

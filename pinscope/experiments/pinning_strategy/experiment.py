@@ -8,10 +8,8 @@ from contextlib import ExitStack
 from itertools import product
 from typing import Any, Literal, Self
 
-from pinscope.analysis.read_rows import Row
 from pinscope.experiments.cases import Case, Progress, Reason, possible
 from pinscope.experiments.contract import AnyExperiment, BareParams
-from pinscope.experiments.pinning_strategy import findings, reading
 from pinscope.experiments.pinning_strategy.ways import NEIGHBOURS, WAYS, WITH_CONTEXT
 from pinscope.lab.backing import HUGE_PAGE, why_not_backing
 from pinscope.lab.child_processes import Child, ChildProcesses
@@ -19,10 +17,9 @@ from pinscope.lab.harness import CONTEXT_BYTES, Harness
 from pinscope.lab.pinning import PAGE, Pinned, Pinner, default_threads
 from pinscope.lab.protocol import Lab
 from pinscope.records.environment import Environment
-from pinscope.records.finding import Reading
 from pinscope.records.parameters import Bytes, Seconds, Several, parameter
 from pinscope.records.pinning_strategy import STRATEGIES, StrategyName
-from pinscope.records.run import ExperimentRun, LabKind, Lasted, Observation, Positive
+from pinscope.records.run import LabKind, Lasted, Observation, Positive
 from pinscope.units import parse_bytes
 
 Pinning = tuple[int, StrategyName]
@@ -207,18 +204,6 @@ class PinningStrategy:
             for repeat, name in Progress(cases, harness):
                 pinner = Pinner(STRATEGIES[name], calls, params.chunk, threads, harness.clock)
                 yield _once(pinner, params.size, neighbours, bench, repeat)
-
-    def read(self, run: ExperimentRun, rows: Sequence[Row]) -> Reading:
-        """The best strategy for this host, what it gains, and the recipe."""
-        pinnings = reading.Pinnings(run, rows)
-        if not pinnings.strategies:
-            return Reading(headline=(), tables=(), findings=())
-        return Reading(
-            verdict=reading.verdict(pinnings),
-            headline=tuple(reading.headline(pinnings)),
-            tables=reading.tables(pinnings),
-            findings=findings.findings(pinnings),
-        )
 
 
 class Neighbours(ChildProcesses[str]):

@@ -74,6 +74,12 @@ class Pinnings:
         return [cell for cell in self.strategies if cell.pinned is False]
 
 
+def of(run: ExperimentRun, rows: Sequence[Row]) -> Pinnings | None:
+    """All that a run measured; ``None``: no strategy yet."""
+    pinnings = Pinnings(run, rows)
+    return pinnings if pinnings.strategies else None
+
+
 def cells_of(rows: Sequence[Row]) -> list[StrategyCell]:
     """Of every strategy, and with the neighbours idle."""
     return list(strategy_cells(rows).values())

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from pinscope.analysis.cells import LineStyle
-from pinscope.analysis.read_rows import Row, median
+from pinscope.analysis.read_rows import median
 from pinscope.charts.chart import Chart
 from pinscope.charts.plot import RATE, SHARE, Curve, Scale, Spot, curves, linear, seconds
-from pinscope.experiments.pressure.reading import GIB, Climb, Course, OnHost, Stage, courses
+from pinscope.experiments.pressure.reading import GIB, Climb, Course, OnHost, Pressures, Stage
 from pinscope.records.run import ExperimentRun
 from pinscope.units import format_bytes, format_seconds, format_share
 
@@ -41,13 +41,12 @@ FELT: Mapping[str, tuple[Scale, str, Callable[[Stage], float | None]]] = {
 """Title of a panel → its axis, its colour's meaning, and its height at a stage."""
 
 
-def draw(run: ExperimentRun, rows: Sequence[Row]) -> list[Chart]:
-    """The charts of a run, also of one that still goes on: two of the host, or two for each group."""
-    charts: list[Chart] = []
-    for course in courses(rows):
-        if course.held:
-            charts += _group(course) if isinstance(course, Climb) else _host(course, run.params.get("floor"))
-    return charts
+def draw(run: ExperimentRun, measured: Pressures) -> Iterator[Chart]:
+    """Two of the host, or two for each group."""
+    if measured.host:
+        yield from _host(measured.host, run.params.get("floor"))
+    for group in measured.groups:
+        yield from _group(group)
 
 
 def _spots(

@@ -12,7 +12,6 @@ from pydantic import model_validator
 from pinscope.analysis.page_table_model import GRANULE_BYTES
 from pinscope.errors import NotEnoughMemory, NotPossible
 from pinscope.experiments.contract import AnyExperiment, BareParams
-from pinscope.experiments.pressure.findings import read_pressure_run
 from pinscope.experiments.pressure.ways import LEAST_ROUNDS, Rounds, WayName, Workers, ordinary
 from pinscope.lab.child_processes import Child, ChildDied
 from pinscope.lab.harness import Harness, safe_pinned_bytes
@@ -301,7 +300,6 @@ class Pressure:
             part = (number / len(swaps), (number + 1) / len(swaps))
             yield from _InGroup(params, harness, folder, lab, swap == "with", part).all()
 
-    read = staticmethod(read_pressure_run)
     """What everybody lost, from which amount on it was felt, and by whom."""
 
 

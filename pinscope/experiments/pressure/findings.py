@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from pinscope.analysis.read_rows import Row
 from pinscope.analysis.statistics import measured
-from pinscope.analysis.texts import Text, Texts, part_words, say
-from pinscope.experiments.pressure.reading import GIB, MARKS, Climb, OnHost, conclude_groups, conclude_host, courses
+from pinscope.analysis.texts import Text, Texts, exceeds, on_lab, part_words, say
+from pinscope.experiments.pressure.reading import GIB, MARKS, Climb, OnHost, Pressures, share_of_memory
 from pinscope.experiments.pressure.ways import WAYS
-from pinscope.records.finding import Finding, Quantity, Reading, quantity
-from pinscope.records.run import ExperimentRun
-from pinscope.units import format_bytes, format_seconds
+from pinscope.records.finding import Finding, Quantity, quantity
+from pinscope.records.run import LabKind
+from pinscope.units import format_bytes, format_seconds, format_share
 
 RETURNED = 0.9
 CHARGED = 0.9
@@ -83,20 +82,29 @@ TEXTS: Texts = {
         "warning",
     ),
 }
-MOST_FINDINGS = 5
 
 
-def read_pressure_run(run: ExperimentRun, rows: Sequence[Row]) -> Reading:
-    """Headline, tables and findings; empty parts where nothing was measured yet."""
-    runs = [course for course in courses(rows) if course.held]
-    if groups := [course for course in runs if isinstance(course, Climb)]:
-        inside = [finding for climb in groups for judge in (_ended, _cliff) for finding in judge(climb)]
-        outside = [finding for climb in groups for finding in _outside(climb)]
-        return conclude_groups(run.lab, groups, (*inside, *_not_charged(groups[0]), *outside)[:MOST_FINDINGS])
-    for course in runs:
-        if isinstance(course, OnHost):
-            return conclude_host(run.lab, course, run.environment.limits, tuple(_on_host(course)))
-    return Reading(headline=(), tables=(), findings=())
+def findings(measured: Pressures) -> tuple[Finding, ...]:
+    """Of the host, or of all groups."""
+    if not measured.groups:
+        return tuple(_on_host(measured.host)) if measured.host else ()
+    inside = [finding for climb in measured.groups for rule in (_ended, _cliff) for finding in rule(climb)]
+    outside = [finding for climb in measured.groups for finding in _outside(climb)]
+    return (*inside, *_not_charged(measured.groups[0]), *outside)
+
+
+def verdict(measured: Pressures, concluded: Sequence[Finding]) -> str | None:
+    """Where others suffer: in the first group, or on the host."""
+    lab, host = measured.run.lab, measured.host
+    if measured.groups:
+        return _group_verdict(lab, measured.groups[0])
+    if host is None:
+        return None
+    share, owner = share_of_memory(measured.run, host)
+    pinned = "locked" if lab == "host" else "pinned"
+    most = f"{format_bytes(host.most_bytes)} {pinned} ({format_share(share)} of the {owner} memory)"
+    sentence = f"{concluded[0].title}; at most {most}." if host.cliff and concluded else _faults(host, most)
+    return on_lab(lab, sentence)
 
 
 def _ends(run: OnHost | Climb) -> str | None:
@@ -194,3 +202,37 @@ def _not_charged(climb: Climb) -> Iterator[Finding]:
         evidence = [quantity(f"Charged of what was pinned: {title}", share, "share") for title, share in shares.items()]
         charged = part_words(max(shares[title] for title in free))
         yield say(TEXTS, "not-charged", *evidence, free=free, charged=charged, words="; ".join(words))[1]
+
+
+def _faults(run: OnHost, most: str) -> str:
+    """Whether pinning lengthened page faults."""
+    before, held, after = (
+        run.before.work_seconds,
+        run.slowest and run.slowest.work_seconds,
+        run.after and run.after.work_seconds,
+    )
+    if not before or not held or not exceeds(held, before):
+        return f"With {most}, page faults did not take measurably longer than before."
+    times, freed = (work.median / before.median if work else 0.0 for work in (held, after))
+    if freed < times:
+        return f"With {most}, page faults took at most {times:.2f} times as long as before."
+    drift = f"{freed:.2f} times after freeing, so drift may be the cause"
+    return f"Page faults took {times:.2f} times as long with up to {most}, {drift}."
+
+
+def _group_verdict(lab: LabKind, climb: Climb) -> str | None:
+    """Where the others in the group stall and are killed, and what is felt outside; ``None`` before a mark."""
+    cliff = climb.cliff
+    if cliff is None:
+        return None
+    pinned = "locked" if lab == "host" else "pinned"
+    place = f"{cliff.place(climb.limit)} of a cgroup's {format_bytes(climb.limit)} {pinned}"
+    if cliff.kind == "killed":
+        parts = [f"At {place} the kernel kills another program in it"]
+    else:
+        parts = [f"From {place} on, a program in it slows" + (f" up to {climb.times:.1f} times" if climb.times else "")]
+        parts += [f"at {climb.kill.place(climb.limit)} one is killed"] if climb.kill else []
+    if climb.disturbs is not None:
+        slower = f"work outside takes {climb.outside_times:.2f} times as long"
+        parts.append(slower if climb.disturbs else "one outside did not slow")
+    return on_lab(lab, f"{'; '.join(parts)}.")

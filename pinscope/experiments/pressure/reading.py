@@ -12,10 +12,9 @@ from typing import Annotated, Any, Literal, NamedTuple
 from pinscope.analysis.cells import Label, Value
 from pinscope.analysis.read_rows import Row, from_then_on, grouped, labels, median
 from pinscope.analysis.statistics import Summary, fit_line, summarize
-from pinscope.analysis.texts import exceeds, on_lab
-from pinscope.records.environment import Limits
-from pinscope.records.finding import Finding, Quantity, Reading, Table, quantity, table
-from pinscope.records.run import LabKind
+from pinscope.analysis.texts import exceeds
+from pinscope.records.finding import Quantity, Table, quantity, table
+from pinscope.records.run import ExperimentRun
 from pinscope.units import format_bytes, format_share
 
 GIB = 2**30
@@ -419,41 +418,54 @@ def courses(rows: Sequence[Row]) -> Sequence[OnHost | Climb]:
     return runs
 
 
+@dataclass(frozen=True)
+class Pressures:
+    """What a run pinned: on the host, or in groups."""
+
+    run: ExperimentRun
+    host: OnHost | None
+    groups: Sequence[Climb]
+
+
+def of(run: ExperimentRun, rows: Sequence[Row]) -> Pressures | None:
+    """All that a run measured; ``None``: no step yet."""
+    measured = [course for course in courses(rows) if course.held]
+    groups = [course for course in measured if isinstance(course, Climb)]
+    host = next((course for course in measured if isinstance(course, OnHost)), None)
+    return Pressures(run, host, groups) if measured else None
+
+
 def cells_of(rows: Sequence[Row]) -> Sequence[Stage]:
     """All stages of a run."""
     return [stage for course in courses(rows) for stage in course.all]
 
 
-def conclude_host(lab: LabKind, run: OnHost, limits: Limits, findings: tuple[Finding, ...]) -> Reading:
-    """The reading of a run on the host."""
+def share_of_memory(run: ExperimentRun, host: OnHost) -> tuple[float, str]:
+    """The share that was pinned at most, and whose memory it is of: the host's, or a smaller control group's."""
+    limits = run.environment.limits
     whole, owner = limits.host_total_bytes, "host's"
     if limits.cgroup_limit_bytes is not None and limits.cgroup_limit_bytes < whole:
         whole, owner = limits.cgroup_limit_bytes, "control group's"
-    share = run.most_bytes / whole
-    pinned = "locked" if lab == "host" else "pinned"
-    most = f"{format_bytes(run.most_bytes)} {pinned} ({format_share(share)} of the {owner} memory)"
-    verdict = f"{findings[0].title}; at most {most}." if run.cliff and findings else _faults(run, most)
-    headline, tables = tuple(_headline(run, share, owner)), (_every_step(ON_HOST, {"": run}, _HOST_NOTE),)
-    return Reading(verdict=on_lab(lab, verdict), headline=headline, tables=tables, findings=findings)
+    return host.most_bytes / whole, owner
 
 
-def _faults(run: OnHost, most: str) -> str:
-    """Whether pinning lengthened page faults."""
-    before, held, after = (
-        run.before.work_seconds,
-        run.slowest and run.slowest.work_seconds,
-        run.after and run.after.work_seconds,
-    )
-    if not before or not held or not exceeds(held, before):
-        return f"With {most}, page faults did not take measurably longer than before."
-    times, freed = (work.median / before.median if work else 0.0 for work in (held, after))
-    if freed < times:
-        return f"With {most}, page faults took at most {times:.2f} times as long as before."
-    drift = f"{freed:.2f} times after freeing, so drift may be the cause"
-    return f"Page faults took {times:.2f} times as long with up to {most}, {drift}."
+def headline(measured: Pressures) -> Iterator[Quantity]:
+    """Of groups those of the first."""
+    if measured.groups:
+        yield from _group_headline(measured.groups[0])
+    elif measured.host:
+        yield from _host_headline(measured.host, *share_of_memory(measured.run, measured.host))
 
 
-def _headline(run: OnHost, share: float, owner: str) -> Iterator[Quantity]:
+def tables(measured: Pressures) -> Iterator[Table]:
+    """All steps; of groups also where others suffer."""
+    if measured.groups:
+        yield from _group_tables(measured.groups)
+    elif measured.host:
+        yield _every_step(ON_HOST, {"": measured.host}, _HOST_NOTE)
+
+
+def _host_headline(run: OnHost, share: float, owner: str) -> Iterator[Quantity]:
     """The price and what an ordinary process felt first."""
     shares = [stage.cached_share for stage in run.held if stage.cached_share is not None]
     stalls = [stall for stage in run.held if (stall := stage.stalled_share("memory_some")) is not None]
@@ -472,37 +484,16 @@ def _headline(run: OnHost, share: float, owner: str) -> Iterator[Quantity]:
     yield quantity(name, max(stalls, default=None), "share", reason=why, key="stalled")
 
 
-def conclude_groups(lab: LabKind, run: Sequence[Climb], findings: tuple[Finding, ...]) -> Reading:
-    """The reading of a run that filled groups; verdict and headline are those of the first."""
+def _group_tables(groups: Sequence[Climb]) -> Iterator[Table]:
     columns = {"swap": "text", "from here on": "text", "pinned": "bytes", "step before": "bytes"}
     marks = [
         (climb.swap, MARKS[mark.kind], mark.bytes, mark.below_bytes, mark.bytes / climb.limit)
-        for climb in run
+        for climb in groups
         for mark in climb.marks
     ]
     note = "The first line of a group is its cliff. Each lies between the step before and the one named."
-    suffering = table("Where others suffer", {**columns, "share of the limit": "share"}, marks, note)
-    every_step = _every_step(IN_GROUP, {climb.swap: climb for climb in run}, _GROUP_NOTE)
-    verdict, headline = _group_verdict(lab, run[0]), tuple(_group_headline(run[0]))
-    return Reading(verdict=verdict, headline=headline, tables=(suffering, every_step), findings=findings)
-
-
-def _group_verdict(lab: LabKind, climb: Climb) -> str | None:
-    """Where the others in the group stall and are killed, and what is felt outside; ``None`` before a mark."""
-    cliff = climb.cliff
-    if cliff is None:
-        return None
-    pinned = "locked" if lab == "host" else "pinned"
-    place = f"{cliff.place(climb.limit)} of a cgroup's {format_bytes(climb.limit)} {pinned}"
-    if cliff.kind == "killed":
-        parts = [f"At {place} the kernel kills another program in it"]
-    else:
-        parts = [f"From {place} on, a program in it slows" + (f" up to {climb.times:.1f} times" if climb.times else "")]
-        parts += [f"at {climb.kill.place(climb.limit)} one is killed"] if climb.kill else []
-    if climb.disturbs is not None:
-        slower = f"work outside takes {climb.outside_times:.2f} times as long"
-        parts.append(slower if climb.disturbs else "one outside did not slow")
-    return on_lab(lab, f"{'; '.join(parts)}.")
+    yield table("Where others suffer", {**columns, "share of the limit": "share"}, marks, note)
+    yield _every_step(IN_GROUP, {climb.swap: climb for climb in groups}, _GROUP_NOTE)
 
 
 def _group_headline(climb: Climb) -> Iterator[Quantity]:

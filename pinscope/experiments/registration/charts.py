@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from pinscope.analysis.read_rows import Rows, median
+from pinscope.analysis.read_rows import median
 from pinscope.charts.chart import Chart
 from pinscope.charts.matrix import Square
 from pinscope.charts.plot import RATE, Length, Scale, TimePart, lengths, matrix, parts_of_time
@@ -26,9 +26,9 @@ TIME_PARTS = (
 )
 
 
-def draw(run: ExperimentRun, rows: Rows) -> Iterator[Chart]:
+def draw(run: ExperimentRun, shared: Registrations) -> Iterator[Chart]:
     """The charts of a registration run; only those for which something was measured."""
-    shared = Registrations(run, rows)
+    del run
     yield from _tables(shared)
     yield from _trials(shared.trials)
     yield from _opened(shared)

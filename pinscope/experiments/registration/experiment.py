@@ -11,10 +11,8 @@ from typing import Any, Literal, Self, cast
 
 from pydantic import model_validator
 
-from pinscope.analysis.read_rows import Row
 from pinscope.errors import NotPossible
 from pinscope.experiments.contract import AnyExperiment, BareParams
-from pinscope.experiments.registration import findings, reading
 from pinscope.experiments.registration.ways import (
     CONTEXTS,
     PORTABLE,
@@ -33,9 +31,8 @@ from pinscope.lab.pattern import BLOCK_WORDS, Pattern
 from pinscope.lab.protocol import Lab
 from pinscope.records.base import Budget
 from pinscope.records.environment import Environment
-from pinscope.records.finding import Reading
 from pinscope.records.parameters import Bytes, Counts, Seconds, Several, parameter
-from pinscope.records.run import ExperimentRun, LabKind, Lasted, Observation, Positive
+from pinscope.records.run import LabKind, Lasted, Observation, Positive
 from pinscope.units import format_bytes, parse_bytes
 
 Step = Literal["before", "start", "buffers", "pin", "copy", "open", "through", "end"]
@@ -258,16 +255,6 @@ class Registration:
             else:
                 possible.append(sharing)
         return possible
-
-    def read(self, run: ExperimentRun, rows: Sequence[Row]) -> Reading:
-        """What each strategy takes, and how fast it copies; empty where nothing was measured yet."""
-        shared = reading.Registrations(run, rows)
-        return Reading(
-            verdict=reading.verdict(shared),
-            headline=reading.headline(shared),
-            tables=reading.tables(shared),
-            findings=findings.findings(shared),
-        )
 
 
 Timed = dict[int, tuple[float, Reply]]

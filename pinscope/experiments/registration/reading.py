@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import accumulate, islice
+from itertools import accumulate
 from typing import Annotated, Any
 
 from pinscope.analysis.cells import Label, Value, every_combination
@@ -21,7 +21,6 @@ from pinscope.units import format_bandwidth, format_bytes, format_share
 SAME_RATE = 0.05
 """Rates that differ by less are the same."""
 RATE = "bytes/second"
-MOST_FIGURES = 8
 """Of a headline."""
 TABLES = {
     "Every combination": "Contexts, buffers and page tables are those of all processes together: what the used memory "
@@ -336,6 +335,10 @@ class Registrations:
         return bool(self.beside_bytes) and costing((self.beside_bytes + saved) / self.beside_bytes) == "note"
 
 
+of = Registrations
+"""All that a run measured, as verdict, headline, tables, findings and charts ask for it."""
+
+
 def tables(shared: Registrations) -> tuple[Table, ...]:
     """All trials; then, of several GPUs, what was taken on each, and memory of one opened on another one."""
     known: tuple[Sequence[Any], ...] = (shared.trials, shared.on_gpus, shared.opened)
@@ -343,12 +346,8 @@ def tables(shared: Registrations) -> tuple[Table, ...]:
     return tuple(every_combination(group, note, title) for group, (title, note) in words if group)
 
 
-def headline(shared: Registrations) -> tuple[Quantity, ...]:
+def headline(shared: Registrations) -> Iterator[Quantity]:
     """Page tables of both strategies, and the owner's rate before that of all; then page tables on several GPUs."""
-    return tuple(islice(_figures(shared), MOST_FIGURES))
-
-
-def _figures(shared: Registrations) -> Iterator[Quantity]:
     where = "GPU memory for page tables" if shared.run.lab == "cuda" else "Page tables"
     known, unknown = [trial for trial in shared.both if trial], "some of them did not pin, or no meter could be read"
     for trial in known:

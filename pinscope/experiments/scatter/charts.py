@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from pinscope.analysis.cells import LineStyle
 from pinscope.analysis.link_model import link_limit
-from pinscope.analysis.read_rows import Rows, grouped
+from pinscope.analysis.read_rows import grouped
 from pinscope.charts.chart import Chart
 from pinscope.charts.plot import RATE, Curve, Length, Scale, Spot, TimePart, counts, curves, lengths, sizes
 from pinscope.charts.theme import DIRECTION_TITLES
@@ -19,11 +19,9 @@ _BLOCKS = (LineStyle("mapped", "triangle-up"), LineStyle("pinned"), LineStyle("i
 """Of the smallest, a middle and the largest size."""
 
 
-def draw(run: ExperimentRun, rows: Rows) -> list[Chart]:
+def draw(run: ExperimentRun, scatter: Scatter) -> list[Chart]:
     """The charts of a run, also of one that still goes on."""
-    scatter, limit = Scatter.of(rows), link_limit(run)
-    if not scatter.cells:
-        return []
+    limit = link_limit(run)
     return [*_rates(scatter, limit), *_blocks(scatter, limit), *_compute(scatter.loads)]
 
 

@@ -16,7 +16,6 @@ from pinscope.experiments.cases import Case as RunCase
 from pinscope.experiments.cases import Progress, Reason, possible
 from pinscope.experiments.contract import AnyExperiment, Params
 from pinscope.experiments.scatter import reading
-from pinscope.experiments.scatter.findings import read_scatter
 from pinscope.experiments.scatter.ways import WAYS, Case, Layout, OneWay, Variant, WayName, pieces_in
 from pinscope.lab.harness import Harness, Turn
 from pinscope.lab.protocol import Lab, own
@@ -211,8 +210,6 @@ class Scatter:
                 compute = Compute(bench, COMPUTE_SECONDS, stack)
                 for case, variant in _disturbing(params, ways, seen):
                     yield from _beside(compute, case, variant, params, harness)
-
-    read = staticmethod(read_scatter)
 
 
 def _variants(params: ScatterParams, layout: Layout) -> list[Variant]:

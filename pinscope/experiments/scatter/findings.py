@@ -6,16 +6,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from importlib.resources import files
 
 from pinscope.analysis.cells import AS_GOOD
-from pinscope.analysis.read_rows import Rows, grouped
+from pinscope.analysis.read_rows import grouped
 from pinscope.analysis.statistics import measured
 from pinscope.analysis.texts import Costed, Text, Texts, dearest_first, is_distinct, joined, say, together
-from pinscope.experiments.scatter.reading import TOWARDS, Cell, Load, Pieces, Scatter, headline, tables, verdict
+from pinscope.experiments.scatter.reading import TOWARDS, Cell, Load, Pieces, Scatter
 from pinscope.experiments.scatter.ways import WAYS
-from pinscope.records.finding import Quantity, Reading, costing, quantity, wrong_data
-from pinscope.records.run import ExperimentRun
+from pinscope.records.finding import Finding, Quantity, costing, quantity, wrong_data
 from pinscope.units import format_bytes
 
-MOST_FIGURES = 6
 """Of the headline."""
 HARDLY = 0.02
 """Compute that takes longer by less than this is not worth a change."""
@@ -84,18 +82,10 @@ def _text(name: str) -> str:
     return files(__package__).joinpath(name).read_text("utf-8")
 
 
-def read_scatter(run: ExperimentRun, rows: Rows) -> Reading:
-    """Which way wins for which size, what it holds, and what it costs compute; empty where nothing was moved."""
-    scatter = Scatter.of(rows)
-    if not scatter.cells:
-        return Reading(headline=(), tables=(), findings=())
+def findings(scatter: Scatter) -> tuple[Finding, ...]:
+    """All findings of a run."""
     rules = (_wrong(scatter), _ways(scatter), _loop(scatter), _held(scatter.first), _compute(scatter.loads))
-    return Reading(
-        verdict=verdict(scatter),
-        headline=tuple(headline(scatter))[:MOST_FIGURES],
-        tables=tuple(tables(scatter)),
-        findings=dearest_first([costed for rule in rules for costed in rule]),
-    )
+    return dearest_first([costed for rule in rules for costed in rule])
 
 
 def _wrong(scatter: Scatter) -> Iterator[Costed]:

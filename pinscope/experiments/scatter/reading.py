@@ -13,6 +13,7 @@ from pinscope.analysis.read_rows import Row, Rows, grouped
 from pinscope.analysis.statistics import Summary, measured
 from pinscope.experiments.scatter.ways import WAYS
 from pinscope.records.finding import Quantity, Table, quantity
+from pinscope.records.run import ExperimentRun
 from pinscope.units import format_bandwidth, format_bytes
 
 ENOUGH = 0.95
@@ -186,6 +187,13 @@ class Scatter:
             )[-1]
             for kind, cases in groups.items()
         }
+
+
+def of(run: ExperimentRun, rows: Rows) -> Scatter | None:
+    """All that a run measured; ``None``: nothing moved yet."""
+    del run
+    scatter = Scatter.of(rows)
+    return scatter if scatter.cells else None
 
 
 def cells_of(rows: Rows) -> Sequence[Cell]:

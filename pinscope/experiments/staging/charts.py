@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 
 from pinscope.analysis.link_model import link_limit
-from pinscope.analysis.read_rows import Rows
 from pinscope.charts.chart import Chart
 from pinscope.charts.plot import RATE, Curve, Spot, TimePart, counts, curves, parts_of_time, seconds, sizes
 from pinscope.experiments.staging.reading import Cell, Staging
@@ -21,11 +20,9 @@ _PARTS = [
 _SIZES = sizes("Size (bytes, log scale)")
 
 
-def draw(run: ExperimentRun, rows: Rows) -> list[Chart]:
+def draw(run: ExperimentRun, staging: Staging) -> list[Chart]:
     """The charts of a run, also of one that still goes on."""
-    staging, limit = Staging.of(rows), link_limit(run)
-    if not staging.cells:
-        return []
+    limit = link_limit(run)
     over_sizes = [_rates(staging, limit), _processor(staging)] if len(staging.sizes) > 1 else []
     return [_answer(staging, limit), *over_sizes, *_threads(staging, limit)]
 

@@ -12,18 +12,15 @@ from itertools import groupby, product
 from typing import Self
 
 from pinscope.analysis.cells import of_kind
-from pinscope.analysis.read_rows import Row
 from pinscope.experiments.cases import Case, Progress, Reason, possible
 from pinscope.experiments.contract import AnyExperiment, Params
-from pinscope.experiments.staging import findings, reading
 from pinscope.experiments.staging.ways import WAYS, Bench, WayName, function_of
 from pinscope.lab.harness import Harness, Precision, ProcessorTime
 from pinscope.lab.protocol import Lab
 from pinscope.probes.installation import install_command
 from pinscope.records.environment import Environment
-from pinscope.records.finding import Reading
 from pinscope.records.parameters import Bytes, Counts, Several, Sizes, parameter, sizes
-from pinscope.records.run import ExperimentRun, LabKind, Lasted, Observation, Positive
+from pinscope.records.run import LabKind, Lasted, Observation, Positive
 from pinscope.units import format_bytes
 
 LEAST = 3
@@ -162,18 +159,6 @@ class Staging:
                         by_torch = "torch" in WAYS[bringing.way].kinds
                         threads = torch_threads if by_torch else bringing.threads
                         yield from _repeat(replace(bringing, threads=threads), bench, params, harness)
-
-    def read(self, run: ExperimentRun, rows: Sequence[Row]) -> Reading:
-        """Which way is fastest for which size and number of uses, and what each holds the CPU for."""
-        staging = reading.Staging.of(rows)
-        if not staging.cells:
-            return Reading(headline=(), tables=(), findings=())
-        return Reading(
-            verdict=reading.verdict(staging),
-            headline=tuple(reading.headline(staging)),
-            tables=tuple(reading.tables(staging)),
-            findings=findings.staging_findings(run, staging),
-        )
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,6 @@ from pinscope.analysis.texts import FORMS, Costed, Text, Texts, dearest_first, e
 from pinscope.experiments.staging.reading import Cell, Staging
 from pinscope.experiments.staging.ways import WAYS
 from pinscope.records.finding import COSTLY, Finding, quantity, wrong_data
-from pinscope.records.run import ExperimentRun
 from pinscope.units import format_bandwidth, format_bytes
 
 HUNDREDTH = 0.01
@@ -164,9 +163,9 @@ torch.cuda.synchronize()
 """
 
 
-def staging_findings(run: ExperimentRun, staging: Staging) -> tuple[Finding, ...]:
+def findings(staging: Staging) -> tuple[Finding, ...]:
     """All findings of a run."""
-    rules = (_wrong(staging), _fastest(run, staging), _pin_to_copy(staging), _reuse(staging), _processor(staging))
+    rules = (_wrong(staging), _fastest(staging), _pin_to_copy(staging), _reuse(staging), _processor(staging))
     return dearest_first([costed for rule in rules for costed in rule])
 
 
@@ -177,7 +176,7 @@ def _wrong(staging: Staging) -> Iterator[Costed]:
         yield 1.0, wrong_data("staging-wrong", count, title="Data arrived wrong", detail=first)
 
 
-def _fastest(run: ExperimentRun, staging: Staging) -> Iterator[Costed]:
+def _fastest(staging: Staging) -> Iterator[Costed]:
     """Which way to take for data that lies in pageable memory and is used once."""
     plain, winners = staging.ways.get("plain"), staging.winners(uses=1)
     if plain is None or not set(staging.choices) & (staging.ways.keys() - {"plain"}):
@@ -192,7 +191,7 @@ def _fastest(run: ExperimentRun, staging: Staging) -> Iterator[Costed]:
         *(measured(f"{cell.title}, {size} once", cell.wall_seconds, "seconds") for cell in (*winners, plain)),
         cost=cost,
         severity="warning" if better and cost >= COSTLY else None,
-        code=code_for(best.way, best.threads, int(run.params.get("chunk", 2**23))) if better else None,
+        code=code_for(best.way, best.threads, staging.chunk_bytes) if better else None,
         staging=staging,
         plain=plain,
         best=best,

@@ -25,6 +25,7 @@ from pinscope.analysis.statistics import Summary, measured
 from pinscope.analysis.texts import FORMS
 from pinscope.experiments.staging.ways import WAYS
 from pinscope.records.finding import Quantity, Table, quantity
+from pinscope.records.run import ExperimentRun
 from pinscope.units import format_bytes, format_seconds
 
 USUAL_BYTES = 2**28
@@ -101,13 +102,13 @@ class Fastest(NamedTuple):
 class Staging(Comparison[Cell]):
     """The cells of a run."""
 
+    chunk_bytes: int = 2**23
+
     @classmethod
-    def of(cls, rows: Rows) -> Staging:
-        """Of its rows."""
-        choices = of_kind(WAYS, "choice")
-        return cls(
-            cells(Cell, rows), lambda cell: cell.wall_seconds, lambda cell: cell.cpu_seconds, choices, USUAL_BYTES
-        )
+    def of(cls, rows: Rows, chunk_bytes: int = chunk_bytes) -> Staging:
+        """Of rows that were measured with buffers of that size."""
+        by_time, by_thrift = (lambda cell: cell.wall_seconds), (lambda cell: cell.cpu_seconds)
+        return cls(cells(Cell, rows), by_time, by_thrift, of_kind(WAYS, "choice"), USUAL_BYTES, chunk_bytes)
 
     @cached_property
     def ways(self) -> Mapping[str, Cell]:
@@ -125,6 +126,12 @@ class Staging(Comparison[Cell]):
         cases = dict.fromkeys((size, threads) for size, threads, _ in turns)
         groups = [[turns[*case, way] for way in of_kind(WAYS, "turns") if (*case, way) in turns] for case in cases]
         return [cells for cells in groups if len(cells) == len(of_kind(WAYS, "turns"))]
+
+
+def of(run: ExperimentRun, rows: Rows) -> Staging | None:
+    """All that a run measured; ``None``: nothing yet."""
+    staging = Staging.of(rows, int(run.params.get("chunk", Staging.chunk_bytes)))
+    return staging if staging.cells else None
 
 
 def verdict(staging: Staging) -> str | None:

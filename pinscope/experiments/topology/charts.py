@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from pinscope.analysis.read_rows import Rows
 from pinscope.charts.chart import Chart
 from pinscope.charts.matrix import Square
 from pinscope.charts.plot import RATE, Length, TimePart, lengths, matrix
@@ -23,9 +22,8 @@ CONDITIONS = (
 Grids = dict[str, dict[tuple[str, str], Square]]
 
 
-def draw(run: ExperimentRun, rows: Rows) -> Iterator[Chart]:
+def draw(run: ExperimentRun, host: Host) -> Iterator[Chart]:
     """The charts of a run, also of one that still goes on; none of what was not measured."""
-    host = Host(rows)
     yield from _pairs(host)
     yield from _rates(run, host)
     yield from _nodes(host)

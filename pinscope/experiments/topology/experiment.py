@@ -20,9 +20,7 @@ from typing import Any, Literal
 from pydantic import Field
 
 from pinscope.analysis.page_table_model import GPU_PAGE_SIZES, page_table_memory_bytes
-from pinscope.analysis.read_rows import Row
 from pinscope.experiments.contract import AnyExperiment, Params
-from pinscope.experiments.topology import findings, reading
 from pinscope.experiments.topology.reading import FLOWS, WAYS, IssuedBy, OneWay, gpus_words, issuer
 from pinscope.lab.child_processes import Child, ChildProcesses, Order, Reply
 from pinscope.lab.harness import CONTEXT_BYTES, Harness, Turn
@@ -31,9 +29,8 @@ from pinscope.lab.protocol import Lab
 from pinscope.probes.numa import read_nodes
 from pinscope.records.base import Budget
 from pinscope.records.environment import Environment
-from pinscope.records.finding import Reading
 from pinscope.records.parameters import Bytes, Several, parameter
-from pinscope.records.run import Direction, ExperimentRun, LabKind, Lasted, Observation, Positive
+from pinscope.records.run import Direction, LabKind, Lasted, Observation, Positive
 from pinscope.units import parse_bytes
 
 Placed = Literal["near", "node"]
@@ -159,13 +156,6 @@ class Topology:
         for number, issued_by in enumerate(teams):
             with started(issued_by, devices, lab, harness, number / len(teams), 1 / len(teams)) as team:
                 yield from (TopologyObservation(**values) for values in copy_all(team, params, lab.near, several))
-
-    def read(self, run: ExperimentRun, rows: Sequence[Row]) -> Reading:
-        """Which GPUs share an uplink, and what far nodes cost; empty where nothing was measured yet."""
-        host = reading.Host(rows)
-        concluded = findings.findings(run, host)
-        verdict, headline = reading.verdict(host, concluded), reading.headline(host)
-        return Reading(verdict=verdict, headline=headline, tables=reading.tables(host), findings=concluded)
 
 
 def _seconds(params: TopologyParams, gpus: int, nodes: int) -> float:

@@ -9,9 +9,21 @@ from typing import Any
 from pinscope.analysis.rules.link import BELOW_LIKE
 from pinscope.analysis.statistics import Summary, measured
 from pinscope.analysis.texts import Costed, Text, dearest_first, exceeds, say
-from pinscope.experiments.topology.reading import ONE_WAY, RATE, WAYS, Cell, Host, gpus_words, issuer, share_of
+from pinscope.experiments.topology.reading import (
+    MOVED,
+    ONE_WAY,
+    PAIRS_SLOWED,
+    RATE,
+    WAYS,
+    Cell,
+    Host,
+    all_words,
+    gpus_words,
+    issuer,
+    share_of,
+    single_words,
+)
 from pinscope.records.finding import Finding, Quantity, costing, quantity, wrong_data
-from pinscope.records.run import ExperimentRun
 
 SAME_RATE = 0.05
 """Rates that differ by less are the same."""
@@ -89,11 +101,20 @@ TEXTS: Mapping[str, Text] = {
 }
 
 
-def findings(run: ExperimentRun, host: Host) -> tuple[Finding, ...]:
+def findings(host: Host) -> tuple[Finding, ...]:
     """What is dearest to ignore first."""
-    names = {device.index: device.name for device in run.environment.devices}
     rules = (_wrong, _pairs, _together, _nodes, _processes)
-    return dearest_first(chain(chain.from_iterable(rule(host) for rule in rules), _slow(host, names)))
+    return dearest_first(chain(chain.from_iterable(rule(host) for rule in rules), _slow(host)))
+
+
+def verdict(host: Host, concluded: Sequence[Finding]) -> str | None:
+    """Who shares an uplink, or that none does; of one GPU what it reaches; ``None`` where too little was measured."""
+    if any(cell.wrong_count for cell in host.cells):
+        return "Data arrived wrong on a GPU: do not trust any figure of this run."
+    if not host.cells:
+        return MOVED if len(host.copies) < len(host.rows) else None
+    slowed = (f"{finding.title}." for finding in concluded if finding.rule.startswith(PAIRS_SLOWED))
+    return next(slowed, None) or all_words(host) or single_words(host)
 
 
 def _wrong(host: Host) -> Iterator[Costed]:
@@ -148,12 +169,14 @@ def _together(host: Host) -> Iterator[Costed]:
         yield _slower("slower-both-ways", both)
 
 
-def _slow(host: Host, models: Mapping[int, str]) -> Iterator[Costed]:
+def _slow(host: Host) -> Iterator[Costed]:
     """The GPU that is slower alone than another one of the same model by most."""
     slow = []
     for single in map(host.alone, ONE_WAY):
         for gpu, cell in single.items():
-            best = max((other for peer, other in single.items() if models.get(peer) == models.get(gpu)), key=_rate)
+            best = max(
+                (other for peer, other in single.items() if host.names.get(peer) == host.names.get(gpu)), key=_rate
+            )
             if cell.rate < BELOW_LIKE * best.rate and exceeds(best.bytes_per_second, cell.bytes_per_second):
                 slow.append((cell, best))
     if slow:

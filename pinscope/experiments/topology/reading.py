@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
-from itertools import islice
 from typing import Annotated, Literal
 
 from pinscope.analysis.cells import Label, LineStyle, Value, Way, every_combination, way
@@ -13,8 +12,8 @@ from pinscope.analysis.read_rows import Rows, counted, grouped, labels
 from pinscope.analysis.rules.link import SHARED_UPLINK
 from pinscope.analysis.statistics import Summary, measured, summarize
 from pinscope.analysis.texts import is_distinct, joined, known_within, part_of, together
-from pinscope.records.finding import Finding, Quantity, Table, quantity
-from pinscope.records.run import Direction
+from pinscope.records.finding import Quantity, Table, quantity
+from pinscope.records.run import Direction, ExperimentRun
 from pinscope.units import format_bandwidth
 
 OneWay = Literal["h2d", "d2h"]
@@ -32,7 +31,6 @@ ONE_WAY: tuple[OneWay, ...] = ("h2d", "d2h")
 ONE_UPLINK = 0.75
 """A pair below this share of its rates alone has an uplink in common: as wide as one GPU's link, it leaves half.
 Between this and SHARED_UPLINK host memory can be the cause as well, and other users of it."""
-MOST_FIGURES = 6
 """Of a headline."""
 PAIRS_SLOWED = ("shared-uplink-", "slower-together-")
 """Beginnings of the rules that answer the question."""
@@ -134,6 +132,8 @@ class Host:
     """All that was measured on a host."""
 
     rows: Rows
+    names: Mapping[int, str] = field(default_factory=dict)
+    """GPU → its model."""
 
     @cached_property
     def copies(self) -> Rows:
@@ -210,6 +210,11 @@ class Host:
         return min(known, key=share_of, default=None)
 
 
+def of(run: ExperimentRun, rows: Rows) -> Host:
+    """All that a run measured, as verdict, headline, tables, findings and charts ask for it."""
+    return Host(rows, {device.index: device.name for device in run.environment.devices})
+
+
 def cells_of(rows: Rows) -> list[Cell]:
     """Of a run's copies."""
     return Host(rows).cells
@@ -256,12 +261,8 @@ def tables(host: Host) -> tuple[Table, ...]:
     return (every_combination(host.cells, note),) if host.cells else ()
 
 
-def headline(host: Host) -> tuple[Quantity, ...]:
+def headline(host: Host) -> Iterator[Quantity]:
     """All at once, and their share of the rates alone; of one GPU its rates."""
-    return tuple(islice(_figures(host), MOST_FIGURES))
-
-
-def _figures(host: Host) -> Iterator[Quantity]:
     for direction in host.directions:
         if cell := host.at_once(direction):
             yield measured(
@@ -277,17 +278,7 @@ def _figures(host: Host) -> Iterator[Quantity]:
             yield measured(f"GPU {host.gpus[0]} alone, {direction}", rate, RATE, key=key)
 
 
-def verdict(host: Host, findings: Sequence[Finding]) -> str | None:
-    """Who shares an uplink, or that none does; of one GPU what it reaches; ``None`` where too little was measured."""
-    if any(cell.wrong_count for cell in host.cells):
-        return "Data arrived wrong on a GPU: do not trust any figure of this run."
-    if not host.cells:
-        return MOVED if len(host.copies) < len(host.rows) else None
-    slowed = (f"{finding.title}." for finding in findings if finding.rule.startswith(PAIRS_SLOWED))
-    return next(slowed, None) or _all_words(host) or _single_words(host)
-
-
-def _all_words(host: Host) -> str | None:
+def all_words(host: Host) -> str | None:
     cell = host.worst
     if cell is None:
         return None
@@ -301,7 +292,7 @@ def _all_words(host: Host) -> str | None:
     )
 
 
-def _single_words(host: Host) -> str | None:
+def single_words(host: Host) -> str | None:
     gpu = host.gpus[0]
     cells_alone = [cell for way in ONE_WAY if (cell := host.alone(way).get(gpu))]
     rates = [f"{format_bandwidth(cell.rate)} {cell.towards}" for cell in cells_alone]

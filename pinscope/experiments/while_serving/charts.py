@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 
 from pinscope.analysis.cells import LineStyle
-from pinscope.analysis.read_rows import Row
 from pinscope.charts.chart import Chart
 from pinscope.charts.marks import Marks, marks_of_seconds
 from pinscope.charts.plot import Curve, Spot, curves, level, seconds, sizes
@@ -18,9 +17,9 @@ CHUNKS, GIVING_BACK = LineStyle("registered", "triangle-down"), LineStyle("stall
 Value = Callable[[Cell], float | None]
 
 
-def draw(run: ExperimentRun, rows: Sequence[Row]) -> list[Chart]:
+def draw(run: ExperimentRun, serving: Serving) -> list[Chart]:
     """The charts of a run, also of one that still goes on."""
-    serving = Serving.of(run, rows)
+    del run
     over_chunks = [_over_chunks(serving)] if serving.registered else []
     return [*over_chunks, *([_calls(serving.cells)] if serving.fastest else [])]
 

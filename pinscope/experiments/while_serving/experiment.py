@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 import time
 from array import array
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
@@ -15,10 +15,8 @@ from typing import Literal, NamedTuple, TypeVar
 import numpy as np
 from pydantic import field_validator
 
-from pinscope.analysis.read_rows import Row
 from pinscope.experiments.cases import Case, Progress
 from pinscope.experiments.contract import AnyExperiment, BareParams
-from pinscope.experiments.while_serving import findings, reading
 from pinscope.experiments.while_serving.ways import WAYS, Apparatus, Taken, WayName
 from pinscope.lab.backing import HUGE_PAGE, why_not_backing
 from pinscope.lab.harness import Clock, Harness
@@ -26,9 +24,8 @@ from pinscope.lab.pinned_array import LONGEST_WAIT
 from pinscope.lab.pinning import PAGE, SPARE_PROCESSORS, default_threads
 from pinscope.lab.protocol import Lab, own
 from pinscope.records.environment import Environment
-from pinscope.records.finding import Reading
 from pinscope.records.parameters import Bytes, Seconds, Several, Sizes, parameter, sizes
-from pinscope.records.run import ExperimentRun, LabKind, Lasted, Observation, Positive
+from pinscope.records.run import LabKind, Lasted, Observation, Positive
 from pinscope.units import format_bytes, parse_bytes
 
 Phase = Literal["idle", "taken", "given_back"]
@@ -201,18 +198,6 @@ class WhileServing:
                     yield bench.idle()
                 else:
                     yield from bench.beside(way, apparatus.taken(way, chunk), repeat)
-
-    def read(self, run: ExperimentRun, rows: Sequence[Row]) -> Reading:
-        """How long the calls wait in each way, the longest chunk that keeps to the limit, and the time it takes."""
-        serving = reading.Serving.of(run, rows)
-        if not serving.fastest:
-            return Reading(headline=(), tables=(), findings=())
-        return Reading(
-            verdict=reading.verdict(serving),
-            headline=tuple(reading.headline(serving)),
-            tables=(reading.table(serving),),
-            findings=findings.findings(serving),
-        )
 
 
 ROUND = "round"

@@ -149,11 +149,6 @@ class Serving:
     cells: Sequence[Cell]
     limit: float
 
-    @classmethod
-    def of(cls, run: ExperimentRun, rows: Sequence[Row]) -> Serving:
-        """As the run was asked."""
-        return cls(cells_of(rows), float(run.params.get("longest_wait", USUAL_LIMIT)))
-
     def way(self, name: str) -> Cell | None:
         """The cell of a way that has no chunks to choose."""
         return next((cell for cell in self.cells if cell.way == name), None)
@@ -185,6 +180,12 @@ class Serving:
         longest."""
         ways = [cell for cell in self.cells if cell.way in ("host_alloc", "register") and cell.pins]
         return max(ways, key=lambda cell: cell.longest.seconds, default=None)
+
+
+def of(run: ExperimentRun, rows: Sequence[Row]) -> Serving | None:
+    """All that a run measured, and how long a call might wait; ``None``: nothing yet."""
+    serving = Serving(cells_of(rows), float(run.params.get("longest_wait", USUAL_LIMIT)))
+    return serving if serving.fastest else None
 
 
 def verdict(serving: Serving) -> str | None:
@@ -221,9 +222,9 @@ def headline(serving: Serving) -> Iterator[Quantity]:
         yield measured(name, auto.total_seconds, "seconds", key="auto.time")
 
 
-def table(serving: Serving) -> Table:
+def tables(serving: Serving) -> Iterator[Table]:
     """Every way."""
-    return every_combination(
+    yield every_combination(
         serving.cells,
         note="Total, give back and typical round are medians; a longest wait is the longest single call of all "
         f"repeats. The limit is {format_seconds(serving.limit)} for each call. A round is all calls once, and several "

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Any
 
 import plotly.graph_objects as go
 
@@ -13,7 +12,7 @@ from pinscope.analysis.read_rows import Row
 from pinscope.charts.chart import Chart, alt_text
 from pinscope.charts.lines import End, name_ends, put, reference
 from pinscope.charts.theme import COLOURS, DASHES, panels
-from pinscope.live.timeline.reading import Watched, points, sampled, summed, watched
+from pinscope.live.timeline.reading import Watched, points, sampled, summed
 from pinscope.records.figure import figures
 from pinscope.records.run import Run
 from pinscope.records.snapshot import DeviceFigures, HostTotals
@@ -71,9 +70,9 @@ class _Look:
     shape: str = "linear"
 
 
-def draw(run: Run, rows: Sequence[Mapping[str, Any]]) -> list[Chart]:
+def draw(run: Run, seen: Watched) -> list[Chart]:
     """The charts of a timeline, also of one that still goes on; only those for which something was seen."""
-    seen = watched(run, rows)
+    del run
     if not seen.host:
         return []
     clock = _clock(seen)

@@ -40,6 +40,7 @@ from pinscope.live.timeline.reading import (
     reason_of,
     sampled,
     summed,
+    timeline_verdict,
     when,
     who,
 )
@@ -127,9 +128,15 @@ TEXTS: Texts = {
 }
 
 
-def timeline_findings(seen: Watched) -> tuple[Finding, ...]:
+def findings(seen: Watched) -> tuple[Finding, ...]:
     """All that the rules find; of a timeline without samples only that they are missing."""
     return tuple(finding for rule in (_RULES if seen.host else (_gaps,)) for finding in rule(seen))
+
+
+def verdict(seen: Watched, concluded: Sequence[Finding]) -> str | None:
+    """Who held how much, and whether it grew."""
+    unlike_a_leak = any(finding.rule == "no-leak-seen" for finding in concluded)
+    return timeline_verdict(seen, unlike_a_leak=unlike_a_leak) if seen.host else None
 
 
 def _said(key: str, *evidence: Quantity, **values: object) -> Finding:

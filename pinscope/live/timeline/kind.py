@@ -2,15 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
-from pinscope.analysis.kind import AnyKind
-from pinscope.analysis.read_rows import Row
-from pinscope.live.timeline.findings import no_leak, timeline_findings
-from pinscope.live.timeline.reading import headline, tables, timeline_verdict, watched
-from pinscope.records.finding import Reading
+from pinscope.analysis.kind import Kind
 from pinscope.records.parameters import Inputs, parameter
-from pinscope.records.run import Run
 from pinscope.records.timeline import TimelineRow
 
 
@@ -32,17 +25,5 @@ class Timeline:
     Params = TimelineParams
     Observation = TimelineRow
 
-    def read(self, run: Run, rows: Sequence[Row]) -> Reading:
-        """Headline, tables and findings; of a timeline without samples only why there are none."""
-        seen = watched(run, rows)
-        if not seen.host:
-            return Reading(headline=(), tables=(), findings=timeline_findings(seen))
-        return Reading(
-            verdict=timeline_verdict(seen, unlike_a_leak=any(no_leak(seen))),
-            headline=tuple(headline(seen)),
-            tables=tables(run, seen),
-            findings=timeline_findings(seen),
-        )
 
-
-KIND: AnyKind = Timeline()
+KIND: Kind = Timeline()

@@ -112,6 +112,7 @@ class Watched:
     devices: Mapping[int, tuple[Row, ...]]
     events: tuple[Row, ...]
     gaps: tuple[Gap, ...]
+    run: Run
 
     @property
     def last_seconds(self) -> float:
@@ -147,7 +148,7 @@ class Change:
     """Held of it after the last one."""
 
 
-def watched(run: Run, rows: Sequence[Row]) -> Watched:
+def of(run: Run, rows: Sequence[Row]) -> Watched:
     """Sort the rows of a timeline out."""
     host = tuple(row for row in rows if row["kind"] == "host")
     end = max((row["elapsed_seconds"] for row in rows), default=0.0)
@@ -164,6 +165,7 @@ def watched(run: Run, rows: Sequence[Row]) -> Watched:
         devices={index: tuple(devices[index]) for index in sorted(devices)},
         events=tuple(row for row in rows if row["kind"] == "event"),
         gaps=tuple(_gaps(host, [row for row in rows if row["kind"] == "missed"], interval, end)),
+        run=run,
     )
 
 
@@ -336,12 +338,7 @@ BEYOND = 1.1
 
 
 def timeline_verdict(seen: Watched, *, unlike_a_leak: bool) -> str | None:
-    """How much was pinned, by whom, and whether it grew; ``None`` where the amount is not known.
-
-    Args:
-        seen: the timeline.
-        unlike_a_leak: somebody took much and kept it, but not steadily.
-    """
+    """How much was pinned, by whom, and whether it grew, as a leak does or not; ``None`` where it is not known."""
     if leaks(seen):
         life, growth = leaks(seen)[0]
         taken = format_bytes(growth.bytes + growth.returned_bytes)
@@ -420,6 +417,9 @@ def _amount_at(amounts: Amounts, at: float) -> int:
 
 
 def headline(seen: Watched) -> Iterator[Quantity]:
+    """None of a timeline without samples."""
+    if not seen.host:
+        return
     pinned = points(seen.host, "pinned_bytes")
     why = None if pinned else _why(seen, "pinned_bytes")
     yield _moment("most_pinned", "Most pinned", pinned, max, why)
@@ -473,9 +473,9 @@ def _most_unattributed(seen: Watched) -> Quantity:
     return quantity(_UNCHARGED, None, "bytes", reason=reason, key="most_uncharged")
 
 
-def tables(run: Run, seen: Watched) -> tuple[Table, ...]:
+def tables(seen: Watched) -> tuple[Table, ...]:
     """Holders, GPUs and what happened."""
-    return tuple(table for table in (_holders(seen), _devices(run, seen), _events(seen)) if table.rows)
+    return (_holders(seen), _devices(seen), _events(seen)) if seen.host else ()
 
 
 def _holders(seen: Watched) -> Table:
@@ -519,8 +519,8 @@ def _holders(seen: Watched) -> Table:
     )
 
 
-def _devices(run: Run, seen: Watched) -> Table:
-    names = {device.index: device.name for device in run.environment.devices}
+def _devices(seen: Watched) -> Table:
+    names = {device.index: device.name for device in seen.run.environment.devices}
     return table(
         "GPUs",
         {

@@ -18,8 +18,9 @@ from pinscope.charts.plot import TimePart, parts_of_time
 from pinscope.charts.theme import COLOURS, panels, seconds_unit
 from pinscope.errors import InvalidParameter
 from pinscope.records.run import Run
-from pinscope.tracing.sites import Seen, Site, seen_in
+from pinscope.tracing.sites import Seen, Site
 from pinscope.tracing.stretch import PIECES, Costliest, Series, Single, Stretch, extent, stretch_of
+from pinscope.tracing.trace.reading import Traced
 from pinscope.units import format_bytes, format_seconds
 
 GIB, MIB = 2**30, 2**20
@@ -45,9 +46,10 @@ _NOTHING = go.Scatter(x=[0], y=[0], mode="markers", marker={"opacity": 0}, hover
 TITLE = "When it copied, computed and waited"
 
 
-def draw(run: Run, rows: Sequence[Row]) -> list[Chart]:
+def draw(run: Run, traced: Traced) -> list[Chart]:
     """The charts of a trace; none where nothing was copied between host and GPU."""
-    seen = seen_in(run, rows)
+    del run
+    seen = traced.seen
     sites = [site for site in seen.sites if site.row["direction"] in ("h2d", "d2h")][:MOST_BARS]
     if not sites:
         return []

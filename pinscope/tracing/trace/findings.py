@@ -7,13 +7,12 @@ from collections.abc import Iterator
 from pinscope.analysis.read_rows import Row
 from pinscope.analysis.texts import Costed, Text, Texts, say
 from pinscope.records.finding import Finding, costing, quantity
-from pinscope.records.run import Run
 from pinscope.tracing.sites import Seen, line_name
 from pinscope.tracing.trace.reading import (
     SMALL,
     WAITS,
     WAITS_LATE,
-    WhatIf,
+    Traced,
     comes_late,
     origin,
     pinned_memory,
@@ -22,6 +21,7 @@ from pinscope.tracing.trace.reading import (
     spared_by_not_waiting,
     wait_values,
 )
+from pinscope.tracing.trace.what_if import WhatIf
 
 MOST_ACCUSED = 5
 """Lines with a finding of their own; the table has all."""
@@ -160,14 +160,9 @@ for batch in batches:
 """
 
 
-def trace_findings(run: Run, seen: Seen, what: WhatIf | None = None) -> tuple[Finding, ...]:
-    """All that the rules find.
-
-    Args:
-        run: a trace.
-        seen: its rows.
-        what: what it is compared with, if it is a second run with lines pinned.
-    """
+def findings(traced: Traced) -> tuple[Finding, ...]:
+    """All that the rules find."""
+    run, seen, what = traced.run, traced.seen, traced.what
     costed = (
         *_pageable(seen, origin(run, "pinned_from")),
         *_churn(seen),

@@ -2,29 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Annotated
 
 from pydantic import AfterValidator
 
-from pinscope.analysis.kind import AnyKind
-from pinscope.analysis.read_rows import Row
-from pinscope.records.finding import Reading
+from pinscope.analysis.kind import Kind
 from pinscope.records.parameters import Inputs, parameter
-from pinscope.records.run import Run
 from pinscope.records.trace_row import TraceRow
 from pinscope.text import encodable
-from pinscope.tracing.sites import seen_in
-from pinscope.tracing.trace.findings import trace_findings
-from pinscope.tracing.trace.reading import (
-    headline,
-    tables,
-    trace_verdict,
-    what_if_headline,
-    what_if_in,
-    what_if_tables,
-    what_if_verdict,
-)
 
 Text = Annotated[str, AfterValidator(encodable)]
 """Of the program, which need not be UTF-8."""
@@ -85,19 +70,5 @@ class Trace:
     Params = TraceParams
     Observation = TraceRow
 
-    def read(self, run: Run, rows: Sequence[Row]) -> Reading:
-        """Verdict, headline, tables and findings; empty while the program runs."""
-        seen = seen_in(run, rows)
-        if seen.program is None:
-            return Reading(headline=(), tables=(), findings=())
-        what = what_if_in(run, seen, rows)
-        compared = () if what is None else tuple(what_if_tables(what))
-        return Reading(
-            verdict=trace_verdict(run, seen) if what is None else what_if_verdict(what),
-            headline=(*(() if what is None else what_if_headline(what)), *headline(seen)),
-            tables=tuple(table for table in (*compared, *tables(run, seen)) if table.rows),
-            findings=trace_findings(run, seen, what),
-        )
 
-
-KIND: AnyKind = Trace()
+KIND: Kind = Trace()

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import PurePath
 from typing import Any
 
 from pinscope.analysis.read_rows import Row
 from pinscope.analysis.texts import fill
-from pinscope.records.finding import Cell, Quantity, Table, quantity, table
+from pinscope.records.finding import Quantity, Table, quantity
 from pinscope.records.run import Run
 from pinscope.records.trace_row import LARGE_BYTES
-from pinscope.tracing.sites import MOSTLY, WORTH, Seen, Site, gpu_name, line_name
+from pinscope.tracing.sites import MOSTLY, WORTH, Headed, Seen, Site, gpu_name, headed_table, line_name, seen_in
+from pinscope.tracing.trace.what_if import WhatIf, what_if_headline, what_if_in, what_if_tables, what_if_verdict
 from pinscope.units import format_bytes, format_seconds, format_share
 
 MOST_DEVICES = 4
@@ -23,8 +23,6 @@ MOST_SHOWN = 100
 """Rows of a table."""
 NO_RATE = "no run of bandwidth says the rate of pinned copies"
 NO_KERNELS = "the program ran no kernel"
-SEEN_SHARE = 0.01
-"""Of the time: of less, two runs of one program differ anyway."""
 WAITS = (
     "{line} waits for the GPU {times:,} times, which holds the CPU for {held:seconds}: then compute stood idle "
     "{idle:seconds}[, {share}]"
@@ -227,8 +225,34 @@ def _idle(seen: Seen) -> str:
 # Headline and tables
 
 
-def headline(seen: Seen) -> Iterator[Quantity]:
-    """What pinning would save, and what the program copied how."""
+@dataclass(frozen=True)
+class Traced:
+    """A trace: its rows taken apart, and what it is compared with, if it is a second run with lines pinned."""
+
+    run: Run
+    seen: Seen
+    what: WhatIf | None
+
+
+def of(run: Run, rows: Sequence[Row]) -> Traced | None:
+    """All that was recorded; ``None`` while the program runs."""
+    seen = seen_in(run, rows)
+    return None if seen.program is None else Traced(run, seen, what_if_in(run, seen, rows))
+
+
+def verdict(traced: Traced) -> str | None:
+    """What the program was held up by; of a second run what pinning saved."""
+    return trace_verdict(traced.run, traced.seen) if traced.what is None else what_if_verdict(traced.what)
+
+
+def headline(traced: Traced) -> Iterator[Quantity]:
+    """What pinning saved or would save, and what the program copied how."""
+    if traced.what is not None:
+        yield from what_if_headline(traced.what)
+    yield from _headline(traced.seen)
+
+
+def _headline(seen: Seen) -> Iterator[Quantity]:
     pageable = seen.pageable
     yield quantity("Saved if pinned (about)", seen.saved_in_place, "seconds", reason=NO_RATE, key="saved")
     busy = sum(row["busy_seconds"] for row in seen.devices) / (len(seen.devices) or 1)
@@ -256,27 +280,17 @@ def headline(seen: Seen) -> Iterator[Quantity]:
     yield quantity("Copies recorded", seen.program["copies"] if seen.program else None, "count", key="copies")
 
 
-def tables(run: Run, seen: Seen) -> tuple[Table, ...]:
-    """Copies by line, pinned memory, waits and GPUs."""
-    return (_sites(run, seen), _allocations(seen), _waits(seen), _devices(seen))
-
-
-Headed = Mapping[str, tuple[str, Cell]]
-"""A row of a table: heading → unit and cell."""
-
-
-def _table(
-    title: str, rows: Sequence[Headed], note: str = "", missing: Mapping[str, tuple[str | None, ...]] | None = None
-) -> Table:
-    columns = {heading: unit for row in rows[:1] for heading, (unit, _) in row.items()}
-    return table(title, columns, [[cell for _, cell in row.values()] for row in rows], note, missing)
+def tables(traced: Traced) -> tuple[Table, ...]:
+    """Both runs beside each other; copies by line, pinned memory, waits and GPUs."""
+    compared, seen = () if traced.what is None else tuple(what_if_tables(traced.what)), traced.seen
+    return (*compared, _sites(traced.run, seen), _allocations(seen), _waits(seen), _devices(seen))
 
 
 def _sites(run: Run, seen: Seen) -> Table:
     rate_from = origin(run, "pinned_from")
     drawn = seen.sites[:MOST_SHOWN]
     ranges = any(site.row["ranges"] for site in drawn)
-    return _table(
+    return headed_table(
         LINES,
         [_site(site, ranges=ranges) for site in drawn],
         "Ranked by what pinning would save. CPU held: by the calls. Compute idle: the GPU's compute stood still while "
@@ -315,7 +329,7 @@ def _left_out(seen: Seen) -> str:
 
 
 def _allocations(seen: Seen) -> Table:
-    return _table(
+    return headed_table(
         "Pinned memory allocated",
         [
             {
@@ -339,7 +353,7 @@ def _allocations(seen: Seen) -> Table:
 
 
 def _waits(seen: Seen) -> Table:
-    return _table(
+    return headed_table(
         "Waiting for the GPU",
         [
             {
@@ -361,7 +375,7 @@ def _waits(seen: Seen) -> Table:
 
 
 def _devices(seen: Seen) -> Table:
-    return _table(
+    return headed_table(
         "GPUs",
         [
             {
@@ -374,225 +388,3 @@ def _devices(seen: Seen) -> Table:
         ],
         "The time from the first copy or kernel to the end of the last.",
     )
-
-
-# A second run with lines pinned
-
-
-@dataclass(frozen=True)
-class WhatIf:
-    """The second run.
-
-    Attributes:
-        seen: its own copies.
-        before: the first run, and its copies of the pinned lines.
-        lines_before: the copies of each line in it, where that was recorded.
-        redirected: what was done for each line.
-        lines: ``FILE:LINE`` of each.
-    """
-
-    seen: Seen
-    before: Row
-    lines_before: tuple[Row, ...]
-    redirected: tuple[Row, ...]
-    lines: tuple[str, ...]
-
-    @property
-    def before_seconds(self) -> float:
-        """The first run, from the first copy of the lines to the end of the last copy or kernel: what a program sets up
-        before takes longer or shorter by chance."""
-        return float(self.before["active_seconds"] - (self.before["first_seconds"] or 0.0))
-
-    @property
-    def now_seconds(self) -> float:
-        """The second run, likewise."""
-        return self.seen.seconds - min((site.row["first_seconds"] or 0.0 for site in self.sites), default=0.0)
-
-    @property
-    def saved(self) -> float:
-        """Seconds; below 0 where it took longer."""
-        return self.before_seconds - self.now_seconds
-
-    @property
-    def sites(self) -> tuple[Site, ...]:
-        """Copies to the GPU that the lines made now."""
-        return tuple(
-            site
-            for site in self.seen.sites
-            if site.row["direction"] == "h2d" and f"{site.row['file']}:{site.row['line']}" in self.lines
-        )
-
-    @property
-    def left(self) -> tuple[Site, ...]:
-        """Large pageable copies that are left: of the lines, and those to the host."""
-        own = set(map(id, self.sites))
-        return tuple(site for site in self.seen.pageable if id(site) in own or site.row["direction"] == "d2h")
-
-    @property
-    def name(self) -> str:
-        """The lines, shortly."""
-        first = PurePath(self.lines[0]).name
-        more = len(self.lines) - 1
-        return f"{first} and {more} more line{'s' if more > 1 else ''}" if more else first
-
-
-def what_if_in(run: Run, seen: Seen, rows: Sequence[Row]) -> WhatIf | None:
-    """The comparison, if the run is such a second one and has ended."""
-    before = next((row for row in rows if row["kind"] == "before"), None)
-    lines = tuple(map(str, run.params.get("what_if") or ()))
-    if before is None or seen.program is None or not lines:
-        return None
-    of_lines, redirected = (tuple(row for row in rows if row["kind"] == kind) for kind in ("line_before", "redirected"))
-    return WhatIf(seen, before, of_lines, redirected, lines)
-
-
-def what_if_verdict(what: WhatIf) -> str:
-    """What it saved beside what was estimated, and whether the results are the same."""
-    if what.seen.failure:
-        return f"With {what.name} pinned the program {what.seen.failure}."
-    if not any(site.is_pinned for site in what.sites):
-        return f"No copy of {what.name} could be made from pinned memory."
-    before, now = what.before_seconds, what.now_seconds
-    if abs(what.saved) < SEEN_SHARE * before:
-        beside = f"as long as the {format_seconds(before)} without"
-    else:
-        difference = f"{format_seconds(abs(what.saved))} {'less' if what.saved > 0 else 'more'}"
-        beside = f"{difference} than the {format_seconds(before)} without"
-    estimate = what.before["estimated_seconds"]
-    expected = (
-        ""
-        if estimate is None
-        else f"; the estimate, for data made in pinned memory, was {format_seconds(estimate)} less"
-    )
-    whose = "that line's" if len(what.lines) == 1 else "these lines'"
-    took = f"{format_seconds(now)} from {whose} first copy on"
-    first = f"With {what.name} pinned the program took {took}, {beside}{expected}."
-    same = f"The two runs wrote {'the same' if what.before['same_output'] else 'different things'} to stdout."
-    return " ".join(filter(None, (first, _gathering(what), same, _stayed(what))))
-
-
-def _gathering(what: WhatIf) -> str:
-    took = sum(row["gather_seconds"] or 0.0 for row in what.redirected)
-    if took < SEEN_SHARE * what.before_seconds:
-        return ""
-    return f"To copy the data into pinned memory first held the CPU for {format_seconds(took)}."
-
-
-def _stayed(what: WhatIf) -> str:
-    left = [site for site in what.left if site.row["direction"] == "h2d"]
-    size = sum(site.row["bytes"] for site in left)
-    return f"Of these lines' copies {format_bytes(size)} stayed pageable." if size else ""
-
-
-def what_if_headline(what: WhatIf) -> Iterator[Quantity]:
-    """The saving, measured and estimated, and of how much it is."""
-    if what.seen.failure:
-        return
-    yield quantity("Saved by pinning (measured)", what.saved, "seconds", key="what_if.saved")
-    estimate = what.before["estimated_seconds"]
-    reason = "the rate of pinned copies is not known"
-    yield quantity("Saved by pinning (estimated)", estimate, "seconds", reason=reason, key="what_if.estimated")
-    yield quantity(
-        "As it is, from the lines' first copy to the end", what.before_seconds, "seconds", key="what_if.before"
-    )
-
-
-def what_if_tables(what: WhatIf) -> Iterator[Table]:
-    """Both runs beside each other, what was done for each line, and what was left."""
-    if what.seen.failure:
-        return
-    before, rows = what.before, [site.row for site in what.sites]
-    yield table(
-        "As it is, and pinned",
-        {"": "text", "as it is": "seconds", "pinned": "seconds"},
-        [
-            ("From the lines' first copy to the end of the last copy or kernel", what.before_seconds, what.now_seconds),
-            ("From the first copy or kernel to the last", before["active_seconds"], what.seen.seconds),
-            ("The whole program", before["seconds"], what.seen.program["seconds"] if what.seen.program else None),
-            ("GPU compute idle for the lines' copies", before["idle_seconds"], _idle_seconds(rows)),
-            ("CPU held by the lines", before["call_seconds"], _held(rows, what.redirected)),
-            ("The transfers", before["copy_seconds"], sum(row["copy_seconds"] or 0.0 for row in rows)),
-        ],
-        note="One run each, both recorded alike. Two runs of a program may differ by several percent: repeat "
-        "this before you trust a small difference.",
-    )
-    if len(what.lines_before) > 1:
-        yield _of_each_line(what)
-    yield _table(
-        "Lines made to copy from pinned memory",
-        [_made_to_copy(row) for row in what.redirected if row["count"] or row["reason"]],
-        "All of it held the CPU. Gathered: the data was copied into pinned buffers, which a program that makes "
-        "its data there need not do. Waited: until the GPU had read a buffer. A DataLoader pins its batches in a "
-        "thread of its own, which is not measured.",
-    )
-    yield _table(
-        "Still pageable",
-        [
-            {
-                "line": ("text", site.name),
-                "direction": ("text", site.row["direction"]),
-                "large copies": ("count", site.row["large_count"]),
-                "bytes": ("bytes", site.row["bytes"]),
-                "why": ("text", _why(what, site)),
-            }
-            for site in what.left
-        ],
-    )
-
-
-def _made_to_copy(row: Row) -> Headed:
-    given = row if row["count"] else {}
-    return {
-        "line": ("text", line_name(row)),
-        "large copies": ("count", given.get("count")),
-        "bytes": ("bytes", given.get("bytes")),
-        "gathered in": ("seconds", given.get("gather_seconds")),
-        "waited for buffers": ("seconds", given.get("wait_seconds")),
-        "buffers": ("bytes", given.get("pinned_bytes")),
-        "pinned in": ("seconds", given.get("pin_seconds")),
-        "remark": ("text", row["reason"] or ""),
-    }
-
-
-def _of_each_line(what: WhatIf) -> Table:
-    rows: list[Headed] = []
-    for before in what.lines_before:
-        place = (before["file"], before["line"])
-        now = [site.row for site in what.sites if (site.row["file"], site.row["line"]) == place]
-        ready = [row for row in what.redirected if (row["file"], row["line"]) == place]
-        rows.append(
-            {
-                "line": ("text", line_name(before)),
-                "saved (estimated)": ("seconds", before["estimated_seconds"]),
-                "CPU held": ("seconds", before["call_seconds"]),
-                "CPU held, pinned": ("seconds", _held(now, ready) if now else None),
-                "compute idle": ("seconds", before["idle_seconds"]),
-                "compute idle, pinned": ("seconds", _idle_seconds(now) if now else None),
-            }
-        )
-    return _table(
-        "Each line, as it is and pinned",
-        rows,
-        "One run of all lines does not show what each saves of the program's time: try it alone with "
-        "--what-if pin:FILE:LINE. CPU held, pinned, includes what is in the next table.",
-    )
-
-
-def _held(copies: Sequence[Row], redirected: Sequence[Row]) -> float:
-    """How long the CPU was held by copies, and before them: gathering, waiting for buffers and pinning them."""
-    ready = sum(row[name] or 0.0 for row in redirected for name in ("gather_seconds", "wait_seconds", "pin_seconds"))
-    return float(sum(row["call_seconds"] or 0.0 for row in copies) + ready)
-
-
-def _idle_seconds(copies: Sequence[Row]) -> float | None:
-    """How long compute stood idle for copies; ``None`` where that is not known of one."""
-    idle = [row["idle_seconds"] for row in copies]
-    return None if None in idle else sum(idle)
-
-
-def _why(what: WhatIf, site: Site) -> str:
-    if site.row["direction"] == "d2h":
-        return "copies to the host are not redirected"
-    place = (site.row["file"], site.row["line"])
-    reason = next((row["reason"] for row in what.redirected if (row["file"], row["line"]) == place), None)
-    return reason or "only Tensor.to, .cuda and .copy_, and CuPy's ndarray.set, can be redirected"

@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 
 from pinscope.analysis.pinning_strategy import DEFAULT_ARRAY, DEFAULT_CHUNKS, TITLES, Recipe, recommend, strategy_cells
-from pinscope.experiments.pinning_strategy.experiment import PinningStrategy
 from pinscope.records.finding import Finding, Reading
 from pinscope.records.pinning_strategy import STRATEGIES
 from pinscope.units import parse_bytes
 from tests.data import synthetic
+from tests.data.readings import As
 
 GIB = 2**30
 Row = dict[str, Any]
@@ -40,7 +40,7 @@ def idle(wait: float = 3e-4) -> Row:
 
 
 def read(rows: list[Row], **params: Any) -> Reading:
-    return PinningStrategy().read(synthetic.run("overlap", params=params), rows)
+    return As("pinning_strategy").read(synthetic.run("overlap", params=params), rows)
 
 
 def findings(rows: list[Row]) -> dict[str, Finding]:

@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import pytest
 
-from pinscope.experiments.allocation import charts as allocation
-from pinscope.experiments.pinning_strategy import charts as pinning_strategy
 from tests.data import synthetic
+from tests.data.readings import As
 from tests.unit.analysis.test_pinning_strategy import USUAL, idle, row
 from tests.unit.experiments.allocation.test_arithmetic import BOTH_COPIES, GIB, PAGEABLE, buffers
 
 
 def test_runs_without_rows_have_no_charts() -> None:
-    assert allocation.draw(synthetic.run("overlap"), []) == []
-    assert pinning_strategy.draw(synthetic.run("overlap"), []) == []
-    assert pinning_strategy.draw(synthetic.run("overlap"), [idle()]) == []
+    assert As("allocation").draw(synthetic.run("overlap"), []) == []
+    assert As("pinning_strategy").draw(synthetic.run("overlap"), []) == []
+    assert As("pinning_strategy").draw(synthetic.run("overlap"), [idle()]) == []
 
 
 def test_an_allocation_run_shows_times_parts_and_break_even() -> None:
@@ -22,7 +21,7 @@ def test_an_allocation_run_shows_times_parts_and_break_even() -> None:
         *PAGEABLE, *buffers("pinned", 1.0, 0.2), *BOTH_COPIES,
         *buffers("registered_4k", 0.5, 0.15, touch_seconds=0.3, register_seconds=0.15, unregister_seconds=0.1),
     ]  # fmt: skip
-    parts, times, pays = allocation.draw(synthetic.run("overlap"), rows)
+    parts, times, pays = As("allocation").draw(synthetic.run("overlap"), rows)
     assert {trace.name for trace in times.figure.data} == {
         "fresh, touched, 4 KiB pages", "cudaHostAlloc", "touch + register, 4 KiB pages",
     }  # fmt: skip
@@ -37,13 +36,13 @@ def test_an_allocation_run_shows_times_parts_and_break_even() -> None:
 
 
 def test_the_host_model_is_drawn_in_its_own_words() -> None:
-    _, times = allocation.draw(synthetic.run("overlap", "host"), buffers("pinned", 1.0))
+    _, times = As("allocation").draw(synthetic.run("overlap", "host"), buffers("pinned", 1.0))
     assert [trace.name for trace in times.figure.data] == ["map + mlock"] * 2
 
 
 def test_a_strategy_run_shows_times_and_waits_of_each() -> None:
     rows = [idle(), USUAL, row("thp_register_chunks", 0.5, 0.015, touch_seconds=0.2, pin_seconds=0.3)]
-    times, waits = pinning_strategy.draw(synthetic.run("overlap"), rows)
+    times, waits = As("pinning_strategy").draw(synthetic.run("overlap"), rows)
     touch, pin = times.figure.data
     assert list(touch.x) == [0.0, 0.2]
     assert [note.text for note in times.figure.layout.annotations if "recommended" in note.text] == [

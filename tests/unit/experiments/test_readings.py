@@ -6,18 +6,17 @@ from typing import Any
 
 import pytest
 
-from pinscope.experiments.bandwidth.experiment import Bandwidth
 from pinscope.experiments.bandwidth.reading import PUBLISHED_BYTES, nearest_published
-from pinscope.experiments.overlap.experiment import Overlap
 from pinscope.records.environment import Environment, Link
 from pinscope.records.finding import Finding
 from pinscope.records.run import Run
 from tests.data import synthetic
+from tests.data.readings import As
 from tests.unit.experiments.bandwidth.test_arithmetic import cells, row
 from tests.unit.experiments.overlap.test_arithmetic import one_pass
 
 MIB = 2**20
-read_bandwidth, read_overlap = Bandwidth().read, Overlap().read
+read_bandwidth, read_overlap = As("bandwidth").read, As("overlap").read
 
 
 def copies(rate: float, size: int = 256 * MIB, **labels: Any) -> list[dict[str, Any]]:

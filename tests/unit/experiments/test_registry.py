@@ -106,7 +106,7 @@ def test_a_fault_in_a_reading_is_not_laid_at_the_rows(monkeypatch: pytest.Monkey
     def faulty(*_: object) -> None:
         raise KeyError("a name that nobody wrote")
 
-    monkeypatch.setattr(type(find("bandwidth").experiment), "read", faulty)
+    monkeypatch.setattr("pinscope.experiments.bandwidth.reading.of", faulty)
     with pytest.raises(KeyError):
         read_run(synthetic.run("bandwidth"), [])
 

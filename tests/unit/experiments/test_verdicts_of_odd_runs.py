@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from pinscope.experiments.access.findings import read_access
 from pinscope.experiments.registry import read_run
 from tests.data import synthetic
+from tests.data.readings import As
 from tests.data.synthetic_snapshot import GIB, MIB, holder, host, snapshot
 from tests.data.synthetic_timeline import growing, rows_of, run, watched
 from tests.unit.analysis.test_pinning_strategy import USUAL, idle, read, row
@@ -80,7 +80,7 @@ def test_what_one_owner_loses_is_in_the_sentence() -> None:
 
 def test_wrong_data_is_the_only_answer() -> None:
     assert "do not trust" in (registration(registration_rows("each_registers", 2, wrong=1)).verdict or "")
-    wrong = read_access(synthetic.run("overlap"), access_rows("mapped", 1e-3, intact=False))
+    wrong = As("access").read(synthetic.run("overlap"), access_rows("mapped", 1e-3, intact=False))
     assert "do not trust" in (wrong.verdict or "")
 
 
@@ -97,7 +97,7 @@ def test_what_others_felt_comes_before_what_pinning_takes() -> None:
 
 def test_ways_to_use_data_are_compared_as_far_as_they_were_measured() -> None:
     def verdict(rows: list[dict[str, Any]]) -> str | None:
-        return read_access(synthetic.run("overlap"), rows).verdict
+        return As("access").read(synthetic.run("overlap"), rows).verdict
 
     assert verdict(access_rows("copy", 5e-3)) is None
     assert verdict(access_rows("copy", 5e-3) + access_rows("managed", 25e-3)) == (

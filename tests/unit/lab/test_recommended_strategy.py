@@ -23,7 +23,6 @@ from pinscope.analysis.pinning_strategy import (
     recommend,
     strategy_cells,
 )
-from pinscope.experiments.pinning_strategy.experiment import PinningStrategy
 from pinscope.experiments.registry import checked_rows
 from pinscope.lab import pinned_array
 from pinscope.lab.pinning import PAGE, TOUCH_BYTES, Pinner
@@ -35,6 +34,7 @@ from pinscope.records.run import Run
 from pinscope.store.recordings import recorded_observations, recorded_runs
 from pinscope.store.store import Store
 from tests.data import synthetic
+from tests.data.readings import As
 from tests.unit.analysis.test_pinning_strategy import USUAL, row
 from tests.unit.lab.test_pinned_array import Notes
 from tests.unit.lab.test_pinning import resident_bytes
@@ -83,7 +83,7 @@ def check(run: Run, rows: Rows, taken: list[Strategy]) -> Recipes:
     """Reading, code, pinned_empty and plan of a run agree; what they say."""
     cells = strategy_cells(rows)
     recipes = Recipes.of(recommend(cells), run.params)
-    reading = PinningStrategy().read(run, rows)
+    reading = As("pinning_strategy").read(run, rows)
     headline = {one.name: one.value for one in reading.headline}
     findings = {one.rule: one for one in reading.findings}
     assert recipes.array is not None

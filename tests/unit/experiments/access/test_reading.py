@@ -8,12 +8,14 @@ import pytest
 
 from pinscope.analysis.cells import AS_GOOD
 from pinscope.errors import InvalidParameter
-from pinscope.experiments.access.charts import draw
 from pinscope.experiments.access.experiment import AccessObservation, AccessParams
-from pinscope.experiments.access.findings import read_access
-from pinscope.experiments.access.reading import Cell, Pair, accesses_of, winners
+from pinscope.experiments.access.reading import Accesses, Cell, Pair, of, winners
 from pinscope.records.finding import Finding
 from tests.data import synthetic
+from tests.data.readings import As
+
+draw = As("access").draw
+read_access = As("access").read
 
 ROWS = list[dict[str, Any]]
 SIZE = 2**28
@@ -40,8 +42,14 @@ def lines() -> ROWS:
     return found
 
 
+def accesses(rows: ROWS) -> Accesses:
+    measured = of(synthetic.run("access"), rows)
+    assert measured
+    return measured
+
+
 def cells(found: ROWS) -> list[Cell]:
-    return list(accesses_of(found).cells)
+    return list(accesses(found).cells)
 
 
 def findings(found: ROWS) -> dict[str, Finding]:
@@ -55,7 +63,7 @@ def test_repeats_of_one_combination_are_one_cell_and_warm_ups_are_not_counted() 
 
 
 def test_where_one_way_falls_behind_is_known_at_measured_points_only() -> None:
-    (course,) = accesses_of(lines()).courses("uses")
+    (course,) = accesses(lines()).courses("uses")
     assert course.stretches == [("faster", [1, 2]), ("slower", [4, 8])]
 
 
@@ -160,7 +168,7 @@ def test_single_words_are_held_against_copying_all_at_the_shares_that_were_measu
     assert finding.title.endswith("zero-copy is faster than a copy at 6.2 % (random read)")
     assert "slower from 100.0 % to 25.0 %, faster at 6.2 % (random read)" in finding.detail
     assert "at 6.2 % for random read" in finding.advice
-    assert set(accesses_of(found).over("spacing", "random_read")) == {"copy", "mapped"}
+    assert set(accesses(found).over("spacing", "random_read")) == {"copy", "mapped"}
 
 
 def test_blocks_are_held_against_a_copy_of_these_blocks_and_not_of_all() -> None:

@@ -8,7 +8,6 @@ import pytest
 
 from pinscope.analysis.read_rows import ReadRows
 from pinscope.experiments.allocation.experiment import AllocationObservation
-from pinscope.experiments.allocation.findings import read_allocation
 from pinscope.experiments.allocation.reading import (
     break_evens,
     buffer_cells,
@@ -21,6 +20,9 @@ from pinscope.experiments.allocation.ways import WAYS, WayName
 from pinscope.records.finding import Finding
 from pinscope.records.run import LabKind
 from tests.data import synthetic
+from tests.data.readings import As
+
+read_allocation = As("allocation").read
 
 MIB, GIB = 2**20, 2**30
 Row = dict[str, Any]

@@ -11,8 +11,10 @@ import pytest
 
 from pinscope.charts.chart import Chart
 from pinscope.charts.theme import COLOURS, DASHES, SYMBOLS
-from pinscope.experiments.bandwidth.charts import draw
 from tests.data import synthetic
+from tests.data.readings import As
+
+draw = As("bandwidth").draw
 
 Row = dict[str, Any]
 

@@ -8,12 +8,14 @@ import numpy as np
 import pytest
 
 from pinscope.errors import InvalidParameter
-from pinscope.experiments.dataloader.charts import draw
 from pinscope.experiments.dataloader.experiment import DataloaderObservation, DataloaderParams
-from pinscope.experiments.dataloader.findings import read_dataloader
 from pinscope.experiments.dataloader.reading import cells_of, speedup
 from pinscope.records.finding import Finding, Reading
 from tests.data import synthetic
+from tests.data.readings import As
+
+draw = As("dataloader").draw
+read_dataloader = As("dataloader").read
 
 ROWS = list[dict[str, Any]]
 BATCH = 40 * 10**6

@@ -7,12 +7,14 @@ from typing import Any
 import pytest
 
 from pinscope.analysis.held import pool_settings
-from pinscope.experiments.dataloader.charts import draw
 from pinscope.experiments.dataloader.experiment import DataloaderObservation
-from pinscope.experiments.dataloader.findings import read_dataloader
 from pinscope.experiments.dataloader.reading import Loops
 from pinscope.records.finding import Reading
 from tests.data import synthetic
+from tests.data.readings import As
+
+draw = As("dataloader").draw
+read_dataloader = As("dataloader").read
 
 GIB, MIB = 2**30, 2**20
 ASKED = 1300 * MIB

@@ -9,15 +9,16 @@ import pytest
 
 from pinscope.charts.chart import Chart
 from pinscope.charts.theme import COLOURS
-from pinscope.experiments.overlap.charts import TIMELINE_CHUNKS, draw, left_out_once
+from pinscope.experiments.overlap.charts import TIMELINE_CHUNKS, left_out_once
 from pinscope.experiments.overlap.ways import WAYS, Recipe
 from tests.data import synthetic
+from tests.data.readings import As
 
 Row = dict[str, Any]
 
 
 def drawn(rows: list[Row], **run: Any) -> dict[str, Chart]:
-    return {chart.key: chart for chart in draw(synthetic.run("overlap", **run), rows)}
+    return {chart.key: chart for chart in As("overlap").draw(synthetic.run("overlap", **run), rows)}
 
 
 def one_pass(**changes: Any) -> Row:

@@ -8,11 +8,14 @@ import pytest
 
 from pinscope.analysis.page_table_model import implied_page_bytes, page_table_bytes, page_table_memory_bytes
 from pinscope.analysis.statistics import bound_slope, fit_line
-from pinscope.experiments.page_tables.charts import draw, draw_small
-from pinscope.experiments.page_tables.experiment import PageTables, PageTablesObservation
+from pinscope.experiments.page_tables.charts import draw_small
+from pinscope.experiments.page_tables.experiment import PageTablesObservation
 from pinscope.experiments.page_tables.reading import cells_of
 from pinscope.records.finding import Reading
 from tests.data import synthetic
+from tests.data.readings import As
+
+draw = As("page_tables").draw
 
 GIB, MIB = 2**30, 2**20
 ROWS = list[dict[str, Any]]
@@ -44,7 +47,7 @@ def rows(
 
 
 def reading(observations: ROWS, **changes: Any) -> Reading:
-    return PageTables().read(synthetic.run("page_tables", params={}, **changes), observations)
+    return As("page_tables").read(synthetic.run("page_tables", params={}, **changes), observations)
 
 
 def rules(observations: ROWS, **changes: Any) -> set[str]:

@@ -6,10 +6,12 @@ from typing import Any
 
 import pytest
 
-from pinscope.experiments.pressure.charts import draw
 from pinscope.records.run import Run
 from tests.data import synthetic
+from tests.data.readings import As
 from tests.unit.experiments.pressure.test_reading import FILE, at, rows
+
+draw = As("pressure").draw
 
 RUN: Run = synthetic.run("pressure", "host", params={"floor": 2**30})
 

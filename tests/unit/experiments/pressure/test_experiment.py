@@ -21,6 +21,7 @@ from pinscope.records.base import Budget
 from pinscope.records.environment import Environment, Limits
 from pinscope.runner.jobs import Request, prepare
 from tests.data import synthetic
+from tests.data.readings import As
 
 MIB, GIB = 2**20, 2**30
 SMALL = {"cap": 64 * MIB, "steps": 2, "step_seconds": 0.05, "file": 8 * MIB, "sample": MIB, "floor": 64 * MIB}
@@ -164,7 +165,7 @@ def test_every_phase_has_rounds_and_readings_and_memory_is_locked_only_between()
     assert rows == sorted(rows, key=lambda row: row.elapsed_seconds)
     assert not any(row.floor_reached for row in rows)
     assert not any("Stopped" in note for note in notes)
-    reading = Pressure().read(synthetic.run("pressure", "host"), [row.model_dump() for row in rows])
+    reading = As("pressure").read(synthetic.run("pressure", "host"), [row.model_dump() for row in rows])
     assert "page faults" in (reading.verdict or "").lower()
     assert reading.headline[0].value or reading.headline[0].reason  # what else goes on counts here
 
@@ -192,7 +193,7 @@ def test_it_stops_by_itself_before_it_goes_below_the_floor(monkeypatch: pytest.M
         "Stopped by itself with 32 MiB pinned: 992 MiB was left, and the next step of 16 MiB would have gone below "
         "the floor of 984 MiB."
     )
-    reading = Pressure().read(synthetic.run("pressure", "host"), [row.model_dump() for row in rows])
+    reading = As("pressure").read(synthetic.run("pressure", "host"), [row.model_dump() for row in rows])
     assert "floor-reached" in {finding.rule for finding in reading.findings}
 
 

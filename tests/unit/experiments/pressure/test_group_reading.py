@@ -8,13 +8,15 @@ from typing import Any
 
 import pytest
 
-from pinscope.experiments.pressure.charts import draw
 from pinscope.experiments.pressure.experiment import PressureObservation, amounts
 from pinscope.experiments.pressure.reading import OUTSIDE, Climb, Mark, courses, round_seconds
 from pinscope.experiments.registry import checked_rows, read_run
 from pinscope.records.finding import Reading
 from pinscope.store.recordings import recorded_observations, recorded_runs, recording_name
 from tests.data import synthetic
+from tests.data.readings import As
+
+draw = As("pressure").draw
 
 MIB = 2**20
 LIMIT, FILE, STEP = 1024 * MIB, 128 * MIB, 32 * MIB

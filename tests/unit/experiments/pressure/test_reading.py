@@ -8,10 +8,12 @@ from typing import Any
 import pytest
 
 from pinscope.experiments.pressure.experiment import PressureObservation
-from pinscope.experiments.pressure.findings import read_pressure_run
 from pinscope.experiments.pressure.reading import OnHost, courses
 from pinscope.records.finding import Finding, Reading
 from tests.data import synthetic
+from tests.data.readings import As
+
+read_pressure_run = As("pressure").read
 
 GIB = 2**30
 FILE = 2**27

@@ -6,11 +6,13 @@ from typing import Any
 
 import pytest
 
-from pinscope.experiments.registration.charts import draw
-from pinscope.experiments.registration.experiment import Registration, RegistrationObservation
+from pinscope.experiments.registration.experiment import RegistrationObservation
 from pinscope.experiments.registration.reading import trials
 from pinscope.records.finding import Reading
 from tests.data import synthetic
+from tests.data.readings import As
+
+draw = As("registration").draw
 
 GIB, MIB = 2**30, 2**20
 CONTEXT, TABLE, BUFFER = 520 * MIB, 16 * MIB, 256 * MIB
@@ -59,7 +61,7 @@ def rows(
 
 
 def reading(observations: Rows, **changes: Any) -> Reading:
-    return Registration().read(synthetic.run("registration", params={}, **changes), observations)
+    return As("registration").read(synthetic.run("registration", params={}, **changes), observations)
 
 
 def rules(observations: Rows) -> set[str]:

@@ -9,13 +9,15 @@ import pytest
 
 from pinscope.errors import InvalidParameter
 from pinscope.experiments.contract import budget_of
-from pinscope.experiments.scatter.charts import draw
 from pinscope.experiments.scatter.experiment import EXPERIMENT, ScatterObservation, ScatterParams
 from pinscope.experiments.scatter.findings import code
 from pinscope.experiments.scatter.reading import Scatter
 from pinscope.experiments.scatter.ways import Case
 from pinscope.records.finding import Finding, Reading
 from tests.data import synthetic
+from tests.data.readings import As
+
+draw = As("scatter").draw
 
 ROWS = list[dict[str, Any]]
 KIB = 1024
@@ -63,7 +65,7 @@ def as_on_an_h100() -> ROWS:
 
 
 def read(found: ROWS) -> Reading:
-    return EXPERIMENT.read(synthetic.run("overlap"), found)
+    return As("scatter").read(synthetic.run("overlap"), found)
 
 
 def findings(found: ROWS) -> dict[str, Finding]:

@@ -6,12 +6,13 @@ from typing import Any
 
 import pytest
 
-from pinscope.experiments.staging.charts import draw
-from pinscope.experiments.staging.experiment import EXPERIMENT
 from pinscope.experiments.staging.findings import KEPT, code_for
 from pinscope.experiments.staging.reading import Staging
 from pinscope.records.finding import Finding, Reading
 from tests.data import synthetic
+from tests.data.readings import As
+
+draw = As("staging").draw
 
 MIB = 2**20
 SIZE = 256 * MIB
@@ -45,7 +46,7 @@ MEASURED = [
 
 
 def reading(found: list[dict[str, Any]], **changes: Any) -> Reading:
-    return EXPERIMENT.read(synthetic.run("staging", **changes), found)
+    return As("staging").read(synthetic.run("staging", **changes), found)
 
 
 def finding(rule: str, found: list[dict[str, Any]] | None = None) -> Finding:

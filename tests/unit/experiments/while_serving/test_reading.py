@@ -6,12 +6,14 @@ from typing import Any
 
 import pytest
 
-from pinscope.experiments.while_serving.charts import draw
-from pinscope.experiments.while_serving.experiment import WhileServing, WhileServingObservation
+from pinscope.experiments.while_serving.experiment import WhileServingObservation
 from pinscope.experiments.while_serving.findings import code
 from pinscope.experiments.while_serving.reading import Serving, cells_of
 from pinscope.records.finding import Finding, Reading
 from tests.data import synthetic
+from tests.data.readings import As
+
+draw = As("while_serving").draw
 
 Rows = list[dict[str, Any]]
 MIB, GIB = 2**20, 2**30
@@ -55,7 +57,7 @@ ALL = [*IDLE, *TOUCH, *HOST_ALLOC, *REGISTER, *CHUNKS, *AUTO]
 
 
 def read(found: Rows, limit: float = LIMIT) -> Reading:
-    return WhileServing().read(synthetic.run("while_serving", params={"longest_wait": limit}), found)
+    return As("while_serving").read(synthetic.run("while_serving", params={"longest_wait": limit}), found)
 
 
 def findings(found: Rows, limit: float = LIMIT) -> dict[str, Finding]:

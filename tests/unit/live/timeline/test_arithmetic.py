@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from pinscope.experiments.registry import checked_rows
 from pinscope.live.timeline.charts import stretches, thinned
-from pinscope.live.timeline.reading import Watched, _gaps, points, reason_of, sampled, summed, watched
+from pinscope.live.timeline.reading import Watched, _gaps, of, points, reason_of, sampled, summed
 from pinscope.live.timeline.rows import Moment, TimelineRows
 from tests.data.synthetic_snapshot import GIB, device, holder, host, snapshot
 from tests.data.synthetic_timeline import rows_of, run
@@ -18,7 +18,7 @@ from tests.data.synthetic_timeline import watched as rows_watched
 
 
 def seen(rows: list[dict[str, object]], interval_seconds: float = 1.0) -> Watched:
-    return watched(run(interval_seconds), checked_rows("timeline", rows))
+    return of(run(interval_seconds), checked_rows("timeline", rows))
 
 
 def test_rows_kept_before_driver_memory_was_known_still_open_and_later_ones_count_it() -> None:
@@ -28,7 +28,7 @@ def test_rows_kept_before_driver_memory_was_known_still_open_and_later_ones_coun
     assert [life.peak_bytes for life in seen(rows).lives] == [18 * GIB]
     assert points(rows, "driver_memory_bytes")[0] == (0.0, GIB)
     old = [{name: value for name, value in row.items() if name != "driver_memory_bytes"} for row in rows]
-    assert [life.peak_bytes for life in watched(run(), old).lives] == [16 * GIB]
+    assert [life.peak_bytes for life in of(run(), old).lives] == [16 * GIB]
     assert points(old, "driver_memory_bytes") == []
 
 
@@ -161,7 +161,7 @@ def test_fast_samples_of_a_busy_machine_are_no_gap_before_a_second() -> None:
 
 def test_a_timeline_that_does_not_say_its_interval_is_judged_by_its_samples() -> None:
     rows = checked_rows("timeline", rows_of([snapshot(devices=())] * 5, interval_seconds=10.0))
-    found = watched(run().model_copy(update={"params": {"interval_seconds": "often"}}), rows)
+    found = of(run().model_copy(update={"params": {"interval_seconds": "often"}}), rows)
     assert found.interval_seconds == 10.0
     assert found.gaps == ()
 

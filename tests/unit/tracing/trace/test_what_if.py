@@ -10,8 +10,8 @@ from pinscope.experiments.registry import checked_rows
 from pinscope.records.finding import Reading
 from pinscope.runner.what_if import what_if_command
 from pinscope.tracing.sites import seen_in
-from pinscope.tracing.trace.kind import Trace
 from tests.data import synthetic_trace
+from tests.data.readings import As
 from tests.data.synthetic_trace import MIB, place, program, row, site
 
 LINE = "/srv/train.py:7"
@@ -34,7 +34,7 @@ def redirected(**values: Any) -> dict[str, Any]:
 
 
 def reading(*rows: dict[str, Any], lines: tuple[str, ...] = (LINE,)) -> Reading:
-    return Trace().read(synthetic_trace.run(what_if=lines, what_if_of="first"), checked_rows("trace", rows))
+    return As("trace").read(synthetic_trace.run(what_if=lines, what_if_of="first"), checked_rows("trace", rows))
 
 
 def pinned(**values: Any) -> dict[str, Any]:

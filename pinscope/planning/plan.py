@@ -9,7 +9,7 @@ from typing import Literal
 
 from pinscope.analysis.page_table_model import ENTRY_BYTES, GRANULE_BYTES
 from pinscope.analysis.pinning_strategy import Recipe, Recipes
-from pinscope.experiments.registration.ways import WAYS
+from pinscope.experiments.registration.reading import WAYS
 
 ONE_REGISTRATION_BYTES = 512 * 2**30
 """One registration of this much or more overflows in drivers of the 580 series (public reports)."""

@@ -11,8 +11,7 @@ from pydantic import field_validator, model_validator
 
 from pinscope.analysis.cells import of_kind
 from pinscope.experiments.access.ways import PATTERNS, WAYS, PatternName, WayName
-from pinscope.experiments.cases import Case, Progress, Reason, possible
-from pinscope.experiments.contract import AnyExperiment, Params
+from pinscope.experiments.contract import AnyExperiment, Case, Params, Progress, Reason, possible
 from pinscope.lab.harness import Harness
 from pinscope.lab.protocol import DeviceBuffer, HostBuffer, Lab, own
 from pinscope.records.environment import Environment

@@ -6,8 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Literal
 
 from pinscope.experiments.allocation.ways import WAYS, WayName, least_bytes, source, why_no_page_faults, why_not_way
-from pinscope.experiments.cases import Case, Progress
-from pinscope.experiments.contract import AnyExperiment, Params
+from pinscope.experiments.contract import AnyExperiment, Case, Params, Progress
 from pinscope.lab.backing import why_not_backing
 from pinscope.lab.harness import Harness, Precision
 from pinscope.lab.protocol import Lab

@@ -21,8 +21,7 @@ from pinscope.experiments.bandwidth.ways import (
     time_copies,
     whole_seconds,
 )
-from pinscope.experiments.cases import Case, Progress, Reason, possible
-from pinscope.experiments.contract import AnyExperiment, Params
+from pinscope.experiments.contract import AnyExperiment, Case, Params, Progress, Reason, possible
 from pinscope.lab.backing import why_not_backing
 from pinscope.lab.harness import Harness
 from pinscope.lab.protocol import Lab

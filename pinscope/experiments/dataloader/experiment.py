@@ -13,8 +13,7 @@ from pydantic import AfterValidator, BeforeValidator, Field
 
 from pinscope.analysis.held import SETTING_NAMES, pool_settings, rounded_up
 from pinscope.errors import MeasurementFailed, NotEnoughMemory, NotPossible
-from pinscope.experiments.cases import Case, Progress
-from pinscope.experiments.contract import AnyExperiment, BareParams
+from pinscope.experiments.contract import AnyExperiment, BareParams, Case, Progress
 from pinscope.experiments.dataloader.reading import LEAST_BATCHES, LEAST_RUNS, MOST_RUNS, MSER_BATCH
 from pinscope.experiments.dataloader.ways import BACKLOGS, PREFETCHED, Loading
 from pinscope.lab.child_processes import Child, ChildProcesses

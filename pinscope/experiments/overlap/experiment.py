@@ -9,8 +9,7 @@ from itertools import groupby, product
 from typing import Any, Literal
 
 from pinscope.analysis.statistics import summarize
-from pinscope.experiments.cases import Case, Progress
-from pinscope.experiments.contract import AnyExperiment, Params
+from pinscope.experiments.contract import AnyExperiment, Case, Params, Progress
 from pinscope.experiments.overlap.ways import FULL_DEPTH, OneWay, Pipeline, Recipe, Shape
 from pinscope.lab.harness import Harness, Precision
 from pinscope.lab.protocol import Lab, Load

@@ -8,8 +8,7 @@ from typing import Annotated, Literal, cast, get_args
 
 from pydantic import Field
 
-from pinscope.experiments.cases import Case, Progress, possible
-from pinscope.experiments.contract import AnyExperiment, BareParams
+from pinscope.experiments.contract import AnyExperiment, BareParams, Case, Progress, possible
 from pinscope.experiments.page_tables import ways
 from pinscope.experiments.page_tables.ways import Labels, Pinning, Steps
 from pinscope.lab.driver_memory import granularity_words

@@ -10,8 +10,7 @@ from pinscope.charts.bars import label
 from pinscope.charts.chart import Chart
 from pinscope.charts.marks import Marks, marks_of_seconds
 from pinscope.charts.plot import TimePart, parts_of_time
-from pinscope.experiments.pinning_strategy.reading import Pinnings
-from pinscope.experiments.pinning_strategy.ways import NEIGHBOURS
+from pinscope.experiments.pinning_strategy.reading import NEIGHBOURS, Pinnings
 from pinscope.records.run import ExperimentRun
 from pinscope.units import format_bytes, format_seconds
 

@@ -8,9 +8,8 @@ from contextlib import ExitStack
 from itertools import product
 from typing import Any, Literal, Self
 
-from pinscope.experiments.cases import Case, Progress, Reason, possible
-from pinscope.experiments.contract import AnyExperiment, BareParams
-from pinscope.experiments.pinning_strategy.ways import NEIGHBOURS, WAYS, WITH_CONTEXT
+from pinscope.experiments.contract import AnyExperiment, BareParams, Case, Progress, Reason, possible
+from pinscope.experiments.pinning_strategy.reading import NEIGHBOURS, WAYS, WITH_CONTEXT
 from pinscope.lab.backing import HUGE_PAGE, why_not_backing
 from pinscope.lab.child_processes import Child, ChildProcesses
 from pinscope.lab.harness import CONTEXT_BYTES, Harness

@@ -8,8 +8,7 @@ from pinscope.analysis.read_rows import median
 from pinscope.charts.chart import Chart
 from pinscope.charts.matrix import Square
 from pinscope.charts.plot import RATE, Length, Scale, TimePart, lengths, matrix, parts_of_time
-from pinscope.experiments.registration.reading import PageTables, Registrations, Trial
-from pinscope.experiments.registration.ways import SOURCES, WAYS
+from pinscope.experiments.registration.reading import SOURCES, WAYS, PageTables, Registrations, Trial
 from pinscope.records.run import ExperimentRun
 from pinscope.units import format_bandwidth, format_bytes
 

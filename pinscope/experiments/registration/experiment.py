@@ -13,7 +13,7 @@ from pydantic import model_validator
 
 from pinscope.errors import NotPossible
 from pinscope.experiments.contract import AnyExperiment, BareParams
-from pinscope.experiments.registration.ways import (
+from pinscope.experiments.registration.reading import (
     CONTEXTS,
     PORTABLE,
     SHARINGS,

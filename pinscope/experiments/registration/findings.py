@@ -9,8 +9,7 @@ from typing import Any
 from pinscope.analysis.page_table_model import GRANULE_BYTES
 from pinscope.analysis.statistics import measured
 from pinscope.analysis.texts import Costed, Text, dearest_first, exceeds, joined, say
-from pinscope.experiments.registration.reading import RATE, Registrations, count_words, pages_words
-from pinscope.experiments.registration.ways import SOURCES
+from pinscope.experiments.registration.reading import RATE, SOURCES, Registrations, count_words, pages_words
 from pinscope.records.finding import Finding, costing, quantity, wrong_data
 from pinscope.units import format_bytes
 

@@ -6,17 +6,43 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import accumulate
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
-from pinscope.analysis.cells import Label, Value, every_combination
+from pinscope.analysis.cells import Label, LineStyle, Value, Way, every_combination, way
 from pinscope.analysis.page_table_model import GPU_PAGE_SIZES, page_table_memory_bytes
 from pinscope.analysis.read_rows import Row, Rows, counted, grouped, labels, median, summary
 from pinscope.analysis.statistics import Summary, measured, summarize
 from pinscope.analysis.texts import on_lab
-from pinscope.experiments.registration.ways import CONTEXTS, SHARINGS, SOURCES, WAYS, Contexts, Sharing, Source
 from pinscope.records.finding import Quantity, Table, costing, quantity
 from pinscope.records.run import ExperimentRun
 from pinscope.units import format_bandwidth, format_bytes, format_share
+
+Strategy = Literal["each_registers", "one_owner"]
+Contexts = Literal["every_gpu", "own_gpu"]
+Source = Literal["host", "device"]
+Sharing = Literal["memfd", "shm_open", "shm_open_portable", "hugetlb", "hugetlb_1g"]
+PORTABLE: Sharing = "shm_open_portable"
+WAYS: Mapping[str, Way] = {
+    "each_registers": way("each process registers", style=LineStyle("registered")),
+    "one_owner": way("one owner copies for all", "one owner", LineStyle("pinned")),
+}
+"""Who pins."""
+SHARINGS: Mapping[Sharing, Way] = {
+    "memfd": way("memory without a name"),
+    "shm_open": way("POSIX segment"),
+    "shm_open_portable": way("POSIX segment, portable"),
+    "hugetlb": way("hugetlb pages"),
+    "hugetlb_1g": way("hugetlb pages of 1 GiB"),
+}
+"""What the processes share, and whether they register it for all contexts."""
+CONTEXTS: Mapping[Contexts, str] = {"every_gpu": "every GPU", "own_gpu": "one GPU each"}
+"""Where processes on several GPUs have contexts."""
+SOURCES: Mapping[Source, Way] = {
+    "host": way("From the opener's pinned memory", "its pinned memory"),
+    "device": way("From the opener's own GPU", "its own GPU's memory"),
+}
+"""From where a process copies into the opened memory of another GPU."""
+
 
 SAME_RATE = 0.05
 """Rates that differ by less are the same."""

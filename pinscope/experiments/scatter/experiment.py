@@ -12,9 +12,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 from pydantic import AfterValidator, BeforeValidator, Field, field_validator, model_validator
 
 from pinscope.analysis.statistics import LEAST_VALUES
-from pinscope.experiments.cases import Case as RunCase
-from pinscope.experiments.cases import Progress, Reason, possible
-from pinscope.experiments.contract import AnyExperiment, Params
+from pinscope.experiments.contract import AnyExperiment, Params, Progress, Reason, possible
+from pinscope.experiments.contract import Case as RunCase
 from pinscope.experiments.scatter import reading
 from pinscope.experiments.scatter.ways import WAYS, Case, Layout, OneWay, Variant, WayName, pieces_in
 from pinscope.lab.harness import Harness, Turn

@@ -73,9 +73,10 @@ def code(cell: Cell) -> str:
     """Python code that moves pieces in this way, one that a finding advises, and its use with the measured sizes; needs
     NumPy and CuPy. It gathers them onto the GPU and scatters them back."""
     places = "2 * np.arange(pieces)" if cell.way == "copy_2d" else "np.random.permutation(2 * pieces)[:pieces]"
-    example = _text("code_example.py").format(piece=cell.bytes, pieces=cell.pieces, places=places)
-    body = _text(f"code_{cell.way}.py").replace("BLOCKS", str(cell.blocks))
-    return body.replace("MOVE_PIECES", _text("code_move.cu")) + example
+    parts = dict(part.split("\n", 1) for part in _text("code_ways.py").split("\n# part: ")[1:])
+    example = parts["example"].format(piece=cell.bytes, pieces=cell.pieces, places=places)
+    body = parts[cell.way].replace("BLOCKS", str(cell.blocks))
+    return f"{body.replace('MOVE_PIECES', _text('code_move.cu'))}\n\n{example}"
 
 
 def _text(name: str) -> str:

@@ -12,8 +12,7 @@ from itertools import groupby, product
 from typing import Self
 
 from pinscope.analysis.cells import of_kind
-from pinscope.experiments.cases import Case, Progress, Reason, possible
-from pinscope.experiments.contract import AnyExperiment, Params
+from pinscope.experiments.contract import AnyExperiment, Case, Params, Progress, Reason, possible
 from pinscope.experiments.staging.ways import WAYS, Bench, WayName, function_of
 from pinscope.lab.harness import Harness, Precision, ProcessorTime
 from pinscope.lab.protocol import Lab

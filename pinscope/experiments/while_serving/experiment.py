@@ -15,8 +15,7 @@ from typing import Literal, NamedTuple, TypeVar
 import numpy as np
 from pydantic import field_validator
 
-from pinscope.experiments.cases import Case, Progress
-from pinscope.experiments.contract import AnyExperiment, BareParams
+from pinscope.experiments.contract import AnyExperiment, BareParams, Case, Progress
 from pinscope.experiments.while_serving.ways import WAYS, Apparatus, Taken, WayName
 from pinscope.lab.backing import HUGE_PAGE, why_not_backing
 from pinscope.lab.harness import Clock, Harness

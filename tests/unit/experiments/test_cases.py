@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from pinscope.errors import Cancelled, NotPossible
-from pinscope.experiments.cases import Case, Progress, Reason, possible, whole_budget
+from pinscope.experiments.contract import Case, Progress, Reason, possible, whole_budget
 from pinscope.lab.harness import Harness
 
 CASES = [

@@ -8,7 +8,7 @@ import pytest
 
 from pinscope.errors import InvalidParameter, NotPossible
 from pinscope.experiments.access.experiment import Access, AccessParams, Reach, _left_out
-from pinscope.experiments.cases import possible
+from pinscope.experiments.contract import possible
 from pinscope.lab.harness import Harness
 
 MIB = 2**20

@@ -10,7 +10,7 @@ from functools import partial
 
 import pytest
 
-from pinscope.experiments.cases import possible
+from pinscope.experiments.contract import possible
 from pinscope.experiments.staging import experiment
 from pinscope.experiments.staging.experiment import Bringing, Staging, StagingParams, _repeat, _torch, _why_not
 from pinscope.experiments.staging.ways import WAYS, Bench, function_of

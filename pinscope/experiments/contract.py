@@ -165,7 +165,7 @@ ParamsT = TypeVar("ParamsT", bound=BareParams)
 ObservationT_co = TypeVar("ObservationT_co", bound=Observation, covariant=True)
 
 
-class Measured(Kind, Protocol[ParamsT, ObservationT_co]):
+class Experiment(Kind, Protocol[ParamsT, ObservationT_co]):
     """A named, parameterised, controlled procedure that asks one question.
 
     ``measure`` yields observations as they come; each is stored at once. Everything else is derived from them by
@@ -188,12 +188,6 @@ class Measured(Kind, Protocol[ParamsT, ObservationT_co]):
     @property
     def Observation(self) -> type[ObservationT_co]: ...  # noqa: N802 - a class
 
-    def measure(self, params: ParamsT, lab: Lab, harness: Harness) -> Iterator[ObservationT_co]: ...
-
-
-class Experiment(Measured[ParamsT, ObservationT_co], Protocol[ParamsT, ObservationT_co]):
-    """One whose budget and progress follow from its cases."""
-
     @property
     def start_seconds(self) -> float:
         """Until the first reading, roughly."""
@@ -203,14 +197,10 @@ class Experiment(Measured[ParamsT, ObservationT_co], Protocol[ParamsT, Observati
         """All that a run measures, in its order. The environment is known before a run, and ``None`` within it."""
         ...
 
-
-class Budgeted(Measured[ParamsT, ObservationT_co], Protocol[ParamsT, ObservationT_co]):
-    """One that states its budget itself, as long as not all have cases."""
-
-    def budget(self, params: ParamsT, environment: Environment) -> Budget: ...
+    def measure(self, params: ParamsT, lab: Lab, harness: Harness) -> Iterator[ObservationT_co]: ...
 
 
-AnyExperiment = Experiment[Any, Any] | Budgeted[Any, Any]
+AnyExperiment = Experiment[Any, Any]
 
 
 def budget_of(experiment: AnyExperiment, params: BareParams, environment: Environment) -> Budget:
@@ -219,6 +209,4 @@ def budget_of(experiment: AnyExperiment, params: BareParams, environment: Enviro
     Raises:
         NotPossible: the machine lacks what every case needs.
     """
-    if hasattr(experiment, "budget"):
-        return experiment.budget(params, environment)
     return whole_budget(experiment.cases(params, environment), experiment.start_seconds)

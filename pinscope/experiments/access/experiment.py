@@ -170,8 +170,6 @@ class Access:
                     for uses in _uses(params, spacing):
                         yield from _repeat(bench, user, uses, params, harness)
 
-    """Which way wins from how many uses, or for which share of the data."""
-
 
 def _uses(params: AccessParams, spacing: int) -> Sequence[int]:
     """Several uses of as much data as is used, and one or few of each smaller part."""

@@ -226,7 +226,5 @@ class Allocation:
                             wall_seconds=seconds,
                         )
 
-    """Seconds per GiB, break-even copies, what a pool saves."""
-
 
 EXPERIMENT: AnyExperiment = Allocation()

@@ -247,8 +247,6 @@ class Dataloader:
                 )
         empty_pinned_cache()
 
-    """Steps a second of each combination, and where the time goes."""
-
 
 def _looks(release: str, nbytes: int, ordinal: int, harness: Harness) -> Iterator[Mapping[str, Any]]:
     """What this release's pool does with one request, by setting; one that cannot be measured is noted."""

@@ -11,7 +11,7 @@ from pydantic import model_validator
 
 from pinscope.analysis.page_table_model import GRANULE_BYTES
 from pinscope.errors import NotEnoughMemory, NotPossible
-from pinscope.experiments.contract import AnyExperiment, BareParams
+from pinscope.experiments.contract import AnyExperiment, BareParams, Case
 from pinscope.experiments.pressure.ways import LEAST_ROUNDS, Rounds, WayName, Workers, ordinary
 from pinscope.lab.child_processes import Child, ChildDied
 from pinscope.lab.harness import Harness, safe_pinned_bytes
@@ -266,24 +266,26 @@ class Pressure:
     Params = PressureParams
     Observation = PressureObservation
 
-    def budget(self, params: PressureParams, environment: Environment) -> Budget:
-        """All steps at once with their page table, and what ordinary processes work on; in a group its whole limit
-        counts as pinned, whatever fills it.
+    start_seconds = 0.0
+
+    def cases(self, params: PressureParams, environment: Environment | None = None) -> list[Case[Swapping | None]]:
+        """The host with all steps and their page table, and what the ordinary process works on; or one group after the
+        other, whose whole limit counts as pinned, whatever fills it.
 
         Raises:
             NotEnoughMemory: on the host not even the first step stays above the floor.
             NotPossible: no control group can be made here, with what is needed.
         """
         if params.group == "limited":
-            pinned, (others, seconds) = params.limit, _in_group_takes(params)
-        else:
-            step = params.step_bytes(environment.limits)
-            _check_floor(environment.limits, step, params.floor)
-            pinned, others = step * params.steps, params.file + params.sample
-            seconds = 1.0 + params.file / 2e8 + (params.steps + 2) * params.step_seconds + 2 * pinned / PACE
-        return Budget(
-            pinned_bytes=pinned, pageable_bytes=others, device_bytes=pinned // 512 + GRANULE_BYTES, seconds=seconds
-        )
+            others, seconds = _in_group_takes(params)
+            tables = params.limit // 512 + GRANULE_BYTES
+            return [Case(f"group {swap} swap", swap, seconds, params.limit, others, tables) for swap in params.swaps()]
+        limits = read_limits() if environment is None else environment.limits
+        step = params.step_bytes(limits)
+        _check_floor(limits, step, params.floor)
+        pinned, others = step * params.steps, params.file + params.sample
+        seconds = 1.0 + params.file / 2e8 + (params.steps + 2) * params.step_seconds + 2 * pinned / PACE
+        return [Case("host", None, seconds, pinned, others, pinned // 512 + GRANULE_BYTES)]
 
     def measure(self, params: PressureParams, lab: Lab, harness: Harness) -> Iterator[PressureObservation]:
         """On the host before, every step until the floor, and after; or one group after the other."""
@@ -293,14 +295,12 @@ class Pressure:
         if params.group == "none":
             yield from _on_host(params, lab, harness, folder)
             return
-        swaps = params.swaps()
-        if "with" in params.swap and "with" not in swaps:
+        cases = self.cases(params)
+        if "with" in params.swap and "with" not in [case.what for case in cases]:
             harness.note("Left out: a group whose memory may be swapped out. This host has no swap.")
-        for number, swap in enumerate(swaps):
-            part = (number / len(swaps), (number + 1) / len(swaps))
-            yield from _InGroup(params, harness, folder, lab, swap == "with", part).all()
-
-    """What everybody lost, from which amount on it was felt, and by whom."""
+        for number, case in enumerate(cases):
+            part = (number / len(cases), (number + 1) / len(cases))
+            yield from _InGroup(params, harness, folder, lab, case.what == "with", part).all()
 
 
 def _check_floor(limits: Limits, step: int, floor: int) -> None:
@@ -447,14 +447,17 @@ class _OnHost(_Course):
 
 
 def _in_group_takes(params: PressureParams) -> tuple[int, float]:
-    """Bytes of what is outside of the groups, another file and its process's memory, and seconds. Errors as of the
-    budget."""
+    """Bytes of what is outside of a group, another file and its process's memory, and the seconds of a group.
+
+    Raises:
+        NotPossible: no control group can be made here.
+    """
     if (place := find_place()).value is None:
         raise NotPossible(str(place.reason))
     work = params.bytes_of(WORK_SHARE)
     from_disk = max(params.step_seconds, LEAST_ROUNDS * (work / DISK + work / MEMORY))
     steps = (5 + 0.2 / params.step) * params.step_seconds + WORK_SHARE / params.step * from_disk
-    return 2 * work, len(params.swaps()) * (3.0 + 2 * work / DISK + steps)
+    return 2 * work, 3.0 + 2 * work / DISK + steps
 
 
 def amounts(limit: int, used: int, step: int) -> Iterator[int]:

@@ -12,7 +12,7 @@ from typing import Any, Literal, Self, cast
 from pydantic import model_validator
 
 from pinscope.errors import NotPossible
-from pinscope.experiments.contract import AnyExperiment, BareParams
+from pinscope.experiments.contract import AnyExperiment, BareParams, Case
 from pinscope.experiments.registration.reading import (
     CONTEXTS,
     PORTABLE,
@@ -29,7 +29,6 @@ from pinscope.lab.child_processes import Child, ChildProcesses, Order, Reply
 from pinscope.lab.harness import CONTEXT_BYTES, Harness
 from pinscope.lab.pattern import BLOCK_WORDS, Pattern
 from pinscope.lab.protocol import Lab
-from pinscope.records.base import Budget
 from pinscope.records.environment import Environment
 from pinscope.records.parameters import Bytes, Counts, Seconds, Several, parameter
 from pinscope.records.run import LabKind, Lasted, Observation, Positive
@@ -211,50 +210,38 @@ class Registration:
     Params = RegistrationParams
     Observation = RegistrationObservation
 
-    def budget(self, params: RegistrationParams, environment: Environment) -> Budget:
-        """The shared memory once; contexts, buffers and page tables for the most processes."""
-        gpus = len(environment.devices) if params.all_devices else min(len(environment.devices), 1)
-        most = max(*params.processes, gpus)
-        once = params.shared / 2**30
-        more = [most] * (len(params.sharing) - 1) if "each_registers" in params.strategies else []
-        numbers = (*params.processes * len(params.strategies), *more)
-        rounds = (params.repeats + 1) * params.shared / (40e9 if gpus else 2e9)
-        return Budget(
-            pinned_bytes=params.shared,
-            pageable_bytes=most * (PROCESS_BYTES if gpus else PROCESS_BYTES // 4),
-            device_bytes=most * (params.buffer + params.shared // 512 + (CONTEXT_BYTES if gpus else 0)),
-            seconds=sum(1.5 + 0.5 * once + number * (0.05 * once + rounds) for number in numbers)
-            + (_seconds_across(params, gpus) if gpus > 1 else 0.0),
-        )
+    start_seconds = 0.0
+
+    def cases(self, params: RegistrationParams, environment: Environment | None = None) -> list[Case[Sharers]]:
+        """Of a machine: the shared memory once; contexts, buffers and page tables of all processes."""
+        gpus = [device.index for device in environment.devices] if environment else []
+        sharers = _sharers(params, gpus[0] if gpus else 0, gpus, params.sharing)
+        host, context = (PROCESS_BYTES, CONTEXT_BYTES) if gpus else (PROCESS_BYTES // 4, 0)
+        each = params.buffer + params.shared // 512 + context
+        return [
+            Case(what.words, what, what.seconds(40e9 if gpus else 2e9), params.shared, count * host, count * each)
+            for what in sharers
+            for count in (len(what.members),)
+        ]
 
     def measure(self, params: RegistrationParams, lab: Lab, harness: Harness) -> Iterator[RegistrationObservation]:
         """Every number of processes with every strategy, each with processes of its own; then several GPUs."""
-        possible = self._possible(params, lab, harness)
-        gpus = tuple(lab.peers()) if params.all_devices else ()
-        cases = [
-            *_cases(params, lab.device, possible),
-            *(_cases_across(params, gpus, possible) if len(gpus) > 1 else ()),
-        ]
-        if not cases:
+        sharers = _sharers(params, lab.device, tuple(lab.peers()), self._possible(params, lab, harness))
+        if not sharers:
             raise NotPossible("none of the kinds of shared memory that were asked for can be had here: see the notes")
-        for number, case in enumerate(cases):
+        for number, case in enumerate(sharers):
             kind = _Across if case.contexts else _Trial
-            yield from kind(case, lab, harness, number / len(cases)).run()
+            yield from kind(case, lab, harness, number / len(sharers)).run()
 
     def _possible(self, params: RegistrationParams, lab: Lab, harness: Harness) -> list[Sharing]:
         """The sorts of shared memory that this machine gives; the others are noted."""
-        if "each_registers" not in params.strategies:
-            return []
-        possible: list[Sharing] = []
-        for sharing in params.sharing:
-            reason = why_not_segment(_segment(sharing), params.shared)
-            if sharing == PORTABLE and lab.kind == "host":
-                reason = "The host model has one context."
-            if reason:
+        reasons = {sharing: why_not_segment(_segment(sharing), params.shared) for sharing in params.sharing}
+        if PORTABLE in reasons and lab.kind == "host":
+            reasons[PORTABLE] = "The host model has one context."
+        for sharing, reason in reasons.items():
+            if reason and "each_registers" in params.strategies:
                 harness.note(f"Left out: {sharing}. {reason}")
-            else:
-                possible.append(sharing)
-        return possible
+        return [sharing for sharing, reason in reasons.items() if not reason]
 
 
 Timed = dict[int, tuple[float, Reply]]
@@ -263,7 +250,7 @@ _MEMBER = "pinscope.experiments.registration.child_member"
 
 
 @dataclass(frozen=True)
-class Case:
+class Sharers:
     """One strategy with one number of processes.
 
     Attributes:
@@ -284,40 +271,43 @@ class Case:
         words = [WAYS[self.strategy].words, f"{len(self.members)} processes", *filter(None, [self.sharing, on])]
         return ", ".join(words)
 
+    def seconds(self, rate: float) -> float:
+        """Starting processes, touching and registering memory, and copies at that rate (bytes/second), or pairs of
+        processes of which one opens the other's memory.
 
-def _cases(params: RegistrationParams, device: int, possible: Sequence[Sharing]) -> Iterator[Case]:
-    """The first sort of shared memory with each number of processes, the others with the most."""
-    for count in params.processes:
-        for strategy in params.strategies:
-            if strategy == "one_owner":
-                yield Case(strategy, [(device,)] * count, params)
-            elif possible:
-                yield Case(strategy, [(device,)] * count, params, possible[0])
-    for sharing in possible[1:]:
-        yield Case("each_registers", [(device,)] * max(params.processes), params, sharing)
-
-
-def _cases_across(params: RegistrationParams, gpus: Sequence[int], possible: Sequence[Sharing]) -> Iterator[Case]:
-    """The most processes with a context on every GPU; then a process for each GPU, and each with each other one."""
-    apart = [(gpu,) for gpu in gpus]
-    if possible:
-        yield Case("each_registers", [gpus] * max(params.processes), params, possible[0], "every_gpu")
-        yield Case("each_registers", apart, params, possible[0], "own_gpu")
-    if "one_owner" in params.strategies:
-        yield Case("one_owner", apart, params, contexts="own_gpu")
+        On an H200 host touching memory and giving it back took 0.65 s a GiB, registering it 0.035 s on each GPU, and
+        0.11 s more where another process had touched it.
+        """
+        params, count, once = self.params, len(self.members), self.params.shared / 2**30
+        rounds = params.repeats + 1
+        if self.contexts is None:
+            return 1.5 + 0.5 * once + count * (0.05 * once + rounds * params.shared / rate)
+        if self.strategy == "each_registers":
+            return 1.5 + 0.65 * once + sum(map(len, self.members)) * (0.4 + 0.08 * once)
+        opening = 0.5 + 2 * rounds * (COPIES * params.buffer / 50e9 + 0.01)
+        return 1.5 + count * (0.4 + (count - 1) * opening)
 
 
-def _seconds_across(params: RegistrationParams, gpus: int) -> float:
-    """Starting processes, touching and registering memory, pairs of processes of which one opens the other's.
-
-    On an H200 host touching memory and giving it back took 0.65 s a GiB, registering it 0.035 s on each GPU, and 0.11 s
-    more where another process had touched it.
-    """
-    once, contexts = params.shared / 2**30, (max(params.processes) * gpus, gpus)
-    registering = sum(1.5 + 0.65 * once + number * (0.4 + 0.08 * once) for number in contexts)
-    opening = 0.5 + 2 * (params.repeats + 1) * (COPIES * params.buffer / 50e9 + 0.01)
-    seconds = registering if "each_registers" in params.strategies else 0.0
-    return seconds + (1.5 + gpus * (0.4 + (gpus - 1) * opening) if "one_owner" in params.strategies else 0.0)
+def _sharers(
+    params: RegistrationParams, device: int, gpus: Sequence[int], sharings: Sequence[Sharing]
+) -> list[Sharers]:
+    """The first sort of shared memory with each number of processes on one GPU, the others with the most. Of several
+    GPUs then the most processes with a context on every one, a process for each, and each with each other one."""
+    registers = sharings if "each_registers" in params.strategies else ()
+    most, owned = max(params.processes), "one_owner" in params.strategies
+    sharers: list[Sharers] = []
+    for count, strategy in product(params.processes, params.strategies):
+        if strategy == "one_owner" or registers:
+            sharing = None if strategy == "one_owner" else registers[0]
+            sharers.append(Sharers(strategy, [(device,)] * count, params, sharing))
+    sharers += [Sharers("each_registers", [(device,)] * most, params, sharing) for sharing in registers[1:]]
+    if params.all_devices and len(gpus) > 1:
+        apart = [(gpu,) for gpu in gpus]
+        for first in registers[:1]:
+            sharers.append(Sharers("each_registers", [gpus] * most, params, first, "every_gpu"))
+            sharers.append(Sharers("each_registers", apart, params, first, "own_gpu"))
+        sharers += [Sharers("one_owner", apart, params, contexts="own_gpu")] if owned else []
+    return sharers
 
 
 def _segment(sharing: Sharing | None) -> Segment:
@@ -328,7 +318,7 @@ def _segment(sharing: Sharing | None) -> Segment:
 class _Members:
     """The processes of one case, and what they are asked to do."""
 
-    def __init__(self, case: Case, lab: Lab, harness: Harness, done: float) -> None:
+    def __init__(self, case: Sharers, lab: Lab, harness: Harness, done: float) -> None:
         self._case, self._lab, self._harness, self._done = case, lab, harness, done
         self._ranks = range(len(case.members))
         self._nodes: set[int] = set()

@@ -14,7 +14,6 @@ from pinscope.experiments.scatter.ways import WAYS
 from pinscope.records.finding import Finding, Quantity, costing, quantity, wrong_data
 from pinscope.units import format_bytes
 
-"""Of the headline."""
 HARDLY = 0.02
 """Compute that takes longer by less than this is not worth a change."""
 HELD_A_LOT = 0.5

@@ -20,14 +20,13 @@ from typing import Any, Literal
 from pydantic import Field
 
 from pinscope.analysis.page_table_model import GPU_PAGE_SIZES, page_table_memory_bytes
-from pinscope.experiments.contract import AnyExperiment, Params
+from pinscope.experiments.contract import AnyExperiment, Case, Params
 from pinscope.experiments.topology.reading import FLOWS, WAYS, IssuedBy, OneWay, gpus_words, issuer
 from pinscope.lab.child_processes import Child, ChildProcesses, Order, Reply
 from pinscope.lab.harness import CONTEXT_BYTES, Harness, Turn
 from pinscope.lab.placement import NEAR
 from pinscope.lab.protocol import Lab
 from pinscope.probes.numa import read_nodes
-from pinscope.records.base import Budget
 from pinscope.records.environment import Environment
 from pinscope.records.parameters import Bytes, Several, parameter
 from pinscope.records.run import Direction, LabKind, Lasted, Observation, Positive
@@ -135,37 +134,48 @@ class Topology:
     Params = TopologyParams
     Observation = TopologyObservation
 
-    def budget(self, params: TopologyParams, environment: Environment) -> Budget:
-        """Buffers of all GPUs; contexts of one process and of a process for each, with their page tables."""
-        gpus = max(len(environment.devices), 1) if params.all_devices else 1
+    start_seconds = 0.0
+
+    def cases(self, params: TopologyParams, environment: Environment | None = None) -> list[Case[IssuedBy]]:
+        """One process for all GPUs, then a process for each: buffers of all GPUs, contexts and their page tables."""
+        gpus = max(len(environment.devices), 1) if environment and params.all_devices else 1
+        nodes = len(environment.nodes) if environment else 1
         buffers = params.size * len(params.ways)
-        tables = page_table_memory_bytes(gpus * buffers, GPU_PAGE_SIZES[0])
-        return Budget(
-            pinned_bytes=gpus * buffers,
-            pageable_bytes=gpus * PROCESS_BYTES,
-            device_bytes=gpus * (CONTEXT_BYTES + tables) + buffers,
-            seconds=_seconds(params, gpus, len(environment.nodes)),
-        )
+        device = gpus * (CONTEXT_BYTES + page_table_memory_bytes(gpus * buffers, GPU_PAGE_SIZES[0])) + buffers
+        return [
+            Case(
+                issuer(issued_by),
+                issued_by,
+                _seconds(params, gpus, nodes, pairs=issued_by == "one_process"),
+                gpus * buffers,
+                gpus * PROCESS_BYTES,
+                device,
+            )
+            for issued_by in _teams(gpus)
+        ]
 
     def measure(self, params: TopologyParams, lab: Lab, harness: Harness) -> Iterator[TopologyObservation]:
         """One process with contexts on every GPU, then, where there are several GPUs, a process for each."""
         devices = tuple(lab.peers()) if params.all_devices else (lab.device,)
-        teams = tuple(WAYS) if len(devices) > 1 else tuple(WAYS)[:1]
         nodes = [node.number for node in read_nodes().value or () if node.memory_bytes]
         several = nodes if params.node == NEAR and len(nodes) > 1 else []
+        teams = _teams(len(devices))
         for number, issued_by in enumerate(teams):
             with started(issued_by, devices, lab, harness, number / len(teams), 1 / len(teams)) as team:
                 yield from (TopologyObservation(**values) for values in copy_all(team, params, lab.near, several))
 
 
-def _seconds(params: TopologyParams, gpus: int, nodes: int) -> float:
-    """Starting processes, and cases of copies."""
-    several, copied = gpus > 1, COPIES * params.size / 50e9
-    near, far = gpus + comb(gpus, 2) + (gpus > 2), (gpus + 1) * max(nodes - 1, 0)
-    cases, usual = near + far + several * (gpus + 1 + far), copied + 0.004
+def _teams(gpus: int) -> tuple[IssuedBy, ...]:
+    """Of one GPU both are the same."""
+    return tuple(WAYS)[: 2 if gpus > 1 else 1]
+
+
+def _seconds(params: TopologyParams, gpus: int, nodes: int, *, pairs: bool) -> float:
+    """Starting processes, and copies of each GPU, of all, and of every pair; near, and on each other node."""
+    near = gpus + (comb(gpus, 2) + (gpus > 2) if pairs else 1)
+    far, usual = (gpus + 1) * max(nodes - 1, 0), COPIES * params.size / 50e9 + 0.004
     repeat = USUAL_REPEATS * min(params.time_limit, params.repeats * usual) + 2 * usual + 0.05 + params.size / 5e9
-    started = 1.5 + 0.4 * gpus + several * (1.5 + 0.4 * gpus)
-    return started + cases * len(params.directions) * repeat
+    return 1.5 + 0.4 * gpus + (near + far) * len(params.directions) * repeat
 
 
 @dataclass(frozen=True)
@@ -276,7 +286,7 @@ def common_window(flights: Sequence[Flight]) -> tuple[float, float] | None:
 
 
 @dataclass(frozen=True)
-class Case:
+class AtOnce:
     """GPUs that copy at once, each from host memory on its node."""
 
     devices: tuple[int, ...]
@@ -294,7 +304,7 @@ def groups(devices: Sequence[int], placed: Placed, pairs: bool) -> list[tuple[in
 
 def cases(
     devices: Sequence[int], directions: Sequence[Direction], near: Mapping[int, int], nodes: Sequence[int], pairs: bool
-) -> list[list[Case]]:
+) -> list[list[AtOnce]]:
     """All cases, those together that take the same buffers. Host memory near each GPU first, then on each node.
 
     Args:
@@ -314,7 +324,7 @@ def cases(
             if placed == "near" or any(lies[device] != near_nodes[device] for device in group)
         ]
         if fresh:
-            placed_cases.append([Case(group, way, placed, lies) for group, way in product(fresh, directions)])
+            placed_cases.append([AtOnce(group, way, placed, lies) for group, way in product(fresh, directions)])
     return placed_cases
 
 
@@ -335,7 +345,7 @@ def copy_all(
         team.all("giving buffers back", {"do": "give_back"})
 
 
-def take(team: Team, params: TopologyParams, case: Case) -> dict[int, int | None]:
+def take(team: Team, params: TopologyParams, case: AtOnce) -> dict[int, int | None]:
     """Take the buffers of these cases: for each GPU the node on which its host memory lies, as far as it is known.
 
     Empty where the system puts memory elsewhere than on the one node that is measured; that is noted.
@@ -358,7 +368,7 @@ def take(team: Team, params: TopologyParams, case: Case) -> dict[int, int | None
     return {device: nodes[0] if len(nodes) == 1 else case.nodes[device] for device, nodes in seen.items()}
 
 
-def _repeat(team: Team, params: TopologyParams, case: Case) -> Iterator[dict[str, Any]]:
+def _repeat(team: Team, params: TopologyParams, case: AtOnce) -> Iterator[dict[str, Any]]:
     """One case until the rate is known; what arrived is compared after the last repeat."""
     ways = FLOWS[case.direction]
     counted: list[float] = []
@@ -381,7 +391,7 @@ def _repeat(team: Team, params: TopologyParams, case: Case) -> Iterator[dict[str
     yield from (row | {"wrong_words": wrong[row["device"], row["way"]]} for row in held)
 
 
-def _fly(team: Team, case: Case, ways: Sequence[OneWay]) -> list[Flight]:
+def _fly(team: Team, case: AtOnce, ways: Sequence[OneWay]) -> list[Flight]:
     """Copy once on all GPUs of the case."""
     several = len({team.copiers[device] for device in case.devices}) > 1
     at = time.monotonic() + GATE_SECONDS if several else None
@@ -391,7 +401,7 @@ def _fly(team: Team, case: Case, ways: Sequence[OneWay]) -> list[Flight]:
     return sorted(flights, key=lambda flight: (flight.device, flight.way))
 
 
-def _row(nbytes: int, case: Case, turn: Turn, flight: Flight, flights: Sequence[Flight]) -> dict[str, Any]:
+def _row(nbytes: int, case: AtOnce, turn: Turn, flight: Flight, flights: Sequence[Flight]) -> dict[str, Any]:
     window, first = common_window(flights), min(other.begun for other in flights)
     labels = {"kind": "copy", "repeat": turn.repeat, "warmup": turn.warmup, "device": flight.device, "way": flight.way}
     labels |= {"gpus": "+".join(map(str, case.devices)), "devices": len(case.devices), "placed": case.placed}

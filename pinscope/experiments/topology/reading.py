@@ -31,7 +31,6 @@ ONE_WAY: tuple[OneWay, ...] = ("h2d", "d2h")
 ONE_UPLINK = 0.75
 """A pair below this share of its rates alone has an uplink in common: as wide as one GPU's link, it leaves half.
 Between this and SHARED_UPLINK host memory can be the cause as well, and other users of it."""
-"""Of a headline."""
 PAIRS_SLOWED = ("shared-uplink-", "slower-together-")
 """Beginnings of the rules that answer the question."""
 RATE = "bytes/second"

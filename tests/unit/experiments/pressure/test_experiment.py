@@ -12,6 +12,7 @@ import psutil
 import pytest
 
 from pinscope.errors import Cancelled, InvalidParameter, MeasurementFailed, NotEnoughMemory
+from pinscope.experiments.contract import budget_of
 from pinscope.experiments.pressure import experiment as pressure
 from pinscope.experiments.pressure.experiment import Pressure, PressureObservation, PressureParams
 from pinscope.lab.harness import Harness, check_budget
@@ -64,7 +65,7 @@ def others() -> list[psutil.Process]:
 
 @pytest.mark.parametrize(("quick", "most", "seconds"), [(True, 2 * GIB, 10), (False, 8 * GIB, 60)])
 def test_presets_stay_small_on_a_machine_of_24_gib(quick: bool, most: int, seconds: float) -> None:
-    budget = Pressure().budget(PressureParams.preset("host", quick), machine())
+    budget = budget_of(Pressure(), PressureParams.preset("host", quick), machine())
     assert most / 2 < budget.pinned_bytes <= most
     assert budget.seconds < seconds
 
@@ -76,10 +77,10 @@ def test_a_budget_is_never_more_than_is_safe(available: float, share: float) -> 
         here = machine(host_available_bytes=int(available), cgroup_headroom_bytes=cgroup)
         small = {"floor": 64 * MIB, "file": 16 * MIB}
         chosen = PressureParams.preset("host", False).with_overrides({"share": share, "cap": "4TiB", **small})
-        budget = Pressure().budget(chosen, here)
+        budget = budget_of(Pressure(), chosen, here)
         check_budget(budget, here.limits, None, "host")
         assert budget.pinned_bytes <= available / 2 * share
-        full = Pressure().budget(chosen.with_overrides({"cap": "16GiB"}), here)
+        full = budget_of(Pressure(), chosen.with_overrides({"cap": "16GiB"}), here)
         assert full.pinned_bytes <= 16 * GIB
 
 
@@ -134,7 +135,7 @@ def test_bad_values_are_refused_in_one_line(overrides: dict[str, str], complaint
 
 def test_a_gpu_host_pins_and_the_page_table_of_that_is_in_the_budget() -> None:
     here: Environment = synthetic.environment(1)
-    budget = Pressure().budget(PressureParams.preset("cuda", True), here)
+    budget = budget_of(Pressure(), PressureParams.preset("cuda", True), here)
     assert budget.device_bytes == budget.pinned_bytes // 512 + 2 * MIB
 
 

@@ -13,6 +13,7 @@ import psutil
 import pytest
 
 from pinscope.errors import Cancelled, InvalidParameter, MeasurementFailed, NotPossible
+from pinscope.experiments.contract import budget_of
 from pinscope.experiments.pressure import experiment as pressure
 from pinscope.experiments.pressure.experiment import SMALLEST_GROUP, Pressure, PressureParams
 from pinscope.experiments.pressure.reading import Climb, courses
@@ -77,7 +78,7 @@ def test_presets_fit_a_machine_of_24_gib(monkeypatch: pytest.MonkeyPatch, quick:
         **fields, "cgroup_headroom_bytes": None, "memlock_headroom_bytes": None, "shm_free_bytes": None,
     })  # fmt: skip
     chosen = params(quick)
-    budget = Pressure().budget(chosen, synthetic.environment(0))
+    budget = budget_of(Pressure(), chosen, synthetic.environment(0))
     check_budget(budget, limits, None, "host")
     assert budget.pinned_bytes == chosen.limit
     assert budget.seconds < seconds
@@ -86,7 +87,7 @@ def test_presets_fit_a_machine_of_24_gib(monkeypatch: pytest.MonkeyPatch, quick:
 def test_without_a_place_for_a_group_it_says_what_is_needed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pressure, "find_place", lambda: Answer.missing("no control group; run it as root"))
     with pytest.raises(NotPossible, match="run it as root"):
-        Pressure().budget(params(), synthetic.environment(0))
+        budget_of(Pressure(), params(), synthetic.environment(0))
 
 
 def test_a_smaller_group_is_tried_down_to_the_smallest() -> None:

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from pinscope.errors import BadInput
+from pinscope.experiments.contract import budget_of
 from pinscope.experiments.registration.experiment import Registration, RegistrationObservation, RegistrationParams
 from pinscope.experiments.registration.reading import Registrations
 from pinscope.experiments.registry import draw_run, read_run
@@ -191,8 +192,8 @@ def test_a_strategy_that_was_not_asked_for_is_not_measured_across_gpus() -> None
 
 def test_the_budget_grows_with_gpus() -> None:
     experiment, chosen = Registration(), RegistrationParams.preset("cuda", False)
-    single, eight = (experiment.budget(chosen, synthetic.environment(devices)) for devices in (1, 8))
+    single, eight = (budget_of(experiment, chosen, synthetic.environment(devices)) for devices in (1, 8))
     assert eight.seconds > single.seconds + 8
     assert eight.device_bytes == 2 * single.device_bytes, "a context for each of eight processes, not of four"
-    alone = experiment.budget(chosen.with_overrides({"all_devices": False}), synthetic.environment(8))
+    alone = budget_of(experiment, chosen.with_overrides({"all_devices": False}), synthetic.environment(8))
     assert alone == single

@@ -11,9 +11,10 @@ import psutil
 import pytest
 
 from pinscope.errors import MeasurementFailed
+from pinscope.experiments.contract import budget_of
 from pinscope.experiments.topology import child_member, experiment
 from pinscope.experiments.topology.experiment import (
-    Case,
+    AtOnce,
     Flight,
     Topology,
     TopologyObservation,
@@ -211,19 +212,19 @@ class Placing:
 
 def test_a_node_on_which_the_system_puts_no_memory_is_left_out_and_noted() -> None:
     team: Any = Placing({"0": [1], "1": [0]})
-    assert take(team, params(), Case((0,), "h2d", "node", {0: 1, 1: 1})) == {}
+    assert take(team, params(), AtOnce((0,), "h2d", "node", {0: 1, 1: 1})) == {}
     assert team.notes[0].startswith(
         "Left out: host memory on NUMA node 1. Buffers that were asked for there lie on node 0"
     )
 
 
 def test_near_memory_is_where_it_lies_and_where_it_was_asked_for_if_the_kernel_does_not_tell() -> None:
-    near = Case((0,), "h2d", "near", {0: None, 1: 0})
+    near = AtOnce((0,), "h2d", "near", {0: None, 1: 0})
     found: Any = Placing({"0": [1], "1": [0]})
     assert take(found, params(), near) == {0: 1, 1: 0}
     untold: Any = Placing({"0": [], "1": []})
     assert take(untold, params(), near) == {0: None, 1: 0}
-    assert take(untold, params(), Case((0,), "h2d", "node", {0: 1, 1: 1})) == {0: 1, 1: 1}
+    assert take(untold, params(), AtOnce((0,), "h2d", "node", {0: 1, 1: 1})) == {0: 1, 1: 1}
 
 
 def test_pairs_and_all_are_measured_near_and_each_and_all_on_every_other_node() -> None:
@@ -244,10 +245,10 @@ def test_a_pair_that_is_all_gpus_is_measured_once() -> None:
 
 def test_the_budget_grows_with_gpus() -> None:
     topology, chosen = Topology(), TopologyParams.preset("cuda", False)
-    one, eight = (topology.budget(chosen, synthetic.environment(devices)) for devices in (1, 8))
+    one, eight = (budget_of(topology, chosen, synthetic.environment(devices)) for devices in (1, 8))
     assert eight.pinned_bytes - one.pinned_bytes == 7 * 2 * chosen.size
     assert eight.seconds > 3 * one.seconds
-    only = topology.budget(chosen.with_overrides({"all_devices": False}), synthetic.environment(8))
+    only = budget_of(topology, chosen.with_overrides({"all_devices": False}), synthetic.environment(8))
     assert only.pinned_bytes == one.pinned_bytes
 
 

@@ -6,12 +6,13 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from threading import Lock
-from typing import overload
-
-import plotly.graph_objects as go
+from typing import TYPE_CHECKING, overload
 
 from pinscope.errors import PinScopeError
 from pinscope.text import one_line
+
+if TYPE_CHECKING:
+    import plotly.graph_objects as go
 
 
 @dataclass(frozen=True)

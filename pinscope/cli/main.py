@@ -19,7 +19,7 @@ from typer.main import get_command
 import pinscope
 from pinscope.cli.options import Group
 from pinscope.cli.terminal import complain
-from pinscope.errors import Cancelled, PinScopeError
+from pinscope.errors import Cancelled, NotPossible, PinScopeError
 from pinscope.text import MOST_OF_ANOTHER, error_line
 
 _COMMANDS: Mapping[str, tuple[str, str, str]] = {
@@ -155,11 +155,23 @@ def _explained(error: BaseException) -> tuple[str, int]:
         return _usage(error), error.exit_code
     if isinstance(error, PinScopeError):
         return str(error), error.exit_code
+    if isinstance(error, ModuleNotFoundError) and (advice := _missing(error.name or "")):
+        return advice, NotPossible.exit_code
     if isinstance(error, KeyboardInterrupt | typer.Abort | EOFError):
         return "interrupted", Cancelled.exit_code
     if isinstance(error, OSError) and error.strerror:  # without a file it was stdout: a full disk, for one
         return f"{error.filename or 'the output cannot be written'}: {error.strerror}", PinScopeError.exit_code
     return f"unexpected {type(error).__name__}: {error} (PINSCOPE_DEBUG=1 shows where)", PinScopeError.exit_code
+
+
+def _missing(module: str) -> str | None:
+    """What to install where a module is missing that an extra of PinScope's brings."""
+    from pinscope.probes.installation import install_command, needed_extra
+
+    extra = needed_extra(module)
+    return (
+        extra and f"this needs {module.partition('.')[0]}, which is not installed here; run: {install_command(extra)}"
+    )
 
 
 def _carry_out(arguments: list[str]) -> int:

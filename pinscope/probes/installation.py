@@ -19,8 +19,9 @@ from pinscope.probes.answer import Answer
 from pinscope.probes.parent import ending_with_this
 from pinscope.records.environment import Environment
 
-Extra = Literal["cuda12", "cuda13", "postgresql", "torch", "trace12", "trace13"]
+Extra = Literal["cuda12", "cuda13", "dashboard", "postgresql", "torch", "trace12", "trace13"]
 EXTRAS: Mapping[Extra, tuple[str, ...]] = {
+    "dashboard": ("jinja2>=3.1,<4", "pandas>=2.2,<4", "plotly>=7.0,<8", "streamlit>=1.67,<2"),
     "cuda13": ("cupy-cuda13x>=14.0,<15", "cuda-toolkit[nvrtc,cudart]==13.*"),
     "cuda12": ("cupy-cuda12x>=14.0,<15", "cuda-toolkit[nvrtc,cudart]==12.*"),
     "postgresql": ("psycopg[binary]>=3.2,<4",),
@@ -37,6 +38,13 @@ def install_command(extra: Extra, root: Path = _ROOT) -> str:
     if (root / "pyproject.toml").is_file():
         return f"{_pip('install')} -e {shlex.quote(f'{root}[{extra}]')}"
     return f"{_pip('install')} {shlex.join(EXTRAS[extra])}"
+
+
+def needed_extra(module: str) -> Extra | None:
+    """The extra that brings a module which is not installed here; ``None``: none of PinScope's."""
+    return (
+        "dashboard" if module.partition(".")[0] in ("jinja2", "markupsafe", "pandas", "plotly", "streamlit") else None
+    )
 
 
 def uninstall_command(*packages: str) -> str:

@@ -49,7 +49,7 @@ def _normal(requirement: str) -> str:
 def test_requirements_are_the_dependencies_with_cupy_for_cuda_13() -> None:
     lines = (ROOT / "requirements.txt").read_text().splitlines()
     listed = [_normal(line) for line in lines if line and not line.startswith("#")]
-    assert sorted(listed) == sorted(map(_normal, PROJECT["dependencies"] + EXTRAS["cuda13"]))
+    assert sorted(listed) == sorted(map(_normal, PROJECT["dependencies"] + EXTRAS["dashboard"] + EXTRAS["cuda13"]))
 
 
 def test_the_two_cuda_extras_differ_in_nothing_but_the_cuda_version() -> None:
@@ -71,7 +71,7 @@ def _imported_names(path: Path) -> set[str]:
 def test_every_dependency_is_used_and_every_use_is_a_dependency() -> None:
     imported = set().union(*map(_imported_names, [*(ROOT / "pinscope").rglob("*.py"), ROOT / "app.py"]))
     third_party = imported - set(sys.stdlib_module_names) - NOT_OURS
-    declared = {Requirement(line).name for line in PROJECT["dependencies"]}
+    declared = {Requirement(line).name for line in (*PROJECT["dependencies"], *EXTRAS["dashboard"])}
     assert {COME_WITH.get(name, name) for name in third_party} == {IMPORT_NAMES.get(name, name) for name in declared}
 
 

@@ -15,7 +15,7 @@ import sys
 
 class Blocked:
     def find_spec(self, name, path=None, target=None):
-        if name.partition(".")[0] in ("streamlit", "plotly", "pandas", "jinja2"):
+        if name.partition(".")[0] in ("streamlit", "starlette", "plotly", "pandas", "jinja2", "markupsafe"):
             raise ModuleNotFoundError(f"No module named {name!r}", name=name)
 
 sys.meta_path.insert(0, Blocked())

@@ -52,6 +52,23 @@ def test_requirements_are_the_dependencies_with_cupy_for_cuda_13() -> None:
     assert sorted(listed) == sorted(map(_normal, PROJECT["dependencies"] + EXTRAS["dashboard"] + EXTRAS["cuda13"]))
 
 
+@pytest.mark.parametrize(
+    ("lock", "extras"), [("run", ["dashboard"]), ("dev", ["dev"]), ("cuda13", ["cuda13"]), ("cuda12", ["cuda12"])]
+)
+def test_what_scripts_install_is_locked_with_hashes_as_the_project_allows(lock: str, extras: list[str]) -> None:
+    text = (ROOT / "requirements" / f"{lock}.txt").read_text()
+    pins = re.findall(r"^([\w.-]+)==(\S+).*\\\n    --hash=sha256:[0-9a-f]{64}", text, re.M)
+    assert len(pins) == text.count("==") - text.count("== '")
+    assert "http" not in text
+    wanted = map(
+        Requirement, PROJECT["dependencies"] * (lock == "run") + [line for extra in extras for line in EXTRAS[extra]]
+    )
+    for requirement in wanted:
+        versions = [version for name, version in pins if name == requirement.name]
+        assert versions, requirement
+        assert all(requirement.specifier.contains(version) for version in versions)
+
+
 def test_the_two_cuda_extras_differ_in_nothing_but_the_cuda_version() -> None:
     for name in ("cuda", "trace"):
         assert [one.replace("13", "12") for one in EXTRAS[f"{name}13"]] == EXTRAS[f"{name}12"]

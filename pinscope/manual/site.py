@@ -29,6 +29,8 @@ SECTIONS: Mapping[str, tuple[str, ...]] = {
         "live-view",
         "experiments/timeline",
         "tracing",
+        "trace-recorded",
+        "trace-limits",
         "experiments/trace",
         "plan",
         "exporter",
@@ -36,7 +38,7 @@ SECTIONS: Mapping[str, tuple[str, ...]] = {
     ),
     "Experiments": (),
     "Reference": ("reference/cli", "reference/json", "reference/findings", "reference/metrics", "settings"),
-    "Background": ("claims", "safety", "promises", "architecture"),
+    "Background": ("claims", "claims-table", "safety", "promises", "architecture"),
 }
 """Headings of the navigation → the pages below each. The experiments' pages are those of the registry."""
 _FOLDER = "experiments/"

@@ -19,7 +19,7 @@ SAMPLE = frozenset({
     "a json beside the script", "sys.excepthook is None",
 })  # fmt: skip
 """One of each kind that once differed; they take 20 s."""
-MANUAL = ROOT / "docs" / "tracing.md"
+MANUAL = ROOT / "docs" / "trace-limits.md"
 ODD = Program(
     "", "odd", "import sys; print('out'); print('error', file=sys.stderr); open('file', 'w').close(); sys.exit(3)"
 )

@@ -12,7 +12,7 @@ from pinscope.manual.generated_tables import QUOTED, figure, renewed
 from pinscope.records.finding import Reading, good, quantity, table
 from pinscope.store.recordings import recorded_runs, recording_name
 
-PAGE = (Path(__file__).parents[3] / "docs" / "claims.md").read_text()
+PAGE = (Path(__file__).parents[3] / "docs" / "claims-table.md").read_text()
 ROW = re.compile(r"^\| ([A-E])(\d+) \| (.+?) \| \*\*(.+?)\.\*\* (.+) \|$", re.MULTILINE)
 """Text, number, claim, verdict and answer."""
 VERDICTS = ("Holds", "In part", "Does not hold", "Not measured")

@@ -19,7 +19,7 @@ from pinscope.experiments.registry import readers
 from pinscope.manual.site import Site, pictures, site_files, slug
 
 ROOT = Path(__file__).parents[3]
-MOST_README_BYTES = 6000
+MOST_README_BYTES = 4500
 AROUND = ("README.md", "CONTRIBUTING.md", "CHANGELOG.md")
 
 
@@ -159,7 +159,7 @@ def test_readme_is_short_and_names_every_command() -> None:
     readme = (ROOT / "README.md").read_bytes()
     assert len(readme) <= MOST_README_BYTES
     for name in command_line().commands:
-        assert f"`pinscope {name}`" in readme.decode(), name
+        assert f"`pinscope {name}" in readme.decode(), name
 
 
 def test_the_transcript_in_the_readme_is_what_the_terminal_shows(capsys: pytest.CaptureFixture[str]) -> None:
@@ -168,7 +168,7 @@ def test_the_transcript_in_the_readme_is_what_the_terminal_shows(capsys: pytest.
     assert main(block[1].split()) == 0
     shown = capsys.readouterr().out.splitlines()
     lines = [line for line in block[2].splitlines() if line and line != "…"]
-    assert len(lines) > 10
+    assert len(lines) > 8
     assert [line for line in lines if line not in shown] == []
 
 

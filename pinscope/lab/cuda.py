@@ -20,18 +20,18 @@ from numpy.typing import NDArray
 from pinscope.analysis.statistics import summarize
 from pinscope.errors import MeasurementFailed, NoDevice, NotPossible
 from pinscope.lab.backing import OwnMemory, touch, why_not_backing
-from pinscope.lab.cuda_handles import (
+from pinscope.lab.cuda_handles import SOURCE, CudaCounters, CudaEvent, CudaStream, DevicePart, Gate
+from pinscope.lab.cuda_memory import (
     DEVICE_TO_DEVICE,
     DEVICE_TO_HOST,
     HOST_TO_DEVICE,
-    SOURCE,
-    CudaCounters,
-    CudaEvent,
-    CudaStream,
-    DevicePart,
-    Gate,
+    PAGE,
+    HostPart,
+    MemoryMeter,
+    allocate,
+    host_memory,
+    registered_memory,
 )
-from pinscope.lab.cuda_memory import PAGE, HostPart, MemoryMeter, allocate, host_memory, registered_memory
 from pinscope.lab.pattern import WORD_BYTES, Block, Pattern, words_at
 from pinscope.lab.placement import HostNodes, preferring
 from pinscope.lab.protocol import (

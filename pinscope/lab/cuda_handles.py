@@ -12,10 +12,9 @@ import numpy as np
 from cupy.cuda import driver, runtime
 
 from pinscope.errors import MeasurementFailed
-from pinscope.lab.cuda_memory import ALLOC_FLAGS, PAGE, driver_library
+from pinscope.lab.cuda_memory import ALLOC_FLAGS, DEVICE_TO_HOST, PAGE, driver_library
 from pinscope.lab.protocol import Stream, never_ends, own
 
-HOST_TO_DEVICE, DEVICE_TO_HOST, DEVICE_TO_DEVICE = 1, 2, 3
 NOT_READY = 600
 """cudaErrorNotReady: an event that is not reached yet."""
 

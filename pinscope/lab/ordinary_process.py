@@ -1,4 +1,4 @@
-"""An ordinary process beside one that pins: a program that :mod:`pinscope.lab.child_processes` starts.
+"""An ordinary process beside one that pins: a program that :mod:`pinscope.lab.worker_protocol` starts.
 
 It pins nothing. On an order it does what every program does – touch fresh memory, write to memory that it has, read a
 file that it has read before – and says how long that took. Its file has no name: it is gone with the process, however
@@ -21,7 +21,7 @@ from statistics import median
 from typing import TYPE_CHECKING, Final
 
 from pinscope.errors import MeasurementFailed
-from pinscope.lab.orders import Reply, obey
+from pinscope.lab.worker_protocol import Reply, serve_requests
 from pinscope.probes.cgroup import IN_MEMORY, file_system
 from pinscope.probes.proc import HERE, Proc
 from pinscope.units import format_bytes
@@ -203,4 +203,4 @@ def _keep_small(memory: mmap.mmap) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(obey(OrdinaryProcess))
+    sys.exit(serve_requests(OrdinaryProcess))

@@ -303,7 +303,7 @@ def _size(
 
 def _cuda_calls(device: int | None) -> GpuCalls:
     try:
-        from pinscope.lab.cuda_pinning import CudaCalls  # noqa: PLC0415 - imports CuPy
+        from pinscope.lab.cuda_memory import CudaCalls  # noqa: PLC0415 - imports CuPy
     except ImportError as error:
         raise NotPossible(
             f"memory is pinned through CuPy, which cannot be imported here ({error}); "

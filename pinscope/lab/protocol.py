@@ -181,7 +181,7 @@ class Lab(Protocol):
 
     @property
     def place(self) -> str:
-        """What another process needs to open a lab on the same device (:mod:`pinscope.lab.child_processes`)."""
+        """What another process needs to open a lab on the same device (:mod:`pinscope.lab.worker_protocol`)."""
         ...
 
     def place_of(self, device: int) -> str:

@@ -21,8 +21,8 @@ from pinscope.experiments.page_tables.reading import Cell, cells_of
 from pinscope.experiments.registration.reading import Trial, trials
 from pinscope.lab.backing import touch, why_not_backing
 from pinscope.lab.cuda import CudaLab
-from pinscope.lab.cuda_driver_memory import HostPool, granularities
-from pinscope.lab.driver_memory import driver_memory
+from pinscope.lab.cuda_memory import HostPool, granularities
+from pinscope.lab.doorway import driver_memory
 from pinscope.lab.protocol import HostBuffer
 from pinscope.probes.host_memory import pinned_bytes
 from pinscope.records.run import Backing, DriverMemory

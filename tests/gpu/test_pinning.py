@@ -20,7 +20,7 @@ from pinscope.analysis.pinning_strategy import Recipe, StrategyCell, recommend, 
 from pinscope.errors import NoDevice, NotEnoughMemory
 from pinscope.experiments.allocation.reading import break_evens, buffer_cells, copy_times, needed_faults, not_fresh
 from pinscope.experiments.pinning_strategy.experiment import Neighbours
-from pinscope.lab.cuda_pinning import CudaCalls, bus_id_here
+from pinscope.lab.cuda_memory import CudaCalls, bus_id_here
 from pinscope.lab.harness import safe_pinned_bytes
 from pinscope.lab.pinned_array import pinned_empty
 from pinscope.probes.environment import capture_environment

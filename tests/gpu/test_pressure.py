@@ -8,9 +8,9 @@ import pytest
 
 from pinscope.experiments.pressure.experiment import Pressure, PressureParams
 from pinscope.experiments.pressure.reading import Climb, OnHost, courses
+from pinscope.lab.cgroup_sandbox import find_place
 from pinscope.lab.cuda import CudaLab
 from pinscope.lab.harness import Harness
-from pinscope.lab.own_group import find_place
 from tests.gpu.test_cuda_lab import PAGES_OFF, pinned_pages
 
 MIB = 2**20

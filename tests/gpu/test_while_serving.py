@@ -15,7 +15,7 @@ from pinscope.experiments.while_serving.experiment import WhileServing, WhileSer
 from pinscope.experiments.while_serving.findings import code
 from pinscope.experiments.while_serving.reading import Cell, Serving, cells_of
 from pinscope.lab.cuda import CudaLab
-from pinscope.lab.cuda_pinning import is_pinned, takes_copy
+from pinscope.lab.cuda_memory import is_pinned, takes_copy
 from pinscope.lab.harness import Harness, safe_pinned_bytes
 from pinscope.probes.environment import capture_environment
 from pinscope.probes.limits import read_limits

@@ -12,9 +12,11 @@ from cupy.cuda import runtime
 
 from pinscope.experiments.access.ways import PatternName
 from pinscope.lab.cuda import CudaLab
-from pinscope.lab.cuda_handles import DEVICE_TO_HOST, HOST_TO_DEVICE, CudaStream
+from pinscope.lab.cuda_handles import CudaStream
 from pinscope.lab.cuda_memory import (
     DEVICE_LOCATION,
+    DEVICE_TO_HOST,
+    HOST_TO_DEVICE,
     HostPart,
     Location,
     check,

@@ -13,7 +13,7 @@ from pinscope.experiments.cases import Case, Progress, possible
 from pinscope.experiments.contract import AnyExperiment, BareParams
 from pinscope.experiments.page_tables import findings, reading, ways
 from pinscope.experiments.page_tables.ways import Labels, Pinning, Steps
-from pinscope.lab.driver_memory import granularity_words
+from pinscope.lab.doorway import granularity_words
 from pinscope.lab.harness import Harness
 from pinscope.lab.protocol import Lab
 from pinscope.records.environment import Environment

@@ -19,8 +19,17 @@ from numpy.typing import NDArray
 
 from pinscope.experiments.scatter.ways import WAYS, Case, Variant, WayName
 from pinscope.lab.cuda import CudaLab
-from pinscope.lab.cuda_handles import DEVICE_TO_HOST, HOST_TO_DEVICE, CudaEvent, CudaStream
-from pinscope.lab.cuda_memory import Location, check, driver_library, managed_memory, prefetch_to_host, why_not_managed
+from pinscope.lab.cuda_handles import CudaEvent, CudaStream
+from pinscope.lab.cuda_memory import (
+    DEVICE_TO_HOST,
+    HOST_TO_DEVICE,
+    Location,
+    check,
+    driver_library,
+    managed_memory,
+    prefetch_to_host,
+    why_not_managed,
+)
 from pinscope.lab.harness import Clock
 from pinscope.lab.pattern import words_at
 from pinscope.lab.protocol import DeviceBuffer, HostBuffer, own

@@ -12,9 +12,8 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Literal, Protocol, cast
 
 from pinscope.analysis.cells import LineStyle, Way, way
-from pinscope.lab.copy_threads import CopyThreads, copy_words, stretches
 from pinscope.lab.harness import Clock
-from pinscope.lab.pattern import Pattern
+from pinscope.lab.pattern import CopyThreads, Pattern, copy_words, stretches
 from pinscope.lab.protocol import DeviceBuffer, HostBuffer, Lab
 
 WAYS: Mapping[str, Way] = {

@@ -185,7 +185,7 @@ class WhileServing:
         """Every case."""
         from pinscope.experiments.while_serving.cuda_serving import serving_calls  # noqa: PLC0415 - imports CuPy
         from pinscope.lab.cuda import CudaLab  # noqa: PLC0415
-        from pinscope.lab.cuda_pinning import CudaCalls, is_pinned  # noqa: PLC0415
+        from pinscope.lab.cuda_memory import CudaCalls, is_pinned  # noqa: PLC0415
 
         if reason := why_not_backing("thp"):
             harness.note(f"Memory stands on 4 KiB pages: {reason}")

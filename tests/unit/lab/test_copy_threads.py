@@ -8,8 +8,8 @@ import time
 import numpy as np
 import pytest
 
-from pinscope.lab.copy_threads import CopyThreads, stretches
 from pinscope.lab.harness import ProcessorTime
+from pinscope.lab.pattern import CopyThreads, stretches
 
 
 @pytest.mark.parametrize(("nbytes", "count"), [(8, 1), (8, 4), (4096, 3), (10 * 4096 + 8, 3), (2**20, 7)])

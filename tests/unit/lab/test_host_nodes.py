@@ -36,17 +36,17 @@ def planted(monkeypatch: pytest.MonkeyPatch, answer: object) -> list[int]:
 def test_the_host_models_buffers_are_seen_while_they_are_held(memory: str) -> None:
     with HostModelLab() as lab:
         with lab.host_buffer(1 << 20, cast("HostMemory", memory)):
-            assert set(lab.placement.take()) <= HERE
-            assert lab.placement.ever
-        assert lab.placement.take() == ()
+            assert set(lab.host_nodes.take()) <= HERE
+            assert lab.host_nodes.ever
+        assert lab.host_nodes.take() == ()
 
 
 def test_memory_that_nobody_has_touched_lies_nowhere_yet() -> None:
     with HostModelLab() as lab, lab.ordinary_memory(1 << 20, "4k") as memory:
-        assert lab.placement.take() == ()
+        assert lab.host_nodes.take() == ()
         touch(memory)
-        assert set(lab.placement.take()) <= HERE
-        assert lab.placement.ever
+        assert set(lab.host_nodes.take()) <= HERE
+        assert lab.host_nodes.ever
 
 
 def test_a_buffer_that_is_gone_before_it_is_asked_for_was_seen_by_a_look() -> None:

@@ -265,7 +265,7 @@ def test_more_than_is_safe_is_refused_with_the_numbers_before_anything_is_touche
 
 def test_without_cupy_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "cupy", None)
-    monkeypatch.delitem(sys.modules, "pinscope.lab.cuda_pinning", raising=False)
+    monkeypatch.delitem(sys.modules, "pinscope.lab.cuda_memory", raising=False)
     with pytest.raises(NotPossible, match=r"-m pip install -e .*\[cuda13\]"):
         pinscope.pinned_empty(MIB)
 

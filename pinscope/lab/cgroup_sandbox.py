@@ -49,7 +49,7 @@ def _takes_groups(kind: str, folder: str, proc: Proc) -> bool:
     return proc.may_write(folder)
 
 
-class OwnGroup:
+class CgroupSandbox:
     """Made on entering, removed on leaving with all that is still in it.
 
     Args:

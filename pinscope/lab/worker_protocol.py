@@ -1,30 +1,33 @@
-"""Processes that work beside a measurement, from the side of the one that starts them.
+"""Processes that work beside a measurement: requests and replies, from both sides.
 
-Each gets orders and answers them (:mod:`pinscope.lab.orders`). One that dies, hangs or breaks off ends all of them, and
-the error names the process and the step.
+A request is one JSON object a line on the worker's standard input, its reply one line in answer. A worker ends with the
+process that started it, or when its standard input ends. One that dies, hangs or breaks off ends all of them, and the
+error names the process and the step.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import select
 import selectors
 import signal
 import subprocess
+import sys
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import IO, Any, Generic, Self, TypeVar
+from pathlib import Path
+from typing import IO, Any, Generic, Protocol, Self, TextIO, TypeVar, runtime_checkable
 
 from pinscope import isolation
 from pinscope.errors import MeasurementFailed, NotEnoughMemory, PinScopeError
-from pinscope.lab.harness import Clock
-from pinscope.probes.parent import start_child
+from pinscope.probes.parent import end_with, start_child
 
 Key = TypeVar("Key")
-Order = Mapping[str, Any]
-Reply = Mapping[str, Any]
+Request = Mapping[str, Any]
+Reply = dict[str, Any]
 POLL_SECONDS = 0.1
 END_SECONDS = 10.0
 """How long processes that were asked to end may take to."""
@@ -36,7 +39,7 @@ class Child:
 
     Attributes:
         name: how errors name it.
-        module: what it runs: one that ends with :func:`pinscope.lab.orders.obey`.
+        module: what it runs: one that ends with :func:`pinscope.lab.worker_protocol.serve_requests`.
         configuration: the arguments of the class that obeys there; goes through JSON.
         group: folder of the control group that it enters before it does anything else.
     """
@@ -105,7 +108,11 @@ class ChildProcesses(Generic[Key]):
         self._kill()
 
     def ask(
-        self, step: str, orders: Mapping[Key, Order], clock: Clock = time.monotonic, limit: float | None = None
+        self,
+        step: str,
+        orders: Mapping[Key, Request],
+        clock: Callable[[], float] = time.monotonic,
+        limit: float | None = None,
     ) -> dict[Key, tuple[float, Reply]]:
         """Give each its order at once; for each, the moment of its answer by ``clock``, and the answer.
 
@@ -119,14 +126,14 @@ class ChildProcesses(Generic[Key]):
         self.tell(orders)
         return self.answers(step, orders, clock, limit)
 
-    def tell(self, orders: Mapping[Key, Order]) -> None:
+    def tell(self, orders: Mapping[Key, Request]) -> None:
         """Give each its order and do not wait: :meth:`answers` does."""
         for key, order in orders.items():
             with suppress(BrokenPipeError):  # it has died: its missing answer says so
                 _pipe(self._children[key].stdin).write(json.dumps(order).encode() + b"\n")
 
     def answers(
-        self, step: str, keys: Iterable[Key], clock: Clock = time.monotonic, limit: float | None = None
+        self, step: str, keys: Iterable[Key], clock: Callable[[], float] = time.monotonic, limit: float | None = None
     ) -> dict[Key, tuple[float, Reply]]:
         """The answers of those that have orders, as :meth:`ask` gives them."""
         orders = tuple(keys)
@@ -202,3 +209,54 @@ def _pipe(pipe: IO[bytes] | None) -> IO[bytes]:
     if pipe is None:
         raise TypeError("started without this pipe")
     return pipe
+
+
+@runtime_checkable
+class Busy(Protocol):
+    """A worker that does something of its own while no order waits."""
+
+    pause_seconds: float
+    """From one time to the next."""
+
+    def meanwhile(self) -> None:
+        """Do it once."""
+
+
+def serve(worker: object, orders: TextIO, answers: TextIO) -> None:
+    """Carry out each order – a method of ``worker`` – and answer it; after an error no more."""
+    for line in _busy_lines(worker, orders) if isinstance(worker, Busy) else orders:
+        request: dict[str, Any] = json.loads(line)
+        try:
+            reply = getattr(worker, request.pop("do"))(**request)
+        except PinScopeError as error:
+            reply = {"error": str(error), "class": type(error).__name__}
+        except Exception as error:  # noqa: BLE001 - the starter must learn of it, whatever it was
+            reply = {"error": f"{type(error).__name__}: {error}".splitlines()[0], "class": ""}
+        answers.write(json.dumps(reply) + "\n")
+        answers.flush()
+        if "error" in reply:
+            return
+
+
+def _busy_lines(worker: Busy, orders: TextIO) -> Iterator[str]:
+    """The starter sends an order only once the last is answered: none can wait unseen in a buffer."""
+    while True:
+        if select.select([orders], [], [], worker.pause_seconds)[0]:
+            line = orders.readline()
+            if not line:
+                return
+            yield line
+        worker.meanwhile()
+
+
+def serve_requests(make: Callable[..., object]) -> int:
+    """Make the worker from this program's configuration, and serve until the orders end, or the starter does."""
+    configuration = json.loads(sys.argv[1])
+    end_with(configuration.pop("parent"))
+    if group := configuration.pop("group", None):
+        Path(group, "cgroup.procs").write_text(str(os.getpid()))  # what it takes from here on is the group's
+    # What a library prints must not be taken for an answer.
+    with os.fdopen(os.dup(1), "w") as answers:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        serve(make(**configuration), sys.stdin, answers)
+    return 0

@@ -13,7 +13,7 @@ from cupy.cuda import driver, runtime
 
 from pinscope.errors import MeasurementFailed
 from pinscope.lab.cuda_memory import ALLOC_FLAGS, DEVICE_TO_HOST, PAGE, driver_library
-from pinscope.lab.protocol import Stream, never_ends, own
+from pinscope.lab.protocol import Stream, never_ends, require_type
 
 NOT_READY = 600
 """cudaErrorNotReady: an event that is not reached yet."""
@@ -48,7 +48,7 @@ class CudaEvent:
     handle: int
 
     def record(self, stream: Stream) -> None:
-        runtime.eventRecord(self.handle, own(stream, CudaStream).handle)
+        runtime.eventRecord(self.handle, require_type(stream, CudaStream).handle)
 
     def synchronize(self) -> None:
         runtime.eventSynchronize(self.handle)

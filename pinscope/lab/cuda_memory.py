@@ -111,8 +111,8 @@ class MemoryMeter:
     def __enter__(self) -> Self:
         self._open.enter_context(self._nvml)
         for index in range(self._nvml.device_count().value or 0):
-            found = self._nvml.pci_bus_id(index).value
-            if found is not None and _place(found) == _place(self._bus_id):
+            bus_id = self._nvml.pci_bus_id(index).value
+            if bus_id is not None and _place(bus_id) == _place(self._bus_id):
                 self._index = index
         return self
 
@@ -382,7 +382,8 @@ def driver_memory(kind: DriverMemory, *, kept: bool = False) -> Iterator[Take]:
 
 
 def granularities() -> tuple[int, int]:
-    """Of what size cuMemCreate's host memory is a multiple: at least, and as the driver recommends. Raises likewise."""
+    """Of what size cuMemCreate's host memory is a multiple: at least, and as the driver recommends. Raises as
+    :func:`driver_memory`."""
     properties = _properties()
     return _granularity(properties, _MINIMUM), _granularity(properties, _RECOMMENDED)
 
@@ -419,7 +420,7 @@ class HostPool:
         _do("cuMemPoolDestroy", self._pool)
 
     def take(self, nbytes: int) -> int:
-        """The address of so many bytes. Raises likewise."""
+        """The address of so many bytes. Raises as :func:`driver_memory`."""
         address = ctypes.c_uint64()
         _do(
             "cuMemAllocFromPoolAsync",
@@ -481,9 +482,9 @@ def _properties() -> _AllocationProperties:
 
 
 def _granularity(properties: _AllocationProperties, option: int) -> int:
-    found = ctypes.c_size_t()
-    _do("cuMemGetAllocationGranularity", ctypes.byref(found), ctypes.byref(properties), ctypes.c_int(option))
-    return found.value
+    step = ctypes.c_size_t()
+    _do("cuMemGetAllocationGranularity", ctypes.byref(step), ctypes.byref(properties), ctypes.c_int(option))
+    return step.value
 
 
 def _here() -> Location:

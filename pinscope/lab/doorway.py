@@ -77,7 +77,7 @@ def use_each_part_once(lab: Lab) -> None:
         device = stack.enter_context(lab.device_buffer(WARM_BYTES))
         stream = stack.enter_context(lab.stream())
         sources = (lab.register(memory), lab.host_buffer(WARM_BYTES, "pinned"))
-        for source in (stack.enter_context(one) for one in sources):
+        for source in map(stack.enter_context, sources):
             lab.fill(source, pattern)
             lab.copy_to_device(device, source, stream)
             stream.synchronize()

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import resource
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import Any, Self
+from typing import Any
 
 from pinscope.analysis.statistics import LEAST_VALUES, looks, median_uncertainty
 from pinscope.errors import Cancelled, NoDevice, NotEnoughMemory
@@ -228,30 +227,3 @@ def _pinned_ceilings(limits: Limits, lab: LabKind) -> list[Ceiling]:
 
 def _tightest(ceilings: list[Ceiling]) -> Ceiling:
     return min(ceilings, key=lambda ceiling: ceiling.safe_bytes)
-
-
-@dataclass(frozen=True)
-class ProcessorTime:
-    """In user and kernel mode together, seconds (getrusage(2)).
-
-    Attributes:
-        process_seconds: of all threads, also those of libraries and of the driver.
-        thread_seconds: of the calling thread.
-    """
-
-    process_seconds: float
-    thread_seconds: float
-
-    @classmethod
-    def so_far(cls) -> Self:
-        """Used since the process, and the calling thread, began."""
-        return cls(_seconds(resource.RUSAGE_SELF), _seconds(resource.RUSAGE_THREAD))
-
-    def since(self, earlier: Self) -> Self:
-        """Used between two readings of the same thread."""
-        return type(self)(self.process_seconds - earlier.process_seconds, self.thread_seconds - earlier.thread_seconds)
-
-
-def _seconds(who: int) -> float:
-    used = resource.getrusage(who)
-    return used.ru_utime + used.ru_stime

@@ -19,9 +19,9 @@ from queue import SimpleQueue
 from typing import Self
 
 from pinscope.errors import MeasurementFailed
-from pinscope.lab.backing import OwnMemory
+from pinscope.lab.backing import OwnMemory, lock
 from pinscope.lab.pattern import WORD_BYTES
-from pinscope.lab.protocol import Stream, never_ends, own
+from pinscope.lab.protocol import Stream, never_ends, require_type
 from pinscope.records.run import HostMemory
 
 Clock = Callable[[], float]
@@ -237,7 +237,7 @@ class HostEvent:
 
     def record(self, stream: Stream) -> None:
         """Place the mark behind everything queued in the stream so far."""
-        self.operations = own(stream, HostStream).frontier
+        self.operations = require_type(stream, HostStream).frontier
         self._recorded = self._clock()
 
     def synchronize(self) -> None:
@@ -343,7 +343,7 @@ class StagingRing:
         """Lock the ring's memory. Raises NotEnoughMemory."""
         with ExitStack() as opening:
             memory = opening.enter_context(OwnMemory(self.nbytes))
-            memory.lock()
+            lock(memory.address, memory.nbytes)
             self._slots.extend(_Slot(memory.address + number * SLOT_BYTES) for number in range(SLOTS))
             self._open = opening.pop_all()
         return self

@@ -1,4 +1,4 @@
-"""Random content that tells whether a copy arrived: fresh for every copy, cheap to lay down and to check."""
+"""Content of host memory: random patterns that tell whether a copy arrived, and threads that copy together."""
 
 from __future__ import annotations
 
@@ -120,7 +120,7 @@ class CopyThreads:
     def __exit__(self, *exception: object) -> None:
         self._stack.close()
 
-    def each(self, work: Callable[[_Part], object], parts: list[_Part]) -> None:
+    def run(self, work: Callable[[_Part], object], parts: list[_Part]) -> None:
         """Do this with every part, side by side; complete on return. Raises what the work raises."""
         if self._pool is None:
             for part in parts:
@@ -130,7 +130,7 @@ class CopyThreads:
 
     def copy(self, target: int, source: int, nbytes: int) -> None:
         """Copy from one address to another, each thread its stretch (both multiples of 8); complete on return."""
-        self.each(lambda part: copy_words(target + part[0], source + part[0], part[1]), stretches(nbytes, self.count))
+        self.run(lambda part: copy_words(target + part[0], source + part[0], part[1]), stretches(nbytes, self.count))
 
 
 def copy_words(target: int, source: int, nbytes: int) -> None:
@@ -140,5 +140,5 @@ def copy_words(target: int, source: int, nbytes: int) -> None:
 
 def stretches(nbytes: int, count: int) -> list[tuple[int, int]]:
     """At most ``count`` parts of about equal length, each from the start of a page: (offset, bytes)."""
-    each = -(-nbytes // count // _PAGE) * _PAGE
-    return [(at, min(each, nbytes - at)) for at in range(0, nbytes, each)]
+    length = -(-nbytes // count // _PAGE) * _PAGE
+    return [(at, min(length, nbytes - at)) for at in range(0, nbytes, length)]

@@ -15,7 +15,7 @@ from pinscope.experiments.access.ways import PATTERNS, WAYS, PatternName, WayNam
 from pinscope.experiments.cases import Case, Progress, Reason, possible
 from pinscope.experiments.contract import AnyExperiment, Params
 from pinscope.lab.harness import Harness
-from pinscope.lab.protocol import DeviceBuffer, HostBuffer, Lab, own
+from pinscope.lab.protocol import DeviceBuffer, HostBuffer, Lab, require_type
 from pinscope.records.environment import Environment
 from pinscope.records.parameters import Bytes, Counts, Several, parameter
 from pinscope.records.run import LabKind, Lasted, Observation, Positive
@@ -162,7 +162,7 @@ class Access:
         from pinscope.experiments.access.cuda_access import Accessor, Visit  # noqa: PLC0415
         from pinscope.lab.cuda import CudaLab  # noqa: PLC0415 - imports CuPy
 
-        accessor = Accessor(own(lab, CudaLab))
+        accessor = Accessor(require_type(lab, CudaLab))
         cases = possible(self.cases(params), harness, _left_out(params, accessor), "ways=copy,mapped")
         with ExitStack() as stack:
             bench = _Bench(lab, accessor, params.size, stack)

@@ -315,7 +315,7 @@ def two_buffers(bench: Bench, threads: int, held: ExitStack, fills: bool = True,
     def run(uses: int) -> Marks:
         begun = bench.clock()
         for _ in range(uses):
-            pool.each(bring, workers)
+            pool.run(bring, workers)
         return Marks(begun, bench.clock())
 
     if fills and copies:

@@ -24,7 +24,7 @@ from pinscope.lab.backing import HUGE_PAGE, why_not_backing
 from pinscope.lab.harness import Clock, Harness
 from pinscope.lab.pinned_array import LONGEST_WAIT
 from pinscope.lab.pinning import PAGE, SPARE_PROCESSORS, default_threads
-from pinscope.lab.protocol import Lab, own
+from pinscope.lab.protocol import Lab, require_type
 from pinscope.records.environment import Environment
 from pinscope.records.finding import Reading
 from pinscope.records.parameters import Bytes, Seconds, Several, Sizes, parameter, sizes
@@ -192,7 +192,7 @@ class WhileServing:
         apparatus = Apparatus(params.size, params.longest_wait, params.thread_count(), CudaCalls.here(), is_pinned)
         with ExitStack() as stack:
             harness.progress(0.0, "getting ready")
-            calls = serving_calls(own(lab, CudaLab), KERNEL_SECONDS, COPY_BYTES, stack)
+            calls = serving_calls(require_type(lab, CudaLab), KERNEL_SECONDS, COPY_BYTES, stack)
             bench = _Bench(lab, calls, params, harness)
             with apparatus.taken("register", None):
                 harness.check_cancelled()

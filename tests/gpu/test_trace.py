@@ -76,13 +76,27 @@ class Traced:
         return [each["detail"] for each in self.run["findings"] if each["rule"] == "pageable-copies"]
 
 
-def test_a_cupy_program_has_every_large_copy_named_to_the_byte(tmp_path: Path) -> None:
-    seen = Traced(tmp_path, str(TRACED / "cupy_loop.py"))
+def traced(folder: Path, program: str, *options: str, seconds: float = 120) -> Traced:
+    """A program that is written down and traced, with these options before it."""
+    file = folder / "program.py"
+    file.write_text(program)
+    return Traced(folder, *options, str(file), seconds=seconds)
+
+
+@pytest.mark.parametrize(
+    ("program", "library", "rounds"), [("cupy_loop", "cupy", 20), ("numba_script", "numba.cuda", 5)]
+)
+def test_a_program_has_every_large_copy_named_to_the_byte(
+    program: str, library: str, rounds: int, tmp_path: Path
+) -> None:
+    """Numba has no runtime but the driver."""
+    pytest.importorskip(library)
+    seen = Traced(tmp_path, str(TRACED / f"{program}.py"))
     assert seen.exit_code == 0
     assert seen.sites() == {
-        ("pageable up", "pageable", "device"): (20, 20 * 4 * MIB),
-        ("pinned up", "pinned", "device"): (20, 20 * 4 * MIB),
-        ("pageable down", "device", "pageable"): (20, 20 * 4 * MIB),
+        ("pageable up", "pageable", "device"): (rounds, rounds * 4 * MIB),
+        ("pinned up", "pinned", "device"): (rounds, rounds * 4 * MIB),
+        ("pageable down", "device", "pageable"): (rounds, rounds * 4 * MIB),
     }
     assert not any("pinned up" in each for each in seen.accused)
 
@@ -128,16 +142,6 @@ def test_a_training_loop_over_a_dataloader(pin: str, tmp_path: Path) -> None:
     assert waits[0]["count"] == 40
 
 
-def test_a_numba_program_which_has_no_runtime_but_the_driver(tmp_path: Path) -> None:
-    pytest.importorskip("numba.cuda", reason="Numba is not installed")
-    seen = Traced(tmp_path, str(TRACED / "numba_script.py"))
-    assert seen.sites() == {
-        ("pageable up", "pageable", "device"): (5, 5 * 4 * MIB),
-        ("pageable down", "device", "pageable"): (5, 5 * 4 * MIB),
-        ("pinned up", "pinned", "device"): (5, 5 * 4 * MIB),
-    }
-
-
 COPIES = """\
 import os, signal, sys, time
 import cupy, numpy
@@ -157,8 +161,7 @@ for _ in range(50):
     ],
 )
 def test_however_it_ends_the_program_ends_so_and_its_copies_are_kept(end: str, exit_code: int, tmp_path: Path) -> None:
-    (tmp_path / "program.py").write_text(COPIES + end)
-    seen = Traced(tmp_path, str(tmp_path / "program.py"))
+    seen = traced(tmp_path, COPIES + end)
     assert seen.exit_code == exit_code
     assert sum(count for count, _ in seen.sites().values()) == 50
     if exit_code == 1:
@@ -207,8 +210,7 @@ for _ in range(20):
 
 
 def test_what_a_signal_raises_during_a_copy_is_caught_where_it_is_without_a_trace(tmp_path: Path) -> None:
-    (tmp_path / "program.py").write_text(ALARMS)
-    seen = Traced(tmp_path, str(tmp_path / "program.py"))
+    seen = traced(tmp_path, ALARMS)
     assert (seen.exit_code, seen.stdout) == (0, "late\n" * 20)
     assert "Traceback" not in seen.stderr
 
@@ -222,8 +224,7 @@ def test_another_subscriber_is_refused_while_a_program_is_traced(tmp_path: Path)
     nested += f"again = Recorder(SpoolFolder.of(os.stat({str(tmp_path)!r}), {str(tmp_path)!r}), {setup['library']!r})\n"
     nested += "try:\n    again.start()\nexcept Refused as refusal:\n    print(refusal.args[0])\n"
     (tmp_path / "config.json").write_text(json.dumps(setup))
-    (tmp_path / "program.py").write_text(nested)
-    assert Traced(tmp_path, str(tmp_path / "program.py")).stdout == "39\n"
+    assert traced(tmp_path, nested).stdout == "39\n"
 
 
 RUNTIME = """\
@@ -294,8 +295,7 @@ def test_each_function_of_the_runtime_is_followed_through_the_driver_s_that_it_c
     pytest.importorskip("torch", reason="it brings the runtime as a library")
     calls = (each.partition(" ") for each in FUNCTIONS)
     lines = [f"check(cuda.{name}({arguments}))" for name, _, arguments in calls]
-    (tmp_path / "program.py").write_text(RUNTIME + "\n".join(lines) + "\ncuda.cudaDeviceSynchronize()\n")
-    seen = Traced(tmp_path, str(tmp_path / "program.py"))
+    seen = traced(tmp_path, RUNTIME + "\n".join(lines) + "\ncuda.cudaDeviceSynchronize()\n")
     assert seen.exit_code == 0, seen.stderr
     first = RUNTIME.count("\n") + 1
     rows = [row for row in events_of(seen, "calls") if Path(row["file"]).name == "program.py"]
@@ -310,12 +310,12 @@ def test_each_function_of_the_runtime_is_followed_through_the_driver_s_that_it_c
 
 def test_a_blocking_copy_lies_within_its_call(tmp_path: Path) -> None:
     """The calls are timed by Python's clock, the copies by CUPTI's: over ten seconds they must not part."""
-    (tmp_path / "program.py").write_text(
+    program = (
         "import time, cupy, numpy\nruntime = cupy.cuda.runtime\n"
         "device, pinned = cupy.empty(1 << 20, numpy.uint8), runtime.hostAlloc(1 << 20, 0)\n"
         "for _ in range(1000): runtime.memcpy(device.data.ptr, pinned, 1 << 20, 1); time.sleep(0.01)\n"
     )
-    copies = events_of(Traced(tmp_path, str(tmp_path / "program.py")), "copies")
+    copies = events_of(traced(tmp_path, program), "copies")
     before = [row["at_ns"] - row["call_at_ns"] for row in copies]
     after = [row["call_at_ns"] + row["call_took_ns"] - row["at_ns"] - row["took_ns"] for row in copies]
     for name, each in (("before", before), ("after", after)):
@@ -373,8 +373,7 @@ def test_pinned_memory_waits_and_the_file_for_perfetto_of_a_real_program(tmp_pat
     """Predicted: each of 20 buffers asks for 16 MiB and holds as much; 8 at most are there at once; 20 waits find the
     copy before them running; every call, copy and kernel is in the file, with an arrow to each copy."""
     pytest.importorskip("cupy")
-    (tmp_path / "program.py").write_text(PINS_AND_WAITS)
-    seen = Traced(tmp_path, str(tmp_path / "program.py"))
+    seen = traced(tmp_path, PINS_AND_WAITS)
     assert seen.exit_code == 0, seen.stderr
     (pins,) = (row for row in seen.rows if row["kind"] == "allocation" and "# pins" in row["source_line"])
     sys.stdout.write(f"{pins}\n")
@@ -458,8 +457,7 @@ thread.join()
 
 def test_copies_that_are_under_way_where_a_part_begins_or_ends_accuse_no_other_line(tmp_path: Path) -> None:
     """Predicted: those inside are all there; of those beside one for each begin may lack, none is nameless."""
-    (tmp_path / "program.py").write_text(BESIDE_PARTS)
-    seen = Traced(tmp_path, "--only-parts", str(tmp_path / "program.py"))
+    seen = traced(tmp_path, BESIDE_PARTS, "--only-parts")
     assert (seen.exit_code, seen.run["notes"]) == (0, [])
     sites = {row["source_line"]: row["count"] for row in seen.rows if row["kind"] == "site" and row["large_count"]}
     sys.stdout.write(f"{sites}\n")
@@ -490,8 +488,7 @@ def test_ranges_of_the_package_nvtx_are_named(tmp_path: Path) -> None:
         "with nvtx.annotate('plain'): cupy.asarray(source)\n"
         "with nvtx.annotate('of a domain', domain='mine'): cupy.asarray(source)\n"
     )
-    (tmp_path / "program.py").write_text(program)
-    sites = [row for row in Traced(tmp_path, str(tmp_path / "program.py")).rows if row["kind"] == "site"]
+    sites = [row for row in traced(tmp_path, program).rows if row["kind"] == "site"]
     assert {row["line"]: row["ranges"] for row in sites if row["large_count"]} == {3: "plain", 4: "of a domain"}
 
 
@@ -509,8 +506,7 @@ def test_memory_does_not_grow_with_ten_million_copies(tmp_path: Path) -> None:
         "        if not number & 1023: stream.synchronize()\n    stream.synchronize()\n"
         "copies(300_000); before = own(); copies(9_700_000); print(own() - before)\n"
     )
-    (tmp_path / "program.py").write_text(program)
-    seen = Traced(tmp_path, str(tmp_path / "program.py"), seconds=400)
+    seen = traced(tmp_path, program, seconds=400)
     ours = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss >> 10
     sys.stdout.write(f"the program grew by {seen.stdout.strip()} MiB; the largest process so far had {ours} MiB\n")
     assert seen.exit_code == 0
@@ -525,8 +521,7 @@ def test_only_the_window_of_time_is_recorded(tmp_path: Path) -> None:
         "begun, count = time.time(), 0\nwhile time.time() < begun + 4:\n"
         "    device.data.copy_from_host(source.ctypes.data, 1 << 20); count += 1; time.sleep(0.001)\nprint(count)\n"
     )
-    (tmp_path / "program.py").write_text(program)
-    seen = Traced(tmp_path, "--start-after", "2s", "--for", "1s", str(tmp_path / "program.py"))
+    seen = traced(tmp_path, program, "--start-after", "2s", "--for", "1s")
     recorded, copies = seen.rows[0]["recorded_seconds"], seen.rows[0]["copies"]
     sys.stdout.write(f"recorded {recorded:.4f} s, {copies} of {seen.stdout.strip()} copies\n")
     assert recorded == pytest.approx(1.0, abs=0.1)

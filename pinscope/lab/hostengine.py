@@ -1,7 +1,8 @@
 """Engines, streams and events of the host model.
 
 An engine is a thread with a queue of operations, like a hardware queue of a GPU: it takes them strictly in the
-order in which they were issued, and one that must wait for another engine holds up those behind it.
+order in which they were issued, and one that must wait for another engine holds up those behind it. Python's
+ThreadPoolExecutor would do the same, but take ten times as long for each (44 µs instead of 4, one copy behind another).
 """
 
 from __future__ import annotations

@@ -49,6 +49,7 @@ from tests.gpu.machine import BIG, GIB, IS_H200, MIB, PAGES_OFF, pinned_pages, p
 NVBANDWIDTH_H200 = {"h2d": 55.50e9, "d2h": 55.41e9}
 """Bytes/second of nvbandwidth 0.8 at 512 MiB on an H200 in a PCIe Gen5 x16 slot."""
 FULL = Recipe("pinned", True, 2, True)
+PassCells = Mapping[tuple[str, Recipe], PassCell]
 
 
 @pytest.fixture(scope="module")
@@ -84,16 +85,14 @@ def test_pageable_copies_are_slower_and_hold_the_cpu(at_512_mib: list[Cell]) -> 
 
 
 @pytest.fixture(scope="module")
-def overlap_passes() -> Mapping[tuple[str, Recipe], PassCell]:
+def overlap_passes() -> PassCells:
     document = run("overlap", "--quick", "--set", "chunks=64")
     cells = Passes(synthetic.run("overlap"), document["observations"]).cells
     return {(cell.direction, cell.recipe): cell for cell in cells}
 
 
 @pytest.mark.parametrize("direction", ["h2d", "d2h"])
-def test_the_full_recipe_hides_the_shorter_side(
-    overlap_passes: Mapping[tuple[str, Recipe], PassCell], direction: str
-) -> None:
+def test_the_full_recipe_hides_the_shorter_side(overlap_passes: PassCells, direction: str) -> None:
     cell = overlap_passes[direction, FULL]
     assert cell.overlap >= 0.95
     assert cell.corrupted_chunks == 0
@@ -106,7 +105,7 @@ def test_the_full_recipe_hides_the_shorter_side(
     ids=lambda recipe: recipe.label,
 )
 def test_nothing_is_hidden_with_an_ingredient_missing(
-    overlap_passes: Mapping[tuple[str, Recipe], PassCell], direction: str, recipe: Recipe
+    overlap_passes: PassCells, direction: str, recipe: Recipe
 ) -> None:
     cell = overlap_passes[direction, recipe]
     assert cell.overlap < 0.1
@@ -114,9 +113,7 @@ def test_nothing_is_hidden_with_an_ingredient_missing(
 
 
 @pytest.mark.parametrize("direction", ["h2d", "d2h"])
-def test_without_events_chunks_are_corrupted(
-    overlap_passes: Mapping[tuple[str, Recipe], PassCell], direction: str
-) -> None:
+def test_without_events_chunks_are_corrupted(overlap_passes: PassCells, direction: str) -> None:
     assert overlap_passes[direction, Recipe("pinned", True, 2, False)].corrupted_chunks > 0
 
 

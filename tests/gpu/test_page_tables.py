@@ -27,9 +27,11 @@ from pinscope.lab.protocol import HostBuffer
 from pinscope.records.run import Backing, DriverMemory
 from tests.gpu.machine import GIB, IS_H200, MIB, PAGES_OFF, run
 
+Cells = Mapping[tuple[str, str], Cell]
+
 
 @pytest.fixture(scope="module")
-def at_16_gib() -> Mapping[tuple[str, str], Cell]:
+def at_16_gib() -> Cells:
     ways = ("memory=pinned,registered", "backings=4k,thp,shm", "all_devices=false")
     document = run("page_tables", "total=16GiB", "steps=256", *ways)
     assert document["run"]["params"]["total"] == 16 * GIB
@@ -40,9 +42,7 @@ WAYS = [("pinned", ""), ("registered", "4k"), ("registered", "thp"), ("registere
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_each_pinned_gib_takes_8_bytes_a_page_of_gpu_memory(
-    at_16_gib: Mapping[tuple[str, str], Cell], way: tuple[str, str]
-) -> None:
+def test_each_pinned_gib_takes_8_bytes_a_page_of_gpu_memory(at_16_gib: Cells, way: tuple[str, str]) -> None:
     cost = at_16_gib[way]
     if IS_H200:
         assert cost.per_byte == pytest.approx(2 * MIB / GIB, rel=0.02)
@@ -52,13 +52,13 @@ def test_each_pinned_gib_takes_8_bytes_a_page_of_gpu_memory(
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_all_of_it_returns_after_freeing(at_16_gib: Mapping[tuple[str, str], Cell], way: tuple[str, str]) -> None:
+def test_all_of_it_returns_after_freeing(at_16_gib: Cells, way: tuple[str, str]) -> None:
     left = at_16_gib[way].left_bytes
     assert left is not None
     assert left <= 2 * MIB
 
 
-def test_time_goes_into_touching_not_into_registering(at_16_gib: Mapping[tuple[str, str], Cell]) -> None:
+def test_time_goes_into_touching_not_into_registering(at_16_gib: Cells) -> None:
     cost = at_16_gib["registered", "4k"]
     assert cost.touch_seconds_per_gib is not None
     assert cost.pin_seconds_per_gib is not None
@@ -195,19 +195,19 @@ def test_a_pool_that_keeps_its_memory_gives_it_out_many_times_faster() -> None:
 
 
 @pytest.fixture(scope="module")
-def at_4_gib() -> Mapping[tuple[str, str], Cell]:
+def at_4_gib() -> Cells:
     """Every way of page_tables that this host gives."""
     document = run("page_tables", "total=4GiB", "steps=64", "all_devices=false")
     return {(cost.memory, cost.backing): cost for cost in cells_of(document["observations"])}
 
 
-def test_every_kind_is_measured(at_4_gib: Mapping[tuple[str, str], Cell]) -> None:
+def test_every_kind_is_measured(at_4_gib: Cells) -> None:
     wanted = {("pinned", ""), ("write_combined", ""), ("created", ""), ("created_pieces", ""), ("pool", "")}
     wanted |= {("pool_granted", ""), ("portable", "4k"), ("registered", "shm_open")}
     assert wanted <= set(at_4_gib)
 
 
-def test_each_kind_takes_8_bytes_a_page_of_4_kib_of_gpu_memory(at_4_gib: Mapping[tuple[str, str], Cell]) -> None:
+def test_each_kind_takes_8_bytes_a_page_of_4_kib_of_gpu_memory(at_4_gib: Cells) -> None:
     if not IS_H200:
         pytest.skip("the figures are those of an H200")
     grown = {way: cost.table_bytes for way, cost in at_4_gib.items() if way[0] != "pool"}
@@ -215,11 +215,11 @@ def test_each_kind_takes_8_bytes_a_page_of_4_kib_of_gpu_memory(at_4_gib: Mapping
     assert grown == {way: pytest.approx(nbytes, abs=2 * MIB) for way, nbytes in expected.items()}
 
 
-def test_a_pool_without_access_takes_no_gpu_memory(at_4_gib: Mapping[tuple[str, str], Cell]) -> None:
+def test_a_pool_without_access_takes_no_gpu_memory(at_4_gib: Cells) -> None:
     assert at_4_gib["pool", ""].table_bytes < 2 * MIB
 
 
-def test_only_what_the_kernel_pins_is_in_its_count(at_4_gib: Mapping[tuple[str, str], Cell]) -> None:
+def test_only_what_the_kernel_pins_is_in_its_count(at_4_gib: Cells) -> None:
     for (memory, _), cost in at_4_gib.items():
         counted = memory in ("pinned", "registered", "portable")
         expected = cost.pinned_bytes if counted else 0

@@ -8,6 +8,7 @@ import mmap
 import os
 import subprocess
 import sys
+from contextlib import nullcontext
 from pathlib import Path
 from typing import cast
 
@@ -21,7 +22,7 @@ from pinscope.probes.answer import Answer
 from pinscope.probes.environment import capture_environment
 from pinscope.probes.numa import bound_nodes, read_nodes
 from pinscope.records.environment import Environment, NumaNode
-from pinscope.records.run import HostMemory
+from pinscope.records.run import HostMemory, LabKind
 from pinscope.runner.jobs import Request, prepare
 from pinscope.runner.worker import _where
 from tests.data.gpu_fake import FakeNvml
@@ -46,28 +47,22 @@ def test_the_node_near_the_gpu_is_preferred(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("nodes", "gpu_node", "why"),
+    ("nodes", "gpu_node", "lab", "why"),
     [
-        (TWO_SOCKETS[:1], 0, "This host has one NUMA node, 0: there was nothing to bind."),
-        (TWO_SOCKETS[:1], -1, "This host has one NUMA node, 0: there was nothing to bind."),
-        (TWO_SOCKETS, -1, "which NUMA node GPU 0 is near is not known (NVML names no single NUMA node)"),
-        (WITH_EXPANDER, 3, "NUMA node 3, which GPU 0 is near, has no memory"),
-        (TWO_SOCKETS, 7, "NUMA node 7, which GPU 0 is near, has no memory"),
+        (TWO_SOCKETS[:1], 0, "cuda", "This host has one NUMA node, 0: there was nothing to bind."),
+        (TWO_SOCKETS[:1], -1, "cuda", "This host has one NUMA node, 0: there was nothing to bind."),
+        (TWO_SOCKETS, -1, "cuda", "which NUMA node GPU 0 is near is not known (NVML names no single NUMA node)"),
+        (WITH_EXPANDER, 3, "cuda", "NUMA node 3, which GPU 0 is near, has no memory"),
+        (TWO_SOCKETS, 7, "cuda", "NUMA node 7, which GPU 0 is near, has no memory"),
+        (TWO_SOCKETS, 1, "host", "one of the 2 NUMA nodes: the run uses no GPU that one could be near."),
     ],
 )
 def test_where_there_is_nothing_to_choose_it_says_so(
-    tmp_path: Path, nodes: tuple[Node, ...], gpu_node: int, why: str
+    tmp_path: Path, nodes: tuple[Node, ...], gpu_node: int, lab: LabKind, why: str
 ) -> None:
-    chosen = placement("near", machine(tmp_path, nodes, gpu_node), "cuda", 0)
-    assert chosen.node is None
+    chosen = placement("near", machine(tmp_path, nodes, gpu_node), lab, 0)
+    assert (chosen.node, chosen.only) == (None, False)
     assert why in chosen.why
-
-
-def test_without_a_gpu_no_node_is_near(tmp_path: Path) -> None:
-    chosen = placement("near", machine(tmp_path, TWO_SOCKETS, 1), "host", 0)
-    assert chosen == Placement(
-        None, False, "Nothing was bound to one of the 2 NUMA nodes: the run uses no GPU that one could be near."
-    )
 
 
 @pytest.mark.parametrize("number", ["0", "2"])
@@ -150,16 +145,11 @@ def test_what_the_system_refuses_is_said_and_the_run_goes_on() -> None:
     )
 
 
-def test_a_preference_ends_with_its_block() -> None:
-    before = bound_nodes()
-    with preferring(LAST.number):
-        pass
-    with preferring(None):
-        pass
-    assert bound_nodes() == before == ()
-
-
-def test_nothing_is_bound_where_nothing_was_chosen() -> None:
+def test_a_preference_ends_with_its_block_and_nothing_is_bound_where_nothing_was_chosen() -> None:
+    for node in (LAST.number, None):
+        with preferring(node):
+            pass
+        assert bound_nodes() == ()
     assert place(Placement(None, False, "why")) == ["why"]
     assert bound_nodes() == ()
 
@@ -215,23 +205,15 @@ def test_memory_that_nobody_has_touched_lies_nowhere_yet() -> None:
         assert lab.host_nodes.ever
 
 
-def test_a_buffer_that_is_gone_before_it_is_asked_for_was_seen_by_a_look() -> None:
+@pytest.mark.parametrize("held", [True, False])
+def test_a_look_sees_a_buffer_that_is_gone_when_it_is_asked_for_also_one_of_no_lab(held: bool) -> None:
     nodes = HostNodes()
-    with OwnMemory(PAGE) as memory, nodes.holding(memory.address, PAGE):
+    with OwnMemory(PAGE) as memory, nodes.holding(memory.address, PAGE) if held else nullcontext():
         touch(memory)
-        nodes.look()
+        nodes.look([] if held else [(memory.address, PAGE)])
     assert set(nodes.take()) <= HERE
     assert nodes.ever
     assert nodes.take() == ()
-
-
-def test_memory_that_is_no_labs_can_be_shown() -> None:
-    nodes = HostNodes()
-    with OwnMemory(PAGE) as memory:
-        touch(memory)
-        nodes.look([(memory.address, PAGE)])
-    assert set(nodes.take()) <= HERE
-    assert nodes.ever
 
 
 def test_the_first_the_last_and_some_pages_between_are_asked_about(monkeypatch: pytest.MonkeyPatch) -> None:

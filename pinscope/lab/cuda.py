@@ -375,10 +375,8 @@ class CudaLab:
             yield
 
     def elapsed(self, start: Event, end: Event) -> float:
-        return (
-            float(runtime.eventElapsedTime(require_type(start, CudaEvent).handle, require_type(end, CudaEvent).handle))
-            / 1e3
-        )
+        begun, ended = (require_type(event, CudaEvent).handle for event in (start, end))
+        return float(runtime.eventElapsedTime(begun, ended)) / 1e3
 
     def fresh_pattern(self) -> Pattern:
         return Pattern.fresh(self._generator)

@@ -33,7 +33,7 @@ class CudaStream:
     queue: Any
     """CuPy's stream, which launches kernels."""
     handle: int
-    """The same stream as CUDA knows it."""
+    """CUDA's handle of the stream."""
     held: bool = False
     """Whether what is queued has to wait for the end of a hold."""
 
@@ -81,7 +81,7 @@ class Gate:
 
     def __init__(self) -> None:
         self.address = 0
-        """Of the word, once entered."""
+        """Where the word is, once entered."""
         self._holds = 0
         self._closed = False
 

@@ -382,7 +382,7 @@ def driver_memory(kind: DriverMemory, *, kept: bool = False) -> Iterator[Take]:
 
 
 def granularities() -> tuple[int, int]:
-    """Of what size cuMemCreate's host memory is a multiple: at least, and as the driver recommends. Raises as
+    """Steps of cuMemCreate's host memory in bytes: the least, and what the driver recommends. Raises as
     :func:`driver_memory`."""
     properties = _properties()
     return _granularity(properties, _MINIMUM), _granularity(properties, _RECOMMENDED)

@@ -118,13 +118,13 @@ class Harness:
 
 
 SAFE_PINNED_SHARE = 0.5
-"""Of the free host memory: the system can neither swap nor move locked pages, and everybody else needs the rest."""
+"""Share of the free host memory: the system can neither swap nor move locked pages, and others need the rest."""
 SAFE_HOST_SHARE = 0.8
-"""Of the free host memory, for all that a run takes: more invites the out-of-memory killer."""
+"""Share of the free host memory, for all that a run takes: more invites the out-of-memory killer."""
 SAFE_MEMLOCK_SHARE = 0.95
-"""Of what may still be locked: the limit is exact, only the libraries' own locked pages need room."""
+"""Share of what may still be locked: the limit is exact, only the libraries' own locked pages need room."""
 SAFE_DEVICE_SHARE = 0.8
-"""Of the GPU's free memory: the CUDA context takes about 0.5 GiB of it, and other processes come and go."""
+"""Share of the GPU's free memory: the CUDA context takes about 0.5 GiB of it, and other processes come and go."""
 CONTEXT_BYTES = 640 * 2**20
 """Set aside of GPU memory for each process with a context; one took about 520 MiB on an H200 with driver 580."""
 

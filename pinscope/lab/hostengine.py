@@ -72,7 +72,7 @@ class Fault:
             ) from error
 
     def check_unreported(self) -> None:
-        """The same, unless it has been raised before."""
+        """Raise it unless that has been done."""
         if not self._reported:
             self.check()
 

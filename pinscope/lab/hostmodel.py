@@ -198,7 +198,7 @@ class HostModelLab:
 
     @contextmanager
     def register(self, buffer: HostBuffer, portable: bool = False) -> Iterator[HostArea]:  # noqa: ARG002
-        """The same memory, locked. Raises NotEnoughMemory."""
+        """Locks the memory. Raises NotEnoughMemory."""
         area = require_type(buffer, HostArea)
         lock(area.address, area.nbytes)
         try:

@@ -206,7 +206,7 @@ IN_A_ROW = 2
 """So many pieces that were too long halve those after them. A single one may have waited for something else, which
 shorter pieces would not help."""
 TRIES = 3
-"""Of a length, before it counts as too long, for the same reason."""
+"""So often a length is tried before it counts as too long, for the same reason."""
 PAUSE_SECONDS = 2e-4
 """Between two calls: a call that waited for the first then goes before the second."""
 SPARE_PROCESSORS = 3

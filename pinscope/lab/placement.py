@@ -22,7 +22,7 @@ from pinscope.records.environment import Environment, NumaNode
 from pinscope.records.run import LabKind
 
 SAMPLED_PAGES = 16
-"""Of each buffer: the first, the last and some in between."""
+"""So many pages of each buffer are asked about: the first, the last and some in between."""
 
 
 class HostNodes:

@@ -185,7 +185,7 @@ class Lab(Protocol):
         ...
 
     def place_of(self, device: int) -> str:
-        """The same of any usable device, which is not opened for it."""
+        """The place of any usable device, which is not opened for it."""
         ...
 
     def exported_buffer(self, nbytes: int) -> AbstractContextManager[tuple[DeviceBuffer, str]]:

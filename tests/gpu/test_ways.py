@@ -14,10 +14,10 @@ import numpy as np
 import pytest
 from cupy.cuda import runtime
 
+from pinscope.analysis.cells import cells
 from pinscope.experiments.access.cuda_access import Accessor, Visit
 from pinscope.experiments.access.experiment import Access, AccessParams
 from pinscope.experiments.access.reading import Cell as AccessCell
-from pinscope.experiments.access.reading import accesses_of
 from pinscope.experiments.scatter.cuda_ways import MOVERS, Bench, time_once, why_not
 from pinscope.experiments.scatter.experiment import EXPERIMENT as SCATTER
 from pinscope.experiments.scatter.experiment import ScatterObservation, ScatterParams
@@ -40,7 +40,7 @@ def accessed(lab: CudaLab, **changes: Any) -> dict[tuple[str, str, int, int], Ac
     params = AccessParams.preset("cuda", quick=True).with_overrides(changes)
     rows = [row.model_dump() for row in Access().measure(params, lab, Harness())]
     assert all(row["intact"] for row in rows)
-    return {(cell.way, cell.pattern, cell.spacing, cell.uses): cell for cell in accesses_of(rows).cells}
+    return {(cell.way, cell.pattern, cell.spacing, cell.uses): cell for cell in cells(AccessCell, rows)}
 
 
 def test_every_way_is_right_for_every_pattern_and_share(lab: CudaLab) -> None:

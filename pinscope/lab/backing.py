@@ -10,15 +10,18 @@ import mmap
 import os
 import resource
 import secrets
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from typing import Literal, Protocol, Self
+from typing import TYPE_CHECKING, Literal, Self
 
 from pinscope.errors import NotEnoughMemory
 from pinscope.probes.environment import read_huge_pages, read_hugetlb_pool
 from pinscope.records.environment import HugePages
 from pinscope.records.run import Backing
 from pinscope.units import format_bytes
+
+if TYPE_CHECKING:
+    from pinscope.lab.protocol import HostBuffer
 
 HUGE_PAGE = 2**21
 """A transparent huge page covers what one entry of the second page-table level does: 2 MiB with 4 KiB pages."""
@@ -27,24 +30,11 @@ Segment = Literal["memfd", "shm_open", "hugetlb", "hugetlb_1g"]
 GIGANTIC_PAGE = 2**30
 SEGMENT_FOLDER = "/dev/shm"  # noqa: S108 - where shm_open(3) puts its segments
 _MAP_HUGETLB, _MAP_HUGE_1GB = 0x40000, 30 << 26
-_SEGMENT_BACKINGS: Mapping[Segment, Backing] = {
-    "memfd": "shm",
-    "shm_open": "shm_open",
-    "hugetlb": "hugetlb",
-    "hugetlb_1g": "hugetlb_1g",
-}
 _ANONYMOUS = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
 _LIBC = ctypes.CDLL(None, use_errno=True)
 
 
-class _Stretch(Protocol):
-    @property
-    def address(self) -> int: ...
-    @property
-    def nbytes(self) -> int: ...
-
-
-def touch(memory: _Stretch) -> None:
+def touch(memory: OwnMemory | HostBuffer) -> None:
     """Write to every page, so that each is backed by memory. Other threads run meanwhile."""
     ctypes.memset(memory.address, 1, memory.nbytes)
 
@@ -71,7 +61,7 @@ def why_not_backing(backing: Backing, nbytes: int = 1, pages: HugePages | None =
 
 def why_not_segment(segment: Segment, nbytes: int) -> str | None:
     """Why processes cannot share that much memory of that sort here, and what to do; ``None`` if they can."""
-    if reason := why_not_backing(_SEGMENT_BACKINGS[segment], nbytes):
+    if reason := why_not_backing("shm" if segment == "memfd" else segment, nbytes):
         return reason
     page = {"hugetlb": read_huge_pages().hugetlb_page_bytes or 1, "hugetlb_1g": GIGANTIC_PAGE}.get(segment, 1)
     if nbytes % page:
@@ -160,10 +150,6 @@ class OwnMemory:
         if self._address is None:
             raise ValueError("this memory has been released")
         return self._address
-
-    def lock(self) -> None:
-        """Keep every page in RAM; undone by ``close``. Raises as :func:`lock`."""
-        lock(self.address, self.nbytes)
 
     def close(self) -> None:
         """Give the memory back; ``munmap`` unlocks it as well. Closing twice is harmless."""

@@ -20,18 +20,18 @@ from numpy.typing import NDArray
 from pinscope.analysis.statistics import summarize
 from pinscope.errors import MeasurementFailed, NoDevice, NotPossible
 from pinscope.lab.backing import OwnMemory, touch, why_not_backing
-from pinscope.lab.cuda_handles import (
+from pinscope.lab.cuda_handles import SOURCE, CudaCounters, CudaEvent, CudaStream, DevicePart, Gate
+from pinscope.lab.cuda_memory import (
     DEVICE_TO_DEVICE,
     DEVICE_TO_HOST,
     HOST_TO_DEVICE,
-    SOURCE,
-    CudaCounters,
-    CudaEvent,
-    CudaStream,
-    DevicePart,
-    Gate,
+    PAGE,
+    HostPart,
+    MemoryMeter,
+    allocate,
+    host_memory,
+    registered_memory,
 )
-from pinscope.lab.cuda_memory import PAGE, HostPart, MemoryMeter, allocate, host_memory, registered_memory
 from pinscope.lab.pattern import WORD_BYTES, Block, Pattern, words_at
 from pinscope.lab.placement import HostNodes, preferring
 from pinscope.lab.protocol import (
@@ -45,7 +45,7 @@ from pinscope.lab.protocol import (
     Stream,
     Touch,
     never_ends,
-    own,
+    require_type,
 )
 from pinscope.probes.installation import install_command
 from pinscope.records.run import Backing, HostMemory, LabKind
@@ -279,7 +279,7 @@ class CudaLab:
         self, target: DeviceBuffer, source: HostBuffer, stream: Stream, copier: Copier = "engine"
     ) -> None:
         if copier == "engine":
-            queue = own(stream, CudaStream)
+            queue = require_type(stream, CudaStream)
             if queue.held and source.memory == "pageable":
                 raise never_ends("a copy of pageable memory")
             runtime.memcpyAsync(target.address, source.address, target.nbytes, HOST_TO_DEVICE, queue.handle)
@@ -288,7 +288,7 @@ class CudaLab:
 
     def copy_to_host(self, target: HostBuffer, source: DeviceBuffer, stream: Stream, copier: Copier = "engine") -> None:
         if copier == "engine":
-            queue = own(stream, CudaStream)
+            queue = require_type(stream, CudaStream)
             if queue.held and target.memory == "pageable":
                 raise never_ends("a copy of pageable memory")
             runtime.memcpyAsync(target.address, source.address, target.nbytes, DEVICE_TO_HOST, queue.handle)
@@ -296,7 +296,7 @@ class CudaLab:
             self._copy_words(target.address, source.address, target.nbytes, stream)
 
     def copy_on_devices(self, target: DeviceBuffer, source: DeviceBuffer, stream: Stream) -> None:
-        handle = own(stream, CudaStream).handle
+        handle = require_type(stream, CudaStream).handle
         runtime.memcpyAsync(target.address, source.address, target.nbytes, DEVICE_TO_DEVICE, handle)
 
     def copy_both_ways(
@@ -366,16 +366,17 @@ class CudaLab:
         self._launch("compute_load", self._sms, arguments, stream)
 
     def wait(self, stream: Stream, event: Event) -> None:
-        runtime.streamWaitEvent(own(stream, CudaStream).handle, own(event, CudaEvent).handle)
+        runtime.streamWaitEvent(require_type(stream, CudaStream).handle, require_type(event, CudaEvent).handle)
 
     @contextmanager
     def hold(self, *streams: Stream) -> Iterator[None]:
         runtime.setDevice(self._ordinal)
-        with self._gate.hold([own(stream, CudaStream) for stream in streams], self._wait_by_kernel):
+        with self._gate.hold([require_type(stream, CudaStream) for stream in streams], self._wait_by_kernel):
             yield
 
     def elapsed(self, start: Event, end: Event) -> float:
-        return float(runtime.eventElapsedTime(own(start, CudaEvent).handle, own(end, CudaEvent).handle)) / 1e3
+        begun, ended = (require_type(event, CudaEvent).handle for event in (start, end))
+        return float(runtime.eventElapsedTime(begun, ended)) / 1e3
 
     def fresh_pattern(self) -> Pattern:
         return Pattern.fresh(self._generator)
@@ -402,10 +403,10 @@ class CudaLab:
         """Lay or check host memory with several threads: one alone moves a tenth of what the GPU does."""
         parts = range(0, buffer.nbytes, THREAD_BYTES)
 
-        def one(at: int) -> _Result:
+        def piece(at: int) -> _Result:
             return work(words_at(buffer.address + at, min(THREAD_BYTES, buffer.nbytes - at)), pattern.part(at))
 
-        return [one(0)] if len(parts) == 1 else list(self._threads.map(one, parts))
+        return [piece(0)] if len(parts) == 1 else list(self._threads.map(piece, parts))
 
     def _copy_words(self, target: int, source: int, nbytes: int, stream: Stream) -> None:
         arguments = (np.uint64(target), np.uint64(source), np.uint64(nbytes // 8))
@@ -418,5 +419,5 @@ class CudaLab:
         self, name: str, blocks: int, arguments: tuple[Any, ...], stream: Stream, threads: int = THREADS
     ) -> None:
         runtime.setDevice(self._ordinal)
-        with own(stream, CudaStream).queue:
+        with require_type(stream, CudaStream).queue:
             self._kernels[name]((blocks,), (threads,), arguments)

@@ -12,10 +12,9 @@ import numpy as np
 from cupy.cuda import driver, runtime
 
 from pinscope.errors import MeasurementFailed
-from pinscope.lab.cuda_memory import ALLOC_FLAGS, PAGE, driver_library
-from pinscope.lab.protocol import Stream, never_ends, own
+from pinscope.lab.cuda_memory import ALLOC_FLAGS, DEVICE_TO_HOST, PAGE, driver_library
+from pinscope.lab.protocol import Stream, never_ends, require_type
 
-HOST_TO_DEVICE, DEVICE_TO_HOST, DEVICE_TO_DEVICE = 1, 2, 3
 NOT_READY = 600
 """cudaErrorNotReady: an event that is not reached yet."""
 
@@ -34,7 +33,7 @@ class CudaStream:
     queue: Any
     """CuPy's stream, which launches kernels."""
     handle: int
-    """The same stream as CUDA knows it."""
+    """CUDA's handle of the stream."""
     held: bool = False
     """Whether what is queued has to wait for the end of a hold."""
 
@@ -49,7 +48,7 @@ class CudaEvent:
     handle: int
 
     def record(self, stream: Stream) -> None:
-        runtime.eventRecord(self.handle, own(stream, CudaStream).handle)
+        runtime.eventRecord(self.handle, require_type(stream, CudaStream).handle)
 
     def synchronize(self) -> None:
         runtime.eventSynchronize(self.handle)
@@ -82,7 +81,7 @@ class Gate:
 
     def __init__(self) -> None:
         self.address = 0
-        """Of the word, once entered."""
+        """Where the word is, once entered."""
         self._holds = 0
         self._closed = False
 

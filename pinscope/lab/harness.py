@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import resource
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import Any, Self
+from typing import Any
 
 from pinscope.analysis.statistics import LEAST_VALUES, looks, median_uncertainty
 from pinscope.errors import Cancelled, NoDevice, NotEnoughMemory
@@ -119,13 +118,13 @@ class Harness:
 
 
 SAFE_PINNED_SHARE = 0.5
-"""Of the free host memory: the system can neither swap nor move locked pages, and everybody else needs the rest."""
+"""Share of the free host memory: the system can neither swap nor move locked pages, and others need the rest."""
 SAFE_HOST_SHARE = 0.8
-"""Of the free host memory, for all that a run takes: more invites the out-of-memory killer."""
+"""Share of the free host memory, for all that a run takes: more invites the out-of-memory killer."""
 SAFE_MEMLOCK_SHARE = 0.95
-"""Of what may still be locked: the limit is exact, only the libraries' own locked pages need room."""
+"""Share of what may still be locked: the limit is exact, only the libraries' own locked pages need room."""
 SAFE_DEVICE_SHARE = 0.8
-"""Of the GPU's free memory: the CUDA context takes about 0.5 GiB of it, and other processes come and go."""
+"""Share of the GPU's free memory: the CUDA context takes about 0.5 GiB of it, and other processes come and go."""
 CONTEXT_BYTES = 640 * 2**20
 """Set aside of GPU memory for each process with a context; one took about 520 MiB on an H200 with driver 580."""
 
@@ -228,30 +227,3 @@ def _pinned_ceilings(limits: Limits, lab: LabKind) -> list[Ceiling]:
 
 def _tightest(ceilings: list[Ceiling]) -> Ceiling:
     return min(ceilings, key=lambda ceiling: ceiling.safe_bytes)
-
-
-@dataclass(frozen=True)
-class ProcessorTime:
-    """In user and kernel mode together, seconds (getrusage(2)).
-
-    Attributes:
-        process_seconds: of all threads, also those of libraries and of the driver.
-        thread_seconds: of the calling thread.
-    """
-
-    process_seconds: float
-    thread_seconds: float
-
-    @classmethod
-    def so_far(cls) -> Self:
-        """Used since the process, and the calling thread, began."""
-        return cls(_seconds(resource.RUSAGE_SELF), _seconds(resource.RUSAGE_THREAD))
-
-    def since(self, earlier: Self) -> Self:
-        """Used between two readings of the same thread."""
-        return type(self)(self.process_seconds - earlier.process_seconds, self.thread_seconds - earlier.thread_seconds)
-
-
-def _seconds(who: int) -> float:
-    used = resource.getrusage(who)
-    return used.ru_utime + used.ru_stime

@@ -65,7 +65,7 @@ from pinscope.lab.protocol import (
     Stream,
     Touch,
     never_ends,
-    own,
+    require_type,
 )
 from pinscope.probes.host_memory import page_table_bytes
 from pinscope.records.run import Backing, HostMemory, LabKind
@@ -186,7 +186,7 @@ class HostModelLab:
             if memory != "pinned":  # registered memory is ordinary memory that was in use before
                 touch(area)
             if memory in _LOCKED:
-                area.mapping.lock()
+                lock(area.address, area.nbytes)
             yield replace(area, memory=memory)
 
     @contextmanager
@@ -198,8 +198,8 @@ class HostModelLab:
 
     @contextmanager
     def register(self, buffer: HostBuffer, portable: bool = False) -> Iterator[HostArea]:  # noqa: ARG002
-        """The same memory, locked. Raises NotEnoughMemory."""
-        area = own(buffer, HostArea)
+        """Locks the memory. Raises NotEnoughMemory."""
+        area = require_type(buffer, HostArea)
         lock(area.address, area.nbytes)
         try:
             yield replace(area, memory="registered")
@@ -255,7 +255,7 @@ class HostModelLab:
         self, target: DeviceBuffer, source: HostBuffer, stream: Stream, copier: Copier = "engine"
     ) -> None:
         self._require(source.memory, copier)
-        nbytes, queue = _same_length(target, source), own(stream, HostStream)
+        nbytes, queue = _same_length(target, source), require_type(stream, HostStream)
         if source.memory in _LOCKED:
             queue.submit(self._to_device, partial(move, target.address, source.address, nbytes))
         elif queue.held:
@@ -265,7 +265,7 @@ class HostModelLab:
 
     def copy_to_host(self, target: HostBuffer, source: DeviceBuffer, stream: Stream, copier: Copier = "engine") -> None:
         self._require(target.memory, copier)
-        nbytes, queue = _same_length(target, source), own(stream, HostStream)
+        nbytes, queue = _same_length(target, source), require_type(stream, HostStream)
         if target.memory in _LOCKED:
             queue.submit(self._to_host, partial(move, target.address, source.address, nbytes))
         elif queue.held:
@@ -275,7 +275,7 @@ class HostModelLab:
 
     def copy_on_devices(self, target: DeviceBuffer, source: DeviceBuffer, stream: Stream) -> None:
         nbytes = _same_length(target, source)
-        own(stream, HostStream).submit(self._to_device, partial(move, target.address, source.address, nbytes))
+        require_type(stream, HostStream).submit(self._to_device, partial(move, target.address, source.address, nbytes))
 
     def copy_both_ways(self, *_buffers: object) -> None:
         """Raises NotPossible: there are no kernels here."""
@@ -311,17 +311,17 @@ class HostModelLab:
         elif touch.action == "produce":
             work = partial(self._produce, load, touch)
         elif counters is not None:
-            work = self._consuming(load, touch, own(counters, HostCounters), slot)
+            work = self._consuming(load, touch, require_type(counters, HostCounters), slot)
         else:
             raise ValueError("a consuming load needs counters")
-        own(stream, HostStream).submit(self._compute, work)
+        require_type(stream, HostStream).submit(self._compute, work)
 
     def wait(self, stream: Stream, event: Event) -> None:
-        own(stream, HostStream).wait_for(own(event, HostEvent).operations)
+        require_type(stream, HostStream).wait_for(require_type(event, HostEvent).operations)
 
     @contextmanager
     def hold(self, *streams: Stream) -> Iterator[None]:
-        queues = [own(stream, HostStream) for stream in streams]
+        queues = [require_type(stream, HostStream) for stream in streams]
         gate = Gate(self._clock())
         for queue in queues:
             queue.wait_for((gate,))
@@ -339,7 +339,7 @@ class HostModelLab:
         Raises:
             MeasurementFailed: one has not been reached, or an engine broke off.
         """
-        return own(end, HostEvent).reached() - own(start, HostEvent).reached()
+        return require_type(end, HostEvent).reached() - require_type(start, HostEvent).reached()
 
     def fresh_pattern(self) -> Pattern:
         return Pattern.fresh(self._generator)
@@ -360,11 +360,11 @@ class HostModelLab:
         """Prepared by the calling thread: while the engine's runs Python code, no copy can start."""
         content = words_at(touch.buffer.address, touch.buffer.nbytes)
         first = int(self._generator.integers(min(SAMPLE_WORDS, len(content))))
-        found = content[first::SAMPLE_WORDS]
+        sampled = content[first::SAMPLE_WORDS]
         expected = self._block.sample(touch.pattern, np.arange(first, len(content), SAMPLE_WORDS))
 
         def work(ready: float) -> None:
-            counters.add(slot, int(np.count_nonzero(found != expected)))
+            counters.add(slot, int(np.count_nonzero(sampled != expected)))
             self._run(load, ready)
 
         return work

@@ -1,6 +1,6 @@
-"""An ordinary process beside one that pins: a program that :mod:`pinscope.lab.child_processes` starts.
+"""An ordinary process beside one that pins: a program that :mod:`pinscope.lab.worker_protocol` starts.
 
-It pins nothing. On an order it does what every program does – touch fresh memory, write to memory that it has, read a
+It pins nothing. On a request it does what every program does – touch fresh memory, write to memory that it has, read a
 file that it has read before – and says how long that took. Its file has no name: it is gone with the process, however
 that ends. It imports little, so that it is small and starts at once.
 """
@@ -16,12 +16,13 @@ import tempfile
 import time
 from array import array
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Final
 
 from pinscope.errors import MeasurementFailed
-from pinscope.lab.orders import Reply, obey
+from pinscope.lab.worker_protocol import Reply, serve_requests
 from pinscope.probes.cgroup import IN_MEMORY, file_system
 from pinscope.probes.proc import HERE, Proc
 from pinscope.units import format_bytes
@@ -100,7 +101,7 @@ FIRST_VICTIM = 1000
 
 
 class OrdinaryProcess:
-    """What it can do: each public method is an order.
+    """What it can do: each public method is a request.
 
     Args:
         folder: where its file is to be; ``None`` for no file.
@@ -183,7 +184,8 @@ def fault_nanoseconds(nbytes: int, seconds: float, clock: Callable[[], int] = ti
     page = mmap.PAGESIZE
     taken = array("q", bytes(8 * (nbytes // page)))  # written in place: growing it would fault too
     with mmap.mmap(-1, nbytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS) as memory:
-        _keep_small(memory)
+        with suppress(OSError):  # a kernel without transparent huge pages does not know the advice
+            memory.madvise(mmap.MADV_NOHUGEPAGE)
         end = clock() + int(seconds * 1e9)
         for number in range(len(taken)):
             begun = clock()
@@ -195,12 +197,5 @@ def fault_nanoseconds(nbytes: int, seconds: float, clock: Callable[[], int] = ti
     return taken
 
 
-def _keep_small(memory: mmap.mmap) -> None:
-    try:
-        memory.madvise(mmap.MADV_NOHUGEPAGE)
-    except OSError:
-        return  # a kernel without transparent huge pages does not know the advice
-
-
 if __name__ == "__main__":
-    sys.exit(obey(OrdinaryProcess))
+    sys.exit(serve_requests(OrdinaryProcess))

@@ -9,10 +9,9 @@ import warnings
 import weakref
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
 from functools import partial
 from operator import index
-from typing import Any, Protocol, Self, SupportsIndex
+from typing import Any, Self, SupportsIndex
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
@@ -44,23 +43,10 @@ LONGEST_WAIT = 0.02
 """Seconds that a call may have to wait where nothing else is said: a frame, a request of a server."""
 
 
-class GpuCalls(PinningCalls, Protocol):
-    """What pins memory for one GPU."""
-
-    @property
-    def can_register(self) -> bool:
-        """False where only memory that the driver allocates can be pinned."""
-        ...
-
-    def synchronize(self) -> None:
-        """Wait until the GPU has done all that was queued on it."""
-        ...
-
-
 class _Pin:
     """The pinning of one stretch of memory; undone once, by hand or when nothing uses the memory any more."""
 
-    def __init__(self, calls: GpuCalls) -> None:
+    def __init__(self, calls: PinningCalls) -> None:
         self.undo = ExitStack()
         """Takes what undoes the pinning."""
         self._calls = calls
@@ -129,7 +115,7 @@ def pinned_empty(
     longest_wait: float | None = None,
     threads: int | None = None,
     strategy: StrategyName | None = None,
-    calls: GpuCalls | None = None,
+    calls: PinningCalls | None = None,
 ) -> PinnedArray:
     """An array over memory that is pinned for the GPU; its content is undefined.
 
@@ -167,18 +153,20 @@ def pinned_empty(
     """
     kind = np.dtype(dtype)
     whole, dimensions = _size(nbytes, kind, shape)
-    _check_threads(threads)
+    if threads is not None and threads < 1:
+        raise InvalidParameter(f"threads is {threads}; at least 1 is needed")
     step, limit = _pieces(chunk, longest_wait)
     how = _strategy(strategy, chunk is not None, limit is not None)
     gpu = calls or _cuda_calls(device)
     _check_safe(whole)
+    register: _Registers
     if limit is None:
-        register = _at_once(Pinner(how, gpu, step, threads or default_threads()), whole)
+        register = partial(_at_once, Pinner(how, gpu, step, threads or default_threads()))
     else:
-        register = _gently(GentlePinner(gpu, limit, threads or default_threads(SPARE_PROCESSORS)), whole)
-    pinned = _pinned_memory(whole, how.backing, register, gpu)
-    array: PinnedArray = np.frombuffer(memoryview(pinned.owner), dtype=kind).reshape(dimensions).view(PinnedArray)
-    array._pin, array.chunk, array.longest_call = pinned.pin, pinned.pieces.chunk, pinned.pieces.longest_call
+        register = GentlePinner(gpu, limit, threads or default_threads(SPARE_PROCESSORS)).register
+    owner, pin, pieces = _pinned_memory(whole, how.backing, register, gpu)
+    array: PinnedArray = np.frombuffer(memoryview(owner), dtype=kind).reshape(dimensions).view(PinnedArray)
+    array._pin, array.chunk, array.longest_call = pin, pieces.chunk, pieces.longest_call
     if limit is not None and (array.longest_call or 0.0) > limit:
         warnings.warn(
             f"pinning held the driver for up to {format_seconds(array.longest_call)} at a time, longer than "
@@ -189,48 +177,30 @@ def pinned_empty(
     return array
 
 
-_Registers = Callable[[int, OnRelease], Pieces]
-"""Touches and pins memory at an address; takes what undoes it."""
+_Registers = Callable[[int, int, OnRelease], Pieces]
+"""Touches and pins so many bytes at an address; takes what undoes it."""
 
 
-def _at_once(pinner: Pinner, nbytes: int) -> _Registers:
+def _at_once(pinner: Pinner, address: int, nbytes: int, on_release: OnRelease) -> Pieces:
     """One piece, or pieces of a given length."""
-
-    def register(address: int, on_release: OnRelease) -> Pieces:
-        pinner.register(address, nbytes, [], on_release)
-        return Pieces(pinner.chunk)
-
-    return register
+    pinner.register(address, nbytes, [], on_release)
+    return Pieces(pinner.chunk)
 
 
-def _gently(pinner: GentlePinner, nbytes: int) -> _Registers:
-    """Pieces of a length that is measured."""
-    return lambda address, on_release: pinner.register(address, nbytes, on_release)
+def _pinned_memory(
+    nbytes: int, backing: Backing | None, register: _Registers, calls: PinningCalls
+) -> tuple[ctypes.Array[Any], _Pin, Pieces]:
+    """Memory of that backing, registered; of the driver's own where there is none, or none can be registered.
 
-
-@dataclass(frozen=True)
-class _Pinned:
-    """Pinned memory.
-
-    Attributes:
-        owner: what every array over it keeps alive; with its last user the memory goes.
-        pin: what unpins it.
-        pieces: how it was pinned.
+    Returns:
+        What every array over it keeps alive, for with its last user the memory goes; what unpins it; how it was pinned.
     """
-
-    owner: ctypes.Array[Any]
-    pin: _Pin
-    pieces: Pieces
-
-
-def _pinned_memory(nbytes: int, backing: Backing | None, register: _Registers, calls: GpuCalls) -> _Pinned:
-    """Memory of that backing, registered; of the driver's own where there is none, or none can be registered."""
     pin, pieces = _Pin(calls), Pieces()
     if calls.can_register and backing is not None:
         with ExitStack() as failed:
             mapping = failed.enter_context(OwnMemory(nbytes, backing))
             failed.callback(pin.release)  # before it is unmapped
-            pieces = register(mapping.address, pin.undo.callback)
+            pieces = register(mapping.address, nbytes, pin.undo.callback)
             failed.pop_all()
         address = mapping.address
         give_back: Callable[[], None] = mapping.close
@@ -239,12 +209,7 @@ def _pinned_memory(nbytes: int, backing: Backing | None, register: _Registers, c
         give_back = partial(pin.free, address)
     owner = (ctypes.c_uint8 * nbytes).from_address(address)
     weakref.finalize(owner, pin.end, give_back).atexit = False  # arrays may live longer; the system takes all back
-    return _Pinned(owner, pin, pieces)
-
-
-def _check_threads(threads: int | None) -> None:
-    if threads is not None and threads < 1:
-        raise InvalidParameter(f"threads is {threads}; at least 1 is needed")
+    return owner, pin, pieces
 
 
 def _pieces(chunk: int | str | None, longest_wait: float | None) -> tuple[int | None, float | None]:
@@ -268,14 +233,11 @@ def _strategy(name: StrategyName | None, chunked: bool, auto: bool) -> Strategy:
         raise InvalidParameter(f'chunk="{AUTO}" pins in its own way; name no strategy with it')
     if name is None:
         return default_strategy(chunked, huge_pages=why_not_backing("thp") is None)
-    possible = [each for each in STRATEGIES.values() if each.makes_array and each.chunked == chunked]
-    strategy = next((each for each in possible if each.name == name), None)
-    if strategy is None:
-        names = ", ".join(each.name for each in possible)
-        raise InvalidParameter(
-            f"strategy {quoted(name)} does not pin in {'chunks' if chunked else 'one piece'}; those that do: {names}"
-        )
-    return strategy
+    possible = {known.name: known for known in STRATEGIES.values() if known.makes_array and known.chunked == chunked}
+    if name not in possible:
+        how, names = "chunks" if chunked else "one piece", ", ".join(possible)
+        raise InvalidParameter(f"strategy {quoted(name)} does not pin in {how}; those that do: {names}")
+    return possible[name]
 
 
 def _size(
@@ -301,9 +263,9 @@ def _size(
     return whole, dimensions if dimensions is not None else (whole // dtype.itemsize,)
 
 
-def _cuda_calls(device: int | None) -> GpuCalls:
+def _cuda_calls(device: int | None) -> PinningCalls:
     try:
-        from pinscope.lab.cuda_pinning import CudaCalls  # noqa: PLC0415 - imports CuPy
+        from pinscope.lab.cuda_memory import CudaCalls  # noqa: PLC0415 - imports CuPy
     except ImportError as error:
         raise NotPossible(
             f"memory is pinned through CuPy, which cannot be imported here ({error}); "

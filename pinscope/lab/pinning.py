@@ -13,7 +13,7 @@ import time
 from array import array
 from collections import deque
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor, wait
+from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from typing import Protocol
@@ -32,7 +32,12 @@ OnRelease = Callable[[Callable[[int], None], int], object]
 
 
 class PinningCalls(Protocol):
-    """The calls that pin memory; any thread may make them."""
+    """The calls that pin memory for one GPU; any thread may make them."""
+
+    @property
+    def can_register(self) -> bool:
+        """False where only memory that the driver allocates can be pinned."""
+        ...
 
     def allocate(self, nbytes: int) -> int:
         """Address of new pinned memory."""
@@ -44,6 +49,9 @@ class PinningCalls(Protocol):
         ...
 
     def unregister(self, address: int) -> None: ...
+    def synchronize(self) -> None:
+        """Wait until the GPU has done all that was queued on it."""
+        ...
 
 
 @dataclass
@@ -137,7 +145,10 @@ class Pinner:
             touching.finish(nbytes)
             touched = self.clock() - begun
             if self.strategy.registering == "threads":
-                _finish([pool.submit(register, piece) for piece in wanted])
+                futures = [pool.submit(register, piece) for piece in wanted]
+                wait(futures)  # all, before what one of them raised is raised
+                for future in futures:
+                    future.result()
                 pieces.sort()
             else:
                 for piece in wanted:
@@ -171,13 +182,6 @@ class Touching:
             self._parts.popleft()[1].result()
 
 
-def _finish(work: list[Future[None]]) -> None:
-    """Wait for all, then raise what one of them raised."""
-    wait(work)
-    for piece in work:
-        piece.result()
-
-
 def touch_all(address: int, nbytes: int, threads: int) -> None:
     """Touch all of a stretch of memory with several threads."""
     with ThreadPoolExecutor(threads) as pool:
@@ -202,7 +206,7 @@ IN_A_ROW = 2
 """So many pieces that were too long halve those after them. A single one may have waited for something else, which
 shorter pieces would not help."""
 TRIES = 3
-"""Of a length, before it counts as too long, for the same reason."""
+"""So often a length is tried before it counts as too long, for the same reason."""
 PAUSE_SECONDS = 2e-4
 """Between two calls: a call that waited for the first then goes before the second."""
 SPARE_PROCESSORS = 3

@@ -22,7 +22,7 @@ from pinscope.records.environment import Environment, NumaNode
 from pinscope.records.run import LabKind
 
 SAMPLED_PAGES = 16
-"""Of each buffer: the first, the last and some in between."""
+"""So many pages of each buffer are asked about: the first, the last and some in between."""
 
 
 class HostNodes:
@@ -55,9 +55,9 @@ class HostNodes:
         pages = [page for buffer in (*self._held.items(), *buffers) for page in _sample(*buffer)]
         if not pages or self.reason is not None:
             return
-        found = page_nodes(pages)
-        self.reason = found.reason
-        self.add(node for node in found.value or () if node is not None)
+        nodes = page_nodes(pages)
+        self.reason = nodes.reason
+        self.add(node for node in nodes.value or () if node is not None)
 
     def add(self, nodes: Iterable[int]) -> None:
         """Buffers were seen on these nodes, by another process of this run."""
@@ -86,8 +86,8 @@ def _sample(address: int, nbytes: int) -> Iterator[int]:
 
 
 NEAR, ANY = "near", "any"
-_DEFAULT, _PREFERRED = 0, 1
-"""MPOL_DEFAULT and MPOL_PREFERRED of set_mempolicy(2)."""
+_PREFERRED = 1
+"""MPOL_PREFERRED of set_mempolicy(2)."""
 
 
 @dataclass(frozen=True)

@@ -181,11 +181,11 @@ class Lab(Protocol):
 
     @property
     def place(self) -> str:
-        """What another process needs to open a lab on the same device (:mod:`pinscope.lab.child_processes`)."""
+        """What another process needs to open a lab on the same device (:mod:`pinscope.lab.worker_protocol`)."""
         ...
 
     def place_of(self, device: int) -> str:
-        """The same of any usable device, which is not opened for it."""
+        """The place of any usable device, which is not opened for it."""
         ...
 
     def exported_buffer(self, nbytes: int) -> AbstractContextManager[tuple[DeviceBuffer, str]]:
@@ -269,11 +269,11 @@ class Lab(Protocol):
         ...
 
 
-def own(thing: object, kind: type[_T]) -> _T:
-    """A stream, an event or counters as those of the lab itself.
+def require_type(thing: object, kind: type[_T]) -> _T:
+    """A lab, or what it handed out, as the type that the caller works with.
 
     Raises:
-        TypeError: they are another lab's.
+        TypeError: it is another lab's.
     """
     if not isinstance(thing, kind):
         raise TypeError(f"{type(thing).__name__} belongs to another lab")

@@ -6,7 +6,7 @@ import sys
 import time
 
 from pinscope.experiments.pinning_strategy.cuda_neighbour import Neighbour, timed
-from pinscope.lab.orders import Reply, obey
+from pinscope.lab.worker_protocol import Reply, serve_requests
 
 
 class OddNeighbour(Neighbour):
@@ -30,4 +30,4 @@ class OddNeighbour(Neighbour):
 
 
 if __name__ == "__main__":
-    sys.exit(obey(OddNeighbour))
+    sys.exit(serve_requests(OddNeighbour))

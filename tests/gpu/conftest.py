@@ -11,10 +11,16 @@ from pinscope.lab.cuda import CudaLab
 
 
 @pytest.fixture(scope="session", autouse=True)
-def _warm_driver() -> None:
-    """Make the context and the driver's own threads before any test counts threads."""
+def _warm_driver(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Make the context and the driver's own threads before any test counts threads.
+
+    PyTorch makes a folder for its compiler when it is imported, here and in what the tests start: one for all.
+    """
     with CudaLab(0) as lab:
         lab.calibrate(1e-4)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path_factory.mktemp("torch")))
+        yield
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-SOURCE = Path(__file__).parent / "programs" / "holder.c"
+PROGRAMS = Path(__file__).parent / "programs"
 PYTORCH = """
 import sys, torch
 def say(word):
@@ -28,19 +28,20 @@ say("released")
 """
 
 
-def compile_holder(folder: Path) -> Path:
-    """Build the C program; skips where there is no compiler or no CUDA toolkit."""
+def compile_program(name: str, folder: Path, library: Path | None = None) -> Path:
+    """Build a C program against a library, the CUDA runtime by default; skips where there is no compiler or toolkit."""
     nvcc = shutil.which("nvcc") or "/usr/local/cuda/bin/nvcc"
     toolkit = Path(nvcc).resolve().parent.parent
     compiler = shutil.which("cc")
     if compiler is None or not (toolkit / "include/cuda_runtime.h").exists():
         pytest.skip("needs a C compiler and the CUDA toolkit's headers")
-    library = next((path for path in (toolkit / "lib64", toolkit / "lib") if (path / "libcudart.so").exists()), None)
+    runtimes = (toolkit / "lib64/libcudart.so", toolkit / "lib/libcudart.so")
+    library = library or next((path for path in runtimes if path.exists()), None)
     if library is None:
         pytest.skip(f"no libcudart.so in {toolkit}")
-    program = folder / "holder"
-    command = [compiler, "-O1", "-o", program, SOURCE, f"-I{toolkit}/include", f"-L{library}", "-lcudart", "-lrt",
-               "-ldl", f"-Wl,-rpath,{library}"]  # fmt: skip
+    program = folder / name
+    command = [compiler, "-O1", "-o", program, PROGRAMS / f"{name}.c", f"-I{toolkit}/include", library, "-lrt", "-ldl",
+               f"-Wl,-rpath,{library.parent}"]  # fmt: skip
     subprocess.run(command, check=True)
     return program
 

@@ -1,31 +1,26 @@
-"""What a run carries of a real GPU host: its bus, its driver, its NUMA nodes, and where its buffers lay."""
+"""What a run carries of a real GPU host, against nvidia-smi and modinfo; and where its buffers lay."""
 
 from __future__ import annotations
 
-import json
-import os
+import csv
 import subprocess
-import sys
 from collections import Counter
-from pathlib import Path
+from collections.abc import Iterator
+from io import StringIO
 from typing import Any
 
 import pytest
 
+from pinscope.analysis.machine import machine_findings
 from pinscope.lab.cuda import CudaLab
+from pinscope.probes.capabilities import capabilities
 from pinscope.probes.environment import capture_environment
+from pinscope.probes.gpu import Nvml
 from pinscope.probes.numa import read_nodes
-from pinscope.records.environment import PCIE
+from tests.gpu.machine import MIB, run
 
-MIB = 2**20
+QUERY = "index,name,uuid,pci.bus_id,memory.total,compute_cap,driver_version,pcie.link.gen.max,pcie.link.width.max"
 ALL_MEMORY = frozenset(node.number for node in read_nodes().value or () if node.memory_bytes)
-
-
-def run(*arguments: str) -> dict[str, Any]:
-    command = [sys.executable, "-m", "pinscope", "run", *arguments, "--lab", "cuda", "--quick", "--json"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
-    assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout)  # type: ignore[no-any-return]
 
 
 def test_the_environment_says_of_everything_what_it_is_or_why_not() -> None:
@@ -50,16 +45,6 @@ def test_the_kernel_module_is_what_modinfo_says() -> None:
     assert capture_environment().kernel_module == ("open" if "GPL" in done.stdout else "proprietary")
 
 
-def test_the_link_limit_follows_the_packets_that_were_read() -> None:
-    for device in capture_environment().devices:
-        link = device.link
-        if link is None or link.kind != "pcie" or link.generation_max is None or link.width_max is None:
-            continue
-        rates = PCIE[link.generation_max]
-        assert link.limit_bytes_per_second == rates.payload_bytes_per_second(link.width_max, link.max_payload_bytes)
-        assert link.max_payload_bytes is not None or "link.max_payload_bytes" in device.missing
-
-
 @pytest.mark.parametrize("memory", ["pageable", "pinned", "mapped", "write_combined", "registered"])
 def test_the_node_of_each_kind_of_host_buffer_is_seen(lab: CudaLab, memory: Any) -> None:
     with lab.host_buffer(64 * MIB, memory):
@@ -71,13 +56,13 @@ def test_the_node_of_each_kind_of_host_buffer_is_seen(lab: CudaLab, memory: Any)
 
 def test_a_run_bound_to_a_node_has_all_its_buffers_there() -> None:
     node = max(ALL_MEMORY)
-    document = run("bandwidth", "--set", f"node={node}", "--set", "sizes=1MiB", "--set", "memory=pageable,pinned")
+    document = run("bandwidth", f"node={node}", "sizes=1MiB", "memory=pageable,pinned", quick=True)
     assert Counter(row["host_node"] for row in document["observations"]).keys() == {node}
     assert any(f"bound to NUMA node {node}" in note for note in document["run"]["notes"])
 
 
 def test_a_run_says_what_it_did_about_numa_and_counts_link_errors_before_and_after() -> None:
-    document = run("overlap", "--set", "chunk=4MiB", "--set", "chunks=4", "--set", "repeats=8")
+    document = run("overlap", "chunk=4MiB", "chunks=4", "repeats=8", quick=True)
     environment, device = document["run"]["environment"], document["run"]["environment"]["devices"][0]
     expected = "one NUMA node" if len(environment["nodes"]) == 1 else "NUMA node"
     assert any(expected in note for note in document["run"]["notes"])
@@ -96,41 +81,68 @@ def test_a_run_says_what_it_did_about_numa_and_counts_link_errors_before_and_aft
         ("pinning_strategy", ["size=1GiB", "repeats=1", "strategies=thp_register_chunks"]),
         ("allocation", ["sizes=1MiB", "ways=pinned,registered_4k"]),
         ("access", ["ways=copy,mapped", "size=16MiB", "uses=1", "spacings=1"]),
+        ("dataloader", ["workers=0", "pin_memory=on", "non_blocking=on"]),
     ],
 )
 def test_every_experiment_tells_where_its_buffers_lay(experiment: str, smallest: list[str]) -> None:
-    settings = [word for setting in smallest for word in ("--set", setting)]
-    rows = run(experiment, *settings)["observations"]
+    if experiment == "dataloader":
+        pytest.importorskip("torch")
+    rows = run(experiment, *smallest, quick=True)["observations"]
     seen = {row["host_node"] for row in rows} - {None}
     assert seen, experiment
     assert seen <= ALL_MEMORY
     assert all(row["host_node"] is not None for row in rows if row.get("kind") in ("buffer", "copy"))
 
 
-def test_the_batches_of_a_data_loader_are_seen(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    pytest.importorskip("torch")
-    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))  # PyTorch makes it when it is imported
-    only_one = ["workers=0", "pin_memory=on", "non_blocking=on"]
-    rows = run("dataloader", *(word for setting in only_one for word in ("--set", setting)))["observations"]
-    assert {row["host_node"] for row in rows} <= ALL_MEMORY
+@pytest.fixture
+def nvml() -> Iterator[Nvml]:
+    with Nvml() as opened:
+        yield opened
 
 
-def test_processors_of_a_run_are_those_of_its_node() -> None:
-    """A child that the run starts inherits them."""
-    node = next(node for node in read_nodes().value or () if node.number == max(ALL_MEMORY))
-    program = (
-        "import os, sys\n"
-        "from pinscope.lab.placement import place, placement\n"
-        "from pinscope.probes.environment import capture_environment\n"
-        "place(placement(sys.argv[1], capture_environment(), 'cuda', 0))\n"
-        "os.execvp('cat', ['cat', '/proc/self/status'])\n"
-    )
-    command = [sys.executable, "-c", program, str(node.number)]
-    status = subprocess.run(command, capture_output=True, text=True, check=True, env=dict(os.environ)).stdout
-    allowed = next(line.split()[1] for line in status.splitlines() if line.startswith("Cpus_allowed_list"))
-    here = next(
-        line.split()[1]
-        for line in Path("/proc/self/status").read_text().splitlines()
-        if line.startswith("Cpus_allowed_list")
-    )
-    assert allowed in (node.processors, here)
+@pytest.fixture
+def stated() -> list[list[str]]:
+    """One line per GPU, as nvidia-smi states it."""
+    command = ["nvidia-smi", f"--query-gpu={QUERY}", "--format=csv,noheader,nounits"]
+    text = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60).stdout
+    return [[cell.strip() for cell in row] for row in csv.reader(StringIO(text))]
+
+
+def test_devices_are_those_that_nvidia_smi_states(stated: list[list[str]]) -> None:
+    environment = capture_environment()
+    assert len(environment.devices) == len(stated)
+    for device, row in zip(environment.devices, stated, strict=True):
+        index, name, uuid, bus_id, memory, capability, driver, generation, width = row
+        assert [str(device.index), device.name, device.uuid] == [index, name, uuid]
+        assert (device.pci_bus_id or "").lower() == bus_id.lower()
+        assert device.memory_total_bytes is not None
+        # nvidia-smi states MiB, rounded down or up with the driver's branch.
+        assert abs(device.memory_total_bytes / 2**20 - float(memory)) <= 1
+        assert device.compute_capability == capability
+        assert environment.driver == driver
+        assert device.link is not None
+        if device.link.kind == "pcie":
+            assert [str(device.link.generation_max), str(device.link.width_max)] == [generation, width]
+            assert device.link.limit_bytes_per_second is not None
+
+
+def test_memory_adds_up(nvml: Nvml) -> None:
+    memory = nvml.memory(0).value
+    assert memory is not None
+    assert 0 < memory.free <= memory.total
+    assert memory.used + memory.free + (memory.reserved or 0) <= memory.total * 1.001
+
+
+def test_a_gpu_that_is_not_there_is_a_reason(nvml: Nvml) -> None:
+    assert nvml.name(4096).value is None
+    assert "Invalid Argument" in (nvml.name(4096).reason or "")
+
+
+def test_this_machine_can_use_its_gpu() -> None:
+    environment = capture_environment()
+    works = {one.name: one.works for one in capabilities(environment)}
+    assert works["gpu"]
+    assert works["driver"]
+    assert works["nvml"]
+    assert works["cuda-lab"] == works["cupy"]
+    assert "no-gpu" not in {finding.rule for finding in machine_findings(environment)}

@@ -1,7 +1,11 @@
-"""A snapshot on a real GPU host, against programs whose pinned memory is known."""
+"""A snapshot on a real GPU host, with the probe and without, against programs whose pinned memory is known.
+
+The probe needs root and tracefs: mount -t tracefs tracefs /sys/kernel/tracing
+"""
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import os
 import signal
@@ -9,21 +13,27 @@ import subprocess
 import sys
 import time
 import uuid
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from pinscope.errors import Cancelled, NotPossible
 from pinscope.live.holders import snapshot
+from pinscope.live.registered import registered_by
+from pinscope.live.tracker import Tracker
 from pinscope.probes.devices import read_gpus
+from pinscope.probes.driver_library import installed_libraries
 from pinscope.probes.gpu import Nvml
+from pinscope.records.registration import PidRegistrations, Piece
 from pinscope.records.snapshot import DeviceFigures, Holder, Snapshot
+from tests.data.fake_driver import left_by
 from tests.data.processor_time import processes
-from tests.gpu.holding import compile_holder, holding, pytorch
+from tests.gpu.holding import compile_program, holding, pytorch
+from tests.gpu.machine import GIB, MIB
 
-MIB, GIB = 2**20, 2**30
 SIZE = 3 * GIB + 3 * 4096
 SLACK = MIB + SIZE // 1000
 """What the host's total may be off by."""
@@ -31,16 +41,17 @@ SLACK = MIB + SIZE // 1000
 
 @pytest.fixture(scope="module")
 def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return compile_holder(tmp_path_factory.mktemp("holder"))
+    return compile_program("holder", tmp_path_factory.mktemp("holder"))
 
 
-def look() -> Snapshot:
+def look(tracker: Tracker | None = None) -> Snapshot:
+    registrations = tracker.registered() if tracker else None
     with Nvml() as nvml:
-        return snapshot(gpus=read_gpus(nvml, rates=True))
+        return snapshot(gpus=read_gpus(nvml, rates=tracker is None), registrations=registrations)
 
 
-def holder(found: Snapshot, pid: int) -> Holder:
-    return next(one for one in found.holders if one.pid == pid)
+def holder(taken: Snapshot, pid: int) -> Holder:
+    return next(one for one in taken.holders if one.pid == pid)
 
 
 def figure(record: Any, name: str) -> int:
@@ -193,16 +204,6 @@ def test_tensors_that_pytorch_pinned_are_right_to_the_page_with_a_hint_at_its_ro
     assert grown(before.host, after.host, "explained_bytes") == 0
 
 
-def test_the_implied_page_tables_explain_what_no_process_has(program: Path) -> None:
-    pid, before, held, _ = three_looks([program, "alloc", str(SIZE)])
-    (use,) = [use for use in holder(held, pid).gpus if use.index == 0]
-    assert use.memory_bytes
-    unattributed = grown(device(before), device(held), "unattributed_bytes")
-    implied = grown(device(before), device(held), "page_table_bytes")
-    assert implied >= 6 * MIB
-    assert abs(unattributed - implied) <= 4 * MIB
-
-
 def test_whatever_a_known_program_adds_to_the_memory_of_no_process_is_explained_to_4_mib(program: Path) -> None:
     before = device(look())  # this very process has a context, and a past
     with holding([program, "alloc", str(24 * GIB)]) as running:
@@ -249,3 +250,245 @@ def test_every_figure_of_a_device_is_read_or_says_why_not() -> None:
         assert {"memory_used_bytes", "memory_reserved_bytes", "bar1_used_bytes", "processes_bytes"} <= told
         assert {"rx_bytes_per_second", "tx_share", "busy_share", "sm_clock_hertz", "temperature_celsius"} <= told
         assert set(type(one).model_fields) - told <= one.missing.keys()
+
+
+PROBED_SIZE = GIB + 3 * 4096
+WRITE_COMBINED = 0x04
+RESET = """
+import ctypes, sys, numpy
+from cupy.cuda import runtime
+runtime.free(0)
+memory = numpy.ones(int(sys.argv[1]), numpy.uint8)
+def say(word):
+    print(word, flush=True)
+    sys.stdin.readline()
+say("ready")
+runtime.hostRegister(memory.ctypes.data, memory.nbytes, 0)
+say("held")
+assert ctypes.CDLL("libcuda.so.1").cuDevicePrimaryCtxReset_v2(0) == 0  # what cudaDeviceReset calls
+say("reset")
+"""
+
+
+@pytest.fixture(scope="module")
+def tracker() -> Iterator[Tracker]:
+    with ExitStack() as stack:
+        try:
+            running_tracker = stack.enter_context(Tracker())
+        except NotPossible as error:
+            pytest.skip(f"no probe here: {error}")
+        time.sleep(0.05)
+        yield running_tracker
+    assert left_by(os.getpid(), tracefs()) == set()
+
+
+def tracefs() -> Path:
+    return Path(next(line.split()[1] for line in Path("/proc/mounts").read_text().splitlines() if " tracefs " in line))
+
+
+def registrations_of(tracker: Tracker, pid: int) -> PidRegistrations:
+    return tracker.registered().by_pid.get(pid, PidRegistrations(pid=pid, name="", from_start=True))
+
+
+def of_size(found: PidRegistrations, size: int) -> list[Piece]:
+    return [piece for piece in found.pieces if piece.bytes == size]
+
+
+def test_registered_memory_belongs_to_its_process_and_explains_the_host_s_total(
+    tracker: Tracker, program: Path
+) -> None:
+    before = look(tracker)
+    with (
+        holding([program, "register", str(PROBED_SIZE)]) as one,
+        holding([program, "register", str(2 * PROBED_SIZE)]) as other,
+    ):
+        ready = look(tracker)
+        one.go_on("held")
+        other.go_on("held")
+        after = look(tracker)
+        for child, size in ((one, PROBED_SIZE), (other, 2 * PROBED_SIZE)):
+            account = registrations_of(tracker, child.pid)
+            (piece,) = of_size(account, size)
+            assert (piece.kind, account.from_start) == ("register", True)
+            assert 0 < piece.seconds < 10
+            assert holder(after, child.pid).registered_bytes == account.registered_bytes == size
+            assert "registered_bytes" not in holder(after, child.pid).estimates
+        total = grown(ready.host, after.host, "pinned_bytes")
+        assert abs(total - 3 * PROBED_SIZE) <= MIB + 3 * PROBED_SIZE // 1000
+        assert abs(grown(ready.host, after.host, "explained_bytes") - total) <= MIB + total // 1000
+        tables = [sum(use.page_table_bytes or 0 for use in holder(after, child.pid).gpus) for child in (one, other)]
+        bare = [sum(use.page_table_bytes or 0 for use in holder(ready, child.pid).gpus) for child in (one, other)]
+        assert tables[1] - bare[1] >= tables[0] - bare[0] > 0
+        one.go_on("released")
+        assert registrations_of(tracker, one.pid).registered_bytes == 0
+        assert registrations_of(tracker, other.pid).registered_bytes == 2 * PROBED_SIZE
+    assert not {one.pid, other.pid} & set(tracker.registered().by_pid)
+    assert abs(grown(before.host, look(tracker).host, "pinned_bytes")) <= MIB + 3 * PROBED_SIZE // 1000
+
+
+def test_the_same_shared_memory_registered_by_two_counts_for_each(tracker: Tracker, program: Path) -> None:
+    name = f"/pinscope-{uuid.uuid4().hex[:8]}"
+    command = [program, "shm", str(PROBED_SIZE), name]
+    try:
+        with holding(command) as one, holding(command) as other:
+            ready = look(tracker)
+            one.go_on("held")
+            other.go_on("held")
+            after = look(tracker)
+            both = [registrations_of(tracker, child.pid).registered_bytes for child in (one, other)]
+            assert both == [PROBED_SIZE, PROBED_SIZE]
+            assert grown(ready.host, after.host, "explained_bytes") == 2 * -(-PROBED_SIZE // 4096) * 4096
+            assert abs(grown(ready.host, after.host, "pinned_bytes") - 2 * PROBED_SIZE) <= MIB + 2 * PROBED_SIZE // 1000
+            one.go_on("released")
+            other.go_on("released")
+            assert [registrations_of(tracker, child.pid).registered_bytes for child in (one, other)] == [0, 0]
+    finally:
+        Path(f"/dev/shm{name}").unlink(missing_ok=True)
+
+
+@pytest.mark.parametrize(("kind", "expected"), [("alloc", "alloc"), ("mapped", "alloc"), ("write_combined", None)])
+def test_allocated_memory_has_its_address_and_goes(
+    tracker: Tracker, program: Path, kind: str, expected: str | None
+) -> None:
+    with holding([program, kind, str(PROBED_SIZE)]) as child:
+        child.go_on("held")
+        (piece,) = of_size(registrations_of(tracker, child.pid), PROBED_SIZE)
+        assert piece.kind == (expected or "write_combined")
+        assert bool(piece.flags & WRITE_COMBINED) == (kind == "write_combined")
+        maps = Path(f"/proc/{child.pid}/maps").read_text()
+        assert f"\n{piece.address:x}-" in maps
+        child.go_on("released")
+        after = registrations_of(tracker, child.pid)
+        assert of_size(after, PROBED_SIZE) == []
+
+
+@pytest.fixture(scope="module")
+def driver_program(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A program that takes memory by calls of the driver that the runtime has not."""
+    return compile_program("driver_memory", tmp_path_factory.mktemp("driver"), installed_libraries()[0])
+
+
+def mapped_by_driver(pid: int) -> int:
+    """Bytes that a process has mapped of the driver's device file."""
+    lines = [line.split() for line in Path(f"/proc/{pid}/maps").read_text().splitlines() if "/dev/nvidiactl" in line]
+    ranges = [line[0].split("-") for line in lines if line[1].startswith("rw")]
+    return sum(int(end, 16) - int(start, 16) for start, end in ranges)
+
+
+def test_memory_of_the_drivers_own_calls_is_known_to_the_byte_whether_the_cpu_maps_it_or_not(
+    tracker: Tracker, driver_program: Path
+) -> None:
+    size = GIB + 2 * MIB
+    with holding([driver_program, str(size)]) as child:
+        bare = mapped_by_driver(child.pid)
+        expected = {
+            "created": (size, 0), "mapped": (size, size), "retained": (size, size), "unmapped": (size, 0),
+            "released": (0, 0), "elsewhere": (0, 0),
+        }  # fmt: skip
+        for step, (held, mapped) in expected.items():
+            child.go_on(step)
+            account = tracker.registered().by_pid[child.pid]
+            assert (step, account.driver_memory_bytes, account.unread_handles) == (step, held, False)
+            assert mapped_by_driver(child.pid) - bare == mapped
+            assert [(piece.kind, piece.bytes) for piece in account.pieces] == [("create", size)] * bool(held)
+            found = registered_by(child.pid, True, None, tracker.registered())
+            assert (found.driver_memory.value, found.driver_estimate) == (held, None)
+            assert holder(look(tracker), child.pid).driver_memory_bytes == held
+
+
+def test_of_a_host_pool_what_is_allocated_is_a_lower_bound_of_what_it_holds(
+    tracker: Tracker, driver_program: Path
+) -> None:
+    size = GIB + 2 * MIB
+    with holding([driver_program, str(size)]) as child:
+        bare = mapped_by_driver(child.pid)
+        for step in ("created", "mapped", "retained", "unmapped", "released", "elsewhere", "pool"):
+            child.go_on(step)
+        assert tracker.registered().by_pid[child.pid].host_pools == 1  # its calls are followed from now on
+        for step, held in (("taken", size + 5000), ("given", 5000), ("end", 0)):
+            child.go_on(step)
+            found = registered_by(child.pid, True, None, tracker.registered())
+            assert (step, found.driver_memory.value) == (step, held)
+            assert found.driver_estimate is not None
+            assert found.driver_estimate.kind == "at_least"
+            assert held <= mapped_by_driver(child.pid) - bare <= held + 64 * MIB  # it takes 32 MiB at a time
+
+
+def test_programs_are_not_slowed_down_on_calls_that_are_not_needed(tracker: Tracker) -> None:
+    def frees() -> int:
+        lines = (line.split() for line in Path("/sys/kernel/tracing/uprobe_profile").read_text().splitlines())
+        return sum(int(hits) for _, event, hits, *_ in lines if event.startswith("cuMemFreeAsync"))
+
+    for _ in range(3):  # the program with a pool has ended
+        tracker.registered()
+        time.sleep(0.2)
+    before = frees()
+    code = (
+        "import cupy\n"
+        "cupy.cuda.set_allocator(cupy.cuda.MemoryAsyncPool().malloc)\n"
+        "for number in range(3000): cupy.cuda.alloc(4096)"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
+    assert frees() == before
+
+
+def test_a_forked_child_holds_nothing(tracker: Tracker, program: Path) -> None:
+    with holding([program, "fork", str(PROBED_SIZE)]) as child:
+        child.go_on("held")
+        found = tracker.registered().by_pid
+        assert [pid for pid, one in found.items() if of_size(one, PROBED_SIZE)] == [child.pid]
+        child.go_on("released")
+
+
+def test_pytorch_s_pinned_tensors_are_seen_with_what_the_allocator_rounded_them_to(tracker: Tracker) -> None:
+    if importlib.util.find_spec("torch") is None:
+        pytest.skip("PyTorch is not installed")
+    size = 20 * MIB + 1
+    with holding(pytorch(size, size)) as child:
+        before = registrations_of(tracker, child.pid)
+        child.go_on("held")
+        after = registrations_of(tracker, child.pid)
+        new = [piece for piece in after.pieces if piece not in before.pieces]
+        assert len(new) == 2
+        assert all(piece.bytes >= size and piece.address is not None for piece in new)
+        child.go_on("released")
+        left = registrations_of(tracker, child.pid).pieces
+        assert not [piece for piece in new if piece in left]
+
+
+def test_a_context_that_is_reset_takes_its_registrations_along_and_that_is_said(tracker: Tracker) -> None:
+    with holding([sys.executable, "-c", RESET, str(PROBED_SIZE)]) as child:
+        ready = look(tracker)
+        child.go_on("held")
+        held = look(tracker)
+        assert holder(held, child.pid).registered_bytes == PROBED_SIZE
+        assert "registered_bytes" not in holder(held, child.pid).estimates
+        child.go_on("reset")
+        after = look(tracker)
+        assert grown(ready.host, after.host, "pinned_bytes") < PROBED_SIZE // 2  # the driver did release it
+        assert holder(after, child.pid).registered_bytes in (0, PROBED_SIZE)
+        if holder(after, child.pid).registered_bytes:
+            assert holder(after, child.pid).estimates["registered_bytes"].text.startswith("at most")
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGQUIT, signal.SIGTERM, signal.SIGHUP])
+def test_no_signal_that_asks_a_command_to_end_leaves_a_probe_in_the_kernel(
+    number: int, tracker: Tracker, tmp_path: Path
+) -> None:
+    command = [sys.executable, "-m", "pinscope", "record", "--probe", "--for", "60s"]
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL, cwd=tmp_path) as recording:
+        deadline = time.monotonic() + 30
+        while not left_by(recording.pid, tracefs()) and time.monotonic() < deadline:
+            time.sleep(0.05)
+        assert left_by(recording.pid, tracefs()) != set()
+        recording.send_signal(number)
+        assert recording.wait(30) in {0, Cancelled.exit_code}
+    assert left_by(recording.pid, tracefs()) == set()
+
+
+def test_the_installed_library_is_followed_in_all_its_calls(tracker: Tracker) -> None:
+    libraries = tracker.registered().libraries
+    assert libraries
+    assert all(library.reason is None for library in libraries)
+    assert {"cuMemHostAlloc", "cuMemFreeHost", "cuMemHostRegister_v2", "cuMemHostUnregister"} <= set(libraries[0].calls)
+    assert {"cuMemCreate", "cuMemRelease", "cuMemMap", "cuMemUnmap", "cuMemPoolCreate"} <= set(libraries[0].calls)

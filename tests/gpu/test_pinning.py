@@ -20,26 +20,20 @@ from pinscope.analysis.pinning_strategy import Recipe, StrategyCell, recommend, 
 from pinscope.errors import NoDevice, NotEnoughMemory
 from pinscope.experiments.allocation.reading import break_evens, buffer_cells, copy_times, needed_faults, not_fresh
 from pinscope.experiments.pinning_strategy.experiment import Neighbours
-from pinscope.lab.cuda_pinning import CudaCalls, bus_id_here
-from pinscope.lab.harness import safe_pinned_bytes
+from pinscope.lab.cuda_memory import CudaCalls, bus_id_here, is_pinned, takes_copy
 from pinscope.lab.pinned_array import pinned_empty
 from pinscope.probes.environment import capture_environment
-from pinscope.probes.limits import read_limits
 from pinscope.records.pinning_strategy import STRATEGIES
 from pinscope.runner.jobs import Request, prepare, start
 from pinscope.store.store import Store
-from tests.gpu.test_cuda_lab import PAGES_OFF, pinned_pages
-from tests.gpu.test_experiments import run
+from tests.gpu.machine import BIG, GIB, IS_H200, MIB, PAGES_OFF, pinned_pages, run
 
-MIB, GIB = 2**20, 2**30
 HOST = 1  # cudaMemoryTypeHost
 H200_RATE = 55.5e9
 """Bytes/second of pinned copies to the device on an H200 in a PCIe Gen5 x16 slot (nvbandwidth 0.8)."""
-IS_H200 = capture_environment().devices[0].name == "NVIDIA H200"
 MAY_STAY = 4 * MIB
 """The kernel's count of pinned pages is kept for each processor, and settles."""
 SETTLE_SECONDS = 5.0
-BIG = 16 * GIB if safe_pinned_bytes(read_limits(), "cuda") >= 16 * GIB else GIB
 
 
 def kind(address: int) -> int:
@@ -95,7 +89,7 @@ def _nothing_stays_pinned(_driver_s_own_buffers: None) -> Iterator[None]:
 
 @pytest.fixture(scope="module")
 def strategies() -> Mapping[str, StrategyCell]:
-    document = run("pinning_strategy", "--set", f"size={BIG}", "--set", "repeats=1")
+    document = run("pinning_strategy", f"size={BIG}", "repeats=1")
     return strategy_cells(document["observations"])
 
 
@@ -221,6 +215,38 @@ def test_leaving_the_block_unpins_after_copies_are_done_and_the_array_stays() ->
     runtime.free(device)
 
 
+def test_a_limit_that_cannot_be_kept_is_said_with_the_longest_call() -> None:
+    with pytest.warns(RuntimeWarning, match="longer than longest_wait"):
+        array = pinscope.pinned_empty(GIB, chunk="auto", longest_wait=2e-5)
+    assert array.chunk == 2 * MIB
+    assert array.longest_call > 2e-5
+    array = pinscope.pinned_empty(GIB, chunk="auto", longest_wait=0.05)
+    assert 0 < array.longest_call < 0.05
+
+
+def test_what_auto_pins_is_pinned_in_pieces_whose_length_it_says_and_is_given_back() -> None:
+    gc.collect()
+    before = pinned_pages()
+    with pinscope.pinned_empty(GIB, chunk="auto", longest_wait=0.005) as array:
+        assert array.chunk is not None
+        start = array.ctypes.data
+        assert array.chunk >= 2 * MIB
+        assert array.chunk & (array.chunk - 1) == 0
+        assert all(is_pinned(start + at) for at in range(0, GIB, 2 * MIB))
+        assert abs(pinned_pages() - before - GIB // 4096) <= PAGES_OFF
+        device = runtime.malloc(array.chunk)
+        array[-array.chunk :] = np.resize(np.arange(251, dtype=np.uint8), array.chunk)
+        assert takes_copy(device, start + GIB - array.chunk, array.chunk)
+        assert not takes_copy(device, start + GIB - array.chunk - 4096, 8192)
+        back = np.zeros(array.chunk, dtype=np.uint8)
+        runtime.memcpy(back.ctypes.data, device, array.chunk, 2)
+        runtime.free(device)
+        assert (back == array[-array.chunk :]).all()
+    del array
+    gc.collect()
+    assert abs(pinned_pages() - before) <= PAGES_OFF
+
+
 @pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")  # of a process with threads; this child is careful
 def test_a_forked_child_leaves_its_parents_pinning_alone() -> None:
     array = pinscope.pinned_empty(64 * MIB)
@@ -279,14 +305,8 @@ def test_the_recipe_pins_when_pasted(strategies: Mapping[str, StrategyCell], nam
 
 
 @pytest.fixture(scope="module")
-def quick_allocation() -> tuple[float, dict[str, Any]]:
-    """How long a quick run took, and its document."""
-    return timed(lambda: run("allocation", "--quick"))
-
-
-@pytest.fixture
-def buffers(quick_allocation: tuple[float, dict[str, Any]]) -> dict[str, Any]:
-    return quick_allocation[1]
+def buffers() -> dict[str, Any]:
+    return run("allocation", quick=True)
 
 
 def test_allocation_measures_every_way_that_exists_here(buffers: dict[str, Any]) -> None:
@@ -323,18 +343,13 @@ def test_fresh_memory_takes_a_page_fault_for_each_page_each_time(buffers: dict[s
 
 def test_a_fresh_pinned_buffer_of_16_mib_has_paid_after_a_few_copies() -> None:
     """After one to five, by the host; seven if the pageable memory beside it were recycled."""
-    rows = run("allocation", "--quick", "--set", "sizes=16MiB")["observations"]
+    rows = run("allocation", "sizes=16MiB", quick=True)["observations"]
     cells = buffer_cells(rows)
     assert cells["fresh_4k", 16 * MIB].both_seconds.median > 1e-3  # recycled memory would take some 24 µs
     copies = {
         one.direction: one.copies for one in break_evens(cells, copy_times(rows)) if one.way == "pinned" and one.usual
     }
     assert all(count is not None and count <= 6 for count in copies.values()), copies
-
-
-def test_quick_runs_are_quick(quick_allocation: tuple[float, dict[str, Any]]) -> None:
-    assert quick_allocation[0] < 8
-    assert timed(lambda: run("pinning_strategy", "--quick"))[0] < 20
 
 
 def test_a_killed_run_leaves_no_neighbour_and_no_pinned_memory() -> None:

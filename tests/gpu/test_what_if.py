@@ -16,10 +16,8 @@ as well, and what was gained was 18 % less to 36 % more; with eight threads, as 
 from __future__ import annotations
 
 import json
-import os
 import re
 import statistics
-import subprocess
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -28,35 +26,13 @@ from typing import Any
 
 import pytest
 
-from tests.gpu.test_trace import ROOT, TRACED, has_cupti
+from tests.gpu.test_trace import TRACED, Traced, has_cupti
 
 pytestmark = pytest.mark.skipif(not has_cupti(), reason="cupti-python is not installed, or does not fit")
 STEPS = "400"
 LEAST_ROUNDS, MOST_ROUNDS = 2, 5
 NEAR = 0.05
 SHAPES = ("copy_bound", "balanced", "compute_bound")
-
-
-class Answer:
-    """A program that was traced, with these options before it."""
-
-    def __init__(self, folder: Path, *arguments: str) -> None:
-        path = folder / "answer.json"
-        command = [sys.executable, "-m", "pinscope", "trace", "--json", str(path), *arguments]
-        done = subprocess.run(
-            command, capture_output=True, text=True, check=False, cwd=ROOT, timeout=120,
-            env={**os.environ, "TORCHINDUCTOR_CACHE_DIR": str(folder)},
-        )  # fmt: skip
-        self.exit_code, self.stdout, self.stderr = done.returncode, done.stdout, done.stderr
-        sys.stdout.write(done.stderr)
-        assert path.exists()
-        document = json.loads(path.read_text())
-        path.unlink()
-        self.run, self.rows = document["run"], document["observations"]
-        self.second: Mapping[str, Any] = document.get("what_if", {})
-
-    def of_second(self, kind: str) -> list[dict[str, Any]]:
-        return [row for row in self.second["observations"] if row["kind"] == kind]
 
 
 def total(*rounds: list[float]) -> float:
@@ -91,7 +67,7 @@ def measure(script: Path, folder: Path, shapes: Mapping[str, Shape], pinned: Map
     """One round of each shape, which is added to it; gives what was printed."""
     times = folder / "times"
     times.unlink(missing_ok=True)
-    answer = Answer(folder, "--what-if", "pin", str(script), "pageable", STEPS, str(times))
+    answer = Traced(folder, "--what-if", "pin", str(script), "pageable", STEPS, str(times))
     assert answer.of_second("before")[0]["same_output"]
     first_run, second_run = map(json.loads, times.read_text().splitlines())
     for name, shape in shapes.items():
@@ -127,7 +103,7 @@ def test_what_if_gains_what_editing_by_hand_gains_and_the_estimate_is_right(prog
     """Of several rounds, for pageable copies take up to half as long again in another process: of more where they
     differ."""
     script, times = TRACED / program, tmp_path / "pinned"
-    pinned = Answer(tmp_path, str(script), "pinned", STEPS, str(times))
+    pinned = Traced(tmp_path, str(script), "pinned", STEPS, str(times))
     assert pinned.exit_code == 0
     assert "False" not in pinned.stdout
     shapes = {name: Shape() for name in SHAPES}
@@ -153,7 +129,7 @@ def test_every_call_gives_the_same_bits_from_pinned_memory(tmp_path: Path) -> No
     calls = re.compile(r"x\.to\(|\.(cuda|copy_|set)\(")
     lines = [number for number, line in enumerate(script.read_text().splitlines(), 1) if calls.search(line)]
     chosen = [each for line in lines for each in ("--what-if", f"pin:{script}:{line}")]
-    answer = Answer(tmp_path, *chosen, str(script))
+    answer = Traced(tmp_path, *chosen, str(script))
     assert answer.exit_code == 0, answer.stderr
     sys.stdout.writelines(f"{row}\n" for row in answer.of_second("redirected"))
     assert answer.of_second("before")[0]["same_output"]
@@ -169,8 +145,8 @@ def test_a_dataloader_pins_its_batches(tmp_path: Path) -> None:
     script = str(TRACED / "loader_loop.py")
     loops: dict[str, list[float]] = {"as it is": [], "what if": [], "by hand": []}
     for _ in range(3):
-        answer = Answer(tmp_path, "--what-if", "pin", script, "off", "200")
-        by_hand = Answer(tmp_path, script, "on", "200")
+        answer = Traced(tmp_path, "--what-if", "pin", script, "off", "200")
+        by_hand = Traced(tmp_path, script, "on", "200")
         batches = [row for row in answer.of_second("site") if "# the batch" in row["source_line"]]
         assert [(row["source"], row["count"]) for row in batches] == [("pinned", 200)]
         assert answer.stdout == by_hand.stdout
@@ -192,6 +168,6 @@ def loop_seconds(rows: list[dict[str, Any]]) -> float:
 
 def test_what_cannot_be_redirected_is_named(tmp_path: Path) -> None:
     pytest.importorskip("numba.cuda", reason="Numba is not installed")
-    answer = Answer(tmp_path, "--what-if", "pin", str(TRACED / "numba_script.py"))
+    answer = Traced(tmp_path, "--what-if", "pin", str(TRACED / "numba_script.py"))
     assert "No copy of numba_script.py" in answer.second["run"]["verdict"]
     assert "numba_script.py" in answer.stderr

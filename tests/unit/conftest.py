@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from pinscope.lab.own_group import find_place
+from pinscope.lab.cgroup_sandbox import find_place
 
 SLOW = (
     "analysis/test_link_errors.py",

@@ -12,9 +12,11 @@ from cupy.cuda import runtime
 
 from pinscope.experiments.access.ways import PatternName
 from pinscope.lab.cuda import CudaLab
-from pinscope.lab.cuda_handles import DEVICE_TO_HOST, HOST_TO_DEVICE, CudaStream
+from pinscope.lab.cuda_handles import CudaStream
 from pinscope.lab.cuda_memory import (
     DEVICE_LOCATION,
+    DEVICE_TO_HOST,
+    HOST_TO_DEVICE,
     HostPart,
     Location,
     check,
@@ -23,7 +25,7 @@ from pinscope.lab.cuda_memory import (
     prefetch_to_host,
     why_not_managed,
 )
-from pinscope.lab.protocol import DeviceBuffer, Stream, own
+from pinscope.lab.protocol import DeviceBuffer, Stream, require_type
 
 BLOCK_WORDS = 512
 """Streaming patterns visit blocks of 4 KiB, a page of the host."""
@@ -152,7 +154,7 @@ class Accessor:
 
     def prefetch(self, data: HostPart, stream: Stream, to_host: bool) -> None:
         """Queue the move of managed memory."""
-        handle = own(stream, CudaStream).handle
+        handle = require_type(stream, CudaStream).handle
         if to_host:
             prefetch_to_host(data.address, data.nbytes, handle)
         else:
@@ -172,7 +174,7 @@ class Accessor:
                 ctypes.byref(first),
                 ctypes.c_size_t(1),
                 ctypes.c_ulonglong(0),
-                ctypes.c_void_p(own(stream, CudaStream).handle),
+                ctypes.c_void_p(require_type(stream, CudaStream).handle),
             )
         )
 
@@ -183,7 +185,7 @@ class Accessor:
         """
         width, pitch = 8 * BLOCK_WORDS, 8 * BLOCK_WORDS * visit.spacing
         kind = DEVICE_TO_HOST if to_host else HOST_TO_DEVICE
-        handle = own(stream, CudaStream).handle
+        handle = require_type(stream, CudaStream).handle
         runtime.memcpy2DAsync(target, pitch, source, pitch, width, visit.nbytes // pitch, kind, handle)
 
     def read_pages(self, data: HostPart) -> int:
@@ -217,8 +219,8 @@ class Accessor:
     @staticmethod
     def clear(address: int, stream: Stream) -> None:
         """Queue: set an 8-byte word of the device to zero."""
-        runtime.memsetAsync(address, 0, 8, own(stream, CudaStream).handle)
+        runtime.memsetAsync(address, 0, 8, require_type(stream, CudaStream).handle)
 
     def _launch(self, name: str, arguments: tuple[Any, ...], stream: Stream) -> None:
-        with own(stream, CudaStream).queue:
+        with require_type(stream, CudaStream).queue:
             self._kernels[name]((self._blocks,), (THREADS,), arguments)

@@ -13,7 +13,7 @@ from pinscope.analysis.cells import of_kind
 from pinscope.experiments.access.ways import PATTERNS, WAYS, PatternName, WayName
 from pinscope.experiments.contract import AnyExperiment, Case, Params, Progress, Reason, possible
 from pinscope.lab.harness import Harness
-from pinscope.lab.protocol import DeviceBuffer, HostBuffer, Lab, own
+from pinscope.lab.protocol import DeviceBuffer, HostBuffer, Lab, require_type
 from pinscope.records.environment import Environment
 from pinscope.records.parameters import Bytes, Counts, Several, parameter
 from pinscope.records.run import LabKind, Lasted, Observation, Positive
@@ -160,7 +160,7 @@ class Access:
         from pinscope.experiments.access.cuda_access import Accessor, Visit  # noqa: PLC0415
         from pinscope.lab.cuda import CudaLab  # noqa: PLC0415 - imports CuPy
 
-        accessor = Accessor(own(lab, CudaLab))
+        accessor = Accessor(require_type(lab, CudaLab))
         cases = possible(self.cases(params), harness, _left_out(params, accessor), "ways=copy,mapped")
         with ExitStack() as stack:
             bench = _Bench(lab, accessor, params.size, stack)

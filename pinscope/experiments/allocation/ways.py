@@ -13,7 +13,7 @@ from typing import Literal, Protocol
 from pinscope.analysis.cells import LineStyle, Way
 from pinscope.errors import NotEnoughMemory
 from pinscope.lab.backing import GIGANTIC_PAGE, OwnMemory, touch, why_not_backing
-from pinscope.lab.driver_memory import driver_memory, why_not_driver_memory
+from pinscope.lab.doorway import driver_memory, why_not_driver_memory
 from pinscope.lab.harness import Clock
 from pinscope.lab.pinning import PAGE, touch_pages
 from pinscope.lab.protocol import HostBuffer, Lab
@@ -341,7 +341,7 @@ class _Pool:
 
 
 def _cupy_pool(stack: ExitStack) -> tuple[Callable[[int], None], Callable[[], None]]:
-    from pinscope.lab.cuda_pinning import CupyPool  # noqa: PLC0415 - imports CuPy
+    from pinscope.lab.cuda_memory import CupyPool  # noqa: PLC0415 - imports CuPy
 
     pool = CupyPool()
     stack.callback(pool.close)

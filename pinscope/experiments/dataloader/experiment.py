@@ -16,9 +16,9 @@ from pinscope.errors import MeasurementFailed, NotEnoughMemory, NotPossible
 from pinscope.experiments.contract import AnyExperiment, BareParams, Case, Progress
 from pinscope.experiments.dataloader.reading import LEAST_BATCHES, LEAST_RUNS, MOST_RUNS, MSER_BATCH
 from pinscope.experiments.dataloader.ways import BACKLOGS, PREFETCHED, Loading
-from pinscope.lab.child_processes import Child, ChildProcesses
 from pinscope.lab.harness import CONTEXT_BYTES, Harness
 from pinscope.lab.protocol import Lab
+from pinscope.lab.worker_protocol import Child, ChildProcesses
 from pinscope.probes.installation import install_command
 from pinscope.records.environment import Environment
 from pinscope.records.parameters import Several, ascending, by_comma, parameter
@@ -212,7 +212,7 @@ class Dataloader:
     def measure(self, params: DataloaderParams, lab: Lab, harness: Harness) -> Iterator[DataloaderObservation]:
         """Every combination in turn."""
         from pinscope.experiments.dataloader.torch_loader import Trainer  # noqa: PLC0415 - imports PyTorch
-        from pinscope.lab.cuda_pinning import CudaCalls  # noqa: PLC0415 - imports CuPy
+        from pinscope.lab.cuda_memory import CudaCalls  # noqa: PLC0415 - imports CuPy
         from pinscope.lab.torch_pinned import empty_pinned_cache, version  # noqa: PLC0415 - imports PyTorch
 
         harness.note(f"PyTorch {version()}.")

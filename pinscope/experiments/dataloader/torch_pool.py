@@ -1,6 +1,6 @@
 """A process that pins through PyTorch with settings of its own: they are read once, when PyTorch first allocates.
 
-A program that :mod:`pinscope.lab.child_processes` starts.
+A program that :mod:`pinscope.lab.worker_protocol` starts.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import time
 
 from pinscope.analysis.held import SETTING_NAMES
 from pinscope.errors import NotPossible
-from pinscope.lab.orders import Reply, obey
+from pinscope.lab.worker_protocol import Reply, serve_requests
 from pinscope.probes.host_memory import pinned_bytes
 
 
@@ -90,4 +90,4 @@ def _pool_bytes() -> int | None:
 
 
 if __name__ == "__main__":
-    sys.exit(obey(TorchPool))
+    sys.exit(serve_requests(TorchPool))

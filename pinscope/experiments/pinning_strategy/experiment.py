@@ -11,10 +11,10 @@ from typing import Any, Literal, Self
 from pinscope.experiments.contract import AnyExperiment, BareParams, Case, Progress, Reason, possible
 from pinscope.experiments.pinning_strategy.reading import NEIGHBOURS, WAYS, WITH_CONTEXT
 from pinscope.lab.backing import HUGE_PAGE, why_not_backing
-from pinscope.lab.child_processes import Child, ChildProcesses
 from pinscope.lab.harness import CONTEXT_BYTES, Harness
 from pinscope.lab.pinning import PAGE, Pinned, Pinner, default_threads
 from pinscope.lab.protocol import Lab
+from pinscope.lab.worker_protocol import Child, ChildProcesses
 from pinscope.records.environment import Environment
 from pinscope.records.parameters import Bytes, Seconds, Several, parameter
 from pinscope.records.pinning_strategy import STRATEGIES, StrategyName
@@ -179,7 +179,7 @@ class PinningStrategy:
         self, params: PinningStrategyParams, lab: Lab, harness: Harness
     ) -> Iterator[PinningStrategyObservation]:
         """The neighbours idle, then every case."""
-        from pinscope.lab.cuda_pinning import CudaCalls, bus_id_here  # noqa: PLC0415 - imports CuPy
+        from pinscope.lab.cuda_memory import CudaCalls, bus_id_here  # noqa: PLC0415 - imports CuPy
 
         cases = possible(self.cases(params), harness, _why_not)
         calls, threads = CudaCalls.here(), params.thread_count()
@@ -256,8 +256,7 @@ class _Bench:
 
     def check(self, held: Pinned) -> dict[str, Any]:
         """Values of an observation: is it pinned, how fast does it copy, may copies cross pieces."""
-        from pinscope.lab.cuda_memory import HostPart  # noqa: PLC0415 - imports CuPy
-        from pinscope.lab.cuda_pinning import is_pinned, takes_copy  # noqa: PLC0415
+        from pinscope.lab.cuda_memory import HostPart, is_pinned, takes_copy  # noqa: PLC0415
 
         self._lab.host_nodes.look(held.pieces)
         address, length = held.pieces[0]

@@ -1,4 +1,4 @@
-"""The process in the group that pins: a program that :mod:`pinscope.lab.child_processes` starts."""
+"""The process in the group that pins: a program that :mod:`pinscope.lab.worker_protocol` starts."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from contextlib import ExitStack
 
 from pinscope.experiments.pressure.ways import WAYS, WayName
 from pinscope.lab.backing import touch
-from pinscope.lab.first_use import open_lab
-from pinscope.lab.orders import Reply, obey
+from pinscope.lab.doorway import open_lab
 from pinscope.lab.protocol import Lab
+from pinscope.lab.worker_protocol import Reply, serve_requests
 
 
 class Holder:
@@ -53,4 +53,4 @@ def _pin(lab: Lab, held: ExitStack, way: WayName, nbytes: int) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(obey(Holder))
+    sys.exit(serve_requests(Holder))

@@ -13,11 +13,11 @@ from pinscope.analysis.page_table_model import GRANULE_BYTES
 from pinscope.errors import NotEnoughMemory, NotPossible
 from pinscope.experiments.contract import AnyExperiment, BareParams, Case
 from pinscope.experiments.pressure.ways import LEAST_ROUNDS, Rounds, WayName, Workers, ordinary
-from pinscope.lab.child_processes import Child, ChildDied
+from pinscope.lab.cgroup_sandbox import CgroupSandbox, find_place, swap_bytes
 from pinscope.lab.harness import Harness, safe_pinned_bytes
 from pinscope.lab.ordinary_process import MOST_ROUNDS, folder_for
-from pinscope.lab.own_group import OwnGroup, find_place, swap_bytes
 from pinscope.lab.protocol import Lab
+from pinscope.lab.worker_protocol import Child, ChildDied
 from pinscope.probes.host_memory import GroupMemory, HostPressure, read_pressure
 from pinscope.probes.limits import read_limits
 from pinscope.records.base import Budget
@@ -495,7 +495,7 @@ class _InGroup(_Course):
         """Before, every step, and after the group is gone."""
         self._tell(0.0, "making a control group")
         with self._workers({"ordinary": self._ordinary("outside the group", None)}) as outside:
-            with OwnGroup(self.params.limit, self.swap) as group:
+            with CgroupSandbox(self.params.limit, self.swap) as group:
                 pinning = {"place": self.lab.place, "seed": 0}
                 module = "pinscope.experiments.pressure.child_holder"
                 children = {
@@ -519,7 +519,7 @@ class _InGroup(_Course):
         given = {"file_bytes": work, "memory_bytes": work, "victim": group is not None}
         return ordinary(f"the ordinary process {place}", self.folder, group, **given)
 
-    def _charges(self, group: OwnGroup, inside: Workers) -> Iterator[PressureObservation]:
+    def _charges(self, group: CgroupSandbox, inside: Workers) -> Iterator[PressureObservation]:
         """What the group is charged for each way of pinning."""
         asked = self.params.bytes_of(1 / 16)
         for way in inside.ready["holder"]["ways"]:
@@ -530,7 +530,7 @@ class _InGroup(_Course):
             if before is not None and after is not None:
                 yield self._row("charge", way=way, asked_bytes=asked, charged_bytes=after - before)
 
-    def _steps(self, group: OwnGroup, inside: Workers, outside: Workers) -> Iterator[PressureObservation]:
+    def _steps(self, group: CgroupSandbox, inside: Workers, outside: Workers) -> Iterator[PressureObservation]:
         outside.begin()
         yield from self._rounds("inside", inside.work(), warmups=1)
         yield from self._rounds("outside", outside.rounds(), warmups=1)

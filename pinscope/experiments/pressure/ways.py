@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal
 
 from pinscope.analysis.cells import Way, way
-from pinscope.lab.child_processes import Child, ChildProcesses, Order, Reply
+from pinscope.lab.worker_protocol import Child, ChildProcesses, Reply, Request
 
 WayName = Literal["registered", "pinned", "write_combined"]
 WAYS: Mapping[WayName, Way] = {
@@ -44,7 +44,7 @@ class Workers(ChildProcesses[str]):
     ) -> None:
         super().__init__(children, seconds + grace, check, ready_limit=START_SECONDS)
         self._seconds = seconds
-        self._work: Mapping[str, Order] = {"ordinary": {"do": "work", "seconds": seconds, "rounds": LEAST_ROUNDS}}
+        self._work: Mapping[str, Request] = {"ordinary": {"do": "work", "seconds": seconds, "rounds": LEAST_ROUNDS}}
 
     def feel(self) -> Reply:
         """One round on the host, by the names of an observation.

@@ -25,10 +25,10 @@ from pinscope.experiments.registration.reading import (
     Strategy,
 )
 from pinscope.lab.backing import Segment, shared_region, why_not_segment
-from pinscope.lab.child_processes import Child, ChildProcesses, Order, Reply
 from pinscope.lab.harness import CONTEXT_BYTES, Harness
 from pinscope.lab.pattern import BLOCK_WORDS, Pattern
 from pinscope.lab.protocol import Lab
+from pinscope.lab.worker_protocol import Child, ChildProcesses, Reply, Request
 from pinscope.records.environment import Environment
 from pinscope.records.parameters import Bytes, Counts, Seconds, Several, parameter
 from pinscope.records.run import LabKind, Lasted, Observation, Positive
@@ -349,14 +349,14 @@ class _Members:
         portable = self._case.sharing == PORTABLE
         return self._tell("pinning", rank, {"do": "register", "first": rank == 0, "portable": portable})
 
-    def _all(self, step: str, order: Order, since: float | None = None) -> Timed:
+    def _all(self, step: str, order: Request, since: float | None = None) -> Timed:
         """The same order for everybody; the seconds that each took."""
         return self._ask(step, dict.fromkeys(self._ranks, order), since)
 
-    def _tell(self, step: str, rank: int, order: Order) -> Reply:
+    def _tell(self, step: str, rank: int, order: Request) -> Reply:
         return self._ask(step, {rank: order})[rank][1]
 
-    def _ask(self, step: str, orders: Mapping[int, Order], since: float | None = None) -> Timed:
+    def _ask(self, step: str, orders: Mapping[int, Request], since: float | None = None) -> Timed:
         begun = self._harness.clock() if since is None else since
         self._harness.progress(self._done, f"{self._case.words}: {step}")
         replies = self._processes.ask(f"{step} ({self._case.words})", orders, self._harness.clock)
@@ -418,7 +418,7 @@ class _Trial(_Members):
         windows = params.shared // params.buffer
         starts = {rank: (number + rank * windows // len(self._ranks)) % windows for rank in self._ranks}
         self._all("clearing GPU memory", {"do": "clear"})
-        orders: dict[int, Order] = {rank: {"do": "copy", "starts": {rank: starts[rank]}} for rank in self._ranks}
+        orders: dict[int, Request] = {rank: {"do": "copy", "starts": {rank: starts[rank]}} for rank in self._ranks}
         if self._case.strategy == "one_owner":
             orders = {0: {"do": "copy", "starts": starts}}
         copied = {rank: reply for rank, (_, reply) in self._ask("copying", orders).items()}

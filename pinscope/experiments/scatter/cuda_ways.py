@@ -19,11 +19,20 @@ from numpy.typing import NDArray
 
 from pinscope.experiments.scatter.ways import WAYS, Case, Variant, WayName
 from pinscope.lab.cuda import CudaLab
-from pinscope.lab.cuda_handles import DEVICE_TO_HOST, HOST_TO_DEVICE, CudaEvent, CudaStream
-from pinscope.lab.cuda_memory import Location, check, driver_library, managed_memory, prefetch_to_host, why_not_managed
+from pinscope.lab.cuda_handles import CudaEvent, CudaStream
+from pinscope.lab.cuda_memory import (
+    DEVICE_TO_HOST,
+    HOST_TO_DEVICE,
+    Location,
+    check,
+    driver_library,
+    managed_memory,
+    prefetch_to_host,
+    why_not_managed,
+)
 from pinscope.lab.harness import Clock
 from pinscope.lab.pattern import words_at
-from pinscope.lab.protocol import DeviceBuffer, HostBuffer, own
+from pinscope.lab.protocol import DeviceBuffer, HostBuffer, require_type
 
 THREADS = 512
 """Of a block."""
@@ -90,7 +99,7 @@ class Bench:
         self.kernels = {name: module.get_function(name) for name in ("move_pieces", "count_wrong", "busy")}
         self.ordinal = int(runtime.getDevice())
         self.sms = int(runtime.getDeviceProperties(self.ordinal)["multiProcessorCount"])
-        self.stream = own(stack.enter_context(lab.stream()), CudaStream)
+        self.stream = require_type(stack.enter_context(lab.stream()), CudaStream)
         self.start, self.end = stack.enter_context(lab.event()), stack.enter_context(lab.event())
         self.area: HostBuffer = stack.enter_context(lab.host_buffer(area_bytes, "mapped"))
         self.right: DeviceBuffer = stack.enter_context(lab.device_buffer(area_bytes))
@@ -435,7 +444,7 @@ class Compute:
 
     def __init__(self, bench: Bench, seconds: float, stack: ExitStack) -> None:
         self.bench = bench
-        self._stream = own(stack.enter_context(bench.lab.stream()), CudaStream)
+        self._stream = require_type(stack.enter_context(bench.lab.stream()), CudaStream)
         self._start, self._end, *self._moved = (stack.enter_context(bench.lab.event()) for _ in range(4))
         self._words = stack.enter_context(bench.lab.device_buffer(8))
         self._load = self._of(64 * bench.sms)
@@ -450,7 +459,7 @@ class Compute:
         alone = self._alone()
         begun = self.bench.clock()
         self._begin()
-        end, turns = own(self._end, CudaEvent).handle, 0
+        end, turns = require_type(self._end, CudaEvent).handle, 0
         while runtime.eventQuery(end) != 0:  # one turn waits while the next is issued: the link is never idle
             mover.issue()
             self._moved[turns % 2].record(self.bench.stream)

@@ -17,7 +17,7 @@ from pinscope.experiments.contract import Case as RunCase
 from pinscope.experiments.scatter import reading
 from pinscope.experiments.scatter.ways import WAYS, Case, Layout, OneWay, Variant, WayName, pieces_in
 from pinscope.lab.harness import Harness, Turn
-from pinscope.lab.protocol import Lab, own
+from pinscope.lab.protocol import Lab, require_type
 from pinscope.records.environment import Environment
 from pinscope.records.parameters import Bytes, Counts, Several, Sizes, ascending, by_comma, parameter, sizes
 from pinscope.records.run import LabKind, Lasted, Observation, Positive
@@ -193,7 +193,7 @@ class Scatter:
         from pinscope.lab.cuda import CudaLab  # noqa: PLC0415 - imports CuPy
 
         with ExitStack() as stack:
-            bench = Bench(own(lab, CudaLab), params.area, params.most_bytes, stack, harness.clock)
+            bench = Bench(require_type(lab, CudaLab), params.area, params.most_bytes, stack, harness.clock)
             moves = possible(self.cases(params), harness, partial(_why_not, bench), "ways=loop,kernel")
             progress = Progress(moves, harness)
             seen: list[ScatterObservation] = []

@@ -11,8 +11,8 @@ import cupy
 from cupy.cuda import runtime
 
 from pinscope.experiments.staging.ways import SLOTS, Bench, Marks, Steps
-from pinscope.lab.cuda_handles import HOST_TO_DEVICE, DevicePart
-from pinscope.lab.cuda_pinning import CudaCalls
+from pinscope.lab.cuda_handles import DevicePart
+from pinscope.lab.cuda_memory import HOST_TO_DEVICE, CudaCalls
 from pinscope.lab.pattern import Pattern, words_at
 
 _DEFAULT_STREAM = 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
@@ -14,7 +15,7 @@ from typing import Self
 from pinscope.analysis.cells import of_kind
 from pinscope.experiments.contract import AnyExperiment, Case, Params, Progress, Reason, possible
 from pinscope.experiments.staging.ways import WAYS, Bench, WayName, function_of
-from pinscope.lab.harness import Harness, Precision, ProcessorTime
+from pinscope.lab.harness import Harness, Precision
 from pinscope.lab.protocol import Lab
 from pinscope.probes.installation import install_command
 from pinscope.records.environment import Environment
@@ -213,11 +214,11 @@ def _repeat(bringing: Bringing, bench: Bench, params: StagingParams, harness: Ha
             for turn in harness.turns(precision if setup is not None else replace(precision, warmups=0)):
                 pattern = bench.lab.fresh_pattern()
                 steps.ready(pattern)
-                used = ProcessorTime.so_far()
+                used, used_here = time.process_time(), time.thread_time()
                 begun = harness.clock()
                 marks = steps.run(uses)
                 ended = harness.clock()
-                spent = ProcessorTime.so_far().since(used)
+                used, used_here = time.process_time() - used, time.thread_time() - used_here
                 turn.count(ended - begun)
                 yield StagingObservation(
                     **turn.labels,
@@ -230,8 +231,8 @@ def _repeat(bringing: Bringing, bench: Bench, params: StagingParams, harness: Ha
                     wall_seconds=ended - begun,
                     prepare_seconds=marks.prepared - begun,
                     finish_seconds=ended - marks.copied,
-                    cpu_seconds=spent.process_seconds,
-                    thread_cpu_seconds=spent.thread_seconds,
+                    cpu_seconds=used,
+                    thread_cpu_seconds=used_here,
                     wrong_words=steps.wrong_words(pattern),
                 )
                 setup = None

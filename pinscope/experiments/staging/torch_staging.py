@@ -9,7 +9,7 @@ import torch
 
 from pinscope.experiments.staging.ways import Bench, Marks, Steps
 from pinscope.lab.cuda_handles import DevicePart
-from pinscope.lab.cuda_pinning import CudaCalls
+from pinscope.lab.cuda_memory import CudaCalls
 from pinscope.lab.pattern import Pattern, words_at
 from pinscope.lab.torch_pinned import empty_pinned_cache
 

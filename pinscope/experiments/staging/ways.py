@@ -12,9 +12,8 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Literal, Protocol, cast
 
 from pinscope.analysis.cells import LineStyle, Way, way
-from pinscope.lab.copy_threads import CopyThreads, copy_words, stretches
 from pinscope.lab.harness import Clock
-from pinscope.lab.pattern import Pattern
+from pinscope.lab.pattern import CopyThreads, Pattern, copy_words, stretches
 from pinscope.lab.protocol import DeviceBuffer, HostBuffer, Lab
 
 WAYS: Mapping[str, Way] = {
@@ -316,7 +315,7 @@ def two_buffers(bench: Bench, threads: int, held: ExitStack, fills: bool = True,
     def run(uses: int) -> Marks:
         begun = bench.clock()
         for _ in range(uses):
-            pool.each(bring, workers)
+            pool.run(bring, workers)
         return Marks(begun, bench.clock())
 
     if fills and copies:

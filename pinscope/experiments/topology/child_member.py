@@ -1,4 +1,4 @@
-"""One process of the experiment: a program that :mod:`pinscope.lab.child_processes` starts.
+"""One process of the experiment: a program that :mod:`pinscope.lab.worker_protocol` starts.
 
 It opens a lab on each of its GPUs (a context each), then carries out orders to copy on several GPUs at once.
 """
@@ -10,11 +10,11 @@ import time
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 
-from pinscope.lab.first_use import open_lab, use_each_part_once
+from pinscope.lab.doorway import open_lab, use_each_part_once
 from pinscope.lab.hostengine import wait_until
-from pinscope.lab.orders import Reply, obey
 from pinscope.lab.placement import preferring
 from pinscope.lab.protocol import Lab
+from pinscope.lab.worker_protocol import Reply, serve_requests
 from pinscope.records.run import Direction
 
 
@@ -167,4 +167,4 @@ def _watch(flows: Mapping[tuple[int, Direction], Flow]) -> dict[tuple[int, Direc
 
 
 if __name__ == "__main__":
-    sys.exit(obey(Member))
+    sys.exit(serve_requests(Member))

@@ -22,10 +22,10 @@ from pydantic import Field
 from pinscope.analysis.page_table_model import GPU_PAGE_SIZES, page_table_memory_bytes
 from pinscope.experiments.contract import AnyExperiment, Case, Params
 from pinscope.experiments.topology.reading import FLOWS, WAYS, IssuedBy, OneWay, gpus_words, issuer
-from pinscope.lab.child_processes import Child, ChildProcesses, Order, Reply
 from pinscope.lab.harness import CONTEXT_BYTES, Harness, Turn
 from pinscope.lab.placement import NEAR
 from pinscope.lab.protocol import Lab
+from pinscope.lab.worker_protocol import Child, ChildProcesses, Reply, Request
 from pinscope.probes.numa import read_nodes
 from pinscope.records.environment import Environment
 from pinscope.records.parameters import Bytes, Several, parameter
@@ -204,18 +204,18 @@ class Team:
         """Report how far they are, 0 to 1, and with what."""
         self.harness.progress(self.begun + self.part * done, f"{issuer(self.issued_by)}: {step}")
 
-    def all(self, step: str, order: Order) -> dict[int, Reply]:
+    def all(self, step: str, order: Request) -> dict[int, Reply]:
         """The same order for every process."""
         return self.ask(step, dict.fromkeys(sorted(set(self.copiers.values())), order))
 
-    def ask(self, step: str, orders: Mapping[int, Order]) -> dict[int, Reply]:
+    def ask(self, step: str, orders: Mapping[int, Request]) -> dict[int, Reply]:
         """Give orders at once and wait for all answers; errors as of :class:`ChildProcesses`."""
         replies = {rank: reply for rank, (_, reply) in self.processes.ask(step, orders).items()}
         for reply in replies.values():
             self.lab.host_nodes.add(reply.get("nodes", ()))
         return replies
 
-    def ask_copiers(self, step: str, order: Order, devices: Iterable[int]) -> dict[int, Reply]:
+    def ask_copiers(self, step: str, order: Request, devices: Iterable[int]) -> dict[int, Reply]:
         """Give those that copy for these GPUs an order, each with its own GPUs among them."""
         own: dict[int, list[int]] = {}
         for device in devices:

@@ -12,7 +12,7 @@ import numpy as np
 from pinscope.lab.cuda import CudaLab
 from pinscope.lab.cuda_handles import CudaEvent, CudaStream
 from pinscope.lab.cuda_memory import check, driver_library
-from pinscope.lab.protocol import own
+from pinscope.lab.protocol import require_type
 
 _SOURCE = r"""
 extern "C" __global__ void work(unsigned long long nanoseconds) {
@@ -34,8 +34,8 @@ def serving_calls(
         copy_bytes: length of the copy to the device, from pinned memory.
         stack: holds what they need.
     """
-    stream = own(stack.enter_context(lab.stream()), CudaStream)
-    event = own(stack.enter_context(lab.event()), CudaEvent)
+    stream = require_type(stack.enter_context(lab.stream()), CudaStream)
+    event = require_type(stack.enter_context(lab.event()), CudaEvent)
     source = stack.enter_context(lab.host_buffer(copy_bytes, "pinned"))
     target = stack.enter_context(lab.device_buffer(copy_bytes))
     kernel, arguments = cupy.RawKernel(_SOURCE, "work"), (np.uint64(kernel_seconds * 1e9),)

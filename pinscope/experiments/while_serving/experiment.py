@@ -21,7 +21,7 @@ from pinscope.lab.backing import HUGE_PAGE, why_not_backing
 from pinscope.lab.harness import Clock, Harness
 from pinscope.lab.pinned_array import LONGEST_WAIT
 from pinscope.lab.pinning import PAGE, SPARE_PROCESSORS, default_threads
-from pinscope.lab.protocol import Lab, own
+from pinscope.lab.protocol import Lab, require_type
 from pinscope.records.environment import Environment
 from pinscope.records.parameters import Bytes, Seconds, Several, Sizes, parameter, sizes
 from pinscope.records.run import LabKind, Lasted, Observation, Positive
@@ -181,14 +181,14 @@ class WhileServing:
         """Every case."""
         from pinscope.experiments.while_serving.cuda_serving import serving_calls  # noqa: PLC0415 - imports CuPy
         from pinscope.lab.cuda import CudaLab  # noqa: PLC0415
-        from pinscope.lab.cuda_pinning import CudaCalls, is_pinned  # noqa: PLC0415
+        from pinscope.lab.cuda_memory import CudaCalls, is_pinned  # noqa: PLC0415
 
         if reason := why_not_backing("thp"):
             harness.note(f"Memory stands on 4 KiB pages: {reason}")
         apparatus = Apparatus(params.size, params.longest_wait, params.thread_count(), CudaCalls.here(), is_pinned)
         with ExitStack() as stack:
             harness.progress(0.0, "getting ready")
-            calls = serving_calls(own(lab, CudaLab), KERNEL_SECONDS, COPY_BYTES, stack)
+            calls = serving_calls(require_type(lab, CudaLab), KERNEL_SECONDS, COPY_BYTES, stack)
             bench = _Bench(lab, calls, params, harness)
             with apparatus.taken("register", None):
                 harness.check_cancelled()

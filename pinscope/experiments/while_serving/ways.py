@@ -10,8 +10,8 @@ from typing import Literal
 from pinscope.analysis.cells import LineStyle, Way, way
 from pinscope.analysis.pinning_strategy import default_strategy
 from pinscope.lab.backing import OwnMemory, why_not_backing
-from pinscope.lab.pinned_array import AUTO, GpuCalls, pinned_empty
-from pinscope.lab.pinning import Pinner, touch_all
+from pinscope.lab.pinned_array import AUTO, pinned_empty
+from pinscope.lab.pinning import Pinner, PinningCalls, touch_all
 from pinscope.records.pinning_strategy import STRATEGIES, Strategy
 
 WayName = Literal["touch", "host_alloc", "register", "chunks", "auto"]
@@ -62,7 +62,7 @@ class Apparatus:
     size: int
     longest_wait: float
     threads: int
-    calls: GpuCalls
+    calls: PinningCalls
     is_pinned: Callable[[int], bool]
 
     def taken(self, way: WayName, chunk: int | None) -> AbstractContextManager[Taken]:

@@ -6,20 +6,22 @@ where order matters, a load stands in the way.
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
+from functools import partial
 from pathlib import Path
 from statistics import median
 
 import pytest
 
 from pinscope.errors import MeasurementFailed, NoDevice, NotEnoughMemory, NotPossible
-from pinscope.lab.hostengine import SLOT_BYTES, HostEvent
+from pinscope.lab.hostengine import SLOT_BYTES, Area, HostArea, HostEvent, HostStream
 from pinscope.lab.hostmodel import STAGING_BYTES, HostModelLab
-from pinscope.lab.protocol import HostBuffer, Lab, Load, Touch
+from pinscope.lab.protocol import Lab, Load, Touch
 from pinscope.records.run import HostMemory
 
 MIB = 1 << 20
@@ -31,6 +33,15 @@ LONG = Load(0.1, 0.1)
 def lab() -> Iterator[HostModelLab]:
     with HostModelLab() as lab:
         yield lab
+
+
+@contextmanager
+def parts(
+    lab: HostModelLab, nbytes: int = MIB, memory: HostMemory = "pinned"
+) -> Iterator[tuple[HostArea, Area, HostStream]]:
+    """Host memory, memory of the device and a stream."""
+    with lab.host_buffer(nbytes, memory) as host, lab.device_buffer(nbytes) as device, lab.stream() as stream:
+        yield host, device, stream
 
 
 def in_a_quiet_moment(holds: Callable[[], bool]) -> bool:
@@ -54,11 +65,7 @@ def locked_bytes() -> int:
 @pytest.mark.parametrize("memory", ["pageable", "pinned", "registered"])
 def test_content_goes_to_the_device_and_back(lab: HostModelLab, memory: HostMemory, nbytes: int) -> None:
     pattern = lab.fresh_pattern()
-    with ExitStack() as stack:
-        there = stack.enter_context(lab.host_buffer(nbytes, memory))
-        device = stack.enter_context(lab.device_buffer(nbytes))
-        back = stack.enter_context(lab.host_buffer(nbytes, memory))
-        stream = stack.enter_context(lab.stream())
+    with parts(lab, nbytes, memory) as (there, device, stream), lab.host_buffer(nbytes, memory) as back:
         lab.fill(there, pattern)
         assert lab.wrong_words(device, pattern) == lab.wrong_words(back, pattern) == nbytes // 8
         lab.copy_to_device(device, there, stream)
@@ -69,10 +76,7 @@ def test_content_goes_to_the_device_and_back(lab: HostModelLab, memory: HostMemo
 
 def test_a_part_is_copied_and_its_surroundings_are_left_alone(lab: HostModelLab) -> None:
     old, new = lab.fresh_pattern(), lab.fresh_pattern()
-    with ExitStack() as stack:
-        host = stack.enter_context(lab.host_buffer(MIB, "pinned"))
-        device = stack.enter_context(lab.device_buffer(MIB))
-        stream = stack.enter_context(lab.stream())
+    with parts(lab) as (host, device, stream):
         lab.fill(device, old)
         part = host.part(4096, 8192)
         lab.fill(part, new)
@@ -90,10 +94,7 @@ def test_a_part_is_copied_and_its_surroundings_are_left_alone(lab: HostModelLab)
 @pytest.mark.parametrize("memory", ["pinned", "registered"])
 def test_a_call_with_locked_memory_returns_before_the_copy_is_done(lab: HostModelLab, memory: HostMemory) -> None:
     pattern = lab.fresh_pattern()
-    with ExitStack() as stack:
-        host = stack.enter_context(lab.host_buffer(MIB, memory))
-        device = stack.enter_context(lab.device_buffer(MIB))
-        stream = stack.enter_context(lab.stream())
+    with parts(lab, memory=memory) as (host, device, stream):
         lab.fill(host, pattern)
         lab.compute(stream, LONG)
         lab.copy_to_device(device, host, stream)
@@ -104,10 +105,7 @@ def test_a_call_with_locked_memory_returns_before_the_copy_is_done(lab: HostMode
 
 def test_a_pageable_call_towards_the_device_waits_for_the_stream_and_may_reuse_its_memory(lab: HostModelLab) -> None:
     pattern = lab.fresh_pattern()
-    with ExitStack() as stack:
-        host = stack.enter_context(lab.host_buffer(3 * MIB, "pageable"))
-        device = stack.enter_context(lab.device_buffer(3 * MIB))
-        stream = stack.enter_context(lab.stream())
+    with parts(lab, 3 * MIB, "pageable") as (host, device, stream):
         lab.fill(host, pattern)
         begun = time.perf_counter()
         lab.compute(stream, LONG)
@@ -119,11 +117,7 @@ def test_a_pageable_call_towards_the_device_waits_for_the_stream_and_may_reuse_i
 
 
 def test_a_pageable_call_waits_for_events_that_its_stream_waits_for(lab: HostModelLab) -> None:
-    with ExitStack() as stack:
-        host = stack.enter_context(lab.host_buffer(MIB, "pageable"))
-        device = stack.enter_context(lab.device_buffer(MIB))
-        copies, kernels = stack.enter_context(lab.stream()), stack.enter_context(lab.stream())
-        event = stack.enter_context(lab.event())
+    with parts(lab, memory="pageable") as (host, device, copies), lab.stream() as kernels, lab.event() as event:
         begun = time.perf_counter()
         lab.compute(kernels, LONG)
         event.record(kernels)
@@ -134,10 +128,7 @@ def test_a_pageable_call_waits_for_events_that_its_stream_waits_for(lab: HostMod
 
 def test_a_pageable_call_towards_the_host_returns_when_all_has_arrived(lab: HostModelLab) -> None:
     pattern = lab.fresh_pattern()
-    with ExitStack() as stack:
-        host = stack.enter_context(lab.host_buffer(3 * MIB, "pageable"))
-        device = stack.enter_context(lab.device_buffer(3 * MIB))
-        stream = stack.enter_context(lab.stream())
+    with parts(lab, 3 * MIB, "pageable") as (host, device, stream):
         lab.compute(stream, Load(0.02, 0.02), Touch(device, pattern, "produce"))
         lab.copy_to_host(host, device, stream)
         assert lab.wrong_words(host, pattern) == 0
@@ -149,11 +140,7 @@ def test_a_pageable_call_towards_the_host_returns_when_all_has_arrived(lab: Host
 def test_an_event_orders_two_streams_and_its_absence_shows_stale_content(lab: HostModelLab) -> None:
     for ordered, wrong in ((True, 0), (False, MIB // 8)):
         pattern = lab.fresh_pattern()
-        with ExitStack() as stack:
-            host = stack.enter_context(lab.host_buffer(MIB, "pinned"))
-            device = stack.enter_context(lab.device_buffer(MIB))
-            copies, kernels = stack.enter_context(lab.stream()), stack.enter_context(lab.stream())
-            event = stack.enter_context(lab.event())
+        with parts(lab) as (host, device, copies), lab.stream() as kernels, lab.event() as event:
             lab.compute(kernels, LONG, Touch(device, pattern, "produce"))
             event.record(kernels)
             if ordered:
@@ -167,12 +154,12 @@ def test_a_consumer_finds_stale_words_unless_it_waits_for_the_copy(lab: HostMode
     short = Load(0.001, 0.001)
     for waits in (False, True):
         pattern = lab.fresh_pattern()
-        with ExitStack() as stack:
-            host = stack.enter_context(lab.host_buffer(4 * MIB, "pinned"))
-            device = stack.enter_context(lab.device_buffer(4 * MIB))
-            copies, kernels = stack.enter_context(lab.stream()), stack.enter_context(lab.stream())
-            arrived = stack.enter_context(lab.event())
-            counters = stack.enter_context(lab.counters(1))
+        with (
+            parts(lab, 4 * MIB) as (host, device, copies),
+            lab.stream() as kernels,
+            lab.event() as arrived,
+            lab.counters(1) as counters,
+        ):
             lab.fill(host, pattern)
             with lab.hold(copies):
                 lab.copy_to_device(device, host, copies)
@@ -189,9 +176,8 @@ def test_a_consumer_finds_stale_words_unless_it_waits_for_the_copy(lab: HostMode
 def test_work_behind_a_waiting_operation_is_held_up_in_the_same_engine(lab: HostModelLab) -> None:
     """Hardware queues have this head-of-line blocking too."""
     with ExitStack() as stack:
-        host = stack.enter_context(lab.host_buffer(4096, "pinned"))
-        device = stack.enter_context(lab.device_buffer(4096))
-        one, two, three = (stack.enter_context(lab.stream()) for _ in range(3))
+        host, device, one = stack.enter_context(parts(lab, 4096))
+        two, three = (stack.enter_context(lab.stream()) for _ in range(2))
         begun, computed, copied, back = (stack.enter_context(lab.event()) for _ in range(4))
         begun.record(one)
         lab.compute(one, LONG)
@@ -209,8 +195,10 @@ def test_work_behind_a_waiting_operation_is_held_up_in_the_same_engine(lab: Host
         assert lab.elapsed(back, computed) > 0
 
 
-def test_waiting_for_an_event_that_was_never_recorded_waits_for_nothing(lab: HostModelLab) -> None:
+def test_waiting_for_an_event_that_was_never_recorded_waits_for_nothing_and_it_has_no_time(lab: HostModelLab) -> None:
     with lab.stream() as stream, lab.event() as event:
+        with pytest.raises(MeasurementFailed, match="has not been reached"):
+            lab.elapsed(event, event)
         lab.wait(stream, event)
         lab.compute(stream, Load(0.001, 0.001))
         stream.synchronize()
@@ -254,10 +242,7 @@ def test_a_load_leaves_the_processor_to_others(lab: HostModelLab) -> None:
 @pytest.mark.alone
 def test_the_time_of_a_producing_load_contains_its_writing(lab: HostModelLab) -> None:
     load = Load(0.05, 0.05)
-    with ExitStack() as stack:
-        device = stack.enter_context(lab.device_buffer(4 * MIB))
-        stream = stack.enter_context(lab.stream())
-        start, end = stack.enter_context(lab.event()), stack.enter_context(lab.event())
+    with parts(lab, 4 * MIB) as (_, device, stream), lab.event() as start, lab.event() as end:
 
         def takes_its_time() -> bool:
             start.record(stream)
@@ -282,11 +267,6 @@ def test_an_event_in_an_idle_stream_is_reached_at_once_and_behind_work_when_that
         end.synchronize()
         assert end.is_reached()
         assert lab.elapsed(start, end) >= LONG.seconds * 0.99
-
-
-def test_an_event_that_was_never_recorded_has_no_time(lab: HostModelLab) -> None:
-    with lab.event() as event, pytest.raises(MeasurementFailed, match="has not been reached"):
-        lab.elapsed(event, event)
 
 
 def test_all_time_stamps_come_from_the_clock_that_was_passed_in() -> None:
@@ -384,18 +364,15 @@ def test_kinds_without_a_meaning_are_refused_with_the_reason(lab: HostModelLab, 
 
 def test_the_kernel_copier_is_refused_and_the_engine_is_possible(lab: HostModelLab) -> None:
     assert lab.why_not("pageable") is lab.why_not("pinned") is lab.why_not("registered") is None
-    with (
-        lab.host_buffer(64, "pinned") as host,
-        lab.device_buffer(64) as device,
-        lab.stream() as stream,
-        pytest.raises(NotPossible, match="kernels that reach host memory"),
-    ):
+    with parts(lab, 64) as (host, device, stream), pytest.raises(NotPossible, match="kernels that reach host memory"):
         lab.copy_to_device(device, host, stream, "kernel")
 
 
 def test_device_0_is_the_only_peer(lab: HostModelLab) -> None:
     with lab.peer(0) as peer:
         assert peer is lab
+    assert lab.place_of(0) == lab.place
+    assert lab.near == {}
     with pytest.raises(NoDevice, match="there is no device 1"), lab.peer(1):
         pass
 
@@ -453,24 +430,17 @@ def test_a_lab_that_was_not_entered_takes_no_work() -> None:
 
 
 def test_an_engine_error_is_told_at_every_wait_and_later_work_is_skipped(lab: HostModelLab) -> None:
-    with ExitStack() as stack:
-        device = stack.enter_context(lab.device_buffer(64))
-        stream = stack.enter_context(lab.stream())
-        start, end = stack.enter_context(lab.event()), stack.enter_context(lab.event())
-        counters = stack.enter_context(lab.counters(1))
+    with parts(lab, 64) as (_, device, stream), lab.event() as start, lab.event() as end, lab.counters(1) as counters:
         start.record(stream)
         lab.compute(stream, LONG, Touch(device, lab.fresh_pattern(), "consume"), counters, slot=7)
         begun = time.perf_counter()
         lab.compute(stream, Load(5.0, 5.0))
         end.record(stream)
         message = r"compute engine broke off: IndexError"
-        with pytest.raises(MeasurementFailed, match=message):
-            stream.synchronize()
-        assert time.perf_counter() - begun < 4.0
-        with pytest.raises(MeasurementFailed, match=message):
-            end.synchronize()
-        with pytest.raises(MeasurementFailed, match=message):
-            lab.elapsed(start, end)
+        for wait in (stream.synchronize, end.synchronize, partial(lab.elapsed, start, end)):
+            with pytest.raises(MeasurementFailed, match=message):
+                wait()
+            assert time.perf_counter() - begun < 4.0
 
 
 def _break(lab: HostModelLab) -> None:
@@ -535,12 +505,8 @@ def test_leaving_the_lab_finishes_what_is_queued_and_gives_the_interpreter_back_
 
 
 def test_more_memory_than_there_is_is_refused_in_one_line(lab: HostModelLab) -> None:
-    with (
-        pytest.raises(NotEnoughMemory, match=r"gives no 4 PiB of memory") as refusal,
-        lab.host_buffer(1 << 52, "pageable"),
-    ):
+    with pytest.raises(NotEnoughMemory, match=r"^.*gives no 4 PiB of memory.*$"), lab.host_buffer(1 << 52, "pageable"):
         pass
-    assert "\n" not in str(refusal.value)
 
 
 LOCK_LITTLE = """
@@ -561,24 +527,15 @@ print(status.split("VmLck:")[1].split()[0])
 """
 
 
-@pytest.mark.parametrize(("limit", "need"), [(65536, "1 MiB"), (STAGING_BYTES + 65536, "1 MiB"), (0, "1 MiB")])
-def test_a_locking_limit_is_named_with_what_to_do_and_nothing_stays_locked(limit: int, need: str) -> None:
+@pytest.mark.parametrize("limit", [65536, STAGING_BYTES + 65536, 0])
+def test_a_locking_limit_is_named_with_what_to_do_and_nothing_stays_locked(limit: int) -> None:
     child = subprocess.run(
         [sys.executable, "-c", LOCK_LITTLE.format(limit=limit)],
         capture_output=True, text=True, check=True, timeout=60, cwd=Path(__file__).parents[3],
     )  # fmt: skip
     message, locked = child.stdout.splitlines()
-    assert message.startswith("cannot lock 1 MiB of memory (")
-    assert "RLIMIT_MEMLOCK is" in message
-    assert "ulimit -l" in message
-    assert "CAP_IPC_LOCK" in message
+    assert re.match(r"cannot lock 1 MiB of memory \(.*RLIMIT_MEMLOCK is .*ulimit -l.*CAP_IPC_LOCK", message)
     assert locked == "0"
-
-
-def test_a_host_buffer_is_page_aligned_and_knows_its_kind(lab: HostModelLab) -> None:
-    with lab.host_buffer(4096, "pageable") as host:
-        buffer: HostBuffer = host
-        assert (buffer.address % 4096, buffer.nbytes, buffer.memory) == (0, 4096, "pageable")
 
 
 def test_memory_of_devices_is_copied_in_stream_order(lab: HostModelLab) -> None:
@@ -590,10 +547,3 @@ def test_memory_of_devices_is_copied_in_stream_order(lab: HostModelLab) -> None:
         assert lab.wrong_words(target, pattern) == 0
         with pytest.raises(ValueError, match="a copy from 65536 to 8 bytes"):
             lab.copy_on_devices(target.part(0, 8), source, stream)
-
-
-def test_the_place_of_its_one_device_is_its_own(lab: HostModelLab) -> None:
-    assert lab.place_of(0) == lab.place
-    assert lab.near == {}
-    with pytest.raises(NoDevice, match="there is no device 1"):
-        lab.place_of(1)

@@ -1,13 +1,15 @@
-"""Patterns: fresh, cheap, and different in every word."""
+"""Patterns: fresh, cheap, and different in every word; and threads that copy together."""
 
 from __future__ import annotations
+
+import threading
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pinscope.lab.pattern import BLOCK_WORDS, Block, Pattern
+from pinscope.lab.pattern import BLOCK_WORDS, Block, CopyThreads, Pattern, stretches
 
 BLOCK = Block.random()
 COUNTS = [1, 511, 65_536, 65_537, BLOCK_WORDS, 2 * BLOCK_WORDS + 3]
@@ -62,3 +64,23 @@ def test_fresh_patterns_and_blocks_differ() -> None:
 
 def test_the_block_repeats_at_no_power_of_two() -> None:
     assert all(BLOCK_WORDS % divisor for divisor in range(2, int(BLOCK_WORDS**0.5) + 1))
+
+
+@pytest.mark.parametrize(("nbytes", "count"), [(8, 1), (8, 4), (4096, 3), (10 * 4096 + 8, 3), (2**20, 7)])
+def test_stretches_cover_every_byte_once_and_are_no_more_than_threads(nbytes: int, count: int) -> None:
+    parts = stretches(nbytes, count)
+    assert len(parts) <= count
+    assert [at for at, _ in parts] == [0, *np.cumsum([length for _, length in parts])[:-1]]
+    assert sum(length for _, length in parts) == nbytes
+
+
+@pytest.mark.parametrize("count", [1, 3])
+def test_threads_copy_all_of_it_and_one_is_the_calling_thread(count: int) -> None:
+    source, target = np.arange(2**15, dtype=np.uint64), np.zeros(2**15, np.uint64)
+    before, seen = threading.active_count(), []
+    with CopyThreads(count) as threads:
+        threads.copy(target.ctypes.data, source.ctypes.data, source.nbytes)
+        threads.run(lambda _: seen.append(threading.current_thread()), [1])
+    assert np.array_equal(target, source)
+    assert (seen[0] is threading.current_thread()) == (count == 1)
+    assert threading.active_count() == before

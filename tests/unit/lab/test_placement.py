@@ -1,23 +1,30 @@
-"""Where a run is placed: what is chosen on hosts of every sort, and real binding on this one."""
+"""Where a run is placed, on hosts of every sort and on this one; and where its host buffers lie."""
 
 from __future__ import annotations
 
 import dataclasses
 import json
+import mmap
 import os
 import subprocess
 import sys
+from contextlib import nullcontext
 from pathlib import Path
+from typing import cast
 
 import pytest
 
 from pinscope.errors import InvalidParameter, NotEnoughMemory
-from pinscope.lab.placement import HostNodes, Placement, place, placement, preferring, residence
+from pinscope.lab.backing import OwnMemory, touch
+from pinscope.lab.hostmodel import HostModelLab
+from pinscope.lab.placement import SAMPLED_PAGES, HostNodes, Placement, place, placement, preferring, residence
 from pinscope.probes.answer import Answer
 from pinscope.probes.environment import capture_environment
 from pinscope.probes.numa import bound_nodes, read_nodes
 from pinscope.records.environment import Environment, NumaNode
+from pinscope.records.run import HostMemory, LabKind
 from pinscope.runner.jobs import Request, prepare
+from pinscope.runner.worker import _where
 from tests.data.gpu_fake import FakeNvml
 from tests.data.synthetic_gpu import idle_h200
 from tests.data.synthetic_nodes import TWO_SOCKETS, WITH_EXPANDER, Node, host
@@ -40,28 +47,22 @@ def test_the_node_near_the_gpu_is_preferred(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("nodes", "gpu_node", "why"),
+    ("nodes", "gpu_node", "lab", "why"),
     [
-        (TWO_SOCKETS[:1], 0, "This host has one NUMA node, 0: there was nothing to bind."),
-        (TWO_SOCKETS[:1], -1, "This host has one NUMA node, 0: there was nothing to bind."),
-        (TWO_SOCKETS, -1, "which NUMA node GPU 0 is near is not known (NVML names no single NUMA node)"),
-        (WITH_EXPANDER, 3, "NUMA node 3, which GPU 0 is near, has no memory"),
-        (TWO_SOCKETS, 7, "NUMA node 7, which GPU 0 is near, has no memory"),
+        (TWO_SOCKETS[:1], 0, "cuda", "This host has one NUMA node, 0: there was nothing to bind."),
+        (TWO_SOCKETS[:1], -1, "cuda", "This host has one NUMA node, 0: there was nothing to bind."),
+        (TWO_SOCKETS, -1, "cuda", "which NUMA node GPU 0 is near is not known (NVML names no single NUMA node)"),
+        (WITH_EXPANDER, 3, "cuda", "NUMA node 3, which GPU 0 is near, has no memory"),
+        (TWO_SOCKETS, 7, "cuda", "NUMA node 7, which GPU 0 is near, has no memory"),
+        (TWO_SOCKETS, 1, "host", "one of the 2 NUMA nodes: the run uses no GPU that one could be near."),
     ],
 )
 def test_where_there_is_nothing_to_choose_it_says_so(
-    tmp_path: Path, nodes: tuple[Node, ...], gpu_node: int, why: str
+    tmp_path: Path, nodes: tuple[Node, ...], gpu_node: int, lab: LabKind, why: str
 ) -> None:
-    chosen = placement("near", machine(tmp_path, nodes, gpu_node), "cuda", 0)
-    assert chosen.node is None
+    chosen = placement("near", machine(tmp_path, nodes, gpu_node), lab, 0)
+    assert (chosen.node, chosen.only) == (None, False)
     assert why in chosen.why
-
-
-def test_without_a_gpu_no_node_is_near(tmp_path: Path) -> None:
-    chosen = placement("near", machine(tmp_path, TWO_SOCKETS, 1), "host", 0)
-    assert chosen == Placement(
-        None, False, "Nothing was bound to one of the 2 NUMA nodes: the run uses no GPU that one could be near."
-    )
 
 
 @pytest.mark.parametrize("number", ["0", "2"])
@@ -144,16 +145,11 @@ def test_what_the_system_refuses_is_said_and_the_run_goes_on() -> None:
     )
 
 
-def test_a_preference_ends_with_its_block() -> None:
-    before = bound_nodes()
-    with preferring(LAST.number):
-        pass
-    with preferring(None):
-        pass
-    assert bound_nodes() == before == ()
-
-
-def test_nothing_is_bound_where_nothing_was_chosen() -> None:
+def test_a_preference_ends_with_its_block_and_nothing_is_bound_where_nothing_was_chosen() -> None:
+    for node in (LAST.number, None):
+        with preferring(node):
+            pass
+        assert bound_nodes() == ()
     assert place(Placement(None, False, "why")) == ["why"]
     assert bound_nodes() == ()
 
@@ -174,3 +170,88 @@ def test_buffers_that_lay_elsewhere_are_told_at_the_end() -> None:
     assert residence(Placement(node, False, ""), nodes) == [
         "On which NUMA node host buffers lay is not known: move_pages: Operation not permitted."
     ]
+
+
+PAGE = mmap.PAGESIZE
+HERE = {node.number for node in read_nodes().value or () if node.memory_bytes}
+
+
+def planted(monkeypatch: pytest.MonkeyPatch, answer: object) -> list[int]:
+    """Pages that are asked about from now on; the kernel's answer to each is ``answer(page)``."""
+    asked: list[int] = []
+
+    def page_nodes(pages: list[int]) -> Answer[tuple[int | None, ...]]:
+        asked.extend(pages)
+        return Answer(tuple(answer(page) for page in pages))  # type: ignore[operator]
+
+    monkeypatch.setattr("pinscope.lab.placement.page_nodes", page_nodes)
+    return asked
+
+
+@pytest.mark.parametrize("memory", ["pageable", "pinned", "registered"])
+def test_the_host_models_buffers_are_seen_while_they_are_held(memory: str) -> None:
+    with HostModelLab() as lab:
+        with lab.host_buffer(1 << 20, cast("HostMemory", memory)):
+            assert set(lab.host_nodes.take()) <= HERE
+            assert lab.host_nodes.ever
+        assert lab.host_nodes.take() == ()
+
+
+def test_memory_that_nobody_has_touched_lies_nowhere_yet() -> None:
+    with HostModelLab() as lab, lab.ordinary_memory(1 << 20, "4k") as memory:
+        assert lab.host_nodes.take() == ()
+        touch(memory)
+        assert set(lab.host_nodes.take()) <= HERE
+        assert lab.host_nodes.ever
+
+
+@pytest.mark.parametrize("held", [True, False])
+def test_a_look_sees_a_buffer_that_is_gone_when_it_is_asked_for_also_one_of_no_lab(held: bool) -> None:
+    nodes = HostNodes()
+    with OwnMemory(PAGE) as memory, nodes.holding(memory.address, PAGE) if held else nullcontext():
+        touch(memory)
+        nodes.look([] if held else [(memory.address, PAGE)])
+    assert set(nodes.take()) <= HERE
+    assert nodes.ever
+    assert nodes.take() == ()
+
+
+def test_the_first_the_last_and_some_pages_between_are_asked_about(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = planted(monkeypatch, lambda _: 0)
+    nodes, pages = HostNodes(), 2**18
+    with nodes.holding(16 * PAGE, pages * PAGE):
+        nodes.take()
+    assert len(asked) == SAMPLED_PAGES
+    assert (min(asked), max(asked)) == (16 * PAGE, (16 + pages - 1) * PAGE)
+
+
+def test_memory_that_is_spread_over_two_nodes_page_by_page_is_seen_on_both(monkeypatch: pytest.MonkeyPatch) -> None:
+    planted(monkeypatch, lambda page: page // PAGE % 2)
+    for pages in (2, 16, 2**12, 2**18, 2**20 + 1):
+        nodes = HostNodes()
+        with nodes.holding(0x10000000, pages * PAGE):
+            assert nodes.take() == (0, 1)
+
+
+def test_a_row_names_the_one_node_or_all_of_several() -> None:
+    nodes = HostNodes()
+    assert _where(nodes) == {"host_node": None, "host_nodes": None}
+    nodes.add([1])
+    assert _where(nodes) == {"host_node": 1, "host_nodes": None}
+    nodes.add([3, 0])
+    assert _where(nodes) == {"host_node": None, "host_nodes": "0, 3"}
+
+
+def test_a_kernel_that_does_not_answer_is_asked_once_and_the_reason_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[int] = []
+
+    def refused(pages: list[int]) -> Answer[tuple[int | None, ...]]:
+        calls.append(len(pages))
+        return Answer.missing("move_pages: Operation not permitted")
+
+    monkeypatch.setattr("pinscope.lab.placement.page_nodes", refused)
+    nodes = HostNodes()
+    with nodes.holding(PAGE, PAGE):
+        assert nodes.take() == nodes.take() == ()
+    assert calls == [1]
+    assert nodes.reason == "move_pages: Operation not permitted"

@@ -5,9 +5,7 @@ from __future__ import annotations
 import gc
 import re
 import sys
-import threading
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from types import ModuleType
 from typing import Any
 
@@ -36,8 +34,7 @@ from pinscope.store.store import Store
 from tests.data import synthetic
 from tests.data.readings import As
 from tests.unit.analysis.test_pinning_strategy import USUAL, row
-from tests.unit.lab.test_pinned_array import Notes
-from tests.unit.lab.test_pinning import resident_bytes
+from tests.unit.lab.driver import Driver
 
 GIB, MIB = 2**30, 2**20
 Rows = Sequence[dict[str, Any]]
@@ -65,7 +62,7 @@ def pinned_by(monkeypatch: pytest.MonkeyPatch) -> list[Strategy]:
 def call_it(call: str) -> None:
     """What somebody does who pastes the advised call, with less memory and calls that take notes."""
     pinscope = ModuleType("pinscope")
-    pinscope.pinned_empty = lambda size, **named: pinned_array.pinned_empty(4 * MIB, calls=Notes(), **named)  # type: ignore[attr-defined]
+    pinscope.pinned_empty = lambda size, **named: pinned_array.pinned_empty(4 * MIB, calls=Driver(), **named)  # type: ignore[attr-defined]
     eval(call, {"pinscope": pinscope})  # noqa: S307 - that is what a user does with it
 
 
@@ -146,43 +143,20 @@ def test_all_name_the_strategy_that_wins_whichever_it_is(array: str, chunks: str
     assert (found.array.strategy, found.chunks.strategy) == (array, chunks)
 
 
-@dataclass
-class Runtime:
-    """CUDA's runtime, as far as a pasted recipe calls it: it takes notes."""
-
-    held: dict[int, int] = field(default_factory=dict)
-    foreign_threads: int = 0
-    untouched: int = 0
+class Runtime(Driver):
+    """CUDA's runtime, as far as a pasted recipe calls it."""
 
     def hostRegister(self, address: int, nbytes: int, flags: int) -> None:  # noqa: N802 - CUDA's name
-        self.foreign_threads += threading.current_thread() is not threading.main_thread()
-        self.untouched += resident_bytes(address, nbytes) < nbytes // PAGE * PAGE
-        self.held[address] = nbytes
+        self.register(address, nbytes)
 
     def hostUnregister(self, address: int) -> None:  # noqa: N802 - CUDA's name
-        del self.held[address]
+        self.unregister(address)
 
     def getDevice(self) -> int:  # noqa: N802 - CUDA's name
         return 0
 
     def setDevice(self, device: int) -> None:  # noqa: N802 - CUDA's name
         """Nothing to do."""
-
-
-class RuntimeAsCalls(Runtime):
-    """The same as a Pinner calls it."""
-
-    def register(self, address: int, nbytes: int) -> None:
-        self.hostRegister(address, nbytes, 0)
-
-    def unregister(self, address: int) -> None:
-        self.hostUnregister(address)
-
-    def allocate(self, nbytes: int) -> int:
-        raise AssertionError(f"nothing of {nbytes} bytes is to be allocated")
-
-    def free(self, address: int) -> None:
-        raise AssertionError(f"nothing at {address} is to be freed")
 
 
 @pytest.mark.parametrize("name", [*ARRAYS, *CHUNKS])
@@ -201,7 +175,7 @@ def test_the_code_does_what_the_strategy_does_and_undoes_it_with_the_last_view(
     assert array.nbytes == sum(pasted_calls.held.values()) == size
     assert min(pasted_calls.held) == array.ctypes.data
 
-    measured_calls = RuntimeAsCalls()
+    measured_calls = Driver()
     with Pinner(STRATEGIES[name], measured_calls, chunk, 3).pinned(size) as held:
         (start, _), *_rest = held.pieces
         pieces = [(address - start, length) for address, length in held.pieces]

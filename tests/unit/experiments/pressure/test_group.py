@@ -17,9 +17,9 @@ from pinscope.experiments.contract import budget_of
 from pinscope.experiments.pressure import experiment as pressure
 from pinscope.experiments.pressure.experiment import SMALLEST_GROUP, Pressure, PressureParams
 from pinscope.experiments.pressure.reading import Climb, courses
+from pinscope.lab.cgroup_sandbox import CgroupSandbox, find_place
 from pinscope.lab.harness import Harness, check_budget
 from pinscope.lab.hostmodel import HostModelLab
-from pinscope.lab.own_group import OwnGroup, find_place
 from pinscope.probes.answer import Answer
 from pinscope.records.environment import Limits
 from tests.data import synthetic
@@ -136,7 +136,7 @@ def test_of_a_run_that_is_killed_the_processes_end_and_the_next_run_removes_the_
     place_apart: tuple[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A runner that is killed cannot tidy up: the kernel ends its children, and the group says whose it was."""
-    monkeypatch.setattr("pinscope.lab.own_group.find_place", lambda: Answer(place_apart))
+    monkeypatch.setattr("pinscope.lab.cgroup_sandbox.find_place", lambda: Answer(place_apart))
     read, write = os.pipe()
 
     def stand_still(message: str) -> None:
@@ -160,5 +160,5 @@ def test_of_a_run_that_is_killed_the_processes_end_and_the_next_run_removes_the_
     _, alive = psutil.wait_procs(children, 30)
     assert alive == []
     (group,) = Path(place_apart[1]).glob(f"pinscope-{runner}-*")
-    with OwnGroup(SMALLEST_GROUP):
+    with CgroupSandbox(SMALLEST_GROUP):
         assert not group.exists()

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 
 from pinscope.experiments.staging.ways import SLOTS
 from pinscope.lab.backing import OwnMemory
-from pinscope.lab.copy_threads import copy_words
+from pinscope.lab.pattern import copy_words
 
 LATE_SECONDS = 0.001
 

@@ -16,18 +16,9 @@ from pinscope.experiments.contract import budget_of
 from pinscope.experiments.while_serving.experiment import WhileServing, WhileServingParams, serve_during
 from pinscope.experiments.while_serving.ways import WAYS, Apparatus
 from tests.data import synthetic
-from tests.unit.lab.test_pinning import Notes
+from tests.unit.lab.driver import Driver
 
 MIB, GIB = 2**20, 2**30
-
-
-class GpuNotes(Notes):
-    """Calls that only take notes, with what an array asks besides."""
-
-    can_register = True
-
-    def synchronize(self) -> None:
-        pass
 
 
 @pytest.mark.parametrize("held", [0.0, 0.1])
@@ -85,7 +76,7 @@ def test_every_way_takes_all_memory_and_gives_all_of_it_back_from_any_thread() -
         (0, "touch", None), (0, "host_alloc", None), (0, "register", None), (0, "chunks", 16 * MIB), (0, "auto", None),
     ]  # fmt: skip
     for _, way, chunk in taking:
-        calls, stack = GpuNotes(), ExitStack()
+        calls, stack = Driver(), ExitStack()
         threads = params.thread_count()
         apparatus = Apparatus(params.size, params.longest_wait, threads, calls, lambda address: address > 0)
         memory = apparatus.taken(way, chunk)

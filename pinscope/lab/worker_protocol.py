@@ -1,30 +1,34 @@
-"""Processes that work beside a measurement, from the side of the one that starts them.
+"""Processes that work beside a measurement: requests and replies, from both sides.
 
-Each gets orders and answers them (:mod:`pinscope.lab.orders`). One that dies, hangs or breaks off ends all of them, and
-the error names the process and the step.
+A request is one JSON object a line on the worker's standard input, its reply one line in answer. A worker ends with the
+process that started it, or when its standard input ends. One that dies, hangs or breaks off ends all of them, and the
+error names the process and the step.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import select
 import selectors
 import signal
 import subprocess
+import sys
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import Path
 from typing import IO, Any, Generic, Self, TypeVar
 
 from pinscope import isolation
 from pinscope.errors import MeasurementFailed, NotEnoughMemory, PinScopeError
-from pinscope.lab.harness import Clock
-from pinscope.probes.parent import start_child
+from pinscope.probes.parent import end_with, start_child
 
 Key = TypeVar("Key")
-Order = Mapping[str, Any]
-Reply = Mapping[str, Any]
+Request = Mapping[str, Any]
+Reply = dict[str, Any]
+Clock = Callable[[], float]
 POLL_SECONDS = 0.1
 END_SECONDS = 10.0
 """How long processes that were asked to end may take to."""
@@ -36,8 +40,8 @@ class Child:
 
     Attributes:
         name: how errors name it.
-        module: what it runs: one that ends with :func:`pinscope.lab.orders.obey`.
-        configuration: the arguments of the class that obeys there; goes through JSON.
+        module: what it runs: one that ends with :func:`pinscope.lab.worker_protocol.serve_requests`.
+        configuration: the arguments of the class that serves there; goes through JSON.
         group: folder of the control group that it enters before it does anything else.
     """
 
@@ -59,11 +63,11 @@ class ChildProcesses(Generic[Key]):
         limit: seconds that a step may take.
         check: called while waiting; raises to stop.
         descriptors: open files that they inherit.
-        ready_limit: seconds that each may take, one after the other, for the order ``start`` on entering; without it
-            there is no such order.
+        ready_limit: seconds that each may take, one after the other, for the request ``start`` on entering; without it
+            there is no such request.
 
     Attributes:
-        ready: their answers to that.
+        ready: their replies to that.
     """
 
     def __init__(
@@ -82,7 +86,7 @@ class ChildProcesses(Generic[Key]):
         self._children: dict[Key, subprocess.Popen[bytes]] = {}
 
     def __enter__(self) -> Self:
-        """Start them; they answer to their first order once they run. Errors of that order as of :meth:`ask`."""
+        """Start them, and await their readiness. Raises as :meth:`ask`."""
         try:
             for key, child in self._described.items():
                 self._children[key] = self._start(child)
@@ -105,9 +109,9 @@ class ChildProcesses(Generic[Key]):
         self._kill()
 
     def ask(
-        self, step: str, orders: Mapping[Key, Order], clock: Clock = time.monotonic, limit: float | None = None
+        self, step: str, requests: Mapping[Key, Request], clock: Clock = time.monotonic, limit: float | None = None
     ) -> dict[Key, tuple[float, Reply]]:
-        """Give each its order at once; for each, the moment of its answer by ``clock``, and the answer.
+        """Send each its request at once; for each, the moment of its reply by ``clock``, and the reply.
 
         ``limit`` is another number of seconds for this step alone.
 
@@ -116,31 +120,30 @@ class ChildProcesses(Generic[Key]):
             ChildDied: a process ended.
             MeasurementFailed: a process hung or broke off.
         """
-        self.tell(orders)
-        return self.answers(step, orders, clock, limit)
+        self.tell(requests)
+        return self.answers(step, requests, clock, limit)
 
-    def tell(self, orders: Mapping[Key, Order]) -> None:
-        """Give each its order and do not wait: :meth:`answers` does."""
-        for key, order in orders.items():
-            with suppress(BrokenPipeError):  # it has died: its missing answer says so
-                _pipe(self._children[key].stdin).write(json.dumps(order).encode() + b"\n")
+    def tell(self, requests: Mapping[Key, Request]) -> None:
+        """Send each its request and do not wait: :meth:`answers` does."""
+        for key, request in requests.items():
+            with suppress(BrokenPipeError):  # it has died: its missing reply says so
+                _pipe(self._children[key].stdin).write(json.dumps(request).encode() + b"\n")
 
     def answers(
         self, step: str, keys: Iterable[Key], clock: Clock = time.monotonic, limit: float | None = None
     ) -> dict[Key, tuple[float, Reply]]:
-        """The answers of those that have orders, as :meth:`ask` gives them."""
-        orders = tuple(keys)
+        """The replies of those that have requests, as :meth:`ask` gives them."""
+        texts = dict.fromkeys(keys, b"")
         replies: dict[Key, tuple[float, Reply]] = {}
         limit = limit or self._limit
         deadline = time.monotonic() + limit
         with selectors.DefaultSelector() as waiting:
-            texts = dict.fromkeys(orders, b"")
-            for key in orders:
+            for key in texts:
                 waiting.register(_pipe(self._children[key].stdout), selectors.EVENT_READ, key)
             while waiting.get_map():
                 self._check()
                 if time.monotonic() > deadline:
-                    late = " and ".join(self._described[each.data].name for each in waiting.get_map().values())
+                    late = " and ".join(self._described[silent.data].name for silent in waiting.get_map().values())
                     raise MeasurementFailed(f"{late} did not answer within {limit:g} s while {step}")
                 for ready, _ in waiting.select(POLL_SECONDS):
                     key = ready.data
@@ -151,7 +154,7 @@ class ChildProcesses(Generic[Key]):
                     if texts[key].endswith(b"\n"):
                         waiting.unregister(ready.fileobj)
                         replies[key] = clock(), self._reply(key, step, texts[key])
-        return {key: replies[key] for key in orders}
+        return {key: replies[key] for key in texts}
 
     def lives(self, key: Key) -> bool:
         """Whether that process has not ended."""
@@ -189,16 +192,57 @@ class ChildProcesses(Generic[Key]):
 
     def _kill(self) -> None:
         for child in self._children.values():
-            if child.poll() is None:
-                child.kill()
+            child.kill()
         for child in self._children.values():
             child.wait()
             for pipe in (child.stdin, child.stdout):
-                with suppress(BrokenPipeError):
-                    _pipe(pipe).close()
+                _pipe(pipe).close()
 
 
 def _pipe(pipe: IO[bytes] | None) -> IO[bytes]:
     if pipe is None:
         raise TypeError("started without this pipe")
     return pipe
+
+
+def serve_requests(make: Callable[..., object]) -> int:
+    """Make the worker from this program's configuration, and serve until the requests end, or their sender does.
+
+    A request names a method of the worker; the reply is what that returns, or its error, after which none is served.
+    """
+    configuration = json.loads(sys.argv[1])
+    end_with(configuration.pop("parent"))
+    if group := configuration.pop("group", None):
+        Path(group, "cgroup.procs").write_text(str(os.getpid()))  # what it takes from here on is the group's
+    # What a library prints must not be taken for a reply.
+    with os.fdopen(os.dup(1), "w") as replies:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        worker = make(**configuration)
+        for line in _requests(worker):
+            request: dict[str, Any] = json.loads(line)
+            try:
+                reply = getattr(worker, request.pop("do"))(**request)
+            except PinScopeError as error:
+                reply = {"error": str(error), "class": type(error).__name__}
+            except Exception as error:  # noqa: BLE001 - the sender must learn of it, whatever it was
+                reply = {"error": f"{type(error).__name__}: {error}".splitlines()[0], "class": ""}
+            replies.write(json.dumps(reply) + "\n")
+            replies.flush()
+            if "error" in reply:
+                break
+    return 0
+
+
+def _requests(worker: Any) -> Iterator[str]:
+    """Lines; while none waits, a worker with ``pause_seconds`` does its ``meanwhile`` that often.
+
+    A request is sent only once the last is answered: none can wait unseen in a buffer.
+    """
+    pause: float | None = getattr(worker, "pause_seconds", None)
+    while True:
+        if pause is None or select.select([sys.stdin], [], [], pause)[0]:
+            if not (line := sys.stdin.readline()):
+                return
+            yield line
+        if pause is not None:
+            worker.meanwhile()

@@ -1,11 +1,13 @@
-"""The doorway to host memory of the driver's own calls, which only a lab with a GPU has."""
+"""Labs, and host memory of the driver's own calls: CuPy is imported only where a GPU is asked for."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 
 from pinscope.errors import MeasurementFailed, NotPossible
+from pinscope.lab.backing import touch
+from pinscope.lab.hostmodel import HostModelLab
 from pinscope.lab.protocol import HostBuffer, Lab
 from pinscope.records.run import DriverMemory
 from pinscope.units import format_bytes
@@ -29,9 +31,9 @@ def driver_memory(
     """
     if lab.kind != "cuda":
         raise NotPossible(_NO_MEANING)
-    from pinscope.lab import cuda_driver_memory  # noqa: PLC0415 - imports CuPy
+    from pinscope.lab import cuda_memory  # noqa: PLC0415 - imports CuPy
 
-    with cuda_driver_memory.driver_memory(kind, kept=kept) as take:
+    with cuda_memory.driver_memory(kind, kept=kept) as take:
 
         @contextmanager
         def held(nbytes: int) -> Iterator[HostBuffer]:
@@ -54,10 +56,38 @@ def granularity_words(lab: Lab) -> str | None:
     """In which steps cuMemCreate hands out host memory, a sentence; ``None`` where the driver does not say."""
     if lab.kind != "cuda":
         return None
-    from pinscope.lab import cuda_driver_memory  # noqa: PLC0415 - imports CuPy
+    from pinscope.lab import cuda_memory  # noqa: PLC0415 - imports CuPy
 
     try:
-        least, recommended = map(format_bytes, cuda_driver_memory.granularities())
+        least, recommended = map(format_bytes, cuda_memory.granularities())
     except (NotPossible, MeasurementFailed):
         return None
     return f"cuMemCreate hands out host memory in steps of {least} at least; the driver recommends {recommended}."
+
+
+WARM_BYTES = 2 * 2**20
+
+
+def use_each_part_once(lab: Lab) -> None:
+    """Register memory and allocate pinned memory, copy from both and check it, and give all of it back."""
+    pattern = lab.fresh_pattern()
+    with ExitStack() as stack:
+        memory = stack.enter_context(lab.ordinary_memory(WARM_BYTES, "shm"))
+        touch(memory)
+        device = stack.enter_context(lab.device_buffer(WARM_BYTES))
+        stream = stack.enter_context(lab.stream())
+        sources = (lab.register(memory), lab.host_buffer(WARM_BYTES, "pinned"))
+        for source in map(stack.enter_context, sources):
+            lab.fill(source, pattern)
+            lab.copy_to_device(device, source, stream)
+            stream.synchronize()
+            lab.wrong_words(device, pattern)
+
+
+def open_lab(place: str, seed: int) -> Lab:
+    """A lab on the device that :attr:`Lab.place` of another process names."""
+    if place == HostModelLab.place:
+        return HostModelLab(seed=seed)
+    from pinscope.lab.cuda import CudaLab  # noqa: PLC0415 - imports CuPy, which the host model does not need
+
+    return CudaLab(0, {0: place}, seed)

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from pinscope.errors import NotPossible
-from pinscope.lab.own_group import OwnGroup, find_place, remove_left
+from pinscope.lab.cgroup_sandbox import CgroupSandbox, find_place, remove_left
 from pinscope.probes.proc import Proc
 from tests.data.synthetic_host import SyntheticHost
 
@@ -20,7 +20,7 @@ needs_a_group = pytest.mark.skipif(PLACE.value is None, reason=PLACE.reason or "
 MEMBER = "import os, sys, time; open(sys.argv[1] + '/cgroup.procs', 'w').write(str(os.getpid())); print(1, flush=True)"
 
 
-def member(group: OwnGroup, then: str = "time.sleep(60)") -> subprocess.Popen[bytes]:
+def member(group: CgroupSandbox, then: str = "time.sleep(60)") -> subprocess.Popen[bytes]:
     """A process in the group that has answered."""
     command = [sys.executable, "-c", f"{MEMBER}; {then}", group.folder]
     process = subprocess.Popen(command, stdout=subprocess.PIPE)
@@ -31,7 +31,7 @@ def member(group: OwnGroup, then: str = "time.sleep(60)") -> subprocess.Popen[by
 
 @needs_a_group
 def test_a_group_has_its_limit_counts_its_members_and_goes_with_them() -> None:
-    with OwnGroup(64 * MIB) as group:
+    with CgroupSandbox(64 * MIB) as group:
         assert group.read().kills == 0
         process = member(group, f"memory = bytearray({16 * MIB}); print(2, flush=True); time.sleep(60)")
         assert process.stdout is not None
@@ -46,7 +46,7 @@ def test_a_group_has_its_limit_counts_its_members_and_goes_with_them() -> None:
 
 @needs_a_group
 def test_who_takes_more_than_the_limit_is_killed_and_counted() -> None:
-    with OwnGroup(64 * MIB) as group:
+    with CgroupSandbox(64 * MIB) as group:
         process = member(group, f"memory = bytearray({256 * MIB})")
         assert process.wait(60) == -signal.SIGKILL
         assert group.read().kills == 1
@@ -57,8 +57,8 @@ def test_who_takes_more_than_the_limit_is_killed_and_counted() -> None:
 @needs_a_group
 def test_a_group_that_a_killed_run_left_is_removed_by_the_next_one(place_apart: tuple[str, str]) -> None:
     code = (
-        "import sys, time\nfrom pinscope.lab.own_group import OwnGroup\n"
-        f"with OwnGroup({64 * MIB}, place={place_apart}) as group:\n"
+        "import sys, time\nfrom pinscope.lab.cgroup_sandbox import CgroupSandbox\n"
+        f"with CgroupSandbox({64 * MIB}, place={place_apart}) as group:\n"
         "    print(group.folder, flush=True)\n    time.sleep(60)\n"
     )
     run = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
@@ -70,7 +70,7 @@ def test_a_group_that_a_killed_run_left_is_removed_by_the_next_one(place_apart: 
     run.wait()
     run.stdout.close()
     assert left.is_dir()
-    with OwnGroup(64 * MIB, place=place_apart) as group:
+    with CgroupSandbox(64 * MIB, place=place_apart) as group:
         assert not left.exists()
         assert not group.is_gone()
 
@@ -117,7 +117,7 @@ def test_the_limits_of_both_versions_are_written(
 
     monkeypatch.setattr(Path, "mkdir", mkdir)
     monkeypatch.setattr(Path, "rmdir", lambda folder: [path.unlink() for path in folder.iterdir()])
-    with OwnGroup(64 * MIB, swap, (kind, str(tmp_path))) as group:
+    with CgroupSandbox(64 * MIB, swap, (kind, str(tmp_path))) as group:
         assert Path(group.folder, first).read_text() == files[first]
         assert Path(group.folder, second).read_text() == ("" if swap else files[second])
 
@@ -125,6 +125,6 @@ def test_the_limits_of_both_versions_are_written(
 def test_a_parent_that_takes_no_group_is_said_in_one_line(tmp_path: Path) -> None:
     with (
         pytest.raises(NotPossible, match=r"no control group can be made in .* run it as root"),
-        OwnGroup(64 * MIB, place=("cgroup2", str(tmp_path / "gone"))),
+        CgroupSandbox(64 * MIB, place=("cgroup2", str(tmp_path / "gone"))),
     ):
         pass

@@ -49,7 +49,7 @@ def _takes_groups(kind: str, folder: str, proc: Proc) -> bool:
     return proc.may_write(folder)
 
 
-class OwnGroup:
+class CgroupSandbox:
     """Made on entering, removed on leaving with all that is still in it.
 
     Args:
@@ -126,10 +126,10 @@ def remove_left(parent: str) -> tuple[str, ...]:
     """Remove the groups that runs left there which were killed before they could; their folders."""
     here, removed = current_process(), []
     for path in Path(parent).iterdir():
-        found = _LEFT.fullmatch(path.name)
-        if found is None or found["namespace"] != _namespace(here):
+        name = _LEFT.fullmatch(path.name)
+        if name is None or name["namespace"] != _namespace(here):
             continue
-        if start_ticks(int(found["pid"])).value != int(found["started"]):
+        if start_ticks(int(name["pid"])).value != int(name["started"]):
             _remove(path)
             removed.append(str(path))
     return tuple(removed)

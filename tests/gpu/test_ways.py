@@ -1,0 +1,282 @@
+"""Ways to reach and to move data on a real GPU: right, as fast as they should be, and nothing left behind."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import ExitStack
+from importlib.util import find_spec
+from itertools import product
+from statistics import median
+from typing import Any
+
+import cupy
+import numpy as np
+import pytest
+from cupy.cuda import runtime
+
+from pinscope.analysis.cells import cells
+from pinscope.experiments.access.cuda_access import Accessor, Visit
+from pinscope.experiments.access.experiment import Access, AccessParams
+from pinscope.experiments.access.reading import Cell as AccessCell
+from pinscope.experiments.scatter.cuda_ways import MOVERS, Bench, time_once, why_not
+from pinscope.experiments.scatter.experiment import EXPERIMENT as SCATTER
+from pinscope.experiments.scatter.experiment import ScatterObservation, ScatterParams
+from pinscope.experiments.scatter.findings import code as scatter_code
+from pinscope.experiments.scatter.reading import Cell as ScatterCell
+from pinscope.experiments.scatter.reading import Scatter
+from pinscope.experiments.scatter.ways import Case, Variant
+from pinscope.experiments.staging.experiment import EXPERIMENT as STAGING
+from pinscope.experiments.staging.experiment import StagingParams
+from pinscope.experiments.staging.findings import KEPT, code_for
+from pinscope.experiments.staging.reading import Staging
+from pinscope.experiments.staging.ways import WAYS
+from pinscope.lab.cuda import CudaLab
+from pinscope.lab.harness import Harness
+from tests.gpu.machine import MIB
+
+
+def accessed(lab: CudaLab, **changes: Any) -> dict[tuple[str, str, int, int], AccessCell]:
+    """(way, pattern, spacing, uses) → its cell, of a quick run."""
+    params = AccessParams.preset("cuda", quick=True).with_overrides(changes)
+    rows = [row.model_dump() for row in Access().measure(params, lab, Harness())]
+    assert all(row["intact"] for row in rows)
+    return {(cell.way, cell.pattern, cell.spacing, cell.uses): cell for cell in cells(AccessCell, rows)}
+
+
+def test_every_way_is_right_for_every_pattern_and_share(lab: CudaLab) -> None:
+    found = accessed(lab, size=4 * MIB, spacings="1,8", uses="1,3", repeats=8)
+    assert len(found) == 4 * 4 * (2 + 1) + 2  # several uses of all; and the 2D copies of blocks in order
+
+
+def test_zero_copy_streams_as_fast_as_the_link_and_reads_of_a_part_beat_a_copy(lab: CudaLab) -> None:
+    found = accessed(lab, size=256 * MIB, ways="copy,mapped,managed,prefetched", patterns="stream_read")
+    mapped, copy = found["mapped", "stream_read", 1, 1], found["copy", "stream_read", 1, 1]
+    assert mapped.useful_bytes_per_second > 0.7 * copy.useful_bytes_per_second
+    part = found["mapped", "stream_read", 16, 1].wall_seconds.median
+    assert part < 0.5 * found["copy", "stream_read", 16, 1].wall_seconds.median
+    on_demand = found["managed", "stream_read", 1, 1].wall_seconds.median
+    assert on_demand > found["prefetched", "stream_read", 1, 1].wall_seconds.median
+
+
+def test_a_2d_copy_of_a_part_takes_the_part_alone(lab: CudaLab) -> None:
+    """On an H200, 55 GB/s up to 1 block of 4, 33 GB/s from 1 of 16 on; back after a kernel wrote 1 of 16, 20 GB/s."""
+    streams = "stream_read,stream_write"
+    found = accessed(lab, size=256 * MIB, ways="copy,copy_part", patterns=streams, spacings="1,4,16", uses="1")
+    for pattern, spacing, least in (("stream_read", 4, 0.7), ("stream_read", 16, 0.4), ("stream_write", 16, 0.2)):
+        whole, part = found["copy", pattern, 1, 1], found["copy_part", pattern, spacing, 1]
+        assert part.useful_bytes_per_second > least * whole.useful_bytes_per_second
+        assert part.wall_seconds.median < 0.5 * found["copy", pattern, spacing, 1].wall_seconds.median
+
+
+def test_prefetching_what_is_overwritten_brings_no_content_to_the_gpu(lab: CudaLab) -> None:
+    """On an H200, 256 MiB took 5.5 ms with content and 1.6 ms without."""
+    accessor = Accessor(lab)
+    if why := accessor.why_not_discard():
+        pytest.skip(why)
+    seconds = {}
+    with accessor.managed(256 * MIB) as data, lab.stream() as stream, lab.event() as start, lab.event() as end:
+        for name, move in (
+            ("with content", lambda: accessor.prefetch(data, stream, to_host=False)),
+            ("without", lambda: accessor.discard_and_prefetch(data, stream)),
+        ):
+            times = []
+            for _ in range(5):
+                accessor.prefetch(data, stream, to_host=True)
+                stream.synchronize()
+                accessor.read_pages(data)
+                start.record(stream)
+                move()
+                end.record(stream)
+                stream.synchronize()
+                times.append(lab.elapsed(start, end))
+            seconds[name] = median(times)
+    assert seconds["without"] < 0.7 * seconds["with content"]
+
+
+@pytest.mark.parametrize(("pattern", "spacing"), list(product(("stream_write", "scatter_write"), (1, 8))))
+def test_exactly_the_words_that_a_visit_names_are_written(lab: CudaLab, pattern: Any, spacing: int) -> None:
+    nbytes = MIB
+    visit = Visit(pattern, nbytes, spacing)
+    with lab.device_buffer(nbytes) as device, lab.device_buffer(8) as total, lab.stream() as stream:
+        runtime.memset(device.address, 0, nbytes)
+        runtime.deviceSynchronize()
+        Accessor(lab).use(device.address, visit, stream, 2**63 + 1, total.address)
+        stream.synchronize()
+        words = np.zeros(nbytes // 8, dtype=np.uint64)
+        runtime.memcpy(words.ctypes.data, device.address, nbytes, 2)
+    assert np.count_nonzero(words) == visit.visits
+    if pattern == "stream_write":
+        blocks = np.count_nonzero(words.reshape(-1, 512), axis=1)
+        assert set(blocks[::spacing]) == {512}
+        assert blocks.sum() == visit.visits
+
+
+def test_a_wrong_word_is_noticed(lab: CudaLab) -> None:
+    with lab.device_buffer(MIB) as one, lab.device_buffer(MIB) as other, lab.stream() as stream:
+        pattern = lab.fresh_pattern()
+        lab.fill(one, pattern)
+        lab.fill(other, pattern)
+        accessor = Accessor(lab)
+        assert accessor.different_words(one.address, other.address, MIB, stream) == 0
+        runtime.memset(other.address + 4096, 1, 8)
+        runtime.deviceSynchronize()
+        assert accessor.different_words(one.address, other.address, MIB, stream) == 1
+
+
+def rows_of(lab: CudaLab, **changes: Any) -> list[dict[str, Any]]:
+    """Of a quick run."""
+    params = ScatterParams.preset("cuda", quick=True).with_overrides(changes)
+    return [row.model_dump() for row in SCATTER.measure(params, lab, Harness())]
+
+
+def scattered_cells(lab: CudaLab, **changes: Any) -> dict[tuple[str, str, int], Mapping[str, ScatterCell]]:
+    """Case → way → its cell."""
+    return {case: pieces.ways for case, pieces in Scatter.of(rows_of(lab, **changes)).cases.items()}
+
+
+def test_every_way_moves_every_word_and_touches_no_other(lab: CudaLab) -> None:
+    rows = rows_of(lab, sizes="48,4KiB,1MiB", area=16 * MIB, pieces=700, repeats=8, time_limit=0.01)
+    compared = [row for row in rows if row["wrong_words"] is not None]
+    assert {(row["way"], row["direction"], row["layout"]) for row in compared} == {
+        (way, direction, layout)
+        for way in MOVERS
+        for direction in ("h2d", "d2h")
+        for layout in ("scattered", "strided")
+        if way != "copy_2d" or layout == "strided"
+    }
+    assert [row for row in compared if row["wrong_words"]] == []
+
+
+@pytest.mark.parametrize("direction", ["h2d", "d2h"])
+def test_a_word_that_does_not_arrive_and_one_beside_the_pieces_are_noticed(lab: CudaLab, direction: Any) -> None:
+    case = Case(direction, "scattered", 4096, 100, 4 * MIB)
+    with ExitStack() as stack:
+        bench = Bench(lab, case.area_bytes, case.nbytes, stack)
+        mover = MOVERS["kernel"](bench, case, Variant("kernel", blocks=4), stack)
+        mover.spoil()
+        assert mover.wrong_words() >= case.nbytes // 8 - 1  # nothing was moved yet
+        time_once(bench, mover)
+        assert mover.wrong_words() == 0
+        numbers = case.place_on_device(case.places())
+        beside = next(at for at, number in enumerate(numbers) if number < 0)
+        hit = bench.row.address + 8 if direction == "h2d" else bench.area.address + beside * 4096 + 8
+        runtime.memset(hit, 0x5A, 8)
+        runtime.deviceSynchronize()
+        assert mover.wrong_words() == 1
+
+
+def test_the_figures_are_those_of_a_cpp_program(lab: CudaLab) -> None:
+    """H100, C++, 4096 x 4 KiB: loop 1.45, kernel 49.7, 2D 54.0 GB/s; the batch, which the CPU paces, 3.3 or 2.1."""
+    found = scattered_cells(lab, sizes="4KiB", pieces=4096, directions="h2d", repeats=15, time_limit=0.5)
+    scattered, strided = found["h2d", "scattered", 4096], found["h2d", "strided", 4096]
+    for cell, least in (
+        (scattered["loop"], 1.3), (scattered["graph"], 1.3), (scattered["kernel"], 44.7), (strided["copy_2d"], 48.6),
+    ):  # fmt: skip
+        assert cell.bytes_per_second > least * GB, cell.way
+    assert scattered["batch"].bytes_per_second > scattered["loop"].bytes_per_second
+    assert scattered["loop"].held_share > 0.5
+    assert scattered["kernel"].held_share < 0.2
+
+
+def test_copy_engines_and_few_blocks_cost_compute_next_to_nothing(lab: CudaLab) -> None:
+    """On an H200 8 blocks cost compute 0.2 % and then move 16 GB/s; 132 blocks cost 8 % and move 43 GB/s."""
+    rows = rows_of(lab, sizes="4KiB", layouts="scattered", ways="loop,batch,kernel", blocks="8,132", directions="h2d")
+    loads = {(one.way, one.blocks): one for one in Scatter.of(rows).loads}
+    assert loads["batch", None].longer_share < 0.05
+    few, many = loads["kernel", 8], loads["kernel", 132]
+    assert few.longer_share < 0.05
+    assert few.longer_share < many.longer_share + 0.01
+    alone = Scatter.of(rows).first.ways["kernel"].bytes_per_second
+    assert 0.15 * alone < few.bytes_per_second < many.bytes_per_second  # one after the other: 0.07
+    assert many.bytes_per_second > 0.7 * alone
+
+
+def test_a_driver_without_the_batch_call_says_so(lab: CudaLab, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pinscope.experiments.scatter.cuda_ways._batch_call", lambda: None)
+    with ExitStack() as stack:
+        bench = Bench(lab, 4 * MIB, 2 * MIB, stack)
+        assert "12.8" in (why_not("batch", bench) or "")
+        assert why_not("loop", bench) is None
+
+
+@pytest.mark.parametrize("way", ["batch", "copy_2d", "kernel"])
+def test_the_code_of_a_finding_runs_as_pasted(lab: CudaLab, way: Any) -> None:
+    """It checks itself, each way, that the pieces are where they belong."""
+    rows = [
+        ScatterObservation(
+            kind="move", way=way, direction="h2d", layout="scattered", bytes=4096, pieces=1000, repeat=0, warmup=False,
+            blocks=8 if way == "kernel" else None, wall_seconds=1e-3,
+            device_seconds=1e-3, issue_seconds=1e-3,
+        ).model_dump()
+    ]  # fmt: skip
+    exec(scatter_code(Scatter.of(rows).cells[0]), {})  # noqa: S102 - that is what a user does with it
+
+
+def staged(lab: CudaLab, **changes: Any) -> Staging:
+    """A quick run; what each way brought was right."""
+    params = StagingParams.preset("cuda", quick=True).with_overrides(changes)
+    rows = [row.model_dump() for row in STAGING.measure(params, lab, Harness())]
+    assert not any(row["wrong_words"] for row in rows)
+    return Staging.of(rows)
+
+
+def test_every_way_brings_the_data_whole_and_all_memory_comes_back(lab: CudaLab) -> None:
+    staged(lab, sizes="64KiB", repeats=3)  # libraries load what they need, and keep it
+    runtime.deviceSynchronize()
+    before = runtime.memGetInfo()[0]
+    found = staged(lab, sizes="64KiB,4MiB", uses="1,3", chunk="256KiB", threads="1,4", repeats=3)
+    here = {way for way in WAYS if find_spec("torch") or not way.startswith("torch")}
+    assert {cell.way for cell in found.cells} == here
+    assert before - runtime.memGetInfo()[0] <= 4 * MIB
+
+
+def test_a_pinned_copy_takes_a_hundredth_of_the_processor_time_of_a_pageable_one(lab: CudaLab) -> None:
+    """On an H100, 0.7 against 134 ms a GB."""
+    found = staged(lab, sizes="256MiB", ways="plain,in_place", repeats=8, time_limit=1.0)
+    seconds = {cell.way: cell.cpu_seconds for cell in found.cells}
+    assert seconds["in_place"] <= 0.01 * seconds["plain"]
+
+
+def test_two_buffers_in_turn_take_as_long_as_the_slower_half_and_beat_a_plain_copy_with_threads(lab: CudaLab) -> None:
+    """On an H100, 1.01 times as long with one thread; a quarter of a plain copy with eight."""
+    found = staged(
+        lab, sizes="256MiB", ways="plain,two_buffers,fill_only,copy_only", threads="1,8", repeats=8, time_limit=1.0
+    )
+    whole, *halves = next(cells for cells in found.halves if cells[0].threads == 1)
+    assert whole.seconds < 1.15 * max(cell.seconds for cell in halves)
+    seconds = {(cell.way, cell.threads): cell.wall_seconds.median for cell in found.cells}
+    assert seconds["two_buffers", 8] < 0.6 * seconds["plain", 1]
+
+
+@pytest.mark.parametrize("way", ["register", "two_buffers", "kept"])
+def test_the_code_of_the_findings_runs_as_pasted(way: str) -> None:
+    namespace: dict[str, Any] = {}
+    code = KEPT if way == "kept" else code_for(way, threads=4, chunk=MIB)
+    exec(code or "", namespace)  # noqa: S102 - that is what a user does with it
+    expected = np.full(MIB, 2, np.float32) if way == "kept" else np.arange(MIB)
+    assert np.array_equal(cupy.asnumpy(namespace["on_gpu"]), expected)
+    if way == "two_buffers":
+        small = namespace["Stager"](threads=3, chunk=4096)
+        data = np.random.default_rng(7).integers(0, 256, MIB + 5, dtype=np.uint8)
+        for length in (0, 1, 4097, data.size):
+            assert np.array_equal(cupy.asnumpy(small.to_gpu(data[:length])), data[:length])
+        small.pool.shutdown()
+        namespace["stager"].pool.shutdown()
+
+
+def test_the_code_for_pytorch_runs_as_pasted() -> None:
+    pytest.importorskip("torch")
+    namespace: dict[str, Any] = {}
+    exec(code_for("torch_pin_then_to", threads=16, chunk=MIB) or "", namespace)  # noqa: S102 - likewise
+    assert bool((namespace["on_gpu"].cpu() == namespace["data"]).all())
+
+
+def test_all_memory_comes_back(lab: CudaLab) -> None:
+    runtime.deviceSynchronize()
+    before = runtime.memGetInfo()[0]
+    accessed(lab, size=64 * MIB, spacings="1", uses="1", patterns="stream_read")
+    rows_of(lab, sizes="64KiB", area=64 * MIB, layouts="scattered", directions="h2d", repeats=8, time_limit=0.01)
+    assert before - runtime.memGetInfo()[0] <= 12 * MIB
+
+
+GB = 1e9

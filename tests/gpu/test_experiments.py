@@ -86,7 +86,7 @@ def test_pageable_copies_are_slower_and_hold_the_cpu(at_512_mib: list[Cell]) -> 
 
 @pytest.fixture(scope="module")
 def overlap_passes() -> PassCells:
-    document = run("overlap", "--quick", "--set", "chunks=64")
+    document = run("overlap", "chunks=64", quick=True)
     cells = Passes(synthetic.run("overlap"), document["observations"]).cells
     return {(cell.direction, cell.recipe): cell for cell in cells}
 

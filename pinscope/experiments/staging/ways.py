@@ -6,10 +6,10 @@ The functions of CuPy's and PyTorch's ways stand in modules that import those.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack
+from contextlib import ExitStack
 from dataclasses import dataclass
 from importlib import import_module
-from typing import TYPE_CHECKING, Literal, Protocol, cast
+from typing import TYPE_CHECKING, Literal, cast
 
 from pinscope.analysis.cells import LineStyle, Way, way
 from pinscope.lab.copy_threads import CopyThreads, copy_words, stretches
@@ -54,45 +54,13 @@ WAYS: Mapping[str, Way] = {
 memory once for all uses; ``threads`` of the CPU as the program says; ``turns`` two buffers a thread, ``half`` one part
 of that; ``once`` a second use would say nothing new; ``alike`` takes about as long as another one."""
 if TYPE_CHECKING:
+    from pinscope.experiments.staging.cuda_staging import CudaEngine, CudaLane
+
     WayName = str
 else:
     WayName = Literal[tuple(WAYS)]
 SLOTS = 2
 """Pinned buffers that take turns."""
-
-
-class Lane(Protocol):
-    """A stream, and a mark for each of two buffers that says whether the copies from it are done."""
-
-    def copy(self, target: int, source: int, nbytes: int) -> None:
-        """cudaMemcpyAsync to the GPU."""
-
-    def mark(self, slot: int = 0) -> None:
-        """Everything queued so far has to be done before a wait for this mark returns."""
-
-    def wait(self, slot: int = 0) -> None:
-        """Until the mark is reached; at once if none was set."""
-
-
-class Engine(Protocol):
-    """What CUDA is asked for; from any thread that :meth:`prepare` was called in."""
-
-    def prepare(self) -> None:
-        """Choose the GPU for the calling thread."""
-
-    def lane(self, spinning: bool = False) -> AbstractContextManager[Lane]:
-        """With marks for which a thread sleeps, or spins."""
-
-    def copy_now(self, target: int, source: int, nbytes: int) -> None:
-        """cudaMemcpy to the GPU. Of pageable memory it returns when all is staged, perhaps not yet on the GPU."""
-
-    def wait_for_copies(self) -> None:
-        """Sleep until what CUDA's default stream was given is done: :meth:`copy_now` uses that."""
-
-    def allocate(self, nbytes: int) -> int: ...
-    def free(self, address: int) -> None: ...
-    def register(self, address: int, nbytes: int) -> None: ...
-    def unregister(self, address: int) -> None: ...
 
 
 @dataclass(frozen=True)
@@ -143,11 +111,11 @@ class Bench:
     """
 
     lab: Lab
-    engine: Engine
+    engine: CudaEngine
     clock: Clock
     source: HostBuffer
     target: DeviceBuffer
-    lane: Lane
+    lane: CudaLane
     chunk: int
 
     @property
@@ -171,7 +139,7 @@ class Bench:
         self.engine.wait_for_copies()
         return Marks(begun, self.clock())
 
-    def copies(self, source: int, uses: int, lane: Lane | None = None) -> Marks:
+    def copies(self, source: int, uses: int, lane: CudaLane | None = None) -> Marks:
         """Asynchronous copies of all of it, and a wait."""
         lane, prepared = lane or self.lane, self.clock()
         for _ in range(uses):
@@ -268,16 +236,6 @@ def in_place_spin(bench: Bench, threads: int, held: ExitStack) -> Steps:
     return in_place(bench, threads, held, spinning=True)
 
 
-@dataclass(frozen=True)
-class _Worker:
-    """One thread's part of the data, and its two buffers."""
-
-    at: int
-    nbytes: int
-    buffers: Sequence[int]
-    lane: Lane
-
-
 def two_buffers(bench: Bench, threads: int, held: ExitStack, fills: bool = True, copies: bool = True) -> Steps:
     """Each thread fills one of two pinned buffers of its own while the other is copied.
 
@@ -287,27 +245,22 @@ def two_buffers(bench: Bench, threads: int, held: ExitStack, fills: bool = True,
     parts = stretches(bench.nbytes, threads)
     longest = min(bench.chunk, parts[0][1])
     memory = held.enter_context(bench.lab.host_buffer(len(parts) * SLOTS * longest, "pinned"))
-    workers = [
-        _Worker(
-            at,
-            nbytes,
-            [memory.address + (SLOTS * number + slot) * longest for slot in range(SLOTS)],
-            held.enter_context(bench.engine.lane()),
-        )
-        for number, (at, nbytes) in enumerate(parts)
-    ]
+    workers = []
+    for number, (at, nbytes) in enumerate(parts):
+        buffers = [memory.address + (SLOTS * number + slot) * longest for slot in range(SLOTS)]
+        workers.append((at, nbytes, buffers, held.enter_context(bench.engine.lane())))
 
-    def bring(worker: _Worker) -> None:
-        """A part, chunk by chunk; complete on return."""
-        lane = worker.lane
-        for number, done in enumerate(range(0, worker.nbytes, longest)):
-            slot, at, length = number % SLOTS, worker.at + done, min(longest, worker.nbytes - done)
+    def bring(worker: tuple[int, int, Sequence[int], CudaLane]) -> None:
+        """A thread's part of the data by its own two buffers, chunk by chunk; complete on return."""
+        begin, nbytes, buffers, lane = worker
+        for number, done in enumerate(range(0, nbytes, longest)):
+            slot, at, length = number % SLOTS, begin + done, min(longest, nbytes - done)
             if copies:
                 lane.wait(slot)
             if fills:
-                copy_words(worker.buffers[slot], bench.source.address + at, length)
+                copy_words(buffers[slot], bench.source.address + at, length)
             if copies:
-                lane.copy(bench.target.address + at, worker.buffers[slot], length)
+                lane.copy(bench.target.address + at, buffers[slot], length)
                 lane.mark(slot)
         if copies:
             for slot in range(SLOTS):

@@ -14,7 +14,7 @@ import pytest
 from pinscope.analysis.held import pool_settings
 from pinscope.errors import Cancelled
 from pinscope.experiments.dataloader.experiment import Dataloader, DataloaderObservation, DataloaderParams
-from pinscope.experiments.dataloader.reading import Loops, cells_of
+from pinscope.experiments.dataloader.reading import Loops
 from pinscope.lab.cuda import CudaLab
 from pinscope.lab.harness import Harness
 
@@ -30,15 +30,15 @@ def test_every_combination_trains_on_what_the_loader_made_and_leaves_no_process(
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))  # PyTorch makes it when it is imported
     params = DataloaderParams.preset("cuda", quick=True).with_overrides({"workers": "2"})
     rows = [row.model_dump() for row in Dataloader().measure(params, lab, Harness())]
-    found = cells_of(rows)
-    assert len(found) == 2 * 2
+    cells = Loops(rows).cells
+    assert len(cells) == 2 * 2
     visits = Counter((row["round"], row["pin_memory"], row["non_blocking"]) for row in rows)
     assert len(visits) == 2 * 2 * params.rounds
     assert min(visits.values()) == max(visits.values()) >= params.steps
     assert sum(row["wrong_items"] for row in rows) == 0
     assert multiprocessing.active_children() == []
-    pinned = [one for one in found if one.pin_memory]
-    assert all(one.pinned_bytes is not None and one.pinned_bytes >= one.batch_bytes for one in pinned)
+    pinned = [cell for cell in cells if cell.pin_memory]
+    assert all(cell.pinned_bytes is not None and cell.pinned_bytes >= cell.batch_bytes for cell in pinned)
     copies = {pin: min(row["copy_seconds"] for row in rows if row["pin_memory"] == pin) for pin in (False, True)}
     assert copies[False] > 1.5 * copies[True]
 
@@ -77,7 +77,7 @@ def test_pytorch_pins_a_power_of_two_and_keeps_it_until_its_pool_is_emptied(
         {"workers": "0", "pin_memory": "on", "non_blocking": "on", "pool": True}
     )
     rows = [row.model_dump() for row in Dataloader().measure(params, lab, Harness())]
-    assert len(cells_of(rows)) == 1
+    assert len(Loops(rows).cells) == 1
     uses = {use.setting: use for use in Loops(rows).uses}
     for setting in ("in_force", "register"):
         use = uses[setting]

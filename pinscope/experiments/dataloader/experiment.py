@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import asdict
 from importlib.util import find_spec
 from itertools import product
 from typing import Annotated, Any, Literal, Self
@@ -15,8 +14,8 @@ from pinscope.analysis.held import SETTING_NAMES, pool_settings, rounded_up
 from pinscope.errors import MeasurementFailed, NotEnoughMemory, NotPossible
 from pinscope.experiments.cases import Case, Progress
 from pinscope.experiments.contract import AnyExperiment, BareParams
-from pinscope.experiments.dataloader.reading import LEAST_BATCHES, LEAST_RUNS, MOST_RUNS, MSER_BATCH
-from pinscope.experiments.dataloader.ways import BACKLOGS, PREFETCHED, Loading
+from pinscope.experiments.dataloader.reading import LEAST_BATCHES, LEAST_RUNS, MOST_RUNS, MSER_BATCH, OWN_TIMES
+from pinscope.experiments.dataloader.ways import BACKLOGS, CHANNELS, IMAGE_BYTES, KINDS, PIXELS, PREFETCHED, Loading
 from pinscope.lab.child_processes import Child, ChildProcesses
 from pinscope.lab.harness import CONTEXT_BYTES, Harness
 from pinscope.lab.protocol import Lab
@@ -44,14 +43,12 @@ LOOK_SECONDS = 60.0
 class DataloaderParams(BareParams):
     """Batches, and which loaders to compare."""
 
-    batch: int = parameter("Batch", "Number of images in a batch.", unit="count", ge=1, le=4096)
-    pixels: int = parameter(
-        "Pixels",
-        "Height and width of an image, in pixels; an image has three channels of 4 bytes each.",
-        224,
+    batch: int = parameter(
+        "Batch",
+        f"Number of images in a batch, each of {PIXELS} by {PIXELS} pixels in {CHANNELS} channels of 4 bytes.",
         unit="count",
-        ge=32,
-        le=2048,
+        ge=1,
+        le=4096,
     )
     workers: Annotated[
         tuple[Annotated[int, Field(ge=0, le=64)], ...],
@@ -105,7 +102,6 @@ class DataloaderParams(BareParams):
 
 
 STEP_LABELS = ("pin_memory", "non_blocking", "workers", "wrong_items")
-STEP_TIMES = ("wait_seconds", "issue_seconds", "copy_seconds", "compute_seconds", "stall_seconds", "step_seconds")
 POOL_VALUES = ("setting", "settings", "version")
 
 
@@ -166,7 +162,7 @@ class DataloaderObservation(Observation):
 
     def needs(self) -> tuple[str, Iterable[str]]:
         """A step has its settings and times, a pool its setting."""
-        return f"a {self.kind}", POOL_VALUES if self.kind == "pool" else (*STEP_LABELS, *STEP_TIMES)
+        return f"a {self.kind}", POOL_VALUES if self.kind == "pool" else (*STEP_LABELS, *OWN_TIMES)
 
 
 class Dataloader:
@@ -193,7 +189,7 @@ class Dataloader:
         if find_spec("torch") is None:
             raise NotPossible(f"PyTorch is not installed here; run: {install_command('torch')}")
         settings = [
-            Loading(params.batch, params.pixels, workers, pin == "on", asynchronous == "on")
+            Loading(params.batch, workers, pin == "on", asynchronous == "on")
             for workers, pin, asynchronous in product(params.workers, params.pin_memory, params.non_blocking)
         ]
         if environment:
@@ -224,7 +220,7 @@ class Dataloader:
         for training in Progress(self.cases(params), harness):
             empty_pinned_cache()
             if training is None:
-                nbytes = Loading(params.batch, params.pixels, 0, pin_memory=True, non_blocking=True).batch_bytes
+                nbytes = params.batch * IMAGE_BYTES
                 for values in _looks(version(), nbytes, ordinal, harness):
                     yield DataloaderObservation(kind="pool", repeat=0, warmup=False, **values)
                 continue
@@ -244,11 +240,9 @@ class Dataloader:
                     workers=loading.workers,
                     batch_bytes=loading.batch_bytes,
                     pinned_bytes=held,
-                    **asdict(step),
+                    **step,
                 )
         empty_pinned_cache()
-
-    """Steps a second of each combination, and where the time goes."""
 
 
 def _looks(release: str, nbytes: int, ordinal: int, harness: Harness) -> Iterator[Mapping[str, Any]]:
@@ -275,7 +269,7 @@ def _case(number: int, loading: Loading, steps: int) -> Case[Training]:
         (number, loading),
         1.0 + loading.at_least(steps) * batch / STEP_BYTES_PER_SECOND,
         pinned_bytes=at_once * rounded_up(batch),
-        pageable_bytes=2 * at_once * batch + loading.made_bytes,
+        pageable_bytes=2 * at_once * batch + KINDS * IMAGE_BYTES,  # forked workers share the images
         device_bytes=TORCH_BYTES + 8 * batch,
     )
 

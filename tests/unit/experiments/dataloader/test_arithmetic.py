@@ -9,7 +9,7 @@ import pytest
 
 from pinscope.errors import InvalidParameter
 from pinscope.experiments.dataloader.experiment import DataloaderObservation, DataloaderParams
-from pinscope.experiments.dataloader.reading import cells_of, speedup
+from pinscope.experiments.dataloader.reading import Cell, Loops, speedup
 from pinscope.records.finding import Finding, Reading
 from tests.data import synthetic
 from tests.data.readings import As
@@ -55,12 +55,16 @@ def as_stored_before_there_were_rounds(found: ROWS) -> ROWS:
     return [{key: row[key] for key in row if key not in new} for row in found if row["round"] == 1]
 
 
-def read(found: ROWS) -> Reading:
-    return read_dataloader(synthetic.run("overlap"), found)
+def cells(rows: ROWS) -> list[Cell]:
+    return Loops(rows).cells
 
 
-def findings(found: ROWS) -> dict[str, Finding]:
-    return {one.rule: one for one in read(found).findings}
+def read(rows: ROWS) -> Reading:
+    return read_dataloader(synthetic.run("overlap"), rows)
+
+
+def findings(rows: ROWS) -> dict[str, Finding]:
+    return {finding.rule: finding for finding in read(rows).findings}
 
 
 def text(finding: Finding) -> str:
@@ -68,11 +72,11 @@ def text(finding: Finding) -> str:
 
 
 def test_the_steps_of_all_rounds_with_the_same_settings_are_one_combination() -> None:
-    (one,) = cells_of(rows(True, True, 5e-3))
-    assert len(one.counted) == 3 * 80
+    (one,) = cells(rows(True, True, 5e-3))
+    assert one.steps_count == 3 * 80
     assert one.pace.value == pytest.approx(200, rel=1e-3)
     assert one.pace.uncertainty == pytest.approx(4.303 * 0.01 / 3**0.5, rel=0.01)
-    assert one.share("stall_seconds") == pytest.approx(0.2)
+    assert one.share(one.stall_seconds) == pytest.approx(0.2)
     assert one.copy_bytes_per_second == pytest.approx(50e9)
 
 
@@ -83,7 +87,7 @@ def with_a_backlog(found: ROWS, steps: int = 16) -> ROWS:
 
 
 def test_what_the_workers_made_while_they_started_is_not_counted() -> None:
-    (one,) = cells_of(with_a_backlog(rows(True, True, 8e-3, workers=8)))
+    (one,) = cells(with_a_backlog(rows(True, True, 8e-3, workers=8)))
     assert one.start_count is not None
     assert one.start_count >= 16
     assert one.pace.value == pytest.approx(125, rel=1e-3)
@@ -118,11 +122,10 @@ def in_bursts(*settings: bool) -> ROWS:
 
 
 def test_batches_that_come_in_bursts_count_with_all_their_time() -> None:
-    (one,) = cells_of(in_bursts(True, True))
+    (one,) = cells(in_bursts(True, True))
     assert one.pace.value == pytest.approx(10, rel=1e-3)
-    assert one.share("wait_seconds") == pytest.approx(0.8, abs=0.01)
-    (_, idle) = draw(synthetic.run("overlap"), in_bursts(True, True))[1].figure.data
-    assert list(idle.x) == pytest.approx([96])  # milliseconds
+    assert one.share(one.wait_seconds) == pytest.approx(0.8, abs=0.01)
+    assert one.stall_seconds == pytest.approx(0.096)
 
 
 def test_a_gain_is_said_with_its_interval_and_what_to_write() -> None:
@@ -199,6 +202,7 @@ def test_the_verdict_says_what_pinned_batches_bring_and_that_the_gpu_waits() -> 
     )
     wrong = rows(True, True, 5e-3, wrong_items=1)
     assert read(wrong).verdict == "Batches arrived wrong on the GPU: do not trust these figures."
+    assert findings(wrong)["batch-wrong"].severity == "critical"
 
 
 def test_a_setting_that_makes_a_loop_slower_is_named_with_its_number_of_workers() -> None:
@@ -222,12 +226,6 @@ def test_what_the_rounds_do_not_tell_apart_from_the_fastest_is_called_as_good() 
     assert named["Fastest loop"] == "pinned, non_blocking, 4 workers (1 more not measurably slower)"
 
 
-def test_a_setting_that_slows_one_loop_and_speeds_up_another_has_a_finding_for_each() -> None:
-    found = findings([*rows(False, False, 5e-3, 8), *rows(True, True, 6e-3, 8), *all_four(2)])
-    assert found["pinned-batches"].advice.endswith("Not with 8 workers, where it is slower.")
-    assert "With 2 workers 1.60 (1.60 to 1.60), faster." in found["pinned-batches-slower"].detail
-
-
 def test_a_verdict_on_several_numbers_of_workers_gives_the_range() -> None:
     found = [*all_four(0), *rows(False, False, 8e-3, 2), *rows(True, True, 6e-3, 2)]
     assert (read(found).verdict or "").startswith(
@@ -235,14 +233,8 @@ def test_a_verdict_on_several_numbers_of_workers_gives_the_range() -> None:
     )
 
 
-def test_every_number_of_workers_has_its_verdict() -> None:
-    found = findings([*all_four(0), *all_four(2), *all_four(8)])["pinned-batches"]
-    assert [one.name for one in found.evidence] == [f"Speed with ÷ without, {count} workers" for count in (0, 2, 8)]
-    assert found.title.count("1.60 times as fast with") == 3
-
-
 def test_rounds_that_lack_one_of_two_are_left_out_of_their_ratio() -> None:
-    plain, pinned = cells_of([*rows(False, False, 8e-3), *[r for r in rows(True, True, 5e-3) if r["round"] < 2]])
+    plain, pinned = cells([*rows(False, False, 8e-3), *[r for r in rows(True, True, 5e-3) if r["round"] < 2]])
     ratio = speedup(pinned, plain)
     assert ratio is not None
     assert (ratio.value, ratio.low) == (pytest.approx(1.6), None)
@@ -275,9 +267,9 @@ def test_the_part_that_is_busy_longest_bounds_the_loop(
         assert (
             "the GPU's copies and kernels" if part in ("copying to the GPU", "computing") else part
         ) in finding.detail
-    (one,) = cells_of(found)
-    parts = one.busy
-    assert parts[0].share == pytest.approx(share, rel=1e-3)
+    (one,) = cells(found)
+    assert one.busy[0].share == pytest.approx(share, rel=1e-3)
+    assert ("pinning" in {busy.part for busy in one.busy}) == bool(workers)
 
 
 def test_a_loop_without_a_part_that_is_always_busy_is_said_to_wait_in_turn() -> None:
@@ -306,20 +298,13 @@ def test_more_workers_are_advised_only_where_they_were_not_measured_to_be_slower
     assert "num_workers" in findings(alone)["bound"].advice
 
 
-def test_pageable_batches_have_no_pinning_thread() -> None:
-    (one,) = cells_of(rows(False, False, 10e-3, copy_seconds=5e-3))
-    assert {each.part for each in one.busy} == {"program", "copy", "workers"}
-
-
 def test_a_run_stored_before_there_were_rounds_opens_and_says_what_it_lacks() -> None:
     old = as_stored_before_there_were_rounds(all_four())
     found = findings(old)
-    assert found["pinned-batches"].title.endswith("4 workers, measured once")
-    assert found["pinned-batches"].detail == "Without an interval."
-    assert "several rounds" in found["pinned-batches"].advice
-    assert "bound" not in found
-    assert {cell.busiest for cell in cells_of(old)} == {None}
-    assert len(draw(synthetic.run("overlap"), old)) == 2
+    assert set(found) == {"pinned-rounding"}
+    assert "1.6 times as fast with 4 workers (measured once)" in (read(old).verdict or "")
+    assert {cell.busiest for cell in cells(old)} == {None}
+    assert len(draw(synthetic.run("overlap"), old)) == 1
 
 
 def test_rounding_up_to_powers_of_two_is_named_with_what_was_pinned() -> None:
@@ -329,14 +314,10 @@ def test_rounding_up_to_powers_of_two_is_named_with_what_was_pinned() -> None:
 
 
 def test_a_count_within_its_slack_is_nothing_pinned() -> None:
-    (one,) = cells_of(rows(False, False, 8e-3, pinned_bytes=-148 * 2**10))
+    (one,) = cells(rows(False, False, 8e-3, pinned_bytes=-148 * 2**10))
     assert one.pinned_bytes == 0
-    (one,) = cells_of(rows(True, False, 8e-3, pinned_bytes=64 * 2**20))
+    (one,) = cells(rows(True, False, 8e-3, pinned_bytes=64 * 2**20))
     assert one.pinned_bytes == 64 * 2**20
-
-
-def test_wrong_batches_are_critical() -> None:
-    assert findings(rows(True, True, 5e-3, wrong_items=1))["batch-wrong"].severity == "critical"
 
 
 def test_an_unknown_count_of_pinned_pages_has_a_reason() -> None:
@@ -351,26 +332,18 @@ def test_a_run_without_rows_says_and_draws_nothing() -> None:
     assert draw(synthetic.run("overlap"), []) == []
 
 
-def test_charts_show_steps_with_intervals_the_parts_of_a_step_and_what_is_busy() -> None:
-    steps, parts, busiest = draw(synthetic.run("overlap"), all_four() + rows(True, True, 4.5e-3, workers=8))
+def test_charts_show_steps_with_intervals_and_what_is_busy() -> None:
+    steps, busiest = draw(synthetic.run("overlap"), all_four() + rows(True, True, 4.5e-3, workers=8))
     fastest = next(trace for trace in steps.figure.data if trace.name == "pinned, non_blocking")
     assert [name.split()[0] for name in fastest.y] == ["4", "8"]
     assert all(np.asarray(fastest.error_x.array) > 0)
-    assert {trace.name for trace in parts.figure.data} == {"compute", "no kernel runs"}
     assert {trace.name for trace in busiest.figure.data} >= {"PyTorch's pinning thread", "computing"}
-
-
-def test_combinations_stand_in_the_same_order_in_both_charts() -> None:
-    found = rows(False, False, 9e-3, workers=0) + rows(False, False, 5e-3, workers=4)
-    _, parts, busiest = draw(synthetic.run("overlap"), found)
-    assert busiest.figure.layout.yaxis.categoryarray == parts.figure.layout.yaxis.categoryarray
-    assert busiest.figure.layout.yaxis.categoryarray[-1].startswith("0 workers")
 
 
 def test_a_program_that_waits_for_its_gpu_does_not_bound_the_loop() -> None:
     found = rows(True, True, 10e-3, copy_seconds=1e-3, compute_seconds=8e-3, wait_seconds=1e-4)
     found = [{**row, "stall_seconds": 0.0} for row in found]
-    (cell,) = cells_of(found)
+    (cell,) = cells(found)
     assert (cell.busiest, cell.busy_share) == ("computing", pytest.approx(0.9, rel=1e-3))
     assert "bound" not in findings(found)
 

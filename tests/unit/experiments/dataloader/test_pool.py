@@ -13,7 +13,6 @@ from pinscope.records.finding import Reading
 from tests.data import synthetic
 from tests.data.readings import As
 
-draw = As("dataloader").draw
 read_dataloader = As("dataloader").read
 
 GIB, MIB = 2**30, 2**20
@@ -65,13 +64,6 @@ def test_without_the_hosts_count_pytorch_itself_is_asked() -> None:
     assert (use.pinned_bytes, use.taken) == (None, 2 * GIB)
     unknown = rows(pinned_bytes=None, pool_bytes=None)
     assert reading(unknown).findings == ()
-    assert draw(synthetic.run("dataloader", params={}), unknown) == []
-
-
-def test_a_chart_shows_what_was_asked_for_and_what_rounding_adds() -> None:
-    (chart,) = draw(synthetic.run("dataloader", params={}), rows() + rows("unrounded", took=ASKED))
-    assert chart.key == "pytorch-pool"
-    assert "as set here 2 GiB" in chart.alt
 
 
 @pytest.mark.parametrize(

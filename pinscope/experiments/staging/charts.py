@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from pinscope.analysis.link_model import link_limit
+from pinscope.analysis.read_rows import grouped
 from pinscope.charts.chart import Chart
 from pinscope.charts.plot import RATE, Curve, Spot, TimePart, counts, curves, parts_of_time, sizes
 from pinscope.experiments.staging.reading import Cell, Staging
@@ -84,21 +85,21 @@ def _rates(staging: Staging, limit: float | None) -> Chart:
 
 def _threads(staging: Staging, limit: float | None) -> list[Chart]:
     """Two buffers in turn beside their halves, over the number of threads."""
-    drawn = sorted(
-        (halves for halves in staging.halves if halves[0].bytes == staging.size), key=lambda halves: halves[0].threads
-    )
-    if len(drawn) < 2:
+    turns = [cell for cell in staging.cells if "turns" in WAYS[cell.way].kinds and cell.uses == 1]
+    cells = sorted((cell for cell in turns if cell.bytes == staging.size), key=lambda cell: cell.threads)
+    if len({cell.threads for cell in cells}) < 2:
         return []
-    lines = {WAYS[cells[0].way]: _spots(cells, "threads") for cells in zip(*drawn, strict=True)}
+    by_way = grouped(cells, lambda cell: cell.way)
+    lines = {WAYS[way].title: Curve(WAYS[way].line, _spots(alike, "threads")) for way, alike in by_way.items()}
     return [
         curves(
             "staging-threads",
             f"Two buffers in turn, and each half alone: {format_bytes(staging.size)}",
             "No pipeline can be faster than the slower of its halves; each was timed apart.",
-            {"": {way.title: Curve(way.style, spots) for way, spots in lines.items() if way.style}},
+            {"": lines},
             RATE,
             counts("CPU threads", "threads"),
-            f"Rate with {drawn[-1][0].threads} threads",
+            f"Rate with {cells[-1].threads} threads",
             limit=limit,
         )
     ]

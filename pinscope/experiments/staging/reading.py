@@ -94,14 +94,6 @@ class Staging(Comparison[Cell]):
         """Numbers that were measured, of one size or of all; ascending."""
         return sorted({cell.uses for cell in self.cells if size in (None, cell.bytes)})
 
-    @cached_property
-    def halves(self) -> list[list[Cell]]:
-        """Two buffers in turn, filling alone and copying alone, for each size and number of threads that has all."""
-        turns = {(cell.bytes, cell.threads, cell.way): cell for cell in self.cells if cell.uses == 1}
-        cases = dict.fromkeys((size, threads) for size, threads, _ in turns)
-        groups = [[turns[*case, way] for way in of_kind(WAYS, "turns") if (*case, way) in turns] for case in cases]
-        return [cells for cells in groups if len(cells) == len(of_kind(WAYS, "turns"))]
-
 
 def of(run: ExperimentRun, rows: Rows) -> Staging | None:
     """All that a run measured; ``None``: nothing yet."""
@@ -129,12 +121,8 @@ def headline(staging: Staging) -> Iterator[Quantity]:
     ways, best, size = staging.ways, staging.winners(uses=1), format_bytes(staging.size)
     plain, pin = ways.get("plain"), ways.get("pin_then_copy")
     if plain and pin:
-        yield quantity(
-            f"Time of {pin.title} ÷ {plain.title}, {size} once",
-            pin.seconds / plain.seconds,
-            "ratio",
-            key="pin_then_copy.ratio",
-        )
+        name = f"Time of {pin.title} ÷ {plain.title}, {size} once"
+        yield quantity(name, pin.seconds / plain.seconds, "ratio", key="pin_then_copy.ratio")
     if plain and best:
         times = best[0].seconds / plain.seconds
         yield quantity(f"Time of the fastest way ÷ {plain.title}, {size} once", times, "ratio", key="fastest.ratio")

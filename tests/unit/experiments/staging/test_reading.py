@@ -78,11 +78,6 @@ def test_a_way_pays_from_the_use_at_which_its_parts_come_to_less_than_plain_copi
     assert slow["register"].paid_after(slow["plain"]) is None
 
 
-def test_two_buffers_stand_beside_their_halves_of_as_many_threads() -> None:
-    (halves,) = measured(MEASURED).halves
-    assert [(cell.way, cell.threads) for cell in halves] == [("two_buffers", 8), ("fill_only", 8), ("copy_only", 8)]
-
-
 def test_the_verdict_says_what_pinning_for_one_copy_takes_and_what_the_fastest_way_does() -> None:
     verdict = reading(MEASURED).verdict or ""
     assert "newly pinned buffer takes 200 ms, a plain copy 40.0 ms, " in verdict

@@ -187,17 +187,16 @@ def _torch(params: StagingParams, harness: Harness) -> tuple[int, Mapping[str, R
     if find_spec("torch") is None:
         reason: str | None = f"PyTorch is not installed here; run: {install_command('torch')}"
     else:
-        from torch import get_num_threads  # noqa: PLC0415 - takes seconds to import
-
+        from pinscope.experiments.staging.torch_staging import threads  # noqa: PLC0415 - imports PyTorch
         from pinscope.lab.torch_pinned import empty_pinned_cache, version, why_not_torch  # noqa: PLC0415
 
         reason = why_not_torch()
     if reason:
         return 1, dict.fromkeys(wanted, ("PyTorch's ways", reason))
-    harness.note(f"PyTorch {version()}, which copies host memory with up to {get_num_threads()} threads.")
+    harness.note(f"PyTorch {version()}, which copies host memory with up to {threads()} threads.")
     first = "torch_pin_then_to_first"
     kept = {} if empty_pinned_cache() else {first: (first, "This PyTorch cannot give its pinned memory back.")}
-    return get_num_threads(), kept
+    return threads(), kept
 
 
 def _repeat(bringing: Bringing, bench: Bench, params: StagingParams, harness: Harness) -> Iterator[StagingObservation]:

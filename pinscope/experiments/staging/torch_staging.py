@@ -83,6 +83,11 @@ def _steps(
     return bench.steps(run, ready, wrong_words)
 
 
+def threads() -> int:
+    """That PyTorch copies host memory with."""
+    return int(torch.get_num_threads())
+
+
 def _give_back() -> None:
     torch.cuda.empty_cache()
     empty_pinned_cache()

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from importlib import import_module
-from typing import TYPE_CHECKING, Literal, cast
+from typing import TYPE_CHECKING, Any, Literal, cast
 
 from pinscope.analysis.cells import LineStyle, Way, way
 from pinscope.lab.copy_threads import CopyThreads, copy_words, stretches
@@ -54,13 +54,15 @@ WAYS: Mapping[str, Way] = {
 memory once for all uses; ``threads`` of the CPU as the program says; ``turns`` two buffers a thread, ``half`` one part
 of that; ``once`` a second use would say nothing new; ``alike`` takes about as long as another one."""
 if TYPE_CHECKING:
-    from pinscope.experiments.staging.cuda_staging import CudaEngine, CudaLane
-
     WayName = str
 else:
     WayName = Literal[tuple(WAYS)]
 SLOTS = 2
 """Pinned buffers that take turns."""
+Engine = Any
+"""What CUDA is asked for: ``cuda_staging.CudaEngine``, which needs CuPy; in tests one that copies late."""
+Lane = Any
+"""A stream of it: ``cuda_staging.CudaLane``."""
 
 
 @dataclass(frozen=True)
@@ -111,11 +113,11 @@ class Bench:
     """
 
     lab: Lab
-    engine: CudaEngine
+    engine: Engine
     clock: Clock
     source: HostBuffer
     target: DeviceBuffer
-    lane: CudaLane
+    lane: Lane
     chunk: int
 
     @property
@@ -139,7 +141,7 @@ class Bench:
         self.engine.wait_for_copies()
         return Marks(begun, self.clock())
 
-    def copies(self, source: int, uses: int, lane: CudaLane | None = None) -> Marks:
+    def copies(self, source: int, uses: int, lane: Lane | None = None) -> Marks:
         """Asynchronous copies of all of it, and a wait."""
         lane, prepared = lane or self.lane, self.clock()
         for _ in range(uses):
@@ -250,7 +252,7 @@ def two_buffers(bench: Bench, threads: int, held: ExitStack, fills: bool = True,
         buffers = [memory.address + (SLOTS * number + slot) * longest for slot in range(SLOTS)]
         workers.append((at, nbytes, buffers, held.enter_context(bench.engine.lane())))
 
-    def bring(worker: tuple[int, int, Sequence[int], CudaLane]) -> None:
+    def bring(worker: tuple[int, int, Sequence[int], Lane]) -> None:
         """A thread's part of the data by its own two buffers, chunk by chunk; complete on return."""
         begin, nbytes, buffers, lane = worker
         for number, done in enumerate(range(0, nbytes, longest)):

@@ -74,7 +74,7 @@ def _parts(buffers: Buffers, cells: Sequence[Cell]) -> Chart:
 def _copies(buffers: Buffers, evens: Sequence[BreakEven]) -> Chart:
     by_direction = {
         direction: way_curves(
-            [even for even in evens if even.direction == direction], buffers.ways, lambda even: even.copies
+            [even for even in evens if even.direction == direction], buffers.ways, lambda even: even.copies or 0
         )
         for direction in DIRECTIONS
     }

@@ -56,7 +56,8 @@ def _way(
     driver: DriverMemory | None = None,
     help: str = "",
 ) -> BufferWay:
-    line = LineStyle(*style.split())
+    colour, symbol, dash = style.split()
+    line = LineStyle(colour, symbol, dash)
     return BufferWay(title, "", line, frozenset(kinds.split()), help or title, memory, backing, driver)
 
 

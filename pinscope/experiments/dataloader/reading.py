@@ -21,7 +21,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from statistics import fmean
-from typing import Annotated
+from typing import Annotated, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -312,17 +312,19 @@ def _cell(rows: Rows) -> Cell:
     # The workers take turns: what a step waits for repeats after so many steps as there are workers.
     starts: Sequence[int | None] = steady_starts(paces, max(rows[0]["workers"], 1)) or [None] * len(paces)
     visits = [Visit(number, steps, start) for (number, steps), start in zip(rounds.items(), starts, strict=True)]
-    means = [1 / visit.step_seconds for visit in visits if visit.steady]
-    pace, steady = estimate(means) if means else None, [step for visit in visits for step in visit.steady]
+    paces_of_visits = [1 / visit.step_seconds for visit in visits if visit.steady]
+    pace = estimate(paces_of_visits) if paces_of_visits else None
+    steady = [step for visit in visits for step in visit.steady]
+    means: dict[str, Any] = {name: _mean(steady, name) for name in TIMES}
     held = [row["pinned_bytes"] for row in rows]
     grown = None if None in held else max(held)
     return Cell(
         **{name: rows[0][name] for name in labels_of(Cell)},
-        **{name: _mean(steady, name) for name in TIMES},
+        **means,
         visits=tuple(visits),
         pace=pace,
-        steps_per_second=pace and pace.value,
-        pace_share=pace and pace.uncertainty,
+        steps_per_second=pace.value if pace else None,
+        pace_share=pace.uncertainty if pace else None,
         start_count=max((visit.start for visit in visits if visit.start is not None), default=None),
         steps_count=len(steady),
         rounds_count=len(visits),
@@ -332,8 +334,8 @@ def _cell(rows: Rows) -> Cell:
 
 
 def _mean(steps: Rows, name: str) -> float | None:
-    values = [step.get(name) for step in steps]
-    return None if not values or None in values else fmean(values)
+    known = [value for step in steps if (value := step.get(name)) is not None]
+    return fmean(known) if known and len(known) == len(steps) else None
 
 
 def speedup(faster: Cell, than: Cell) -> Estimate | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Self
 
 import cupy
@@ -110,9 +111,8 @@ def cupy_asarray(bench: Bench, threads: int, held: ExitStack, keeps_pool: bool =
     return bench.steps(run, ready, wrong_words)
 
 
-def cupy_asarray_first(bench: Bench, threads: int, held: ExitStack) -> Steps:
-    """The same with CuPy's pool of pinned memory empty."""
-    return cupy_asarray(bench, threads, held, keeps_pool=False)
+cupy_asarray_first = partial(cupy_asarray, keeps_pool=False)
+"""The same with CuPy's pool of pinned memory empty."""
 
 
 def _give_back() -> None:

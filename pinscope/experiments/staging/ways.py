@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
+from functools import partial
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Literal, cast
 
@@ -233,9 +234,8 @@ def in_place(bench: Bench, threads: int, held: ExitStack, spinning: bool = False
     )
 
 
-def in_place_spin(bench: Bench, threads: int, held: ExitStack) -> Steps:
-    """The same, waited for as CUDA does by default: the thread asks again and again."""
-    return in_place(bench, threads, held, spinning=True)
+in_place_spin = partial(in_place, spinning=True)
+"""The same, waited for as CUDA does by default: the thread asks again and again."""
 
 
 def two_buffers(bench: Bench, threads: int, held: ExitStack, fills: bool = True, copies: bool = True) -> Steps:
@@ -279,11 +279,7 @@ def two_buffers(bench: Bench, threads: int, held: ExitStack, fills: bool = True,
     return bench.steps(run, None if fills else lambda _: None, lambda _: None)
 
 
-def fill_only(bench: Bench, threads: int, held: ExitStack) -> Steps:
-    """Half of it: the buffers are filled, and nothing is copied to the GPU."""
-    return two_buffers(bench, threads, held, copies=False)
-
-
-def copy_only(bench: Bench, threads: int, held: ExitStack) -> Steps:
-    """The other half: the buffers are copied to the GPU as they are."""
-    return two_buffers(bench, threads, held, fills=False)
+fill_only = partial(two_buffers, copies=False)
+"""Half of it: the buffers are filled, and nothing is copied to the GPU."""
+copy_only = partial(two_buffers, fills=False)
+"""The other half: the buffers are copied to the GPU as they are."""

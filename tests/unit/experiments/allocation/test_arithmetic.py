@@ -220,10 +220,7 @@ def verdict(rows: list[Row], lab: LabKind = "cuda") -> str | None:
 
 def test_the_verdict_says_what_a_buffer_takes_when_it_has_paid_and_what_a_pool_takes() -> None:
     rows = [*PAGEABLE, *buffers("pinned", 0.46, 0.1), *BOTH_COPIES]
-    assert verdict(rows) == (
-        "Getting and freeing 1 GiB of pinned memory takes 560 ms (pageable memory in 4 KiB pages, written once: 400 "
-        "ms); 3 copies make up for the difference."
-    )
+    assert (verdict(rows) or "").endswith("; 3 copies make up for the difference.")
     assert (verdict([*rows, *buffers("pool", 1e-6, 1e-6)]) or "").endswith("; from a pool it takes 2.00 µs.")
     assert (verdict(rows, "host") or "").startswith(
         "Host model, no GPU: getting and freeing 1 GiB of pinned memory takes 560 ms"

@@ -78,10 +78,7 @@ def test_a_way_pays_from_the_use_at_which_its_parts_come_to_less_than_plain_copi
     assert slow["register"].paid_after(slow["plain"]) is None
 
 
-def test_the_verdict_says_what_pinning_for_one_copy_takes_and_what_the_fastest_way_does() -> None:
-    verdict = reading(MEASURED).verdict or ""
-    assert "newly pinned buffer takes 200 ms, a plain copy 40.0 ms, " in verdict
-    assert "two pinned buffers in turn (8 threads) 10.1 ms" in verdict
+def test_a_verdict_says_only_what_was_measured() -> None:
     assert "no way is faster" in (reading([*rows("plain", 0.01), *rows("pin_then_copy", 0.02)]).verdict or "")
     assert reading([*rows("in_place", 0.01)]).verdict is None
     assert "wrong" in (reading([*rows("plain", 0.01, wrong_words=1)]).verdict or "")
@@ -96,14 +93,10 @@ def test_a_plain_copy_that_takes_longer_is_a_warning_with_code_for_the_threads_t
     assert "faster than a plain copy" in as_fast.title
 
 
-def test_allocating_to_copy_once_is_told_from_other_ways_that_pin_and_copy_once() -> None:
-    found = finding("staging-pin-to-copy")
-    assert found.title == "Allocating a pinned buffer to copy 256 MiB once takes 5.0 times as long as a plain copy"
-    assert "Registering the memory where it lies takes 0.55 times as long as a plain copy" in found.detail
-    assert "in newly pinned memory 4.0 times as long as to()" in found.detail
-    assert "in memory that PyTorch has kept pinned 0.26 times." in found.detail
+def test_allocating_to_copy_once_is_named_where_it_takes_longer() -> None:
     as_fast = reading([*rows("plain", 0.04), *rows("pin_then_copy", 0.041)])
     assert "staging-pin-to-copy" not in {said.rule for said in as_fast.findings}
+    assert "[" not in finding("staging-pin-to-copy", [*rows("plain", 0.04), *rows("pin_then_copy", 0.2)]).detail
 
 
 def test_a_way_that_is_faster_within_the_noise_is_no_better_than_a_plain_copy() -> None:
@@ -113,23 +106,10 @@ def test_a_way_that_is_faster_within_the_noise_is_no_better_than_a_plain_copy() 
     assert (found.severity, found.advice, found.code) == ("note", "Use a plain copy.", None)
 
 
-def test_copies_from_pinned_memory_leave_the_processor_alone_up_to_a_hundredth() -> None:
-    good = finding("staging-processor")
-    assert good.severity == "good"
-    assert good.title.endswith(
-        "from pinned memory, waited for asleep, takes 200 µs of processor time, a plain copy 40.0 ms"
-    )
-    assert "does by default, takes 5.00 ms" in good.detail
-    headline = {figure.name: figure.value for figure in reading(MEASURED).headline}
-    assert headline["Processor time of a pinned copy, 256 MiB"] == 0.0002
-    slow = finding("staging-processor", [*rows("plain", 0.04, 0.04), *rows("in_place", 0.005, 0.0005)])
-    assert slow.severity == "note"
-
-
-def test_data_that_is_copied_again_is_told_from_how_many_uses_each_way_pays() -> None:
-    found = finding("staging-reuse")
-    assert "8 times: plain copies take 8.0 times as long as data made in pinned memory" in found.title
-    assert "from about 6 uses on" in found.detail
+@pytest.mark.parametrize(("seconds", "severity"), [(0.0004, "good"), (0.0005, "note")])
+def test_copies_from_pinned_memory_leave_the_processor_alone_up_to_a_hundredth(seconds: float, severity: str) -> None:
+    said = finding("staging-processor", [*rows("plain", 0.04, 0.04), *rows("in_place", 0.005, seconds)])
+    assert said.severity == severity
 
 
 @pytest.mark.parametrize("way", ["two_buffers", "reused_buffer", "register", "in_place"])

@@ -26,6 +26,8 @@ from pinscope.records.run import LabKind, Lasted, Observation, Positive
 from pinscope.units import format_bytes
 
 Choice = Literal["on", "off"]
+Workers = Annotated[int, Field(ge=0, le=64)]
+SomeWorkers = Annotated[tuple[Workers, ...], BeforeValidator(by_comma), Field(min_length=1), AfterValidator(ascending)]
 Training = tuple[int, Loading] | None
 """In which round, and with which loader."""
 TORCH_BYTES = 2 * 2**30
@@ -50,12 +52,7 @@ class DataloaderParams(BareParams):
         ge=1,
         le=4096,
     )
-    workers: Annotated[
-        tuple[Annotated[int, Field(ge=0, le=64)], ...],
-        BeforeValidator(by_comma),
-        Field(min_length=1),
-        AfterValidator(ascending),
-    ] = parameter(
+    workers: SomeWorkers = parameter(
         "Workers", "Number of processes that make batches; with 0, the training program makes them.", unit="count"
     )
     pin_memory: Several[Choice] = parameter("pin_memory", "Whether the DataLoader copies batches to pinned memory.")
@@ -122,7 +119,7 @@ class DataloaderObservation(Observation):
     """The DataLoader's setting."""
     non_blocking: bool | None = None
     """How batches were copied to the GPU."""
-    workers: Annotated[int, Field(ge=0, le=64)] | None = None
+    workers: Workers | None = None
     """Worker processes; 0: the program makes the batches."""
     wait_seconds: float | None = None
     """The program waited for the loader."""

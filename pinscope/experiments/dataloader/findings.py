@@ -12,9 +12,9 @@ from pinscope.analysis.texts import Costed, Text, dearest_first, joined, say
 from pinscope.experiments.dataloader.reading import MOST_RUNS, Cell, Effect, Loops, PoolUse, workers_title
 from pinscope.experiments.dataloader.ways import BOTH, PARTS, WAYS, Setting
 from pinscope.records.finding import Finding, Quantity, costing, quantity, wrong_data
-from pinscope.units import format_bandwidth, format_share
+from pinscope.units import format_share
 
-_BUSY = "{words}: {parts} of a step. {more}"
+_BUSY = "{words}: {parts} of a step."
 _TITLE = "{setting} makes the loop {factors}"
 _DETAIL = "Speed with ÷ without, 95 % interval: {intervals}.[ With {others}.]"
 TEXTS: Mapping[str, Text] = {
@@ -132,19 +132,8 @@ def _bound(best: Cell, loops: Loops) -> Iterator[Costed]:
         computes=computes if computes is not None and computes < 1 else None,
         words=best.words.capitalize(),
         parts=", ".join(f"{PARTS[busy.part][0].words} {format_share(busy.share)}" for busy in best.busy),
-        more=_beside(best),
         advice=_advice(best, loops),
     )
-
-
-def _beside(best: Cell) -> str:
-    if not best.workers:
-        pins = f" and pins them ({format_share(best.share(best.pin_seconds))} of a step)" if best.pin_memory else ""
-        made = format_share(best.share(best.make_seconds))
-        return f"Without workers it makes the batches itself ({made} of a step){pins}."
-    if best.pin_memory:
-        return f"The pinning thread copies {format_bandwidth(best.pin_bytes_per_second)}."
-    return f"Its copy calls hold the program for {format_share(best.share(best.issue_seconds))}."
 
 
 def _advice(fastest: Cell, loops: Loops) -> str:

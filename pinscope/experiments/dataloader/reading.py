@@ -130,10 +130,8 @@ def estimate(values: Sequence[float]) -> Estimate:
     Raises:
         ValueError: no values, more than :data:`MOST_RUNS`, or one that is not positive.
     """
-    if not 1 <= len(values) <= MOST_RUNS:
-        raise ValueError(f"an estimate takes 1 to {MOST_RUNS} values, not {len(values)}")
-    if min(values) <= 0:
-        raise ValueError("an estimate takes positive values")
+    if not 1 <= len(values) <= MOST_RUNS or min(values) <= 0:
+        raise ValueError(f"an estimate takes 1 to {MOST_RUNS} positive values")
     logs = np.log(np.asarray(values, dtype=float))
     middle = float(logs.mean())
     if len(values) < LEAST_RUNS:

@@ -282,10 +282,9 @@ def test_a_loop_without_a_part_that_is_always_busy_is_said_to_wait_in_turn() -> 
     assert "wait for each other in turn" in finding.advice
 
 
-def test_a_loop_that_one_thread_bounds_is_not_advised_more_workers_and_hears_the_threads_rate() -> None:
+def test_a_loop_that_one_thread_bounds_is_not_advised_more_workers() -> None:
     finding = findings(rows(True, True, 10e-3, pin_seconds=9.5e-3))["bound"]
     assert finding.advice.startswith("PyTorch pins in one thread")
-    assert "4.21 GB/s" in finding.detail
     assert "pinn" not in findings(rows(True, True, 10e-3, make_seconds=39e-3))["bound"].advice
 
 

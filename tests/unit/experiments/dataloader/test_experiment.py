@@ -27,8 +27,8 @@ def _with_torch(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def machine(shm_free: int | None) -> Environment:
-    found = synthetic.environment()
-    return found.model_copy(update={"limits": found.limits.model_copy(update={"shm_free_bytes": shm_free})})
+    environment = synthetic.environment()
+    return environment.model_copy(update={"limits": environment.limits.model_copy(update={"shm_free_bytes": shm_free})})
 
 
 def quick(**overrides: Any) -> DataloaderParams:

@@ -85,9 +85,9 @@ def test_a_verdict_says_only_what_was_measured() -> None:
 
 
 def test_a_plain_copy_that_takes_longer_is_a_warning_with_code_for_the_threads_that_were_best() -> None:
-    found = finding("staging-fastest")
-    assert (found.severity, "4.0 times" in found.title) == ("warning", True)
-    assert "threads=8, chunk=33554432" in (found.code or "")
+    said = finding("staging-fastest")
+    assert (said.severity, "4.0 times" in said.title) == ("warning", True)
+    assert "threads=8, chunk=33554432" in (said.code or "")
     as_fast = finding("staging-fastest", [*rows("plain", 0.0100), *rows("register", 0.0099)])
     assert as_fast.severity == "note"
     assert "faster than a plain copy" in as_fast.title
@@ -101,9 +101,9 @@ def test_allocating_to_copy_once_is_named_where_it_takes_longer() -> None:
 
 def test_a_way_that_is_faster_within_the_noise_is_no_better_than_a_plain_copy() -> None:
     wild = [row for part in (0.010, 0.030, 0.031, 0.050) for row in rows("register", part)[1:3]]
-    found = finding("staging-fastest", [*rows("plain", 0.040), *wild])
-    assert found.title.startswith("No way is known to bring 256 MiB to the GPU faster than a plain copy")
-    assert (found.severity, found.advice, found.code) == ("note", "Use a plain copy.", None)
+    said = finding("staging-fastest", [*rows("plain", 0.040), *wild])
+    assert said.title.startswith("No way is known to bring 256 MiB to the GPU faster than a plain copy")
+    assert (said.severity, said.advice, said.code) == ("note", "Use a plain copy.", None)
 
 
 @pytest.mark.parametrize(("seconds", "severity"), [(0.0004, "good"), (0.0005, "note")])

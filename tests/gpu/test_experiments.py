@@ -24,7 +24,6 @@ from pinscope.errors import Cancelled
 from pinscope.experiments.bandwidth.reading import Cell, Copies
 from pinscope.experiments.dataloader.experiment import Dataloader, DataloaderObservation, DataloaderParams
 from pinscope.experiments.dataloader.reading import Loops
-from pinscope.experiments.dataloader.reading import cells_of as loop_cells
 from pinscope.experiments.overlap.reading import Cell as PassCell
 from pinscope.experiments.overlap.reading import Passes
 from pinscope.experiments.overlap.ways import Recipe
@@ -178,7 +177,7 @@ needs_torch = pytest.mark.skipif(find_spec("torch") is None, reason="the extra t
 def test_every_combination_trains_on_what_the_loader_made_and_leaves_no_process(lab: CudaLab) -> None:
     params = DataloaderParams.preset("cuda", quick=True).with_overrides({"workers": "2"})
     rows = [row.model_dump() for row in Dataloader().measure(params, lab, Harness())]
-    found = loop_cells(rows)
+    found = Loops(rows).cells
     assert len(found) == 2 * 2
     visits = Counter((row["round"], row["pin_memory"], row["non_blocking"]) for row in rows)
     assert len(visits) == 2 * 2 * params.rounds
@@ -221,7 +220,7 @@ def test_pytorch_pins_a_power_of_two_and_keeps_it_until_its_pool_is_emptied(lab:
         {"workers": "0", "pin_memory": "on", "non_blocking": "on", "pool": True}
     )
     rows = [row.model_dump() for row in Dataloader().measure(params, lab, Harness())]
-    assert len(loop_cells(rows)) == 1
+    assert len(Loops(rows).cells) == 1
     uses = {use.setting: use for use in Loops(rows).uses}
     for setting in ("in_force", "register"):
         use = uses[setting]

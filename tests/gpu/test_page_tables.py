@@ -16,7 +16,7 @@ from typing import Any, get_args
 import pytest
 from cupy.cuda import runtime
 
-from pinscope.experiments.allocation.reading import buffer_cells
+from pinscope.experiments.allocation.reading import Buffers
 from pinscope.experiments.page_tables.reading import Cell, cells_of
 from pinscope.experiments.registration.reading import Trial, trials
 from pinscope.lab.backing import touch, why_not_backing
@@ -25,6 +25,7 @@ from pinscope.lab.cuda_memory import HostPool, granularities
 from pinscope.lab.doorway import driver_memory
 from pinscope.lab.protocol import HostBuffer
 from pinscope.records.run import Backing, DriverMemory
+from tests.data import synthetic
 from tests.gpu.machine import GIB, IS_H200, MIB, PAGES_OFF, run
 
 Cells = Mapping[tuple[str, str], Cell]
@@ -248,7 +249,7 @@ def allocated() -> dict[str, Any]:
 
 
 def test_every_way_gives_buffers_and_a_kept_pool_gives_them_at_once(allocated: dict[str, Any]) -> None:
-    cells = buffer_cells(allocated["observations"])
+    cells = Buffers(synthetic.run("allocation"), allocated["observations"]).fresh
     size = max(nbytes for _, nbytes in cells)
     ways = {way for way, nbytes in cells if nbytes == size}
     assert ways == {

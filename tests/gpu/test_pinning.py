@@ -18,7 +18,7 @@ from cupy.cuda import runtime
 import pinscope
 from pinscope.analysis.pinning_strategy import Recipe, StrategyCell, recommend, strategy_cells
 from pinscope.errors import NoDevice, NotEnoughMemory
-from pinscope.experiments.allocation.reading import break_evens, buffer_cells, copy_times, needed_faults, not_fresh
+from pinscope.experiments.allocation.reading import Buffers, needed_faults
 from pinscope.experiments.pinning_strategy.experiment import Neighbours
 from pinscope.lab.cuda_memory import CudaCalls, bus_id_here, is_pinned, takes_copy
 from pinscope.lab.pinned_array import pinned_empty
@@ -26,6 +26,7 @@ from pinscope.probes.environment import capture_environment
 from pinscope.records.pinning_strategy import STRATEGIES
 from pinscope.runner.jobs import Request, prepare, start
 from pinscope.store.store import Store
+from tests.data import synthetic
 from tests.gpu.machine import BIG, GIB, IS_H200, MIB, PAGES_OFF, pinned_pages, run
 
 HOST = 1  # cudaMemoryTypeHost
@@ -310,7 +311,8 @@ def buffers() -> dict[str, Any]:
 
 
 def test_allocation_measures_every_way_that_exists_here(buffers: dict[str, Any]) -> None:
-    cells = buffer_cells(buffers["observations"])
+    measured = Buffers(synthetic.run("allocation"), buffers["observations"])
+    cells, copies = measured.fresh, measured.copies
     ways = {way for way, _ in cells}
     assert ways >= {
         "malloc", "malloc_touch", "fresh_4k", "fresh_thp", "pinned", "write_combined", "registered_4k",
@@ -320,7 +322,6 @@ def test_allocation_measures_every_way_that_exists_here(buffers: dict[str, Any])
     fresh = cells["pinned", largest].both_seconds.median
     for pool in ("pool", "cupy_pool"):
         assert cells[pool, largest].both_seconds.median < fresh / 100
-    copies = copy_times(buffers["observations"])
     assert copies["pinned", "h2d", largest].median < copies["4k", "h2d", largest].median
     assert (
         any(finding["rule"] in ("pays-late", "pays-soon") for finding in buffers["run"]["findings"])
@@ -334,7 +335,7 @@ def test_fresh_memory_takes_a_page_fault_for_each_page_each_time(buffers: dict[s
     assert {one["way"] for one in fresh} == {"fresh_4k", "fresh_thp", "registered_4k", "registered_thp"}
     for one in fresh:
         assert one["page_faults"] >= needed_faults(one["way"], one["bytes"], 4096), one
-    assert not_fresh(buffer_cells(rows), 4096) == []
+    assert Buffers(synthetic.run("allocation"), rows).reused == []
     pinned = [one for one in rows if one["way"] == "pinned" and one["bytes"] >= 4 * MIB]  # smaller: parts of a block
     assert not IS_H200 or all(one["page_faults"] >= one["bytes"] / 4096 for one in pinned), pinned
     huge = [one for one in fresh if one["way"] == "fresh_thp" and one["bytes"] >= 4 * MIB]
@@ -344,11 +345,9 @@ def test_fresh_memory_takes_a_page_fault_for_each_page_each_time(buffers: dict[s
 def test_a_fresh_pinned_buffer_of_16_mib_has_paid_after_a_few_copies() -> None:
     """After one to five, by the host; seven if the pageable memory beside it were recycled."""
     rows = run("allocation", "sizes=16MiB", quick=True)["observations"]
-    cells = buffer_cells(rows)
-    assert cells["fresh_4k", 16 * MIB].both_seconds.median > 1e-3  # recycled memory would take some 24 µs
-    copies = {
-        one.direction: one.copies for one in break_evens(cells, copy_times(rows)) if one.way == "pinned" and one.usual
-    }
+    measured = Buffers(synthetic.run("allocation"), rows)
+    assert measured.fresh["fresh_4k", 16 * MIB].both_seconds.median > 1e-3  # recycled memory would take some 24 µs
+    copies = {even.direction: even.copies for even in measured.usual_evens()}
     assert all(count is not None and count <= 6 for count in copies.values()), copies
 
 

@@ -27,11 +27,13 @@ from pinscope.experiments.scatter.reading import Scatter
 from pinscope.experiments.scatter.ways import Case, Variant
 from pinscope.experiments.staging.experiment import EXPERIMENT as STAGING
 from pinscope.experiments.staging.experiment import StagingParams
-from pinscope.experiments.staging.findings import KEPT, code_for
+from pinscope.experiments.staging.findings import code as staging_code
 from pinscope.experiments.staging.reading import Staging
+from pinscope.experiments.staging.reading import of as staging_of
 from pinscope.experiments.staging.ways import WAYS
 from pinscope.lab.cuda import CudaLab
 from pinscope.lab.harness import Harness
+from tests.data import synthetic
 from tests.gpu.machine import MIB
 
 
@@ -217,14 +219,16 @@ def staged(lab: CudaLab, **changes: Any) -> Staging:
     params = StagingParams.preset("cuda", quick=True).with_overrides(changes)
     rows = [row.model_dump() for row in STAGING.measure(params, lab, Harness())]
     assert not any(row["wrong_words"] for row in rows)
-    return Staging.of(rows)
+    staging = staging_of(synthetic.run("staging"), rows)
+    assert staging is not None
+    return staging
 
 
 def test_every_way_brings_the_data_whole_and_all_memory_comes_back(lab: CudaLab) -> None:
-    staged(lab, sizes="64KiB", repeats=3)  # libraries load what they need, and keep it
+    staged(lab, sizes="64KiB", repeats=8)  # libraries load what they need, and keep it
     runtime.deviceSynchronize()
     before = runtime.memGetInfo()[0]
-    found = staged(lab, sizes="64KiB,4MiB", uses="1,3", chunk="256KiB", threads="1,4", repeats=3)
+    found = staged(lab, sizes="64KiB,4MiB", uses="1,3", chunk="256KiB", threads="1,4", repeats=8)
     here = {way for way in WAYS if find_spec("torch") or not way.startswith("torch")}
     assert {cell.way for cell in found.cells} == here
     assert before - runtime.memGetInfo()[0] <= 4 * MIB
@@ -242,18 +246,16 @@ def test_two_buffers_in_turn_take_as_long_as_the_slower_half_and_beat_a_plain_co
     found = staged(
         lab, sizes="256MiB", ways="plain,two_buffers,fill_only,copy_only", threads="1,8", repeats=8, time_limit=1.0
     )
-    whole, *halves = next(cells for cells in found.halves if cells[0].threads == 1)
-    assert whole.seconds < 1.15 * max(cell.seconds for cell in halves)
-    seconds = {(cell.way, cell.threads): cell.wall_seconds.median for cell in found.cells}
+    seconds = {(cell.way, cell.threads): cell.seconds for cell in found.cells}
+    assert seconds["two_buffers", 1] < 1.15 * max(seconds["fill_only", 1], seconds["copy_only", 1])
     assert seconds["two_buffers", 8] < 0.6 * seconds["plain", 1]
 
 
-@pytest.mark.parametrize("way", ["register", "two_buffers", "kept"])
+@pytest.mark.parametrize("way", ["register", "two_buffers", "in_place"])
 def test_the_code_of_the_findings_runs_as_pasted(way: str) -> None:
     namespace: dict[str, Any] = {}
-    code = KEPT if way == "kept" else code_for(way, threads=4, chunk=MIB)
-    exec(code or "", namespace)  # noqa: S102 - that is what a user does with it
-    expected = np.full(MIB, 2, np.float32) if way == "kept" else np.arange(MIB)
+    exec(staging_code(way, threads=4, chunk=MIB) or "", namespace)  # noqa: S102 - that is what a user does with it
+    expected = np.full(MIB, 2, np.float32) if way == "in_place" else np.arange(MIB)
     assert np.array_equal(cupy.asnumpy(namespace["on_gpu"]), expected)
     if way == "two_buffers":
         small = namespace["Stager"](threads=3, chunk=4096)
@@ -262,13 +264,6 @@ def test_the_code_of_the_findings_runs_as_pasted(way: str) -> None:
             assert np.array_equal(cupy.asnumpy(small.to_gpu(data[:length])), data[:length])
         small.pool.shutdown()
         namespace["stager"].pool.shutdown()
-
-
-def test_the_code_for_pytorch_runs_as_pasted() -> None:
-    pytest.importorskip("torch")
-    namespace: dict[str, Any] = {}
-    exec(code_for("torch_pin_then_to", threads=16, chunk=MIB) or "", namespace)  # noqa: S102 - likewise
-    assert bool((namespace["on_gpu"].cpu() == namespace["data"]).all())
 
 
 def test_all_memory_comes_back(lab: CudaLab) -> None:

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 
-from pinscope.analysis.cells import LineStyle
-from pinscope.analysis.read_rows import grouped, median
+from pinscope.analysis.read_rows import median
 from pinscope.charts.chart import Chart
-from pinscope.charts.plot import Curve, Scale, Spot, TimePart, curves, parts_of_time, seconds, sizes
-from pinscope.charts.theme import DASHES, DIRECTION_TITLES, DIRECTIONS, count_axis
-from pinscope.experiments.allocation.reading import Buffers, Cell
-from pinscope.experiments.allocation.ways import WAYS
+from pinscope.charts.plot import Scale, TimePart, curves, parts_of_time, seconds, sizes, way_curves
+from pinscope.charts.theme import DIRECTION_TITLES, DIRECTIONS, count_axis
+from pinscope.experiments.allocation.reading import BreakEven, Buffers, Cell
 from pinscope.records.run import ExperimentRun
 from pinscope.units import format_bytes, format_seconds
 
@@ -21,36 +18,27 @@ COPIES = Scale("Copies", 1.0, lambda copies: f"{copies:,.0f} copies")
 
 def draw(run: ExperimentRun, buffers: Buffers) -> list[Chart]:
     """The charts of a run, also of one that still goes on; only those for which something was measured."""
-    del run
-    cells = sorted(buffers.cells.values(), key=lambda cell: cell.bytes)
+    cells = sorted(buffers.cells, key=lambda cell: cell.bytes)
+    evens = sorted((even for even in buffers.evens if even.usual and even.copies), key=lambda even: even.bytes)
     drawn = [_parts(buffers, cells), _times(buffers, cells)] if cells else []
-    return [chart for chart in (*drawn, _copies(buffers)) if chart]
-
-
-def _style(way: str) -> LineStyle:
-    return WAYS[way].style or LineStyle("reference")
+    return [*drawn, _copies(buffers, evens)] if evens else drawn
 
 
 def _wholes(buffers: Buffers, cells: Sequence[Cell]) -> dict[str, str]:
     """What a buffer of the largest size takes to get and to give back, by way."""
     largest = [cell for cell in cells if cell.bytes == cells[-1].bytes]
-    return {buffers.titles[cell.way]: format_seconds(cell.both_seconds.median) for cell in largest}
+    return {buffers.ways[cell.way].title: format_seconds(cell.both_seconds.median) for cell in largest}
 
 
 def _times(buffers: Buffers, cells: Sequence[Cell]) -> Chart:
-    def pane(part: str) -> dict[str, Curve]:
-        return {
-            buffers.titles[way]: Curve(
-                _style(way), [Spot(cell.bytes, getattr(cell, part).median, format_bytes(cell.bytes)) for cell in curve]
-            )
-            for way, curve in grouped(cells, lambda cell: cell.way).items()
-        }
-
     return curves(
         "buffer-times",
         "What a buffer costs to get and to give back",
         "Medians. Lines that rise with the size are paid page by page; flat ones reuse memory that is there.",
-        {"Until the buffer was there": pane("get_seconds"), "Until it was gone": pane("give_back_seconds")},
+        {
+            "Until the buffer was there": way_curves(cells, buffers.ways, lambda cell: cell.get_seconds.median),
+            "Until it was gone": way_curves(cells, buffers.ways, lambda cell: cell.give_back_seconds.median),
+        },
         seconds("Time"),
         SIZES,
         f"Over the size; at {format_bytes(cells[-1].bytes)} both together",
@@ -65,7 +53,7 @@ def _parts(buffers: Buffers, cells: Sequence[Cell]) -> Chart:
         if cell.bytes == size:
             touch, register = median(cell.touch_seconds) or 0.0, median(cell.register_seconds) or 0.0
             rest = max(cell.get_seconds.median - touch - register, 0.0)
-            times[buffers.titles[cell.way]] = (touch, register, rest, cell.give_back_seconds.median)
+            times[buffers.ways[cell.way].title] = (touch, register, rest, cell.give_back_seconds.median)
     return parts_of_time(
         "buffer-parts",
         f"What a buffer of {format_bytes(size)} takes to get and free",
@@ -83,36 +71,28 @@ def _parts(buffers: Buffers, cells: Sequence[Cell]) -> Chart:
     )
 
 
-def _copies(buffers: Buffers) -> Chart | None:
-    evens = sorted((even for even in buffers.evens if even.usual and even.copies), key=lambda even: even.bytes)
-    if not evens:
-        return None
-    paying = grouped(evens, lambda even: (even.direction, even.way))
+def _copies(buffers: Buffers, evens: Sequence[BreakEven]) -> Chart:
+    by_direction = {
+        direction: way_curves(
+            [even for even in evens if even.direction == direction], buffers.ways, lambda even: even.copies or 0
+        )
+        for direction in DIRECTIONS
+    }
     chart = curves(
         "break-even",
         "Copies until a pinned buffer has paid for itself",
         "Extra cost over fresh pageable memory in 4 KiB pages (a registration: over the same memory unregistered), "
         "divided by what each copy gains. Sizes at which pinned copies are not faster, or a buffer costs nothing "
         "extra, have no mark.",
-        {
-            DIRECTION_TITLES[direction]: {
-                buffers.titles[way]: Curve(
-                    replace(_style(way), dash=DASHES[direction]),
-                    [Spot(even.bytes, even.copies or 0, format_bytes(even.bytes)) for even in curve],
-                )
-                for (towards, way), curve in paying.items()
-                if towards == direction
-            }
-            for direction in DIRECTIONS
-            if any(even.direction == direction for even in evens)
-        },
+        {DIRECTION_TITLES[direction]: pane for direction, pane in by_direction.items() if pane},
         COPIES,
         SIZES,
         "Copies until a pinned buffer has paid, over its size; at the largest",
         pixels=260,
         ends=[
-            (f"{buffers.titles[way]}, {direction}", f"{curve[-1].copies:,}")
-            for (direction, way), curve in paying.items()
+            (f"{name}, {direction}", f"{curve.spots[-1].y:,}")
+            for direction, pane in by_direction.items()
+            for name, curve in pane.items()
         ],
     )
     count_axis(chart.figure, max(even.copies or 0 for even in evens), COPIES.title)

@@ -38,14 +38,6 @@ def _ways(lab: LabKind, quick: bool) -> Any:
 class AllocationParams(Params):
     """Which buffers to get, and how."""
 
-    repeats: int = parameter(
-        "Most repeats",
-        "Number of repeats after which to stop, whatever the precision is by then.",
-        20,
-        unit="count",
-        ge=LEAST,
-        le=10_000,
-    )
     sizes: Sizes = parameter(
         "Buffer sizes",
         "Sizes of the buffers. Each is allocated and freed again and again, and copies of its size are timed.",
@@ -144,7 +136,7 @@ class Allocation:
         )
         parts: dict[Part, int] = {way: every if "keeps" in WAYS[way].kinds else largest for way in params.ways}
         copies = len(COPIED) * len(params.directions)
-        cases = [
+        return [
             Case(
                 part.replace("_", "-"),
                 part,
@@ -155,7 +147,6 @@ class Allocation:
             )
             for part, pinned in (parts | {"copies": largest}).items()
         ]
-        return cases
 
     def measure(self, params: AllocationParams, lab: Lab, harness: Harness) -> Iterator[AllocationObservation]:
         """Every way with every size, then the copies."""
@@ -169,10 +160,10 @@ class Allocation:
                     else:
                         yield from self._copies(params, lab, harness, backing)
             elif fitting := self._fitting(part, params, lab, harness):
-                with source(lab, part) as buffers:
+                with source(lab, part) as once:
                     for size in fitting:
                         for turn in harness.turns(params.harness_precision()):
-                            times = buffers.once(size, harness.clock)
+                            times = once(size, harness.clock)
                             turn.count(times.get_seconds + times.give_back_seconds)
                             yield AllocationObservation(
                                 kind="buffer",

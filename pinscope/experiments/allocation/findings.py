@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from pinscope.analysis.cells import of_kind
+from pinscope.analysis.cells import of_kind, ratio
 from pinscope.analysis.statistics import measured
 from pinscope.analysis.texts import Costed, Text, dearest_first, joined, say, times
 from pinscope.experiments.allocation.reading import BreakEven, Buffers, copies_words, needed_faults
@@ -90,20 +90,13 @@ TEXTS: Mapping[str, Text] = {
         "Compare it with pinscope.pinned_empty, which touches with several threads: see the experiment "
         "pinning_strategy.",
     ),
-    "pool-moved": Text(
-        "an older run, which looked at PyTorch's pool too",
-        "What this older run saw of PyTorch's pool is not shown",
-        "The experiment dataloader measures it now, for a batch.",
-        "To see what PyTorch pins here: pinscope run dataloader",
-    ),
 }
 
 
 def findings(buffers: Buffers) -> tuple[Finding, ...]:
     """All findings of a run."""
-    moved = [say(TEXTS, "pool-moved")] if any(row["kind"] == "pool" for row in buffers.rows) else []
     rules = (_not_fresh, _kept, _break_even, _pool, _cheaper)
-    return dearest_first((*(costed for rule in rules for costed in rule(buffers)), *moved))
+    return dearest_first(costed for rule in rules for costed in rule(buffers))
 
 
 def _not_fresh(buffers: Buffers) -> Iterator[Costed]:
@@ -122,7 +115,7 @@ def _not_fresh(buffers: Buffers) -> Iterator[Costed]:
         all=len(buffers.cells),
         cell=worst,
         needed=needed,
-        way=buffers.titles[worst.way],
+        way=buffers.ways[worst.way].title,
     )
 
 
@@ -138,7 +131,7 @@ def _kept(buffers: Buffers) -> Iterator[Costed]:
         quantity(f"Get and free, {format_bytes(most.bytes)}", took, "seconds"),
         quantity("Page faults", most.page_faults, "count"),
         quantity("Sizes affected", len(buffers.kept), "count"),
-        way=buffers.titles[most.way],
+        way=buffers.ways[most.way].title,
         cell=most,
         took=took,
     )
@@ -150,7 +143,7 @@ def _break_even(buffers: Buffers) -> Iterator[Costed]:
     if worst is None or worst.copies == 0:
         return
     evens = buffers.usual_evens()
-    pinned, pageable = (buffers.cells[way, worst.bytes].both_seconds for way in ("pinned", BASE))
+    pinned, pageable = (buffers.fresh[way, worst.bytes].both_seconds for way in ("pinned", BASE))
     cost = pinned.median / pageable.median
     rule = "pinning-never-pays" if worst.copies is None else "pays-soon"
     if worst.copies and worst.copies > MANY_COPIES:
@@ -198,42 +191,38 @@ def _takes(even: BreakEven) -> str:
 
 
 def _pool(buffers: Buffers) -> Iterator[Costed]:
-    pair = buffers.beside_fresh(of_kind(WAYS, "pool"))
-    if pair is None or pair.ratio < POOL_SAVES or not pair.is_clear:
-        return
-    slow, fast = pair.fresh.both_seconds, pair.best.both_seconds
-    yield say(
-        TEXTS,
-        "pool-saves",
-        measured("Fresh", slow, "seconds"),
-        measured("Reused", fast, "seconds"),
-        cost=pair.ratio,
-        size=pair.fresh.bytes,
-        saved=slow.median - fast.median,
-        slow=slow.median,
-        fast=fast.median,
-        best=buffers.titles[pair.best.way],
-    )
+    if pair := buffers.cheaper(of_kind(WAYS, "pool"), POOL_SAVES):
+        slow, fast = (cell.both_seconds for cell in pair)
+        yield say(
+            TEXTS,
+            "pool-saves",
+            measured("Fresh", slow, "seconds"),
+            measured("Reused", fast, "seconds"),
+            cost=ratio(slow, fast),
+            size=pair[0].bytes,
+            saved=slow.median - fast.median,
+            slow=slow.median,
+            fast=fast.median,
+            best=buffers.ways[pair[1].way].title,
+        )
 
 
 def _cheaper(buffers: Buffers) -> Iterator[Costed]:
     """Is there a fresh way to pinned memory that is clearly faster than the usual one?"""
-    pair = buffers.beside_fresh(("write_combined", *of_kind(WAYS, "registered"), *of_kind(WAYS, "driver")))
-    if pair is None or pair.ratio < FASTER or not pair.is_clear:
-        return
-    slow, fast = pair.fresh.both_seconds, pair.best.both_seconds
-    usual, best = buffers.titles["pinned"], buffers.titles[pair.best.way]
-    yield say(
-        TEXTS,
-        "faster-way/driver" if WAYS[pair.best.way].driver else "faster-way",
-        measured(usual, slow, "seconds"),
-        measured(best, fast, "seconds"),
-        cost=pair.ratio,
-        severity=costing(pair.ratio) if buffers.run.lab == "cuda" else "note",
-        usual=usual,
-        best=best,
-        size=pair.fresh.bytes,
-        slow=slow.median,
-        fast=fast.median,
-        gain=times(pair.ratio, slow, fast),
-    )
+    if pair := buffers.cheaper(("write_combined", *of_kind(WAYS, "registered"), *of_kind(WAYS, "driver")), FASTER):
+        slow, fast = (cell.both_seconds for cell in pair)
+        usual, best = (buffers.ways[cell.way].title for cell in pair)
+        yield say(
+            TEXTS,
+            "faster-way/driver" if WAYS[pair[1].way].driver else "faster-way",
+            measured(usual, slow, "seconds"),
+            measured(best, fast, "seconds"),
+            cost=ratio(slow, fast),
+            severity=costing(ratio(slow, fast)) if buffers.run.lab == "cuda" else "note",
+            usual=usual,
+            best=best,
+            size=pair[0].bytes,
+            slow=slow.median,
+            fast=fast.median,
+            gain=times(ratio(slow, fast), slow, fast),
+        )

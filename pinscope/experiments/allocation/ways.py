@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import partial
-from typing import Literal, Protocol
+from typing import TYPE_CHECKING, Literal
 
 from pinscope.analysis.cells import LineStyle, Way
 from pinscope.errors import NotEnoughMemory
@@ -51,104 +51,56 @@ def _way(
     title: str,
     kinds: str,
     style: str,
-    help: str,
     backing: Backing | None = None,
     memory: HostMemory | None = None,
     driver: DriverMemory | None = None,
+    help: str = "",
 ) -> BufferWay:
     colour, symbol, dash = style.split()
     line = LineStyle(colour, symbol, dash)
-    return BufferWay(title, "", line, frozenset(kinds.split()), help, memory=memory, backing=backing, driver=driver)
+    return BufferWay(title, "", line, frozenset(kinds.split()), help or title, memory, backing, driver)
 
 
-_Pageable = Literal["malloc", "malloc_touch", "fresh_4k", "fresh_thp"]
-_Fresh = Literal["pinned", "write_combined", "registered_4k", "registered_thp", "registered_hugetlb"]
-_More = Literal["pool", "cupy_pool", "registered_portable", "registered_shm_open", "registered_hugetlb_1g"]
-_Driver = Literal["created", "host_pool", "host_pool_kept"]
-WayName = Literal[_Pageable, _Fresh, _More, _Driver]
-"""A key of :data:`WAYS`."""
 BASE = "fresh_4k"
 """The usual pageable buffer that a fresh pinned one is compared with."""
 WAYS: Mapping[str, BufferWay] = {
-    "malloc": _way("malloc", "quick host", "pageable circle-open dot", "not touched"),
-    "malloc_touch": _way(
-        "malloc + touch, may reuse", "quick host", "pageable diamond-open dash", "touched, perhaps freed before"
-    ),
-    "fresh_4k": _way(
-        "fresh, touched, 4 KiB pages",
-        "quick host fresh",
-        "pageable diamond solid",
-        "newly mapped, touched, in small pages",
-        "4k",
-    ),
-    "fresh_thp": _way(
-        "fresh, touched, huge pages", "quick host fresh", "pageable hexagon dashdot", "the same in huge pages", "thp"
-    ),
-    "pinned": _way("cudaHostAlloc", "quick host made", "pinned circle solid", "cudaHostAlloc", memory="pinned"),
+    "malloc": _way("malloc", "quick host", "pageable circle-open dot", help="malloc, not touched"),
+    "malloc_touch": _way("malloc + touch, may reuse", "quick host", "pageable diamond-open dash"),
+    "fresh_4k": _way("fresh, touched, 4 KiB pages", "quick host fresh", "pageable diamond solid", "4k"),
+    "fresh_thp": _way("fresh, touched, huge pages", "quick host fresh", "pageable hexagon dashdot", "thp"),
+    "pinned": _way("cudaHostAlloc", "quick host", "pinned circle solid", memory="pinned"),
     "write_combined": _way(
-        "cudaHostAlloc, write-combined",
-        "quick made",
-        "write_combined square solid",
-        "the same, write-combined",
-        memory="write_combined",
+        "cudaHostAlloc, write-combined", "quick", "write_combined square solid", memory="write_combined"
     ),
     "registered_4k": _way(
-        "touch + register, 4 KiB pages",
-        "quick host registered",
-        "registered triangle-down solid",
-        "newly mapped, touched, registered, small pages",
-        "4k",
+        "touch + register, 4 KiB pages", "quick host registered", "registered triangle-down solid", "4k"
     ),
     "registered_thp": _way(
-        "touch + register, huge pages",
-        "quick host registered",
-        "registered triangle-up dash",
-        "the same in transparent huge pages",
-        "thp",
+        "touch + register, huge pages", "quick host registered", "registered triangle-up dash", "thp"
     ),
     "registered_hugetlb": _way(
-        "touch + register, hugetlb pages",
-        "quick host registered",
-        "registered pentagon dot",
-        "in reserved huge pages",
-        "hugetlb",
+        "touch + register, hugetlb pages", "quick host registered", "registered pentagon dot", "hugetlb"
     ),
-    "pool": _way("reused, from a pool", "quick host pool keeps", "pinned star dash", "from a pool of PinScope's"),
-    "cupy_pool": _way("reused, from CuPy's pool", "quick pool keeps", "pinned cross dot", "from CuPy's pool"),
-    "registered_portable": _way(
-        "touch + register, portable",
-        "registered",
-        "registered triangle-left dash",
-        "cudaHostRegisterPortable, small pages",
-        "4k",
-    ),
-    "registered_shm_open": _way(
-        "touch + register, POSIX segment", "host registered", "registered x dot", "in a POSIX segment", "shm_open"
-    ),
+    "pool": _way("reused, from a pool", "quick host pool keeps", "pinned star dash"),
+    "cupy_pool": _way("reused, from CuPy's pool", "quick pool keeps", "pinned cross dot"),
+    "registered_portable": _way("touch + register, portable", "registered", "registered triangle-left dash", "4k"),
+    "registered_shm_open": _way("touch + register, POSIX segment", "host registered", "registered x dot", "shm_open"),
     "registered_hugetlb_1g": _way(
-        "touch + register, hugetlb pages of 1 GiB",
-        "host registered",
-        "registered hexagon2 dashdot",
-        "in huge pages of 1 GiB, from that size on",
-        "hugetlb_1g",
+        "touch + register, hugetlb pages of 1 GiB", "host registered", "registered hexagon2 dashdot", "hugetlb_1g"
     ),
-    "created": _way(
-        "cuMemCreate", "driver", "driver square solid", "cuMemCreate on the host's NUMA node", driver="created"
-    ),
+    "created": _way("cuMemCreate", "driver", "driver square solid", driver="created"),
     "host_pool": _way(
-        "CUDA's host pool",
-        "driver",
-        "driver diamond solid",
-        "from a CUDA pool that keeps nothing",
-        driver="pool_granted",
+        "CUDA's host pool", "driver", "driver diamond solid", driver="pool_granted", help="CUDA's, which keeps nothing"
     ),
-    "host_pool_kept": _way(
-        "reused, from CUDA's host pool", "keeps", "driver star dash", "reused from CUDA's", driver="pool_granted"
-    ),
+    "host_pool_kept": _way("reused, from CUDA's host pool", "keeps", "driver star dash", driver="pool_granted"),
 }
 """Kinds: ``quick``, in a quick run; ``host``, on the host model; ``fresh``, pageable memory mapped anew;
-``made``, pinned by the lab; ``registered``; ``driver``, fresh memory of the driver's own calls; ``pool``, reused;
+``registered``; ``driver``, fresh memory of the driver's own calls; ``pool``, reused;
 ``keeps``, holds a buffer of each size."""
+if TYPE_CHECKING:
+    WayName = str
+else:
+    WayName = Literal[tuple(WAYS)]
 
 _LIBC = ctypes.CDLL(None)
 _LIBC.malloc.restype = ctypes.c_void_p
@@ -199,30 +151,27 @@ def least_bytes(way: str) -> int:
     return GIGANTIC_PAGE if way == "registered_hugetlb_1g" else 1
 
 
-class Source(Protocol):
-    """Gives out one buffer at a time."""
-
-    def once(self, nbytes: int, clock: Clock) -> Times:
-        """Get a buffer and give it back, timed."""
-        ...
+Take = Callable[[int], AbstractContextManager[HostBuffer]]
+Once = Callable[[int, Clock], Times]
+"""Gets one buffer of so many bytes and gives it back, timed."""
 
 
 @contextmanager
-def source(lab: Lab, name: str) -> Iterator[Source]:
+def source(lab: Lab, name: str) -> Iterator[Once]:
     """Where buffers of one way come from; what a pool keeps is freed when it closes."""
     way = WAYS[name]
     if way.memory:
-        yield _Pinned(lab, partial(lab.host_buffer, memory=way.memory))
+        yield partial(_pinned, lab, partial(lab.host_buffer, memory=way.memory))
     elif way.backing:
-        yield _Touched(lab, way.backing, "registered" in way.kinds, portable=name == "registered_portable")
+        yield partial(_touched, lab, way.backing, "registered" in way.kinds, name == "registered_portable")
     elif way.driver:
         with driver_memory(lab, way.driver, kept="keeps" in way.kinds) as take:
-            yield _Pinned(lab, take)
+            yield partial(_pinned, lab, take)
     elif "pool" in way.kinds:
         with ExitStack() as stack:
-            yield _Pool(_cupy_pool(stack) if name == "cupy_pool" else _own_pool(lab, stack))
+            yield partial(_reused, *(_cupy_pool(stack) if name == "cupy_pool" else _own_pool(lab, stack)))
     else:
-        yield _Malloc(lab, touched=name == "malloc_touch")
+        yield partial(_malloc, lab, name == "malloc_touch")
 
 
 def why_no_page_faults() -> str | None:
@@ -239,105 +188,78 @@ def _page_faults() -> int:
     return used.ru_minflt + used.ru_majflt
 
 
-@dataclass(frozen=True)
-class _Malloc:
-    """The C library's memory, which may be what was freed before."""
-
-    lab: Lab
-    touched: bool
-
-    def once(self, nbytes: int, clock: Clock) -> Times:
-        """Raises NotEnoughMemory."""
-        touched = None
-        faults = _page_faults()
-        begun = clock()
-        address = _LIBC.malloc(nbytes)
-        if not address:
-            raise NotEnoughMemory(f"malloc gives no {format_bytes(nbytes)}; ask for less")
-        try:
-            if self.touched:
-                before = clock()
-                touch_pages(address, nbytes)
-                touched = clock() - before
-            got = clock()
-            faults = _page_faults() - faults
-            self.lab.host_nodes.look([(address, nbytes)])
-            released = clock()
-        finally:
-            _LIBC.free(address)
-        return Times(
-            get_seconds=got - begun, touch_seconds=touched, give_back_seconds=clock() - released, page_faults=faults
-        )
-
-
-@dataclass(frozen=True)
-class _Pinned:
-    """Memory that comes pinned: cudaHostAlloc, or the driver's own calls; on the host model, mapped and locked."""
-
-    lab: Lab
-    take: Callable[[int], AbstractContextManager[HostBuffer]]
-
-    def once(self, nbytes: int, clock: Clock) -> Times:
-        faults = _page_faults()
-        begun = clock()
-        with self.take(nbytes):
-            got = clock()
-            faults = _page_faults() - faults
-            self.lab.host_nodes.look()
-            released = clock()
-        return Times(get_seconds=got - begun, give_back_seconds=clock() - released, page_faults=faults)
-
-
-@dataclass(frozen=True)
-class _Touched:
-    """Memory mapped anew each time, touched by one thread, then pinned where it is or not; unmapped afterwards."""
-
-    lab: Lab
-    backing: Backing
-    registered: bool
-    portable: bool = False
-
-    def once(self, nbytes: int, clock: Clock) -> Times:
-        faults = _page_faults()
-        begun = clock()
-        with self.lab.ordinary_memory(nbytes, self.backing) as memory:
-            mapped = clock()
-            touch_pages(memory.address, nbytes)
-            touched = got = clock()
-            with self.lab.register(memory, self.portable) if self.registered else nullcontext():
-                if self.registered:
-                    got = clock()
-                faults = _page_faults() - faults
-                self.lab.host_nodes.look()
-                released = clock()
-            unregistered = clock()
-        gone = clock()
-        return Times(
-            get_seconds=got - begun,
-            touch_seconds=touched - mapped,
-            give_back_seconds=gone - released,
-            register_seconds=got - touched if self.registered else None,
-            unregister_seconds=unregistered - released if self.registered else None,
-            page_faults=faults,
-        )
-
-
-@dataclass(frozen=True)
-class _Pool:
-    """A pool that kept the buffers it was given back, and hands them out again."""
-
-    pool: tuple[Callable[[int], None], Callable[[], None]]
-
-    def once(self, nbytes: int, clock: Clock) -> Times:
-        get, give_back = self.pool
-        faults = _page_faults()
-        begun = clock()
-        get(nbytes)
+def _malloc(lab: Lab, is_touched: bool, nbytes: int, clock: Clock) -> Times:
+    """The C library's memory, which may be what was freed before. Raises NotEnoughMemory."""
+    touched = None
+    faults = _page_faults()
+    begun = clock()
+    address = _LIBC.malloc(nbytes)
+    if not address:
+        raise NotEnoughMemory(f"malloc gives no {format_bytes(nbytes)}; ask for less")
+    try:
+        if is_touched:
+            before = clock()
+            touch_pages(address, nbytes)
+            touched = clock() - before
         got = clock()
         faults = _page_faults() - faults
+        lab.host_nodes.look([(address, nbytes)])
         released = clock()
-        give_back()
-        return Times(get_seconds=got - begun, give_back_seconds=clock() - released, page_faults=faults)
+    finally:
+        _LIBC.free(address)
+    return Times(
+        get_seconds=got - begun, touch_seconds=touched, give_back_seconds=clock() - released, page_faults=faults
+    )
+
+
+def _pinned(lab: Lab, take: Take, nbytes: int, clock: Clock) -> Times:
+    """Memory that comes pinned: cudaHostAlloc, or the driver's own calls; on the host model, mapped and locked."""
+    faults = _page_faults()
+    begun = clock()
+    with take(nbytes):
+        got = clock()
+        faults = _page_faults() - faults
+        lab.host_nodes.look()
+        released = clock()
+    return Times(get_seconds=got - begun, give_back_seconds=clock() - released, page_faults=faults)
+
+
+def _touched(lab: Lab, backing: Backing, is_registered: bool, is_portable: bool, nbytes: int, clock: Clock) -> Times:
+    """Memory mapped anew each time, touched by one thread, then pinned where it is or not; unmapped afterwards."""
+    faults = _page_faults()
+    begun = clock()
+    with lab.ordinary_memory(nbytes, backing) as memory:
+        mapped = clock()
+        touch_pages(memory.address, nbytes)
+        touched = got = clock()
+        with lab.register(memory, is_portable) if is_registered else nullcontext():
+            if is_registered:
+                got = clock()
+            faults = _page_faults() - faults
+            lab.host_nodes.look()
+            released = clock()
+        unregistered = clock()
+    gone = clock()
+    return Times(
+        get_seconds=got - begun,
+        touch_seconds=touched - mapped,
+        give_back_seconds=gone - released,
+        register_seconds=got - touched if is_registered else None,
+        unregister_seconds=unregistered - released if is_registered else None,
+        page_faults=faults,
+    )
+
+
+def _reused(get: Callable[[int], None], give_back: Callable[[], None], nbytes: int, clock: Clock) -> Times:
+    """A pool's, which kept the buffers it was given back and hands them out again."""
+    faults = _page_faults()
+    begun = clock()
+    get(nbytes)
+    got = clock()
+    faults = _page_faults() - faults
+    released = clock()
+    give_back()
+    return Times(get_seconds=got - begun, give_back_seconds=clock() - released, page_faults=faults)
 
 
 def _cupy_pool(stack: ExitStack) -> tuple[Callable[[int], None], Callable[[], None]]:
@@ -352,7 +274,7 @@ def _own_pool(lab: Lab, stack: ExitStack) -> tuple[Callable[[int], None], Callab
     """The simplest there can be: a list of free pinned buffers for each size."""
     free: dict[int, list[HostBuffer]] = {}
     lent: list[HostBuffer] = []
-    make: Callable[[int], AbstractContextManager[HostBuffer]] = partial(lab.host_buffer, memory="pinned")
+    make: Take = partial(lab.host_buffer, memory="pinned")
 
     def get(nbytes: int) -> None:
         kept = free.setdefault(nbytes, [])

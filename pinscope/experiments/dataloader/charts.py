@@ -1,4 +1,4 @@
-"""What a data loader run looks like: steps a second over workers, and where a step's time goes."""
+"""What a data loader run looks like: steps a second of each combination, and what bounds it."""
 
 from __future__ import annotations
 
@@ -6,19 +6,18 @@ from collections.abc import Sequence
 
 from pinscope.charts.chart import Chart
 from pinscope.charts.plot import Length, Scale, TimePart, lengths, parts_of_time
-from pinscope.experiments.dataloader.reading import Cell, Estimate, Loops, PoolUse
+from pinscope.experiments.dataloader.reading import Cell, Estimate, Loops
 from pinscope.experiments.dataloader.ways import PARTS
 from pinscope.records.run import ExperimentRun
-from pinscope.units import format_bytes, format_seconds, format_share, format_spread
+from pinscope.units import format_share, format_spread
 
 
 def draw(run: ExperimentRun, loops: Loops) -> list[Chart]:
     """The charts of a run, also of one that still goes on."""
     del run
     cells = loops.steady
-    drawn = [_steps(cells), _parts(cells)] if cells else []
-    busy = [_busy(cells)] if cells and all(cell.busy for cell in cells) else []
-    return [*drawn, *busy, *_pool(loops.uses)]
+    steps = [_steps(cells)] if cells else []
+    return [*steps, _busy(cells)] if cells and all(cell.busy for cell in cells) else steps
 
 
 def _steps(cells: Sequence[Cell]) -> Chart:
@@ -55,25 +54,6 @@ def _name(cell: Cell) -> str:
     return f"{cell.workers} workers · {cell.title}"
 
 
-def _parts(cells: Sequence[Cell]) -> Chart:
-    wholes = {
-        _name(cell): f"{format_seconds(cell.step_seconds)}, computes {format_share(share)}"
-        for cell in cells
-        if (share := cell.computes_share) is not None
-    }
-    return parts_of_time(
-        "loader-parts",
-        "Where a step's time goes",
-        "On average, in the steady state. No kernel runs between the last kernel of one step and the first "
-        "of the next, for the loader, the copy or the program. Copies run in that time.",
-        (TimePart("compute", "compute"), TimePart("no kernel runs", "stall")),
-        {_name(cell): (cell.compute_seconds or 0.0, cell.seconds("stall_seconds") or 0.0) for cell in cells},
-        "Time of a step, and the share of it in which the GPU computes",
-        ends=wholes,
-        axis=Scale("Time of a step (ms)", 1e-3, format_seconds),
-    )
-
-
 def _busy(cells: Sequence[Cell]) -> Chart:
     shares = {_name(cell): {busy.part: busy.share for busy in cell.busy} for cell in cells}
     chart = parts_of_time(
@@ -90,24 +70,3 @@ def _busy(cells: Sequence[Cell]) -> Chart:
     )
     chart.figure.update_xaxes(range=[0, 1.02], tickformat=".0%")
     return chart
-
-
-def _pool(uses: Sequence[PoolUse]) -> list[Chart]:
-    """What PyTorch's pool pins for one batch, beside what was asked for; nothing where that is not known."""
-    taken = {use.title: use.taken for use in uses if use.taken is not None}
-    if not taken:
-        return []
-    asked = {title: min(uses[0].batch_bytes, amount) for title, amount in taken.items()}
-    words = f"What PyTorch pins for a batch of {format_bytes(uses[0].batch_bytes)}"
-    return [
-        parts_of_time(
-            "pytorch-pool",
-            words,
-            "What the host's count of pinned pages grew by, with each setting in a process of its own.",
-            (TimePart("asked for", "pinned"), TimePart("rounded up", "stall", "/")),
-            {title: (asked[title], amount - asked[title]) for title, amount in taken.items()},
-            words,
-            ends={title: format_bytes(amount) for title, amount in taken.items()},
-            axis=Scale("Pinned (MiB)", 2**20, format_bytes),
-        )
-    ]

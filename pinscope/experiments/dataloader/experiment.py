@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import asdict
 from importlib.util import find_spec
 from itertools import product
 from typing import Annotated, Any, Literal, Self
@@ -14,8 +13,8 @@ from pydantic import AfterValidator, BeforeValidator, Field
 from pinscope.analysis.held import SETTING_NAMES, pool_settings, rounded_up
 from pinscope.errors import MeasurementFailed, NotEnoughMemory, NotPossible
 from pinscope.experiments.contract import AnyExperiment, BareParams, Case, Progress
-from pinscope.experiments.dataloader.reading import LEAST_BATCHES, LEAST_RUNS, MOST_RUNS, MSER_BATCH
-from pinscope.experiments.dataloader.ways import BACKLOGS, PREFETCHED, Loading
+from pinscope.experiments.dataloader.reading import LEAST_BATCHES, LEAST_RUNS, MOST_RUNS, MSER_BATCH, OWN_TIMES
+from pinscope.experiments.dataloader.ways import BACKLOGS, CHANNELS, IMAGE_BYTES, KINDS, PIXELS, PREFETCHED, Loading
 from pinscope.lab.harness import CONTEXT_BYTES, Harness
 from pinscope.lab.protocol import Lab
 from pinscope.lab.worker_protocol import Child, ChildProcesses
@@ -26,6 +25,8 @@ from pinscope.records.run import LabKind, Lasted, Observation, Positive
 from pinscope.units import format_bytes
 
 Choice = Literal["on", "off"]
+Workers = Annotated[int, Field(ge=0, le=64)]
+SomeWorkers = Annotated[tuple[Workers, ...], BeforeValidator(by_comma), Field(min_length=1), AfterValidator(ascending)]
 Training = tuple[int, Loading] | None
 """In which round, and with which loader."""
 TORCH_BYTES = 2 * 2**30
@@ -43,21 +44,14 @@ LOOK_SECONDS = 60.0
 class DataloaderParams(BareParams):
     """Batches, and which loaders to compare."""
 
-    batch: int = parameter("Batch", "Number of images in a batch.", unit="count", ge=1, le=4096)
-    pixels: int = parameter(
-        "Pixels",
-        "Height and width of an image, in pixels; an image has three channels of 4 bytes each.",
-        224,
+    batch: int = parameter(
+        "Batch",
+        f"Number of images in a batch, each of {PIXELS} by {PIXELS} pixels in {CHANNELS} channels of 4 bytes.",
         unit="count",
-        ge=32,
-        le=2048,
+        ge=1,
+        le=4096,
     )
-    workers: Annotated[
-        tuple[Annotated[int, Field(ge=0, le=64)], ...],
-        BeforeValidator(by_comma),
-        Field(min_length=1),
-        AfterValidator(ascending),
-    ] = parameter(
+    workers: SomeWorkers = parameter(
         "Workers", "Number of processes that make batches; with 0, the training program makes them.", unit="count"
     )
     pin_memory: Several[Choice] = parameter("pin_memory", "Whether the DataLoader copies batches to pinned memory.")
@@ -104,7 +98,6 @@ class DataloaderParams(BareParams):
 
 
 STEP_LABELS = ("pin_memory", "non_blocking", "workers", "wrong_items")
-STEP_TIMES = ("wait_seconds", "issue_seconds", "copy_seconds", "compute_seconds", "stall_seconds", "step_seconds")
 POOL_VALUES = ("setting", "settings", "version")
 
 
@@ -125,7 +118,7 @@ class DataloaderObservation(Observation):
     """The DataLoader's setting."""
     non_blocking: bool | None = None
     """How batches were copied to the GPU."""
-    workers: Annotated[int, Field(ge=0, le=64)] | None = None
+    workers: Workers | None = None
     """Worker processes; 0: the program makes the batches."""
     wait_seconds: float | None = None
     """The program waited for the loader."""
@@ -165,7 +158,7 @@ class DataloaderObservation(Observation):
 
     def needs(self) -> tuple[str, Iterable[str]]:
         """A step has its settings and times, a pool its setting."""
-        return f"a {self.kind}", POOL_VALUES if self.kind == "pool" else (*STEP_LABELS, *STEP_TIMES)
+        return f"a {self.kind}", POOL_VALUES if self.kind == "pool" else (*STEP_LABELS, *OWN_TIMES)
 
 
 class Dataloader:
@@ -192,7 +185,7 @@ class Dataloader:
         if find_spec("torch") is None:
             raise NotPossible(f"PyTorch is not installed here; run: {install_command('torch')}")
         settings = [
-            Loading(params.batch, params.pixels, workers, pin == "on", asynchronous == "on")
+            Loading(params.batch, workers, pin == "on", asynchronous == "on")
             for workers, pin, asynchronous in product(params.workers, params.pin_memory, params.non_blocking)
         ]
         if environment:
@@ -223,7 +216,7 @@ class Dataloader:
         for training in Progress(self.cases(params), harness):
             empty_pinned_cache()
             if training is None:
-                nbytes = Loading(params.batch, params.pixels, 0, pin_memory=True, non_blocking=True).batch_bytes
+                nbytes = params.batch * IMAGE_BYTES
                 for values in _looks(version(), nbytes, ordinal, harness):
                     yield DataloaderObservation(kind="pool", repeat=0, warmup=False, **values)
                 continue
@@ -243,7 +236,7 @@ class Dataloader:
                     workers=loading.workers,
                     batch_bytes=loading.batch_bytes,
                     pinned_bytes=held,
-                    **asdict(step),
+                    **step,
                 )
         empty_pinned_cache()
 
@@ -272,7 +265,7 @@ def _case(number: int, loading: Loading, steps: int) -> Case[Training]:
         (number, loading),
         1.0 + loading.at_least(steps) * batch / STEP_BYTES_PER_SECOND,
         pinned_bytes=at_once * rounded_up(batch),
-        pageable_bytes=2 * at_once * batch + loading.made_bytes,
+        pageable_bytes=2 * at_once * batch + KINDS * IMAGE_BYTES,  # forked workers share the images
         device_bytes=TORCH_BYTES + 8 * batch,
     )
 

@@ -12,11 +12,11 @@ from pinscope.analysis.texts import Costed, Text, dearest_first, joined, say
 from pinscope.experiments.dataloader.reading import MOST_RUNS, Cell, Effect, Loops, PoolUse, workers_title
 from pinscope.experiments.dataloader.ways import BOTH, PARTS, WAYS, Setting
 from pinscope.records.finding import Finding, Quantity, costing, quantity, wrong_data
-from pinscope.units import format_bandwidth, format_share
+from pinscope.units import format_share
 
-_BUSY = "{words}: {parts} of a step. {more}"
+_BUSY = "{words}: {parts} of a step."
 _TITLE = "{setting} makes the loop {factors}"
-_DETAIL = "{intervals}[ With {others}.]"
+_DETAIL = "Speed with ÷ without, 95 % interval: {intervals}.[ With {others}.]"
 TEXTS: Mapping[str, Text] = {
     "never-steady": Text(
         "a combination did not become steady",
@@ -50,12 +50,6 @@ TEXTS: Mapping[str, Text] = {
         f"{_TITLE}: slower",
         _DETAIL,
         "Leave it off with {workers}.",
-    ),
-    "setting/measured once": Text(
-        "a setting was measured once, so that there is no interval",
-        f"{_TITLE}, measured once",
-        _DETAIL,
-        "Measure it in several rounds before you act on it: pinscope run dataloader",
     ),
     "no-difference-measured": Text(
         "a setting makes no measured difference with any number of workers",
@@ -96,21 +90,14 @@ def findings(loops: Loops) -> tuple[Finding, ...]:
 
 
 def _wrong(loops: Loops) -> Iterator[Costed]:
-    wrong = [cell for cell in loops.cells if cell.wrong_count]
-    if wrong:
-        yield (
-            1.0,
-            wrong_data(
-                "batch-wrong",
-                quantity("Wrong items", sum(cell.wrong_count for cell in wrong), "count"),
-                title="Batches arrived wrong on the GPU",
-                detail=f"The first case: {wrong[0].words}.",
-            ),
-        )
+    if wrong := [cell for cell in loops.cells if cell.wrong_count]:
+        count = quantity("Wrong items", sum(cell.wrong_count for cell in wrong), "count")
+        first = f"The first case: {wrong[0].words}."
+        yield 1.0, wrong_data("batch-wrong", count, title="Batches arrived wrong on the GPU", detail=first)
 
 
 def _never_steady(loops: Loops) -> Iterator[Costed]:
-    restless = [cell for cell in loops.cells if not cell.counted]
+    restless = [cell for cell in loops.cells if not cell.pace]
     if not restless:
         return
     steps = max(len(visit.steps) + 1 for cell in restless for visit in cell.visits)
@@ -145,22 +132,8 @@ def _bound(best: Cell, loops: Loops) -> Iterator[Costed]:
         computes=computes if computes is not None and computes < 1 else None,
         words=best.words.capitalize(),
         parts=", ".join(f"{PARTS[busy.part][0].words} {format_share(busy.share)}" for busy in best.busy),
-        more=_beside(best),
         advice=_advice(best, loops),
     )
-
-
-def _beside(best: Cell) -> str:
-    if not best.workers:
-        pins = " and pins them" + _of_a_step(best, "pin_seconds") if best.pin_memory else ""
-        return f"Without workers it makes the batches itself{_of_a_step(best, 'make_seconds')}{pins}."
-    if best.pin_memory:
-        return f"The pinning thread copies {format_bandwidth(best.pin_bytes_per_second)}."
-    return f"Its copy calls hold the program for {format_share(best.share('issue_seconds'))}."
-
-
-def _of_a_step(cell: Cell, name: str) -> str:
-    return f" ({format_share(cell.share(name))} of a step)"
 
 
 def _advice(fastest: Cell, loops: Loops) -> str:
@@ -185,7 +158,7 @@ def _effects(loops: Loops) -> Iterator[Costed]:
     for rule, setting in WAYS.items():
         effects = loops.effects(setting)
         by_verdict = grouped(effects, lambda effect: effect.verdict)
-        for name in ("faster", "slower", "measured once"):
+        for name in ("faster", "slower"):
             if some := by_verdict.get(name):
                 yield _effect(rule, setting, name, some, effects, gains)
         if effects and set(by_verdict) == {"no difference measured"}:
@@ -199,13 +172,14 @@ def _effect(
 ) -> Costed:
     """Of ``effects`` those with this verdict in the title, the others in the detail."""
     most = max(some, key=lambda effect: abs(math.log(effect.ratio.value)))
-    known = [effect for effect in some if effect.ratio.low is not None]
     others = [effect for effect in effects if effect not in some]
     slower = [effect for effect in effects if effect.verdict == "slower"]
     gainless = [effect for effect in some if setting.given and effect.workers not in gains]
     # The cost is taken at the end of the interval that is nearer to none.
     cost = 1 / (most.ratio.high or 1.0) if name == "slower" else most.ratio.low or 1.0
     rule = f"{rule}-slower" if name == "slower" else rule
+    times = [f"{effect.ratio.value:.2f} times as fast with {workers_title(effect.workers)}" for effect in some]
+    rest = [f"{workers_title(effect.workers)} {effect.times}, {effect.verdict}" for effect in others]
     return say(
         {rule: TEXTS[f"setting/{name}"]},
         rule,
@@ -213,12 +187,9 @@ def _effect(
         cost=cost,
         severity=costing(cost),
         setting=setting.title,
-        factors=joined(
-            [f"{effect.ratio.value:.2f} times as fast with {workers_title(effect.workers)}" for effect in some]
-        ),
-        intervals=f"Speed with ÷ without, 95 % interval: {_intervals(known)}." if known else "Without an interval.",
-        others="; ".join(f"{workers_title(effect.workers)} {effect.times}, {effect.verdict}" for effect in others)
-        or None,
+        factors=joined(times),
+        intervals=_intervals(some),
+        others="; ".join(rest) or None,
         workers=_workers(some),
         given=setting.given,
         write=setting.code,

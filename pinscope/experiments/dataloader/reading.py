@@ -17,11 +17,11 @@ part is busy enough to.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from statistics import fmean
-from typing import Annotated
+from typing import Annotated, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -46,6 +46,9 @@ DRIFT = 0.05
 _DRIFT_ERRORS = 3.0
 """Chance explains a difference of so many standard errors."""
 LEAST_RUNS = 3
+OWN_TIMES = ("wait_seconds", "issue_seconds", "copy_seconds", "compute_seconds", "stall_seconds", "step_seconds")
+TIMES = (*OWN_TIMES, "make_seconds", "pin_seconds")
+"""Of a step; older runs have its own alone, and not those of its batch."""
 _STUDENT_97_5 = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228)
 """97.5 % quantiles of Student's t with 1, 2 … 10 degrees of freedom."""
 MOST_RUNS = len(_STUDENT_97_5) + 1
@@ -127,10 +130,8 @@ def estimate(values: Sequence[float]) -> Estimate:
     Raises:
         ValueError: no values, more than :data:`MOST_RUNS`, or one that is not positive.
     """
-    if not 1 <= len(values) <= MOST_RUNS:
-        raise ValueError(f"an estimate takes 1 to {MOST_RUNS} values, not {len(values)}")
-    if min(values) <= 0:
-        raise ValueError("an estimate takes positive values")
+    if not 1 <= len(values) <= MOST_RUNS or min(values) <= 0:
+        raise ValueError(f"an estimate takes 1 to {MOST_RUNS} positive values")
     logs = np.log(np.asarray(values, dtype=float))
     middle = float(logs.mean())
     if len(values) < LEAST_RUNS:
@@ -191,6 +192,10 @@ def _on(value: bool) -> str:
     return "on" if value else "off"
 
 
+_Seconds = float | None
+"""Mean over the steps that count; ``None`` where it was not measured."""
+
+
 @dataclass(frozen=True)
 class Cell:
     """The steady steps of all rounds with the same settings. Seconds are means: batches come in bursts, and a loop
@@ -200,6 +205,8 @@ class Cell:
         workers, pin_memory, non_blocking: the settings.
         batch_bytes: images of one batch.
         visits: one for each round.
+        pace: steps a second, from one value of each visit; ``None`` where no visit became steady.
+        start_count: steps that the start took, at most; ``None`` likewise.
         pinned_bytes: what was pinned for it at most; ``None`` where the host does not report it.
         wrong_count: items that did not arrive as they should, in all steps.
     """
@@ -209,32 +216,22 @@ class Cell:
     non_blocking: Annotated[bool, Label("non_blocking", words=_on)]
     batch_bytes: Annotated[int, Label("batch", "bytes")]
     visits: tuple[Visit, ...]
+    pace: Estimate | None
+    steps_per_second: Annotated[float | None, Value("steps a second", "count", "more")]
+    pace_share: Annotated[float | None, Value("± half the 95 % interval", "share")]
+    step_seconds: Annotated[_Seconds, Value("a step", "seconds", "less")]
+    make_seconds: Annotated[_Seconds, Value("making a batch", "seconds", "less")]
+    pin_seconds: Annotated[_Seconds, Value("pinning a batch", "seconds", "less")]
+    issue_seconds: Annotated[_Seconds, Value("the copy call holds", "seconds", "less")]
+    copy_seconds: Annotated[_Seconds, Value("copy", "seconds", "less")]
+    compute_seconds: Annotated[_Seconds, Value("compute", "seconds")]
+    wait_seconds: _Seconds
+    stall_seconds: _Seconds
+    start_count: Annotated[int | None, Value("start", "count")]
+    steps_count: Annotated[int, Value("steps counted", "count")]
+    rounds_count: Annotated[int, Value("rounds", "count")]
     pinned_bytes: Annotated[int | None, Value("pinned", "bytes")]
     wrong_count: Annotated[int, Value("wrong items", "count", "less")]
-
-    @cached_property
-    def counted(self) -> Rows:
-        """The steps of all visits that count."""
-        return [step for visit in self.visits for step in visit.steady]
-
-    @cached_property
-    def pace(self) -> Estimate | None:
-        """Steps a second, one value of each visit; ``None`` where no visit became steady."""
-        return estimate(paces) if (paces := [1 / visit.step_seconds for visit in self.visits if visit.steady]) else None
-
-    @property
-    def steps_per_second(self) -> Annotated[float | None, Value("steps a second", "count", "more")]:
-        """As :attr:`pace` has it."""
-        return self.pace.value if self.pace else None
-
-    @property
-    def pace_share(self) -> Annotated[float | None, Value("± half the 95 % interval", "share")]:
-        """How far that may be off."""
-        return self.pace.uncertainty if self.pace else None
-
-    @property
-    def step_seconds(self) -> Annotated[float | None, Value("a step", "seconds", "less")]:
-        return self.seconds("step_seconds")
 
     @property
     def busiest(self) -> Annotated[str | None, Value("busiest part", "text")]:
@@ -247,67 +244,24 @@ class Cell:
     @property
     def computes_share(self) -> Annotated[float | None, Value("GPU computes", "share", "more")]:
         """From a step's first kernel to its last; ``None`` where that was not measured."""
-        stalled = self.share("stall_seconds")
+        stalled = self.share(self.stall_seconds)
         return None if stalled is None else 1 - stalled
 
     @property
     def wait_share(self) -> Annotated[float | None, Value("waits for the loader", "share", "less")]:
-        return self.share("wait_seconds")
-
-    @property
-    def make_seconds(self) -> Annotated[float | None, Value("making a batch", "seconds", "less")]:
-        return self.seconds("make_seconds")
-
-    @property
-    def pin_seconds(self) -> Annotated[float | None, Value("pinning a batch", "seconds", "less")]:
-        return self.seconds("pin_seconds") if self.pin_memory else None
+        return self.share(self.wait_seconds)
 
     @property
     def pin_bytes_per_second(self) -> Annotated[float | None, Value("pinning rate", "bytes/second", "more")]:
-        return self._rate(self.pin_seconds)
-
-    @property
-    def issue_seconds(self) -> Annotated[float | None, Value("the copy call holds", "seconds", "less")]:
-        return self.seconds("issue_seconds")
-
-    @property
-    def copy_seconds(self) -> Annotated[float | None, Value("copy", "seconds", "less")]:
-        return self.seconds("copy_seconds")
+        return self.batch_bytes / self.pin_seconds if self.pin_seconds else None
 
     @property
     def copy_bytes_per_second(self) -> Annotated[float | None, Value("copy rate", "bytes/second", "more")]:
-        return self._rate(self.copy_seconds)
+        return self.batch_bytes / self.copy_seconds if self.copy_seconds else None
 
-    @property
-    def compute_seconds(self) -> Annotated[float | None, Value("compute", "seconds")]:
-        return self.seconds("compute_seconds")
-
-    @property
-    def start_count(self) -> Annotated[int | None, Value("start", "count")]:
-        """Steps that the start took, at most; ``None`` where no visit became steady."""
-        return max((visit.start for visit in self.visits if visit.start is not None), default=None)
-
-    @property
-    def steps_count(self) -> Annotated[int, Value("steps counted", "count")]:
-        return len(self.counted)
-
-    @property
-    def rounds_count(self) -> Annotated[int, Value("rounds", "count")]:
-        return len(self.visits)
-
-    def seconds(self, name: str) -> float | None:
-        """Mean of a column over the steps that count; ``None`` where it was not measured."""
-        values = [step.get(name) for step in self.counted]
-        known = [value for value in values if value is not None]
-        return fmean(known) if known and len(known) == len(values) else None
-
-    def share(self, name: str) -> float | None:
-        """A column's part of all the time; at most 1."""
-        part, whole = self.seconds(name), self.step_seconds
-        return None if part is None or not whole else min(part / whole, 1.0)
-
-    def _rate(self, seconds: float | None) -> float | None:
-        return self.batch_bytes / seconds if seconds else None
+    def share(self, seconds: float | None) -> float | None:
+        """A mean's part of a step; at most 1."""
+        return None if seconds is None or not self.step_seconds else min(seconds / self.step_seconds, 1.0)
 
     @property
     def title(self) -> str:
@@ -326,7 +280,7 @@ class Cell:
 
         The GPU's stream stands under the longer one of its two tasks, with the time of both.
         """
-        step, wait, make = self.step_seconds, self.seconds("wait_seconds"), self.make_seconds
+        step, wait, make = self.step_seconds, self.wait_seconds, self.make_seconds
         copy, compute, pin = self.copy_seconds, self.compute_seconds, self.pin_seconds if self.pin_memory else 0.0
         if not step or wait is None or make is None or copy is None or compute is None or pin is None:
             return ()
@@ -350,29 +304,36 @@ def workers_title(workers: int) -> str:
     return f"{workers} worker{'' if workers == 1 else 's'}"
 
 
-def cells_of(rows: Iterable[Row]) -> list[Cell]:
-    """Steps grouped by the settings; in the order in which they were first measured."""
-    steps = [row for row in counted(rows) if row["kind"] == "step"]
-    return [_cell(group) for group in grouped(steps, labels(*labels_of(Cell))).values()]
-
-
 def _cell(rows: Rows) -> Cell:
     rounds = grouped(rows, lambda row: int(row.get("round", 0)))  # older runs visited each combination once
+    paces = [[step["step_seconds"] for step in steps] for steps in rounds.values()]
+    # The workers take turns: what a step waits for repeats after so many steps as there are workers.
+    starts: Sequence[int | None] = steady_starts(paces, max(rows[0]["workers"], 1)) or [None] * len(paces)
+    visits = [Visit(number, steps, start) for (number, steps), start in zip(rounds.items(), starts, strict=True)]
+    paces_of_visits = [1 / visit.step_seconds for visit in visits if visit.steady]
+    pace = estimate(paces_of_visits) if paces_of_visits else None
+    steady = [step for visit in visits for step in visit.steady]
+    means: dict[str, Any] = {name: _mean(steady, name) for name in TIMES}
     held = [row["pinned_bytes"] for row in rows]
     grown = None if None in held else max(held)
     return Cell(
         **{name: rows[0][name] for name in labels_of(Cell)},
-        visits=_visits(rounds, rows[0]["workers"]),
+        **means,
+        visits=tuple(visits),
+        pace=pace,
+        steps_per_second=pace.value if pace else None,
+        pace_share=pace.uncertainty if pace else None,
+        start_count=max((visit.start for visit in visits if visit.start is not None), default=None),
+        steps_count=len(steady),
+        rounds_count=len(visits),
         pinned_bytes=0 if grown is not None and abs(grown) <= COUNTER_SLACK_BYTES else grown,
         wrong_count=sum(row["wrong_items"] for row in rows),
     )
 
 
-def _visits(rounds: Mapping[int, Rows], workers: int) -> tuple[Visit, ...]:
-    """The workers take turns: what a step waits for repeats after so many steps as there are workers."""
-    paces = [[step["step_seconds"] for step in steps] for steps in rounds.values()]
-    starts: Sequence[int | None] = steady_starts(paces, max(workers, 1)) or [None] * len(paces)
-    return tuple(Visit(number, steps, start) for (number, steps), start in zip(rounds.items(), starts, strict=True))
+def _mean(steps: Rows, name: str) -> float | None:
+    known = [value for step in steps if (value := step.get(name)) is not None]
+    return fmean(known) if known and len(known) == len(steps) else None
 
 
 def speedup(faster: Cell, than: Cell) -> Estimate | None:
@@ -415,13 +376,6 @@ class Effect:
             return value
         return f"{value} ({self.ratio.low:.2f} to {self.ratio.high:.2f})"
 
-    @property
-    def quantity(self) -> Quantity:
-        """As a figure of the headline."""
-        name = f"Speed-up by {WAYS[BOTH].title}, {workers_title(self.workers)}"
-        key = f"workers_{self.workers}.gain"
-        return quantity(name, self.ratio.value, "ratio", spread=self.ratio.uncertainty, key=key)
-
 
 @dataclass(frozen=True)
 class PoolUse:
@@ -462,8 +416,9 @@ class Loops:
 
     @cached_property
     def cells(self) -> list[Cell]:
-        """All combinations."""
-        return cells_of(self.rows)
+        """All combinations, in the order in which they were first measured."""
+        steps = [row for row in counted(self.rows) if row["kind"] == "step"]
+        return [_cell(group) for group in grouped(steps, labels(*labels_of(Cell))).values()]
 
     @cached_property
     def uses(self) -> list[PoolUse]:
@@ -473,7 +428,7 @@ class Loops:
     @cached_property
     def steady(self) -> list[Cell]:
         """Those that became steady, so that there are figures at all."""
-        return [cell for cell in self.cells if cell.counted]
+        return [cell for cell in self.cells if cell.pace]
 
     @cached_property
     def fastest(self) -> Cell | None:
@@ -559,39 +514,41 @@ def _times(ratios: Sequence[Estimate]) -> str:
     return f"{'about ' if rough else ''}{' to '.join(dict.fromkeys((values[0], values[-1])))} times as fast"
 
 
-def headline(loops: Loops) -> tuple[Quantity, ...]:
+def headline(loops: Loops) -> Iterator[Quantity]:
     """Pace, how long the GPU computes and what pinning brings; then which loop it is, and what it pins."""
-    best = loops.fastest
+    best, gains = loops.fastest, sorted(loops.effects(WAYS[BOTH]), key=lambda effect: -effect.ratio.value)
     if best is None or best.pace is None:
-        return ()
-    gains = sorted(loops.effects(WAYS[BOTH]), key=lambda effect: -effect.ratio.value)
-    pace, why = best.pace, "the kernel has no count of pinned pages"
-    pinned = quantity("Pinned for the fastest loop", best.pinned_bytes, "bytes", reason=why, key="fastest.pinned")
+        return
+    name = "Steps a second of the fastest loop"
+    yield quantity(name, best.pace.value, "count", spread=best.pace.uncertainty, key="fastest.pace")
+    yield quantity("GPU computes in the fastest loop, of a step", best.computes_share, "share", key="fastest.computes")
+    for gain in gains[:2]:
+        name, key = f"Speed-up by {WAYS[BOTH].title}, {workers_title(gain.workers)}", f"workers_{gain.workers}.gain"
+        yield quantity(name, gain.ratio.value, "ratio", spread=gain.ratio.uncertainty, key=key)
     ties = f" ({len(loops.equals)} more not measurably slower)" if loops.equals else ""
-    return (
-        quantity(
-            "Steps a second of the fastest loop", pace.value, "count", spread=pace.uncertainty, key="fastest.pace"
-        ),
-        quantity("GPU computes in the fastest loop, of a step", best.computes_share, "share", key="fastest.computes"),
-        *(effect.quantity for effect in gains[:2]),
-        quantity("Fastest loop", best.words + ties, "text", key="fastest.loop"),
-        *([pinned] if best.pin_memory else []),
-    )
+    yield quantity("Fastest loop", best.words + ties, "text", key="fastest.loop")
+    if best.pin_memory:
+        why = "the kernel has no count of pinned pages"
+        yield quantity("Pinned for the fastest loop", best.pinned_bytes, "bytes", reason=why, key="fastest.pinned")
 
 
-def tables(loops: Loops) -> tuple[Table, ...]:
+def tables(loops: Loops) -> Iterator[Table]:
     """All combinations, and PyTorch's pool."""
-    note = (
-        "Means over the steps after the start; the start: steps that were cut off, at most, in a round. Steps a "
-        "second: from the means of the rounds; two combinations are compared round by round, as what changes on the "
-        "machine from round to round touches both. Busy: share of a step, of the workers together, the pinning "
-        "thread, the GPU's copies and kernels, or the program. GPU computes: share of a step from its first kernel to "
-        "its last. Pinned: by how much the host's count grew, with the driver's own buffers for pageable copies."
-    )
-    pool_note = (
-        "Each setting in a process of its own. Pinned, kept and left: what the host's count of pinned pages grew by. "
-        "By PyTorch: torch.cuda.host_memory_stats. First and again: to take a tensor, and another once it was freed."
-    )
-    combinations = (every_combination(loops.cells, note),) if loops.cells else ()
-    pool = (every_combination(loops.uses, pool_note, "PyTorch's pool of pinned memory"),) if loops.uses else ()
-    return (*combinations, *pool)
+    if loops.cells:
+        yield every_combination(
+            loops.cells,
+            "Means over the steps after the start; the start: steps that were cut off, at most, in a round. Steps a "
+            "second: from the means of the rounds; two combinations are compared round by round, as what changes on "
+            "the machine from round to round touches both. Busy: share of a step, of the workers together, the pinning "
+            "thread, the GPU's copies and kernels, or the program. GPU computes: share of a step from its first kernel "
+            "to its last. Pinned: by how much the host's count grew, with the driver's own buffers for pageable "
+            "copies.",
+        )
+    if loops.uses:
+        yield every_combination(
+            loops.uses,
+            "Each setting in a process of its own. Pinned, kept and left: what the host's count of pinned pages grew "
+            "by. By PyTorch: torch.cuda.host_memory_stats. First and again: to take a tensor, and another once it was "
+            "freed.",
+            "PyTorch's pool of pinned memory",
+        )

@@ -7,18 +7,20 @@ import time
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 import torch
 from torch import nn
 from torch.utils.data import DataLoader, Dataset, default_collate
 
 from pinscope.errors import NotPossible
-from pinscope.experiments.dataloader.ways import CHANNELS, KINDS, PREFETCHED, Loading
+from pinscope.experiments.dataloader.ways import CHANNELS, KINDS, PIXELS, PREFETCHED, Loading
 from pinscope.lab.torch_pinned import why_not_torch
 from pinscope.probes.parent import end_with
 
 CLASSES = 1000
+Step = dict[str, Any]
+"""Fields of an observation of one step; times in seconds."""
 
 
 class Images(Dataset[tuple[torch.Tensor, int]]):  # type: ignore[misc]
@@ -26,13 +28,12 @@ class Images(Dataset[tuple[torch.Tensor, int]]):  # type: ignore[misc]
 
     Args:
         count: how many.
-        pixels: height and width.
     """
 
-    def __init__(self, count: int, pixels: int) -> None:
+    def __init__(self, count: int) -> None:
         self._count = count
         generator = torch.Generator().manual_seed(7)
-        self._made = torch.rand((KINDS, CHANNELS, pixels, pixels), generator=generator)
+        self._made = torch.rand((KINDS, CHANNELS, PIXELS, PIXELS), generator=generator)
 
     def __len__(self) -> int:
         return self._count
@@ -42,18 +43,11 @@ class Images(Dataset[tuple[torch.Tensor, int]]):  # type: ignore[misc]
         image[0, 0, 0] = index % CLASSES  # tells afterwards whether this item arrived
         return image, index % CLASSES
 
-    def __getitems__(self, indices: Sequence[int]) -> _Items:
-        """All items of a batch: the loader asks for them at once, so that the time of a batch begins here."""
+    def __getitems__(self, indices: Sequence[int]) -> tuple[float, list[tuple[torch.Tensor, int]]]:
+        """All items of a batch, and when they were begun: the loader asks for them at once, so that its time begins
+        here."""
         begun = time.perf_counter()
-        return _Items(begun, [self[index] for index in indices])
-
-
-@dataclass(frozen=True)
-class _Items:
-    """The items of one batch, before they are put together."""
-
-    begun: float
-    pairs: Sequence[tuple[torch.Tensor, int]]
+        return begun, [self[index] for index in indices]
 
 
 class Batch:
@@ -68,9 +62,10 @@ class Batch:
         pin_seconds: copying it to pinned memory; ``None`` where it was not.
     """
 
-    def __init__(self, items: _Items) -> None:
-        self.images, self.labels = default_collate(items.pairs)
-        self.make_seconds = time.perf_counter() - items.begun
+    def __init__(self, items: tuple[float, list[tuple[torch.Tensor, int]]]) -> None:
+        begun, pairs = items
+        self.images, self.labels = default_collate(pairs)
+        self.make_seconds = time.perf_counter() - begun
         self.pin_seconds: float | None = None
 
     def pin_memory(self) -> Batch:
@@ -79,34 +74,6 @@ class Batch:
         self.images, self.labels = self.images.pin_memory(), self.labels.pin_memory()
         self.pin_seconds = time.perf_counter() - begun
         return self
-
-
-@dataclass(frozen=True)
-class Step:
-    """One step of training; times in seconds.
-
-    Attributes:
-        wait_seconds: the program waited for the loader.
-        make_seconds, pin_seconds: of its batch, see :class:`Batch`.
-        issue_seconds: the calls that start the copies held the program.
-        copy_seconds: the copies, by device events.
-        compute_seconds: forward, backward and optimizer, by device events.
-        stall_seconds: the GPU computed nothing before this step's first kernel, since the last one's end.
-        step_seconds: from the end of the last step's kernels to the end of this one's.
-        wrong_items: items of the batch that are not those that belong here.
-        warmup: whether it is the first: without a step before it, it has no length.
-    """
-
-    wait_seconds: float
-    make_seconds: float
-    pin_seconds: float | None
-    issue_seconds: float
-    copy_seconds: float
-    compute_seconds: float
-    stall_seconds: float
-    step_seconds: float
-    wrong_items: int
-    warmup: bool
 
 
 class Trainer:
@@ -152,10 +119,7 @@ class Trainer:
                 check()
                 marks.append(self._step(batches, loading.non_blocking, first=place == 0))
             torch.cuda.synchronize(self._device)
-            yield [
-                _read(marks[max(place - 1, 0)], mark, place * loading.batch, warmup=place == 0)
-                for place, mark in enumerate(marks)
-            ]
+            yield [_read(marks[max(place - 1, 0)], mark, place * loading.batch) for place, mark in enumerate(marks)]
 
     def _step(self, batches: Iterator[Batch], non_blocking: bool, first: bool) -> _Marks:
         events = [torch.cuda.Event(enable_timing=True) for _ in range(4)]
@@ -176,37 +140,36 @@ class Trainer:
         firsts = images[:, 0, 0, 0].clone()
         if first:  # it is a warm-up: to look takes some microseconds
             self._see(batch.images.data_ptr(), batch.images.nbytes)
-        return _Marks(events, firsts, waited - begun, batch.make_seconds, batch.pin_seconds, issued - waited)
+        times = {
+            "wait_seconds": waited - begun,
+            "make_seconds": batch.make_seconds,
+            "pin_seconds": batch.pin_seconds,
+            "issue_seconds": issued - waited,
+        }
+        return _Marks(events, firsts, times)
 
 
-@dataclass(frozen=True)
-class _Marks:
+class _Marks(NamedTuple):
     """Events of one step: copy begun, copied, compute begun, computed; and what came in each item's first place."""
 
     events: list[torch.cuda.Event]
     firsts: torch.Tensor
-    wait_seconds: float
-    make_seconds: float
-    pin_seconds: float | None
-    issue_seconds: float
+    times: dict[str, float | None]
 
 
-def _read(before: _Marks, marks: _Marks, first_item: int, warmup: bool) -> Step:
+def _read(before: _Marks, marks: _Marks, first_item: int) -> Step:
     started, copied, computing, computed = marks.events
     last_end = before.events[3] if before is not marks else started
     expected = torch.arange(first_item, first_item + len(marks.firsts)) % CLASSES
-    return Step(
-        wait_seconds=marks.wait_seconds,
-        make_seconds=marks.make_seconds,
-        pin_seconds=marks.pin_seconds,
-        issue_seconds=marks.issue_seconds,
-        copy_seconds=started.elapsed_time(copied) / 1e3,
-        compute_seconds=computing.elapsed_time(computed) / 1e3,
-        stall_seconds=max(last_end.elapsed_time(computing) / 1e3, 0.0),
-        step_seconds=last_end.elapsed_time(computed) / 1e3,
-        wrong_items=int((marks.firsts.cpu() != expected).sum()),
-        warmup=warmup,
-    )
+    return {
+        **marks.times,
+        "copy_seconds": started.elapsed_time(copied) / 1e3,
+        "compute_seconds": computing.elapsed_time(computed) / 1e3,
+        "stall_seconds": max(last_end.elapsed_time(computing) / 1e3, 0.0),
+        "step_seconds": last_end.elapsed_time(computed) / 1e3,
+        "wrong_items": int((marks.firsts.cpu() != expected).sum()),
+        "warmup": before is marks,  # the first has no step before it, and so no length
+    }
 
 
 @contextmanager
@@ -214,7 +177,7 @@ def _batches(loading: Loading, count: int, device: torch.device) -> Iterator[Ite
     """Batches in order; their processes are gone when it closes."""
     parent = os.getpid()
     loader = DataLoader(
-        Images(count * loading.batch, loading.pixels),
+        Images(count * loading.batch),
         batch_size=loading.batch,
         num_workers=loading.workers,
         pin_memory=loading.pin_memory,

@@ -7,7 +7,9 @@ from dataclasses import dataclass
 
 from pinscope.analysis.cells import Way
 
-CHANNELS = 3
+CHANNELS, PIXELS = 3, 224
+"""Of an image: its channels, of 4 bytes a pixel, and its height and width."""
+IMAGE_BYTES = CHANNELS * PIXELS**2 * 4
 KINDS = 64
 """Different images that a worker makes items from."""
 PREFETCHED = 2
@@ -77,32 +79,20 @@ class Loading:
 
     Attributes:
         batch: items in a batch.
-        pixels: height and width of an image.
         workers: processes that make items; 0: the program itself does.
         pin_memory: whether batches are copied to pinned memory.
         non_blocking: whether the program asks for asynchronous copies.
     """
 
     batch: int
-    pixels: int
     workers: int
     pin_memory: bool
     non_blocking: bool
 
     @property
-    def image_bytes(self) -> int:
-        """Of one image."""
-        return CHANNELS * self.pixels**2 * 4
-
-    @property
     def batch_bytes(self) -> int:
         """Of the images of one batch."""
-        return self.batch * self.image_bytes
-
-    @property
-    def made_bytes(self) -> int:
-        """Of the images that items are made from; forked workers share them."""
-        return KINDS * self.image_bytes
+        return self.batch * IMAGE_BYTES
 
     @property
     def ahead(self) -> int:

@@ -1,12 +1,13 @@
-"""What a staging run looks like: what each way takes, its rate over the size, and what it holds the CPU for."""
+"""What a staging run looks like: what each way takes, its rate over the size, and over the number of threads."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 
 from pinscope.analysis.link_model import link_limit
+from pinscope.analysis.read_rows import grouped
 from pinscope.charts.chart import Chart
-from pinscope.charts.plot import RATE, Curve, Spot, TimePart, counts, curves, parts_of_time, seconds, sizes
+from pinscope.charts.plot import RATE, Curve, Spot, TimePart, counts, curves, parts_of_time, sizes
 from pinscope.experiments.staging.reading import Cell, Staging
 from pinscope.experiments.staging.ways import WAYS
 from pinscope.records.run import ExperimentRun
@@ -23,8 +24,8 @@ _SIZES = sizes("Size (bytes, log scale)")
 def draw(run: ExperimentRun, staging: Staging) -> list[Chart]:
     """The charts of a run, also of one that still goes on."""
     limit = link_limit(run)
-    over_sizes = [_rates(staging, limit), _processor(staging)] if len(staging.sizes) > 1 else []
-    return [_answer(staging, limit), *over_sizes, *_threads(staging, limit)]
+    rates = [_rates(staging, limit)] if len(staging.sizes) > 1 else []
+    return [_answer(staging, limit), *rates, *_threads(staging, limit)]
 
 
 def _answer(staging: Staging, limit: float | None) -> Chart:
@@ -48,23 +49,25 @@ def _answer(staging: Staging, limit: float | None) -> Chart:
     )
 
 
-def _curves(staging: Staging, uses: int, value: Callable[[Cell], float]) -> dict[str, Curve]:
-    """Each way that is drawn, over the size, with the best number of threads."""
+def _rates_over_size(staging: Staging, uses: int) -> dict[str, Curve]:
+    """Each way that is drawn, with the best number of threads."""
     sizes = [staging.at(size, uses=uses) for size in staging.sizes]
     return {
-        way.title: Curve(way.style, _spots([at[name] for at in sizes if name in at and value(at[name]) > 0], value))
+        way.title: Curve(way.style, _spots(at[name] for at in sizes if name in at))
         for name, way in WAYS.items()
         if way.style and "half" not in way.kinds and any(name in at for at in sizes)
     }
 
 
-def _spots(cells: Iterable[Cell], value: Callable[[Cell], float], axis: str = "bytes") -> list[Spot]:
-    return [Spot(getattr(cell, axis), value(cell), f"{format_bytes(cell.bytes)}, {cell.title}") for cell in cells]
+def _spots(cells: Iterable[Cell], axis: str = "bytes") -> list[Spot]:
+    return [
+        Spot(getattr(cell, axis), cell.bytes_per_second, f"{format_bytes(cell.bytes)}, {cell.title}") for cell in cells
+    ]
 
 
 def _rates(staging: Staging, limit: float | None) -> Chart:
     panes = {
-        "Used once" if uses == 1 else f"The same data {uses} times": _curves(staging, uses, _rate)
+        "Used once" if uses == 1 else f"The same data {uses} times": _rates_over_size(staging, uses)
         for uses in staging.uses()
     }
     return curves(
@@ -80,41 +83,23 @@ def _rates(staging: Staging, limit: float | None) -> Chart:
     )
 
 
-def _rate(cell: Cell) -> float:
-    return cell.bytes_per_second
-
-
-def _processor(staging: Staging) -> Chart:
-    return curves(
-        "staging-processor",
-        "Processor time of each way",
-        "Of all threads of the process, also the driver's, for one copy. A copy from pinned memory costs the "
-        "CPU the call and the waking of a thread, and hardly more when it is large.",
-        {"": _curves(staging, staging.uses()[0], lambda cell: cell.copy_cpu_seconds)},
-        seconds("Processor time of a copy"),
-        _SIZES,
-        "Processor time of a copy over the size; at the largest of each",
-        pixels=420,
-    )
-
-
 def _threads(staging: Staging, limit: float | None) -> list[Chart]:
     """Two buffers in turn beside their halves, over the number of threads."""
-    drawn = sorted(
-        (halves for halves in staging.halves if halves[0].bytes == staging.size), key=lambda halves: halves[0].threads
-    )
-    if len(drawn) < 2:
+    turns = [cell for cell in staging.cells if "turns" in WAYS[cell.way].kinds and cell.uses == 1]
+    cells = sorted((cell for cell in turns if cell.bytes == staging.size), key=lambda cell: cell.threads)
+    if len({cell.threads for cell in cells}) < 2:
         return []
-    lines = {WAYS[cells[0].way]: _spots(cells, _rate, "threads") for cells in zip(*drawn, strict=True)}
+    by_way = grouped(cells, lambda cell: cell.way)
+    lines = {WAYS[way].title: Curve(WAYS[way].line, _spots(alike, "threads")) for way, alike in by_way.items()}
     return [
         curves(
             "staging-threads",
             f"Two buffers in turn, and each half alone: {format_bytes(staging.size)}",
             "No pipeline can be faster than the slower of its halves; each was timed apart.",
-            {"": {way.title: Curve(way.style, spots) for way, spots in lines.items() if way.style}},
+            {"": lines},
             RATE,
             counts("CPU threads", "threads"),
-            f"Rate with {drawn[-1][0].threads} threads",
+            f"Rate with {cells[-1].threads} threads",
             limit=limit,
         )
     ]

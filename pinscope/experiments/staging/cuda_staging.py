@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Self
 
 import cupy
@@ -23,21 +24,27 @@ _BLOCKING_SYNC, _DISABLE_TIMING = 1, 2
 
 @dataclass
 class CudaLane:
+    """A stream, and a mark for each of two buffers that says whether the copies from it are done."""
+
     stream: int
     events: list[int]
 
     def copy(self, target: int, source: int, nbytes: int) -> None:
+        """cudaMemcpyAsync to the GPU."""
         runtime.memcpyAsync(target, source, nbytes, HOST_TO_DEVICE, self.stream)
 
     def mark(self, slot: int = 0) -> None:
+        """Everything queued so far has to be done before a wait for this mark returns."""
         runtime.eventRecord(self.events[slot], self.stream)
 
     def wait(self, slot: int = 0) -> None:
+        """Until the mark is reached; at once if none was set."""
         runtime.eventSynchronize(self.events[slot])
 
 
 class CudaEngine:
-    """The GPU that the calling thread uses now. To be entered."""
+    """What CUDA is asked for on the GPU that the calling thread uses now, from any thread that :meth:`prepare` was
+    called in. To be entered."""
 
     def __init__(self) -> None:
         self._calls = CudaCalls.here()
@@ -52,10 +59,12 @@ class CudaEngine:
         runtime.eventDestroy(self._copied)
 
     def prepare(self) -> None:
+        """Choose the GPU for the calling thread."""
         runtime.setDevice(self._calls.ordinal)
 
     @contextmanager
     def lane(self, spinning: bool = False) -> Iterator[CudaLane]:
+        """With marks for which a thread sleeps, or spins."""
         with ExitStack() as stack:
             queue = cupy.cuda.Stream(non_blocking=True)  # destroyed with its last reference
             stack.callback(queue.synchronize)
@@ -66,9 +75,11 @@ class CudaEngine:
             yield CudaLane(int(queue.ptr), events)
 
     def copy_now(self, target: int, source: int, nbytes: int) -> None:
+        """cudaMemcpy to the GPU. Of pageable memory it returns when all is staged, perhaps not yet on the GPU."""
         runtime.memcpy(target, source, nbytes, HOST_TO_DEVICE)
 
     def wait_for_copies(self) -> None:
+        """Sleep until what CUDA's default stream was given is done: :meth:`copy_now` uses that."""
         runtime.eventRecord(self._copied, _DEFAULT_STREAM)
         runtime.eventSynchronize(self._copied)
 
@@ -100,9 +111,8 @@ def cupy_asarray(bench: Bench, threads: int, held: ExitStack, keeps_pool: bool =
     return bench.steps(run, ready, wrong_words)
 
 
-def cupy_asarray_first(bench: Bench, threads: int, held: ExitStack) -> Steps:
-    """The same with CuPy's pool of pinned memory empty."""
-    return cupy_asarray(bench, threads, held, keeps_pool=False)
+cupy_asarray_first = partial(cupy_asarray, keeps_pool=False)
+"""The same with CuPy's pool of pinned memory empty."""
 
 
 def _give_back() -> None:

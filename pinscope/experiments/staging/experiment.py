@@ -37,9 +37,6 @@ SHORT_SECONDS = 0.1
 class StagingParams(Params):
     """Which data, in which ways, with how many threads and how often."""
 
-    repeats: int = parameter(
-        "Most repeats", "Number of repeats after which to stop at the latest.", 20, unit="count", ge=LEAST, le=10_000
-    )
     sizes: Sizes = parameter("Sizes", "Lengths of the data.")
     ways: Several[WayName] = parameter("Ways", "; ".join(f"{name}: {way.help}" for name, way in WAYS.items()) + ".")
     threads: Counts = parameter("Threads", "Number of CPU threads that copy, where a way copies by them.")
@@ -222,10 +219,7 @@ def _repeat(bringing: Bringing, bench: Bench, params: StagingParams, harness: Ha
                 turn.count(ended - begun)
                 yield StagingObservation(
                     **turn.labels,
-                    way=bringing.way,
-                    bytes=bringing.bytes,
-                    threads=bringing.threads,
-                    uses=uses,
+                    **(vars(bringing) | {"uses": uses}),
                     chunk=params.chunk if "turns" in WAYS[bringing.way].kinds else None,
                     setup_seconds=setup,
                     wall_seconds=ended - begun,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from importlib.resources import files
 
 from pinscope.analysis.cells import as_good, ratio
 from pinscope.analysis.statistics import measured
@@ -10,27 +11,27 @@ from pinscope.analysis.texts import FORMS, Costed, Text, Texts, dearest_first, e
 from pinscope.experiments.staging.reading import Cell, Staging
 from pinscope.experiments.staging.ways import WAYS
 from pinscope.records.finding import COSTLY, Finding, quantity, wrong_data
-from pinscope.units import format_bandwidth, format_bytes
+from pinscope.units import format_bytes
 
 HUNDREDTH = 0.01
 """Copies that take at most this share of the processor time of plain ones are said to leave the CPU alone."""
-_BY_SIZE = (
-    "Fastest for data in pageable memory that is used once, by size: {by_size}. Ways within 10 % of the fastest are "
-    "as good; of these the one with least processor time is named first."
+_AS_GOOD = (
+    "Ways within 10 % of the fastest are as good; of these the one with least processor time is named first. The first "
+    "table has the fastest ways of each size and number of uses."
 )
 TEXTS: Texts = {
     "staging-fastest": Text(
         when="a way from pageable memory takes less time than a plain copy",
         title="A plain copy of {staging.size:bytes} takes {cost:times} as long as {best.phrase}: "
         "{plain.bytes_per_second:rate}, not {best.bytes_per_second:rate}",
-        detail=_BY_SIZE,
+        detail=_AS_GOOD,
         advice="For {wins:and}[, with {threads:threads}]: {advice}",
     ),
     "staging-fastest/none": Text(
         when="no other way from pageable memory takes less time than a plain copy",
         title="No way is known to bring {staging.size:bytes} to the GPU faster than a plain copy: "
         "{plain.bytes_per_second:rate}",
-        detail=_BY_SIZE,
+        detail=_AS_GOOD,
         advice="Use a plain copy.",
     ),
     "staging-pin-to-copy": Text(
@@ -71,96 +72,6 @@ _BESIDE = (
     ("torch_pin_then_to", "torch_to", "in memory that PyTorch has kept pinned {}"),
 )
 """Ways that also pin, the way that each is beside, and what is said of the two."""
-_STAGER = '''\
-from concurrent.futures import ThreadPoolExecutor
-
-import cupy
-import numpy as np
-from cupy.cuda import Event, Stream, runtime
-from cupyx import empty_pinned
-
-
-class Stager:
-    """Brings NumPy arrays from ordinary memory to the GPU. Make one and keep it: it pins {pinned}."""
-
-    def __init__(self, threads={threads}, chunk={chunk}):
-        self.chunk = chunk
-        self.lanes = [self._lane() for _ in range(threads)]
-        device = runtime.getDevice()  # each thread has a GPU of its own, at first the first one
-        self.pool = ThreadPoolExecutor(threads, initializer=runtime.setDevice, initargs=(device,))
-
-    def _lane(self):
-        """A stream, two pinned buffers, and an event for each: its copy is over. A thread that waits sleeps."""
-        buffers = [empty_pinned(self.chunk, np.uint8) for _ in range(2)]
-        return Stream(non_blocking=True), buffers, [Event(block=True, disable_timing=True) for _ in range(2)]
-
-    def to_gpu(self, array):
-        """A copy of the array on the GPU, complete on return."""
-        array = np.ascontiguousarray(array)
-        result = cupy.empty(array.shape, array.dtype)
-        cupy.cuda.get_current_stream().synchronize()  # kernels queued before may still use this memory
-        source = array.reshape(-1).view(np.uint8)
-        share = max(-(-source.size // len(self.lanes)), 1)
-        parts = [source[at : at + share] for at in range(0, source.size, share)]
-        targets = range(result.data.ptr, result.data.ptr + source.size, share)
-        list(self.pool.map(self._bring, self.lanes, parts, targets))
-        return result
-
-    def _bring(self, lane, part, target):
-        stream, buffers, copied = lane
-        for number, at in enumerate(range(0, part.size, self.chunk)):
-            buffer, event, piece = buffers[number % 2], copied[number % 2], part[at : at + self.chunk]
-            event.synchronize()  # the copy from this buffer is over
-            buffer[: piece.size] = piece  # NumPy lets the other threads run
-            runtime.memcpyAsync(target + at, buffer.ctypes.data, piece.size, 1, stream.ptr)  # 1: host to device
-            event.record(stream)
-        for event in copied:
-            event.synchronize()
-
-
-stager = Stager()
-on_gpu = stager.to_gpu(np.arange(2**20))
-'''
-KEPT = """\
-import cupy
-import numpy as np
-from cupyx import empty_pinned
-
-pinned = empty_pinned(2**20, np.float32)  # once; it stays
-on_gpu = cupy.empty(pinned.shape, pinned.dtype)
-stream = cupy.cuda.Stream(non_blocking=True)
-copied = cupy.cuda.Event(block=True, disable_timing=True)  # a thread that waits for it sleeps
-
-for step in range(3):
-    copied.synchronize()  # the copy of the last step is over, so its data may be overwritten
-    pinned[:] = step  # make the data here, instead of making it elsewhere and copying it
-    on_gpu.set(pinned, stream=stream)  # returns at once
-    copied.record(stream)
-    # other work of the CPU; kernels that use on_gpu belong on the same stream
-copied.synchronize()
-"""
-"""Data made in pinned memory, and a wait that sleeps."""
-_REGISTER = """\
-import cupy
-import numpy as np
-
-data = np.arange(2**20)
-on_gpu = cupy.empty(data.shape, data.dtype)
-cupy.cuda.runtime.hostRegister(data.ctypes.data, data.nbytes, 0)
-try:
-    on_gpu.set(data)
-    cupy.cuda.get_current_stream().synchronize()  # before it is unpinned
-finally:
-    cupy.cuda.runtime.hostUnregister(data.ctypes.data)
-"""
-_KEPT_TORCH = """\
-import torch
-
-data = torch.arange(2**20)
-for step in range(3):
-    on_gpu = data.pin_memory().to("cuda", non_blocking=True)  # from the second time on in memory that is kept
-torch.cuda.synchronize()
-"""
 
 
 def findings(staging: Staging) -> tuple[Finding, ...]:
@@ -184,33 +95,30 @@ def _fastest(staging: Staging) -> Iterator[Costed]:
     best, cost = winners[0], ratio(plain.wall_seconds, winners[0].wall_seconds)
     better = _slower(plain, best)
     size = format_bytes(staging.size)
-    ranked = [(at, staging.winners(at, uses=1)) for at in staging.sizes]
     yield say(
         TEXTS,
         "staging-fastest" if better else "staging-fastest/none",
         *(measured(f"{cell.title}, {size} once", cell.wall_seconds, "seconds") for cell in (*winners, plain)),
         cost=cost,
         severity="warning" if better and cost >= COSTLY else None,
-        code=code_for(best.way, best.threads, staging.chunk_bytes) if better else None,
+        code=code(best.way, best.threads, staging.chunk_bytes) if better else None,
         staging=staging,
         plain=plain,
         best=best,
-        by_size="; ".join(
-            f"{format_bytes(at)}: {' or '.join(cell.phrase for cell in cells[:3])} "
-            f"({format_bandwidth(cells[0].bytes_per_second)})"
-            for at, cells in ranked
-        ),
-        wins=[format_bytes(at) for at, cells in ranked if best.way in {cell.way for cell in cells}],
+        wins=[
+            format_bytes(at) for at in staging.sizes if best.way in [cell.way for cell in staging.winners(at, uses=1)]
+        ],
         threads=best.threads if "threads" in WAYS[best.way].kinds else None,
         advice=_ADVICE.get(best.way, f"use {best.phrase}."),
     )
 
 
-def code_for(way: str, threads: int, chunk: int) -> str | None:
+def code(way: str, threads: int = 1, chunk: int = 0) -> str | None:
     """Code that brings data to the GPU in this way, which a GPU test runs; ``None`` where there is none to paste."""
-    if way in ("two_buffers", "reused_buffer"):
-        return _STAGER.format(threads=threads, chunk=chunk, pinned=format_bytes(2 * threads * chunk))
-    return {"register": _REGISTER, "torch_pin_then_to": _KEPT_TORCH}.get(way)
+    texts = files(__package__).joinpath("code_ways.py").read_text("utf-8").split("\n# part: ")
+    parts = dict(text.split("\n", 1) for text in texts[1:])
+    text = parts.get("two_buffers" if way == "reused_buffer" else way)
+    return text and text.format(threads=threads, chunk=chunk, pinned=format_bytes(2 * threads * chunk))
 
 
 def _pin_to_copy(staging: Staging) -> Iterator[Costed]:
@@ -257,7 +165,7 @@ def _reuse(staging: Staging) -> Iterator[Costed]:
         *(quantity(f"{cell.title}: pays from so many uses", uses, "count", reason=why) for cell, uses in paid),
         *(measured(f"{cell.title}, {most} uses", cell.wall_seconds, "seconds") for cell in ranked),
         cost=ratio(again["plain"].wall_seconds, ranked[0].wall_seconds),
-        code=KEPT,
+        code=code("in_place"),
         staging=staging,
         most=most,
         best=ranked[0],
@@ -280,7 +188,7 @@ def _processor(staging: Staging) -> Iterator[Costed]:
         "staging-processor",
         quantity("Their ratio", share, "share"),
         severity="good" if share <= HUNDREDTH else None,
-        code=KEPT,
+        code=code("in_place"),
         staging=staging,
         plain=plain,
         pinned=pinned,

@@ -6,25 +6,14 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Annotated, NamedTuple
+from typing import Annotated
 
-from pinscope.analysis.cells import (
-    Comparison,
-    Label,
-    Value,
-    cells,
-    count,
-    every_combination,
-    listed,
-    mean,
-    median,
-    of_kind,
-)
+from pinscope.analysis.cells import Comparison, Label, Value, cells, count, every_combination, mean, median, of_kind
 from pinscope.analysis.read_rows import Rows
 from pinscope.analysis.statistics import Summary, measured
 from pinscope.analysis.texts import FORMS
 from pinscope.experiments.staging.ways import WAYS
-from pinscope.records.finding import Quantity, Table, quantity
+from pinscope.records.finding import Quantity, Table, quantity, table
 from pinscope.records.run import ExperimentRun
 from pinscope.units import format_bytes, format_seconds
 
@@ -90,25 +79,11 @@ class Cell:
         return max(math.floor(once / gain) + 1, 1) if gain > 0 else None
 
 
-class Fastest(NamedTuple):
-    """Of one size and number of uses: the fastest way and those as good, beside two that are none to choose."""
-
-    best: Sequence[Cell]
-    plain: Cell | None
-    in_place: Cell | None
-
-
 @dataclass(frozen=True)
 class Staging(Comparison[Cell]):
     """The cells of a run."""
 
     chunk_bytes: int = 2**23
-
-    @classmethod
-    def of(cls, rows: Rows, chunk_bytes: int = chunk_bytes) -> Staging:
-        """Of rows that were measured with buffers of that size."""
-        by_time, by_thrift = (lambda cell: cell.wall_seconds), (lambda cell: cell.cpu_seconds)
-        return cls(cells(Cell, rows), by_time, by_thrift, of_kind(WAYS, "choice"), USUAL_BYTES, chunk_bytes)
 
     @cached_property
     def ways(self) -> Mapping[str, Cell]:
@@ -119,19 +94,12 @@ class Staging(Comparison[Cell]):
         """Numbers that were measured, of one size or of all; ascending."""
         return sorted({cell.uses for cell in self.cells if size in (None, cell.bytes)})
 
-    @cached_property
-    def halves(self) -> list[list[Cell]]:
-        """Two buffers in turn, filling alone and copying alone, for each size and number of threads that has all."""
-        turns = {(cell.bytes, cell.threads, cell.way): cell for cell in self.cells if cell.uses == 1}
-        cases = dict.fromkeys((size, threads) for size, threads, _ in turns)
-        groups = [[turns[*case, way] for way in of_kind(WAYS, "turns") if (*case, way) in turns] for case in cases]
-        return [cells for cells in groups if len(cells) == len(of_kind(WAYS, "turns"))]
-
 
 def of(run: ExperimentRun, rows: Rows) -> Staging | None:
     """All that a run measured; ``None``: nothing yet."""
-    staging = Staging.of(rows, int(run.params.get("chunk", Staging.chunk_bytes)))
-    return staging if staging.cells else None
+    by_time, by_thrift = (lambda cell: cell.wall_seconds), (lambda cell: cell.cpu_seconds)
+    chunk, measured = int(run.params.get("chunk", Staging.chunk_bytes)), cells(Cell, rows)
+    return Staging(measured, by_time, by_thrift, of_kind(WAYS, "choice"), USUAL_BYTES, chunk) if measured else None
 
 
 def verdict(staging: Staging) -> str | None:
@@ -153,12 +121,8 @@ def headline(staging: Staging) -> Iterator[Quantity]:
     ways, best, size = staging.ways, staging.winners(uses=1), format_bytes(staging.size)
     plain, pin = ways.get("plain"), ways.get("pin_then_copy")
     if plain and pin:
-        yield quantity(
-            f"Time of {pin.title} ÷ {plain.title}, {size} once",
-            pin.seconds / plain.seconds,
-            "ratio",
-            key="pin_then_copy.ratio",
-        )
+        name = f"Time of {pin.title} ÷ {plain.title}, {size} once"
+        yield quantity(name, pin.seconds / plain.seconds, "ratio", key="pin_then_copy.ratio")
     if plain and best:
         times = best[0].seconds / plain.seconds
         yield quantity(f"Time of the fastest way ÷ {plain.title}, {size} once", times, "ratio", key="fastest.ratio")
@@ -176,22 +140,26 @@ def tables(staging: Staging) -> Iterator[Table]:
     """Those that have rows."""
     cases = [(size, uses) for size in staging.sizes for uses in staging.uses(size)]
     ways = [(staging.winners(size, uses=uses), staging.at(size, uses=uses)) for size, uses in cases]
-    winners = [Fastest(best, at.get("plain"), at.get("in_place")) for best, at in ways if best]
-    if winners:
-        yield listed(
-            "Which way is fastest",
-            winners,
-            {
-                "size": ("bytes", lambda at: at.best[0].bytes),
-                "uses": ("count", lambda at: at.best[0].uses),
-                "fastest from pageable memory": ("text", lambda at: _titles(at.best)),
-                "it takes": ("seconds", lambda at: at.best[0].seconds),
-                "rate": ("bytes/second", lambda at: at.best[0].bytes_per_second),
-                "plain copies take × that": ("ratio", lambda at: at.plain and at.plain.seconds / at.best[0].seconds),
-                "made in pinned memory": ("seconds", lambda at: at.in_place and at.in_place.seconds),
-            },
-            "Ways within 10 % of the fastest are as good and named with it, that with least processor time first.",
+    units = {
+        "size": "bytes",
+        "uses": "count",
+        "fastest from pageable memory": "text",
+        "it takes": "seconds",
+        "rate": "bytes/second",
+        "plain copies take × that": "ratio",
+        "made in pinned memory": "seconds",
+    }
+    fastest = [
+        (
+            *(best[0].bytes, best[0].uses, _titles(best), best[0].seconds, best[0].bytes_per_second),
+            at["plain"].seconds / best[0].seconds if "plain" in at else None,
+            at["in_place"].seconds if "in_place" in at else None,
         )
+        for best, at in ways
+        if best
+    ]
+    note = "Ways within 10 % of the fastest are as good and named with it, that with least processor time first."
+    yield table("Which way is fastest", units, fastest, note)
     yield every_combination(
         staging.cells, note="Medians; processor time is a mean, of all threads of the process and all uses."
     )

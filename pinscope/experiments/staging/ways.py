@@ -6,10 +6,11 @@ The functions of CuPy's and PyTorch's ways stand in modules that import those.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack
+from contextlib import ExitStack
 from dataclasses import dataclass
+from functools import partial
 from importlib import import_module
-from typing import TYPE_CHECKING, Literal, Protocol, cast
+from typing import TYPE_CHECKING, Any, Literal, cast
 
 from pinscope.analysis.cells import LineStyle, Way, way
 from pinscope.lab.harness import Clock
@@ -58,40 +59,10 @@ else:
     WayName = Literal[tuple(WAYS)]
 SLOTS = 2
 """Pinned buffers that take turns."""
-
-
-class Lane(Protocol):
-    """A stream, and a mark for each of two buffers that says whether the copies from it are done."""
-
-    def copy(self, target: int, source: int, nbytes: int) -> None:
-        """cudaMemcpyAsync to the GPU."""
-
-    def mark(self, slot: int = 0) -> None:
-        """Everything queued so far has to be done before a wait for this mark returns."""
-
-    def wait(self, slot: int = 0) -> None:
-        """Until the mark is reached; at once if none was set."""
-
-
-class Engine(Protocol):
-    """What CUDA is asked for; from any thread that :meth:`prepare` was called in."""
-
-    def prepare(self) -> None:
-        """Choose the GPU for the calling thread."""
-
-    def lane(self, spinning: bool = False) -> AbstractContextManager[Lane]:
-        """With marks for which a thread sleeps, or spins."""
-
-    def copy_now(self, target: int, source: int, nbytes: int) -> None:
-        """cudaMemcpy to the GPU. Of pageable memory it returns when all is staged, perhaps not yet on the GPU."""
-
-    def wait_for_copies(self) -> None:
-        """Sleep until what CUDA's default stream was given is done: :meth:`copy_now` uses that."""
-
-    def allocate(self, nbytes: int) -> int: ...
-    def free(self, address: int) -> None: ...
-    def register(self, address: int, nbytes: int) -> None: ...
-    def unregister(self, address: int) -> None: ...
+Engine = Any
+"""What CUDA is asked for: ``cuda_staging.CudaEngine``, which needs CuPy; in tests one that copies late."""
+Lane = Any
+"""A stream of it: ``cuda_staging.CudaLane``."""
 
 
 @dataclass(frozen=True)
@@ -262,19 +233,8 @@ def in_place(bench: Bench, threads: int, held: ExitStack, spinning: bool = False
     )
 
 
-def in_place_spin(bench: Bench, threads: int, held: ExitStack) -> Steps:
-    """The same, waited for as CUDA does by default: the thread asks again and again."""
-    return in_place(bench, threads, held, spinning=True)
-
-
-@dataclass(frozen=True)
-class _Worker:
-    """One thread's part of the data, and its two buffers."""
-
-    at: int
-    nbytes: int
-    buffers: Sequence[int]
-    lane: Lane
+in_place_spin = partial(in_place, spinning=True)
+"""The same, waited for as CUDA does by default: the thread asks again and again."""
 
 
 def two_buffers(bench: Bench, threads: int, held: ExitStack, fills: bool = True, copies: bool = True) -> Steps:
@@ -286,27 +246,22 @@ def two_buffers(bench: Bench, threads: int, held: ExitStack, fills: bool = True,
     parts = stretches(bench.nbytes, threads)
     longest = min(bench.chunk, parts[0][1])
     memory = held.enter_context(bench.lab.host_buffer(len(parts) * SLOTS * longest, "pinned"))
-    workers = [
-        _Worker(
-            at,
-            nbytes,
-            [memory.address + (SLOTS * number + slot) * longest for slot in range(SLOTS)],
-            held.enter_context(bench.engine.lane()),
-        )
-        for number, (at, nbytes) in enumerate(parts)
-    ]
+    workers = []
+    for number, (at, nbytes) in enumerate(parts):
+        buffers = [memory.address + (SLOTS * number + slot) * longest for slot in range(SLOTS)]
+        workers.append((at, nbytes, buffers, held.enter_context(bench.engine.lane())))
 
-    def bring(worker: _Worker) -> None:
-        """A part, chunk by chunk; complete on return."""
-        lane = worker.lane
-        for number, done in enumerate(range(0, worker.nbytes, longest)):
-            slot, at, length = number % SLOTS, worker.at + done, min(longest, worker.nbytes - done)
+    def bring(worker: tuple[int, int, Sequence[int], Lane]) -> None:
+        """A thread's part of the data by its own two buffers, chunk by chunk; complete on return."""
+        begin, nbytes, buffers, lane = worker
+        for number, done in enumerate(range(0, nbytes, longest)):
+            slot, at, length = number % SLOTS, begin + done, min(longest, nbytes - done)
             if copies:
                 lane.wait(slot)
             if fills:
-                copy_words(worker.buffers[slot], bench.source.address + at, length)
+                copy_words(buffers[slot], bench.source.address + at, length)
             if copies:
-                lane.copy(bench.target.address + at, worker.buffers[slot], length)
+                lane.copy(bench.target.address + at, buffers[slot], length)
                 lane.mark(slot)
         if copies:
             for slot in range(SLOTS):
@@ -323,11 +278,7 @@ def two_buffers(bench: Bench, threads: int, held: ExitStack, fills: bool = True,
     return bench.steps(run, None if fills else lambda _: None, lambda _: None)
 
 
-def fill_only(bench: Bench, threads: int, held: ExitStack) -> Steps:
-    """Half of it: the buffers are filled, and nothing is copied to the GPU."""
-    return two_buffers(bench, threads, held, copies=False)
-
-
-def copy_only(bench: Bench, threads: int, held: ExitStack) -> Steps:
-    """The other half: the buffers are copied to the GPU as they are."""
-    return two_buffers(bench, threads, held, fills=False)
+fill_only = partial(two_buffers, copies=False)
+"""Half of it: the buffers are filled, and nothing is copied to the GPU."""
+copy_only = partial(two_buffers, fills=False)
+"""The other half: the buffers are copied to the GPU as they are."""

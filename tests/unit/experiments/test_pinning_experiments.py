@@ -30,7 +30,7 @@ def measured() -> tuple[list[dict[str, Any]], list[str]]:
     """Rows of a small run on the host model, and its notes."""
     notes: list[str] = []
     params = AllocationParams.preset("host", True).with_overrides(
-        {"sizes": "64KiB,1MiB", "time_limit": 0.02, "repeats": 3}
+        {"sizes": "64KiB,1MiB", "time_limit": 0.02, "repeats": 8}
     )
     with HostModelLab() as lab:
         harness = Harness(note=notes.append)
@@ -79,7 +79,7 @@ def test_where_faults_are_not_counted_they_are_unknown_and_the_run_says_so(monke
     monkeypatch.setattr(allocation, "_page_faults", lambda: 0)
     notes: list[str] = []
     params = AllocationParams.preset("host", True).with_overrides(
-        {"sizes": "64KiB", "ways": "fresh_4k", "time_limit": 0.01, "repeats": 3}
+        {"sizes": "64KiB", "ways": "fresh_4k", "time_limit": 0.01, "repeats": 8}
     )
     with HostModelLab() as lab:
         rows = [one.model_dump() for one in Allocation().measure(params, lab, Harness(note=notes.append))]
@@ -107,7 +107,7 @@ def test_posix_segments_are_a_way_and_pages_of_1_gib_are_noted_where_buffers_are
             "sizes": "64KiB,1MiB",
             "ways": "registered_shm_open,registered_hugetlb_1g,created",
             "time_limit": 0.01,
-            "repeats": 3,
+            "repeats": 8,
         }
     )
     with HostModelLab() as lab:

@@ -9,7 +9,7 @@ import pytest
 
 from pinscope.errors import InvalidParameter
 from pinscope.experiments.dataloader.experiment import DataloaderObservation, DataloaderParams
-from pinscope.experiments.dataloader.reading import cells_of, speedup
+from pinscope.experiments.dataloader.reading import Cell, Loops, speedup
 from pinscope.records.finding import Finding, Reading
 from tests.data import synthetic
 from tests.data.readings import As
@@ -49,65 +49,65 @@ def all_four(workers: int = 4) -> ROWS:
     ]  # fmt: skip
 
 
-def as_stored_before_there_were_rounds(found: ROWS) -> ROWS:
+def as_stored_before_there_were_rounds(steps: ROWS) -> ROWS:
     """One round, without the times of the workers and the pinning thread, as the first recordings have it."""
     new = ("round", "make_seconds", "pin_seconds")
-    return [{key: row[key] for key in row if key not in new} for row in found if row["round"] == 1]
+    return [{key: row[key] for key in row if key not in new} for row in steps if row["round"] == 1]
 
 
-def read(found: ROWS) -> Reading:
-    return read_dataloader(synthetic.run("overlap"), found)
+def cells(rows: ROWS) -> list[Cell]:
+    return Loops(rows).cells
 
 
-def findings(found: ROWS) -> dict[str, Finding]:
-    return {one.rule: one for one in read(found).findings}
+def read(rows: ROWS) -> Reading:
+    return read_dataloader(synthetic.run("overlap"), rows)
 
 
-def text(finding: Finding) -> str:
-    return f"{finding.title}. {finding.detail} {finding.advice}"
+def findings(rows: ROWS) -> dict[str, Finding]:
+    return {finding.rule: finding for finding in read(rows).findings}
 
 
 def test_the_steps_of_all_rounds_with_the_same_settings_are_one_combination() -> None:
-    (one,) = cells_of(rows(True, True, 5e-3))
-    assert len(one.counted) == 3 * 80
-    assert one.pace.value == pytest.approx(200, rel=1e-3)
-    assert one.pace.uncertainty == pytest.approx(4.303 * 0.01 / 3**0.5, rel=0.01)
-    assert one.share("stall_seconds") == pytest.approx(0.2)
-    assert one.copy_bytes_per_second == pytest.approx(50e9)
+    (cell,) = cells(rows(True, True, 5e-3))
+    assert cell.steps_count == 3 * 80
+    assert cell.pace.value == pytest.approx(200, rel=1e-3)
+    assert cell.pace.uncertainty == pytest.approx(4.303 * 0.01 / 3**0.5, rel=0.01)
+    assert cell.share(cell.stall_seconds) == pytest.approx(0.2)
+    assert cell.copy_bytes_per_second == pytest.approx(50e9)
 
 
-def with_a_backlog(found: ROWS, steps: int = 16) -> ROWS:
+def with_a_backlog(steps: ROWS, ahead: int = 16) -> ROWS:
     """A long first step, and what the workers had made meanwhile comes at once."""
-    early = {1: 0.15, **dict.fromkeys(range(2, steps + 1), 1e-3)}
-    return [{**row, "step_seconds": early.get(row["repeat"], row["step_seconds"])} for row in found]
+    early = {1: 0.15, **dict.fromkeys(range(2, ahead + 1), 1e-3)}
+    return [{**row, "step_seconds": early.get(row["repeat"], row["step_seconds"])} for row in steps]
 
 
 def test_what_the_workers_made_while_they_started_is_not_counted() -> None:
-    (one,) = cells_of(with_a_backlog(rows(True, True, 8e-3, workers=8)))
-    assert one.start_count is not None
-    assert one.start_count >= 16
-    assert one.pace.value == pytest.approx(125, rel=1e-3)
+    (cell,) = cells(with_a_backlog(rows(True, True, 8e-3, workers=8)))
+    assert cell.start_count is not None
+    assert cell.start_count >= 16
+    assert cell.pace.value == pytest.approx(125, rel=1e-3)
     row = read(with_a_backlog(rows(True, True, 8e-3, workers=8))).tables[0]
-    assert dict(zip(row.columns, row.rows[0], strict=True))["start"] == one.start_count
+    assert dict(zip(row.columns, row.rows[0], strict=True))["start"] == cell.start_count
 
 
 def test_a_loop_that_never_becomes_steady_gets_no_figure_and_is_named() -> None:
     slower = [{**row, "step_seconds": 5e-3 * (1 + row["repeat"] / 40)} for row in rows(True, True, 5e-3)]
-    found = findings([*slower, *rows(False, False, 8e-3)])
-    assert found["never-steady"].title == (
+    rules = findings([*slower, *rows(False, False, 8e-3)])
+    assert rules["never-steady"].title == (
         "1 of 2 combinations did not reach a steady rate within 81 steps and has no figure"
     )
-    assert found["never-steady"].severity == "note"
-    assert found["never-steady"].detail == "pinned, non_blocking, 4 workers."
-    assert found["never-steady"].advice.endswith("--set steps=162")
-    assert "pinned-batches" not in found
+    assert rules["never-steady"].severity == "note"
+    assert rules["never-steady"].detail == "pinned, non_blocking, 4 workers."
+    assert rules["never-steady"].advice.endswith("--set steps=162")
+    assert "pinned-batches" not in rules
     assert read([*slower, *rows(False, False, 8e-3)]).verdict == (
         "The fastest loop makes 125.0 steps a second with pageable, blocking, 4 workers; in the fastest loop the GPU "
         "computes for 50.0 % of each step."
     )
     alone = read(slower)
     assert (alone.verdict, alone.headline) == (None, ())
-    assert {one.rule for one in alone.findings} == {"never-steady", "pinned-rounding"}
+    assert {finding.rule for finding in alone.findings} == {"never-steady", "pinned-rounding"}
     assert draw(synthetic.run("overlap"), slower) == []
 
 
@@ -118,26 +118,25 @@ def in_bursts(*settings: bool) -> ROWS:
 
 
 def test_batches_that_come_in_bursts_count_with_all_their_time() -> None:
-    (one,) = cells_of(in_bursts(True, True))
-    assert one.pace.value == pytest.approx(10, rel=1e-3)
-    assert one.share("wait_seconds") == pytest.approx(0.8, abs=0.01)
-    (_, idle) = draw(synthetic.run("overlap"), in_bursts(True, True))[1].figure.data
-    assert list(idle.x) == pytest.approx([96])  # milliseconds
+    (cell,) = cells(in_bursts(True, True))
+    assert cell.pace.value == pytest.approx(10, rel=1e-3)
+    assert cell.share(cell.wait_seconds) == pytest.approx(0.8, abs=0.01)
+    assert cell.stall_seconds == pytest.approx(0.096)
 
 
 def test_a_gain_is_said_with_its_interval_and_what_to_write() -> None:
-    found = findings(all_four())
-    gain = found["pinned-batches"]
+    rules = findings(all_four())
+    gain = rules["pinned-batches"]
     assert gain.title == "pin_memory with non_blocking makes the loop 1.60 times as fast with 4 workers"
     assert gain.severity == "warning"
     assert "1.60 (1.60 to 1.60) with 4 workers" in gain.detail  # the rounds differ alike in both
     assert (
-        found["pinned-batches"].advice
+        rules["pinned-batches"].advice
         == "With 4 workers: DataLoader(..., pin_memory=True) and batch.to(device, non_blocking=True)."
     )
-    assert found["non-blocking-pinned"].title.startswith("non_blocking copies of pinned batches makes the loop 1.10")
-    assert found["non-blocking-pinned"].severity == "note"
-    headline = {one.name: one.value for one in read(all_four()).headline}
+    assert rules["non-blocking-pinned"].title.startswith("non_blocking copies of pinned batches makes the loop 1.10")
+    assert rules["non-blocking-pinned"].severity == "note"
+    headline = {figure.name: figure.value for figure in read(all_four()).headline}
     assert headline["Fastest loop"] == "pinned, non_blocking, 4 workers"
     assert headline["Speed-up by pin_memory with non_blocking, 4 workers"] == pytest.approx(1.6)
 
@@ -156,20 +155,19 @@ def noisy(pin: bool, asynchronous: bool, step: float, workers: int) -> ROWS:
 
 def test_all_settings_without_a_difference_are_one_finding() -> None:
     plain = rows(False, False, 8e-3)
-    found = read([*plain, *noisy(True, False, 8e-3, 4), *noisy(False, True, 8e-3, 4)]).findings
-    alike = [one for one in found if "No difference" in one.title]
-    assert [one.title for one in alike] == [
+    said = read([*plain, *noisy(True, False, 8e-3, 4), *noisy(False, True, 8e-3, 4)]).findings
+    assert [finding.title for finding in said if "No difference" in finding.title] == [
         "No difference measured for pin_memory alone and non_blocking copies of pageable batches"
     ]
 
 
 def test_a_gain_with_some_workers_is_named_though_others_show_none() -> None:
     """As on an H200: a gain without workers, none with two."""
-    found = [*all_four(0), *rows(False, False, 8e-3, 2), *noisy(True, True, 8e-3, 2)]
-    gain = findings(found)["pinned-batches"]
+    steps = [*all_four(0), *rows(False, False, 8e-3, 2), *noisy(True, True, 8e-3, 2)]
+    gain = findings(steps)["pinned-batches"]
     assert gain.title == "pin_memory with non_blocking makes the loop 1.60 times as fast with 0 workers"
     assert "With 2 workers 1.00 (0.95 to 1.05), no difference measured." in gain.detail
-    assert (read(found).verdict or "").startswith(
+    assert (read(steps).verdict or "").startswith(
         "pin_memory with non_blocking makes the loop 1.60 times as fast with 0 workers, not measurably with 2; "
     )
 
@@ -199,16 +197,17 @@ def test_the_verdict_says_what_pinned_batches_bring_and_that_the_gpu_waits() -> 
     )
     wrong = rows(True, True, 5e-3, wrong_items=1)
     assert read(wrong).verdict == "Batches arrived wrong on the GPU: do not trust these figures."
+    assert findings(wrong)["batch-wrong"].severity == "critical"
 
 
 def test_a_setting_that_makes_a_loop_slower_is_named_with_its_number_of_workers() -> None:
     slower = [*rows(False, False, 8e-3, 2), *rows(True, False, 8.7e-3, 2)]
-    found = findings([*all_four(8), *slower])
-    finding = found["pin-memory-alone-slower"]
+    rules = findings([*all_four(8), *slower])
+    finding = rules["pin-memory-alone-slower"]
     assert finding.severity == "note"  # less than a quarter longer
     assert finding.title == "pin_memory alone makes the loop 0.92 times as fast with 2 workers: slower"
     assert finding.advice == "Leave it off with 2 workers."
-    gain = found["pin-memory-alone"]
+    gain = rules["pin-memory-alone"]
     assert gain.title == "pin_memory alone makes the loop 1.45 times as fast with 8 workers"
     assert "With 2 workers 0.92 (0.92 to 0.92), slower." in gain.detail
     assert gain.advice.endswith("Not with 2 workers, where it is slower.")
@@ -217,32 +216,20 @@ def test_a_setting_that_makes_a_loop_slower_is_named_with_its_number_of_workers(
 
 def test_what_the_rounds_do_not_tell_apart_from_the_fastest_is_called_as_good() -> None:
     close = [{**row, "step_seconds": 5.02e-3 * PACES[2 - row["round"]]} for row in rows(True, False, 5e-3)]
-    found = [*rows(False, False, 8e-3), *close, *rows(True, True, 5e-3)]
-    named = {one.name: one.value for one in read(found).headline}
+    steps = [*rows(False, False, 8e-3), *close, *rows(True, True, 5e-3)]
+    named = {figure.name: figure.value for figure in read(steps).headline}
     assert named["Fastest loop"] == "pinned, non_blocking, 4 workers (1 more not measurably slower)"
 
 
-def test_a_setting_that_slows_one_loop_and_speeds_up_another_has_a_finding_for_each() -> None:
-    found = findings([*rows(False, False, 5e-3, 8), *rows(True, True, 6e-3, 8), *all_four(2)])
-    assert found["pinned-batches"].advice.endswith("Not with 8 workers, where it is slower.")
-    assert "With 2 workers 1.60 (1.60 to 1.60), faster." in found["pinned-batches-slower"].detail
-
-
 def test_a_verdict_on_several_numbers_of_workers_gives_the_range() -> None:
-    found = [*all_four(0), *rows(False, False, 8e-3, 2), *rows(True, True, 6e-3, 2)]
-    assert (read(found).verdict or "").startswith(
+    steps = [*all_four(0), *rows(False, False, 8e-3, 2), *rows(True, True, 6e-3, 2)]
+    assert (read(steps).verdict or "").startswith(
         "pin_memory with non_blocking makes the loop 1.33 to 1.60 times as fast with 0 and 2 workers; "
     )
 
 
-def test_every_number_of_workers_has_its_verdict() -> None:
-    found = findings([*all_four(0), *all_four(2), *all_four(8)])["pinned-batches"]
-    assert [one.name for one in found.evidence] == [f"Speed with ÷ without, {count} workers" for count in (0, 2, 8)]
-    assert found.title.count("1.60 times as fast with") == 3
-
-
 def test_rounds_that_lack_one_of_two_are_left_out_of_their_ratio() -> None:
-    plain, pinned = cells_of([*rows(False, False, 8e-3), *[r for r in rows(True, True, 5e-3) if r["round"] < 2]])
+    plain, pinned = cells([*rows(False, False, 8e-3), *[r for r in rows(True, True, 5e-3) if r["round"] < 2]])
     ratio = speedup(pinned, plain)
     assert ratio is not None
     assert (ratio.value, ratio.low) == (pytest.approx(1.6), None)
@@ -262,10 +249,10 @@ def test_rounds_that_lack_one_of_two_are_left_out_of_their_ratio() -> None:
 def test_the_part_that_is_busy_longest_bounds_the_loop(
     workers: int, changes: dict[str, float], part: str, share: float
 ) -> None:
-    found = rows(
+    steps = rows(
         True, True, 10e-3, workers, **{"make_seconds": 1e-3, "pin_seconds": 1e-3, "wait_seconds": 9e-3, **changes}
     )
-    finding = findings(found).get("bound")
+    finding = findings(steps).get("bound")
     assert (finding is None) == (part == "computing")  # nothing in the loader is to be changed
     name = part[:1].upper() + part[1:]
     if finding:
@@ -275,9 +262,9 @@ def test_the_part_that_is_busy_longest_bounds_the_loop(
         assert (
             "the GPU's copies and kernels" if part in ("copying to the GPU", "computing") else part
         ) in finding.detail
-    (one,) = cells_of(found)
-    parts = one.busy
-    assert parts[0].share == pytest.approx(share, rel=1e-3)
+    (cell,) = cells(steps)
+    assert cell.busy[0].share == pytest.approx(share, rel=1e-3)
+    assert ("pinning" in {busy.part for busy in cell.busy}) == bool(workers)
 
 
 def test_a_loop_without_a_part_that_is_always_busy_is_said_to_wait_in_turn() -> None:
@@ -290,10 +277,9 @@ def test_a_loop_without_a_part_that_is_always_busy_is_said_to_wait_in_turn() -> 
     assert "wait for each other in turn" in finding.advice
 
 
-def test_a_loop_that_one_thread_bounds_is_not_advised_more_workers_and_hears_the_threads_rate() -> None:
+def test_a_loop_that_one_thread_bounds_is_not_advised_more_workers() -> None:
     finding = findings(rows(True, True, 10e-3, pin_seconds=9.5e-3))["bound"]
     assert finding.advice.startswith("PyTorch pins in one thread")
-    assert "4.21 GB/s" in finding.detail
     assert "pinn" not in findings(rows(True, True, 10e-3, make_seconds=39e-3))["bound"].advice
 
 
@@ -306,20 +292,13 @@ def test_more_workers_are_advised_only_where_they_were_not_measured_to_be_slower
     assert "num_workers" in findings(alone)["bound"].advice
 
 
-def test_pageable_batches_have_no_pinning_thread() -> None:
-    (one,) = cells_of(rows(False, False, 10e-3, copy_seconds=5e-3))
-    assert {each.part for each in one.busy} == {"program", "copy", "workers"}
-
-
 def test_a_run_stored_before_there_were_rounds_opens_and_says_what_it_lacks() -> None:
     old = as_stored_before_there_were_rounds(all_four())
-    found = findings(old)
-    assert found["pinned-batches"].title.endswith("4 workers, measured once")
-    assert found["pinned-batches"].detail == "Without an interval."
-    assert "several rounds" in found["pinned-batches"].advice
-    assert "bound" not in found
-    assert {cell.busiest for cell in cells_of(old)} == {None}
-    assert len(draw(synthetic.run("overlap"), old)) == 2
+    rules = findings(old)
+    assert set(rules) == {"pinned-rounding"}
+    assert "1.6 times as fast with 4 workers (measured once)" in (read(old).verdict or "")
+    assert {cell.busiest for cell in cells(old)} == {None}
+    assert len(draw(synthetic.run("overlap"), old)) == 1
 
 
 def test_rounding_up_to_powers_of_two_is_named_with_what_was_pinned() -> None:
@@ -329,19 +308,15 @@ def test_rounding_up_to_powers_of_two_is_named_with_what_was_pinned() -> None:
 
 
 def test_a_count_within_its_slack_is_nothing_pinned() -> None:
-    (one,) = cells_of(rows(False, False, 8e-3, pinned_bytes=-148 * 2**10))
-    assert one.pinned_bytes == 0
-    (one,) = cells_of(rows(True, False, 8e-3, pinned_bytes=64 * 2**20))
-    assert one.pinned_bytes == 64 * 2**20
-
-
-def test_wrong_batches_are_critical() -> None:
-    assert findings(rows(True, True, 5e-3, wrong_items=1))["batch-wrong"].severity == "critical"
+    (cell,) = cells(rows(False, False, 8e-3, pinned_bytes=-148 * 2**10))
+    assert cell.pinned_bytes == 0
+    (cell,) = cells(rows(True, False, 8e-3, pinned_bytes=64 * 2**20))
+    assert cell.pinned_bytes == 64 * 2**20
 
 
 def test_an_unknown_count_of_pinned_pages_has_a_reason() -> None:
     headline = read(rows(True, True, 5e-3, pinned_bytes=None)).headline
-    pinned = next(one for one in headline if one.name == "Pinned for the fastest loop")
+    pinned = next(figure for figure in headline if figure.name == "Pinned for the fastest loop")
     assert pinned.value is None
     assert pinned.reason
 
@@ -351,28 +326,20 @@ def test_a_run_without_rows_says_and_draws_nothing() -> None:
     assert draw(synthetic.run("overlap"), []) == []
 
 
-def test_charts_show_steps_with_intervals_the_parts_of_a_step_and_what_is_busy() -> None:
-    steps, parts, busiest = draw(synthetic.run("overlap"), all_four() + rows(True, True, 4.5e-3, workers=8))
+def test_charts_show_steps_with_intervals_and_what_is_busy() -> None:
+    steps, busiest = draw(synthetic.run("overlap"), all_four() + rows(True, True, 4.5e-3, workers=8))
     fastest = next(trace for trace in steps.figure.data if trace.name == "pinned, non_blocking")
     assert [name.split()[0] for name in fastest.y] == ["4", "8"]
     assert all(np.asarray(fastest.error_x.array) > 0)
-    assert {trace.name for trace in parts.figure.data} == {"compute", "no kernel runs"}
     assert {trace.name for trace in busiest.figure.data} >= {"PyTorch's pinning thread", "computing"}
 
 
-def test_combinations_stand_in_the_same_order_in_both_charts() -> None:
-    found = rows(False, False, 9e-3, workers=0) + rows(False, False, 5e-3, workers=4)
-    _, parts, busiest = draw(synthetic.run("overlap"), found)
-    assert busiest.figure.layout.yaxis.categoryarray == parts.figure.layout.yaxis.categoryarray
-    assert busiest.figure.layout.yaxis.categoryarray[-1].startswith("0 workers")
-
-
 def test_a_program_that_waits_for_its_gpu_does_not_bound_the_loop() -> None:
-    found = rows(True, True, 10e-3, copy_seconds=1e-3, compute_seconds=8e-3, wait_seconds=1e-4)
-    found = [{**row, "stall_seconds": 0.0} for row in found]
-    (cell,) = cells_of(found)
+    steps = rows(True, True, 10e-3, copy_seconds=1e-3, compute_seconds=8e-3, wait_seconds=1e-4)
+    steps = [{**row, "stall_seconds": 0.0} for row in steps]
+    (cell,) = cells(steps)
     assert (cell.busiest, cell.busy_share) == ("computing", pytest.approx(0.9, rel=1e-3))
-    assert "bound" not in findings(found)
+    assert "bound" not in findings(steps)
 
 
 @pytest.mark.parametrize(
@@ -385,8 +352,8 @@ def test_what_makes_no_sense_is_refused(name: str, value: object) -> None:
 
 
 def test_a_gain_over_blocking_copies_of_pinned_batches_is_none_over_pageable_ones() -> None:
-    found = findings([*rows(False, False, 5e-3), *rows(True, False, 8e-3), *rows(True, True, 5.5e-3)])
-    advice = found["non-blocking-pinned"].advice
+    rules = findings([*rows(False, False, 5e-3), *rows(True, False, 8e-3), *rows(True, True, 5.5e-3)])
+    advice = rules["non-blocking-pinned"].advice
     assert advice.startswith("With 4 workers, if batches are pinned anyway: batch.to(")
     assert advice.endswith("No gain over pageable batches was measured with 4 workers.")
     assert "No gain" not in findings(all_four())["non-blocking-pinned"].advice

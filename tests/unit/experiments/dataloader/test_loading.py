@@ -7,16 +7,14 @@ from hypothesis import strategies as st
 
 from pinscope.experiments.dataloader.ways import BACKLOGS, Loading
 
-MIB = 2**20
-
 
 def loading(workers: int) -> Loading:
-    return Loading(batch=64, pixels=256, workers=workers, pin_memory=True, non_blocking=True)
+    return Loading(batch=64, workers=workers, pin_memory=True, non_blocking=True)
 
 
 def test_workers_share_the_batches_they_made_ahead_and_the_one_in_use() -> None:
-    assert loading(2).batch_bytes == 48 * MIB
-    assert loading(2).shared_bytes == 5 * 48 * MIB
+    assert loading(2).batch_bytes == 64 * 3 * 224**2 * 4
+    assert loading(2).shared_bytes == 5 * loading(2).batch_bytes
     assert loading(0).shared_bytes == 0
 
 

@@ -13,7 +13,6 @@ from pinscope.records.finding import Reading
 from tests.data import synthetic
 from tests.data.readings import As
 
-draw = As("dataloader").draw
 read_dataloader = As("dataloader").read
 
 GIB, MIB = 2**30, 2**20
@@ -41,8 +40,8 @@ def test_rounding_is_a_warning_with_what_each_setting_does_about_it() -> None:
     register = rows("register", settings="PYTORCH_ALLOC_CONF=pinned_use_cuda_host_register:True")
     exact = rows("unrounded", took=ASKED, settings="PYTORCH_ALLOC_CONF=pinned_max_round_threshold_mb:1")
     segment = rows("segment", left=2 * GIB, settings="PYTORCH_ALLOC_CONF=pinned_reserve_segment_size_mb:2048")
-    found = reading(rows() + register + exact + segment)
-    (finding,) = found.findings
+    read = reading(rows() + register + exact + segment)
+    (finding,) = read.findings
     assert (finding.rule, finding.severity) == ("pinned-rounding", "warning")
     assert finding.title == "PyTorch pins 2 GiB for a batch of 1.27 GiB"
     assert "Settings in force: none." in finding.detail
@@ -50,7 +49,7 @@ def test_rounding_is_a_warning_with_what_each_setting_does_about_it() -> None:
     assert "gives nothing back with: pinned_reserve_segment_size_mb:2048." in finding.detail
     assert "pytorch#192722" in finding.advice
     assert "_host_emptyCache()" in finding.advice
-    (shown,) = found.tables
+    (shown,) = read.tables
     assert shown.title == "PyTorch's pool of pinned memory"
     assert [row[0] for row in shown.rows] == ["as set here", "registers", "no rounding", "reserved segment"]
     assert dict(zip(shown.columns, shown.rows[0], strict=True))["of what was asked for"] == pytest.approx(2048 / 1300)
@@ -65,13 +64,6 @@ def test_without_the_hosts_count_pytorch_itself_is_asked() -> None:
     assert (use.pinned_bytes, use.taken) == (None, 2 * GIB)
     unknown = rows(pinned_bytes=None, pool_bytes=None)
     assert reading(unknown).findings == ()
-    assert draw(synthetic.run("dataloader", params={}), unknown) == []
-
-
-def test_a_chart_shows_what_was_asked_for_and_what_rounding_adds() -> None:
-    (chart,) = draw(synthetic.run("dataloader", params={}), rows() + rows("unrounded", took=ASKED))
-    assert chart.key == "pytorch-pool"
-    assert "as set here 2 GiB" in chart.alt
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Where a loop becomes steady, found with planted starts; and whether intervals cover what they claim."""
+"""Where a loop becomes steady, estimated with planted starts; and whether intervals cover what they claim."""
 
 from __future__ import annotations
 
@@ -85,12 +85,9 @@ def test_a_single_run_finds_its_start_from_its_own_steps() -> None:
 def test_without_a_start_nearly_all_steps_count() -> None:
     rng = generator()
     counted = [steady_starts([list(normal(rng)) for _ in range(RUNS)]) for _ in range(50)]
-    starts = [start for found in counted if found for start in found]
+    starts = [start for cuts in counted if cuts for start in cuts]
     assert len(starts) == 50 * RUNS
     assert np.median(starts) == 0
-
-
-def test_equal_steps_are_steady_from_the_first_on() -> None:
     assert steady_starts([[0.01] * STEPS]) == [0]
 
 
@@ -119,9 +116,6 @@ def test_a_drift_within_the_limit_counts_as_steady() -> None:
 def test_too_few_steps_have_no_steady_part(steps: int) -> None:
     assert steady_starts([[0.01] * steps]) is None
     assert steady_starts([[0.01] * STEPS, [0.01] * steps]) is None
-
-
-def test_no_run_has_no_steady_part() -> None:
     assert steady_starts([]) is None
 
 
@@ -144,32 +138,29 @@ def test_the_interval_holds_the_true_mean_in_95_of_100_runs(noise: str, start: i
         starts = steady_starts([list(run) for run in runs], 4 if noise == "in bursts" else 1)
         if starts is None:
             continue
-        found = estimate([float(run[cut:].mean()) for run, cut in zip(runs, starts, strict=True)])
-        assert found.low is not None
-        assert found.high is not None
+        estimated = estimate([float(run[cut:].mean()) for run, cut in zip(runs, starts, strict=True)])
+        assert estimated.low is not None
+        assert estimated.high is not None
         figures += 1
-        held += found.low <= MEAN <= found.high
+        held += estimated.low <= MEAN <= estimated.high
     assert figures >= 0.95 * turns
     assert held / figures >= 0.94 - 0.02
 
 
 def test_an_estimate_is_the_geometric_mean_with_students_interval() -> None:
-    found = estimate([1.0, 2.0, 4.0])
+    estimated = estimate([1.0, 2.0, 4.0])
     half = 4.303 * np.log(2) / np.sqrt(3)
-    assert found.value == pytest.approx(2.0)
-    assert (found.low, found.high) == (pytest.approx(2 * np.exp(-half)), pytest.approx(2 * np.exp(half)))
-    assert found.uncertainty == pytest.approx(np.sinh(half))
+    assert estimated.value == pytest.approx(2.0)
+    assert (estimated.low, estimated.high) == (pytest.approx(2 * np.exp(-half)), pytest.approx(2 * np.exp(half)))
+    assert estimated.uncertainty == pytest.approx(np.sinh(half))
+    few = estimate([2.0, 8.0])  # fewer than three runs have no interval
+    assert (few.value, few.low, few.high, few.uncertainty) == (pytest.approx(4.0), None, None, None)
 
 
 def test_the_interval_of_a_ratio_is_that_of_its_inverse_turned_over() -> None:
     ratio, inverse = estimate([1.1, 1.2, 1.15]), estimate([1 / 1.1, 1 / 1.2, 1 / 1.15])
     assert inverse.low is not None
     assert ratio.high == pytest.approx(1 / inverse.low)
-
-
-def test_fewer_than_three_runs_have_no_interval() -> None:
-    found = estimate([2.0, 8.0])
-    assert (found.value, found.low, found.high, found.uncertainty) == (pytest.approx(4.0), None, None, None)
 
 
 @pytest.mark.parametrize("values", [[], [1.0] * (MOST_RUNS + 1), [1.0, 0.0], [1.0, -1.0]])

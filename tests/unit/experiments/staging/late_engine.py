@@ -15,8 +15,8 @@ LATE_SECONDS = 0.001
 
 
 class LateLane:
-    def __init__(self, thread: ThreadPoolExecutor, heeds: bool) -> None:
-        self._thread, self._heeds = thread, heeds
+    def __init__(self, thread: ThreadPoolExecutor) -> None:
+        self._thread = thread
         self._marks: list[Future[None] | None] = [None] * SLOTS
 
     def copy(self, target: int, source: int, nbytes: int) -> None:
@@ -27,7 +27,7 @@ class LateLane:
 
     def wait(self, slot: int = 0) -> None:
         mark = self._marks[slot]
-        if mark is not None and self._heeds:
+        if mark is not None:
             mark.result(60)
 
     @staticmethod
@@ -37,14 +37,9 @@ class LateLane:
 
 
 class LateEngine:
-    """Memory of the process; ``held`` counts what is allocated or registered now.
+    """Memory of the process; ``held`` counts what is allocated or registered now."""
 
-    Args:
-        heeds: whether its lanes wait for their marks; else a buffer is filled while it is copied.
-    """
-
-    def __init__(self, heeds: bool = True) -> None:
-        self._heeds = heeds
+    def __init__(self) -> None:
         self._memory: dict[int, OwnMemory] = {}
         self.held = 0
 
@@ -54,7 +49,7 @@ class LateEngine:
     @contextmanager
     def lane(self, spinning: bool = False) -> Iterator[LateLane]:
         with ThreadPoolExecutor(1) as thread:
-            yield LateLane(thread, self._heeds)
+            yield LateLane(thread)
 
     def copy_now(self, target: int, source: int, nbytes: int) -> None:
         copy_words(target, source, nbytes)

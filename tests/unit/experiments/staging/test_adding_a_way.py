@@ -37,7 +37,7 @@ from tests.unit.experiments.staging.late_engine import LateEngine
 from tests.unit.experiments.staging.test_ways import bench
 
 params = StagingParams.preset("cuda", quick=True).with_overrides(
-    {"ways": "plain,twice", "repeats": 3, "sizes": "64KiB,128KiB"}
+    {"ways": "plain,twice", "repeats": 8, "sizes": "64KiB,128KiB"}
 )
 rows = []
 for case in Staging().cases(params):

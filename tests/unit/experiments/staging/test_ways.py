@@ -49,11 +49,13 @@ def test_a_way_brings_the_data_whole_each_time_and_gives_back_what_it_took(name:
 
 
 def test_a_way_is_set_up_once_and_its_first_use_is_kept_apart() -> None:
-    params = StagingParams.preset("cuda", quick=True).with_overrides({"uses": "1,2", "repeats": 3, "chunk": "16KiB"})
+    params = StagingParams.preset("cuda", quick=True).with_overrides(
+        {"uses": "1,2", "repeats": 8, "precision": 1e-9, "time_limit": 60, "chunk": "16KiB"}
+    )
     with bench(LateEngine()) as here:
         rows = list(_repeat(Bringing("two_buffers", SIZE, 2, params.uses), here, params, Harness()))
     assert [(row.uses, row.warmup, row.setup_seconds is None) for row in rows] == [
-        (1, True, False), *[(1, False, True)] * 3, *[(2, False, True)] * 3
+        (1, True, False), *[(1, False, True)] * 8, *[(2, False, True)] * 8
     ]  # fmt: skip
     assert all(row.cpu_seconds >= 0 and row.chunk == 16 * KIB and row.wrong_words == 0 for row in rows)
 

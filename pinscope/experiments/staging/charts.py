@@ -1,13 +1,10 @@
-"""What a staging run looks like: what each way takes, its rate over the size, and over the number of threads."""
+"""What a staging run looks like: what each way takes, and its rate over the size."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
 from pinscope.analysis.link_model import link_limit
-from pinscope.analysis.read_rows import grouped
 from pinscope.charts.chart import Chart
-from pinscope.charts.plot import RATE, Curve, Spot, TimePart, counts, curves, parts_of_time, sizes
+from pinscope.charts.plot import RATE, Curve, Spot, TimePart, curves, parts_of_time, sizes
 from pinscope.experiments.staging.reading import Cell, Staging
 from pinscope.experiments.staging.ways import WAYS
 from pinscope.records.run import ExperimentRun
@@ -25,7 +22,7 @@ def draw(run: ExperimentRun, staging: Staging) -> list[Chart]:
     """The charts of a run, also of one that still goes on."""
     limit = link_limit(run)
     rates = [_rates(staging, limit)] if len(staging.sizes) > 1 else []
-    return [_answer(staging, limit), *rates, *_threads(staging, limit)]
+    return [_answer(staging, limit), *rates]
 
 
 def _answer(staging: Staging, limit: float | None) -> Chart:
@@ -52,17 +49,16 @@ def _answer(staging: Staging, limit: float | None) -> Chart:
 def _rates_over_size(staging: Staging, uses: int) -> dict[str, Curve]:
     """Each way that is drawn, with the best number of threads."""
     sizes = [staging.at(size, uses=uses) for size in staging.sizes]
+    spots = {name: [_spot(at[name]) for at in sizes if name in at] for name in WAYS}
     return {
-        way.title: Curve(way.style, _spots(at[name] for at in sizes if name in at))
+        way.title: Curve(way.style, spots[name])
         for name, way in WAYS.items()
-        if way.style and "half" not in way.kinds and any(name in at for at in sizes)
+        if way.style and "half" not in way.kinds and spots[name]
     }
 
 
-def _spots(cells: Iterable[Cell], axis: str = "bytes") -> list[Spot]:
-    return [
-        Spot(getattr(cell, axis), cell.bytes_per_second, f"{format_bytes(cell.bytes)}, {cell.title}") for cell in cells
-    ]
+def _spot(cell: Cell) -> Spot:
+    return Spot(cell.bytes, cell.bytes_per_second, f"{format_bytes(cell.bytes)}, {cell.title}")
 
 
 def _rates(staging: Staging, limit: float | None) -> Chart:
@@ -81,25 +77,3 @@ def _rates(staging: Staging, limit: float | None) -> Chart:
         f"Rate over the size, {next(iter(panes)).lower()}; at the largest of each",
         limit=limit,
     )
-
-
-def _threads(staging: Staging, limit: float | None) -> list[Chart]:
-    """Two buffers in turn beside their halves, over the number of threads."""
-    turns = [cell for cell in staging.cells if "turns" in WAYS[cell.way].kinds and cell.uses == 1]
-    cells = sorted((cell for cell in turns if cell.bytes == staging.size), key=lambda cell: cell.threads)
-    if len({cell.threads for cell in cells}) < 2:
-        return []
-    by_way = grouped(cells, lambda cell: cell.way)
-    lines = {WAYS[way].title: Curve(WAYS[way].line, _spots(alike, "threads")) for way, alike in by_way.items()}
-    return [
-        curves(
-            "staging-threads",
-            f"Two buffers in turn, and each half alone: {format_bytes(staging.size)}",
-            "No pipeline can be faster than the slower of its halves; each was timed apart.",
-            {"": lines},
-            RATE,
-            counts("CPU threads", "threads"),
-            f"Rate with {cells[-1].threads} threads",
-            limit=limit,
-        )
-    ]

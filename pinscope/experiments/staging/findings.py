@@ -7,14 +7,12 @@ from importlib.resources import files
 
 from pinscope.analysis.cells import as_good, ratio
 from pinscope.analysis.statistics import measured
-from pinscope.analysis.texts import FORMS, Costed, Text, Texts, dearest_first, exceeds, say
+from pinscope.analysis.texts import Costed, Text, Texts, dearest_first, exceeds, say
 from pinscope.experiments.staging.reading import Cell, Staging
 from pinscope.experiments.staging.ways import WAYS
 from pinscope.records.finding import COSTLY, Finding, quantity, wrong_data
 from pinscope.units import format_bytes
 
-HUNDREDTH = 0.01
-"""Copies that take at most this share of the processor time of plain ones are said to leave the CPU alone."""
 _AS_GOOD = (
     "Ways within 10 % of the fastest are as good; of these the one with least processor time is named first. The first "
     "table has the fastest ways of each size and number of uses."
@@ -38,7 +36,7 @@ TEXTS: Texts = {
         when="to allocate pinned memory for one copy takes longer than a plain copy",
         title="Allocating a pinned buffer to copy {staging.size:bytes} once takes {cost:times} as long as a plain copy",
         detail="Of {pin.seconds:seconds}, {pin.prepare_seconds:seconds} go into allocating and filling the buffer, "
-        "{pin.copy_seconds:seconds} into the copy and {pin.finish_seconds:seconds} into freeing it. [{others:and}.]",
+        "{pin.copy_seconds:seconds} into the copy and {pin.finish_seconds:seconds} into freeing it.",
         advice="Do not allocate pinned memory to copy data once that lies in pageable memory: keep a pinned buffer "
         "and use it again.",
     ),
@@ -47,15 +45,6 @@ TEXTS: Texts = {
         title="{staging.size:bytes} copied {most} times: plain copies take {cost:times} as long as {best.phrase}",
         detail="Faster than plain copies, by the times of 1 and {most} uses: {paid:and}.",
         advice="Keep data that is copied again in pinned memory; make it there if you can.",
-    ),
-    "staging-processor": Text(
-        when="the processor time of a plain copy and of one from pinned memory was measured",
-        title="A copy of {staging.size:bytes} from pinned memory, waited for asleep, takes "
-        "{pinned.copy_cpu_seconds:seconds} of processor time, a plain copy {plain.copy_cpu_seconds:seconds}",
-        detail="That is of all threads of the process, also the driver's[; a wait that spins, as CUDA does by default, "
-        "takes {spin.copy_cpu_seconds:seconds}]. The fastest way from pageable memory, {best.phrase}, takes "
-        "{best.copy_cpu_seconds:seconds}.",
-        advice="Wait for copies with events that let the thread sleep (cudaEventBlockingSync).",
     ),
 }
 _ADVICE = {
@@ -66,17 +55,11 @@ _ADVICE = {
     "torch_pin_then_to": "call tensor.pin_memory().to(device, non_blocking=True) again and again with sizes that "
     "repeat, so that PyTorch finds pinned memory that it has kept.",
 }
-_BESIDE = (
-    ("register", "plain", "registering the memory where it lies takes {} as long as a plain copy"),
-    ("torch_pin_then_to_first", "torch_to", "pin_memory().to() in newly pinned memory {} as long as to()"),
-    ("torch_pin_then_to", "torch_to", "in memory that PyTorch has kept pinned {}"),
-)
-"""Ways that also pin, the way that each is beside, and what is said of the two."""
 
 
 def findings(staging: Staging) -> tuple[Finding, ...]:
     """All findings of a run."""
-    rules = (_wrong(staging), _fastest(staging), _pin_to_copy(staging), _reuse(staging), _processor(staging))
+    rules = (_wrong(staging), _fastest(staging), _pin_to_copy(staging), _reuse(staging))
     return dearest_first([costed for rule in rules for costed in rule])
 
 
@@ -127,11 +110,6 @@ def _pin_to_copy(staging: Staging) -> Iterator[Costed]:
     plain, pin = ways.get("plain"), ways.get("pin_then_copy")
     if plain is None or pin is None or not _slower(pin, plain):
         return
-    others = [
-        words.format(FORMS["times"](ratio(ways[way].wall_seconds, ways[other].wall_seconds)))
-        for way, other, words in _BESIDE
-        if way in ways and other in ways
-    ]
     yield say(
         TEXTS,
         "staging-pin-to-copy",
@@ -139,7 +117,6 @@ def _pin_to_copy(staging: Staging) -> Iterator[Costed]:
         cost=ratio(pin.wall_seconds, plain.wall_seconds),
         staging=staging,
         pin=pin,
-        others=[others[0][:1].upper() + others[0][1:], *others[1:]] if others else None,
     )
 
 
@@ -175,23 +152,3 @@ def _reuse(staging: Staging) -> Iterator[Costed]:
 
 def _from(uses: int | None) -> str:
     return "never" if uses is None else "from the first use on" if uses == 1 else f"from about {uses} uses on"
-
-
-def _processor(staging: Staging) -> Iterator[Costed]:
-    """What "without CPU intervention" comes to."""
-    plain, pinned = staging.ways.get("plain"), staging.ways.get("in_place")
-    if plain is None or pinned is None:
-        return
-    share = pinned.cpu_seconds / plain.cpu_seconds if plain.cpu_seconds else 1.0
-    yield say(
-        TEXTS,
-        "staging-processor",
-        quantity("Their ratio", share, "share"),
-        severity="good" if share <= HUNDREDTH else None,
-        code=code("in_place"),
-        staging=staging,
-        plain=plain,
-        pinned=pinned,
-        spin=staging.ways.get("in_place_spin"),
-        best=staging.winners(uses=1)[0],
-    )

@@ -14,7 +14,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 
 import pinscope
-from pinscope.live.source import History
+from pinscope.live.sampler import History
 from pinscope.records.environment import Link
 from pinscope.records.figure import Figure, Number, figures
 from pinscope.records.snapshot import DeviceFigures, GpuUse, Holder, HostTotals, Snapshot

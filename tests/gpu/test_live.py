@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from pinscope.live.holders import snapshot
+from pinscope.live.source import snapshot
 from pinscope.probes.devices import read_gpus
 from pinscope.probes.gpu import Nvml
 from pinscope.records.snapshot import DeviceFigures, Holder, Snapshot

@@ -13,8 +13,8 @@ from pathlib import Path
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pinscope.live.changes import changes, sample_of
-from pinscope.live.holders import snapshot
+from pinscope.live.series import changes, sample_of
+from pinscope.live.source import snapshot
 from pinscope.probes.answer import Answer
 from pinscope.probes.proc import Proc
 from pinscope.probes.processes import Remembered

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pinscope.live.changes import MOST_HOLDERS, changes, growing, sample_of
+from pinscope.live.series import MOST_HOLDERS, changes, growing, sample_of
 from pinscope.records.snapshot import Holder, Snapshot
 from pinscope.records.timeline import Event, Sample
 from tests.data import synthetic_snapshot

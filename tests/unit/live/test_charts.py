@@ -8,14 +8,13 @@ from typing import Any
 
 import pytest
 
-from pinscope.charts.theme import COLOURS
-from pinscope.live.charts import BANDS, LINES, MOST_POINTS, SERIES, moments, trends, within
+from pinscope.live.series import BANDS, MOST_POINTS, SERIES, holder_trends, moments, within
 from pinscope.records.timeline import HolderSample, Sample
 
 BEGIN = datetime(2026, 1, 1, tzinfo=UTC)
 GIB = 2**30
 KNOWN, OTHER, WHOLE = BANDS
-LOCKED, DRIVER = LINES
+LOCKED, DRIVER = list(SERIES)[3:]
 
 
 def sample(second: float, pinned: int | None = 0, explained: int | None = 0, **changes: Any) -> Sample:
@@ -91,28 +90,16 @@ def test_moments_once_drawn_stay_where_they_are() -> None:
     assert before - after <= {one for one in before if one < 120}  # those that left the window
 
 
-def test_series_have_the_colours_of_their_meaning() -> None:
-    assert {
-        KNOWN: COLOURS["pinned"], OTHER: COLOURS["registered"], WHOLE: COLOURS["reference"], LOCKED: COLOURS["locked"],
-        DRIVER: COLOURS["driver"],
-    } == SERIES  # fmt: skip
+def test_a_trend_tells_what_each_process_held_and_counts_what_is_pinned_and_locked_once() -> None:
+    history = [sample(0), sample(1, holders=(holding(7, GIB, 2 * GIB),)), sample(2, holders=(holding(7, None, GIB),))]
 
-
-def test_trends_tell_of_each_process_what_it_held() -> None:
-    history = [sample(0), sample(1, holders=(holding(7, GIB, GIB),)), sample(2, holders=(holding(7, None, GIB),))]
-
-    assert trends(history, 300) == {(7, BEGIN): [0.0, 1.0 * GIB, 1.0 * GIB]}
-    assert trends((), 300) == {}
-
-
-def test_a_trend_counts_memory_that_is_pinned_and_locked_once() -> None:
-    both = holding(7, GIB, 2 * GIB).model_copy(update={"registered_bytes": GIB})
-    assert trends([sample(0, holders=(both,))], 300) == {(7, BEGIN): [2.0 * GIB]}
+    assert holder_trends(history, 40) == {(7, BEGIN): (None, 2.0 * GIB, 1.0 * GIB)}
+    assert holder_trends((), 40) == {}
 
 
 def test_trends_are_short_and_end_with_the_last_sample() -> None:
     history = [sample(number, holders=(holding(7, number),)) for number in range(3599)]
-    (curve,) = trends(history, 3600).values()
+    (curve,) = holder_trends(history, 40).values()
 
     assert 20 <= len(curve) <= 41
     assert curve[-1] == 3598

@@ -11,8 +11,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from pinscope.live.holders import snapshot
-from pinscope.live.source import LiveSource, Sampler
+from pinscope.live.sampler import Sampler
+from pinscope.live.source import LiveSource, snapshot
 from pinscope.probes.answer import Answer
 from pinscope.probes.proc import HERE
 from pinscope.probes.process_memory import covered_bytes, parse_maps
@@ -41,7 +41,7 @@ LOOKS = f"""
 import sys
 from pathlib import Path
 sys.path.insert(0, {str(Path(__file__).parents[3])!r})
-from pinscope.live.holders import snapshot
+from pinscope.live.source import snapshot
 from pinscope.probes.proc import Proc
 from tests.data.processor_time import plain_reads, processor_seconds
 proc, root = Proc.below(Path(sys.argv[1])), Path(sys.argv[1]) / "proc"
@@ -73,7 +73,7 @@ LOOKS_AT_MANY = f"""
 import sys
 from pathlib import Path
 sys.path.insert(0, {str(Path(__file__).parents[3])!r})
-from pinscope.live.holders import snapshot
+from pinscope.live.source import snapshot
 from pinscope.probes.processes import Remembered
 from tests.data.processor_time import plain_reads, processor_seconds
 remembered = Remembered()

@@ -10,8 +10,7 @@ from typing import Self
 
 import pytest
 
-from pinscope.live import gpu_watch
-from pinscope.live.gpu_watch import GpuWatch
+from pinscope.live.sampler import GpuWatch
 from pinscope.probes.answer import Answer
 from pinscope.probes.gpu import GpuMemory
 from tests.data.gpu_fake import FakeNvml
@@ -76,7 +75,7 @@ class Clock:
 
 @pytest.fixture
 def driver(monkeypatch: pytest.MonkeyPatch) -> Iterator[Driver]:
-    monkeypatch.setattr(gpu_watch, "STOP_SECONDS", 0.1)
+    monkeypatch.setattr("pinscope.live.sampler.STOP_SECONDS", 0.1)
     one = Driver()
     yield one
     one.answers.set()

@@ -15,7 +15,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from pinscope.analysis.page_table_model import context_overhead_bytes
-from pinscope.live.holders import snapshot
+from pinscope.live.source import snapshot
 from pinscope.probes.answer import Answer
 from pinscope.probes.gpu import ProcessOnGpu
 from pinscope.probes.proc import Proc

@@ -7,9 +7,8 @@ from pathlib import Path
 import pytest
 
 from pinscope.cli.live_view import View, whole
-from pinscope.live.holders import snapshot
-from pinscope.live.reading import read_snapshot
-from pinscope.live.verdict import snapshot_verdict
+from pinscope.live.reading import read_snapshot, snapshot_verdict
+from pinscope.live.source import snapshot
 from pinscope.monitoring.metrics import HOST
 from pinscope.probes.gpu import ProcessOnGpu
 from pinscope.records.snapshot import Holder, HostTotals, Snapshot

@@ -12,9 +12,8 @@ from datetime import timedelta
 import pytest
 
 from pinscope.errors import InvalidParameter, NotPossible
-from pinscope.live import gpu_watch
-from pinscope.live.gpu_watch import GpuWatch
-from pinscope.live.source import MOST_EVENTS, MOST_SAMPLES, History, LiveSource, Sampler
+from pinscope.live.sampler import MOST_EVENTS, MOST_SAMPLES, GpuWatch, History, Sampler
+from pinscope.live.source import LiveSource
 from pinscope.probes.answer import Answer
 from pinscope.probes.gpu import GpuMemory
 from pinscope.records.snapshot import Snapshot
@@ -75,7 +74,7 @@ class Scene:
 
 @pytest.fixture
 def scene(monkeypatch: pytest.MonkeyPatch) -> Iterator[Scene]:
-    monkeypatch.setattr(gpu_watch, "STOP_SECONDS", 0.1)
+    monkeypatch.setattr("pinscope.live.sampler.STOP_SECONDS", 0.1)
     one = Scene()
     yield one
     one.passes.set()
@@ -311,7 +310,7 @@ class Hanging(FakeNvml):
 def test_while_the_driver_hangs_host_figures_go_on_and_a_stop_is_prompt(
     tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(gpu_watch, "STOP_SECONDS", 0.2)
+    monkeypatch.setattr("pinscope.live.sampler.STOP_SECONDS", 0.2)
     let_go = threading.Event()
     synthetic = SyntheticHost(tmp_path_factory.mktemp("host"), pinned_bytes=GIB)
     pid = synthetic.cuda_process([zero(64 * MIB, 1)])

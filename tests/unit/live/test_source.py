@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from pinscope.errors import NotPossible
-from pinscope.live.gpu_watch import GpuWatch
+from pinscope.live.sampler import GpuWatch
 from pinscope.live.source import LiveSource, open_source
 from pinscope.probes import process_memory, processes
 from pinscope.probes.answer import Answer

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from pinscope.live.verdict import gpu_verdict, pinned_change, snapshot_verdict
+from pinscope.live.reading import gpu_verdict, pinned_change, snapshot_verdict
 from pinscope.records.figure import at_most
 from pinscope.records.snapshot import GpuProcess
 from pinscope.records.timeline import HolderSample

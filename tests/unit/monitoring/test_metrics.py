@@ -12,8 +12,8 @@ import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
-from pinscope.live.holders import snapshot as look
-from pinscope.live.source import History
+from pinscope.live.sampler import History
+from pinscope.live.source import snapshot as look
 from pinscope.manual.metrics_reference import metrics_reference
 from pinscope.monitoring.metrics import GPU, HOLDER, HOLDER_GPU, HOST, LINK, MOST_HOLDERS, SnapshotCollector
 from pinscope.records.registration import ProbeState

@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 import pytest
 
 from pinscope.errors import InvalidParameter, NotPossible
-from pinscope.live.source import History
+from pinscope.live.sampler import History
 from pinscope.monitoring.metrics import SnapshotCollector
 from pinscope.monitoring.server import DEFAULT_ADDRESS, MOST_CONNECTIONS, MetricsServer, is_loopback
 from tests.data.synthetic_snapshot import snapshot

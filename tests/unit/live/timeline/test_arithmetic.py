@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pinscope.experiments.registry import checked_rows
+from pinscope.live.series import Moment, TimelineRows
 from pinscope.live.timeline.charts import stretches, thinned
 from pinscope.live.timeline.reading import Watched, _gaps, points, reason_of, sampled, summed, watched
-from pinscope.live.timeline.rows import Moment, TimelineRows
 from tests.data.synthetic_snapshot import GIB, device, holder, host, snapshot
 from tests.data.synthetic_timeline import rows_of, run
 from tests.data.synthetic_timeline import watched as rows_watched

@@ -10,8 +10,8 @@ import pytest
 
 from pinscope.charts.chart import Chart
 from pinscope.experiments.registry import draw_run
+from pinscope.live.series import Moment, TimelineRows
 from pinscope.live.timeline.charts import MOST_POINTS
-from pinscope.live.timeline.rows import Moment, TimelineRows
 from tests.data import synthetic_timeline
 from tests.data.synthetic_snapshot import GIB, device, holder, host, snapshot
 from tests.data.synthetic_timeline import run, watched

@@ -8,9 +8,9 @@ import pytest
 
 from pinscope.analysis.rules.growth import LEAK_BYTES, LEAK_PARTS, LEAK_RISES, LEAK_RULE
 from pinscope.experiments.registry import method, read_run
+from pinscope.live.series import Moment, TimelineRows
 from pinscope.live.timeline.kind import Timeline
 from pinscope.live.timeline.reading import MOST_CHANGES, MOST_HOLDERS
-from pinscope.live.timeline.rows import Moment, TimelineRows
 from pinscope.records.finding import Finding, Quantity, Reading, Table
 from pinscope.units import format_bytes
 from tests.data import synthetic_timeline

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from pinscope.live.timeline.rows import Moment, Row, TimelineRows
+from pinscope.live.series import Moment, Row, TimelineRows
 from pinscope.records.snapshot import Snapshot, Unreadable
 from pinscope.store.tables import checked
 from tests.data.synthetic_snapshot import GIB, MIB, TAKEN_AT, device, holder, host, link, snapshot

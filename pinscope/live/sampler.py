@@ -1,0 +1,421 @@
+"""Work at a steady pace in threads of its own: the watch over the GPUs' driver, and the sampler of snapshots."""
+
+from __future__ import annotations
+
+import math
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Self
+
+from pinscope.errors import InvalidParameter, PinScopeError
+from pinscope.live.series import changes, sample_of
+from pinscope.probes.answer import Answer
+from pinscope.probes.devices import read_gpus
+from pinscope.probes.gpu import Nvml
+from pinscope.probes.proc import HERE, Proc
+from pinscope.records.snapshot import DeviceFigures, Snapshot
+from pinscope.records.timeline import Event, Sample
+
+LEAST_INTERVAL_SECONDS = 0.01
+STOP_SECONDS = 2.0
+"""How long a stop waits for work in progress. Work that hangs is left alone: it ends when it can, in a daemon."""
+
+Wait = Callable[[threading.Event, float], object]
+"""Waits for an event, at most for so many seconds."""
+
+
+class Repeater:
+    """Repeats work at a steady pace; turns that a slow piece of work missed are left out, not made up for.
+
+    There is never more than one thread. One that still hangs in the work when it is started again is used again.
+
+    Args:
+        name: of the thread.
+        work: must not raise.
+        interval_seconds: from one begin to the next.
+        finish: called in the thread after the last piece of work.
+        clock: seconds, never going back.
+        wait: how the thread waits; for tests that are in a hurry.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        work: Callable[[], None],
+        interval_seconds: float,
+        *,
+        finish: Callable[[], None] = lambda: None,
+        clock: Callable[[], float] = time.monotonic,
+        wait: Wait = threading.Event.wait,
+    ) -> None:
+        self._name = name
+        self._work = work
+        self._finish = finish
+        self._clock = clock
+        self._wait = wait
+        self._lock = threading.Lock()
+        self._wake = threading.Event()
+        self._wanted = False
+        self._thread: threading.Thread | None = None
+        self._interval = _checked(interval_seconds)
+
+    @property
+    def running(self) -> bool:
+        """True from start to stop."""
+        return self._wanted
+
+    @property
+    def interval_seconds(self) -> float:
+        return self._interval
+
+    def set_interval(self, seconds: float) -> None:
+        """Change the pace from now on.
+
+        Raises:
+            InvalidParameter: it is no number of seconds, or too small.
+        """
+        self._interval = _checked(seconds)
+        self._wake.set()
+
+    def start(self) -> None:
+        """Begin; does nothing if it runs already."""
+        with self._lock:
+            self._wanted = True
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._run, name=self._name, daemon=True)
+                self._thread.start()
+
+    def stop(self) -> None:
+        """End after the work in progress, and wait for that up to :data:`STOP_SECONDS`."""
+        with self._lock:
+            self._wanted = False
+            thread = self._thread
+        self._wake.set()
+        if thread is not None and thread is not threading.current_thread():
+            thread.join(STOP_SECONDS)
+
+    def _run(self) -> None:
+        try:
+            while True:
+                due = self._clock()
+                while self._wanted:
+                    self._work()
+                    due = self._rest(due)
+                self._finish()
+                with self._lock:  # nobody can start it between the last look and the end
+                    if not self._wanted:
+                        self._thread = None
+                        return
+        except BaseException:
+            with self._lock:
+                self._thread = None
+            raise
+
+    def _rest(self, due: float) -> float:
+        """Wait until the next turn is due, and say when that is; ``due``: when this one was."""
+        finished = self._clock()
+        while True:
+            self._wake.clear()
+            interval = self._interval  # may have changed: that wakes, too
+            following = due + interval * max(1, math.ceil((finished - due) / interval))
+            left = following - self._clock()
+            if not self._wanted or left <= 0:
+                return following
+            self._wait(self._wake, left)
+
+
+def _checked(seconds: float) -> float:
+    if not math.isfinite(seconds) or seconds < LEAST_INTERVAL_SECONDS:
+        raise InvalidParameter(
+            f"an interval is a number of seconds, at least {LEAST_INTERVAL_SECONDS:g}; not {seconds:g}"
+        )
+    return seconds
+
+
+Figures = Answer[tuple[DeviceFigures, ...]]
+
+_NOT_ASKED: Figures = Answer.missing("the driver is not being asked")
+_NO_ANSWER_YET: Figures = Answer.missing("the driver has not answered yet")
+
+
+class GpuWatch:
+    """Keeps the last figures of all GPUs; a reader never waits for the driver.
+
+    Args:
+        open_nvml: gives the reader, which is opened in the thread.
+        interval_seconds: from one question to the next.
+        limit_seconds: how long the driver may take to answer until its last figures count no more.
+        clock: seconds, never going back.
+        proc: where /sys is read.
+    """
+
+    def __init__(
+        self,
+        open_nvml: Callable[[], Nvml] = Nvml,
+        interval_seconds: float = 1.0,
+        limit_seconds: float = 5.0,
+        clock: Callable[[], float] = time.monotonic,
+        proc: Proc = HERE,
+    ) -> None:
+        self.limit_seconds = limit_seconds
+        self._open_nvml = open_nvml
+        self._clock = clock
+        self._proc = proc
+        self._lock = threading.Lock()
+        self._answered = threading.Event()
+        self._answer: Figures = _NO_ANSWER_YET
+        self._asked_at: float | None = None
+        self._nvml = ExitStack()
+        self._reader: Nvml | None = None
+        self._repeater = Repeater("pinscope-gpu-watch", self._ask, interval_seconds, finish=self._close)
+
+    def start(self) -> None:
+        """Begin to ask."""
+        with self._lock:
+            if not self._repeater.running:
+                self._answer = _NO_ANSWER_YET  # the one from before a stop is old
+                self._answered.clear()
+            self._repeater.start()
+
+    def stop(self) -> None:
+        """Ask no more. Does not wait for a driver that hangs."""
+        self._repeater.stop()
+        self._answered.set()
+
+    def set_interval(self, seconds: float) -> None:
+        """Ask at another pace from now on."""
+        self._repeater.set_interval(seconds)
+
+    def wait(self, seconds: float) -> None:
+        """Wait for the first answer, or for the end; at most so long."""
+        self._answered.wait(seconds)
+
+    def latest(self) -> Figures:
+        """The last figures, or why there are none."""
+        with self._lock:
+            if not self._repeater.running:
+                return _NOT_ASKED
+            waited = 0.0 if self._asked_at is None else self._clock() - self._asked_at
+            if waited > self.limit_seconds:
+                return Answer.missing(f"NVML has not answered for {waited:.0f} s")
+            return self._answer
+
+    def _ask(self) -> None:
+        with self._lock:
+            self._asked_at = self._clock()
+        answer = self._read()
+        with self._lock:
+            self._asked_at = None
+            self._answer = answer
+        self._answered.set()
+        if answer.value is None:
+            self._close()  # and opened anew for the next question: the driver may have come back
+
+    def _read(self) -> Figures:
+        try:
+            if self._reader is None:
+                self._reader = self._nvml.enter_context(self._open_nvml())
+            return read_gpus(self._reader, self._proc, rates=True)
+        except Exception as error:  # noqa: BLE001 - whatever it was, the snapshot says so and the watch goes on
+            line = " ".join(str(error).split())
+            return Answer.missing(f"the GPUs could not be read: {type(error).__name__}: {line}")
+
+    def _close(self) -> None:
+        self._reader = None
+        self._nvml.close()
+
+
+MOST_SAMPLES = 3600
+"""The oldest go first: an hour at one each second."""
+MOST_EVENTS = 1000
+HANGS_SECONDS = 5.0
+"""A reading that takes longer (or three intervals, if that is more) is reported."""
+
+Callback = Callable[[Snapshot, Sample, tuple[Event, ...]], None]
+
+
+@dataclass(frozen=True)
+class History:
+    """What a sampler saw, as of one moment."""
+
+    latest: Snapshot | None = None
+    samples: tuple[Sample, ...] = ()
+    """Oldest first."""
+    events: tuple[Event, ...] = ()
+    """Oldest first, the last :data:`MOST_EVENTS`."""
+    trouble: str | None = None
+    """One line, if the last reading failed or the one in progress hangs, or if a listener failed."""
+    interval_seconds: float = 1.0
+
+
+@dataclass
+class _Failing:
+    """Something that failed the last time, in a row since then."""
+
+    since: datetime
+    what: str
+    times: int = 1
+
+    @classmethod
+    def again(cls, before: _Failing | None, error: Exception) -> _Failing:
+        what = str(error) if isinstance(error, PinScopeError) else f"{type(error).__name__}: {error}"
+        now = datetime.now(UTC)
+        what = " ".join(what.split())  # one line
+        return cls(now, what) if before is None else cls(before.since, what, before.times + 1)
+
+    def line(self, of: str) -> str:
+        times = "once" if self.times == 1 else f"{self.times} times"
+        return f"{of} failed {times} since {self.since:%H:%M:%S} UTC: {self.what}"
+
+
+@dataclass
+class _Kept:
+    """All that the sampler's lock guards."""
+
+    latest: Snapshot | None = None
+    samples: deque[Sample] = field(default_factory=lambda: deque(maxlen=MOST_SAMPLES))
+    events: deque[Event] = field(default_factory=lambda: deque(maxlen=MOST_EVENTS))
+    failing: _Failing | None = None
+    callbacks_failing: _Failing | None = None
+    reading_since: float | None = None
+    frozen: tuple[tuple[Sample, ...], tuple[Event, ...]] | None = None
+    """Made once for all who ask between two readings."""
+
+
+class Sampler:
+    """Restartable background sampling. Also a context manager that starts and stops it.
+
+    Args:
+        take: takes a snapshot, such as ``LiveSource.take``. If it raises, the history says so and sampling goes on.
+        interval_seconds: from one snapshot to the next.
+        history_seconds: how far back the history goes, at most :data:`MOST_SAMPLES` samples.
+        clock: seconds, never going back.
+        wait: how the thread waits; for tests that are in a hurry.
+    """
+
+    def __init__(
+        self,
+        take: Callable[[], Snapshot],
+        interval_seconds: float = 1.0,
+        history_seconds: float = 3600.0,
+        clock: Callable[[], float] = time.monotonic,
+        wait: Wait = threading.Event.wait,
+    ) -> None:
+        self._take = take
+        self._history_seconds = history_seconds
+        self._clock = clock
+        self._began: float | None = None
+        self._lock = threading.Lock()
+        self._kept = _Kept()
+        self._callbacks: tuple[Callback, ...] = ()
+        self._repeater = Repeater("pinscope-sampler", self._sample, interval_seconds, clock=clock, wait=wait)
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.stop()
+
+    @property
+    def running(self) -> bool:
+        """True from start to stop."""
+        return self._repeater.running
+
+    def start(self) -> None:
+        """Begin, or go on: the history stays."""
+        self._repeater.start()
+
+    def stop(self) -> None:
+        """Take no more snapshots. Does not wait long for a reading that hangs."""
+        self._repeater.stop()
+
+    def set_interval(self, seconds: float) -> None:
+        """Sample at another pace from now on.
+
+        Raises:
+            InvalidParameter: it is no number of seconds, or too small.
+        """
+        self._repeater.set_interval(seconds)
+
+    def subscribe(self, callback: Callback) -> None:
+        """Call this with each snapshot, its sample and what happened since the last one; in the sampler's thread."""
+        with self._lock:
+            self._callbacks = (*self._callbacks, callback)
+
+    def unsubscribe(self, callback: Callback) -> None:
+        """Call it no more; nothing happens if it was not called."""
+        with self._lock:
+            self._callbacks = tuple(one for one in self._callbacks if one != callback)
+
+    def history(self) -> History:
+        """All that is known now; it does not change afterwards."""
+        with self._lock:
+            kept = self._kept
+            if kept.frozen is None:
+                kept.frozen = (tuple(kept.samples), tuple(kept.events))
+            samples, events = kept.frozen
+            return History(kept.latest, samples, events, self._trouble(), self._repeater.interval_seconds)
+
+    def _trouble(self) -> str | None:
+        kept, lines = self._kept, []
+        if kept.reading_since is not None and self.running:
+            lasted = self._clock() - kept.reading_since
+            if lasted > max(HANGS_SECONDS, 3 * self._repeater.interval_seconds):
+                lines.append(f"The reading has been going on for {lasted:.0f} s")
+        if kept.failing is not None:
+            lines.append(kept.failing.line("Reading"))
+        if kept.callbacks_failing is not None:
+            lines.append(kept.callbacks_failing.line("Passing a snapshot on"))
+        return "; ".join(lines) or None
+
+    def _sample(self) -> None:
+        """One reading, in the thread."""
+        now = self._clock()
+        with self._lock:
+            self._began = now if self._began is None else self._began
+            self._kept.reading_since = now
+            before, last = self._kept.latest, self._kept.samples[-1] if self._kept.samples else None
+        try:
+            taken = self._take()
+            sample, events = sample_of(taken, now - self._began, last), changes(before, taken)
+        except Exception as error:  # noqa: BLE001 - whatever it was, the history says so and sampling goes on
+            with self._lock:
+                self._kept.reading_since = None
+                self._kept.failing = _Failing.again(self._kept.failing, error)
+            return
+        with self._lock:
+            self._kept.reading_since = None
+            if not self.running:  # it hung, and was stopped meanwhile
+                return
+            self._keep(taken, sample, events)
+            callbacks = self._callbacks
+        self._hand_on(callbacks, taken, sample, events)
+
+    def _keep(self, taken: Snapshot, sample: Sample, events: tuple[Event, ...]) -> None:
+        kept = self._kept
+        kept.failing = None
+        kept.latest = taken
+        kept.samples.append(sample)
+        while kept.samples[0].elapsed_seconds < sample.elapsed_seconds - self._history_seconds:
+            kept.samples.popleft()
+        kept.events.extend(events)
+        kept.frozen = None
+
+    def _hand_on(
+        self, callbacks: tuple[Callback, ...], taken: Snapshot, sample: Sample, events: tuple[Event, ...]
+    ) -> None:
+        failed: Exception | None = None
+        for callback in callbacks:
+            try:
+                callback(taken, sample, events)
+            except Exception as error:  # noqa: BLE001 - the others are called, and the history says so
+                failed = error
+        with self._lock:
+            before = self._kept.callbacks_failing
+            self._kept.callbacks_failing = None if failed is None else _Failing.again(before, failed)

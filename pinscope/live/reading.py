@@ -384,26 +384,7 @@ def pinned_change(samples: Sequence[Sample]) -> str:
         return ""
     more = "more" if change > 0 else "less"
     ago = format_duration(last.elapsed_seconds - first.elapsed_seconds)
-    return f"That is {format_bytes(abs(change))} {more} than {ago} ago{_whose(first, last, change)}."
-
-
-def _whose(first: Sample, last: Sample, change: int) -> str:
-    """``; loader (pid 1002) took 4.88 GiB of it``: the process with the most of the change, if that is half of it."""
-    if first.holders_left_out or last.holders_left_out:
-        return ""
-    before, now = ({(holder.pid, holder.started_at): holder for holder in sample.holders} for sample in (first, last))
-    changes = {key: _change(before.get(key), now.get(key)) for key in {**before, **now}}
-    key, most = max(changes.items(), key=lambda pair: pair[1] / change, default=(None, 0))
-    if key is None or most / change < 1 / 2:
-        return ""
-    amount = format_bytes(min(abs(most), abs(change)))
-    return f"; {who(now.get(key) or before[key])} {'took' if change > 0 else 'gave back'} {amount} of it"
-
-
-def _change(before: HolderSample | None, now: HolderSample | None) -> int:
-    """Bytes; what is known of a process at one of the two moments only is no change."""
-    amounts = [[getattr(sample, field) if sample else 0 for sample in (before, now)] for field in _PINNED]
-    return sum(last - first for first, last in amounts if None not in (first, last))
+    return f"That is {format_bytes(abs(change))} {more} than {ago} ago."
 
 
 def gpu_verdict(snapshot: Snapshot, index: int) -> str | None:

@@ -9,7 +9,6 @@ from collections import deque
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
 from typing import Self
 
 from pinscope.errors import InvalidParameter, PinScopeError
@@ -187,10 +186,6 @@ class GpuWatch:
         self._repeater.stop()
         self._answered.set()
 
-    def set_interval(self, seconds: float) -> None:
-        """Ask at another pace from now on."""
-        self._repeater.set_interval(seconds)
-
     def wait(self, seconds: float) -> None:
         """Wait for the first answer, or for the end; at most so long."""
         self._answered.wait(seconds)
@@ -254,34 +249,14 @@ class History:
 
 
 @dataclass
-class _Failing:
-    """Something that failed the last time, in a row since then."""
-
-    since: datetime
-    what: str
-    times: int = 1
-
-    @classmethod
-    def again(cls, before: _Failing | None, error: Exception) -> _Failing:
-        what = str(error) if isinstance(error, PinScopeError) else f"{type(error).__name__}: {error}"
-        now = datetime.now(UTC)
-        what = " ".join(what.split())  # one line
-        return cls(now, what) if before is None else cls(before.since, what, before.times + 1)
-
-    def line(self, of: str) -> str:
-        times = "once" if self.times == 1 else f"{self.times} times"
-        return f"{of} failed {times} since {self.since:%H:%M:%S} UTC: {self.what}"
-
-
-@dataclass
 class _Kept:
     """All that the sampler's lock guards."""
 
     latest: Snapshot | None = None
     samples: deque[Sample] = field(default_factory=lambda: deque(maxlen=MOST_SAMPLES))
     events: deque[Event] = field(default_factory=lambda: deque(maxlen=MOST_EVENTS))
-    failing: _Failing | None = None
-    callbacks_failing: _Failing | None = None
+    failing: str | None = None
+    callbacks_failing: str | None = None
     reading_since: float | None = None
     frozen: tuple[tuple[Sample, ...], tuple[Event, ...]] | None = None
     """Made once for all who ask between two readings."""
@@ -351,7 +326,7 @@ class Sampler:
     def unsubscribe(self, callback: Callback) -> None:
         """Call it no more; nothing happens if it was not called."""
         with self._lock:
-            self._callbacks = tuple(one for one in self._callbacks if one != callback)
+            self._callbacks = tuple(known for known in self._callbacks if known != callback)
 
     def history(self) -> History:
         """All that is known now; it does not change afterwards."""
@@ -369,9 +344,9 @@ class Sampler:
             if lasted > max(HANGS_SECONDS, 3 * self._repeater.interval_seconds):
                 lines.append(f"The reading has been going on for {lasted:.0f} s")
         if kept.failing is not None:
-            lines.append(kept.failing.line("Reading"))
+            lines.append(f"Reading failed: {kept.failing}")
         if kept.callbacks_failing is not None:
-            lines.append(kept.callbacks_failing.line("Passing a snapshot on"))
+            lines.append(f"Passing a snapshot on failed: {kept.callbacks_failing}")
         return "; ".join(lines) or None
 
     def _sample(self) -> None:
@@ -387,7 +362,7 @@ class Sampler:
         except Exception as error:  # noqa: BLE001 - whatever it was, the history says so and sampling goes on
             with self._lock:
                 self._kept.reading_since = None
-                self._kept.failing = _Failing.again(self._kept.failing, error)
+                self._kept.failing = _one_line(error)
             return
         with self._lock:
             self._kept.reading_since = None
@@ -417,5 +392,9 @@ class Sampler:
             except Exception as error:  # noqa: BLE001 - the others are called, and the history says so
                 failed = error
         with self._lock:
-            before = self._kept.callbacks_failing
-            self._kept.callbacks_failing = None if failed is None else _Failing.again(before, failed)
+            self._kept.callbacks_failing = None if failed is None else _one_line(failed)
+
+
+def _one_line(error: Exception) -> str:
+    text = str(error) if isinstance(error, PinScopeError) else f"{type(error).__name__}: {error}"
+    return " ".join(text.split())

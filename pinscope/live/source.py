@@ -46,8 +46,6 @@ def unreadable(
     processes: Answer[Processes],
     gpus: Answer[tuple[DeviceFigures, ...]],
     registrations: Registrations | None = None,
-    *,
-    left_out: int = 0,
 ) -> tuple[Unreadable, ...]:
     """Everything that stands between this snapshot and the whole host.
 
@@ -57,9 +55,8 @@ def unreadable(
         processes: what the look at them found.
         gpus: what the driver answered.
         registrations: what the probe found, if it runs.
-        left_out: processes that hold something and are not shown, as there are too many.
     """
-    bounds = _bounds(host, processes.value, left_out) if processes.value is not None else ()
+    bounds = _bounds(host, processes.value) if processes.value is not None else ()
     return (*_host(host), *_processes(proc, processes), *bounds, *_gpus(proc, gpus), *_probe(registrations))
 
 
@@ -101,14 +98,8 @@ def _processes(proc: Proc, processes: Answer[Processes]) -> Iterator[Unreadable]
         yield _strangers(processes.value.strangers, outside=has_own_pids(proc) or hides_processes(proc))
 
 
-def _bounds(host: HostTotals, processes: Processes, left_out: int) -> Iterator[Unreadable]:
+def _bounds(host: HostTotals, processes: Processes) -> Iterator[Unreadable]:
     """What a snapshot leaves out so that no process can make it endless."""
-    if left_out:
-        yield Unreadable(
-            what=f"{left_out:,} more processes that hold something",
-            reason="a snapshot shows only those that hold most",
-            hides_holders=True,
-        )
     if processes.skipped:
         yield Unreadable(
             what=f"Open files of {processes.skipped:,} of {processes.looked_at:,} processes",
@@ -182,8 +173,6 @@ def _probe(registrations: Registrations | None) -> Iterator[Unreadable]:
         )
 
 
-MOST_HOLDERS = 3000
-"""In one snapshot; a user who may start processes may make any number of holders."""
 _OTHER = about("the host's total less what the holders explain; the kernel does not say which process owns it")
 _AT_LEAST = at_least("not all processes could be looked at")
 _AT_MOST = at_most("some of the holders' mappings may not be pinned")
@@ -224,7 +213,7 @@ def snapshot(
     groups = GroupHeadrooms(proc)
     host = read_host(proc, groups)
     processes = read_processes(proc, gpu_pids, remembered)
-    holders, left_out = _holders(
+    holders = _holders(
         processes,
         host,
         Surroundings(
@@ -241,7 +230,7 @@ def snapshot(
         ),
         remembered,
     )
-    gaps = unreadable(proc, host, processes, gpus, registrations, left_out=left_out)
+    gaps = unreadable(proc, host, processes, gpus, registrations)
     return Snapshot(
         taken_at=taken_at,
         host=_explained(host, holders, processes, gaps, registrations),
@@ -256,10 +245,10 @@ def snapshot(
 
 def _holders(
     processes: Answer[Processes], host: HostTotals, around: Surroundings, remembered: Remembered
-) -> tuple[tuple[Holder, ...], int]:
-    """Whoever holds something, most bytes first; and how many are left out, as there are too many."""
+) -> tuple[Holder, ...]:
+    """Whoever holds something, most bytes first."""
     if processes.value is None:
-        return (), 0
+        return ()
     seen: Sequence[SeenProcess] = processes.value.seen
     pinned = None if host.pins_bytes is None else host.pins_bytes + COUNTER_SLACK_BYTES
     candidates = [_candidate(process, around) for process in seen if process.maps is not None]
@@ -269,9 +258,6 @@ def _holders(
         covers = claimed <= pinned
         proven = covers and claimed >= pinned - 2 * COUNTER_SLACK_BYTES
         around = replace(around, covers=covers, proven=proven)
-    left_out = max(0, len(seen) - MOST_HOLDERS)
-    if left_out:
-        seen = sorted(seen, key=lambda process: _first_weight(process, shares), reverse=True)[:MOST_HOLDERS]
     before, remembered.holders = remembered.holders, {}
     for process in seen:
         share = shares.get(process.pid, Share())
@@ -280,17 +266,7 @@ def _holders(
             holder = read_holder(process, share, around)
         remembered.holders[process.pid] = inputs, holder
     kept = (holder for _, holder in remembered.holders.values() if _holds(holder, around.own_pids))
-    return tuple(sorted(kept, key=_weight, reverse=True)), left_out
-
-
-def _first_weight(process: SeenProcess, shares: Mapping[int, Share]) -> int:
-    """Bytes that it holds, before it is looked at closely."""
-    share = shares.get(process.pid, Share())
-    return (
-        sum(share.owned)
-        + sum(share.driver_sizes)
-        + max(process.status.bytes("VmPin") or 0, process.status.bytes("VmLck") or 0)
-    )
+    return tuple(sorted(kept, key=_weight, reverse=True))
 
 
 def _claimed(seen: Sequence[SeenProcess], shares: Mapping[int, Share], registrations: Registrations | None) -> int:

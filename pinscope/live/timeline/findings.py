@@ -33,7 +33,6 @@ from pinscope.live.timeline.reading import (
     Life,
     Watched,
     extreme,
-    grown,
     leaks,
     pins,
     points,
@@ -58,13 +57,6 @@ TEXTS: Texts = {
         "fills its buffers until {full} looks the same.",
         "Look for buffers that are allocated or registered in a loop, and keep them instead. {watch}",
         "warning",
-    ),
-    "locked-memory-grows": Text(
-        "the same of what mlock holds",
-        "{who} locked {taken:bytes} more in {rises:,} steps (mlock)[, until it {ended}]",
-        f"Locked memory stays in RAM and is not pinned for CUDA. {LEAK_RULE}. A database that fills its cache looks "
-        "the same.",
-        "If it is meant to grow, nothing. Else look for memory that is locked in a loop.",
     ),
     "unexplained-pins-grow": Text(
         "the same of what no holder explains",
@@ -157,17 +149,6 @@ def _leaking_holders(seen: Watched) -> Iterator[Finding]:
         )
 
 
-def _growing_locks(seen: Watched) -> Iterator[Finding]:
-    """What mlock holds is not pinned for CUDA, but just as little to be had for others."""
-    leaking = {id(life) for life, _ in leaks(seen)}
-    locking = [pair for pair in grown(seen, lambda life: life.locked) if id(pair[0]) not in leaking]
-    for life, growth in locking[:MOST_SUSPECTS]:
-        evidence, ended = _growth(seen, growth, life.gone), "ended" if life.gone else None
-        yield _said(
-            "locked-memory-grows", *evidence, who=who(life), taken=growth.bytes, rises=growth.rises, ended=ended
-        )
-
-
 def _growth(seen: Watched, growth: Growth, gone: bool = False) -> Iterator[Quantity]:
     available = seen.host[-1]["available_bytes"]
     yield quantity("Before these steps", growth.first_bytes, "bytes")
@@ -194,7 +175,7 @@ def no_leak(seen: Watched) -> Iterator[Finding]:
         return
     if any(life.hidden for life in seen.lives):
         return
-    if any(any(rule(seen)) for rule in (_leaking_holders, _growing_locks, _unexplained_growth)):
+    if any(any(rule(seen)) for rule in (_leaking_holders, _unexplained_growth)):
         return
     kept = max(seen.lives, key=_kept, default=None)
     if kept is not None and _kept(kept) >= LEAK_BYTES:
@@ -206,16 +187,16 @@ def no_leak(seen: Watched) -> Iterator[Finding]:
             who=who(kept),
             kept=_kept(kept),
             during=format_duration(seen.last_seconds - looks[0][0]),
-            why=unsteady_because(kept.amounts, kept.last_seconds) or None,
+            why=unsteady_because(kept.pinned, kept.last_seconds) or None,
             pid=kept.pid,
         )
 
 
 def _kept(life: Life) -> int:
-    """What it held at the end beyond what it had at first."""
-    if life.gone or not life.amounts:
+    """What it had pinned at the end beyond what it had at first."""
+    if life.gone or not life.pinned:
         return 0
-    return life.amounts[-1][1] - (0 if life.came else life.amounts[0][1])
+    return life.pinned[-1][1] - (0 if life.came else life.pinned[0][1])
 
 
 def _pinned_share(seen: Watched) -> Iterator[Finding]:
@@ -390,7 +371,6 @@ def _gaps(seen: Watched) -> Iterator[Finding]:
 _NO_SAMPLES = "No samples were taken meanwhile: the machine slept, was too busy, or the recording was held up"
 _RULES: tuple[Callable[[Watched], Iterator[Finding]], ...] = (
     _leaking_holders,
-    _growing_locks,
     _unexplained_growth,
     no_leak,
     _pinned_share,

@@ -286,16 +286,11 @@ def pins(row: Row) -> int | None:
 
 
 def leaks(seen: Watched) -> list[tuple[Life, Growth]]:
-    """Processes whose pinned memory grew as a leak does; the most first."""
-    return grown(seen, lambda life: life.pinned)
-
-
-def grown(seen: Watched, which: Callable[[Life], Amounts]) -> list[tuple[Life, Growth]]:
-    """Those of whom this amount grew steadily to their end, or to the last sample; the most first."""
+    """Processes whose pinned memory grew as a leak does, to their end or to the last sample; the most first."""
     growths = [
         (life, growth)
         for life in seen.lives
-        if (growth := steady_growth(life.until_gone(which(life)), life.last_seconds)) is not None
+        if (growth := steady_growth(life.until_gone(life.pinned), life.last_seconds)) is not None
     ]
     return sorted(growths, key=lambda pair: pair[1].bytes, reverse=True)
 

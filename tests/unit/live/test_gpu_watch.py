@@ -119,34 +119,6 @@ def test_a_driver_that_hangs_is_named_with_the_time_and_answers_count_again_late
     until(lambda: watch.latest().value is not None)
 
 
-def test_a_driver_that_never_answered_is_named_too(watch: GpuWatch, driver: Driver, clock: Clock) -> None:
-    driver.answers.clear()
-    watch.start()
-    begun = time.monotonic()
-    watch.wait(0.05)
-    assert time.monotonic() - begun < LONG / 2
-    assert watch.latest().reason == "the driver has not answered yet"
-    until(lambda: driver.asked == 1)
-    clock.now += 6.0
-    assert watch.latest().reason == "NVML has not answered for 6 s"
-
-
-def test_a_stop_does_not_wait_for_a_driver_that_hangs_and_a_start_adds_no_thread(
-    watch: GpuWatch, driver: Driver
-) -> None:
-    driver.answers.clear()
-    for _ in range(3):
-        watch.start()
-        until(lambda: driver.asked == 1)
-        begun = time.monotonic()
-        watch.stop()
-        assert time.monotonic() - begun < PROMPT
-        assert watch.latest().reason == "the driver is not being asked"
-        assert sum(one.name == "pinscope-gpu-watch" for one in threading.enumerate()) == 1
-    driver.answers.set()
-    until(lambda: driver.closed == driver.opened == 1)
-
-
 def test_figures_from_before_a_stop_are_not_shown_after_the_next_start(watch: GpuWatch, driver: Driver) -> None:
     watch.start()
     watch.wait(LONG)

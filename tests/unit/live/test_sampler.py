@@ -11,7 +11,7 @@ from datetime import timedelta
 
 import pytest
 
-from pinscope.errors import InvalidParameter, NotPossible
+from pinscope.errors import NotPossible
 from pinscope.live.sampler import MOST_EVENTS, MOST_SAMPLES, GpuWatch, History, Sampler
 from pinscope.live.source import LiveSource
 from pinscope.probes.answer import Answer
@@ -196,14 +196,12 @@ def test_a_reading_that_fails_is_reported_until_the_next_one_succeeds(scene: Sce
     with one:
         until(lambda: len(one.history().samples) >= 1)
         scene.fails = OSError("no more\nfiles")
-        until(lambda: "3 times" in (one.history().trouble or ""))
+        until(lambda: one.history().trouble is not None)
         failing = one.history()
-        assert failing.trouble is not None
-        assert failing.trouble.startswith("Reading failed 3 times since ")
-        assert failing.trouble.endswith(" UTC: OSError: no more files")
+        assert failing.trouble == "Reading failed: OSError: no more files"
         assert failing.latest is not None  # the last one that succeeded
         scene.fails = NotPossible("the probe is gone; start it again")
-        until(lambda: (one.history().trouble or "").endswith("UTC: the probe is gone; start it again"))
+        until(lambda: (one.history().trouble or "").endswith("failed: the probe is gone; start it again"))
         scene.fails = None
         until(lambda: one.history().trouble is None)
     assert len(one.history().samples) > len(failing.samples)
@@ -228,29 +226,6 @@ def test_a_reading_that_hangs_is_named_with_the_time_and_does_not_hold_up_the_st
     assert one.history().samples == ()  # what came after the stop is not kept
 
 
-def test_a_reader_slower_than_the_interval_does_not_pile_up() -> None:
-    time_ = FastTime(100.0)
-    scene = Scene()
-
-    def slow() -> Snapshot:
-        time_.now += 2.5
-        return scene.take()
-
-    with Sampler(slow, clock=time_.clock, wait=time_.wait) as one:
-        assert time_.reached.wait(LONG)
-    assert [sample.elapsed_seconds for sample in one.history().samples[:4]] == [0.0, 3.0, 6.0, 9.0]
-
-
-def test_a_new_interval_is_shown_and_holds(scene: Scene) -> None:
-    with Sampler(scene.take, interval_seconds=1000.0) as one:
-        until(lambda: scene.taken == 1)
-        one.set_interval(0.02)
-        until(lambda: scene.taken >= 4)
-        assert one.history().interval_seconds == 0.02
-        with pytest.raises(InvalidParameter):
-            one.set_interval(0.0)
-
-
 def test_those_who_subscribed_are_told_and_one_that_fails_is_reported_and_stops_nobody(scene: Scene) -> None:
     told: list[tuple[Snapshot, Sample, tuple[Event, ...]]] = []
     failing = threading.Event()
@@ -268,8 +243,7 @@ def test_those_who_subscribed_are_told_and_one_that_fails_is_reported_and_stops_
     one.subscribe(tell)
     with one:
         until(lambda: len(told) >= 2)
-        assert (one.history().trouble or "").startswith("Passing a snapshot on failed ")
-        assert (one.history().trouble or "").endswith(" UTC: ValueError: cannot cope")
+        assert one.history().trouble == "Passing a snapshot on failed: ValueError: cannot cope"
         failing.clear()
         until(lambda: one.history().trouble is None)
         one.unsubscribe(tell)
@@ -281,18 +255,6 @@ def test_those_who_subscribed_are_told_and_one_that_fails_is_reported_and_stops_
     assert snapshot.taken_at == sample.taken_at
     assert [(event.kind, event.change_bytes) for event in events] == [("grew", 100 * 4096)]
     assert one.history().samples[1] is sample
-
-
-def test_what_is_told_may_stop_the_sampler(scene: Scene) -> None:
-    one = Sampler(scene.take, interval_seconds=0.01)
-
-    def enough(*_: object) -> None:
-        one.stop()
-
-    one.subscribe(enough)
-    one.start()
-    until(lambda: not one.running and threads() == 0)
-    assert len(one.history().samples) == 1
 
 
 class Hanging(FakeNvml):

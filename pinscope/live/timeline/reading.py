@@ -6,7 +6,7 @@ from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
-from operator import itemgetter
+from operator import attrgetter, itemgetter
 from typing import Any
 
 from pinscope.analysis.held import held_bytes
@@ -464,41 +464,48 @@ def _highs_and_lows(seen: Watched) -> Table:
     )
 
 
+_Columns = Mapping[str, tuple[str, Callable[[Any], Any]]]
+"""Heading → unit, and what stands there of a row's subject."""
+_OF_HOLDER: _Columns = {
+    "process": ("text", attrgetter("name")),
+    "pid": ("text", lambda life: str(life.pid)),
+    "user": ("text", attrgetter("user")),
+    "container": ("text", lambda life: life.container or "–"),
+    "first seen": ("seconds", attrgetter("first_seconds")),
+    "last seen": ("seconds", attrgetter("last_seconds")),
+    "held first": ("bytes", attrgetter("first_bytes")),
+    "at its peak": ("bytes", attrgetter("peak_bytes")),
+    "at the end": ("bytes", attrgetter("last_bytes")),
+    "grew by": ("bytes", attrgetter("grew_bytes")),
+}
+_OF_CHANGE: _Columns = {
+    "at (UTC)": ("text", lambda change: f"{change['taken_at']:%H:%M:%S}"),
+    "after": ("seconds", itemgetter("elapsed_seconds")),
+    "process": ("text", itemgetter("name")),
+    "pid": ("text", lambda change: str(change["pid"])),
+    "event": ("text", itemgetter("event")),
+    "kind": ("text", lambda change: _WHAT_WORDS.get(change["what"], change["what"])),
+    "times": ("count", itemgetter("times")),
+    "change": ("bytes", itemgetter("change_bytes")),
+    "holds then": ("bytes", itemgetter("bytes")),
+}
+
+
+def _table(title: str, columns: _Columns, subjects: Iterable[object], note: str) -> Table:
+    units = {heading: unit for heading, (unit, _) in columns.items()}
+    return table(title, units, [[value(subject) for _, value in columns.values()] for subject in subjects], note)
+
+
 def _holders(seen: Watched) -> Table:
     """All of them; containers are named where a process runs in one."""
     listed = seen.lives[:MOST_HOLDERS]
     left_out = f" {len(seen.lives) - MOST_HOLDERS} with less are left out." if len(seen.lives) > MOST_HOLDERS else ""
     contained = any(life.container for life in listed)
-    return table(
+    return _table(
         "Holders",
-        {
-            "process": "text",
-            "pid": "text",
-            "user": "text",
-            **({"container": "text"} if contained else {}),
-            "first seen": "seconds",
-            "last seen": "seconds",
-            "held first": "bytes",
-            "at its peak": "bytes",
-            "at the end": "bytes",
-            "grew by": "bytes",
-        },
-        [
-            (
-                life.name,
-                str(life.pid),
-                life.user,
-                *((life.container or "–",) if contained else ()),
-                life.first_seconds,
-                life.last_seconds,
-                life.first_bytes,
-                life.peak_bytes,
-                life.last_bytes,
-                life.grew_bytes,
-            )
-            for life in listed
-        ],
-        note="Pinned and locked memory of each process: cudaHostAlloc, the driver's (write-combined, cuMemCreate on "
+        {heading: column for heading, column in _OF_HOLDER.items() if contained or heading != "container"},
+        listed,
+        "Pinned and locked memory of each process: cudaHostAlloc, the driver's (write-combined, cuMemCreate on "
         "the host, host pools), and the largest of registered (with the probe), locked and pinned by the kernel's "
         "account (VmPin). At the end 0 B: it ended, or gave all back. Grew by: to its peak, from what it held first, "
         "or from nothing if it came meanwhile." + left_out,
@@ -552,33 +559,10 @@ def _events(seen: Watched) -> Table:
     changes = merged(seen.events)
     largest = sorted(changes, key=lambda change: abs(change["change_bytes"]), reverse=True)[:MOST_CHANGES]
     left_out = len(changes) - len(largest)
-    return table(
+    return _table(
         "What happened",
-        {
-            "at (UTC)": "text",
-            "after": "seconds",
-            "process": "text",
-            "pid": "text",
-            "event": "text",
-            "kind": "text",
-            "times": "count",
-            "change": "bytes",
-            "holds then": "bytes",
-        },
-        [
-            (
-                f"{change['taken_at']:%H:%M:%S}",
-                change["elapsed_seconds"],
-                change["name"],
-                str(change["pid"]),
-                change["event"],
-                _WHAT_WORDS.get(change["what"], change["what"]),
-                change["times"],
-                change["change_bytes"],
-                change["bytes"],
-            )
-            for change in sorted(largest, key=lambda change: change["elapsed_seconds"])
-        ],
-        note="Several steps of one process in the same direction are one line, from the first of them on."
+        _OF_CHANGE,
+        sorted(largest, key=itemgetter("elapsed_seconds")),
+        "Several steps of one process in the same direction are one line, from the first of them on."
         + (f" The {MOST_CHANGES} largest; {left_out:,} smaller ones are left out." if left_out else ""),
     )

@@ -11,7 +11,7 @@ from pinscope.records.figure import at_most
 from pinscope.records.snapshot import GpuProcess, Holder, HostTotals
 from tests.data.snapshot_checks import captured
 from tests.data.synthetic_snapshot import GIB, MIB, device, holder, host, snapshot
-from tests.unit.live.test_charts import sample
+from tests.unit.live.test_series import sample
 
 NOBODY = "No process is seen to hold pinned memory"
 UNCOUNTED = host(pinned_bytes=None)

@@ -73,10 +73,10 @@ def _taken(plan: Plan, sharing: Sharing, amount: int) -> int:
 def _times(plan: Plan) -> Chart:
     amount = format_bytes(plan.demand.pinned_bytes)
     seconds = {pace.strategy: pace.seconds_for(plan.demand.pinned_bytes) for pace in plan.paces}
-    looks = {True: TimePart("cudaHostAlloc", "pinned"), False: TimePart("registered", "registered")}
+    parts = {True: TimePart("cudaHostAlloc", "pinned"), False: TimePart("registered", "registered")}
     scale, unit = seconds_unit(max(seconds.values()))
     bars = [
-        Length(TITLES[strategy], time, looks[strategy.startswith("host_alloc")]) for strategy, time in seconds.items()
+        Length(TITLES[strategy], time, parts[strategy.startswith("host_alloc")]) for strategy, time in seconds.items()
     ]
     return lengths(
         "plan-times",

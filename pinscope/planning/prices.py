@@ -70,10 +70,12 @@ def known_prices(store: Store, environment: Environment) -> Prices:
     def first(experiment: str, read: Callable[[Origin, ExperimentRun, Sequence[Row]], _Price | None]) -> _Price | None:
         for run in _telling(store, experiment, environment):
             origin = Origin("recorded" if run.recording else "measured", run.id, run.gpu.name if run.gpu else None)
-            price = _read_price(read, origin, run, store.observations(run.id))
+            try:
+                price = read(origin, run, checked_rows(run.experiment, store.observations(run.id)))
+            except (BadInput, ArithmeticError):  # rows that make no sense, as those of an imported run may
+                continue
             if price:
-                if run.recording:
-                    recorded.append(run.environment)
+                recorded.extend([run.environment] if run.recording else [])
                 return price
         return None
 
@@ -85,19 +87,6 @@ def known_prices(store: Store, environment: Environment) -> Prices:
         recipes=recipes,
         recorded=recorded[0] if recorded else None,
     )
-
-
-def _read_price(
-    read: Callable[[Origin, ExperimentRun, Sequence[Row]], _Price | None],
-    origin: Origin,
-    run: ExperimentRun,
-    rows: Sequence[Row],
-) -> _Price | None:
-    """What the run tells; ``None`` if its rows are none of its experiment's, as those of an imported run may be."""
-    try:
-        return read(origin, run, checked_rows(run.experiment, rows))
-    except (BadInput, ArithmeticError):
-        return None
 
 
 def _telling(store: Store, experiment: str, environment: Environment) -> Iterator[ExperimentRun]:

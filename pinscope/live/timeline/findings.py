@@ -170,8 +170,12 @@ def _unexplained_growth(seen: Watched) -> Iterator[Finding]:
 
 def no_leak(seen: Watched) -> Iterator[Finding]:
     """Much was taken and kept, and it did not look like a leak: found only where a leak would have been seen."""
-    looks = points(seen.host, "explained_bytes")
-    if len(looks) <= LEAK_RISES or seen.last_seconds - looks[0][0] < LEAK_SECONDS or seen.missing_share > FEW_MISSING:
+    explained = points(seen.host, "explained_bytes")
+    if (
+        len(explained) <= LEAK_RISES
+        or seen.last_seconds - explained[0][0] < LEAK_SECONDS
+        or seen.missing_share > FEW_MISSING
+    ):
         return
     if any(life.hidden for life in seen.lives):
         return
@@ -186,7 +190,7 @@ def no_leak(seen: Watched) -> Iterator[Finding]:
             quantity("Samples", len(seen.host), "count"),
             who=who(kept),
             kept=_kept(kept),
-            during=format_duration(seen.last_seconds - looks[0][0]),
+            during=format_duration(seen.last_seconds - explained[0][0]),
             why=unsteady_because(kept.pinned, kept.last_seconds) or None,
             pid=kept.pid,
         )

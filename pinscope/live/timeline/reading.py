@@ -491,7 +491,7 @@ _OF_CHANGE: _Columns = {
 }
 
 
-def _table(title: str, columns: _Columns, subjects: Iterable[object], note: str) -> Table:
+def _table(title: str, columns: _Columns, subjects: Iterable[Any], note: str) -> Table:
     units = {heading: unit for heading, (unit, _) in columns.items()}
     return table(title, units, [[value(subject) for _, value in columns.values()] for subject in subjects], note)
 

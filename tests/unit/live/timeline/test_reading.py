@@ -196,15 +196,11 @@ def test_a_holder_that_takes_more_and_more_is_suspected_of_a_leak() -> None:
 
 
 def test_what_a_leaking_holder_gave_back_is_in_the_title() -> None:
-    rows = watched(60, holders=lambda n: (holder(1, name="leaky", host_alloc_bytes=GIB + (n - (n >= 30)) * 8 * MIB),))
-    one = finding(reading(rows), "leak-suspected")
-    assert one.title == "leaky (pid 1) took 464 MiB in 58 steps and gave nothing back"
     rows = watched(
         60, holders=lambda n: (holder(1, name="leaky", host_alloc_bytes=GIB + (n - 2 * (n == 30)) * 8 * MIB),)
     )
     one = finding(reading(rows), "leak-suspected")
     assert one.title == "leaky (pid 1) took 480 MiB in 58 steps and gave only 8 MiB back"
-    assert evidence(one)["Taken in them, less what was given back"] == 59 * 8 * MIB
 
 
 @pytest.mark.parametrize(
@@ -227,8 +223,24 @@ def test_who_gives_back_or_takes_all_at_once_grew_but_is_not_suspected(amount: A
     assert "Nothing to do" not in one.advice
 
 
-def test_who_gave_all_back_did_not_grow() -> None:
-    rows = watched(60, holders=lambda n: (holder(host_alloc_bytes=(9 if 20 < n < 50 else 1) * GIB),))
+CLOSED = holder(2, user="root", host_alloc_bytes=None, missing={"host_alloc_bytes": "permission denied"})
+
+
+@pytest.mark.parametrize(
+    "rows",
+    [
+        watched(60, holders=lambda n: (holder(host_alloc_bytes=(9 if 20 < n < 50 else 1) * GIB),)),
+        watched(60, holders=lambda n: (holder(host_alloc_bytes=GIB + n * 64 * MIB * (n < 50)),) if n < 58 else ()),
+        watched(20, holders=lambda n: (holder(host_alloc_bytes=n * GIB),)),
+        watched(60, holders=lambda n: (holder(), CLOSED)),
+        watched(60, explained_bytes=lambda n: None, other_pinned_bytes=lambda n: None),
+        watched(20, devices=lambda n: (device(link=link(generation_now=1 if n < 2 else 5)),)),
+        watched(6, other_pinned_bytes=lambda n: 8 * GIB if n in (2, 3) else 0),
+    ],
+    ids=["gave all back", "gave back before its end", "too short", "closed", "nobody explains", "link speeds up",
+         "a call still pins"],
+)  # fmt: skip
+def test_what_may_be_well_is_no_finding(rows: list[dict[str, Any]]) -> None:
     assert rules(reading(rows)) == []
 
 
@@ -244,19 +256,10 @@ def test_who_grew_until_it_was_killed_is_suspected_too() -> None:
     assert "no-leak-seen" not in rules(reading(rows))
 
 
-def test_who_gave_back_before_it_ended_is_not_suspected() -> None:
-    rows = watched(60, holders=lambda n: (holder(host_alloc_bytes=GIB + n * 64 * MIB * (n < 50)),) if n < 58 else ())
-    assert rules(reading(rows)) == []
-
-
 def test_who_leaks_is_told_once_however_many_do() -> None:
     crowd = range(1, 9)
     rows = watched(60, holders=lambda n: tuple(holder(pid, host_alloc_bytes=n * pid * GIB // 8) for pid in crowd))
     assert rules(reading(rows)) == ["leak-suspected"] * 5
-
-
-def test_a_short_timeline_says_nothing_of_leaks() -> None:
-    assert rules(reading(watched(20, holders=lambda n: (holder(host_alloc_bytes=n * GIB),)))) == []
 
 
 def test_without_enough_samples_nothing_is_said_to_be_well() -> None:
@@ -267,12 +270,6 @@ def test_without_enough_samples_nothing_is_said_to_be_well() -> None:
     assert rules(reading(rows)) == ["samples-missing"]
     assert "no-leak-seen" not in rules(reading(failing(100, lambda n: 40 <= n < 60)))
     assert rules(reading(watched(2, interval_seconds=60.0), interval_seconds=60.0)) == []
-
-
-def test_of_holders_that_could_not_be_looked_into_nothing_is_said_to_be_well() -> None:
-    closed = holder(2, user="root", host_alloc_bytes=None, missing={"host_alloc_bytes": "permission denied"})
-    assert rules(reading(watched(60, holders=lambda n: (holder(), closed)))) == []
-    assert rules(reading(watched(60, explained_bytes=lambda n: None, other_pinned_bytes=lambda n: None))) == []
 
 
 def test_memory_that_is_only_locked_is_no_leak_of_pinned_memory() -> None:
@@ -358,11 +355,6 @@ def test_pins_that_no_holder_explains_are_told_with_the_way_to_attribute_them() 
     assert "unexplained-pins" not in rules(reading(watched(3, other_pinned_bytes=lambda n: 63 * MIB)))
 
 
-def test_pins_of_a_call_that_still_runs_are_no_finding() -> None:
-    passing = watched(6, other_pinned_bytes=lambda n: 8 * GIB if n in (2, 3) else 0)
-    assert "unexplained-pins" not in rules(reading(passing))
-
-
 @pytest.mark.parametrize(
     ("changes", "told"),
     [
@@ -389,11 +381,6 @@ def test_of_a_link_only_what_is_known_and_below_is_told() -> None:
     both = link(generation_now=4, width_now=8)
     one = finding(reading(watched(5, devices=lambda n: (device(link=both),))), "link-below-best")
     assert "generation 4 instead of generation 5 and 8 lanes instead of 16 lanes. At its best" in one.detail
-
-
-def test_a_link_that_is_still_speeding_up_is_no_finding() -> None:
-    found = reading(watched(20, devices=lambda n: (device(link=link(generation_now=1 if n < 2 else 5)),)))
-    assert "link-below-best" not in rules(found)
 
 
 def failing(samples: int, fail: Any) -> list[dict[str, Any]]:

@@ -46,27 +46,36 @@ def unreadable(
     processes: Answer[Processes],
     gpus: Answer[tuple[DeviceFigures, ...]],
     registrations: Registrations | None = None,
-) -> tuple[Unreadable, ...]:
-    """Everything that stands between this snapshot and the whole host.
+) -> Iterator[Unreadable]:
+    """Everything that stands between this snapshot and the whole host, and what would make it readable.
 
     Args:
         proc: where /proc is read.
         host: its totals.
-        processes: what the look at them found.
+        processes: what the scan of them gave.
         gpus: what the driver answered.
-        registrations: what the probe found, if it runs.
+        registrations: what the probe saw, if it runs.
     """
-    bounds = _bounds(host, processes.value) if processes.value is not None else ()
-    return (*_host(host), *_processes(proc, processes), *bounds, *_gpus(proc, gpus), *_probe(registrations))
-
-
-def _host(host: HostTotals) -> Iterator[Unreadable]:
     if host.pinned_bytes is None:
         yield Unreadable(
             what="Pinned memory of the whole host",
             reason=host.missing["pinned_bytes"],
             advice=None if host.missing["pinned_bytes"] == NO_HOST else PIN_COUNTERS_ADVICE,
         )
+    yield from _processes(proc, processes)
+    if processes.value is not None:
+        yield from _bounds(host, processes.value)
+    if gpus.value is None:
+        yield Unreadable(
+            what="GPUs", reason=gpus.reason or "", advice="'pinscope doctor' says what this machine lacks for it."
+        )
+    if wsl_version(proc) == WSL2:
+        yield Unreadable(
+            what="Pinned memory of Windows and of other WSL distributions",
+            reason="WSL is a virtual machine; the driver proper runs in Windows",
+        )
+    if registrations is not None:
+        yield from _not_followed(registrations)
 
 
 def _processes(proc: Proc, processes: Answer[Processes]) -> Iterator[Unreadable]:
@@ -140,21 +149,7 @@ def _strangers(pids: frozenset[int], *, outside: bool) -> Unreadable:
     )
 
 
-def _gpus(proc: Proc, gpus: Answer[tuple[DeviceFigures, ...]]) -> Iterator[Unreadable]:
-    if gpus.value is None:
-        yield Unreadable(
-            what="GPUs", reason=gpus.reason or "", advice="'pinscope doctor' says what this machine lacks for it."
-        )
-    if wsl_version(proc) == WSL2:
-        yield Unreadable(
-            what="Pinned memory of Windows and of other WSL distributions",
-            reason="WSL is a virtual machine; the driver proper runs in Windows",
-        )
-
-
-def _probe(registrations: Registrations | None) -> Iterator[Unreadable]:
-    if registrations is None:
-        return
+def _not_followed(registrations: Registrations) -> Iterator[Unreadable]:
     if registrations.trouble is not None:
         yield Unreadable(what="Registered memory", reason=registrations.trouble)
     for library in registrations.libraries:
@@ -230,7 +225,7 @@ def snapshot(
         ),
         remembered,
     )
-    gaps = unreadable(proc, host, processes, gpus, registrations)
+    gaps = tuple(unreadable(proc, host, processes, gpus, registrations))
     return Snapshot(
         taken_at=taken_at,
         host=_explained(host, holders, processes, gaps, registrations),

@@ -130,22 +130,22 @@ def test_figures_from_before_a_stop_are_not_shown_after_the_next_start(watch: Gp
     until(lambda: watch.latest().value is not None)
 
 
-def test_a_driver_that_is_not_there_is_asked_again_and_may_come(watch: GpuWatch, driver: Driver) -> None:
-    driver.absent = "no NVIDIA driver is installed here"
+@pytest.mark.parametrize(
+    ("absent", "breaks", "reason"),
+    [
+        ("no NVIDIA driver is installed here", None, "no NVIDIA driver is installed here"),
+        (None, RuntimeError("lost\nits mind"), "the GPUs could not be read: RuntimeError: lost its mind"),
+    ],
+    ids=["not there", "breaks"],
+)
+def test_a_driver_that_gives_no_figures_says_why_and_is_opened_anew(
+    watch: GpuWatch, driver: Driver, absent: str | None, breaks: Exception | None, reason: str
+) -> None:
+    driver.absent, driver.breaks = absent, breaks
     watch.start()
     watch.wait(LONG)
-    assert watch.latest().reason == "no NVIDIA driver is installed here"
-    driver.absent = None
+    assert watch.latest().reason == reason
+    driver.absent = driver.breaks = None
     until(lambda: watch.latest().value is not None)
     watch.stop()
     assert driver.opened == driver.closed > 1
-
-
-def test_a_reader_that_breaks_is_reported_opened_anew_and_recovers(watch: GpuWatch, driver: Driver) -> None:
-    driver.breaks = RuntimeError("lost\nits mind")
-    watch.start()
-    watch.wait(LONG)
-    assert watch.latest().reason == "the GPUs could not be read: RuntimeError: lost its mind"
-    driver.breaks = None
-    until(lambda: watch.latest().value is not None)
-    assert driver.opened > 1

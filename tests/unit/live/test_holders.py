@@ -51,20 +51,6 @@ def test_a_holder_is_right_to_the_page(host: SyntheticHost) -> None:
     assert without_reason(found) == []
 
 
-def test_forked_children_add_nothing_and_are_named(host: SyntheticHost) -> None:
-    pieces = [zero(8 * GIB, 1)]
-    parent = host.cuda_process(pieces, started=100)
-    workers = [host.cuda_process(pieces, parent=parent, started=100 + each, RssShmem=0) for each in range(3)]
-    found = snapshot(host.proc, figures(host.proc, [busy_h200(16 * MIB, ProcessOnGpu(parent, MIB))]))
-    assert found.host.explained_bytes == 8 * GIB
-    assert holder(found, parent).inherited_by == tuple(workers)
-    for pid in workers:
-        one = holder(found, pid)
-        assert (one.host_alloc_bytes, one.inherited_bytes, one.inherited_from) == (0, 8 * GIB, (parent,))
-        assert one.gpus == ()
-    assert found.devices[0].page_table_bytes == 16 * MIB
-
-
 def test_each_gpu_with_a_context_pays(host: SyntheticHost) -> None:
     pid = host.cuda_process([zero(8 * GIB, 1)])
     other = host.cuda_process([zero(GIB, 2)])

@@ -74,14 +74,6 @@ def test_verdict_terminal_page_and_metrics_of_ranks_that_share_memory_say_the_sa
     assert getattr(seen.host, metric.field) == 140 * GIB
 
 
-def test_page_tables_of_memory_that_each_rank_registered_explain_the_gpus_memory() -> None:
-    """8 × 128 GiB have 2 GiB of page tables."""
-    totals = host(pinned_bytes=1024 * GIB, explained_bytes=0, other_pinned_bytes=64 * GIB)
-    gpu = made().devices[0]
-    used = gpu.model_copy(update={"unattributed_bytes": 2 * GIB + 300 * MIB})
-    assert "unattributed-gpu-memory" not in rules(made(host=totals, devices=(used,)))
-
-
 def test_pinned_files_count_as_available_and_are_not_called_pinned_twice(tmp_path: Path) -> None:
     """Weights that are mapped from a file and registered read-only."""
     cached = {"Active(file)": 100 * GIB, "Inactive(file)": 300 * GIB, "Mapped": 200 * GIB}

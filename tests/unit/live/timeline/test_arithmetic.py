@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 
 from hypothesis import given
@@ -11,7 +10,7 @@ from hypothesis import strategies as st
 from pinscope.experiments.registry import checked_rows
 from pinscope.live.series import Moment, TimelineRows
 from pinscope.live.timeline.charts import stretches, thinned
-from pinscope.live.timeline.reading import Watched, _gaps, points, reason_of, watched
+from pinscope.live.timeline.reading import Watched, points, reason_of, watched
 from tests.data.synthetic_snapshot import GIB, device, holder, host, snapshot
 from tests.data.synthetic_timeline import rows_of, run
 from tests.data.synthetic_timeline import watched as rows_watched
@@ -123,15 +122,6 @@ def test_a_failure_at_the_very_moment_of_a_sample_counts_once() -> None:
     found = seen([*rows, *made.missed("OSError: no", Moment(3, 1.0))])
     assert [gap.samples for gap in found.gaps] == [1]
     assert found.missing_share == 0.25
-
-
-def test_gaps_of_a_long_timeline_are_found_quickly() -> None:
-    times = range(0, 60_000, 2)
-    begun = time.process_time()
-    host = [{"elapsed_seconds": float(at)} for at in times]
-    failed = [{"elapsed_seconds": at + 1.0, "reason": "OSError: no"} for at in times]
-    assert len(list(_gaps(host, failed, 1.0, 60_000.0))) == len(times)
-    assert time.process_time() - begun < 5.0
 
 
 def test_fast_samples_of_a_busy_machine_are_no_gap_before_a_second() -> None:

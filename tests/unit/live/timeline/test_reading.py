@@ -120,17 +120,6 @@ def test_holders_are_told_with_their_whole_life() -> None:
     assert (worker["at its peak"], worker["at the end"], worker["grew by"]) == (16 * GIB, 0, 16 * GIB)
 
 
-def test_gpus_are_told_with_peaks_and_means() -> None:
-    found = reading(
-        watched(4, devices=lambda n: (device(rx_bytes_per_second=n * 10e9, unattributed_bytes=(40 + n) * MIB),))
-    )
-    one = table(found, "GPUs")
-    (cells,) = one.rows
-    assert cells[:2] == ("0", "Synthetic GPU")
-    assert cells[2:5] == (20 * GIB + 40 * MIB, 43 * MIB, 32 * MIB)
-    assert cells[5:] == (15e9, 30e9, 0.0, 0.0)
-
-
 def test_steps_in_one_direction_are_told_as_one_change() -> None:
     amounts = [1, 2, 4, 3, 5]
     rows = watched(5, holders=lambda n: (holder(8, host_alloc_bytes=amounts[n] * GIB, locked_bytes=n * MIB),))

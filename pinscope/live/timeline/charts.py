@@ -78,7 +78,8 @@ class _Clock:
 
     def curve(self, style: LineStyle, series: Series, shape: str = "linear") -> Curve:
         """One line, with a hole in it wherever samples are missing."""
-        pieces, spots = stretches(series, self.gap_seconds), []
+        pieces = stretches(series, self.gap_seconds)
+        spots: list[Spot] = []
         for piece in pieces:
             spots += [Spot(piece[0][0] / self.scale, math.nan, "")] if spots else []
             drawn = thinned(piece, max(MOST_POINTS // len(pieces), 8))
@@ -104,8 +105,9 @@ def _draw(
 ) -> Chart:
     """Curves over the time of day; ``scale`` is in SI units, and says nothing of a hole."""
     known = Scale(scale.title, scale.unit, lambda value: "" if math.isnan(value) else scale.text(value))
+    height = 320 if len(panes) == 1 else 220
     caption = f"{caption} Time 0 is {clock.begun:%Y-%m-%d %H:%M:%S} UTC."
-    chart = curves(key, title, caption, panes, known, clock.axis, alt, pixels=240, ends=ends.items())
+    chart = curves(key, title, caption, panes, known, clock.axis, alt, pixels=height, ends=ends.items())
     chart.figure.for_each_trace(
         lambda trace: trace.update(y=[None if math.isnan(height) else height for height in trace.y])
     )

@@ -35,6 +35,11 @@ DRIVER_MEMORY_IS = (
     "Write-combined memory, memory of cuMemCreate on the host and host memory pools lie in RAM as pinned memory does, "
     "but in none of the kernel's accounts."
 )
+PINNED_SHARE_ADVICE = (
+    "Pin what is copied often, in buffers that are used again, and give back the rest. 'pinscope run pressure' shows "
+    "what pinned memory takes from everybody else here."
+)
+GROUP_ADVICE = "Pin less, or raise the limit (docker run --memory, resources.limits.memory, MemoryMax=)."
 DRIVER_MEMORY_ADVICE = "Count it as pinned when you plan what fits on this host."
 
 
@@ -217,8 +222,7 @@ def _pinned_share(snapshot: Snapshot) -> Iterator[Finding]:
         detail="Pinned memory can be neither swapped nor moved nor reclaimed; "
         f"{format_bytes(host.available_bytes)} are still available to all programs. It is less than that share where "
         "pages are pinned more than once, as the kernel counts each pin.",
-        advice="Pin what is copied often, in buffers that are used again, and give back the rest. "
-        "'pinscope run pressure' shows what pinned memory takes from everybody else here.",
+        advice=PINNED_SHARE_ADVICE,
     )
 
 
@@ -251,7 +255,7 @@ def _near_group_limit(snapshot: Snapshot) -> Iterator[Finding]:
             else f"{who(first)}{where} is {format_bytes(left)} below the limit of its control group",
             detail="Pinned memory is charged to the control group and cannot be reclaimed. At the limit the kernel "
             "kills a process of the group, or slows it to a crawl where the limit is memory.high.",
-            advice="Pin less, or raise the limit (docker run --memory, resources.limits.memory, MemoryMax=).",
+            advice=GROUP_ADVICE,
         )
 
 

@@ -1,7 +1,8 @@
 """Who holds pinned memory now: processes, host counters and GPUs joined to one frozen snapshot, or a series of them.
 
 cudaHostAlloc memory shows as shared mappings of ``/dev/zero (deleted)``, each with an inode of its own; registered
-memory leaves no mark; both count in the kernel's total of pinned pages (measured on H200 hosts)."""
+memory leaves no mark; both count in the kernel's total of pinned pages (measured on H200 hosts).
+"""
 
 from __future__ import annotations
 

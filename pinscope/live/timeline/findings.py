@@ -27,7 +27,7 @@ from pinscope.analysis.rules.host_memory import (
 )
 from pinscope.analysis.rules.link import Shortfall, is_below, is_busy, is_lasting, link_shortfall
 from pinscope.analysis.texts import Text, Texts, say
-from pinscope.live.reading import DRIVER_MEMORY_ADVICE, DRIVER_MEMORY_IS
+from pinscope.live.reading import DRIVER_MEMORY_ADVICE, DRIVER_MEMORY_IS, GROUP_ADVICE, PINNED_SHARE_ADVICE
 from pinscope.live.timeline.reading import (
     GPU_RATES,
     Life,
@@ -77,8 +77,7 @@ TEXTS: Texts = {
         "At its peak up to {share:share} of this host's memory was pinned",
         "That was {when}; memory that is pinned twice counts twice, up to what is in use. Pinned memory can be neither "
         "swapped nor moved nor reclaimed.",
-        "Pin what is copied often, in buffers that are used again, and give back the rest. 'pinscope run pressure' "
-        "shows what pinned memory takes from everybody else here.",
+        PINNED_SHARE_ADVICE,
     ),
     "driver-memory": Text(
         f"holders had {format_bytes(DRIVER_BYTES)} of driver memory or more",
@@ -91,7 +90,7 @@ TEXTS: Texts = {
         "The control group was {left:bytes} below its limit",
         "That was {when}. Pinned memory is charged to the control group and cannot be reclaimed. At the limit the "
         "kernel kills a process of the group.",
-        "Pin less, or raise the limit (docker run --memory, resources.limits.memory, MemoryMax=).",
+        GROUP_ADVICE,
     ),
     "unexplained-pins": Text(
         f"{format_bytes(UNEXPLAINED_BYTES)} or more were pinned that no holder explains, in {UNEXPLAINED_SAMPLES} "

@@ -404,6 +404,8 @@ def headline(seen: Watched) -> Iterator[Quantity]:
     end = _Peak("pinned_at_end", "Pinned at the end", pinned[-1][1] if pinned else None, most.reason)
     for peak in (most, end, grown, *others):
         yield quantity(peak.name, peak.value, "bytes", reason=peak.reason, key=peak.key)
+    process = None if grown.value is None else grown.of
+    yield quantity("Process that grew most", process, "text", reason=grown.reason, key="grew_most_process")
 
 
 def _peaks(seen: Watched) -> tuple[_Peak, ...]:

@@ -21,5 +21,7 @@ def headline(recorded: Recorded) -> dict[str, object]:
     held["all_bytes"] = held[parts].fillna(0).sum(axis=1)
     peak = held.groupby(["pid", "name"])["all_bytes"].max()
     found["Grew most"] = peak.max()
+    pid, name = peak.idxmax()
+    found["Process that grew most"] = f"{name} (pid {int(pid)})"
     found["Most GPU memory charged to no process"] = gpus["unattributed_bytes"].max()
     return found

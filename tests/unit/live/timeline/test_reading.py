@@ -84,7 +84,8 @@ def test_what_is_not_known_says_why() -> None:
     )
     assert {one.key: one.reason for one in reading(rows).headline if one.value is None} == {
         "most_pinned": "needs Linux 5.7", "pinned_at_end": "needs Linux 5.7", "grew_most": "no process held any",
-        "least_left": "it was not reported", "most_uncharged": "the driver shows no GPU",
+        "grew_most_process": "no process held any", "least_left": "it was not reported",
+        "most_uncharged": "the driver shows no GPU",
     }  # fmt: skip
 
 

@@ -13,7 +13,8 @@ from pinscope.cli.options import Gpus, Interval, Probe, checked_interval
 from pinscope.cli.progress import LOOK_SECONDS, Stop
 from pinscope.cli.terminal import complain, print_line
 from pinscope.errors import BadInput
-from pinscope.live.source import Sampler, open_source
+from pinscope.live.sampler import Sampler
+from pinscope.live.source import open_source
 from pinscope.monitoring.metrics import SnapshotCollector
 from pinscope.monitoring.server import MetricsServer, is_loopback
 

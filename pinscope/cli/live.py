@@ -20,9 +20,10 @@ from pinscope.cli.progress import LOOK_SECONDS, Stop
 from pinscope.cli.reading import print_findings
 from pinscope.cli.terminal import complain, is_steerable, print_json, print_line, print_prose, styled, terminal_columns
 from pinscope.errors import BadInput
-from pinscope.live.changes import growing
 from pinscope.live.reading import read_snapshot
-from pinscope.live.source import History, LiveSource, Sampler, open_source
+from pinscope.live.sampler import History, Sampler
+from pinscope.live.series import growing
+from pinscope.live.source import LiveSource, open_source
 from pinscope.records.figure import figures
 from pinscope.records.snapshot import GpuUse, Holder, Snapshot
 from pinscope.records.timeline import Event, Sample

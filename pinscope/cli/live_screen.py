@@ -12,8 +12,8 @@ from pinscope.cli.progress import LOOK_SECONDS, Stop
 from pinscope.cli.screen import Screen
 from pinscope.cli.terminal import lay_out, sparkline, styled
 from pinscope.live.reading import who
-from pinscope.live.source import History, Sampler
-from pinscope.live.trend import holder_trends
+from pinscope.live.sampler import History, Sampler
+from pinscope.live.series import holder_trends
 from pinscope.probes.answer import Answer
 from pinscope.records.registration import Piece
 from pinscope.records.snapshot import Holder, Snapshot

@@ -12,8 +12,8 @@ from typing import Any, NamedTuple
 
 from pinscope.cli.live_choice import Choice
 from pinscope.cli.terminal import SEVERITY_STYLES, TableLines, lay_out, sparkline
-from pinscope.live.trend import Curve, Identity, holder_trends, host_trend
-from pinscope.live.verdict import snapshot_verdict
+from pinscope.live.reading import snapshot_verdict
+from pinscope.live.series import Curve, Identity, holder_trends, host_trend
 from pinscope.records.environment import Link
 from pinscope.records.figure import Estimated, Figure, figures
 from pinscope.records.finding import Finding, Severity

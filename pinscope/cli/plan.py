@@ -11,7 +11,7 @@ from pinscope.cli.options import AsJson
 from pinscope.cli.reading import print_below_verdict
 from pinscope.cli.runs import store_to_read
 from pinscope.cli.terminal import print_json, print_line, print_prose
-from pinscope.planning.parameters import OPTIONS, PlanParams
+from pinscope.planning.plan import OPTIONS, PlanParams
 from pinscope.planning.prices import Level, amount_words, known_prices, plan_for, safety_of
 from pinscope.planning.reading import origin_words, read_plan
 from pinscope.probes.environment import capture_environment

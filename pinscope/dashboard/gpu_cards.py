@@ -20,7 +20,7 @@ from pinscope.experiments.bandwidth.findings import below_like
 from pinscope.experiments.overlap.charts import draw_small as overlap_bars
 from pinscope.experiments.page_tables.charts import draw_small as page_tables_bars
 from pinscope.experiments.registry import checked_rows
-from pinscope.live.verdict import gpu_verdict
+from pinscope.live.reading import gpu_verdict
 from pinscope.records.environment import Device
 from pinscope.records.finding import Finding
 from pinscope.records.run import ExperimentRun, Run

@@ -16,9 +16,10 @@ from functools import cached_property
 import streamlit as st
 
 from pinscope.dashboard.live_document import Json, chosen_facts, document, holder_key, patch
-from pinscope.live.charts import moments
 from pinscope.live.reading import read_snapshot
-from pinscope.live.source import History, LiveSource, Sampler, open_source
+from pinscope.live.sampler import History, Sampler
+from pinscope.live.series import moments
+from pinscope.live.source import LiveSource, open_source
 from pinscope.records.snapshot import Snapshot
 from pinscope.report.json_report import render_snapshot
 

@@ -6,12 +6,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any
 
+from pinscope.charts.theme import COLOURS
 from pinscope.dashboard.labels import sentence
-from pinscope.live.changes import growing
-from pinscope.live.charts import BANDS, SERIES, trends, within
-from pinscope.live.reading import read_snapshot
-from pinscope.live.source import History
-from pinscope.live.verdict import pinned_change, snapshot_verdict
+from pinscope.live.reading import pinned_change, read_snapshot, snapshot_verdict
+from pinscope.live.sampler import History
+from pinscope.live.series import BANDS, SERIES, Curve, growing, holder_trends, within
 from pinscope.records.figure import Figure, figures
 from pinscope.records.finding import Finding
 from pinscope.records.snapshot import DeviceFigures, Holder, HostTotals, Snapshot, Unreadable
@@ -35,6 +34,8 @@ Json = dict[str, Any]
 MOST_EVENTS = 200
 TREND_HEIGHT = 100
 """Of the tallest step of a small curve."""
+TREND_STEPS = 40
+"""Steps of a small curve, at most, but for the one that has begun."""
 _HOST, _GPU = (tuple(figure for figure in figures(kind) if figure.page) for kind in (HostTotals, DeviceFigures))
 _EVENTS: Mapping[EventKind, str] = {
     "appeared": "● appeared",
@@ -42,7 +43,7 @@ _EVENTS: Mapping[EventKind, str] = {
     "released": "▼ released",
     "ended": "○ ended",
 }
-SERIES_LIST = [{"name": name, "colour": colour, "band": name in BANDS} for name, colour in SERIES.items()]
+SERIES_LIST = [{"name": name, "colour": COLOURS[colour], "band": name in BANDS} for name, colour in SERIES.items()]
 """The chart's, in the order of a moment's values."""
 
 
@@ -139,16 +140,17 @@ def _figures(record: HostTotals | DeviceFigures, chosen: Sequence[Figure]) -> Js
 
 def _holders(history: History, snapshot: Snapshot, window_seconds: float) -> Json:
     """Most bytes first; those that only lock memory are marked, as that is not pinned."""
-    rows = holder_rows(snapshot.holders, growing(within(history.samples, window_seconds)))
-    curves = trends(history.samples, window_seconds)
+    lately = within(history.samples, window_seconds)
+    rows = holder_rows(snapshot.holders, growing(lately))
+    curves = holder_trends(lately, TREND_STEPS)
     return {
         holder_key(row): _holder(row, one, rank, curves.get((row.pid, row.started_at), ()))
         for rank, (row, one) in enumerate(zip(rows, snapshot.holders, strict=True))
     }
 
 
-def _holder(row: HolderRow, holder: Holder, rank: int, curve: Sequence[float]) -> Json:
-    highest = max(curve, default=0.0) or 1.0
+def _holder(row: HolderRow, holder: Holder, rank: int, curve: Curve) -> Json:
+    highest = max((step or 0.0 for step in curve), default=0.0) or 1.0
     return {
         "rank": rank,
         "name": row.name,
@@ -157,7 +159,7 @@ def _holder(row: HolderRow, holder: Holder, rank: int, curve: Sequence[float]) -
         "grows": row.growing,
         "cells": {name: [row.amounts[name], row.text(name)] for name, figure in COLUMNS.items() if figure.page},
         "gpus": gpus_text(row.gpus),
-        "trend": [round(TREND_HEIGHT * step / highest) for step in curve],
+        "trend": [round(TREND_HEIGHT * (step or 0.0) / highest) for step in curve],
         "user": row.user or "",
         "container": row.container or "",
         "group": one_line(holder.cgroup or ""),

@@ -13,7 +13,7 @@ from pinscope.dashboard.parameter_form import parameter_form
 from pinscope.dashboard.widgets import reading_below_verdict
 from pinscope.errors import InvalidParameter
 from pinscope.planning.charts import draw_plan
-from pinscope.planning.parameters import PlanParams, command_line, inputs
+from pinscope.planning.plan import PlanParams, command_line, inputs
 from pinscope.planning.prices import LEVEL_WORDS, Level, known_prices, plan_for, safety_of
 from pinscope.planning.reading import read_plan
 

@@ -11,6 +11,7 @@ from pinscope.analysis.held import ROUNDING_ADVICE, held_bytes
 from pinscope.analysis.link_model import link_below_best
 from pinscope.analysis.page_table_model import page_table_bytes
 from pinscope.analysis.rules.gpu_memory import page_table_severity, unattributed_severity
+from pinscope.analysis.rules.growth import LEAK_BYTES
 from pinscope.analysis.rules.host_memory import (
     DRIVER_BYTES,
     MUCH_LOCKED_BYTES,
@@ -24,8 +25,8 @@ from pinscope.analysis.rules.link import is_busy
 from pinscope.records.figure import bound_of_sum
 from pinscope.records.finding import Finding, Quantity, finding, known, note, quantity
 from pinscope.records.snapshot import Holder, HostTotals, Snapshot
-from pinscope.records.timeline import HolderSample
-from pinscope.units import format_bytes, format_share
+from pinscope.records.timeline import HolderSample, Sample
+from pinscope.units import format_bytes, format_duration, format_share
 
 PAGE_BYTES = 4096
 """The page in which host memory was mapped on the GPUs measured; larger ones take less."""
@@ -34,6 +35,11 @@ DRIVER_MEMORY_IS = (
     "Write-combined memory, memory of cuMemCreate on the host and host memory pools lie in RAM as pinned memory does, "
     "but in none of the kernel's accounts."
 )
+PINNED_SHARE_ADVICE = (
+    "Pin what is copied often, in buffers that are used again, and give back the rest. 'pinscope run pressure' shows "
+    "what pinned memory takes from everybody else here."
+)
+GROUP_ADVICE = "Pin less, or raise the limit (docker run --memory, resources.limits.memory, MemoryMax=)."
 DRIVER_MEMORY_ADVICE = "Count it as pinned when you plan what fits on this host."
 
 
@@ -216,8 +222,7 @@ def _pinned_share(snapshot: Snapshot) -> Iterator[Finding]:
         detail="Pinned memory can be neither swapped nor moved nor reclaimed; "
         f"{format_bytes(host.available_bytes)} are still available to all programs. It is less than that share where "
         "pages are pinned more than once, as the kernel counts each pin.",
-        advice="Pin what is copied often, in buffers that are used again, and give back the rest. "
-        "'pinscope run pressure' shows what pinned memory takes from everybody else here.",
+        advice=PINNED_SHARE_ADVICE,
     )
 
 
@@ -250,7 +255,7 @@ def _near_group_limit(snapshot: Snapshot) -> Iterator[Finding]:
             else f"{who(first)}{where} is {format_bytes(left)} below the limit of its control group",
             detail="Pinned memory is charged to the control group and cannot be reclaimed. At the limit the kernel "
             "kills a process of the group, or slows it to a crawl where the limit is memory.high.",
-            advice="Pin less, or raise the limit (docker run --memory, resources.limits.memory, MemoryMax=).",
+            advice=GROUP_ADVICE,
         )
 
 
@@ -352,3 +357,75 @@ _RULES: tuple[Callable[[Snapshot], Iterator[Finding]], ...] = (
     _rounding,
     _links,
 )
+
+
+_PINNED = ("host_alloc_bytes", "registered_bytes")
+"""Memory that is only locked (mlock) is not among it: CUDA does not know of it."""
+
+
+def snapshot_verdict(snapshot: Snapshot) -> str:
+    """The process that holds most, how many there are, and what that is of the host's memory."""
+    holders = ranked(snapshot.holders, _pinned_by)
+    if not holders:
+        candidate = only_candidate(snapshot)
+        who_may = f"; {who(candidate)} is the only CUDA process seen, and may have registered it" if candidate else ""
+        return f"No process is seen to hold pinned memory{_of_the_host(snapshot)}{who_may}."
+    first = holders[0]
+    amount = _amount(first)
+    if len(holders) == 1:
+        return f"{who(first)} holds {amount} of pinned memory{_of_the_host(snapshot)}."
+    return f"{len(holders)} processes hold pinned memory, {who(first)} the most: {amount}{_of_the_host(snapshot)}."
+
+
+def pinned_change(samples: Sequence[Sample]) -> str:
+    """``That is 6.8 GiB more than 31.0 s ago.``; empty where the host's pinned memory changed by little."""
+    known = [sample for sample in samples if sample.pinned_bytes is not None]
+    if not known:
+        return ""
+    first, last = known[0], known[-1]
+    change = (last.pinned_bytes or 0) - (first.pinned_bytes or 0)
+    if abs(change) < LEAK_BYTES:
+        return ""
+    more = "more" if change > 0 else "less"
+    ago = format_duration(last.elapsed_seconds - first.elapsed_seconds)
+    return f"That is {format_bytes(abs(change))} {more} than {ago} ago."
+
+
+def gpu_verdict(snapshot: Snapshot, index: int) -> str | None:
+    """Who uses a GPU, and which of them holds the most pinned memory; ``None`` where the snapshot does not show it."""
+    device = next((device for device in snapshot.devices if device.index == index), None)
+    if device is None:
+        return None
+    users = [holder for holder in snapshot.holders if any(use.index == index for use in holder.gpus)]
+    count = max(
+        len(users), len(device.processes)
+    )  # in a container the driver names processes that nobody can look into
+    if not count:
+        return "No process uses it now."
+    words = "A process uses it now" if count == 1 else f"{count} processes use it now"
+    holders = ranked(users, _pinned_by)
+    if not holders:
+        return f"{words}; no pinned memory is seen of {'it' if count == 1 else 'them'}."
+    most = "" if len(holders) == 1 else "the most "
+    return f"{words}; {who(holders[0])} holds {most}pinned memory: {_amount(holders[0])}."
+
+
+def _amount(holder: Holder) -> str:
+    by_kernel = (holder.vm_pin_bytes or 0) >= _pinned_by(holder)
+    bound = bound_of_sum(holder.estimates.get(field) for field in (("vm_pin_bytes",) if by_kernel else _PINNED))
+    return f"{f'{bound.words} ' if bound else ''}{format_bytes(_pinned_by(holder))}"
+
+
+def _pinned_by(holder: Holder) -> int:
+    """RDMA may pin CUDA's memory again: the larger of the two counts."""
+    return max(sum(getattr(holder, field) or 0 for field in _PINNED), holder.vm_pin_bytes or 0)
+
+
+def _of_the_host(snapshot: Snapshot) -> str:
+    host = snapshot.host
+    if host.pinned_bytes is None or host.total_bytes <= 0:
+        return ""
+    share = format_share(host.pinned_bytes / host.total_bytes)
+    bound = host.estimates.get("pinned_bytes")
+    amount = f"{f'{bound.words} ' if bound else ''}{format_bytes(host.pinned_bytes)}"
+    return f"; {amount} is pinned on the whole host, {share} of its memory"

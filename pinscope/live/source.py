@@ -1,29 +1,408 @@
-"""Where snapshots come from: the host's files, the watch over its GPUs, and the probe if it runs."""
+"""Who holds pinned memory now: processes, host counters and GPUs joined to one frozen snapshot, or a series of them.
+
+cudaHostAlloc memory shows as shared mappings of ``/dev/zero (deleted)``, each with an inode of its own; registered
+memory leaves no mark; both count in the kernel's total of pinned pages (measured on H200 hosts).
+"""
 
 from __future__ import annotations
 
+import os
 import threading
 import time
-from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import replace
 from datetime import UTC, datetime
+from functools import partial
 from typing import TYPE_CHECKING, Self
 
-from pinscope.errors import PinScopeError
-from pinscope.live.changes import changes, sample_of
-from pinscope.live.gpu_watch import GpuWatch, Repeater, Wait
-from pinscope.live.holders import snapshot
+from pinscope.analysis.held import held_by
+from pinscope.analysis.page_table_model import context_overhead_bytes
+from pinscope.analysis.rules.host_memory import MUCH_LOCKED_BYTES
+from pinscope.live.holder import COUNTER_SLACK_BYTES, Surroundings, page_table_bound, read_holder
+from pinscope.live.registered import Candidate, Share, attribute, without_larger
+from pinscope.live.sampler import GpuWatch
 from pinscope.probes.answer import Answer
+from pinscope.probes.cgroup import GroupHeadrooms
+from pinscope.probes.host_memory import NO_HOST, PIN_COUNTERS_ADVICE, read_host
 from pinscope.probes.open_files import open_files
 from pinscope.probes.proc import HERE, Proc
-from pinscope.probes.processes import Remembered
-from pinscope.records.snapshot import Snapshot
-from pinscope.records.timeline import Event, Sample
+from pinscope.probes.process_identity import boot_time
+from pinscope.probes.process_memory import MemoryMaps
+from pinscope.probes.processes import Processes, Remembered, SeenProcess, known_identity, read_processes
+from pinscope.probes.virtualization import WSL2, has_own_pids, hides_processes, wsl_version
+from pinscope.records.figure import Bound, BoundKind, about, at_least, at_most, bound_of_sum
+from pinscope.records.registration import Registrations
+from pinscope.records.snapshot import PINNED_AGAIN, DeviceFigures, Holder, HostTotals, Snapshot, Unreadable
 
 if TYPE_CHECKING:
     from pinscope.live.tracker import Tracker
+
+AS_ROOT = "Run as root, or with the capabilities CAP_SYS_PTRACE and CAP_DAC_READ_SEARCH."
+
+
+def unreadable(
+    proc: Proc,
+    host: HostTotals,
+    processes: Answer[Processes],
+    gpus: Answer[tuple[DeviceFigures, ...]],
+    registrations: Registrations | None = None,
+) -> Iterator[Unreadable]:
+    """Everything that stands between this snapshot and the whole host, and what would make it readable.
+
+    Args:
+        proc: where /proc is read.
+        host: its totals.
+        processes: what the scan of them gave.
+        gpus: what the driver answered.
+        registrations: what the probe saw, if it runs.
+    """
+    if host.pinned_bytes is None:
+        yield Unreadable(
+            what="Pinned memory of the whole host",
+            reason=host.missing["pinned_bytes"],
+            advice=None if host.missing["pinned_bytes"] == NO_HOST else PIN_COUNTERS_ADVICE,
+        )
+    yield from _processes(proc, processes)
+    if processes.value is not None:
+        yield from _bounds(host, processes.value)
+    if gpus.value is None:
+        yield Unreadable(
+            what="GPUs", reason=gpus.reason or "", advice="'pinscope doctor' says what this machine lacks for it."
+        )
+    if wsl_version(proc) == WSL2:
+        yield Unreadable(
+            what="Pinned memory of Windows and of other WSL distributions",
+            reason="WSL is a virtual machine; the driver proper runs in Windows",
+        )
+    if registrations is not None:
+        yield from _not_followed(registrations)
+
+
+def _processes(proc: Proc, processes: Answer[Processes]) -> Iterator[Unreadable]:
+    if processes.value is None:
+        yield Unreadable(what="Processes", reason=processes.reason or "", advice="Mount /proc.", hides_holders=True)
+        return
+    if has_own_pids(proc):
+        yield Unreadable(
+            what="Processes outside this container",
+            reason="the container has process ids of its own",
+            advice="Start the container with the host's: docker run --pid=host, or hostPID: true in Kubernetes.",
+            hides_holders=True,
+        )
+    if hides_processes(proc):
+        yield Unreadable(
+            what="Processes of other users",
+            reason="/proc is mounted with hidepid",
+            advice="Run as root.",
+            hides_holders=True,
+        )
+    if processes.value.closed:
+        yield Unreadable(
+            what=f"Open files and mappings of {processes.value.closed} of {processes.value.looked_at} processes",
+            reason="they belong to other users, or are protected",
+            advice=AS_ROOT,
+            hides_holders=True,
+        )
+    if processes.value.strangers:
+        yield _strangers(processes.value.strangers, outside=has_own_pids(proc) or hides_processes(proc))
+
+
+def _bounds(host: HostTotals, processes: Processes) -> Iterator[Unreadable]:
+    """What a snapshot leaves out so that no process can make it endless."""
+    if processes.skipped:
+        yield Unreadable(
+            what=f"Open files of {processes.skipped:,} of {processes.looked_at:,} processes",
+            reason="they have more open files than a snapshot reads of one process, or of all together",
+            hides_holders=True,
+        )
+    if processes.unread and _may_lock(host, processes):
+        yield Unreadable(
+            what=f"Locked memory of {processes.unread:,} of {processes.looked_at:,} processes, all too small for CUDA",
+            reason="with thousands of processes, each snapshot reads the status of some, in turn",
+            advice="Take more snapshots one after the other: 'pinscope live'.",
+            hides_holders=bool(host.pinned_bytes),
+        )
+
+
+def _may_lock(host: HostTotals, processes: Processes) -> bool:
+    """False if those that were looked at have all that is locked on this host, and nothing is pinned."""
+    locked = sum(
+        min(process.status.bytes("VmLck") or 0, process.status.bytes("VmRSS") or 0) for process in processes.seen
+    )
+    return bool(host.pinned_bytes) or host.mlocked_bytes is None or locked < host.mlocked_bytes
+
+
+def _strangers(pids: frozenset[int], *, outside: bool) -> Unreadable:
+    """Processes that the driver names alone. Where all of the host's are seen, those have ended, and the driver keeps
+    what they had while a child of theirs has it mapped (measured on an H200): the child is shown."""
+    named = ", ".join(map(str, sorted(pids)[:10]))
+    if not outside:
+        return Unreadable(
+            what=f"GPU memory of processes that have ended and that the driver still lists (pid {named})",
+            reason="a child may have their memory mapped; then it is shown with the child",
+        )
+    return Unreadable(
+        what=f"Processes that the driver lists and /proc does not show (pid {named})",
+        reason="they ended meanwhile, or run outside this container",
+        advice="In a container, start it with the host's process ids: docker run --pid=host.",
+        hides_holders=True,
+    )
+
+
+def _not_followed(registrations: Registrations) -> Iterator[Unreadable]:
+    if registrations.trouble is not None:
+        yield Unreadable(what="Registered memory", reason=registrations.trouble)
+    for library in registrations.libraries:
+        if library.reason is not None:
+            yield Unreadable(
+                what=f"Registered memory of programs that use {library.path}",
+                reason=library.reason,
+                advice="Have them use the driver's library of the host, as NVIDIA's container toolkit does.",
+            )
+    reasons = {library.reason for library in registrations.libraries}
+    others = {pid: reason for pid, reason in registrations.not_followed.items() if reason not in reasons}
+    if others:
+        pids = ", ".join(map(str, sorted(others)[:10]))
+        yield Unreadable(
+            what=f"Registered memory of {len(others)} processes (pid {pids})", reason=next(iter(others.values()))
+        )
+
+
+_OTHER = about("the host's total less what the holders explain; the kernel does not say which process owns it")
+_AT_LEAST = at_least("not all processes could be looked at")
+_AT_MOST = at_most("some of the holders' mappings may not be pinned")
+_OVERHEAD = about("as on H200s with driver 580: 3.25 MiB once and 3.56 MiB for each context; other GPUs may differ")
+_REGISTERED: Mapping[BoundKind, Bound] = {
+    "at_least": at_least("not all registrations could be followed"),
+    "at_most": at_most("a holder ended a CUDA context, which releases what was registered in it"),
+    "about": about("how much memory some holder has registered is not known exactly"),
+}
+_DOUBTFUL_TABLES = about("registered memory of some of its processes is not known exactly")
+_INIT = 1
+_TOO_MUCH = "the holders' memory adds up to more than is pinned, so some of it is not pinned"
+
+
+def snapshot(
+    proc: Proc = HERE,
+    gpus: Answer[tuple[DeviceFigures, ...]] | None = None,
+    remembered: Remembered | None = None,
+    registrations: Registrations | None = None,
+) -> Snapshot:
+    """Read the host and its processes, and join them with what the GPUs' driver reports.
+
+    Args:
+        proc: where /proc and /sys are read.
+        gpus: from :func:`pinscope.probes.devices.read_gpus`, which may have been asked elsewhere, as the driver
+            may hang; ``None``: it was not asked.
+        remembered: keep one and pass it to each snapshot of a series: the later ones then cost less.
+        registrations: from :meth:`pinscope.live.tracker.Tracker.registered`, asked just before; ``None``: nobody
+            follows registered memory.
+    """
+    begun = time.thread_time()
+    gpus = gpus or Answer.missing("the driver was not asked")
+    remembered = remembered or Remembered(is_series=False)
+    if remembered.booted.value is None:
+        remembered.booted = boot_time(proc)
+    taken_at = datetime.now(UTC)
+    gpu_pids = {process.pid for device in gpus.value or () for process in device.processes}
+    groups = GroupHeadrooms(proc)
+    host = read_host(proc, groups)
+    processes = read_processes(proc, gpu_pids, remembered)
+    holders = _holders(
+        processes,
+        host,
+        Surroundings(
+            proc=proc,
+            gpus=gpus,
+            strangers=processes.value is not None and bool(processes.value.strangers),
+            own_pids=has_own_pids(proc),
+            covers=None,
+            proven=False,
+            booted=remembered.booted,
+            groups=groups,
+            identify=partial(known_identity, proc=proc, remembered=remembered),
+            registrations=registrations,
+        ),
+        remembered,
+    )
+    gaps = tuple(unreadable(proc, host, processes, gpus, registrations))
+    return Snapshot(
+        taken_at=taken_at,
+        host=_explained(host, holders, processes, gaps, registrations),
+        holders=holders,
+        devices=tuple(_with_tables(device, holders, processes, registrations) for device in gpus.value or ()),
+        unreadable=gaps,
+        own_pids=has_own_pids(proc),
+        probe=registrations.state() if registrations is not None else None,
+        cpu_seconds=time.thread_time() - begun,
+    )
+
+
+def _holders(
+    processes: Answer[Processes], host: HostTotals, around: Surroundings, remembered: Remembered
+) -> tuple[Holder, ...]:
+    """Whoever holds something, most bytes first."""
+    if processes.value is None:
+        return ()
+    seen: Sequence[SeenProcess] = processes.value.seen
+    pinned = None if host.pins_bytes is None else host.pins_bytes + COUNTER_SLACK_BYTES
+    candidates = [_candidate(process, around) for process in seen if process.maps is not None]
+    shares = attribute(without_larger(candidates, pinned))
+    if pinned is not None:
+        claimed = _claimed(seen, shares, around.registrations)
+        covers = claimed <= pinned
+        proven = covers and claimed >= pinned - 2 * COUNTER_SLACK_BYTES
+        around = replace(around, covers=covers, proven=proven)
+    before, remembered.holders = remembered.holders, {}
+    for process in seen:
+        share = shares.get(process.pid, Share())
+        inputs, (known, holder) = around.inputs(process, share), before.get(process.pid, ((), None))
+        if holder is None or known != inputs:
+            holder = read_holder(process, share, around)
+        remembered.holders[process.pid] = inputs, holder
+    kept = (holder for _, holder in remembered.holders.values() if _holds(holder, around.own_pids))
+    return tuple(sorted(kept, key=_weight, reverse=True))
+
+
+def _claimed(seen: Sequence[SeenProcess], shares: Mapping[int, Share], registrations: Registrations | None) -> int:
+    """Bytes of all that looks pinned, or is known to be."""
+    registered = registrations.by_pid if registrations is not None else {}
+    return sum(
+        sum(shares[process.pid].owned if process.pid in shares else ())
+        + (process.status.bytes("VmPin") or 0)
+        + (registered[process.pid].pinned_registered_bytes if process.pid in registered else 0)
+        for process in seen
+    )
+
+
+def _candidate(process: SeenProcess, around: Surroundings) -> Candidate:
+    maps = process.maps.value if process.maps is not None else None
+    return Candidate(
+        pid=process.pid,
+        parent=process.status.number("PPid"),
+        started=around.identify(process).started.value,
+        maps=maps if maps is not None else MemoryMaps({}),
+    )
+
+
+def _holds(holder: Holder, own_pids: bool) -> bool:
+    """True for a process that holds something, or can have registered memory, which /proc does not show.
+
+    This process asks NVML, which opens CUDA's device file as well. The host's init process locks its own memory, often
+    all that it may ever have; that counts only if much of it is there.
+    """
+    pinned = (holder.host_alloc_bytes, holder.registered_bytes, holder.vm_pin_bytes)
+    mapped = (holder.inherited_bytes, holder.managed_bytes, holder.driver_memory_bytes)
+    may_hold = holder.cuda and holder.pid != os.getpid()
+    locked = holder.locked_bytes or 0
+    if holder.pid == _INIT and not own_pids:
+        locked = locked if min(locked, holder.rss_bytes or 0) >= MUCH_LOCKED_BYTES else 0
+    return bool(may_hold or any(pinned) or any(mapped) or locked)
+
+
+def _weight(holder: Holder) -> tuple[int, int, int]:
+    return (held_by(holder, holder.vm_pin_bytes), holder.inherited_bytes or 0, -holder.pid)
+
+
+def _with_tables(
+    device: DeviceFigures, holders: Sequence[Holder], processes: Answer[Processes], registrations: Registrations | None
+) -> DeviceFigures:
+    """The device with the page tables that its holders imply."""
+    joined = ("page_table_bytes", "context_overhead_bytes")
+    missing = {field: reason for field, reason in device.missing.items() if field not in joined}
+    unknown = device.missing.get("processes") or processes.reason
+    if unknown is not None:
+        missing |= dict.fromkeys(joined, unknown)
+        return device.model_copy(update={"missing": missing})
+    tables = [use.page_table_bytes for holder in holders for use in holder.gpus if use.index == device.index]
+    known = [amount for amount in tables if amount is not None]
+    contexts = max(len({process.pid for process in device.processes}), len(tables))
+    unseen = contexts - len(known)
+    here = [holder for holder in holders if any(use.index == device.index for use in holder.gpus)]
+    followed = registrations is not None and registrations.trouble is None
+    bound = page_table_bound(
+        registrations,
+        driver_memory=any(holder.driver_memory_bytes for holder in here),
+        may_be_ordinary=any("host_alloc_bytes" in holder.estimates for holder in here),
+    )
+    if followed and any("registered_bytes" in {**holder.missing, **holder.estimates} for holder in here):
+        bound = bound.plus(_DOUBTFUL_TABLES)
+    if unseen:
+        bound = bound.plus(at_least(f"{unseen} of its processes could not be looked at"))
+    return device.model_copy(
+        update={
+            "page_table_bytes": sum(known),
+            "context_overhead_bytes": context_overhead_bytes(contexts),
+            "missing": missing,
+            "estimates": {**device.estimates, "page_table_bytes": bound, "context_overhead_bytes": _OVERHEAD},
+        }
+    )
+
+
+def _explained(
+    host: HostTotals,
+    holders: Sequence[Holder],
+    processes: Answer[Processes],
+    gaps: Sequence[Unreadable],
+    registrations: Registrations | None,
+) -> HostTotals:
+    """The host's totals, with the pinned one split into what the holders explain and the rest."""
+    missing = {key: reason for key, reason in host.missing.items() if not key.startswith(("explained", "other"))}
+    estimates = dict(host.estimates)
+    explained: Answer[int] = Answer.missing(processes.reason or "")
+    if processes.value is not None:
+        registered = registrations.by_pid if registrations is not None else {}
+        pinned = sum(registered[holder.pid].pinned_registered_bytes for holder in holders if holder.pid in registered)
+        own = sum((holder.context_pinned_bytes or 0) + (holder.vm_pin_bytes or 0) for holder in holders)
+        explained = Answer(pinned + own + sum(holder.host_alloc_bytes or 0 for holder in holders))
+        doubt = _doubt(holders, gaps, registrations)
+        if doubt is not None:
+            estimates["explained_bytes"] = doubt
+    other = _other(host, explained)
+    if any(
+        "vm_pin_bytes" in holder.estimates or (holder.vm_pin_bytes and holder.host_alloc_bytes) for holder in holders
+    ):
+        estimates["explained_bytes"] = PINNED_AGAIN.plus(estimates.get("explained_bytes"))
+        estimates |= {} if host.pinned_bytes is None else {"pinned_bytes": PINNED_AGAIN}
+    if other.value is not None:
+        estimates["other_pinned_bytes"] = PINNED_AGAIN if "pinned_bytes" in estimates else _OTHER
+    most = host.total_bytes - host.available_bytes if host.pinned_bytes is None else host.pinned_bytes
+    if host.total_bytes > 0 and (explained.value or 0) > most + COUNTER_SLACK_BYTES:
+        explained = Answer(most)
+        estimates.setdefault("explained_bytes", _AT_MOST)
+    split = {
+        "explained_bytes": explained.note(missing, "explained_bytes"),
+        "other_pinned_bytes": other.note(missing, "other_pinned_bytes"),
+    }
+    return host.model_copy(update={**split, "missing": missing, "estimates": estimates})
+
+
+def _doubt(holders: Sequence[Holder], gaps: Sequence[Unreadable], registrations: Registrations | None) -> Bound | None:
+    """Why the sum of what the holders have is no more than an estimate."""
+    hidden = any(gap.hides_holders for gap in gaps) or any(holder.host_alloc_bytes is None for holder in holders)
+    followed = registrations is not None and registrations.trouble is None
+    registered = {
+        holder.estimates["registered_bytes"].kind for holder in holders if "registered_bytes" in holder.estimates
+    }
+    if followed and any(holder.registered_bytes is None for holder in holders):
+        registered.add("at_least")
+    return bound_of_sum(
+        [
+            _AT_LEAST if hidden else None,
+            _AT_MOST if any("host_alloc_bytes" in holder.estimates for holder in holders) else None,
+            *(_REGISTERED[kind] for kind in sorted(registered)),
+        ]
+    )
+
+
+def _other(host: HostTotals, explained: Answer[int]) -> Answer[int]:
+    if host.pinned_bytes is None or explained.value is None:
+        return Answer.missing(host.missing.get("pinned_bytes") or explained.reason or "")
+    if explained.value > (host.pins_bytes or 0) + COUNTER_SLACK_BYTES:
+        return Answer.missing(_TOO_MUCH)
+    return Answer(max(0, host.pinned_bytes - explained.value))
+
 
 OLDEST_FIGURES_SECONDS = 5.0
 LEAST_ASKING_SECONDS = 1.0
@@ -101,194 +480,3 @@ def open_source(probe: bool = False, gpus: bool = True, interval_seconds: float 
     from pinscope.live.tracker import Tracker  # noqa: PLC0415 - only with the probe
 
     return LiveSource(gpus=watch, tracker=Tracker())
-
-
-MOST_SAMPLES = 3600
-"""The oldest go first: an hour at one each second."""
-MOST_EVENTS = 1000
-HANGS_SECONDS = 5.0
-"""A reading that takes longer (or three intervals, if that is more) is reported."""
-
-Callback = Callable[[Snapshot, Sample, tuple[Event, ...]], None]
-
-
-@dataclass(frozen=True)
-class History:
-    """What a sampler saw, as of one moment."""
-
-    latest: Snapshot | None = None
-    samples: tuple[Sample, ...] = ()
-    """Oldest first."""
-    events: tuple[Event, ...] = ()
-    """Oldest first, the last :data:`MOST_EVENTS`."""
-    trouble: str | None = None
-    """One line, if the last reading failed or the one in progress hangs, or if a listener failed."""
-    interval_seconds: float = 1.0
-
-
-@dataclass
-class _Failing:
-    """Something that failed the last time, in a row since then."""
-
-    since: datetime
-    what: str
-    times: int = 1
-
-    @classmethod
-    def again(cls, before: _Failing | None, error: Exception) -> _Failing:
-        what = str(error) if isinstance(error, PinScopeError) else f"{type(error).__name__}: {error}"
-        now = datetime.now(UTC)
-        what = " ".join(what.split())  # one line
-        return cls(now, what) if before is None else cls(before.since, what, before.times + 1)
-
-    def line(self, of: str) -> str:
-        times = "once" if self.times == 1 else f"{self.times} times"
-        return f"{of} failed {times} since {self.since:%H:%M:%S} UTC: {self.what}"
-
-
-@dataclass
-class _Kept:
-    """All that the sampler's lock guards."""
-
-    latest: Snapshot | None = None
-    samples: deque[Sample] = field(default_factory=lambda: deque(maxlen=MOST_SAMPLES))
-    events: deque[Event] = field(default_factory=lambda: deque(maxlen=MOST_EVENTS))
-    failing: _Failing | None = None
-    callbacks_failing: _Failing | None = None
-    reading_since: float | None = None
-    frozen: tuple[tuple[Sample, ...], tuple[Event, ...]] | None = None
-    """Made once for all who ask between two readings."""
-
-
-class Sampler:
-    """Restartable background sampling. Also a context manager that starts and stops it.
-
-    Args:
-        take: takes a snapshot, such as ``LiveSource.take``. If it raises, the history says so and sampling goes on.
-        interval_seconds: from one snapshot to the next.
-        history_seconds: how far back the history goes, at most :data:`MOST_SAMPLES` samples.
-        clock: seconds, never going back.
-        wait: how the thread waits; for tests that are in a hurry.
-    """
-
-    def __init__(
-        self,
-        take: Callable[[], Snapshot],
-        interval_seconds: float = 1.0,
-        history_seconds: float = 3600.0,
-        clock: Callable[[], float] = time.monotonic,
-        wait: Wait = threading.Event.wait,
-    ) -> None:
-        self._take = take
-        self._history_seconds = history_seconds
-        self._clock = clock
-        self._began: float | None = None
-        self._lock = threading.Lock()
-        self._kept = _Kept()
-        self._callbacks: tuple[Callback, ...] = ()
-        self._repeater = Repeater("pinscope-sampler", self._sample, interval_seconds, clock=clock, wait=wait)
-
-    def __enter__(self) -> Self:
-        self.start()
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self.stop()
-
-    @property
-    def running(self) -> bool:
-        """True from start to stop."""
-        return self._repeater.running
-
-    def start(self) -> None:
-        """Begin, or go on: the history stays."""
-        self._repeater.start()
-
-    def stop(self) -> None:
-        """Take no more snapshots. Does not wait long for a reading that hangs."""
-        self._repeater.stop()
-
-    def set_interval(self, seconds: float) -> None:
-        """Sample at another pace from now on.
-
-        Raises:
-            InvalidParameter: it is no number of seconds, or too small.
-        """
-        self._repeater.set_interval(seconds)
-
-    def subscribe(self, callback: Callback) -> None:
-        """Call this with each snapshot, its sample and what happened since the last one; in the sampler's thread."""
-        with self._lock:
-            self._callbacks = (*self._callbacks, callback)
-
-    def unsubscribe(self, callback: Callback) -> None:
-        """Call it no more; nothing happens if it was not called."""
-        with self._lock:
-            self._callbacks = tuple(one for one in self._callbacks if one != callback)
-
-    def history(self) -> History:
-        """All that is known now; it does not change afterwards."""
-        with self._lock:
-            kept = self._kept
-            if kept.frozen is None:
-                kept.frozen = (tuple(kept.samples), tuple(kept.events))
-            samples, events = kept.frozen
-            return History(kept.latest, samples, events, self._trouble(), self._repeater.interval_seconds)
-
-    def _trouble(self) -> str | None:
-        kept, lines = self._kept, []
-        if kept.reading_since is not None and self.running:
-            lasted = self._clock() - kept.reading_since
-            if lasted > max(HANGS_SECONDS, 3 * self._repeater.interval_seconds):
-                lines.append(f"The reading has been going on for {lasted:.0f} s")
-        if kept.failing is not None:
-            lines.append(kept.failing.line("Reading"))
-        if kept.callbacks_failing is not None:
-            lines.append(kept.callbacks_failing.line("Passing a snapshot on"))
-        return "; ".join(lines) or None
-
-    def _sample(self) -> None:
-        """One reading, in the thread."""
-        now = self._clock()
-        with self._lock:
-            self._began = now if self._began is None else self._began
-            self._kept.reading_since = now
-            before, last = self._kept.latest, self._kept.samples[-1] if self._kept.samples else None
-        try:
-            taken = self._take()
-            sample, events = sample_of(taken, now - self._began, last), changes(before, taken)
-        except Exception as error:  # noqa: BLE001 - whatever it was, the history says so and sampling goes on
-            with self._lock:
-                self._kept.reading_since = None
-                self._kept.failing = _Failing.again(self._kept.failing, error)
-            return
-        with self._lock:
-            self._kept.reading_since = None
-            if not self.running:  # it hung, and was stopped meanwhile
-                return
-            self._keep(taken, sample, events)
-            callbacks = self._callbacks
-        self._hand_on(callbacks, taken, sample, events)
-
-    def _keep(self, taken: Snapshot, sample: Sample, events: tuple[Event, ...]) -> None:
-        kept = self._kept
-        kept.failing = None
-        kept.latest = taken
-        kept.samples.append(sample)
-        while kept.samples[0].elapsed_seconds < sample.elapsed_seconds - self._history_seconds:
-            kept.samples.popleft()
-        kept.events.extend(events)
-        kept.frozen = None
-
-    def _hand_on(
-        self, callbacks: tuple[Callback, ...], taken: Snapshot, sample: Sample, events: tuple[Event, ...]
-    ) -> None:
-        failed: Exception | None = None
-        for callback in callbacks:
-            try:
-                callback(taken, sample, events)
-            except Exception as error:  # noqa: BLE001 - the others are called, and the history says so
-                failed = error
-        with self._lock:
-            before = self._kept.callbacks_failing
-            self._kept.callbacks_failing = None if failed is None else _Failing.again(before, failed)

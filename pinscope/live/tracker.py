@@ -19,9 +19,9 @@ from pathlib import Path
 from typing import Self
 
 from pinscope.errors import MeasurementFailed, NotPossible
-from pinscope.live.gpu_watch import Repeater
 from pinscope.live.probed_copies import MOST_COPIES, ProbedCopies
 from pinscope.live.registration_ledger import Ledger
+from pinscope.live.sampler import Repeater
 from pinscope.probes.driver_library import FileKey, MappedLibraries, MappedLibrary, installed_libraries
 from pinscope.probes.pinned_address import Wanted, find_addresses
 from pinscope.probes.proc import HERE, Proc

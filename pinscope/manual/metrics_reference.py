@@ -10,7 +10,7 @@ from datetime import UTC, datetime, timedelta
 from itertools import groupby
 from typing import Any, Literal, NamedTuple, TypeVar, Union, get_args, get_origin
 
-from pinscope.live.source import History
+from pinscope.live.sampler import History
 from pinscope.manual.json_reference import UNITS
 from pinscope.monitoring.metrics import SnapshotCollector
 from pinscope.records.base import Record

@@ -14,7 +14,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 
 import pinscope
-from pinscope.live.source import History
+from pinscope.live.sampler import History
 from pinscope.records.environment import Link
 from pinscope.records.figure import Figure, Number, figures
 from pinscope.records.snapshot import DeviceFigures, GpuUse, Holder, HostTotals, Snapshot
@@ -116,12 +116,12 @@ def _host(host: HostTotals) -> Iterator[Metric]:
 def _holders(holders: Sequence[Holder]) -> Iterator[Metric]:
     named, rest = holders[:MOST_HOLDERS], holders[MOST_HOLDERS:]
     for figure in HOLDER:
-        values = [(_identity(one), getattr(one, figure.field)) for one in named]
-        others = figure.together(getattr(one, figure.field) for one in rest)
+        values = [(_identity(holder), getattr(holder, figure.field)) for holder in named]
+        others = figure.together(getattr(holder, figure.field) for holder in rest)
         yield from _family(figure, HOLDER_LABELS, [*values, (_OTHERS, others)])
     for figure in HOLDER_GPU:
-        values = [(_identity(one, use.index), getattr(use, figure.field)) for one in named for use in one.gpus]
-        for index in sorted({use.index for one in rest for use in one.gpus}):
+        values = [(_identity(holder, use.index), getattr(use, figure.field)) for holder in named for use in holder.gpus]
+        for index in sorted({use.index for holder in rest for use in holder.gpus}):
             others = figure.together(getattr(use, figure.field) for use in _uses(rest, index))
             values.append(((*_OTHERS, str(index)), others))
         yield from _family(figure, (*HOLDER_LABELS, "gpu"), values)
@@ -130,17 +130,17 @@ def _holders(holders: Sequence[Holder]) -> Iterator[Metric]:
 def _gpus(devices: Sequence[DeviceFigures]) -> Iterator[Metric]:
     for figure in (*GPU, *LINK):
         values = [
-            ((str(one.index), one.uuid), getattr(one.link if figure in LINK else one, figure.field, None))
-            for one in devices
-            if not (one.mig and figure.field == _UNLESS_MIG)
+            ((str(device.index), device.uuid), getattr(device.link if figure in LINK else device, figure.field, None))
+            for device in devices
+            if not (device.mig and figure.field == _UNLESS_MIG)
         ]
         yield from _family(figure, GPU_LABELS, values)
     if devices:
         names = GaugeMetricFamily(
             "pinscope_gpu_info", "Always 1; the labels name the GPU.", labels=(*GPU_LABELS, "model")
         )
-        for one in devices:
-            names.add_metric([str(one.index), one.uuid, one.name], 1)
+        for device in devices:
+            names.add_metric([str(device.index), device.uuid, device.name], 1)
         yield names
 
 
@@ -160,9 +160,9 @@ def _family(
         yield family
 
 
-def _identity(one: Holder, *gpu: int) -> tuple[str, ...]:
-    return str(one.pid), one.name, one.user or "", one.container or "", *map(str, gpu)
+def _identity(holder: Holder, *gpu: int) -> tuple[str, ...]:
+    return str(holder.pid), holder.name, holder.user or "", holder.container or "", *map(str, gpu)
 
 
 def _uses(holders: Sequence[Holder], index: int) -> Iterator[GpuUse]:
-    return (use for one in holders for use in one.gpus if use.index == index)
+    return (use for holder in holders for use in holder.gpus if use.index == index)

@@ -39,8 +39,6 @@ STOP_SECONDS = 0.1
 _SLOT_SECONDS = 0.05
 """How long to wait for a connection to end before looking again which ones are late."""
 _PORT = re.compile(r":\d{1,5}$")
-_VERSION = re.compile(r";\s*version=([^;]*)")
-_KNOWN_VERSION = re.compile(r"[01]\.\d\.\d")
 
 Respond = Callable[[str, list[tuple[str, str]]], Any]
 
@@ -72,8 +70,8 @@ class MetricsServer:
             if error.errno == errno.EADDRINUSE:
                 raise NotPossible(f"port {port} of {address} is in use; choose another with --port") from None
             raise NotPossible(f"cannot listen on port {port} of {address}: {error.strerror}") from None
-        shown = f"[{host}]" if host.version == 6 else str(host)
-        self.url = f"http://{shown}:{self._server.server_port}{PATH}"
+        name = f"[{host}]" if host.version == 6 else str(host)
+        self.url = f"http://{name}:{self._server.server_port}{PATH}"
         self._thread = threading.Thread(
             target=self._server.serve_forever, args=(STOP_SECONDS,), name="pinscope-metrics", daemon=True
         )
@@ -124,8 +122,7 @@ class _Application:
         if self._only_local and not _is_local_name(environment.get("HTTP_HOST", "")):
             return _text(respond, "403 Forbidden", "Only programs on this machine may ask for this.\n")
         if environment.get("PATH_INFO") == PATH:
-            accepted = _with_known_versions(environment.get("HTTP_ACCEPT", ""))
-            answer: Iterable[bytes] = self._metrics({**environment, "HTTP_ACCEPT": accepted}, respond)
+            answer: Iterable[bytes] = self._metrics(environment, respond)
             return answer
         if environment.get("PATH_INFO") == "/":
             return _text(respond, "200 OK", f"PinScope's metrics are at {PATH}\n")
@@ -140,12 +137,6 @@ def _is_local_name(host: str) -> bool:
         return ipaddress.ip_address(name).is_loopback
     except ValueError:
         return False
-
-
-def _with_known_versions(accepted: str) -> str:
-    """An Accept header without the formats of a version that does not exist: the library fails on some of those."""
-    versions = ((one, _VERSION.search(one)) for one in accepted.split(","))
-    return ",".join(one for one, found in versions if found is None or _KNOWN_VERSION.fullmatch(found[1].strip()))
 
 
 def _text(respond: Respond, status: str, text: str) -> list[bytes]:
@@ -213,9 +204,9 @@ class _Server(ThreadingMixIn, WSGIServer):
         """Several times a second: hang up on who is late. Its thread then ends by itself."""
         with self._lock:
             now, full = time.monotonic(), len(self._open) == MOST_CONNECTIONS
-            for request, one in self._open.items():
-                lasted = now - one.accepted_at
-                if lasted > REQUEST_SECONDS or (full and not one.asked and lasted > ASKING_SECONDS):
+            for request, connection in self._open.items():
+                lasted = now - connection.accepted_at
+                if lasted > REQUEST_SECONDS or (full and not connection.asked and lasted > ASKING_SECONDS):
                     _hang_up(request)
 
     def hang_up(self) -> None:

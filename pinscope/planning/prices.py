@@ -17,15 +17,25 @@ from pinscope.experiments.page_tables.reading import cells_of
 from pinscope.experiments.registration.reading import trials
 from pinscope.experiments.registry import checked_rows
 from pinscope.lab.harness import CONTEXT_BYTES, SAFE_DEVICE_SHARE, SAFE_PINNED_SHARE, binding_limit, safe_pinned_bytes
-from pinscope.planning.parameters import PAGE_SIZES, PlanParams
-from pinscope.planning.plan import ContextPrice, Demand, HostBudget, Origin, Pace, PagePrice, Plan, make_plan
+from pinscope.planning.plan import (
+    PAGE_SIZES,
+    ContextPrice,
+    Demand,
+    HostBudget,
+    Origin,
+    Pace,
+    PagePrice,
+    Plan,
+    PlanParams,
+    make_plan,
+)
 from pinscope.probes.virtualization import WSL2
 from pinscope.records.environment import Environment
 from pinscope.records.run import ExperimentRun
 from pinscope.store.store import Store
 from pinscope.units import format_bytes, format_share
 
-_Found = TypeVar("_Found")
+_Price = TypeVar("_Price")
 ASSUMED = PagePrice(ENTRY_BYTES / GPU_PAGE_SIZES[0], Origin("assumed"))
 """Small pages: the dearest case, and what an H200 showed whatever stood under the memory."""
 
@@ -57,13 +67,15 @@ def known_prices(store: Store, environment: Environment) -> Prices:
     """
     recorded: list[Environment] = []
 
-    def first(experiment: str, read: Callable[[Origin, ExperimentRun, Sequence[Row]], _Found | None]) -> _Found | None:
+    def first(experiment: str, read: Callable[[Origin, ExperimentRun, Sequence[Row]], _Price | None]) -> _Price | None:
         for run in _telling(store, experiment, environment):
             origin = Origin("recorded" if run.recording else "measured", run.id, run.gpu.name if run.gpu else None)
-            price = _read_price(read, origin, run, store.observations(run.id))
+            try:
+                price = read(origin, run, checked_rows(run.experiment, store.observations(run.id)))
+            except (BadInput, ArithmeticError):  # rows that make no sense, as those of an imported run may
+                continue
             if price:
-                if run.recording:
-                    recorded.append(run.environment)
+                recorded.extend([run.environment] if run.recording else [])
                 return price
         return None
 
@@ -77,28 +89,12 @@ def known_prices(store: Store, environment: Environment) -> Prices:
     )
 
 
-def _read_price(
-    read: Callable[[Origin, ExperimentRun, Sequence[Row]], _Found | None],
-    origin: Origin,
-    run: ExperimentRun,
-    rows: Sequence[Row],
-) -> _Found | None:
-    """What the run tells; ``None`` if its rows are none of its experiment's, as those of an imported run may be."""
-    try:
-        return read(origin, run, checked_rows(run.experiment, rows))
-    except (BadInput, ArithmeticError):
-        return None
-
-
 def _telling(store: Store, experiment: str, environment: Environment) -> Iterator[ExperimentRun]:
     """Runs on a GPU of this machine, newest first, then recordings. Imported runs of other machines are neither."""
     for run in store.each_run(experiment=experiment, lab="cuda"):  # the recordings come last
-        if isinstance(run, ExperimentRun) and run.observations and (run.recording or _is_here(run, environment)):
+        is_here = run.environment.machine_id == environment.machine_id
+        if isinstance(run, ExperimentRun) and run.observations and (run.recording or is_here):
             yield run
-
-
-def _is_here(run: ExperimentRun, environment: Environment) -> bool:
-    return run.environment.machine_id == environment.machine_id
 
 
 def _page_price(origin: Origin, run: ExperimentRun, rows: Sequence[Row]) -> PagePrice | None:

@@ -8,9 +8,8 @@ from pinscope.analysis.held import ROUNDING_ADVICE, rounded_up
 from pinscope.analysis.page_table_model import GPU_PAGE_SIZES, page_table_bytes
 from pinscope.analysis.pinning_strategy import DEFAULT_CHUNKS, TITLES, USUAL, WORTH_IT, Recipe
 from pinscope.analysis.rules.gpu_memory import page_table_severity
-from pinscope.lab.harness import SAFE_DEVICE_SHARE
 from pinscope.planning.plan import ONE_REGISTRATION_BYTES, Demand, Origin, Pace, Plan, Sharing, Source
-from pinscope.planning.prices import LEVEL_WORDS, amount_words, safety_of, taken_of_gpu, why_elsewhere
+from pinscope.planning.prices import LEVEL_WORDS, amount_words, safety_of, why_elsewhere
 from pinscope.records.finding import (
     Finding,
     Quantity,
@@ -21,6 +20,7 @@ from pinscope.records.finding import (
     finding,
     note,
     quantity,
+    table,
     warning,
 )
 from pinscope.units import format_bytes, format_seconds, format_share
@@ -39,8 +39,8 @@ def read_plan(plan: Plan) -> Reading:
     """Headline, tables and findings of a plan."""
     # What the host or a GPU cannot carry needs no advice on how to pin it.
     calls = () if safety_of(plan).level == "not_safe" else (*_pace(plan), *_one_call(plan))
-    host = (*_over_budget(plan), *_together(plan), *_rounded(plan))
-    findings = (*host, *_share(plan), *_contexts(plan), *_owner(plan), *calls, *_not_measured(plan))
+    gpu = (*_share(plan), *_owner(plan))
+    findings = (*_over_budget(plan), *_rounded(plan), *gpu, *calls, *_not_measured(plan))
     tables = (_sharings(plan), _page_sizes(plan), *([_paces(plan)] if plan.paces else []))
     return Reading(verdict=_verdict(plan), headline=_headline(plan), tables=tables, findings=findings)
 
@@ -102,34 +102,28 @@ def _pace_of_recipe(plan: Plan) -> Pace | None:
 
 def _paid_again(registering: Sharing, owner: Sharing) -> list[Quantity]:
     """What several processes or GPUs add; nothing where there is only one of each."""
-    quantities = []
-    if registering.tables_per_gpu_bytes != owner.tables_per_gpu_bytes:
-        quantities += [
-            quantity("Page tables on a GPU, each process registers", registering.tables_per_gpu_bytes, "bytes"),
-            quantity("Page tables on a GPU, one owner copies for all", owner.tables_per_gpu_bytes, "bytes"),
-        ]
-    if registering.tables_bytes != registering.tables_per_gpu_bytes:
-        quantities.append(
-            quantity("Page tables on all GPUs, each process registers", registering.tables_bytes, "bytes")
-        )
-    return quantities
+    if registering.tables_per_gpu_bytes == owner.tables_per_gpu_bytes:
+        return []
+    return [
+        quantity(f"Page tables on a GPU, {sharing.title}", sharing.tables_per_gpu_bytes, "bytes")
+        for sharing in (registering, owner)
+    ]
 
 
 def _sharings(plan: Plan) -> Table:
     demand = plan.demand
-    return Table(
-        title="Who pins",
-        columns=(
-            "strategy",
-            "page tables, busiest GPU",
-            "share of its memory",
-            "page tables, all GPUs",
-            "contexts",
-            "contexts take",
-            "together, all GPUs",
-        ),
-        units=("text", "bytes", "share", "bytes", "count", "bytes", "bytes"),
-        rows=tuple(
+    return table(
+        "Who pins",
+        {
+            "strategy": "text",
+            "page tables, busiest GPU": "bytes",
+            "share of its memory": "share",
+            "page tables, all GPUs": "bytes",
+            "contexts": "count",
+            "contexts take": "bytes",
+            "together, all GPUs": "bytes",
+        },
+        [
             (
                 sharing.title,
                 sharing.tables_per_gpu_bytes,
@@ -140,7 +134,7 @@ def _sharings(plan: Plan) -> Table:
                 None if sharing.contexts_bytes is None else sharing.tables_bytes + sharing.contexts_bytes,
             )
             for sharing in plan.sharings
-        ),
+        ],
         note=f"{_spread(demand)} The host holds {amount_words(demand)}. GPU memory for page tables is taken in steps "
         "of 2 MiB. On the GPUs of the others, to which it copies by CUDA IPC, one owner needs no context. "
         f"{_contexts_words(plan)}",
@@ -175,13 +169,10 @@ def _page_sizes(plan: Plan) -> Table:
     ]
     slope = price.slope
     measured = [] if slope is None else [(f"by the slope {origin_words(price.origin)}", None, round(pinned * slope))]
-    return Table(
-        title="Page table of one process, on one GPU",
-        columns=("page size", "entries", "page table", "share of the GPU's memory"),
-        units=("text", "count", "bytes", "share"),
-        rows=tuple(
-            (name, entries, size, size / plan.demand.gpu_memory_bytes) for name, entries, size in [*sizes, *measured]
-        ),
+    return table(
+        "Page table of one process, on one GPU",
+        {"page size": "text", "entries": "count", "page table": "bytes", "share of the GPU's memory": "share"},
+        [(name, entries, size, size / plan.demand.gpu_memory_bytes) for name, entries, size in [*sizes, *measured]],
         note="Bytes ÷ page size = entries, of 8 bytes each. Binary units: 1 TiB is 1024 GiB.",
     )
 
@@ -193,19 +184,18 @@ def _paces(plan: Plan) -> Table:
     waits = [pace.wait_for(pinned) for pace in plan.paces]
     with_waits = any(wait is not None for wait in waits)
     origin = plan.paces[0].origin
-    return Table(
-        title="Time to pin",
-        columns=(
-            "strategy",
-            "recommended",
-            f"{format_bytes(pinned)} take",
-            "rate",
-            "× cudaHostAlloc",
-            "measured over",
-            *(("neighbours waited",) if with_waits else ()),
-        ),
-        units=("text", "text", "seconds", "bytes/second", "ratio", "bytes", *(("seconds",) if with_waits else ())),
-        rows=tuple(
+    return table(
+        "Time to pin",
+        {
+            "strategy": "text",
+            "recommended": "text",
+            f"{format_bytes(pinned)} take": "seconds",
+            "rate": "bytes/second",
+            "× cudaHostAlloc": "ratio",
+            "measured over": "bytes",
+            **({"neighbours waited": "seconds"} if with_waits else {}),
+        },
+        [
             (
                 TITLES[pace.strategy],
                 recommended.get(pace.strategy, "no"),
@@ -216,7 +206,7 @@ def _paces(plan: Plan) -> Table:
                 *((wait,) if with_waits else ()),
             )
             for pace, wait in zip(plan.paces, waits, strict=True)
-        ),
+        ],
         note=f"One process, at the pace {origin_words(origin)}. "
         + (
             "Neighbours waited: the longest single call of another process while that much was pinned and given back."
@@ -245,18 +235,6 @@ def _over_budget(plan: Plan) -> Iterator[Finding]:
         "neither be swapped nor moved, so what is left must do for everybody else.",
         advice="Pin less, free memory, or raise the container's limit. For another host: --host-memory.",
     )
-
-
-def _together(plan: Plan) -> Iterator[Finding]:
-    demand, together = plan.demand, plan.demand.copies * plan.demand.pinned_bytes
-    if demand.copies > 1:
-        yield note(
-            "plan-together",
-            quantity("All processes together", together, "bytes"),
-            title=f"{_processes(demand.processes)} pin {format_bytes(together)} together",
-            detail="Each pins memory of its own, and the host must carry the sum.",
-            advice="If all pin the same memory, say so: --shared.",
-        )
 
 
 def _rounded(plan: Plan) -> Iterator[Finding]:
@@ -289,20 +267,6 @@ def _share(plan: Plan) -> Iterator[Finding]:
         if demand.on_one_gpu > 1 and demand.copies == 1
         else "Pin only what is being copied: a ring of buffers in place of all the data.",
     )
-
-
-def _contexts(plan: Plan) -> Iterator[Finding]:
-    """Contexts that leave little of a GPU, which pinning less would not change."""
-    demand, taken = plan.demand, taken_of_gpu(plan)
-    if demand.on_one_gpu > 1 and taken > SAFE_DEVICE_SHARE * demand.gpu_memory_bytes:
-        yield warning(
-            "plan-contexts",
-            quantity("Contexts and page tables on the busiest GPU", taken, "bytes"),
-            quantity("Its memory", demand.gpu_memory_bytes, "bytes"),
-            title=f"{_processes(demand.on_one_gpu)} take {format_bytes(taken)} of a GPU's memory before they use it",
-            detail="Each has a context there, whatever it pins.",
-            advice="Use fewer processes on a GPU.",
-        )
 
 
 def _owner(plan: Plan) -> Iterator[Finding]:

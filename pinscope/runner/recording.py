@@ -15,8 +15,8 @@ from typing import Any, Literal
 
 from pinscope.errors import BadInput, InvalidParameter, PinScopeError
 from pinscope.experiments.registry import verdict_at_end
+from pinscope.live.series import Moment, TimelineRows
 from pinscope.live.timeline.kind import TimelineParams
-from pinscope.live.timeline.rows import Moment, TimelineRows
 from pinscope.probes.process_identity import current_process
 from pinscope.records.environment import Environment
 from pinscope.records.limits import ROWS_READ

@@ -17,7 +17,7 @@ class FastTime:
         return self.now
 
     def wait(self, event: threading.Event, seconds: float) -> None:
-        """What a :class:`pinscope.live.gpu_watch.Repeater` waits by."""
+        """What a :class:`pinscope.live.sampler.Repeater` waits by."""
         if self.now < self.end:
             self.now += seconds
         else:

@@ -18,7 +18,7 @@ from pathlib import Path
 
 import psutil
 
-from pinscope.live.holders import snapshot
+from pinscope.live.source import snapshot
 from pinscope.probes.proc import HERE
 from pinscope.probes.processes import Remembered
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from pydantic import TypeAdapter
 
-from pinscope.live.holders import snapshot
+from pinscope.live.source import snapshot
 from pinscope.probes.answer import Answer
 from pinscope.probes.proc import Proc
 from pinscope.records.base import Record

@@ -10,7 +10,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from pinscope.live.holders import snapshot
+from pinscope.live.source import snapshot
 from pinscope.probes.answer import Answer
 from pinscope.probes.devices import read_gpus
 from pinscope.probes.gpu import ProcessOnGpu

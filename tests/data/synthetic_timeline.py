@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 from datetime import timedelta
 from typing import Any
 
-from pinscope.live.timeline.rows import Moment, Row, TimelineRows
+from pinscope.live.series import Moment, Row, TimelineRows
 from pinscope.records.run import Run, parse_run
 from pinscope.records.snapshot import DeviceFigures, Holder, Snapshot
 from tests.data import synthetic

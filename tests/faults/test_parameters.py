@@ -17,7 +17,7 @@ from pinscope.dashboard.serve import port_from_environment
 from pinscope.errors import BadInput, NotPossible, PinScopeError
 from pinscope.experiments.contract import budget_of
 from pinscope.experiments.registry import EXPERIMENTS
-from pinscope.planning.parameters import PlanParams
+from pinscope.planning.plan import PlanParams
 from pinscope.probes.environment import capture_environment
 from pinscope.records.environment import Environment
 from pinscope.records.parameters import Inputs

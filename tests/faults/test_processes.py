@@ -20,10 +20,10 @@ from prometheus_client import CollectorRegistry, generate_latest
 
 from pinscope.cli.live import print_once
 from pinscope.cli.live_view import View
-from pinscope.live.changes import changes, sample_of
-from pinscope.live.holders import snapshot
 from pinscope.live.reading import read_snapshot
-from pinscope.live.source import History
+from pinscope.live.sampler import History
+from pinscope.live.series import changes, sample_of
+from pinscope.live.source import snapshot
 from pinscope.monitoring.metrics import SnapshotCollector
 from pinscope.probes.answer import Answer
 from pinscope.probes.bounded import MOST_MAPS_BYTES, MOST_OPEN_FILES
@@ -205,7 +205,7 @@ def _peak_bytes(again: bool = False) -> int:
 LOOK = """
 import json, sys, time
 sys.path.insert(0, sys.argv[1])
-from pinscope.live.holders import snapshot
+from pinscope.live.source import snapshot
 from pinscope.probes.processes import Remembered
 peak = lambda: int(open("/proc/self/status").read().partition("VmHWM:")[2].split()[0]) * 1024
 base, remembered, seconds = peak(), Remembered(), []

@@ -21,8 +21,8 @@ from typing import Any
 import pytest
 
 from pinscope.errors import Cancelled, NotPossible
-from pinscope.live.holders import snapshot
 from pinscope.live.registered import registered_by
+from pinscope.live.source import snapshot
 from pinscope.live.tracker import Tracker
 from pinscope.probes.devices import read_gpus
 from pinscope.probes.driver_library import installed_libraries

@@ -20,7 +20,7 @@ from urllib.parse import quote, urlsplit
 import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 
-from pinscope.live.source import History
+from pinscope.live.sampler import History
 from pinscope.monitoring.metrics import SnapshotCollector
 from pinscope.monitoring.server import MetricsServer
 from tests.data.hangups import hear_hangups

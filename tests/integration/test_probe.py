@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from pinscope.live.holders import snapshot
+from pinscope.live.source import snapshot
 from pinscope.live.tracker import Tracker
 from pinscope.records.registration import PidRegistrations
 from tests.data.fake_driver import Program, build, left_by, tracing

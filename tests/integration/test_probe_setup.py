@@ -13,9 +13,8 @@ from pathlib import Path
 import pytest
 
 from pinscope.errors import NotPossible
-from pinscope.live.holders import snapshot
 from pinscope.live.probed_copies import ProbedCopies
-from pinscope.live.source import LiveSource
+from pinscope.live.source import LiveSource, snapshot
 from pinscope.live.tracker import Tracker
 from pinscope.probes.tracefs import TraceInstance
 from pinscope.records.registration import PidRegistrations

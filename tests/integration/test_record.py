@@ -19,7 +19,7 @@ import pytest
 
 from pinscope.cli.main import main
 from pinscope.experiments.registry import read_run
-from pinscope.live.holders import snapshot
+from pinscope.live.source import snapshot
 from pinscope.live.timeline.kind import TimelineParams
 from pinscope.live.tracker import Tracker
 from pinscope.records.run import Progress, Run
@@ -163,8 +163,8 @@ def test_with_the_probe_registered_memory_is_in_the_timeline_of_its_process(tmp_
     assert [row["registered_bytes"] for row in holders] == [4 * MIB, 6 * MIB]
     events = [row for row in rows_of(recorded.rows, "event") if row["what"] == "registered"]
     assert [(row["event"], row["change_bytes"]) for row in events] == [("appeared", 4 * MIB), ("grew", 2 * MIB)]
-    headline = {one.name for one in read_run(recorded.run, recorded.rows).headline}
-    assert f"Grew most: {PROGRAM} (pid {program.pid})" in headline
+    peaks = read_run(recorded.run, recorded.rows).tables[0]
+    assert ("Grew most", f"{PROGRAM} (pid {program.pid})") in [cells[:2] for cells in peaks.rows]
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])

@@ -39,8 +39,8 @@ from prometheus_client import CollectorRegistry, generate_latest
 from tests.data.snapshot_checks import captured
 from pinscope.cli.live import CsvRows
 from pinscope.cli.live_view import View, whole
-from pinscope.live.source import History
-from pinscope.live.timeline.rows import Moment, TimelineRows
+from pinscope.live.sampler import History
+from pinscope.live.series import Moment, TimelineRows
 from pinscope.monitoring.metrics import SnapshotCollector
 from pinscope.records.timeline import TimelineRow
 from pinscope.report.snapshot_facts import holder_facts
@@ -71,7 +71,7 @@ from pathlib import Path
 
 sys.path.append({str(ROOT)!r})
 from pinscope.dashboard.live_document import document
-from pinscope.live.source import History
+from pinscope.live.sampler import History
 from tests.data.snapshot_checks import captured
 
 found = document(History(latest=captured(Path({str(HOST)!r}))), 300.0)

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import math
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 import plotly.graph_objects as go
 
-from pinscope.analysis.read_rows import Row
-from pinscope.charts.chart import Chart, alt_text
-from pinscope.charts.lines import End, name_ends, put, reference
-from pinscope.charts.theme import COLOURS, DASHES, panels
-from pinscope.live.timeline.reading import Watched, points, sampled, summed
+from pinscope.analysis.cells import LineStyle
+from pinscope.charts.chart import Chart
+from pinscope.charts.lines import End, name_ends
+from pinscope.charts.plot import RATE, Curve, Panes, Scale, Spot, curves, level
+from pinscope.charts.theme import DASHES
+from pinscope.live.timeline.reading import Life, Watched, points, sampled, summed
 from pinscope.records.figure import figures
 from pinscope.records.run import Run
 from pinscope.records.snapshot import DeviceFigures, HostTotals
@@ -26,17 +28,33 @@ ROOM = 1.05
 """Top of an axis over the largest value."""
 LIMIT_IN_SIGHT = 4.0
 """A limit that is more than so many times the largest value would press all lines to the ground: it is named only."""
+Series = Sequence[tuple[float, float]]
+"""(elapsed seconds, value), in order."""
 
 _UNITS = ((3600.0, "hours"), (60.0, "minutes"), (1.0, "seconds"))
-_LINES = (
-    ("pinned", "solid"),
-    ("pageable", "dash"),
-    ("write_combined", "dashdot"),
-    ("mapped", "7px,2px"),
-    ("registered", "dot"),
-    ("managed", "7px,2px,2px,2px"),
+_HOLDERS = (
+    LineStyle("pinned"),
+    LineStyle("pageable", dash="dash"),
+    LineStyle("write_combined", dash="dashdot"),
+    LineStyle("mapped", dash="7px,2px"),
+    LineStyle("registered", dash="dot"),
+    LineStyle("managed", dash="7px,2px,2px,2px"),
 )
-"""Colour and dash of each holder's line: apart for every kind of vision."""
+"""Of each holder's line: apart for every kind of vision."""
+_LABELS = {figure.field: figure.label for record in (HostTotals, DeviceFigures) for figure in figures(record)}
+_PINNED = {
+    "pinned_bytes": LineStyle("pinned"),
+    "explained_bytes": LineStyle("pinned", dash="dash"),
+    "other_pinned_bytes": LineStyle("registered", dash="dashdot"),
+    "driver_memory_bytes": LineStyle("driver", dash="7px,2px"),
+    "mlocked_bytes": LineStyle("locked", dash="dot"),
+}
+_LEFT = {"available_bytes": LineStyle("pageable"), "cgroup_headroom_bytes": LineStyle("pageable", dash="dash")}
+_ON_GPU = {"unattributed_bytes": LineStyle("device"), "page_table_bytes": LineStyle("page_table", dash="dash")}
+_OVER_PCIE = {
+    "rx_bytes_per_second": LineStyle("copy", dash=DASHES["h2d"]),
+    "tx_bytes_per_second": LineStyle("stall", dash=DASHES["d2h"]),
+}
 
 
 @dataclass(frozen=True)
@@ -49,25 +67,23 @@ class _Clock:
     scale: float
     unit: str
 
-    @property
-    def end(self) -> float:
-        """In the axis' unit."""
-        return self.end_seconds / self.scale
-
     def words(self, seconds: float) -> str:
         return f"{format_seconds(seconds)}, {self.begun + timedelta(seconds=seconds):%H:%M:%S} UTC"
 
+    def axis(self, figure: go.Figure, _: Sequence[float]) -> None:
+        end = self.end_seconds / self.scale
+        figure.update_xaxes(range=[0, end], unifiedhovertitle_text=f"%{{x:.1f}} {self.unit}")
+        figure.update_xaxes(title_text=f"Time ({self.unit})", row=sum(1 for _ in figure.select_xaxes()), col=1)
 
-@dataclass(frozen=True)
-class _Look:
-    """How one line is drawn, and how its values read."""
-
-    name: str
-    colour: str
-    dash: str = "solid"
-    scale: float = GIB
-    text: Callable[[float | None], str] = format_bytes
-    shape: str = "linear"
+    def curve(self, style: LineStyle, series: Series, shape: str = "linear") -> Curve:
+        """One line, with a hole in it wherever samples are missing."""
+        pieces = stretches(series, self.gap_seconds)
+        spots: list[Spot] = []
+        for piece in pieces:
+            spots += [Spot(piece[0][0] / self.scale, math.nan, "")] if spots else []
+            drawn = thinned(piece, max(MOST_POINTS // len(pieces), 8))
+            spots += [Spot(at / self.scale, value, self.words(at)) for at, value in drawn]
+        return Curve(style, spots, mode="lines" if len(spots) > 1 else "markers", shape=shape)
 
 
 def draw(run: Run, seen: Watched) -> list[Chart]:
@@ -75,132 +91,67 @@ def draw(run: Run, seen: Watched) -> list[Chart]:
     del run
     if not seen.host:
         return []
-    clock = _clock(seen)
+    first = seen.host[0]
+    begun = first["taken_at"] - timedelta(seconds=first["elapsed_seconds"])
+    end = max(seen.end_seconds, seen.interval_seconds)
+    clock = _Clock(begun, end, seen.gap_seconds, *next((pair for pair in _UNITS if end >= 3 * pair[0]), _UNITS[-1]))
     drawn = (_pinned(seen, clock), _holders(seen, clock), _tables(seen, clock), _link(seen, clock))
     return [chart for chart in drawn if chart]
 
 
-def _clock(seen: Watched) -> _Clock:
-    first = seen.host[0]
-    begun = first["taken_at"] - timedelta(seconds=first["elapsed_seconds"])
-    end = max(seen.end_seconds, seen.interval_seconds)
-    scale, unit = next((pair for pair in _UNITS if end >= 3 * pair[0]), _UNITS[-1])
-    return _Clock(begun, end, seen.gap_seconds, scale, unit)
-
-
-def _add(figure: go.Figure, row: int, clock: _Clock, series: Sequence[tuple[float, float]], look: _Look) -> None:
-    """One line, with a hole in it wherever samples are missing."""
-    drawn: list[tuple[float, float | None]] = []
-    pieces = stretches(series, clock.gap_seconds)
-    for piece in pieces:
-        drawn += [(piece[0][0], None)] if drawn else []
-        drawn += thinned(piece, max(MOST_POINTS // len(pieces), 8))
-    trace = go.Scatter(
-        x=[at / clock.scale for at, _ in drawn],
-        y=[None if value is None else value / look.scale for _, value in drawn],
-        name=look.name,
-        mode="lines" if len(drawn) > 1 else "markers",
-        connectgaps=False,
-        line={"color": COLOURS[look.colour], "dash": look.dash, "width": 2, "shape": look.shape},
-        customdata=["" if value is None else f"{look.text(value)}<br>{clock.words(at)}" for at, value in drawn],
-        hovertemplate=f"{_plain(look.name)}: %{{customdata}}<extra></extra>",
+def _draw(
+    key: str, title: str, caption: str, panes: Panes, scale: Scale, clock: _Clock, alt: str, ends: Mapping[str, str]
+) -> Chart:
+    """Curves over the time of day; ``scale`` is in SI units, and says nothing of a hole."""
+    known = Scale(scale.title, scale.unit, lambda value: "" if math.isnan(value) else scale.text(value))
+    height = 320 if len(panes) == 1 else 220
+    caption = f"{caption} Time 0 is {clock.begun:%Y-%m-%d %H:%M:%S} UTC."
+    chart = curves(key, title, caption, panes, known, clock.axis, alt, pixels=height, ends=ends.items())
+    chart.figure.for_each_trace(
+        lambda trace: trace.update(y=[None if math.isnan(height) else height for height in trace.y])
     )
-    put(figure, row, trace)
+    return chart
 
 
-def _plain(name: str) -> str:
-    """A process may call itself what it likes: Plotly must read no markup and no template in it."""
-    return one_line(name).replace("<", "‹").replace(">", "›").replace("%{", "% {")
-
-
-def _finish(figure: go.Figure, clock: _Clock, rows: int) -> None:
-    figure.update_xaxes(range=[0, clock.end], unifiedhovertitle_text=f"%{{x:.1f}} {clock.unit}")
-    figure.update_xaxes(title_text=f"Time ({clock.unit})", row=rows, col=1)
-
-
-def _since(clock: _Clock) -> str:
-    return f"Time 0 is {clock.begun:%Y-%m-%d %H:%M:%S} UTC."
-
-
-def _limit(figure: go.Figure, row: int, clock: _Clock, at: float, name: str) -> None:
-    """A dotted line; equal ones of several panels are named once."""
-    put(figure, row, reference(name, [0, clock.end], [at, at], ""))
-
-
-# Pinned memory of the host
-
-_LABELS = {figure.field: figure.label for record in (HostTotals, DeviceFigures) for figure in figures(record)}
-_PINNED = (
-    ("pinned_bytes", _Look(_LABELS["pinned_bytes"], "pinned")),
-    ("explained_bytes", _Look(_LABELS["explained_bytes"], "pinned", dash="dash")),
-    ("other_pinned_bytes", _Look(_LABELS["other_pinned_bytes"], "registered", dash="dashdot")),
-    ("driver_memory_bytes", _Look(_LABELS["driver_memory_bytes"], "driver", dash="7px,2px")),
-    ("mlocked_bytes", _Look(_LABELS["mlocked_bytes"], "locked", dash="dot")),
-)
-_LEFT = (
-    ("available_bytes", _Look(_LABELS["available_bytes"], "pageable")),
-    ("cgroup_headroom_bytes", _Look(_LABELS["cgroup_headroom_bytes"], "pageable", dash="dash")),
-)
+def _course(series: Series, text: Callable[[float], str]) -> str:
+    """First, most and last."""
+    values = [value for _, value in series]
+    return ", ".join(text(value) for value in (values[0], max(values), values[-1]))
 
 
 def _pinned(seen: Watched, clock: _Clock) -> Chart:
     """Totals of the host above, what is left of memory below."""
-    figure = panels(["Pinned and locked, whole host", "Memory left"], [280, 170])
-    most = 0.0
-    for row, lines in ((1, _PINNED), (2, _LEFT)):
-        for name, look in lines:
-            series = points(seen.host, name)
-            if series:
-                _add(figure, row, clock, series, look)
-                most = max(most, *(value for _, value in series)) if row == 1 else most
+    series = {name: points(seen.host, name) for name in (*_PINNED, *_LEFT)}
+    above, below = (
+        {_LABELS[name]: clock.curve(style, series[name]) for name, style in styles.items() if series[name]}
+        for styles in (_PINNED, _LEFT)
+    )
+    most = max((value for name in _PINNED for _, value in series[name]), default=0.0)
     total = seen.host[-1]["total_bytes"]
     in_sight = most * LIMIT_IN_SIGHT >= total
-    name = f"host memory {format_bytes(total)}" + ("" if in_sight else " (off scale)")
-    _limit(figure, 1, clock, total / GIB, name)
-    if not in_sight:
-        top = most / GIB * ROOM or 1.0
-        figure.update_yaxes(range=[-0.02 * top, top], row=1, col=1)
-    figure.update_yaxes(title_text="Memory (GiB)", rangemode="tozero")
-    _finish(figure, clock, 2)
-    _name_last(figure, 1, seen.host, clock, _PINNED)
-    return Chart(
+    above[f"host memory {format_bytes(total)}{'' if in_sight else ' (off scale)'}"] = level(total)
+    chart = _draw(
         "timeline-pinned",
         "Pinned memory over time",
         "Pinned: pages that the kernel counts as pinned for device access, by any program. Explained: cudaHostAlloc "
         "memory of the holders, their contexts' own, and what the kernel accounts to them. Driver memory: what the "
-        "kernel's accounts leave over. Locked memory is not pinned for CUDA. "
-        f"{_since(clock)}",
-        figure,
-        alt_text(
-            f"Memory of the host over {clock.words(clock.end_seconds)}; first, most and last",
-            [
-                (look.name, _course(points(seen.host, name), look))
-                for name, look in (*_PINNED, *_LEFT)
-                if points(seen.host, name)
-            ],
-        ),
+        "kernel's accounts leave over. Locked memory is not pinned for CUDA.",
+        {"Pinned and locked, whole host": above, "Memory left": below},
+        Scale("Memory (GiB)", GIB, format_bytes),
+        clock,
+        f"Memory of the host over {clock.words(clock.end_seconds)}; first, most and last",
+        {_LABELS[name]: _course(values, format_bytes) for name, values in series.items() if values},
     )
-
-
-def _course(series: Sequence[tuple[float, float]], look: _Look) -> str:
-    """First, most and last."""
-    values = [value for _, value in series]
-    return ", ".join(look.text(value) for value in (values[0], max(values), values[-1]))
-
-
-def _name_last(
-    figure: go.Figure, row: int, rows: Sequence[Row], clock: _Clock, lines: Sequence[tuple[str, _Look]]
-) -> None:
-    """What each line came to, at its end."""
-    ends = [(series[-1], look) for name, look in lines if (series := points(rows, name)) and series[-1][1]]
+    if not in_sight:
+        top = most / GIB * ROOM or 1.0
+        chart.figure.update_yaxes(range=[-0.02 * top, top], row=1, col=1)
+    ends = {name: series[name][-1] for name in _PINNED if series[name] and series[name][-1][1]}
     name_ends(
-        figure,
-        row,
-        [End(look.name, look.text(value), at / clock.scale, value / look.scale) for (at, value), look in ends],
+        chart.figure,
+        1,
+        [End(_LABELS[name], format_bytes(value), at / clock.scale, value / GIB) for name, (at, value) in ends.items()],
     )
-
-
-# Holders
+    return chart
 
 
 def _holders(seen: Watched, clock: _Clock) -> Chart | None:
@@ -208,104 +159,82 @@ def _holders(seen: Watched, clock: _Clock) -> Chart | None:
     known = [life for life in seen.lives if life.peak_bytes]
     if not known:
         return None
-    figure = panels(["Held by each process"], [320])
     times = [row["elapsed_seconds"] for row in seen.host]
-    for number, life in enumerate(known[: len(_LINES)]):
-        series = sampled(life.amounts, times, life.last_seconds)
-        look = _Look(f"{_plain(life.name or 'process')} (pid {life.pid})", *_LINES[number], shape="hv")
-        _add(figure, 1, clock, series, look)
-    others = known[len(_LINES) :]
-    if others:
-        look = _Look(f"{len(others)} others together", "reference", shape="hv")
-        _add(figure, 1, clock, sampled(summed(life.amounts for life in others), times, seen.end_seconds), look)
-    figure.update_yaxes(title_text="Held (GiB)", rangemode="tozero")
-    _finish(figure, clock, 1)
-    return Chart(
+    pane: dict[str, Curve] = {}
+    for life, style in zip(known, _HOLDERS, strict=False):
+        name = f"{_name(life)}{' again' if _name(life) in pane else ''}"  # the kernel gives an ended one's pid again
+        pane[name] = clock.curve(style, sampled(life.amounts, times, life.last_seconds), "hv")
+    if others := known[len(_HOLDERS) :]:
+        together = sampled(summed(life.amounts for life in others), times, seen.end_seconds)
+        pane[f"{len(others)} others together"] = clock.curve(LineStyle("reference"), together, "hv")
+    return _draw(
         "timeline-holders",
         "Who held it",
         "cudaHostAlloc and driver memory of each process, and the largest of registered (with the probe), locked and "
-        f"otherwise pinned memory. A line ends where its process ended or gave all back. {_since(clock)}",
-        figure,
-        alt_text(
-            "Held at most by each process",
-            [(f"{_plain(life.name or 'process')} (pid {life.pid})", format_bytes(life.peak_bytes)) for life in known],
-        ),
+        "otherwise pinned memory. A line ends where its process ended or gave all back.",
+        {"Held by each process": pane},
+        Scale("Held (GiB)", GIB, format_bytes),
+        clock,
+        "Held at most by each process",
+        {_name(life): format_bytes(life.peak_bytes) for life in known},
     )
 
 
-# GPUs
-
-_ON_GPU = (
-    ("unattributed_bytes", _Look(_LABELS["unattributed_bytes"], "device", scale=MIB)),
-    ("page_table_bytes", _Look(_LABELS["page_table_bytes"], "page_table", dash="dash", scale=MIB)),
-)
-_OVER_PCIE = (
-    ("rx_bytes_per_second", _Look(_LABELS["rx_bytes_per_second"], "copy", DASHES["h2d"], 1e9, format_bandwidth)),
-    ("tx_bytes_per_second", _Look(_LABELS["tx_bytes_per_second"], "stall", DASHES["d2h"], 1e9, format_bandwidth)),
-)
-
-
-def _each_gpu(
-    seen: Watched, clock: _Clock, lines: Sequence[tuple[str, _Look]]
-) -> tuple[go.Figure, list[tuple[int, tuple[Row, ...]]]]:
-    """A panel for each GPU of which any of this is known."""
-    known = [(index, rows) for index, rows in seen.devices.items() if any(points(rows, name) for name, _ in lines)]
-    figure = panels([f"GPU {index}" for index, _ in known], [200] * len(known))
-    for row, (_, rows) in enumerate(known, start=1):
-        for name, look in lines:
-            if series := points(rows, name):
-                _add(figure, row, clock, series, look)
-    return figure, known
-
-
-def _alt_each(known: Sequence[tuple[int, tuple[Row, ...]]], lines: Sequence[tuple[str, _Look]]) -> str:
-    return alt_text(
-        "Over time; first, most and last",
-        [
-            (f"GPU {index}, {look.name}", _course(series, look))
-            for index, rows in known
-            for name, look in lines
-            if (series := points(rows, name))
-        ],
-    )
+def _name(life: Life) -> str:
+    """A process may call itself what it likes: Plotly must read no markup in it."""
+    return f"{one_line(life.name or 'process').replace('<', '‹').replace('>', '›')} (pid {life.pid})"
 
 
 def _tables(seen: Watched, clock: _Clock) -> Chart | None:
-    if not any(points(rows, name) for rows in seen.devices.values() for name, _ in _ON_GPU):
-        return None
-    figure, known = _each_gpu(seen, clock, _ON_GPU)
-    figure.update_yaxes(title_text="GPU memory (MiB)", rangemode="tozero")
-    _finish(figure, clock, len(known))
-    return Chart(
-        "timeline-page-tables",
-        "GPU memory of no process",
+    return _each_gpu(
+        seen,
+        clock,
+        ("timeline-page-tables", "GPU memory of no process"),
         "What is used on each GPU and charged to no process, beside the page tables that the holders' memory implies: "
         "8 bytes a page. What lies above them is the driver's own, managed memory, or page tables of registered "
-        f"memory. {_since(clock)}",
-        figure,
-        _alt_each(known, _ON_GPU),
+        "memory.",
+        _ON_GPU,
+        Scale("GPU memory (MiB)", MIB, format_bytes),
     )
 
 
 def _link(seen: Watched, clock: _Clock) -> Chart | None:
-    if not any(points(rows, name) for rows in seen.devices.values() for name, _ in _OVER_PCIE):
-        return None
-    figure, known = _each_gpu(seen, clock, _OVER_PCIE)
-    for row, (_, rows) in enumerate(known, start=1):
-        limits = points(rows, "link_limit_bytes_per_second")
-        if limits:
-            limit = limits[-1][1]
-            _limit(figure, row, clock, limit / 1e9, f"the link carries {format_bandwidth(limit)}")
-    figure.update_yaxes(title_text="GB/s", rangemode="tozero")
-    _finish(figure, clock, len(known))
-    return Chart(
-        "timeline-pcie",
-        "What went over PCIe",
+    return _each_gpu(
+        seen,
+        clock,
+        ("timeline-pcie", "What went over PCIe"),
         "From the GPU's side, as the driver samples it for some milliseconds each time: short copies may fall between "
-        f"two samples. Dotted: the payload limit of the link at its best, each way. {_since(clock)}",
-        figure,
-        _alt_each(known, _OVER_PCIE),
+        "two samples. Dotted: the payload limit of the link at its best, each way.",
+        _OVER_PCIE,
+        RATE,
+        limited=True,
     )
+
+
+def _each_gpu(
+    seen: Watched,
+    clock: _Clock,
+    names: tuple[str, str],
+    caption: str,
+    styles: Mapping[str, LineStyle],
+    scale: Scale,
+    *,
+    limited: bool = False,
+) -> Chart | None:
+    """A panel for each GPU of which any of this is known; ``limited``: with what its link can carry."""
+    panes: dict[str, dict[str, Curve]] = {}
+    ends: dict[str, str] = {}
+    for index, rows in seen.devices.items():
+        series = {name: values for name in styles if (values := points(rows, name))}
+        pane = {_LABELS[name]: clock.curve(styles[name], values) for name, values in series.items()}
+        limits = points(rows, "link_limit_bytes_per_second") if limited else []
+        if pane and limits:
+            pane[f"the link carries {format_bandwidth(limits[-1][1])}"] = level(limits[-1][1])
+        panes |= {f"GPU {index}": pane} if pane else {}
+        ends |= {f"GPU {index}, {_LABELS[name]}": _course(values, scale.text) for name, values in series.items()}
+    if not panes:
+        return None
+    return _draw(*names, caption, panes, scale, clock, "Over time; first, most and last", ends)
 
 
 def thinned(series: Sequence[tuple[float, float]], most: int) -> list[tuple[float, float]]:

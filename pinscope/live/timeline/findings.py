@@ -27,13 +27,12 @@ from pinscope.analysis.rules.host_memory import (
 )
 from pinscope.analysis.rules.link import Shortfall, is_below, is_busy, is_lasting, link_shortfall
 from pinscope.analysis.texts import Text, Texts, say
-from pinscope.live.reading import DRIVER_MEMORY_ADVICE, DRIVER_MEMORY_IS
+from pinscope.live.reading import DRIVER_MEMORY_ADVICE, DRIVER_MEMORY_IS, GROUP_ADVICE, PINNED_SHARE_ADVICE
 from pinscope.live.timeline.reading import (
     GPU_RATES,
     Life,
     Watched,
     extreme,
-    grown,
     leaks,
     pins,
     points,
@@ -60,13 +59,6 @@ TEXTS: Texts = {
         "Look for buffers that are allocated or registered in a loop, and keep them instead. {watch}",
         "warning",
     ),
-    "locked-memory-grows": Text(
-        "the same of what mlock holds",
-        "{who} locked {taken:bytes} more in {rises:,} steps (mlock)[, until it {ended}]",
-        f"Locked memory stays in RAM and is not pinned for CUDA. {LEAK_RULE}. A database that fills its cache looks "
-        "the same.",
-        "If it is meant to grow, nothing. Else look for memory that is locked in a loop.",
-    ),
     "unexplained-pins-grow": Text(
         "the same of what no holder explains",
         "Pinned memory that no holder explains grew steadily, by {taken:bytes}",
@@ -86,8 +78,7 @@ TEXTS: Texts = {
         "At its peak up to {share:share} of this host's memory was pinned",
         "That was {when}; memory that is pinned twice counts twice, up to what is in use. Pinned memory can be neither "
         "swapped nor moved nor reclaimed.",
-        "Pin what is copied often, in buffers that are used again, and give back the rest. 'pinscope run pressure' "
-        "shows what pinned memory takes from everybody else here.",
+        PINNED_SHARE_ADVICE,
     ),
     "driver-memory": Text(
         f"holders had {format_bytes(DRIVER_BYTES)} of driver memory or more",
@@ -100,7 +91,7 @@ TEXTS: Texts = {
         "The control group was {left:bytes} below its limit",
         "That was {when}. Pinned memory is charged to the control group and cannot be reclaimed. At the limit the "
         "kernel kills a process of the group.",
-        "Pin less, or raise the limit (docker run --memory, resources.limits.memory, MemoryMax=).",
+        GROUP_ADVICE,
     ),
     "unexplained-pins": Text(
         f"{format_bytes(UNEXPLAINED_BYTES)} or more were pinned that no holder explains, in {UNEXPLAINED_SAMPLES} "
@@ -164,17 +155,6 @@ def _leaking_holders(seen: Watched) -> Iterator[Finding]:
         )
 
 
-def _growing_locks(seen: Watched) -> Iterator[Finding]:
-    """What mlock holds is not pinned for CUDA, but just as little to be had for others."""
-    leaking = {id(life) for life, _ in leaks(seen)}
-    locking = [pair for pair in grown(seen, lambda life: life.locked) if id(pair[0]) not in leaking]
-    for life, growth in locking[:MOST_SUSPECTS]:
-        evidence, ended = _growth(seen, growth, life.gone), "ended" if life.gone else None
-        yield _said(
-            "locked-memory-grows", *evidence, who=who(life), taken=growth.bytes, rises=growth.rises, ended=ended
-        )
-
-
 def _growth(seen: Watched, growth: Growth, gone: bool = False) -> Iterator[Quantity]:
     available = seen.host[-1]["available_bytes"]
     yield quantity("Before these steps", growth.first_bytes, "bytes")
@@ -196,12 +176,16 @@ def _unexplained_growth(seen: Watched) -> Iterator[Finding]:
 
 def no_leak(seen: Watched) -> Iterator[Finding]:
     """Much was taken and kept, and it did not look like a leak: found only where a leak would have been seen."""
-    looks = points(seen.host, "explained_bytes")
-    if len(looks) <= LEAK_RISES or seen.last_seconds - looks[0][0] < LEAK_SECONDS or seen.missing_share > FEW_MISSING:
+    explained = points(seen.host, "explained_bytes")
+    if (
+        len(explained) <= LEAK_RISES
+        or seen.last_seconds - explained[0][0] < LEAK_SECONDS
+        or seen.missing_share > FEW_MISSING
+    ):
         return
     if any(life.hidden for life in seen.lives):
         return
-    if any(any(rule(seen)) for rule in (_leaking_holders, _growing_locks, _unexplained_growth)):
+    if any(any(rule(seen)) for rule in (_leaking_holders, _unexplained_growth)):
         return
     kept = max(seen.lives, key=_kept, default=None)
     if kept is not None and _kept(kept) >= LEAK_BYTES:
@@ -212,17 +196,17 @@ def no_leak(seen: Watched) -> Iterator[Finding]:
             quantity("Samples", len(seen.host), "count"),
             who=who(kept),
             kept=_kept(kept),
-            during=format_duration(seen.last_seconds - looks[0][0]),
-            why=unsteady_because(kept.amounts, kept.last_seconds) or None,
+            during=format_duration(seen.last_seconds - explained[0][0]),
+            why=unsteady_because(kept.pinned, kept.last_seconds) or None,
             pid=kept.pid,
         )
 
 
 def _kept(life: Life) -> int:
-    """What it held at the end beyond what it had at first."""
-    if life.gone or not life.amounts:
+    """What it had pinned at the end beyond what it had at first."""
+    if life.gone or not life.pinned:
         return 0
-    return life.amounts[-1][1] - (0 if life.came else life.amounts[0][1])
+    return life.pinned[-1][1] - (0 if life.came else life.pinned[0][1])
 
 
 def _pinned_share(seen: Watched) -> Iterator[Finding]:
@@ -397,7 +381,6 @@ def _gaps(seen: Watched) -> Iterator[Finding]:
 _NO_SAMPLES = "No samples were taken meanwhile: the machine slept, was too busy, or the recording was held up"
 _RULES: tuple[Callable[[Watched], Iterator[Finding]], ...] = (
     _leaking_holders,
-    _growing_locks,
     _unexplained_growth,
     no_leak,
     _pinned_share,

@@ -5,9 +5,8 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime
 from itertools import pairwise
-from operator import itemgetter
+from operator import attrgetter, itemgetter
 from typing import Any
 
 from pinscope.analysis.held import held_bytes
@@ -131,23 +130,6 @@ class Watched:
         return gap_seconds(self.interval_seconds)
 
 
-@dataclass
-class Change:
-    """One or several steps of one amount of a process, all in the same direction."""
-
-    begun: datetime
-    seconds: float
-    """When the first of them was, since the timeline began."""
-    pid: int
-    name: str
-    event: str
-    what: str
-    times: int
-    change_bytes: int
-    bytes: int
-    """Held of it after the last one."""
-
-
 def of(run: Run, rows: Sequence[Row]) -> Watched:
     """Sort the rows of a timeline out."""
     host = tuple(row for row in rows if row["kind"] == "host")
@@ -169,30 +151,19 @@ def of(run: Run, rows: Sequence[Row]) -> Watched:
     )
 
 
-def merged(events: Iterable[Row]) -> list[Change]:
-    """Events with successive ones of one kind put together: a thousand small steps are one growth."""
-    changes: list[Change] = []
-    last: dict[tuple[int, str], Change] = {}
+def merged(events: Iterable[Row]) -> list[dict[str, Any]]:
+    """Events with successive ones of one kind put together, and how many ``times``: many small steps are one growth."""
+    changes: list[dict[str, Any]] = []
+    last: dict[tuple[int, str], dict[str, Any]] = {}
     for row in events:
         before = last.get((row["pid"], row["what"]))
-        if before is not None and before.event == row["event"] and before.name == row["name"]:
-            before.times += 1
-            before.change_bytes += row["change_bytes"]
-            before.bytes = row["bytes"]
+        if before is not None and (before["event"], before["name"]) == (row["event"], row["name"]):
+            before["times"] += 1
+            before["change_bytes"] += row["change_bytes"]
+            before["bytes"] = row["bytes"]
             continue
-        change = Change(
-            row["taken_at"],
-            row["elapsed_seconds"],
-            row["pid"],
-            row["name"],
-            row["event"],
-            row["what"],
-            1,
-            row["change_bytes"],
-            row["bytes"],
-        )
-        last[row["pid"], row["what"]] = change
-        changes.append(change)
+        last[row["pid"], row["what"]] = dict(row) | {"times": 1}
+        changes.append(last[row["pid"], row["what"]])
     return changes
 
 
@@ -317,16 +288,11 @@ def pins(row: Row) -> int | None:
 
 
 def leaks(seen: Watched) -> list[tuple[Life, Growth]]:
-    """Processes whose pinned memory grew as a leak does; the most first."""
-    return grown(seen, lambda life: life.pinned)
-
-
-def grown(seen: Watched, which: Callable[[Life], Amounts]) -> list[tuple[Life, Growth]]:
-    """Those of whom this amount grew steadily to their end, or to the last sample; the most first."""
+    """Processes whose pinned memory grew as a leak does, to their end or to the last sample; the most first."""
     growths = [
         (life, growth)
         for life in seen.lives
-        if (growth := steady_growth(life.until_gone(which(life)), life.last_seconds)) is not None
+        if (growth := steady_growth(life.until_gone(life.pinned), life.last_seconds)) is not None
     ]
     return sorted(growths, key=lambda pair: pair[1].bytes, reverse=True)
 
@@ -416,66 +382,119 @@ def _amount_at(amounts: Amounts, at: float) -> int:
     return next((amount for begun, amount in reversed(amounts) if begun <= at), 0)
 
 
+@dataclass(frozen=True)
+class _Peak:
+    """A figure of the headline, and whose it was and when; ``value`` in bytes, ``None`` for a ``reason``."""
+
+    key: str
+    name: str
+    value: float | None = None
+    reason: str | None = None
+    of: str = "host"
+    seconds: float | None = None
+    """``None`` where it was always the same."""
+
+
 def headline(seen: Watched) -> Iterator[Quantity]:
     """None of a timeline without samples."""
     if not seen.host:
         return
+    most, grown, *others = _peaks(seen)
     pinned = points(seen.host, "pinned_bytes")
-    why = None if pinned else _why(seen, "pinned_bytes")
-    yield _moment("most_pinned", "Most pinned", pinned, max, why)
-    yield quantity("Pinned at the end", pinned[-1][1] if pinned else None, "bytes", reason=why, key="pinned_at_end")
-    yield _grew_most(seen)
-    yield _moment("least_available", "Least memory available", points(seen.host, "available_bytes"), min, None)
-    left = points(seen.host, "cgroup_headroom_bytes")
-    why = None if left else _why(seen, "cgroup_headroom_bytes")
-    yield _moment("least_left", "Least memory left in the control group", left, min, why)
-    yield _most_unattributed(seen)
+    end = _Peak("pinned_at_end", "Pinned at the end", pinned[-1][1] if pinned else None, most.reason)
+    for peak in (most, end, grown, *others):
+        yield quantity(peak.name, peak.value, "bytes", reason=peak.reason, key=peak.key)
+    process = None if grown.value is None else grown.of
+    yield quantity("Process that grew most", process, "text", reason=grown.reason, key="grew_most_process")
 
 
-def _moment(
-    key: str, name: str, series: Sequence[tuple[float, float]], pick: Callable[..., Any], why: str | None
-) -> Quantity:
-    """The least or the largest value; when that was, unless it was always the same."""
+def _peaks(seen: Watched) -> tuple[_Peak, ...]:
+    return (
+        _peak_of_host(seen, "most_pinned", "Most pinned", "pinned_bytes", max),
+        _grew_most(seen),
+        _peak_of_host(seen, "least_available", "Least memory available", "available_bytes", min),
+        _peak_of_host(seen, "least_left", "Least memory left in the control group", "cgroup_headroom_bytes", min),
+        _most_uncharged(seen),
+    )
+
+
+def _peak_of_host(seen: Watched, key: str, name: str, field: str, pick: Callable[..., Any]) -> _Peak:
+    series = points(seen.host, field)
     moment = extreme(series, pick)
     if moment is None:
-        return quantity(name, None, "bytes", reason=why, key=key)
-    varies = any(value != moment[1] for _, value in series)
-    return quantity(f"{name}, {when(moment[0])}" if varies else name, moment[1], "bytes", key=key)
+        return _Peak(key, name, reason=reason_of(seen.host[-1], field) or _NOT_REPORTED)
+    at, most = moment
+    return _Peak(key, name, most, seconds=at if any(value != most for _, value in series) else None)
 
 
-def _why(seen: Watched, name: str) -> str:
-    return reason_of(seen.host[-1], name) or "it was not reported"
+_NOT_REPORTED = "it was not reported"
 
 
-def _grew_most(seen: Watched) -> Quantity:
-    grown = max(seen.lives, key=lambda life: life.grew_bytes or 0, default=None)
-    if grown is None or not grown.grew_bytes:
-        reason = "no holder grew" if seen.lives else "no process held any"
-        return quantity("Grew most", None, "bytes", reason=reason, key="grew_most")
-    how = "" if any(amount for _, amount in grown.pinned) else ", with mlock"
-    return quantity(f"Grew most{how}: {who(grown)}", grown.grew_bytes, "bytes", key="grew_most")
+def _grew_most(seen: Watched) -> _Peak:
+    life = max(seen.lives, key=lambda life: life.grew_bytes or 0, default=None)
+    if life is None or not life.grew_bytes:
+        return _Peak("grew_most", "Grew most", reason="no holder grew" if seen.lives else "no process held any")
+    how = "" if any(amount for _, amount in life.pinned) else ", with mlock"
+    at = next(at for at, amount in life.amounts if amount == life.peak_bytes)
+    return _Peak("grew_most", "Grew most", life.grew_bytes, of=f"{who(life)}{how}", seconds=at)
 
 
-_UNCHARGED = "Most GPU memory charged to no process"
-
-
-def _most_unattributed(seen: Watched) -> Quantity:
-    most: tuple[int, float, float] | None = None
-    for index, rows in seen.devices.items():
-        peak = extreme(points(rows, "unattributed_bytes"), max)
-        if peak is not None and (most is None or peak[1] > most[2]):
-            most = (index, *peak)
-    if most is not None:
-        index, at, value = most
-        return quantity(f"{_UNCHARGED}, GPU {index}, {when(at)}", value, "bytes", key="most_uncharged")
+def _most_uncharged(seen: Watched) -> _Peak:
+    key, name = "most_uncharged", "Most GPU memory charged to no process"
+    peaks = [(index, extreme(points(rows, "unattributed_bytes"), max)) for index, rows in seen.devices.items()]
+    known = [(index, *peak) for index, peak in peaks if peak is not None]
+    if known:
+        index, at, most = max(known, key=itemgetter(2))
+        return _Peak(key, name, most, of=f"GPU {index}", seconds=at)
     last = next((rows[-1] for rows in seen.devices.values()), None)
-    reason = _why(seen, "devices") if last is None else reason_of(last, "unattributed_bytes") or "it was not reported"
-    return quantity(_UNCHARGED, None, "bytes", reason=reason, key="most_uncharged")
+    row, field = (seen.host[-1], "devices") if last is None else (last, "unattributed_bytes")
+    return _Peak(key, name, reason=reason_of(row, field) or _NOT_REPORTED)
 
 
 def tables(seen: Watched) -> tuple[Table, ...]:
-    """Holders, GPUs and what happened."""
-    return (_holders(seen), _devices(seen), _events(seen)) if seen.host else ()
+    """Highs and lows, holders, GPUs and what happened."""
+    return (_highs_and_lows(seen), _holders(seen), _devices(seen), _events(seen)) if seen.host else ()
+
+
+def _highs_and_lows(seen: Watched) -> Table:
+    return table(
+        "Highs and lows",
+        {"figure": "text", "of": "text", "bytes": "bytes", "after": "seconds"},
+        [(peak.name, peak.of, peak.value, peak.seconds) for peak in _peaks(seen) if peak.value is not None],
+        note="After: since the recording began, the first time; empty where it was always the same.",
+    )
+
+
+_Columns = Mapping[str, tuple[str, Callable[[Any], Any]]]
+"""Heading → unit, and what stands there of a row's subject."""
+_OF_HOLDER: _Columns = {
+    "process": ("text", attrgetter("name")),
+    "pid": ("text", lambda life: str(life.pid)),
+    "user": ("text", attrgetter("user")),
+    "container": ("text", lambda life: life.container or "–"),
+    "first seen": ("seconds", attrgetter("first_seconds")),
+    "last seen": ("seconds", attrgetter("last_seconds")),
+    "held first": ("bytes", attrgetter("first_bytes")),
+    "at its peak": ("bytes", attrgetter("peak_bytes")),
+    "at the end": ("bytes", attrgetter("last_bytes")),
+    "grew by": ("bytes", attrgetter("grew_bytes")),
+}
+_OF_CHANGE: _Columns = {
+    "at (UTC)": ("text", lambda change: f"{change['taken_at']:%H:%M:%S}"),
+    "after": ("seconds", itemgetter("elapsed_seconds")),
+    "process": ("text", itemgetter("name")),
+    "pid": ("text", lambda change: str(change["pid"])),
+    "event": ("text", itemgetter("event")),
+    "kind": ("text", lambda change: _WHAT_WORDS.get(change["what"], change["what"])),
+    "times": ("count", itemgetter("times")),
+    "change": ("bytes", itemgetter("change_bytes")),
+    "holds then": ("bytes", itemgetter("bytes")),
+}
+
+
+def _table(title: str, columns: _Columns, subjects: Iterable[Any], note: str) -> Table:
+    units = {heading: unit for heading, (unit, _) in columns.items()}
+    return table(title, units, [[value(subject) for _, value in columns.values()] for subject in subjects], note)
 
 
 def _holders(seen: Watched) -> Table:
@@ -483,36 +502,11 @@ def _holders(seen: Watched) -> Table:
     listed = seen.lives[:MOST_HOLDERS]
     left_out = f" {len(seen.lives) - MOST_HOLDERS} with less are left out." if len(seen.lives) > MOST_HOLDERS else ""
     contained = any(life.container for life in listed)
-    return table(
+    return _table(
         "Holders",
-        {
-            "process": "text",
-            "pid": "text",
-            "user": "text",
-            **({"container": "text"} if contained else {}),
-            "first seen": "seconds",
-            "last seen": "seconds",
-            "held first": "bytes",
-            "at its peak": "bytes",
-            "at the end": "bytes",
-            "grew by": "bytes",
-        },
-        [
-            (
-                life.name,
-                str(life.pid),
-                life.user,
-                *((life.container or "–",) if contained else ()),
-                life.first_seconds,
-                life.last_seconds,
-                life.first_bytes,
-                life.peak_bytes,
-                life.last_bytes,
-                life.grew_bytes,
-            )
-            for life in listed
-        ],
-        note="Pinned and locked memory of each process: cudaHostAlloc, the driver's (write-combined, cuMemCreate on "
+        {heading: column for heading, column in _OF_HOLDER.items() if contained or heading != "container"},
+        listed,
+        "Pinned and locked memory of each process: cudaHostAlloc, the driver's (write-combined, cuMemCreate on "
         "the host, host pools), and the largest of registered (with the probe), locked and pinned by the kernel's "
         "account (VmPin). At the end 0 B: it ended, or gave all back. Grew by: to its peak, from what it held first, "
         "or from nothing if it came meanwhile." + left_out,
@@ -564,35 +558,12 @@ def _mean(rows: Sequence[Row], name: str) -> float | None:
 def _events(seen: Watched) -> Table:
     """What happened, the largest changes if it was much, in the order in which it happened."""
     changes = merged(seen.events)
-    largest = sorted(changes, key=lambda change: abs(change.change_bytes), reverse=True)[:MOST_CHANGES]
+    largest = sorted(changes, key=lambda change: abs(change["change_bytes"]), reverse=True)[:MOST_CHANGES]
     left_out = len(changes) - len(largest)
-    return table(
+    return _table(
         "What happened",
-        {
-            "at (UTC)": "text",
-            "after": "seconds",
-            "process": "text",
-            "pid": "text",
-            "event": "text",
-            "kind": "text",
-            "times": "count",
-            "change": "bytes",
-            "holds then": "bytes",
-        },
-        [
-            (
-                f"{change.begun:%H:%M:%S}",
-                change.seconds,
-                change.name,
-                str(change.pid),
-                change.event,
-                _WHAT_WORDS.get(change.what, change.what),
-                change.times,
-                change.change_bytes,
-                change.bytes,
-            )
-            for change in sorted(largest, key=lambda change: change.seconds)
-        ],
-        note="Several steps of one process in the same direction are one line, from the first of them on."
+        _OF_CHANGE,
+        sorted(largest, key=itemgetter("elapsed_seconds")),
+        "Several steps of one process in the same direction are one line, from the first of them on."
         + (f" The {MOST_CHANGES} largest; {left_out:,} smaller ones are left out." if left_out else ""),
     )

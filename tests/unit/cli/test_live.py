@@ -16,8 +16,8 @@ from pinscope.cli.live import csv_columns
 from pinscope.cli.live_view import GROWS, ONLY_LOCKED, Line, View, event_text, frame, whole
 from pinscope.cli.main import main
 from pinscope.errors import NotPossible
-from pinscope.live.gpu_watch import GpuWatch
 from pinscope.live.reading import read_snapshot
+from pinscope.live.sampler import GpuWatch
 from pinscope.live.source import LiveSource
 from pinscope.probes.gpu import ProcessOnGpu
 from pinscope.records.finding import Finding

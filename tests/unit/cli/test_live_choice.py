@@ -12,8 +12,7 @@ from pinscope.cli.live_screen import process_page
 from pinscope.cli.live_view import View, frame, holder_table
 from pinscope.cli.screen import key_names
 from pinscope.cli.terminal import sparkline, styled
-from pinscope.live.changes import sample_of
-from pinscope.live.trend import holder_trends, host_trend
+from pinscope.live.series import holder_trends, host_trend, sample_of
 from pinscope.probes.answer import Answer
 from pinscope.records.finding import Finding
 from pinscope.records.registration import Piece

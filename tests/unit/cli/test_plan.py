@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from pinscope.cli.main import main
-from pinscope.planning.parameters import PlanParams, command_line
+from pinscope.planning.plan import PlanParams, command_line
 
 MIB, GIB, TIB = 2**20, 2**30, 2**40
 

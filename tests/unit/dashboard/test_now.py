@@ -19,10 +19,9 @@ from pinscope.dashboard import live_board, live_feed, now
 from pinscope.dashboard.live_board import MOST_VIEWS, Board
 from pinscope.dashboard.live_document import Json, chosen_facts, document, holder_key, patch
 from pinscope.dashboard.pages import NOW
-from pinscope.live.changes import changes, sample_of
-from pinscope.live.charts import MOST_POINTS
-from pinscope.live.source import History
-from pinscope.live.verdict import snapshot_verdict
+from pinscope.live.reading import snapshot_verdict
+from pinscope.live.sampler import History
+from pinscope.live.series import MOST_POINTS, changes, sample_of
 from pinscope.records.snapshot import Snapshot, Unreadable
 from tests.data.synthetic_live import GIB, LOCKER, MIB, TRAINER, WORKER, empty, full, with_locked
 from tests.unit.dashboard.conftest import Open

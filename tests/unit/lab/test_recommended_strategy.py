@@ -24,7 +24,7 @@ from pinscope.analysis.pinning_strategy import (
 from pinscope.experiments.registry import checked_rows
 from pinscope.lab import pinned_array
 from pinscope.lab.pinning import PAGE, TOUCH_BYTES, Pinner
-from pinscope.planning.parameters import PlanParams
+from pinscope.planning.plan import PlanParams
 from pinscope.planning.prices import known_prices, plan_for
 from pinscope.records.finding import Finding
 from pinscope.records.pinning_strategy import STRATEGIES, Strategy

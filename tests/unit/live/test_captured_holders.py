@@ -52,12 +52,6 @@ def test_cuda_host_alloc_is_right_to_the_page(found: Snapshot, pid: int, size: i
     assert "host_alloc_bytes" not in one.estimates
 
 
-@pytest.mark.parametrize("pid", [NOTHING, MANAGED, REGISTERED, CREATOR, WORKER])
-def test_who_did_not_call_it_has_none_and_what_the_driver_takes_stands_apart(found: Snapshot, pid: int) -> None:
-    one = holder(found, pid)
-    assert (one.host_alloc_bytes, one.context_pinned_bytes, one.driver_memory_bytes) == (0, DRIVERS_OWN_BYTES, 0)
-
-
 def test_what_pytorch_rounds_up_is_marked(found: Snapshot) -> None:
     # It asked for 20 MiB and a byte, three times.
     one = holder(found, TORCH)
@@ -95,13 +89,6 @@ def test_the_host_total_is_explained_to_the_page_and_the_rest_is_what_was_regist
     registered = 72_372_224 + 2 * 83_886_080
     assert found.host.other_pinned_bytes is not None
     assert abs(found.host.other_pinned_bytes - registered) <= MIB + registered // 1000
-
-
-def test_write_combined_memory_is_driver_memory_right_to_the_page(found: Snapshot) -> None:
-    one = holder(found, WRITE_COMBINED)
-    assert (one.host_alloc_bytes, one.driver_memory_bytes) == (0, 69_214_208)
-    assert "driver_memory_bytes" not in one.estimates
-    assert [each.pid for each in found.holders if each.driver_memory_bytes] == [WRITE_COMBINED]
 
 
 def test_page_tables_are_within_what_no_process_accounts_for(found: Snapshot) -> None:

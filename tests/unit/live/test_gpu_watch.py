@@ -10,8 +10,7 @@ from typing import Self
 
 import pytest
 
-from pinscope.live import gpu_watch
-from pinscope.live.gpu_watch import GpuWatch
+from pinscope.live.sampler import GpuWatch
 from pinscope.probes.answer import Answer
 from pinscope.probes.gpu import GpuMemory
 from tests.data.gpu_fake import FakeNvml
@@ -76,7 +75,7 @@ class Clock:
 
 @pytest.fixture
 def driver(monkeypatch: pytest.MonkeyPatch) -> Iterator[Driver]:
-    monkeypatch.setattr(gpu_watch, "STOP_SECONDS", 0.1)
+    monkeypatch.setattr("pinscope.live.sampler.STOP_SECONDS", 0.1)
     one = Driver()
     yield one
     one.answers.set()
@@ -120,34 +119,6 @@ def test_a_driver_that_hangs_is_named_with_the_time_and_answers_count_again_late
     until(lambda: watch.latest().value is not None)
 
 
-def test_a_driver_that_never_answered_is_named_too(watch: GpuWatch, driver: Driver, clock: Clock) -> None:
-    driver.answers.clear()
-    watch.start()
-    begun = time.monotonic()
-    watch.wait(0.05)
-    assert time.monotonic() - begun < LONG / 2
-    assert watch.latest().reason == "the driver has not answered yet"
-    until(lambda: driver.asked == 1)
-    clock.now += 6.0
-    assert watch.latest().reason == "NVML has not answered for 6 s"
-
-
-def test_a_stop_does_not_wait_for_a_driver_that_hangs_and_a_start_adds_no_thread(
-    watch: GpuWatch, driver: Driver
-) -> None:
-    driver.answers.clear()
-    for _ in range(3):
-        watch.start()
-        until(lambda: driver.asked == 1)
-        begun = time.monotonic()
-        watch.stop()
-        assert time.monotonic() - begun < PROMPT
-        assert watch.latest().reason == "the driver is not being asked"
-        assert sum(one.name == "pinscope-gpu-watch" for one in threading.enumerate()) == 1
-    driver.answers.set()
-    until(lambda: driver.closed == driver.opened == 1)
-
-
 def test_figures_from_before_a_stop_are_not_shown_after_the_next_start(watch: GpuWatch, driver: Driver) -> None:
     watch.start()
     watch.wait(LONG)
@@ -159,22 +130,22 @@ def test_figures_from_before_a_stop_are_not_shown_after_the_next_start(watch: Gp
     until(lambda: watch.latest().value is not None)
 
 
-def test_a_driver_that_is_not_there_is_asked_again_and_may_come(watch: GpuWatch, driver: Driver) -> None:
-    driver.absent = "no NVIDIA driver is installed here"
+@pytest.mark.parametrize(
+    ("absent", "breaks", "reason"),
+    [
+        ("no NVIDIA driver is installed here", None, "no NVIDIA driver is installed here"),
+        (None, RuntimeError("lost\nits mind"), "the GPUs could not be read: RuntimeError: lost its mind"),
+    ],
+    ids=["not there", "breaks"],
+)
+def test_a_driver_that_gives_no_figures_says_why_and_is_opened_anew(
+    watch: GpuWatch, driver: Driver, absent: str | None, breaks: Exception | None, reason: str
+) -> None:
+    driver.absent, driver.breaks = absent, breaks
     watch.start()
     watch.wait(LONG)
-    assert watch.latest().reason == "no NVIDIA driver is installed here"
-    driver.absent = None
+    assert watch.latest().reason == reason
+    driver.absent = driver.breaks = None
     until(lambda: watch.latest().value is not None)
     watch.stop()
     assert driver.opened == driver.closed > 1
-
-
-def test_a_reader_that_breaks_is_reported_opened_anew_and_recovers(watch: GpuWatch, driver: Driver) -> None:
-    driver.breaks = RuntimeError("lost\nits mind")
-    watch.start()
-    watch.wait(LONG)
-    assert watch.latest().reason == "the GPUs could not be read: RuntimeError: lost its mind"
-    driver.breaks = None
-    until(lambda: watch.latest().value is not None)
-    assert driver.opened > 1

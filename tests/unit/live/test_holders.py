@@ -2,27 +2,23 @@
 
 from __future__ import annotations
 
-import json
-import random
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 
 from pinscope.analysis.page_table_model import context_overhead_bytes
-from pinscope.live.holders import snapshot
+from pinscope.live.source import snapshot
 from pinscope.probes.answer import Answer
 from pinscope.probes.gpu import ProcessOnGpu
 from pinscope.probes.proc import Proc
 from pinscope.records.snapshot import Holder, Snapshot
 from tests.data.one_door import OneDoor
 from tests.data.snapshot_checks import captured, without_reason
-from tests.data.synthetic_gpu import busy_h200, figures, idle_h200
+from tests.data.synthetic_gpu import busy_h200, figures
 from tests.data.synthetic_host import SyntheticHost, context, named, zero
 
 MIB, GIB = 2**20, 2**30
@@ -55,27 +51,6 @@ def test_a_holder_is_right_to_the_page(host: SyntheticHost) -> None:
     assert without_reason(found) == []
 
 
-def test_forked_children_add_nothing_and_are_named(host: SyntheticHost) -> None:
-    pieces = [zero(8 * GIB, 1)]
-    parent = host.cuda_process(pieces, started=100)
-    workers = [host.cuda_process(pieces, parent=parent, started=100 + each, RssShmem=0) for each in range(3)]
-    found = snapshot(host.proc, figures(host.proc, [busy_h200(16 * MIB, ProcessOnGpu(parent, MIB))]))
-    assert found.host.explained_bytes == 8 * GIB
-    assert holder(found, parent).inherited_by == tuple(workers)
-    for pid in workers:
-        one = holder(found, pid)
-        assert (one.host_alloc_bytes, one.inherited_bytes, one.inherited_from) == (0, 8 * GIB, (parent,))
-        assert one.gpus == ()
-    assert found.devices[0].page_table_bytes == 16 * MIB
-
-
-def test_shared_memory_of_other_programs_is_not_counted(host: SyntheticHost) -> None:
-    host.process("postgres", mappings=[zero(8 * GIB, 1)])
-    found = snapshot(host.proc, figures(host.proc, [idle_h200()]))
-    assert found.holders == ()
-    assert (found.host.explained_bytes, found.host.other_pinned_bytes) == (0, 25 * GIB)
-
-
 def test_each_gpu_with_a_context_pays(host: SyntheticHost) -> None:
     pid = host.cuda_process([zero(8 * GIB, 1)])
     other = host.cuda_process([zero(GIB, 2)])
@@ -95,17 +70,6 @@ def test_a_process_on_two_instances_of_a_gpu_is_one_use_of_it(host: SyntheticHos
     assert [use.memory_bytes for use in holder(found, pid).gpus] == [300]
     assert found.devices[0].page_table_bytes == 2 * MIB
     assert found.devices[0].estimates["page_table_bytes"].text.endswith("on top")
-
-
-def test_sizes_that_an_allocator_may_have_rounded_up_are_marked(host: SyntheticHost) -> None:
-    pieces = [zero(GIB, 1), zero(GIB, 2), zero(3 * GIB, 3), *(zero(2 * MIB, inode) for inode in range(10, 20))]
-    pid = host.cuda_process(pieces)
-    one = holder(snapshot(host.proc), pid)
-    assert [(each.size_bytes, each.count, each.power_of_two) for each in one.allocations] == [
-        (3 * GIB, 1, False), (GIB, 2, True), (2 * MIB, 10, False)
-    ]  # fmt: skip
-    assert one.rounding_bytes == GIB
-    assert "at most" in one.estimates["rounding_bytes"].text
 
 
 def test_pins_that_the_kernel_accounts_are_explained_too(host: SyntheticHost) -> None:
@@ -142,14 +106,6 @@ def test_mappings_that_come_to_more_than_is_pinned_are_estimates_and_never_expla
     assert found.host.estimates["explained_bytes"].text.startswith("at most")
     assert found.host.other_pinned_bytes is None
     assert "more than is pinned" in found.host.missing["other_pinned_bytes"]
-
-
-def test_a_mapping_larger_than_all_that_is_pinned_is_ordinary_shared_memory(tmp_path: Path) -> None:
-    host = SyntheticHost(tmp_path, pinned_bytes=8 * MIB)
-    pid = host.cuda_process([*context(), zero(2 * GIB, 1)])
-    one = holder(snapshot(host.proc), pid)
-    assert (one.host_alloc_bytes, one.context_pinned_bytes) == (0, 8 * MIB)
-    assert one.estimates.keys() <= {"managed_bytes"}
 
 
 def test_driver_memory_is_what_a_context_does_not_map_by_itself(host: SyntheticHost) -> None:
@@ -211,15 +167,6 @@ def test_a_kernel_without_counters_still_shows_holders(tmp_path: Path) -> None:
     assert without_reason(found) == []
 
 
-def test_without_nvml_a_holder_shows_and_says_that_its_gpus_are_unknown(host: SyntheticHost) -> None:
-    pid = host.cuda_process([zero(GIB, 1)])
-    found = snapshot(host.proc, Answer.missing("no NVIDIA driver is installed here"))
-    one = holder(found, pid)
-    assert (one.host_alloc_bytes, one.cuda, one.gpus) == (GIB, True, ())
-    assert one.missing["gpus"] == "no NVIDIA driver is installed here"
-    assert without_reason(found) == []
-
-
 class AsAnotherUser(OneDoor):
     """/proc as a user without rights over these processes sees it."""
 
@@ -261,16 +208,6 @@ def test_in_a_container_with_its_own_pids_the_snapshot_says_what_it_cannot_see(t
     ]
     assert "another pid namespace" in holder(found, pid).missing["gpus"]
     assert found.host.estimates["explained_bytes"].text.startswith("at least")
-
-
-def test_the_json_has_the_agreed_keys_and_reads_back(host: SyntheticHost) -> None:
-    pid = host.cuda_process([zero(GIB, 1)], VmLck=MIB)
-    found = snapshot(host.proc, figures(host.proc, [busy_h200(2 * MIB, ProcessOnGpu(pid, MIB))]))
-    document = json.loads(found.model_dump_json())
-    assert {"host", "holders", "devices", "format"} <= document.keys()
-    (one,) = document["holders"]
-    assert (one["pid"], one["host_alloc_bytes"], one["locked_bytes"]) == (pid, GIB, MIB)
-    assert Snapshot.model_validate_json(found.model_dump_json()) == found
 
 
 @pytest.mark.parametrize("name", sorted(path.name for path in CAPTURED.iterdir()))
@@ -420,40 +357,6 @@ def test_pages_that_a_real_process_pins_are_in_the_total_and_explained() -> None
         assert after.host.explained_bytes is not None
         assert before.explained_bytes is not None
         assert after.host.explained_bytes - before.explained_bytes == size
-
-
-@settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(seed=st.randoms(use_true_random=False), noise=st.binary(max_size=100))
-def test_no_malformed_or_vanished_file_breaks_a_snapshot(
-    seed: random.Random, noise: bytes, tmp_path_factory: pytest.TempPathFactory
-) -> None:
-    folder = tmp_path_factory.getbasetemp() / "broken"
-    if not folder.exists():
-        host = SyntheticHost(folder, pinned_bytes=GIB)
-        parent = host.cuda_process([zero(MIB, 1), named(MIB, "/dev/nvidia-uvm")], pid=1000, started=1)
-        host.cuda_process([zero(MIB, 1)], pid=1001, parent=parent, RssShmem=0)
-        host.process("locked", pid=1002, VmLck=MIB)
-    files = sorted(path for path in folder.rglob("*") if path.is_file() and not path.is_symlink())
-    path = seed.choice(files)
-    original = path.read_bytes()
-    place = seed.randrange(len(original) + 1)
-    spoilt = seed.choice([original[:place] + noise + original[place:], original[:place], noise, None])
-    path.unlink()
-    if spoilt is not None:
-        path.write_bytes(spoilt)
-    elif seed.random() < 0.5:
-        path.mkdir()
-    try:
-        proc = Proc.below(folder)
-        gpus = figures(proc, [busy_h200(MIB, ProcessOnGpu(1000, MIB), ProcessOnGpu(1002, MIB), ProcessOnGpu(9, None))])
-        for given_gpus in (gpus, None):
-            found = snapshot(proc, given_gpus)
-            assert without_reason(found) == []
-            assert Snapshot.model_validate_json(found.model_dump_json()) == found
-    finally:
-        with suppress(OSError):
-            path.rmdir() if path.is_dir() else path.unlink()
-        path.write_bytes(original)
 
 
 def test_a_holder_is_told_with_what_its_own_control_group_leaves(host: SyntheticHost) -> None:

@@ -7,12 +7,11 @@ from pathlib import Path
 import pytest
 
 from pinscope.cli.live_view import View, whole
-from pinscope.live.holders import snapshot
-from pinscope.live.reading import read_snapshot
-from pinscope.live.verdict import snapshot_verdict
+from pinscope.live.reading import read_snapshot, snapshot_verdict
+from pinscope.live.source import snapshot
 from pinscope.monitoring.metrics import HOST
 from pinscope.probes.gpu import ProcessOnGpu
-from pinscope.records.snapshot import Holder, HostTotals, Snapshot
+from pinscope.records.snapshot import Holder, Snapshot
 from pinscope.report.snapshot_facts import share_text
 from tests.data.synthetic_gpu import busy_h200, figures
 from tests.data.synthetic_host import CUDA_FILES, SyntheticHost, context, zero
@@ -73,20 +72,6 @@ def test_verdict_terminal_page_and_metrics_of_ranks_that_share_memory_say_the_sa
     assert "TiB" not in pinned_line(seen)
     (metric,) = (figure for figure in HOST if figure.metric == "pinscope_host_pinned_bytes")
     assert getattr(seen.host, metric.field) == 140 * GIB
-
-
-def test_a_snapshot_with_more_pins_than_memory_reads_back_as_it_was(tmp_path: Path) -> None:
-    seen = ranks(tmp_path)
-    assert HostTotals.model_validate_json(seen.host.model_dump_json()) == seen.host
-    assert HostTotals.model_validate(seen.host.model_dump(exclude={"pins_bytes"})).pinned_bytes == 140 * GIB
-
-
-def test_page_tables_of_memory_that_each_rank_registered_explain_the_gpus_memory() -> None:
-    """8 × 128 GiB have 2 GiB of page tables."""
-    totals = host(pinned_bytes=1024 * GIB, explained_bytes=0, other_pinned_bytes=64 * GIB)
-    gpu = made().devices[0]
-    used = gpu.model_copy(update={"unattributed_bytes": 2 * GIB + 300 * MIB})
-    assert "unattributed-gpu-memory" not in rules(made(host=totals, devices=(used,)))
 
 
 def test_pinned_files_count_as_available_and_are_not_called_pinned_twice(tmp_path: Path) -> None:
@@ -217,14 +202,6 @@ def test_a_container_with_a_meminfo_of_its_own_is_not_measured_with_the_hosts_pi
     assert seen.host.pinned_bytes is None
     assert "lxcfs" in seen.host.missing["pinned_bytes"]
     assert snapshot_verdict(seen) == "No process is seen to hold pinned memory."
-
-
-def test_processes_that_registered_the_same_memory_do_not_add_up_in_a_control_group() -> None:
-    inside = {"cgroup_limit_bytes": 300 * GIB, "cgroup_headroom_bytes": 2 * GIB, "container": "docker 0123456789ab"}
-    shared = {"registered_bytes": 128 * GIB, "vm_pin_bytes": 128 * GIB, "host_alloc_bytes": 0, "rss_anon_bytes": GIB}
-    totals = host(pinned_bytes=50 * GIB, explained_bytes=50 * GIB)
-    seen = made(host=totals, holders=tuple(holder(pid, **inside, **shared) for pid in range(1, 9)))
-    assert rules(seen) == ["same-memory-registered-by-many"]
 
 
 def test_managed_memory_may_be_what_no_process_is_charged_for() -> None:

@@ -7,8 +7,8 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from pinscope.live.holders import snapshot
 from pinscope.live.registered import CALLS_NOT_FOLLOWED, NOT_FOLLOWED, registered_by
+from pinscope.live.source import snapshot
 from pinscope.probes.answer import Answer
 from pinscope.probes.gpu import ProcessOnGpu
 from pinscope.records.registration import PidRegistrations, Piece, ProbedLibrary, Registrations

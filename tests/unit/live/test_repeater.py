@@ -9,8 +9,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from pinscope.errors import InvalidParameter
-from pinscope.live import gpu_watch
-from pinscope.live.gpu_watch import Repeater
+from pinscope.live.sampler import Repeater
 from tests.data.fast_time import FastTime
 
 LONG = 20.0
@@ -91,7 +90,7 @@ class Hanging:
 
 @pytest.fixture
 def hanging(monkeypatch: pytest.MonkeyPatch) -> Iterator[Hanging]:
-    monkeypatch.setattr(gpu_watch, "STOP_SECONDS", 0.05)
+    monkeypatch.setattr("pinscope.live.sampler.STOP_SECONDS", 0.05)
     one = Hanging()
     yield one
     one.let_go.set()

@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 
 from pinscope.errors import NotPossible
-from pinscope.live.gpu_watch import GpuWatch
+from pinscope.live.sampler import GpuWatch
 from pinscope.live.source import LiveSource, open_source
 from pinscope.probes import process_memory, processes
-from pinscope.probes.answer import Answer
 from pinscope.probes.gpu import ProcessOnGpu
 from pinscope.records.snapshot import Snapshot
 from tests.data.gpu_fake import FakeNvml
-from tests.data.one_door import OneDoor
 from tests.data.synthetic_gpu import busy_h200
 from tests.data.synthetic_host import BOOTED, SyntheticHost, maps_text, zero
 
@@ -124,31 +120,6 @@ def test_the_usual_source_reads_this_machine() -> None:
     assert found.host.total_bytes > 0
     with open_source(gpus=False) as source:
         assert "not asked" in next(gap.reason for gap in source.take().unreadable if gap.what == "GPUs")
-
-
-class Vanishing(OneDoor):
-    """A /proc whose files vanish, or may not be read any more, one after the other."""
-
-    def __init__(self, folder: Path, gone: Callable[[str], bool]) -> None:
-        super().__init__(folder / "proc", folder / "sys", folder)
-        self._gone = gone
-
-    def read(self, path: str) -> Answer[str]:
-        return Answer.missing(f"{path} is not there") if self._gone(path) else super().read(path)
-
-
-@pytest.mark.parametrize("name", ["status", "maps", "stat", "cmdline", "cgroup"])
-def test_a_file_that_vanishes_within_a_series_breaks_nothing_and_may_come_back(host: SyntheticHost, name: str) -> None:
-    pid = host.cuda_process([zero(GIB, 1)])
-    away = [False]
-    proc = Vanishing(host.folder, lambda path: away[0] and path == f"/proc/{pid}/{name}")
-    with LiveSource(proc) as source:
-        whole = source.take()
-        away[0] = True
-        source.take()
-        away[0] = False
-        again = source.take()
-    assert again.holders == whole.holders
 
 
 @pytest.mark.parametrize(("asked", "given"), [(0.1, 1.0), (2.0, 2.0), (3600.0, 5.0)])

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from pinscope.live.holders import snapshot
+from pinscope.live.source import snapshot
 from pinscope.probes.answer import Answer
 from tests.data.synthetic_gpu import figures, idle_h200
 from tests.data.synthetic_host import SyntheticHost

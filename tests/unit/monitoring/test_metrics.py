@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -12,13 +11,13 @@ import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
-from pinscope.live.holders import snapshot as look
-from pinscope.live.source import History
+from pinscope.live.sampler import History
+from pinscope.live.source import snapshot as look
 from pinscope.manual.metrics_reference import metrics_reference
 from pinscope.monitoring.metrics import GPU, HOLDER, HOLDER_GPU, HOST, LINK, MOST_HOLDERS, SnapshotCollector
 from pinscope.records.registration import ProbeState
-from pinscope.records.snapshot import GpuUse, MigInstance, Pressure, Snapshot, Unreadable
-from tests.data.synthetic_host import SyntheticHost, busy_host, zero
+from pinscope.records.snapshot import GpuUse, Pressure, Snapshot, Unreadable
+from tests.data.synthetic_host import SyntheticHost, zero
 from tests.data.synthetic_snapshot import GIB, MIB, TAKEN_AT, device, holder, host, snapshot
 
 MOST_SECONDS = 0.1
@@ -100,13 +99,6 @@ def test_every_metric_is_there_where_everything_is_known_and_is_documented() -> 
     assert [name for name in sorted(names()) if f"`{name}`" not in reference] == []
 
 
-def test_of_a_gpu_in_parts_no_unattributed_memory_is_told() -> None:
-    part = MigInstance(
-        uuid="MIG-0", gpu_instance=1, memory_total_bytes=GIB, memory_used_bytes=GIB, copy_engines=1, missing={}
-    )
-    assert "pinscope_gpu_memory_unattributed_bytes" not in samples(snapshot(devices=(device(mig=(part,)),)))
-
-
 def test_what_is_not_known_is_left_out_and_never_0() -> None:
     unknown = host(**dict.fromkeys(("pinned_bytes", "explained_bytes", "other_pinned_bytes", "hugetlb_used_bytes")))
     one = holder(
@@ -144,14 +136,14 @@ def test_series_are_bounded_and_the_rest_is_summed() -> None:
 
 
 def test_without_a_snapshot_there_is_only_the_trouble() -> None:
-    found = samples(None, trouble="Reading failed 3 times since 10:00:00 UTC: boom")
+    found = samples(None, trouble="Reading failed: boom")
     assert found["pinscope_up"] == {labels(): 0.0}
     assert not [name for name in found if name.startswith(("pinscope_host", "pinscope_gpu", "pinscope_snapshot"))]
 
 
 def test_after_trouble_the_last_figures_stay_until_they_are_old() -> None:
     seen = snapshot()
-    found = samples(seen, age=12.0, interval_seconds=1.0, trouble="Reading failed once")
+    found = samples(seen, age=12.0, interval_seconds=1.0, trouble="Reading failed: boom")
     assert found["pinscope_up"] == {labels(): 0.0}
     assert found["pinscope_snapshot_age_seconds"] == {labels(): 12.0}
     assert "pinscope_host_pinned_bytes" in found
@@ -194,10 +186,6 @@ def seconds_of_a_scrape(seen: Snapshot) -> float:
     return min(times)
 
 
-def test_a_scrape_of_a_host_with_500_processes_stays_below_100_ms(tmp_path: Path) -> None:
-    assert seconds_of_a_scrape(look(busy_host(tmp_path).proc)) < MOST_SECONDS
-
-
 def test_a_scrape_of_500_holders_stays_below_100_ms(tmp_path: Path) -> None:
     crowd = SyntheticHost(tmp_path, pinned_bytes=500 * GIB)
     for number in range(500):
@@ -205,16 +193,3 @@ def test_a_scrape_of_500_holders_stays_below_100_ms(tmp_path: Path) -> None:
     seen = look(crowd.proc)
     assert len(seen.holders) == 500
     assert seconds_of_a_scrape(seen) < MOST_SECONDS
-
-
-def test_the_age_is_told_by_this_machines_clock() -> None:
-    registry = CollectorRegistry(auto_describe=False)
-    seen = snapshot(taken_at=datetime.now(UTC) - timedelta(seconds=2))
-    registry.register(SnapshotCollector(lambda: History(latest=seen)))
-    families: Mapping[str, float] = {
-        one.name: family.samples[0].value
-        for family in text_string_to_metric_families(generate_latest(registry).decode())
-        for one in family.samples
-    }
-    assert 2.0 <= families["pinscope_snapshot_age_seconds"] < 60.0
-    assert families["pinscope_exporter_cpu_seconds_total"] > 0

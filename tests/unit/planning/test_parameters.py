@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from pinscope.errors import InvalidParameter
-from pinscope.planning.parameters import USUAL_GPU_BYTES, PlanParams, command_line
+from pinscope.planning.plan import USUAL_GPU_BYTES, PlanParams, command_line
 from tests.data import synthetic
 
 GIB = 2**30

@@ -8,7 +8,7 @@ from datetime import timedelta
 import pytest
 
 from pinscope.analysis.page_table_model import ENTRY_BYTES
-from pinscope.planning.parameters import PlanParams
+from pinscope.planning.plan import PlanParams
 from pinscope.planning.prices import known_prices, plan_for
 from pinscope.records.environment import Environment
 from pinscope.records.run import Run

@@ -6,8 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from pinscope.planning.parameters import PlanParams
-from pinscope.planning.plan import HostBudget, Plan
+from pinscope.planning.plan import HostBudget, Plan, PlanParams
 from pinscope.planning.prices import known_prices, plan_for, safety_of
 from pinscope.planning.reading import read_plan
 from pinscope.records.environment import Environment

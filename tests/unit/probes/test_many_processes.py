@@ -12,7 +12,7 @@ from types import TracebackType
 
 import pytest
 
-from pinscope.live.holders import snapshot
+from pinscope.live.source import snapshot
 from pinscope.probes import kept_files, process_looks
 from pinscope.probes.answer import Answer
 from pinscope.probes.kept_files import KeptFiles

@@ -116,7 +116,7 @@ def test_charts_show_the_limit_of_the_link() -> None:
     smaller = [row | {"bytes": MIB} for row in MEASURED]
     charts = {chart.key: chart for chart in draw(synthetic.run("staging"), [*MEASURED, *smaller])}
     assert list(charts) == ["staging-answer", "staging-rates"]
-    (limit,) = (trace for trace in charts["staging-rates"].figure.data if trace.name == "link limit")
+    limit = next(trace for trace in charts["staging-rates"].figure.data if trace.name == "link limit")
     assert limit.y[0] == pytest.approx(57.6)
     assert "4.66 ms" in charts["staging-answer"].caption
     assert "two pinned buffers in turn, 8 threads 10.1 ms" in charts["staging-answer"].alt

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 
 from hypothesis import given
 from hypothesis import strategies as st
 
 from pinscope.experiments.registry import checked_rows
+from pinscope.live.series import Moment, TimelineRows
 from pinscope.live.timeline.charts import stretches, thinned
-from pinscope.live.timeline.reading import Watched, _gaps, of, points, reason_of, sampled, summed
-from pinscope.live.timeline.rows import Moment, TimelineRows
+from pinscope.live.timeline.reading import Watched, of, points, reason_of
 from tests.data.synthetic_snapshot import GIB, device, holder, host, snapshot
 from tests.data.synthetic_timeline import rows_of, run
 from tests.data.synthetic_timeline import watched as rows_watched
@@ -60,20 +59,6 @@ def test_a_holder_of_which_nothing_is_known_is_still_there() -> None:
     closed = holder(1, host_alloc_bytes=None, locked_bytes=None, vm_pin_bytes=None)
     (life,) = seen(rows_watched(3, lambda n: (closed,))).lives
     assert (life.first_bytes, life.peak_bytes, life.last_bytes, life.grew_bytes) == (None,) * 4
-
-
-def test_the_largest_holder_comes_first() -> None:
-    lives = seen(rows_watched(2, lambda n: (holder(1, host_alloc_bytes=GIB), holder(2), holder(3)))).lives
-    assert [life.pid for life in lives] == [2, 3, 1]
-
-
-def test_several_holders_together() -> None:
-    lives = seen(
-        rows_watched(4, lambda n: (holder(1, host_alloc_bytes=(n + 1) * GIB), *((holder(2),) if n < 2 else ())))
-    ).lives
-    assert sampled(summed(life.amounts for life in lives), [0.0, 1.0, 2.0, 3.0], until=3.0) == [
-        (0.0, 17 * GIB), (1.0, 18 * GIB), (2.0, 3 * GIB), (3.0, 4 * GIB),
-    ]  # fmt: skip
 
 
 # Figures and reasons
@@ -137,21 +122,6 @@ def test_a_failure_at_the_very_moment_of_a_sample_counts_once() -> None:
     found = seen([*rows, *made.missed("OSError: no", Moment(3, 1.0))])
     assert [gap.samples for gap in found.gaps] == [1]
     assert found.missing_share == 0.25
-
-
-def test_gaps_of_a_long_timeline_are_found_quickly() -> None:
-    times = range(0, 60_000, 2)
-    begun = time.process_time()
-    host = [{"elapsed_seconds": float(at)} for at in times]
-    failed = [{"elapsed_seconds": at + 1.0, "reason": "OSError: no"} for at in times]
-    assert len(list(_gaps(host, failed, 1.0, 60_000.0))) == len(times)
-    assert time.process_time() - begun < 5.0
-
-
-def test_a_timeline_of_failures_alone_is_one_gap() -> None:
-    found = timed([], missed=[0, 1, 2])
-    assert found.host == ()
-    assert [(gap.samples, gap.reason) for gap in found.gaps] == [(3, "OSError: no")]
 
 
 def test_fast_samples_of_a_busy_machine_are_no_gap_before_a_second() -> None:

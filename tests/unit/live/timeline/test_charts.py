@@ -10,8 +10,8 @@ import pytest
 
 from pinscope.charts.chart import Chart
 from pinscope.experiments.registry import draw_run
+from pinscope.live.series import Moment, TimelineRows
 from pinscope.live.timeline.charts import MOST_POINTS
-from pinscope.live.timeline.rows import Moment, TimelineRows
 from tests.data import synthetic_timeline
 from tests.data.synthetic_snapshot import GIB, device, holder, host, snapshot
 from tests.data.synthetic_timeline import run, watched
@@ -42,13 +42,6 @@ def test_nothing_is_drawn_of_a_timeline_without_samples() -> None:
     assert charts([]) == {}
 
 
-def test_every_axis_is_named_with_its_unit(drawn: dict[str, Chart]) -> None:
-    for chart in drawn.values():
-        panels = list(chart.figure.select_yaxes())
-        assert all("(" in axis.title.text or "GB/s" in axis.title.text for axis in panels)
-        assert "Time (" in list(chart.figure.select_xaxes())[-1].title.text
-
-
 def test_pinned_memory_is_split_and_stands_beside_the_memory_there_is(drawn: dict[str, Chart]) -> None:
     found = lines(drawn["timeline-pinned"])
     assert {
@@ -69,15 +62,6 @@ def test_a_limit_that_is_near_is_drawn_to_scale() -> None:
     low, high = chart.figure.layout.yaxis.range
     assert low == 0
     assert high > 512
-
-
-def test_each_holder_has_a_line_that_ends_with_it() -> None:
-    rows = watched(
-        9, holders=lambda n: (holder(1, name="a"), *((holder(2, name="b", host_alloc_bytes=GIB),) if n < 4 else ()))
-    )
-    found = lines(charts(rows)["timeline-holders"])
-    assert (found["a (pid 1)"].x[-1], found["b (pid 2)"].x[-1]) == (8.0, 4.0)
-    assert found["b (pid 2)"].y == (1.0, 1.0, 1.0, 1.0, 0.0)
 
 
 def test_many_holders_are_six_lines_apart_in_more_than_colour_and_their_rest_together() -> None:

@@ -1,19 +1,24 @@
-"""Asks the GPUs' driver in a thread of its own: it may hang, for example while a process pins a lot."""
+"""Work at a steady pace in threads of its own: the watch over the GPUs' driver, and the sampler of snapshots."""
 
 from __future__ import annotations
 
 import math
 import threading
 import time
+from collections import deque
 from collections.abc import Callable
 from contextlib import ExitStack
+from dataclasses import dataclass, field
+from typing import Self
 
-from pinscope.errors import InvalidParameter
+from pinscope.errors import InvalidParameter, PinScopeError
+from pinscope.live.series import changes, sample_of
 from pinscope.probes.answer import Answer
 from pinscope.probes.devices import read_gpus
 from pinscope.probes.gpu import Nvml
 from pinscope.probes.proc import HERE, Proc
-from pinscope.records.snapshot import DeviceFigures
+from pinscope.records.snapshot import DeviceFigures, Snapshot
+from pinscope.records.timeline import Event, Sample
 
 LEAST_INTERVAL_SECONDS = 0.01
 STOP_SECONDS = 2.0
@@ -181,10 +186,6 @@ class GpuWatch:
         self._repeater.stop()
         self._answered.set()
 
-    def set_interval(self, seconds: float) -> None:
-        """Ask at another pace from now on."""
-        self._repeater.set_interval(seconds)
-
     def wait(self, seconds: float) -> None:
         """Wait for the first answer, or for the end; at most so long."""
         self._answered.wait(seconds)
@@ -222,3 +223,178 @@ class GpuWatch:
     def _close(self) -> None:
         self._reader = None
         self._nvml.close()
+
+
+MOST_SAMPLES = 3600
+"""The oldest go first: an hour at one each second."""
+MOST_EVENTS = 1000
+HANGS_SECONDS = 5.0
+"""A reading that takes longer (or three intervals, if that is more) is reported."""
+
+Callback = Callable[[Snapshot, Sample, tuple[Event, ...]], None]
+
+
+@dataclass(frozen=True)
+class History:
+    """What a sampler saw, as of one moment."""
+
+    latest: Snapshot | None = None
+    samples: tuple[Sample, ...] = ()
+    """Oldest first."""
+    events: tuple[Event, ...] = ()
+    """Oldest first, the last :data:`MOST_EVENTS`."""
+    trouble: str | None = None
+    """One line, if the last reading failed or the one in progress hangs, or if a listener failed."""
+    interval_seconds: float = 1.0
+
+
+@dataclass
+class _Kept:
+    """All that the sampler's lock guards."""
+
+    latest: Snapshot | None = None
+    samples: deque[Sample] = field(default_factory=lambda: deque(maxlen=MOST_SAMPLES))
+    events: deque[Event] = field(default_factory=lambda: deque(maxlen=MOST_EVENTS))
+    failing: str | None = None
+    callbacks_failing: str | None = None
+    reading_since: float | None = None
+    frozen: tuple[tuple[Sample, ...], tuple[Event, ...]] | None = None
+    """Made once for all who ask between two readings."""
+
+
+class Sampler:
+    """Restartable background sampling. Also a context manager that starts and stops it.
+
+    Args:
+        take: takes a snapshot, such as ``LiveSource.take``. If it raises, the history says so and sampling goes on.
+        interval_seconds: from one snapshot to the next.
+        history_seconds: how far back the history goes, at most :data:`MOST_SAMPLES` samples.
+        clock: seconds, never going back.
+        wait: how the thread waits; for tests that are in a hurry.
+    """
+
+    def __init__(
+        self,
+        take: Callable[[], Snapshot],
+        interval_seconds: float = 1.0,
+        history_seconds: float = 3600.0,
+        clock: Callable[[], float] = time.monotonic,
+        wait: Wait = threading.Event.wait,
+    ) -> None:
+        self._take = take
+        self._history_seconds = history_seconds
+        self._clock = clock
+        self._began: float | None = None
+        self._lock = threading.Lock()
+        self._kept = _Kept()
+        self._callbacks: tuple[Callback, ...] = ()
+        self._repeater = Repeater("pinscope-sampler", self._sample, interval_seconds, clock=clock, wait=wait)
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.stop()
+
+    @property
+    def running(self) -> bool:
+        """True from start to stop."""
+        return self._repeater.running
+
+    def start(self) -> None:
+        """Begin, or go on: the history stays."""
+        self._repeater.start()
+
+    def stop(self) -> None:
+        """Take no more snapshots. Does not wait long for a reading that hangs."""
+        self._repeater.stop()
+
+    def set_interval(self, seconds: float) -> None:
+        """Sample at another pace from now on.
+
+        Raises:
+            InvalidParameter: it is no number of seconds, or too small.
+        """
+        self._repeater.set_interval(seconds)
+
+    def subscribe(self, callback: Callback) -> None:
+        """Call this with each snapshot, its sample and what happened since the last one; in the sampler's thread."""
+        with self._lock:
+            self._callbacks = (*self._callbacks, callback)
+
+    def unsubscribe(self, callback: Callback) -> None:
+        """Call it no more; nothing happens if it was not called."""
+        with self._lock:
+            self._callbacks = tuple(known for known in self._callbacks if known != callback)
+
+    def history(self) -> History:
+        """All that is known now; it does not change afterwards."""
+        with self._lock:
+            kept = self._kept
+            if kept.frozen is None:
+                kept.frozen = (tuple(kept.samples), tuple(kept.events))
+            samples, events = kept.frozen
+            return History(kept.latest, samples, events, self._trouble(), self._repeater.interval_seconds)
+
+    def _trouble(self) -> str | None:
+        kept, lines = self._kept, []
+        if kept.reading_since is not None and self.running:
+            lasted = self._clock() - kept.reading_since
+            if lasted > max(HANGS_SECONDS, 3 * self._repeater.interval_seconds):
+                lines.append(f"The reading has been going on for {lasted:.0f} s")
+        if kept.failing is not None:
+            lines.append(f"Reading failed: {kept.failing}")
+        if kept.callbacks_failing is not None:
+            lines.append(f"Passing a snapshot on failed: {kept.callbacks_failing}")
+        return "; ".join(lines) or None
+
+    def _sample(self) -> None:
+        """One reading, in the thread."""
+        now = self._clock()
+        with self._lock:
+            self._began = now if self._began is None else self._began
+            self._kept.reading_since = now
+            before, last = self._kept.latest, self._kept.samples[-1] if self._kept.samples else None
+        try:
+            taken = self._take()
+            sample, events = sample_of(taken, now - self._began, last), changes(before, taken)
+        except Exception as error:  # noqa: BLE001 - whatever it was, the history says so and sampling goes on
+            with self._lock:
+                self._kept.reading_since = None
+                self._kept.failing = _one_line(error)
+            return
+        with self._lock:
+            self._kept.reading_since = None
+            if not self.running:  # it hung, and was stopped meanwhile
+                return
+            self._keep(taken, sample, events)
+            callbacks = self._callbacks
+        self._hand_on(callbacks, taken, sample, events)
+
+    def _keep(self, taken: Snapshot, sample: Sample, events: tuple[Event, ...]) -> None:
+        kept = self._kept
+        kept.failing = None
+        kept.latest = taken
+        kept.samples.append(sample)
+        while kept.samples[0].elapsed_seconds < sample.elapsed_seconds - self._history_seconds:
+            kept.samples.popleft()
+        kept.events.extend(events)
+        kept.frozen = None
+
+    def _hand_on(
+        self, callbacks: tuple[Callback, ...], taken: Snapshot, sample: Sample, events: tuple[Event, ...]
+    ) -> None:
+        failed: Exception | None = None
+        for callback in callbacks:
+            try:
+                callback(taken, sample, events)
+            except Exception as error:  # noqa: BLE001 - the others are called, and the history says so
+                failed = error
+        with self._lock:
+            self._kept.callbacks_failing = None if failed is None else _one_line(failed)
+
+
+def _one_line(error: Exception) -> str:
+    text = str(error) if isinstance(error, PinScopeError) else f"{type(error).__name__}: {error}"
+    return " ".join(text.split())

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from pinscope.live.timeline.rows import Moment, Row, TimelineRows
+from pinscope.live.series import Moment, Row, TimelineRows
 from pinscope.records.snapshot import Snapshot, Unreadable
 from pinscope.store.tables import checked
 from tests.data.synthetic_snapshot import GIB, MIB, TAKEN_AT, device, holder, host, link, snapshot
@@ -64,23 +64,6 @@ def test_a_holder_has_a_row_when_it_is_first_seen_when_it_changes_and_when_it_is
     assert (ended["event"], ended["change_bytes"], ended["bytes"]) == ("ended", -20 * GIB, 0)
 
 
-def test_driver_memory_is_kept_of_the_host_and_of_each_holder() -> None:
-    first, second = keep(
-        taken(holder(1, driver_memory_bytes=0)),
-        taken(holder(1, driver_memory_bytes=GIB), host=host(driver_memory_bytes=2 * GIB)),
-    )
-    assert [row.get("driver_memory_bytes") for row in first] == [None, 0]
-    assert [(row["kind"], row.get("driver_memory_bytes", row.get("what"))) for row in second] == [
-        ("host", 2 * GIB), ("holder", GIB), ("event", "driver_memory"),
-    ]  # fmt: skip
-
-
-def test_the_same_pid_started_later_is_another_holder() -> None:
-    later = holder(1).started_at + timedelta(minutes=1)  # type: ignore[operator]
-    _, second = keep(taken(holder(1)), taken(holder(1, started_at=later)))
-    assert [row["gone"] for row in second if row["kind"] == "holder"] == [True, False]
-
-
 def test_while_nobody_can_look_at_the_processes_no_holder_is_gone() -> None:
     blind = taken(host=host(explained_bytes=None, other_pinned_bytes=None))
     rows = keep(taken(holder(1)), blind, taken(holder(1)))
@@ -103,12 +86,6 @@ def test_a_gpu_is_kept_with_its_link_and_with_what_it_does_not_tell() -> None:
     assert one["link_limit_bytes_per_second"] == pytest.approx(57.6e9)
     assert (other["rx_bytes_per_second"], other["link_width"]) == (None, None)
     assert other["missing"] == "rx_bytes_per_second: not supported"
-
-
-def test_a_missed_sample_keeps_its_reason() -> None:
-    (row,) = TimelineRows().missed("OSError: too many open files", Moment(7, 7.5))
-    assert (row["kind"], row["repeat"], row["elapsed_seconds"]) == ("missed", 7, 7.5)
-    assert row["reason"] == "OSError: too many open files"
 
 
 def test_a_snapshot_that_cannot_be_kept_is_as_if_it_had_not_been_taken() -> None:

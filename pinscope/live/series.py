@@ -1,0 +1,396 @@
+"""What a series of snapshots leaves: events, samples, who grows, curves, and the rows of a timeline."""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_left, bisect_right
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from itertools import groupby
+from typing import Any
+
+from pinscope.analysis.held import held_by, held_bytes
+from pinscope.analysis.rules.growth import steady_growth
+from pinscope.records.base import Record
+from pinscope.records.environment import Link
+from pinscope.records.figure import Estimated, Figure, Number, figures
+from pinscope.records.snapshot import DeviceFigures, Holder, HostTotals, Snapshot
+from pinscope.records.timeline import Event, EventKind, HolderSample, RowKind, Sample, TimelineRow
+
+MOST_HOLDERS = 16
+"""Holders kept of each sample."""
+
+_KINDS = tuple(figure.field.removesuffix("_bytes") for figure in figures(Holder) if figure.event)
+_TOTALS = tuple(name for name in HostTotals.model_fields if name in Sample.model_fields and name != "missing")
+# One set of field names for all records of a kind: a set of its own in each would be more than half of a long history.
+_SAMPLE, _HOLDER = set(Sample.model_fields), set(HolderSample.model_fields)
+Identity = tuple[int, datetime | None]
+"""Pid and start: tells a process from a later one with the same number."""
+
+
+def changes(before: Snapshot | None, after: Snapshot) -> tuple[Event, ...]:
+    """What happened to the holders between two snapshots, the largest change first.
+
+    What is not known in one of them is no change; neither is what was there in the very first one.
+    """
+    if before is None or before.host.explained_bytes is None or after.host.explained_bytes is None:
+        return ()  # nobody could look at the processes
+    past = {identity(holder): holder for holder in before.holders}
+    present = {identity(holder): holder for holder in after.holders}
+    events = [
+        *(event for key, holder in past.items() if key not in present for event in _gone(holder, after)),
+        *(event for key, holder in present.items() for event in _moved(past.get(key), holder, after)),
+    ]
+    return tuple(sorted(events, key=lambda event: abs(event.change_bytes), reverse=True))
+
+
+def sample_of(snapshot: Snapshot, elapsed_seconds: float, before: Sample | None = None) -> Sample:
+    """The short form of a snapshot: totals, the holders with the most bytes.
+
+    Args:
+        snapshot: the whole.
+        elapsed_seconds: since sampling began.
+        before: the sample before; what did not change is shared with it, so that a long history stays small.
+    """
+    host = snapshot.host
+    ranked = sorted(filter(held_by, snapshot.holders), key=held_by, reverse=True)
+    known = {identity(holder): holder for holder in before.holders} if before is not None else {}
+    missing = {name: reason for name, reason in host.missing.items() if name in _TOTALS}
+    return Sample.model_construct(
+        _SAMPLE,
+        taken_at=snapshot.taken_at,
+        elapsed_seconds=elapsed_seconds,
+        **{name: getattr(host, name) for name in _TOTALS},
+        holders=tuple(_holder_sample(holder, known.get(identity(holder))) for holder in ranked[:MOST_HOLDERS]),
+        holders_left_out=max(0, len(ranked) - MOST_HOLDERS),
+        cpu_seconds=snapshot.cpu_seconds,
+        missing=before.missing if before is not None and before.missing == missing else missing,
+    )
+
+
+def growing(samples: Sequence[Sample]) -> frozenset[int]:
+    """Pids of those whose pinned or whose locked memory grew steadily: see :func:`steady_growth`.
+
+    A sample that left a process out tells nothing of it.
+    """
+    if not samples:
+        return frozenset()
+    series: dict[Identity, tuple[list[tuple[float, int]], ...]] = {
+        identity(holder): ([], []) for holder in samples[-1].holders
+    }
+    last: dict[Identity, HolderSample] = {}
+    for sample in samples:
+        for holder in sample.holders:
+            key = identity(holder)
+            if key not in series or last.get(key) is holder:  # samples share what did not change
+                continue
+            last[key] = holder
+            pinned = held_bytes(
+                holder.host_alloc_bytes, holder.registered_bytes, None, None, holder.driver_memory_bytes
+            )
+            for amounts, amount in zip(series[key], (pinned, holder.locked_bytes), strict=True):
+                if amount is not None:
+                    amounts.append((sample.elapsed_seconds, amount))
+    end = samples[-1].elapsed_seconds
+    return frozenset(key[0] for key, both in series.items() if any(steady_growth(amounts, end) for amounts in both))
+
+
+def identity(holder: Holder | HolderSample) -> Identity:
+    return holder.pid, holder.started_at
+
+
+def _amounts(holder: Holder) -> Iterable[tuple[str, int | None]]:
+    return ((what, getattr(holder, f"{what}_bytes")) for what in _KINDS)
+
+
+def _gone(holder: Holder, after: Snapshot) -> Iterator[Event]:
+    """It holds nothing any more. A process with CUDA is shown until its end; others end or only give back."""
+    kind: EventKind = "ended" if holder.cuda else "released"
+    for what, amount in _amounts(holder):
+        if amount:
+            yield _event(after, kind, holder, what, change=-amount, total=0)
+
+
+def _moved(before: Holder | None, now: Holder, after: Snapshot) -> Iterator[Event]:
+    past = dict(_amounts(before)) if before is not None else dict.fromkeys(_KINDS, 0)
+    for what, amount in _amounts(now):
+        was = past[what]
+        if amount is None or was is None or amount == was:
+            continue
+        kind: EventKind = "appeared" if before is None else "grew" if amount > was else "released"
+        yield _event(after, kind, now, what, change=amount - was, total=amount)
+
+
+def _event(after: Snapshot, kind: EventKind, holder: Holder, what: str, *, change: int, total: int) -> Event:
+    return Event(
+        at=after.taken_at,
+        kind=kind,
+        pid=holder.pid,
+        name=holder.name,
+        what=what,
+        change_bytes=change,
+        total_bytes=total,
+    )
+
+
+def _holder_sample(holder: Holder, before: HolderSample | None) -> HolderSample:
+    sample = HolderSample.model_construct(_HOLDER, **{name: getattr(holder, name) for name in _HOLDER})
+    return before if before == sample else sample
+
+
+MOST_POINTS = 600
+"""More curves are too close to distinguish on a screen."""
+_LEAST_STEP_SECONDS = 1 / 64
+
+_LABELS = {figure.field: figure.label for figure in figures(HostTotals)}
+BANDS: Mapping[str, str] = {
+    _LABELS["explained_bytes"]: "pinned",
+    _LABELS["other_pinned_bytes"]: "registered",
+    "Pinned, of unknown kind": "reference",
+}
+"""Parts of the pinned total, stacked in the live chart, with the names of their colours."""
+SERIES: Mapping[str, str] = {**BANDS, _LABELS["mlocked_bytes"]: "locked", _LABELS["driver_memory_bytes"]: "driver"}
+"""All that the live chart draws; the last two are no part of the pinned total."""
+Curve = tuple[float | None, ...]
+"""Amounts, oldest first; ``None`` where not known."""
+
+
+def moments(
+    samples: Sequence[Sample], window_seconds: float, interval_seconds: float, after: float | None = None
+) -> list[list[int | None]]:
+    """What the live chart draws of the last ``window_seconds``.
+
+    Args:
+        samples: oldest first.
+        window_seconds: how far back from the last sample.
+        interval_seconds: from one sample to the next.
+        after: only those later than this, in seconds since the sampling began, and all of them. Without it, of more
+            moments than a screen can show those with the most pinned and locked memory.
+
+    Returns:
+        Of each its time in milliseconds since 1970 and the bytes of each of :data:`SERIES`, ``None`` if not known.
+    """
+    chosen = within(samples, window_seconds)
+    if after is not None:
+        chosen = chosen[bisect_right(chosen, after, key=_elapsed) :]
+    else:  # stretches of time do not move as time goes on
+        seconds = max(window_seconds / MOST_POINTS, interval_seconds)
+        stretches = groupby(chosen, lambda sample: sample.elapsed_seconds // seconds)
+        chosen = [max(stretch, key=_weight) for _, stretch in stretches]
+    return [[round(sample.taken_at.timestamp() * 1000), *_values(sample)] for sample in chosen]
+
+
+def within(samples: Sequence[Sample], window_seconds: float) -> Sequence[Sample]:
+    """Those of the last ``window_seconds``, oldest first."""
+    if not samples:
+        return ()
+    return samples[bisect_left(samples, samples[-1].elapsed_seconds - window_seconds, key=_elapsed) :]
+
+
+def _elapsed(sample: Sample) -> float:
+    return sample.elapsed_seconds
+
+
+def _weight(sample: Sample) -> int:
+    return (sample.pinned_bytes or 0) + (sample.mlocked_bytes or 0)
+
+
+def _values(sample: Sample) -> tuple[int | None, ...]:
+    """In the order of :data:`SERIES`. Bands are the exact total wherever that is known, split where it can be."""
+    if sample.pinned_bytes is not None and sample.other_pinned_bytes is None:
+        return None, None, sample.pinned_bytes, sample.mlocked_bytes, sample.driver_memory_bytes
+    return sample.explained_bytes, sample.other_pinned_bytes, None, sample.mlocked_bytes, sample.driver_memory_bytes
+
+
+def host_trend(samples: Sequence[Sample], steps: int) -> Curve:
+    """Pinned memory of the host in at most one more than so many steps of one length; of each step the most."""
+    return tuple(
+        max((sample.pinned_bytes for sample in step if sample.pinned_bytes is not None), default=None)
+        for step in _steps(samples, steps)
+    )
+
+
+def holder_trends(samples: Sequence[Sample], steps: int) -> Mapping[Identity, Curve]:
+    """What each process of the last sample held in each step. Only those with the most bytes are in a sample."""
+    parts = _steps(samples, steps)
+    curves: dict[Identity, list[float | None]] = {
+        identity(holder): [None] * len(parts) for holder in (samples[-1].holders if samples else ())
+    }
+    for number, part in enumerate(parts):
+        for sample in part:
+            for holder in sample.holders:
+                curve = curves.get(identity(holder))
+                if curve is not None:
+                    curve[number] = max(curve[number] or 0.0, float(held_by(holder)))
+    return {key: tuple(curve) for key, curve in curves.items()}
+
+
+def _steps(samples: Sequence[Sample], steps: int) -> list[list[Sample]]:
+    """Steps do not move as time goes on, so that a curve changes seldom."""
+    if not samples:
+        return []
+    span = samples[-1].elapsed_seconds - samples[0].elapsed_seconds
+    step_seconds = 2 ** math.ceil(math.log2(max(span / steps, _LEAST_STEP_SECONDS)))
+    return [list(step) for _, step in groupby(samples, lambda sample: sample.elapsed_seconds // step_seconds)]
+
+
+Row = dict[str, Any]
+_HELD, _TOTAL_FIGURES, _ON_GPU, _OF_LINK = (
+    tuple(figure for figure in figures(record) if figure.timeline)
+    for record in (Holder, HostTotals, DeviceFigures, Link)
+)
+NO_GPUS = "devices"
+"""Under this name a host's row says why there is none of a GPU."""
+_NOTHING: Mapping[str, Number] = {figure.column: 0 for figure in _HELD}
+
+
+@dataclass(frozen=True)
+class Moment:
+    """When a sample was taken: its number, and seconds since the timeline began."""
+
+    number: int
+    elapsed_seconds: float
+
+
+class TimelineRows:
+    """Makes rows of a series of snapshots. What a holder's last row said holds until its next one.
+
+    Args:
+        pids: keep holders and events of these processes only; none: of all. Totals are always the host's.
+    """
+
+    def __init__(self, pids: Collection[int] = ()) -> None:
+        self._pids = frozenset(pids)
+        self._before: Snapshot | None = None
+        self._kept: dict[Identity, tuple[Holder, Mapping[str, Number]]] = {}
+
+    def of(self, snapshot: Snapshot, moment: Moment, watch_cpu_seconds: float) -> list[Row]:
+        """The rows of one snapshot: the host first.
+
+        Args:
+            snapshot: the next one of the series.
+            moment: when it was taken.
+            watch_cpu_seconds: processor time of the whole recording so far.
+
+        Raises:
+            ValueError: a figure in it is no number.
+        """
+        make = _Maker(moment, snapshot.taken_at)
+        holders = [holder for holder in snapshot.holders if self._is_wanted(holder.pid)]
+        rows = [_host_row(make, snapshot, len(holders), watch_cpu_seconds)]
+        kept = dict(self._kept)
+        if snapshot.host.explained_bytes is not None:  # else nobody could look at the processes
+            rows += _holder_rows(make, holders, kept)
+        rows += (_device_row(make, device) for device in snapshot.devices)
+        rows += (_event_row(make, event) for event in changes(self._before, snapshot) if self._is_wanted(event.pid))
+        self._before, self._kept = snapshot, kept  # only now: a snapshot that cannot be kept left no row
+        return rows
+
+    def missed(self, reason: str, moment: Moment) -> list[Row]:
+        """The row of a sample that could not be taken, with the reason in one line."""
+        return [_Maker(moment, datetime.now(UTC)).row("missed", reason=reason)]
+
+    def _is_wanted(self, pid: int) -> bool:
+        return not self._pids or pid in self._pids
+
+
+@dataclass(frozen=True)
+class _Maker:
+    """Makes the rows of one moment."""
+
+    moment: Moment
+    taken_at: datetime
+
+    def row(self, kind: RowKind, **values: Any) -> Row:
+        """Only the keys given are kept: a row of one kind has no use for those of the others."""
+        made = TimelineRow(
+            repeat=self.moment.number,
+            warmup=False,
+            kind=kind,
+            elapsed_seconds=self.moment.elapsed_seconds,
+            taken_at=self.taken_at,
+            **{name: _storable(value) if isinstance(value, str) else value for name, value in values.items()},
+        )
+        return made.model_dump(mode="json", exclude_unset=True)
+
+
+def _host_row(make: _Maker, snapshot: Snapshot, holders: int, watch_cpu_seconds: float) -> Row:
+    host = snapshot.host
+    missing = _row_missing(host, _TOTAL_FIGURES)
+    if not snapshot.devices:
+        reason = next((gap.reason for gap in snapshot.unreadable if gap.what == "GPUs"), "the driver shows no GPU")
+        missing[NO_GPUS] = reason
+    return make.row(
+        "host",
+        **_row_values(host, _TOTAL_FIGURES),
+        holders=holders,
+        snapshot_cpu_seconds=snapshot.cpu_seconds,
+        watch_cpu_seconds=watch_cpu_seconds,
+        missing=_reasons(missing),
+    )
+
+
+def _holder_rows(
+    make: _Maker, holders: Collection[Holder], kept: dict[Identity, tuple[Holder, Mapping[str, Number]]]
+) -> Iterator[Row]:
+    """Rows of those that are new or changed, and of those that are gone; ``kept`` is brought up to date."""
+    present = {(holder.pid, holder.started_at): holder for holder in holders}
+    for key in [key for key in kept if key not in present]:
+        yield _holder_row(make, kept.pop(key)[0], _NOTHING, gone=True)
+    for key, holder in present.items():
+        values = _row_values(holder, _HELD)
+        if key not in kept or kept[key][1] != values:
+            kept[key] = (holder, values)
+            yield _holder_row(make, holder, values, gone=False)
+
+
+def _holder_row(make: _Maker, holder: Holder, values: Mapping[str, Number], *, gone: bool) -> Row:
+    return make.row(
+        "holder",
+        pid=holder.pid,
+        name=holder.name,
+        user=holder.user,
+        container=holder.container,
+        started_at=holder.started_at,
+        **values,
+        gone=gone,
+    )
+
+
+def _device_row(make: _Maker, device: DeviceFigures) -> Row:
+    missing = _row_missing(device, _ON_GPU)
+    if "link" in device.missing:
+        missing["link"] = device.missing["link"]
+    values = _row_values(device, _ON_GPU) | _row_values(device.link, _OF_LINK)
+    return make.row("device", device=device.index, **values, missing=_reasons(missing))
+
+
+def _event_row(make: _Maker, event: Event) -> Row:
+    return make.row(
+        "event",
+        pid=event.pid,
+        name=event.name,
+        event=event.kind,
+        what=event.what,
+        change_bytes=event.change_bytes,
+        bytes=event.total_bytes,
+    )
+
+
+def _row_values(record: Record | None, kept: Iterable[Figure]) -> dict[str, Number]:
+    """The row's fields for these figures."""
+    return {figure.column: getattr(record, figure.field, None) for figure in kept}
+
+
+def _row_missing(record: Estimated, kept: Iterable[Figure]) -> dict[str, str]:
+    return {figure.column: record.missing[figure.field] for figure in kept if figure.field in record.missing}
+
+
+def _reasons(missing: Mapping[str, str]) -> str | None:
+    return "\n".join(f"{name}: {' '.join(reason.split())}" for name, reason in missing.items()) or None
+
+
+def _storable(text: str) -> str:
+    """Text that UTF-8 can carry: a process may call itself what it likes."""
+    return text.encode("utf-8", "replace").decode()

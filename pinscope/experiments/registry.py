@@ -12,7 +12,6 @@ from itertools import islice
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, ClassVar, cast
 
-from pinscope.analysis.cells import cells
 from pinscope.analysis.kind import Kind
 from pinscope.analysis.link_model import link_error_findings
 from pinscope.analysis.read_rows import NOTHING_ATTACHED, Attached, ReadRows, Row
@@ -95,12 +94,12 @@ class Entry(Reader):
 
     most_figures: ClassVar[int | None] = 6
 
-    def cells(self, rows: Sequence[Row]) -> Sequence[Any]:
-        """A run's cells: made by ``cells_of`` of its reading, where it takes more than the declaration of ``Cell``."""
+    def cells(self, run: Run, rows: Sequence[Row]) -> Sequence[Any]:
+        """A run's cells: of what it measured, or by ``cells_of`` of its reading, where those are others."""
         reading = self._module("reading")
-        return cast(
-            "Sequence[Any]", reading.cells_of(rows) if hasattr(reading, "cells_of") else cells(reading.Cell, rows)
-        )
+        if hasattr(reading, "cells_of"):
+            return cast("Sequence[Any]", reading.cells_of(rows))
+        return getattr(self.measured(run, rows), "cells", ())
 
     @property
     def kind(self) -> Kind:
@@ -247,7 +246,7 @@ def cells_of(run: Run, rows: Sequence[Row]) -> Sequence[Any]:
         raise BadInput(f"run {run.id} is a {run.kind}, which repeats nothing and has no cells: its rows say all")
     checked = checked_rows(run.experiment, rows)
     with _figures_that_make_sense(run):
-        return reader.cells(checked)
+        return reader.cells(run, checked)
 
 
 def verdict_at_end(run: Run, rows: Sequence[Row]) -> str | None:

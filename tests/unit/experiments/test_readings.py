@@ -349,7 +349,9 @@ def test_corruption_is_said_for_each_case_apart() -> None:
     unsafe = found["unsafe-without-events"]
     assert unsafe.severity == "note"
     assert "in passes without them, made on purpose, up to 100.0 % of the chunks were wrong" in unsafe.title
-    assert unsafe.detail.startswith("Pinned memory, h2d: 40.0 % balanced, 98.0 % copy-bound; pageable memory, h2d: 0.0 %")
+    assert unsafe.detail.startswith(
+        "Pinned memory, h2d: 40.0 % balanced, 98.0 % copy-bound; pageable memory, h2d: 0.0 %"
+    )
     assert {one.name: one.value for one in unsafe.evidence} == {
         "Wrong chunks, pinned memory, h2d, balanced": 0.4, "Wrong chunks, pinned memory, h2d, copy-bound": 0.98,
         "Wrong chunks, pinned memory, d2h, balanced": 1.0, "Wrong chunks, pageable memory, h2d, balanced": 0.0,

@@ -6,13 +6,12 @@ from typing import Any
 
 import pytest
 
-from pinscope.experiments.bandwidth.reading import PUBLISHED_BYTES, nearest_published
 from pinscope.records.environment import Environment, Link
 from pinscope.records.finding import Finding
 from pinscope.records.run import Run
 from tests.data import synthetic
 from tests.data.readings import As
-from tests.unit.experiments.bandwidth.test_arithmetic import cells, row
+from tests.unit.experiments.bandwidth.test_arithmetic import row
 from tests.unit.experiments.overlap.test_arithmetic import one_pass
 
 MIB = 2**20
@@ -48,7 +47,6 @@ def test_slow_pageable_copies_are_found_with_the_size_from_which_it_matters() ->
     finding = bandwidth_findings(rows)["pageable-slower"]
     assert finding.title == "Pageable copies take 5.0 times (h2d) as long as pinned ones"
     assert "Pinned copies are faster from 256 MiB on." in finding.detail
-    assert "of 256 MiB and more once" in finding.advice
     assert bandwidth_verdict(rows) == (
         "Pinned copies to the GPU are 5.0 times as fast as pageable ones: 50.0 against 10.0 GB/s at 256 MiB."
     )
@@ -86,8 +84,7 @@ def test_pinned_copies_that_are_no_faster_are_not_called_so(rate: float, words: 
 def test_one_kind_of_memory_alone_still_has_a_verdict() -> None:
     both = [*copies(55e9), *copies(54e9, direction="d2h")]
     assert bandwidth_verdict(both) == (
-        "Pinned copies of 256 MiB run at 55.0 GB/s to the GPU and 54.0 GB/s from the GPU, 95.5 % of what the link can "
-        "carry."
+        "Pinned copies of 256 MiB run at 55.0 GB/s to the GPU and 54.0 GB/s from the GPU."
     )
     assert (
         bandwidth_verdict(copies(10e9, memory="pageable")) == "Pageable copies of 256 MiB run at 10.0 GB/s to the GPU."
@@ -204,10 +201,6 @@ def test_pinned_is_compared_with_pageable_memory_as_malloc_gives_it_in_no_cache_
     assert headline["Speed-up over pageable (4 KiB pages, cold CPU caches), h2d, 16 MiB"] == pytest.approx(5)
     found = {finding.rule: finding for finding in reading.findings}
     assert "(4 KiB pages, cold CPU caches)" in found["pageable-slower"].title
-    published = next(table for table in reading.tables if "RTX 2080 Ti" in table.title)
-    assert {row[0]: row[3] for row in published.rows} == {
-        "pageable, 4k, cold": pytest.approx(10e9), "pinned": pytest.approx(50e9),
-    }  # fmt: skip
 
 
 def test_states_of_pageable_memory_that_differ_are_a_finding_with_the_slowest_and_the_fastest() -> None:
@@ -220,28 +213,6 @@ def test_states_of_pageable_memory_that_differ_are_a_finding_with_the_slowest_an
     assert bandwidth_findings(by_caches)["pageable-state"].title.startswith("CPU caches change")
     equal = pageable(13.5e9, "thp", "warm") + pageable(13e9, "4k", "cold")
     assert "pageable-state" not in bandwidth_findings(equal)
-
-
-def test_the_published_table_is_of_16_mib() -> None:
-    """Harris's program copies 4·1024² floats and calls it 16 MB."""
-    assert PUBLISHED_BYTES == 4 * 1024**2 * 4
-    near = [c for size in (12 * MIB, 16 * MIB, 24 * MIB) for c in cells(copies(50e9, size))]
-    chosen = nearest_published(near)
-    assert chosen is not None
-    assert chosen.bytes == 16 * MIB
-
-
-def test_the_published_table_stands_stands_beside_a_run_of_that_size_only() -> None:
-    def titles(size: int) -> list[str]:
-        return [t.title for t in read_bandwidth(synthetic.run("bandwidth"), copies(50e9, size)).tables]
-
-    assert any("RTX 2080 Ti" in title for title in titles(16 * MIB))
-    assert not any("RTX 2080 Ti" in title for title in titles(256 * MIB))
-
-
-def test_the_host_model_never_stands_beside_a_published_gpu() -> None:
-    tables = read_bandwidth(synthetic.run("bandwidth", lab="host"), copies(5e9, 16 * MIB)).tables
-    assert not any("RTX 2080 Ti" in table.title for table in tables)
 
 
 def passes_of(seconds: float, **changes: Any) -> list[dict[str, Any]]:

@@ -135,14 +135,12 @@ def _arrival(copies: Copies) -> Iterator[Costed]:
 
 def _pageable(copies: Copies) -> Iterator[Costed]:
     """One finding for both directions; a ratio that noise may have made is none."""
-    gains = {
-        way: gain for way, gain in copies.gains.items() if way in ("h2d", "d2h") and gain.start and gain.is_distinct
-    }
+    gains = {way: gain for way, gain in copies.gains.items() if way in ("h2d", "d2h") and gain.start}
     if not gains:
         return
     worst = max(gain.ratio for gain in gains.values())
     cuda = copies.run.lab == "cuda"
-    starts = grouped(gains, lambda way: _start(gains[way]))
+    starts = grouped(gains, lambda way: gains[way].where)
     where = {way: f"{way}, {format_bytes(gain.bytes)}" for way, gain in gains.items()}
     sides = {way: (gain.pinned, gain.pageable) for way, gain in gains.items()}
     calls = {way: [format_seconds(cell.issue_seconds.median) for cell in both] for way, both in sides.items()}
@@ -168,14 +166,8 @@ def _gain_evidence(way: str, gain: Gain) -> Iterator[Quantity]:
         yield cell.rate(f"{name.capitalize()}, {way}")
     for name, cell in sides.items():
         yield quantity(f"The call that starts the copy, {name}, {way}", cell.issue_seconds.median, "seconds")
-    smallest = " (smallest measured)" if gain.start == gain.smallest else ""
+    smallest = " (smallest measured)" if gain.everywhere else ""
     yield quantity(f"Size from which pinned is faster, {way}{smallest}", gain.start, "bytes")
-
-
-def _start(gain: Gain) -> str:
-    if gain.start == gain.smallest:
-        return f"at every size measured (from {format_bytes(gain.start)} on)"
-    return f"from {format_bytes(gain.start or 0)} on"
 
 
 def _states(copies: Copies) -> Iterator[Costed]:

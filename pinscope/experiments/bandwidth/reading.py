@@ -177,11 +177,6 @@ class Gain:
         return self.pinned.bytes
 
     @property
-    def smallest(self) -> int:
-        """The smallest size that both have."""
-        return self.pairs[0][0].bytes
-
-    @property
     def ratio(self) -> float:
         """How many times as fast pinned copies are."""
         return self.pinned.bytes_per_second / self.pageable.bytes_per_second
@@ -190,11 +185,6 @@ class Gain:
     def uncertainty(self) -> float:
         """How far the ratio may be off, relative to it."""
         return together(self.pinned.one_more_seconds, self.pageable.one_more_seconds)
-
-    @property
-    def is_distinct(self) -> bool:
-        """Whether the ratio is farther from 1 than it may be off."""
-        return is_distinct(self.ratio, self.uncertainty)
 
     @cached_property
     def start(self) -> int | None:
@@ -207,6 +197,17 @@ class Gain:
             reversed(self.pairs),
         )
         return min((fast.bytes for fast, _ in faster), default=None)
+
+    @property
+    def everywhere(self) -> bool:
+        """Whether that is the smallest size that both have."""
+        return self.start == self.pairs[0][0].bytes
+
+    @property
+    def where(self) -> str:
+        """``from 1 MiB on``; it is not said that below the smallest size pinned copies would be slower."""
+        start = format_bytes(self.start or 0)
+        return f"at every size measured, from {start}" if self.everywhere else f"from {start} on"
 
 
 @dataclass(frozen=True)
@@ -319,17 +320,13 @@ def _compared(gain: Gain) -> str:
     """``are 6.5 times as fast as pageable ones: 55.0 against 8.46 GB/s at 1 GiB, and faster from 4 KiB on``."""
     fast, slow = (format_bandwidth(cell.bytes_per_second) for cell in (gain.pinned, gain.pageable))
     rates = f"{fast.removesuffix(' GB/s')} against {slow} at {format_bytes(gain.bytes)}"
-    if not gain.is_distinct and gain.uncertainty > ROUGH:
+    if gain.uncertainty > ROUGH and not is_distinct(gain.ratio, gain.uncertainty):
         return f"vary too much to tell whether they are faster than pageable ones: {rates}"
     if gain.start is None:
         return f"are {'slower than' if gain.ratio * PAYS < 1 else 'hardly faster than'} pageable ones: {rates}"
     conditions = f" ({gain.pageable.conditions})" if gain.pageable.conditions else ""
     words = f"are {about(gain.uncertainty)}{gain.ratio:.1f} times as fast as pageable ones{conditions}: {rates}"
-    if gain.start >= gain.bytes:
-        return words
-    everywhere = gain.start == gain.smallest
-    start = format_bytes(gain.start)
-    return f"{words}, and faster {f'at every size measured, from {start}' if everywhere else f'from {start} on'}"
+    return words if gain.start >= gain.bytes else f"{words}, and faster {gain.where}"
 
 
 def _one_kind(copies: Copies) -> str:

@@ -26,18 +26,22 @@ def draw(run: ExperimentRun, accesses: Accesses) -> list[Chart]:
     dotted = "" if least is None else " Dotted: all of it over the link once, at the most that it can carry."
     marks = f"Large markers: the best way, and those as good as it.{dotted}"
     share = "all of it" if spacing == 1 else f"one part of {spacing}"
-    captions: Mapping[By, str] = {
-        "uses": f"{format_bytes(size)} on the host, {share} used by each kernel; until the result can be used. {marks}",
-        "spacing": f"{format_bytes(size)} on the host, used {'once' if uses == 1 else f'{uses} times'}. An explicit "
-        f"copy moves all of it, a 2D copy what is used. {marks}",
+    words: Mapping[By, tuple[str, str, str]] = {
+        "uses": (
+            "access-uses",
+            "Time over the number of uses",
+            f"{format_bytes(size)} on the host, {share} used by each kernel; until the result can be used. {marks}",
+        ),
+        "spacing": (
+            "access-share",
+            "Time over the share of the data that is used",
+            f"{format_bytes(size)} on the host, used {'once' if uses == 1 else f'{uses} times'}. An explicit copy "
+            f"moves all of it, a 2D copy what is used. {marks}",
+        ),
     }
-    several: list[By] = [by for by in captions if len({getattr(cell, by) for cell in accesses.cells}) > 1]
-    titles = {
-        "uses": ("access-uses", "Time over the number of uses"),
-        "spacing": ("access-share", "Time over the share of the data that is used"),
-    }
+    several: list[By] = [by for by in words if len({getattr(cell, by) for cell in accesses.cells}) > 1]
     answer = _answer(accesses, several[0], least) if several else []
-    return [*answer, *(_chart(*titles[by], captions[by], _panes(accesses, by), by, least) for by in several)]
+    return [*answer, *(_chart(*words[by], _panes(accesses, by), by, least) for by in several)]
 
 
 def _answer(accesses: Accesses, by: By, least: float | None) -> list[Chart]:
@@ -48,15 +52,11 @@ def _answer(accesses: Accesses, by: By, least: float | None) -> list[Chart]:
     worst = max(pairs, key=lambda pair: abs(math.log(pair.times)))
     pattern, size = PATTERNS[worst.cell.pattern], format_bytes(worst.cell.bytes)
     panes = {title: pane for title, pane in _panes(accesses, by).items() if title == pattern.capitalize()}
-    mapped, copy = (format_seconds(cell.seconds) for cell in worst)
     caption = f"{size} on the host, until the result can be used: the pattern for which zero-copy differs most."
-    alt = f"{pattern.capitalize()} of {size}, {worst.cell.uses} uses: zero-copy {mapped}, explicit copy {copy}. "
-    return [_chart("access-answer", f"Zero-copy and copies: {pattern}", caption, panes, by, least, alt, named=True)]
+    return [_chart("access-answer", f"Zero-copy and copies: {pattern}", caption, panes, by, least)]
 
 
-def _chart(
-    key: str, title: str, caption: str, panes: Panes, by: By, least: float | None, alt: str = "", named: bool = False
-) -> Chart:
+def _chart(key: str, title: str, caption: str, panes: Panes, by: By, least: float | None) -> Chart:
     last = max(int(spot.x) for pane in panes.values() for curve in pane.values() for spot in curve.spots)
     ends = [
         (f"{title.lower()}, {name}", format_seconds(curve.spots[-1].y))
@@ -64,7 +64,7 @@ def _chart(
         for name, curve in pane.items()
     ]
     x = counts("Uses", "uses") if by == "uses" else counts("Share of the data used", "times what is used", _tick)
-    alt += f"Time at {_where(by, last)}"
+    alt, named = f"Time at {_where(by, last)}", len(panes) == 1
     return curves(key, title, caption, panes, seconds("Time"), x, alt, limit=least, ends=ends, ends_named=named)
 
 
@@ -72,20 +72,20 @@ def _panes(accesses: Accesses, by: By) -> Panes:
     """Each way over the number of uses, or over the share that is used; a panel for each pattern."""
     ways = {title: accesses.over(by, pattern) for pattern, title in PATTERNS.items() if pattern in accesses.patterns}
     best = [cell for alike in accesses.alike.values() for cell in winners(alike)]
+
+    def curve(course: Sequence[Cell]) -> Curve:
+        sizes = [BEST_PIXELS if cell in best else PIXELS for cell in course]
+        places = [getattr(cell, by) for cell in course]
+        spots = [
+            Spot(place, cell.seconds, f"{_where(by, place)}, {format_bandwidth(cell.useful_bytes_per_second)}")
+            for place, cell in zip(places, course, strict=True)
+        ]
+        return Curve(replace(WAYS[course[0].way].line, size=sizes), spots)
+
     return {
-        title.capitalize(): {WAYS[way].title: _curve(course, by, best) for way, course in curves.items()}
-        for title, curves in ways.items()
+        title.capitalize(): {WAYS[way].title: curve(course) for way, course in courses.items()}
+        for title, courses in ways.items()
     }
-
-
-def _curve(course: Sequence[Cell], by: By, best: Sequence[Cell]) -> Curve:
-    sizes = [BEST_PIXELS if cell in best else PIXELS for cell in course]
-    return Curve(replace(WAYS[course[0].way].line, size=sizes), [_spot(cell, by) for cell in course])
-
-
-def _spot(cell: Cell, by: By) -> Spot:
-    at = getattr(cell, by)
-    return Spot(at, cell.seconds, f"{_where(by, at)}, {format_bandwidth(cell.useful_bytes_per_second)}")
 
 
 def _where(by: By, at: int) -> str:

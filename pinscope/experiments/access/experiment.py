@@ -203,10 +203,6 @@ class _Bench:
         self.sum = stack.enter_context(lab.device_buffer(8))
         self.keys = iter(range(1, 2**62))
 
-    def fresh(self) -> None:
-        """Lay new content into the memory that is right."""
-        self.lab.fill(self.right, self.lab.fresh_pattern())
-
     def use(self, address: int, visit: Visit, key: int) -> None:
         """Queue one use."""
         self.accessor.use(address, visit, self.stream, key, self.sum.address)
@@ -224,11 +220,12 @@ class _User:
 
     def __init__(self, way: WayName, bench: _Bench, visit: Visit, held: ExitStack) -> None:
         self.way, self.bench, self.visit = way, bench, visit
-        bench.fresh()
+        bench.lab.fill(bench.right, bench.lab.fresh_pattern())
         self.data = self.take(held)
         self.get_ready()
         bench.read_sum()
-        bench.use(bench.right.address, visit, 0) if not visit.writes else None
+        if not visit.writes:
+            bench.use(bench.right.address, visit, 0)
         self.one_sum = bench.read_sum()
 
     def take(self, held: ExitStack) -> HostPart | HostBuffer:
@@ -256,15 +253,26 @@ class _User:
         return bench.accessor.different_words(here, bench.right.address, self.visit.nbytes, bench.stream) == 0
 
 
-class _Copy(_User):
+class _Mapped(_User):
+    """The kernel reaches pinned memory over the link."""
+
+    def take(self, held: ExitStack) -> HostBuffer:
+        """Laid by the GPU: no lines of it are in the CPU's caches."""
+        bench = self.bench
+        data = held.enter_context(bench.lab.host_buffer(self.visit.nbytes, "mapped"))
+        bench.lab.copy_to_host(data, bench.right, bench.stream)
+        bench.stream.synchronize()
+        return data
+
+
+class _Copy(_Mapped):
     """cudaMemcpyAsync from pinned memory, all of it."""
 
     _device: DeviceBuffer
 
     def take(self, held: ExitStack) -> HostBuffer:
-        lab = self.bench.lab
-        self._device = held.enter_context(lab.device_buffer(self.visit.nbytes))
-        return _pinned(self.bench, self.visit, held)
+        self._device = held.enter_context(self.bench.lab.device_buffer(self.visit.nbytes))
+        return super().take(held)
 
     def run(self, uses: int, key: int) -> None:
         bench, visit = self.bench, self.visit
@@ -288,21 +296,6 @@ class _CopyPart(_Copy):
             bench.use(device, visit, key)
         if visit.writes:
             bench.accessor.copy_part(host, device, visit, bench.stream, to_host=True)
-
-
-class _Mapped(_User):
-    """The kernel reaches pinned memory over the link."""
-
-    def take(self, held: ExitStack) -> HostBuffer:
-        return _pinned(self.bench, self.visit, held)
-
-
-def _pinned(bench: _Bench, visit: Visit, held: ExitStack) -> HostBuffer:
-    """Mapped pinned memory with the right content, laid by the GPU: no lines of it in the CPU's caches."""
-    data = held.enter_context(bench.lab.host_buffer(visit.nbytes, "mapped"))
-    bench.lab.copy_to_host(data, bench.right, bench.stream)
-    bench.stream.synchronize()
-    return data
 
 
 class _Managed(_User):

@@ -11,20 +11,14 @@ from typing import Annotated, Literal, NamedTuple
 from pinscope.analysis.cells import AS_GOOD, Label, Value, cells, every_combination, first, key
 from pinscope.analysis.read_rows import Row, grouped
 from pinscope.analysis.statistics import Summary, measured
-from pinscope.analysis.texts import exceeds
+from pinscope.analysis.texts import exceeds, joined
 from pinscope.experiments.access.ways import PATTERNS, WAYS, PatternName, WayName
 from pinscope.records.finding import Quantity, Table, quantity, table
 from pinscope.records.run import ExperimentRun
-from pinscope.units import format_bytes, format_seconds, format_share
+from pinscope.units import format_bytes, format_share
 
 By = Literal["uses", "spacing"]
 Verdict = Literal["faster", "as good", "slower"]
-BESIDE_A_COPY: tuple[tuple[WayName, PatternName], ...] = (
-    ("mapped", "random_read"),
-    ("managed", "stream_read"),
-    ("mapped", "stream_read"),
-)
-"""Ways and patterns of the first figures."""
 
 
 @dataclass(frozen=True)
@@ -85,11 +79,6 @@ class Pair(NamedTuple):
         if round(self.times, 2) > AS_GOOD and exceeds(own, other):
             return "slower"
         return "faster" if round(1 / self.times, 2) > AS_GOOD and exceeds(other, own) else "as good"
-
-    @property
-    def once_in_order(self) -> bool:
-        """Whether the data is used so."""
-        return self.cell.uses == 1 and self.cell.pattern.startswith("stream")
 
 
 def winners(alike: Sequence[Cell]) -> list[Cell]:
@@ -186,26 +175,25 @@ def verdict(accesses: Accesses) -> str | None:
     """Whether to copy the data or to let kernels reach it; ``None`` where nothing can be compared."""
     if any(cell.wrong_count for cell in accesses.cells):
         return "Data was read or written wrong: do not trust any figure of this run."
+    if not accesses.pairs:
+        return _other_ways(accesses)
     whole = [pair for pair in accesses.pairs if pair.cell.spacing == 1]
-    if not whole:
-        parts = accesses.pairs
-        return _between(parts, "the part of the data that kernels use") if parts else _other_ways(accesses)
-    by_verdict = grouped(whole, lambda pair: pair.verdict)
-    if {"faster", "slower"} <= by_verdict.keys():
-        return _between(whole, "data that kernels use whole")
-    if "slower" not in by_verdict:
-        most = max(whole, key=lambda pair: pair.times).times_words
+    least, most = (choose(whole or accesses.pairs, key=lambda pair: pair.times) for choose in (min, max))
+    if not whole or (least.verdict, most.verdict) == ("faster", "slower"):
+        ends = [f"{pair.times_words} times ({pair.cell.words})" for pair in dict.fromkeys((least, most))]
+        return f"Zero-copy takes {joined(ends)} as long as a copy."
+    if most.verdict != "slower":
         return (
-            f"Let kernels reach the data on the host: zero-copy takes at most {most} times as long as an explicit "
-            "copy, and no GPU memory."
+            f"Let kernels reach the data on the host: zero-copy takes at most {most.times_words} times as long as an "
+            "explicit copy, and no GPU memory."
         )
-    as_good, slower = by_verdict.get("as good", ()), by_verdict["slower"]
-    once = as_good and all(pair.once_in_order == (pair.verdict == "as good") for pair in whole)
-    ends = [f"{'once in order' if once else 'in other uses'} as good"] if as_good else []
-    if faster := _faster_shares([pair for pair in accesses.pairs if pair.cell.spacing > 1]):
-        ends.append(f"{'' if ends else 'it is '}faster if {faster} is used")
-    begins = f"Copy data{' used whole again or at random' if once else ''}: zero-copy takes {_from_to(slower)}"
-    return f"{begins}; {', '.join(ends)}." if ends else f"{begins}."
+    begins = "" if least.times_words == most.times_words else f"{least.times_words} to "
+    faster = _faster_shares([pair for pair in accesses.pairs if pair.cell.spacing > 1])
+    ends_with = f"; it is faster if {faster} is used" if faster else ""
+    return (
+        f"Copy data that kernels use whole: zero-copy takes {begins}{most.times_words} times ({most.cell.words}) as "
+        f"long{ends_with}."
+    )
 
 
 def _faster_shares(parts: Sequence[Pair]) -> str:
@@ -214,21 +202,6 @@ def _faster_shares(parts: Sequence[Pair]) -> str:
     faster = takewhile(lambda group: all(pair.verdict == "faster" for pair in group[1]), by_spacing)
     won = [format_share(1 / spacing) for spacing, _ in faster]
     return f"{won[-1].removesuffix(' %')} to {won[0]}" if len(won) > 1 else "".join(won)
-
-
-def _from_to(pairs: Sequence[Pair]) -> str:
-    """``2.05 to 64.8 times (8 random reads) as long``."""
-    least, most = (choose(pairs, key=lambda pair: pair.times) for choose in (min, max))
-    begins = "" if least.times_words == most.times_words else f"{least.times_words} to "
-    return f"{begins}{most.times_words} times ({most.cell.words}) as long"
-
-
-def _between(pairs: Sequence[Pair], what: str) -> str:
-    least, most = (choose(pairs, key=lambda pair: pair.times) for choose in (min, max))
-    takes = f"ero-copy takes {least.times_words} times as long as a copy for {least.cell.words}"
-    if len(pairs) == 1:
-        return f"Z{takes}."
-    return f"For {what}, z{takes}, {most.times_words} times for {most.cell.words}."
 
 
 def _other_ways(accesses: Accesses) -> str | None:
@@ -242,16 +215,18 @@ def _other_ways(accesses: Accesses) -> str | None:
         return None
     slowest, best = widest = max(pairs, key=lambda pair: pair.times)
     way = WAYS[slowest.way].words
-    return (
-        f"{way[0].upper()}{way[1:]} takes {widest.times_words} times as long as {WAYS[best.way].words} for "
-        f"{slowest.words} of {format_bytes(slowest.bytes)}: {format_seconds(slowest.seconds)} against "
-        f"{format_seconds(best.seconds)}."
-    )
+    longer = f"{widest.times_words} times as long as {WAYS[best.way].words}"
+    return f"{way[0].upper()}{way[1:]} takes {longer} for {slowest.words} of {format_bytes(slowest.bytes)}."
 
 
 def headline(accesses: Accesses) -> Iterator[Quantity]:
     """Ways beside a copy, then the best way of the first pattern and its rate, of data that is used whole and once."""
-    for way, pattern in BESIDE_A_COPY:
+    beside_a_copy: Sequence[tuple[WayName, PatternName]] = (
+        ("mapped", "random_read"),
+        ("managed", "stream_read"),
+        ("mapped", "stream_read"),
+    )
+    for way, pattern in beside_a_copy:
         ways = accesses.once(pattern)
         if {way, "copy"} <= ways.keys():
             name = f"Time of {WAYS[way].title} ÷ explicit copy, one {PATTERNS[pattern]}"

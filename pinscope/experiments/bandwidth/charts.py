@@ -99,7 +99,7 @@ def _name(cell: Cell) -> str:
 
 def _style(cell: Cell) -> LineStyle:
     """Colour and marker of the kind of memory, open where a kernel copies; the dash of the direction."""
-    style = WAYS[cell.memory].style or LineStyle(cell.memory)
+    style = WAYS[cell.memory].line
     symbol = style.symbol + ("-open" if cell.copier == "kernel" else "")
     return replace(style, symbol=symbol, dash=DASHES[cell.direction])
 

@@ -232,13 +232,7 @@ class Bandwidth:
         for turn in harness.turns(params.harness_precision()):
             alone, rows = _one_repeat(flows, combination, harness)
             for row in rows:
-                yield BandwidthObservation(
-                    **turn.labels,
-                    **vars(combination),
-                    **row,
-                    wall_seconds=alone.wall_seconds,
-                    issue_seconds=alone.issue_seconds,
-                )
+                yield BandwidthObservation(**turn.labels, **vars(combination), **row, **vars(alone))
             turn.count(max(row["one_more_seconds"] for row in rows))
 
     def _everywhere(self, params: BandwidthParams, lab: Lab, harness: Harness) -> Iterator[BandwidthObservation]:

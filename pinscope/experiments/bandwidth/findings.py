@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import combinations
+from operator import attrgetter
 
 from pinscope.analysis.link_model import SLOT_SETTINGS, link_below_best, link_evidence, packet_words, payload_now
 from pinscope.analysis.read_rows import Rows, grouped
@@ -30,14 +31,14 @@ from pinscope.units import format_bandwidth, format_bytes, format_seconds
 
 _FACTORS = {"backing": "Pages", "cache": "CPU caches"}
 """What the state of pageable memory is made of."""
+RATE = attrgetter("bytes_per_second")
 TEXTS = {
     "pageable-slower": Text(
         "the largest pageable copies take longer than pinned ones, by more than both may be off",
         "Pageable copies[ ({conditions})] take {longer} as long as pinned ones",
         "Pageable copies run at {rates:and}; the call that starts one returns after {calls:and}. "
         "Pinned copies are faster {where}.",
-        "Pin buffers of {worth:and} once and reuse them; the experiment allocation measures after how many copies that "
-        "pays.",
+        "Pin these buffers once and reuse them; the experiment allocation measures after how many copies that pays.",
     ),
     "pageable-state": Text(
         f"pages or caches change the rate of large pageable copies {PAYS} times, and by more than both may be off",
@@ -89,7 +90,7 @@ def below_like(run: ExperimentRun, rows: Rows, like: ExperimentRun, like_rows: R
         name: of the other GPU, as a sentence names it.
     """
     own, best = _largest_pinned(Copies(run, rows)), _largest_pinned(Copies(like, like_rows))
-    behind = {way: _rate(cell) / _rate(best[way]) for way, cell in own.items() if way in best}
+    behind = {way: cell.bytes_per_second / best[way].bytes_per_second for way, cell in own.items() if way in best}
     way = min(behind, key=behind.__getitem__, default="")
     if not way or behind[way] >= BELOW_LIKE:
         return None
@@ -97,15 +98,15 @@ def below_like(run: ExperimentRun, rows: Rows, like: ExperimentRun, like_rows: R
     _, finding = say(
         TEXTS,
         "below-its-like",
-        _plain(f"Pinned {way}", own[way]),
-        _plain(f"Pinned {way}, {name}", best[way]),
+        own[way].rate(f"Pinned {way}"),
+        best[way].rate(f"Pinned {way}, {name}"),
         *(link_evidence(link) if link else ()),
         severity=costing(1 / behind[way]),
         device=run.device,
         way=way,
         name=name,
-        own=_rate(own[way]),
-        like=_rate(best[way]),
+        own=own[way].bytes_per_second,
+        like=best[way].bytes_per_second,
         reached=behind[way],
     )
     return finding
@@ -115,14 +116,6 @@ def _largest_pinned(copies: Copies) -> dict[str, Cell]:
     """Direction → the largest pinned copies, where the data decides their time."""
     largest = {way: curve[-1] for way in ("h2d", "d2h") if (curve := copies.engine("pinned", way))}
     return {way: cell for way, cell in largest.items() if cell.bytes >= LARGE}
-
-
-def _rate(cell: Cell) -> float:
-    return cell.bytes_per_second
-
-
-def _plain(name: str, cell: Cell) -> Quantity:
-    return quantity(name, cell.bytes_per_second, "bytes/second")
 
 
 def _listed(parts: Mapping[str, str]) -> str:
@@ -142,18 +135,16 @@ def _arrival(copies: Copies) -> Iterator[Costed]:
 
 def _pageable(copies: Copies) -> Iterator[Costed]:
     """One finding for both directions; a ratio that noise may have made is none."""
-    gains = {
-        way: gain for way, gain in copies.gains.items() if way in ("h2d", "d2h") and gain.start and gain.is_distinct
-    }
+    gains = {way: gain for way, gain in copies.gains.items() if way in ("h2d", "d2h") and gain.start}
     if not gains:
         return
     worst = max(gain.ratio for gain in gains.values())
     cuda = copies.run.lab == "cuda"
-    starts = grouped(gains, lambda way: _start(gains[way]))
+    starts = grouped(gains, lambda way: gains[way].where)
     where = {way: f"{way}, {format_bytes(gain.bytes)}" for way, gain in gains.items()}
     sides = {way: (gain.pinned, gain.pageable) for way, gain in gains.items()}
     calls = {way: [format_seconds(cell.issue_seconds.median) for cell in both] for way, both in sides.items()}
-    rates = {way: [format_bandwidth(_rate(cell)) for cell in both] for way, both in sides.items()}
+    rates = {way: [format_bandwidth(cell.bytes_per_second) for cell in both] for way, both in sides.items()}
     longer = {way: times(gains[way].ratio, *(cell.one_more_seconds for cell in both)) for way, both in sides.items()}
     yield say(
         TEXTS,
@@ -166,12 +157,7 @@ def _pageable(copies: Copies) -> Iterator[Costed]:
         rates=[f"{slow} instead of {fast} ({where[way]})" for way, (fast, slow) in rates.items()],
         calls=[f"{slow} instead of {fast} ({way})" for way, (fast, slow) in calls.items()],
         where=joined([f"{start} ({joined(ways)})" if len(starts) > 1 else start for start, ways in starts.items()]),
-        worth=[f"{way} copies{_floor(gain)}" for way, gain in gains.items()],
     )
-
-
-def _floor(gain: Gain) -> str:
-    return "" if gain.start == gain.smallest else f" of {format_bytes(gain.start or 0)} and more"
 
 
 def _gain_evidence(way: str, gain: Gain) -> Iterator[Quantity]:
@@ -180,24 +166,16 @@ def _gain_evidence(way: str, gain: Gain) -> Iterator[Quantity]:
         yield cell.rate(f"{name.capitalize()}, {way}")
     for name, cell in sides.items():
         yield quantity(f"The call that starts the copy, {name}, {way}", cell.issue_seconds.median, "seconds")
-    smallest = " (smallest measured)" if gain.start == gain.smallest else ""
+    smallest = " (smallest measured)" if gain.everywhere else ""
     yield quantity(f"Size from which pinned is faster, {way}{smallest}", gain.start, "bytes")
-
-
-def _start(gain: Gain) -> str:
-    if gain.smallest == gain.bytes:
-        return f"at {format_bytes(gain.bytes)}, the only size measured"
-    if gain.start == gain.smallest:
-        return f"at every size measured (from {format_bytes(gain.start)} on)"
-    return f"from {format_bytes(gain.start or 0)} on"
 
 
 def _states(copies: Copies) -> Iterator[Costed]:
     """How far the rate of pageable copies depends on pages and caches, at the size where it does most."""
     widest = {way: group for way in ("h2d", "d2h") if (group := _widest(copies, way))}
     if widest:
-        ends = {way: (min(group, key=_rate), max(group, key=_rate)) for way, group in widest.items()}
-        rates = {way: [format_bandwidth(_rate(cell)) for cell in both] for way, both in ends.items()}
+        ends = {way: (min(group, key=RATE), max(group, key=RATE)) for way, group in widest.items()}
+        rates = {way: [format_bandwidth(cell.bytes_per_second) for cell in both] for way, both in ends.items()}
         states = {way: [f"{cell.backing}, {cell.cache}" for cell in both] for way, both in ends.items()}
         sizes = {way: format_bytes(group[0].bytes) for way, group in widest.items()}
         yield say(
@@ -237,8 +215,8 @@ def _decides(factor: str, states: Sequence[Cell]) -> bool:
     return bool(pairs) and _range(states) >= PAYS and told_apart
 
 
-def _range(cells_of_a_size: Sequence[Cell]) -> float:
-    rates = [cell.bytes_per_second for cell in cells_of_a_size]
+def _range(alike: Sequence[Cell]) -> float:
+    rates = [cell.bytes_per_second for cell in alike]
     return max(rates) / min(rates)
 
 
@@ -257,7 +235,7 @@ def _link(copies: Copies) -> Iterator[Costed]:
         yield say(
             TEXTS,
             "link-slow",
-            *(_plain(f"Best pinned rate, {way}", copies.best_pinned[way]) for way in shares),
+            *(copies.best_pinned[way].rate(f"Best pinned rate, {way}") for way in shares),
             quantity("Link limit", limit, "bytes/second"),
             cost=1 / least,
             severity=costing(1 / least),
@@ -275,7 +253,7 @@ def _uplink(copies: Copies) -> Iterator[Costed]:
         alone = [cell for member in members if (cell := copies.by_itself(member))]
         if len(alone) < len(members):
             continue
-        total, sum_alone = sum(map(_rate, members)), sum(map(_rate, alone))
+        total, sum_alone = sum(map(RATE, members)), sum(map(RATE, alone))
         off = [max((cell.one_more_seconds for cell in group), key=known_within) for group in (members, alone)]
         share = total / sum_alone
         if share < SHARED_UPLINK and is_distinct(share, together(*off)):

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import takewhile
 from typing import Annotated
 
 import numpy as np
@@ -18,23 +19,12 @@ from pinscope.analysis.texts import ROUGH, about, exceeds, is_distinct, on_lab, 
 from pinscope.experiments.bandwidth.ways import WAYS
 from pinscope.records.finding import Quantity, Table, quantity, table
 from pinscope.records.run import ExperimentRun
-from pinscope.units import format_bandwidth, format_bytes, format_share
+from pinscope.units import format_bandwidth, format_bytes
 
 LARGE = 2**24
 """Bytes from which a copy's time is mostly data, not latency: its rate may be held against the link's."""
 PAYS = 1.1
 """Pinning is said to pay from the size on at which pinned copies are at least this many times faster."""
-PUBLISHED_BYTES = 16 * 2**20
-PUBLISHED = {
-    ("pageable", "h2d"): 10.203332e9,
-    ("pageable", "d2h"): 11.236589e9,
-    ("pinned", "h2d"): 11.884305e9,
-    ("pinned", "d2h"): 11.935439e9,
-}
-"""Bytes/second of the table that started PinScope: GeForce RTX 2080 Ti, Core i9-9900K (Lei Mao, "Page-Locked Host
-Memory for Data Transfer"). It is by Mark Harris's program, which copies 4·1024² floats, 16 MiB, and writes "Transfer
-size (MB): 16". Its pageable memory is by malloc, which on Linux has small pages unless huge ones are always used, and
-copied once after three more arrays of 16 MiB were written; the processor's caches hold 16 MiB: 4k, cold."""
 COMPARED = (("4k", "cold"), ("thp", "cold"), ("4k", "warm"), ("thp", "warm"))
 """States of pageable memory in the order in which pinned memory is compared with them; the first that was measured."""
 _STATE_WORDS = {"4k": "4 KiB pages", "thp": "huge pages", "cold": "cold CPU caches", "warm": "warm CPU caches"}
@@ -165,23 +155,6 @@ def same_sizes(fast: Curve, slow: Curve) -> list[tuple[Cell, Cell]]:
     return [(cell, sizes[cell.bytes]) for cell in fast if cell.bytes in sizes]
 
 
-def pays_from(ratios: Iterable[tuple[int, float]]) -> int | None:
-    """Smallest size from which on every larger one is at least ``PAYS`` times faster; ``None`` if none."""
-    start = None
-    for size, ratio in sorted(ratios):
-        if ratio < PAYS:
-            start = None
-        elif start is None:
-            start = size
-    return start
-
-
-def nearest_published(curve: Curve) -> Cell | None:
-    """The cell whose size is nearest to the published 16 MiB, within a factor of two."""
-    near = [cell for cell in curve if PUBLISHED_BYTES / 2 <= cell.bytes <= PUBLISHED_BYTES * 2]
-    return min(near, key=lambda cell: abs(cell.bytes - PUBLISHED_BYTES), default=None)
-
-
 @dataclass(frozen=True)
 class Gain:
     """Pinned copies against pageable ones, at the sizes that both have; there is one at least."""
@@ -204,11 +177,6 @@ class Gain:
         return self.pinned.bytes
 
     @property
-    def smallest(self) -> int:
-        """The smallest size that both have."""
-        return self.pairs[0][0].bytes
-
-    @property
     def ratio(self) -> float:
         """How many times as fast pinned copies are."""
         return self.pinned.bytes_per_second / self.pageable.bytes_per_second
@@ -218,20 +186,28 @@ class Gain:
         """How far the ratio may be off, relative to it."""
         return together(self.pinned.one_more_seconds, self.pageable.one_more_seconds)
 
-    @property
-    def is_distinct(self) -> bool:
-        """Whether the ratio is farther from 1 than it may be off."""
-        return is_distinct(self.ratio, self.uncertainty)
-
     @cached_property
     def start(self) -> int | None:
-        """The size from which on pinned copies are faster: none at which they differ by less than they may be off."""
-        distinct = {
-            fast.bytes: fast.bytes_per_second / slow.bytes_per_second
-            for fast, slow in self.pairs
-            if exceeds(slow.one_more_seconds, fast.one_more_seconds)
-        }
-        return pays_from((fast.bytes, distinct.get(fast.bytes, 1.0)) for fast, _ in self.pairs)
+        """The smallest size from which on pinned copies are faster, by more than both may be off; ``None`` if none."""
+        faster = takewhile(
+            lambda pair: (
+                pair[0].bytes_per_second >= PAYS * pair[1].bytes_per_second
+                and exceeds(pair[1].one_more_seconds, pair[0].one_more_seconds)
+            ),
+            reversed(self.pairs),
+        )
+        return min((fast.bytes for fast, _ in faster), default=None)
+
+    @property
+    def everywhere(self) -> bool:
+        """Whether that is the smallest size that both have."""
+        return self.start == self.pairs[0][0].bytes
+
+    @property
+    def where(self) -> str:
+        """``from 1 MiB on``; it is not said that below the smallest size pinned copies would be slower."""
+        start = format_bytes(self.start or 0)
+        return f"at every size measured, from {start}" if self.everywhere else f"from {start} on"
 
 
 @dataclass(frozen=True)
@@ -243,8 +219,12 @@ class Copies:
 
     @cached_property
     def cells(self) -> list[Cell]:
-        """All of them, in the order of their labels and sizes."""
-        return cells_of(self.rows)
+        """All of them, in the order of their labels and sizes: pinned memory and h2d first."""
+        kinds, ways = list(WAYS), list(_TO_AND_FROM)
+        return sorted(
+            cells(Cell, map(_complete, self.rows)),
+            key=lambda cell: (kinds.index(cell.memory), ways.index(cell.direction), cell.curve, cell.bytes),
+        )
 
     @cached_property
     def curves(self) -> list[Curve]:
@@ -300,29 +280,15 @@ class Copies:
         return next((other for curve in curves for other in curve if other.bytes == cell.bytes), None)
 
     @cached_property
-    def near_published(self) -> dict[tuple[str, str], Cell]:
-        """Memory and direction → the size nearest to the published one; of the host model none."""
-        near = {labels: nearest_published(self.engine(*labels)) for labels in PUBLISHED if self.run.lab == "cuda"}
-        return {labels: cell for labels, cell in near.items() if cell}
-
-    @cached_property
     def of_one_kind(self) -> list[Cell]:
         """The largest copies of one kind of memory in two directions at most: of pinned memory where there is any."""
-        kinds = sorted(self.alone, key=lambda curve: (curve[0].memory != "pinned", curve[0].copier != "engine"))
-        kind = [(curve[0].memory, curve[0].copier) for curve in kinds][:1]
-        same = [curve for curve in self.alone if (curve[0].memory, curve[0].copier) in kind]
-        best = {curve[0].direction: curve[-1] for curve in reversed(same)}
-        cells = [best[way] for way in _TO_AND_FROM if way in best][:2]
-        return [cell for cell in cells if cell.bytes == max(other.bytes for other in cells)]
+        curves = sorted(self.compared.values(), key=lambda curve: curve[0].copier != "engine")
+        cells = [curve[-1] for curve in curves if curve[0].state == curves[0][0].state][:2]
+        return [cell for cell in cells if (cell.copier, cell.bytes) == (cells[0].copier, cells[0].bytes)]
 
 
 of = Copies
 """All that a run measured, as verdict, headline, tables, findings and charts ask for it."""
-
-
-def cells_of(rows: Iterable[Row]) -> list[Cell]:
-    """Those of a run, in the order of their labels and sizes."""
-    return sorted(cells(Cell, map(_complete, rows)), key=lambda cell: (cell.curve, cell.bytes))
 
 
 def _complete(row: Row) -> Row:
@@ -354,17 +320,13 @@ def _compared(gain: Gain) -> str:
     """``are 6.5 times as fast as pageable ones: 55.0 against 8.46 GB/s at 1 GiB, and faster from 4 KiB on``."""
     fast, slow = (format_bandwidth(cell.bytes_per_second) for cell in (gain.pinned, gain.pageable))
     rates = f"{fast.removesuffix(' GB/s')} against {slow} at {format_bytes(gain.bytes)}"
-    if not gain.is_distinct and gain.uncertainty > ROUGH:
+    if gain.uncertainty > ROUGH and not is_distinct(gain.ratio, gain.uncertainty):
         return f"vary too much to tell whether they are faster than pageable ones: {rates}"
     if gain.start is None:
         return f"are {'slower than' if gain.ratio * PAYS < 1 else 'hardly faster than'} pageable ones: {rates}"
     conditions = f" ({gain.pageable.conditions})" if gain.pageable.conditions else ""
     words = f"are {about(gain.uncertainty)}{gain.ratio:.1f} times as fast as pageable ones{conditions}: {rates}"
-    if gain.start >= gain.bytes:
-        return words
-    everywhere = gain.start == gain.smallest
-    start = format_bytes(gain.start)
-    return f"{words}, and faster {f'at every size measured, from {start}' if everywhere else f'from {start} on'}"
+    return words if gain.start >= gain.bytes else f"{words}, and faster {gain.where}"
 
 
 def _one_kind(copies: Copies) -> str:
@@ -375,9 +337,7 @@ def _one_kind(copies: Copies) -> str:
         f"{format_bandwidth(cell.bytes_per_second)} {ways.get(cell.direction, cell.direction)}"
         for cell in copies.of_one_kind
     )
-    share = copies.link_shares.get("h2d", 2.0) if (kind.memory, kind.copier) == ("pinned", "engine") else 2.0
-    of_link = f", {format_share(share)} of what the link can carry" if share <= 1 else ""
-    return on_lab(copies.run.lab, f"{_kind(kind)} copies of {size}{_by(kind, ' ')} run at {rates}{of_link}.")
+    return on_lab(copies.run.lab, f"{_kind(kind)} copies of {size}{_by(kind, ' ')} run at {rates}.")
 
 
 def _kind(cell: Cell) -> str:
@@ -421,10 +381,16 @@ def _faster(way: str, gain: Gain) -> Quantity:
     return quantity(name, ratio, "ratio", spread=spread, repeats=repeats, reason=reason, key=key)
 
 
-def tables(copies: Copies) -> tuple[Table, ...]:
-    """Every combination, the latency–bandwidth lines, and the published table, which no host model stands beside."""
+def tables(copies: Copies) -> Iterator[Table]:
+    """Every combination, and the latency–bandwidth lines."""
+    if copies.cells:
+        yield every_combination(
+            copies.cells,
+            "Medians. One copy starts from an idle stream; one more copy is each of so many in a row, and rate and "
+            "spread (half the interquartile range) are its own. Rates of bidirectional copies count both directions.",
+        )
     fits = [(curve[0], fit) for curve in copies.alone if (fit := fit_latency(curve))]
-    lines = table(
+    yield table(
         "Latency and bandwidth: t = α + bytes ÷ β",
         dict.fromkeys(("memory", "direction", "copier"), "text")
         | {"α": "seconds", "β": "bytes/second", "half-performance size": "bytes", "R²": "count"},
@@ -432,32 +398,4 @@ def tables(copies: Copies) -> tuple[Table, ...]:
         note="Through what one more copy takes. At the half-performance size α·β it reaches half of β. An R² well "
         "below 1 says that the curve is not one straight line, as for pageable memory, whose path changes with the "
         "size.",
-    )
-    note = (
-        "Medians. One copy starts from an idle stream; one more copy is each of so many in a row, and rate and "
-        "spread (half the interquartile range) are its own. Rates of bidirectional copies count both directions."
-    )
-    every = (every_combination(copies.cells, note),) if copies.cells else ()
-    return tuple(table for table in (*every, lines, _published(copies)) if table.rows)
-
-
-def _published(copies: Copies) -> Table:
-    near = copies.near_published
-    gains = [
-        f"{PUBLISHED['pinned', way] / PUBLISHED['pageable', way]:.2f} times there and "
-        f"{near['pinned', way].bytes_per_second / near['pageable', way].bytes_per_second:.2f} times here, {way}"
-        for way in ("h2d", "d2h")
-        if ("pinned", way) in near and ("pageable", way) in near
-    ]
-    return table(
-        "Beside a published table (RTX 2080 Ti, 16 MiB)",
-        dict.fromkeys(("memory", "direction"), "text")
-        | {"RTX 2080 Ti": "bytes/second", "this run": "bytes/second", "size here": "bytes"},
-        [
-            (cell.state, cell.direction, PUBLISHED[labels], cell.bytes_per_second, cell.bytes)
-            for labels, cell in near.items()
-        ],
-        note="Lei Mao, Page-Locked Host Memory for Data Transfer: PCIe Gen3 x16, by Mark Harris's program, whose "
-        "pageable memory has small pages and is in no cache (4k, cold)."
-        + (f" Pinned over pageable: {'; '.join(gains)}." if gains else ""),
     )

@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 from pinscope.analysis.statistics import summarize
 from pinscope.experiments.contract import AnyExperiment, Case, Params, Progress
-from pinscope.experiments.overlap.ways import FULL_DEPTH, OneWay, Pipeline, Recipe, Shape
+from pinscope.experiments.overlap.ways import BALANCES, FULL_DEPTH, Balance, OneWay, Pipeline, Recipe
 from pinscope.lab.harness import Harness, Precision
 from pinscope.lab.protocol import Lab, Load
 from pinscope.records.environment import Environment
@@ -18,12 +18,8 @@ from pinscope.records.parameters import Bytes, Several, parameter
 from pinscope.records.run import LabKind, Lasted, Observation, Positive
 from pinscope.units import parse_bytes
 
-Balance = Literal["copy_bound", "balanced", "compute_bound"]
-MemoryChoice = Literal["pageable", "pinned"]
 Combination = tuple[OneWay, Balance, Recipe]
 
-BALANCE: Mapping[Balance, float] = {"copy_bound": 0.5, "balanced": 1.0, "compute_bound": 2.0}
-"""Length of a kernel over the length of a pinned copy."""
 SMALLEST_CHUNK = 4 * 2**20
 """Below it a preset is not made smaller: starting an operation would take longer than what it overlaps with."""
 ALONE_PASSES = 5
@@ -31,7 +27,7 @@ ALONE_PASSES = 5
 
 
 class OverlapParams(Params):
-    """The pipeline, and which combinations of the recipe's ingredients to run."""
+    """The pipeline that runs with the full recipe, then with each ingredient left out in turn."""
 
     chunk: Bytes = parameter("Chunk", "Number of bytes that one copy of the pipeline moves.")
     chunks: int = parameter("Chunks", "Number of copies, and of kernels, in one pass.", unit="count", ge=4, le=4096)
@@ -43,13 +39,8 @@ class OverlapParams(Params):
         "Length of a kernel: half that of a pinned copy (copy_bound), the same (balanced), or twice that "
         "(compute_bound).",
     )
-    combinations: Literal["leave_one_out", "all"] = parameter(
-        "Combinations",
-        "leave_one_out: the full recipe (pinned memory, a stream for the copies, two device buffers, events), then "
-        "each of these left out in turn. all: every combination of them.",
-    )
     depths: Several[Literal["1", "2", "4", "8"]] = parameter(
-        "Ring depths", "Number of device buffers in the ring. 1: no double buffering; 2: double buffering."
+        "Ring depths", "Device buffers in the ring. 1 and 2 are always measured; deeper ones with all ingredients."
     )
 
     @classmethod
@@ -60,16 +51,16 @@ class OverlapParams(Params):
             chunks=16 if lab == "host" else 32 if quick else 64,
             directions=("h2d", "d2h"),
             balance=("balanced",) if quick else ("copy_bound", "balanced", "compute_bound"),
-            combinations="leave_one_out",
             depths=("1", "2") if quick else ("1", "2", "4"),
             precision=0.05 if lab == "host" else 0.01,
             repeats=8 if quick else 15,
             time_limit=0.5 if quick else 4.0,
         )
 
-    def shape(self) -> Shape:
-        """The pipeline's size; the ring is as deep as the deepest recipe needs."""
-        return Shape(self.chunk, self.chunks, max((FULL_DEPTH, *(int(depth) for depth in self.depths))))
+    @property
+    def deepest(self) -> int:
+        """Device buffers in the ring: as many as the deepest recipe needs."""
+        return max(recipe.depth for recipe in recipes(self))
 
     def smaller(self) -> OverlapParams | None:
         return self.with_overrides({"chunk": self.chunk // 2}) if self.chunk > SMALLEST_CHUNK else None
@@ -97,7 +88,7 @@ class OverlapObservation(Observation):
     """``h2d`` (host to device) or ``d2h``."""
     balance: Balance
     """How long kernels last beside copies: ``copy_bound``, ``balanced`` or ``compute_bound``."""
-    memory: MemoryChoice
+    memory: Literal["pageable", "pinned"]
     """Kind of the host memory."""
     separate_stream: bool
     """Copies on a stream of their own."""
@@ -145,18 +136,14 @@ def recipes(params: OverlapParams) -> list[Recipe]:
     """The combinations to run, pinned ones first: the full recipe, then what is left out."""
     full = Recipe("pinned", True, FULL_DEPTH, True)
     depths = sorted(int(depth) for depth in params.depths)
-    if params.combinations == "leave_one_out":
-        return [
-            full,
-            *(replace(full, depth=depth) for depth in depths if depth > FULL_DEPTH),
-            replace(full, separate_stream=False),
-            replace(full, depth=1),
-            replace(full, events=False),
-            replace(full, memory="pageable"),
-        ]
-    kinds: tuple[MemoryChoice, ...] = ("pinned", "pageable")
-    every = product(kinds, (True, False), depths, (True, False))
-    return [Recipe(memory, stream, depth, events) for memory, stream, depth, events in every]
+    return [
+        full,
+        *(replace(full, depth=depth) for depth in depths if depth > FULL_DEPTH),
+        replace(full, separate_stream=False),
+        replace(full, depth=1),
+        replace(full, events=False),
+        replace(full, memory="pageable"),
+    ]
 
 
 class Overlap:
@@ -173,8 +160,7 @@ class Overlap:
 
     def cases(self, params: OverlapParams, environment: Environment | None = None) -> list[Case[Combination]]:
         """Every recipe in each balance and direction. One host area is held at a time, and the deepest ring."""
-        area, chosen = params.chunk * params.chunks, recipes(params)
-        kinds = sorted({recipe.memory for recipe in chosen}, reverse=True)  # pinned before pageable
+        area, memories = params.chunk * params.chunks, ("pinned", "pageable")
         return [
             Case(
                 f"{direction} {balance}: {recipe.label}",
@@ -183,9 +169,11 @@ class Overlap:
                 10 * (area / 20e9 + area / 7e9),
                 pinned_bytes=(memory == "pinned") * area,
                 pageable_bytes=(memory == "pageable") * area,
-                device_bytes=params.chunk * params.shape().deepest,
+                device_bytes=params.chunk * params.deepest,
             )
-            for direction, memory, balance, recipe in product(params.directions, kinds, params.balance, chosen)
+            for direction, memory, balance, recipe in product(
+                params.directions, memories, params.balance, recipes(params)
+            )
             if recipe.memory == memory
         ]
 
@@ -196,11 +184,11 @@ class Overlap:
         for (direction, memory), same in groupby(cases, lambda case: (case.what[0], case.what[2].memory)):
             with ExitStack() as stack:
                 harness.check_cancelled()
-                pipeline = Pipeline(stack, lab, params.shape(), direction, memory)
+                pipeline = Pipeline(stack, lab, params.chunk, params.chunks, params.deepest, direction, memory)
                 copy_alone = _median(lambda: pipeline.copies_alone(harness.clock))  # noqa: B023 - called at once
                 pinned_seconds = copy_alone if memory == "pinned" else pinned_seconds
                 for balance, group in groupby(same, lambda case: case.what[1]):
-                    load, compute_alone = _load(lab, pipeline, pinned_seconds / params.chunks * BALANCE[balance])
+                    load, compute_alone = _load(lab, pipeline, pinned_seconds / params.chunks * BALANCES[balance][0])
                     labels = {
                         "direction": direction,
                         "balance": balance,
@@ -238,26 +226,16 @@ def _passes(
     """
     shared = {name: value for name, value in {**labels, **asdict(recipe)}.items() if name not in PASS_VALUES}
     for turn in harness.turns(precision):
-        timings, corrupted = pipeline.run(recipe, load, harness.clock)
-        yield OverlapObservation(
-            kind="pass",
-            **turn.labels,
-            **labels,
-            **asdict(recipe),
-            device_seconds=timings.device_seconds,
-            wall_seconds=timings.wall_seconds,
-            issue_seconds=timings.issue_seconds,
-            stall_seconds=timings.stall_seconds,
-            corrupted_chunks=corrupted,
-        )
+        values, lanes = pipeline.run(recipe, load, harness.clock)
+        yield OverlapObservation(kind="pass", **turn.labels, **labels, **asdict(recipe), **values)
         if turn.warmup:
             continue
-        if not turn.values and len(recipe.missing) <= 1 and recipe.depth <= FULL_DEPTH:
-            for lane, ends in (("copy", timings.copies), ("compute", timings.kernels)):
-                for chunk, (start, end) in enumerate(ends):
+        if not turn.values and recipe.is_simple:
+            for lane, spans in lanes.items():
+                for chunk, (start, end) in enumerate(spans):
                     times = {"start_seconds": start, "end_seconds": end}
                     yield OverlapObservation(kind="span", **turn.labels, **shared, lane=lane, chunk=chunk, **times)
-        turn.count(timings.device_seconds)
+        turn.count(values["device_seconds"])
 
 
 EXPERIMENT: AnyExperiment = Overlap()

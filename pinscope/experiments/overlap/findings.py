@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
 
 from pinscope.analysis.read_rows import grouped
 from pinscope.analysis.texts import Costed, Text, dearest_first, joined, part_words, say, times
@@ -13,13 +13,12 @@ from pinscope.units import format_seconds, format_share
 
 SLOWER_COPIES = 1.1
 """Copies that take at least this many times as long as pinned ones are named as the reason, not what they hide."""
-LONGER = 1.05
-"""From so many times as long as one after the other a pipeline is said to take longer, or from as much less to hide
-something; between, it does neither."""
+HIDES = 0.05
+"""Share of the shorter side from which a pipeline is said to hide something."""
 TEXTS = {
     "ingredient-missing": Text(
         f"without it, less than {GOOD_OVERLAP:.0%} of what the full recipe hides is hidden",
-        "{what} makes the [{balance} ]pipeline take {longer} as long",
+        "{what} makes the {balance} pipeline take {longer} as long",
         "It takes {instead:and}. {whys}.",
         "{advice}",
     ),
@@ -38,14 +37,14 @@ TEXTS = {
     ),
     "unsafe-without-events": Text(
         "events were left out on purpose, and chunks held wrong data",
-        "Events are required: in passes without them, made on purpose, {shares} of the chunks held wrong data",
+        "Events are required: in passes without them, made on purpose, up to {worst:share} of the chunks were wrong",
         "{cases}. Nothing is wrong with this machine: two streams that are not ordered read buffers before they are "
         "filled, or fill them while they are read.",
         WAYS["events"].help,
     ),
     "unordered-yet-intact": Text(
         "events were left out on purpose, and no chunk held wrong data",
-        "Events left out on purpose, and none of {checked:,} chunks held wrong data: {cases:and}",
+        "Events were left out on purpose, and none of {checked:,} chunks held wrong data",
         "Nothing kept the order; copies and kernels happened to end in time. With other lengths of them data can be "
         "corrupted.",
         WAYS["events"].help,
@@ -76,34 +75,25 @@ def _ordered_corrupted(passes: Passes) -> Iterator[Costed]:
 
 def _without_events(passes: Passes) -> Iterator[Costed]:
     """What became of the data where the run left the events out on purpose: the control of the experiment."""
-    cases = {f"{memory} memory, {direction}": loose for (memory, direction), loose in passes.unordered.items()}
-    wrong = {case: loose for case, loose in cases.items() if any(cell.corrupted_chunks for cell in loose)}
-    intact = {case: loose for case, loose in cases.items() if case not in wrong}
-    if wrong:
-        shares = {
-            case: {balance.replace("_", "-"): share for balance, share in corrupted_shares(loose).items()}
-            for case, loose in wrong.items()
-        }
-        parts = [(case, balance, share) for case, known in shares.items() for balance, share in known.items()]
-        ends = [choose(share for _, _, share in parts) for choose in (min, max)]
-        words = {
-            case: [f"{format_share(share)} {balance}" for balance, share in shares[case].items()] for case in shares
-        }
-        yield say(
-            TEXTS,
-            "unsafe-without-events",
-            *(quantity(f"Wrong chunks, {case}, {balance}", share, "share") for case, balance, share in parts),
-            _checked(wrong),
-            shares=" to ".join(dict.fromkeys(map(format_share, ends))),
-            cases="; ".join(f"{case}: {', '.join(by_balance)}" for case, by_balance in words.items()).capitalize(),
-        )
-    if intact:
-        count = _checked(intact)
-        yield say(TEXTS, "unordered-yet-intact", count, checked=count.value, cases=list(intact))
-
-
-def _checked(cases: Mapping[str, Sequence[Cell]]) -> Quantity:
-    return quantity("Checked chunks", sum(cell.checked_chunks for loose in cases.values() for cell in loose), "count")
+    shares = {f"{memory} memory, {way}": corrupted_shares(cells) for (memory, way), cells in passes.unordered.items()}
+    parts = [(case, balance, share) for case, known in shares.items() for balance, share in known.items()]
+    if not parts:
+        return
+    worst = max(share for _, _, share in parts)
+    checked = sum(cell.checked_chunks for cells in passes.unordered.values() for cell in cells)
+    words = {
+        case: ", ".join(f"{format_share(share)} {balance}" for balance, share in known.items())
+        for case, known in shares.items()
+    }
+    yield say(
+        TEXTS,
+        "unsafe-without-events" if worst else "unordered-yet-intact",
+        *(quantity(f"Wrong chunks, {case}, {balance}", share, "share") for case, balance, share in parts),
+        quantity("Checked chunks", checked, "count"),
+        worst=worst,
+        checked=checked,
+        cases="; ".join(f"{case}: {known}" for case, known in words.items()).capitalize(),
+    )
 
 
 def _recipe(passes: Passes) -> Iterator[Costed]:
@@ -114,20 +104,20 @@ def _recipe(passes: Passes) -> Iterator[Costed]:
         yield say(
             TEXTS,
             "recipe-overlaps" if works else "recipe-does-not-overlap",
-            *(figure for cell in full for figure in _recipe_evidence(cell)),
+            *(
+                figure
+                for cell in full
+                for figure in (
+                    quantity(f"Overlap, {cell.case}", cell.possible_overlap_share, "share"),
+                    quantity(f"Possible with this many chunks, {cell.case}", cell.ideal_share, "share"),
+                    quantity(f"Compute idle between kernels, {cell.case}", cell.stall_seconds.median, "seconds"),
+                )
+            ),
             cost=cost,
             severity="good" if works else costing(cost) if passes.run.lab == "cuda" else "note",
             hidden=hidden if works else f"only {hidden}".replace("only none", "nothing"),
             reason=IN_THE_WAY[passes.run.lab],
         )
-
-
-def _recipe_evidence(cell: Cell) -> tuple[Quantity, ...]:
-    return (
-        quantity(f"Overlap, {cell.case}", cell.possible_overlap_share, "share"),
-        quantity(f"Possible with this many chunks, {cell.case}", cell.ideal_share, "share"),
-        quantity(f"Compute idle between kernels, {cell.case}", cell.stall_seconds.median, "seconds"),
-    )
 
 
 def _ingredients(passes: Passes) -> Iterator[Costed]:
@@ -146,7 +136,7 @@ def _ingredients(passes: Passes) -> Iterator[Costed]:
             cost=cost,
             severity=costing(cost) if passes.run.lab == "cuda" else "note",
             what=WAYS[missing].phrase.capitalize(),
-            balance="balanced" if all(lack.cell.balance == "balanced" for lack in lacks) else None,
+            balance=lacks[0].cell.balance.replace("_", "-"),
             longer=joined(longer).replace(") (", "; "),
             instead=[
                 f"{format_seconds(lack.cell.seconds)} instead of {format_seconds(lack.full.seconds)} ({lack.cell.case})"
@@ -176,18 +166,13 @@ def _why(cell: Cell) -> str:
     if slower >= SLOWER_COPIES:  # times of slow copies vary too much to tell what of the kernels they hide
         idle, whole = format_seconds(cell.stall_seconds.median), format_seconds(cell.seconds)
         return f"the copies alone take {slower:.1f} times as long as pinned ones, and compute is idle {idle} of {whole}"
-    if cell.own_overlap >= LONGER - 1:
+    if cell.own_overlap >= HIDES:
         return f"{part_words(cell.own_overlap)} of the shorter of copies and kernels is hidden"
-    if cell.own_serial < LONGER:
-        return "copies and kernels do not overlap"
-    more = format_share(cell.own_serial - 1)
-    return f"nothing overlaps: the pipeline takes {more} longer than the same copies and kernels one after the other"
+    return "copies and kernels do not overlap"
 
 
 def _costs_something(lack: Lack) -> bool:
     """Whether the recipe without one ingredient is worse; where the full one hides nothing, its time must tell."""
-    if not lack.is_distinct:
-        return False
-    if lack.full.overlap > 0:
-        return lack.cell.overlap < GOOD_OVERLAP * lack.full.overlap
-    return lack.ratio > 1 / GOOD_OVERLAP
+    hidden = lack.full.overlap
+    less = lack.cell.overlap < GOOD_OVERLAP * hidden if hidden > 0 else lack.ratio > 1 / GOOD_OVERLAP
+    return less and lack.takes_longer

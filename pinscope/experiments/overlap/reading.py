@@ -11,16 +11,14 @@ from typing import Annotated
 from pinscope.analysis.cells import Label, Value, cells, every_combination, first, key
 from pinscope.analysis.read_rows import Row, Rows, grouped
 from pinscope.analysis.statistics import Summary
-from pinscope.analysis.texts import about, is_distinct, known_within, on_lab, possible_share, roughly, together
-from pinscope.experiments.overlap.ways import EVERYTHING, FULL_DEPTH, WAYS, Recipe
+from pinscope.analysis.texts import about, exceeds, known_within, on_lab, possible_share, roughly, together
+from pinscope.experiments.overlap.ways import BALANCES, EVERYTHING, WAYS, Balance, Recipe
 from pinscope.records.finding import Quantity, Table, quantity
 from pinscope.records.run import ExperimentRun
 from pinscope.units import format_seconds, format_share
 
 GOOD_OVERLAP = 0.9
 """Share of what is possible from which the recipe is said to work."""
-_LONGER = {"copy_bound": " (copies longer)", "compute_bound": " (kernels longer)"}
-"""What stands behind a figure of passes in which one side is longer."""
 
 
 @dataclass(frozen=True)
@@ -35,7 +33,7 @@ class Cell:
     """
 
     direction: Annotated[str, Label("direction")]
-    balance: Annotated[str, Label("balance")]
+    balance: Annotated[Balance, Label("balance")]
     recipe: Annotated[Recipe, Label("recipe", words=attrgetter("label"))]
     device_seconds: Annotated[Summary, Value("total", "seconds", "less")]
     issue_seconds: Annotated[Summary, Value("issue time", "seconds", "less")]
@@ -127,7 +125,7 @@ class Span:
 
     recipe: Recipe
     direction: str
-    balance: str
+    balance: Balance
     lane: str
     chunk: int
     start_seconds: float
@@ -144,17 +142,6 @@ def overlap_share(copy_alone: float, compute_alone: float, both: float) -> float
 
 def _recipe(row: Row) -> Recipe:
     return Recipe(row["memory"], row["separate_stream"], row["depth"], row["events"])
-
-
-def cells_of(rows: Iterable[Row]) -> list[Cell]:
-    """By direction and balance, the full recipe first, then by what is missing."""
-    passes = ({**row, "recipe": _recipe(row)} for row in rows if row["kind"] == "pass")
-
-    def place(cell: Cell) -> tuple[object, ...]:
-        missing = cell.recipe.missing
-        return cell.direction, cell.balance, len(missing), missing, cell.recipe.depth
-
-    return sorted(cells(Cell, passes), key=place)
 
 
 def spans(rows: Iterable[Row]) -> list[Span]:
@@ -188,13 +175,9 @@ class Lack:
         return together(self.cell.device_seconds, self.full.device_seconds)
 
     @property
-    def is_distinct(self) -> bool:
-        """Whether the ratio is farther from 1 than it may be off."""
-        return is_distinct(self.ratio, self.uncertainty)
-
-
-def _h2d_first(cell: Cell) -> bool:
-    return cell.direction != "h2d"
+    def takes_longer(self) -> bool:
+        """Whether it does, by more than both may be off."""
+        return exceeds(self.cell.device_seconds, self.full.device_seconds)
 
 
 @dataclass(frozen=True)
@@ -206,24 +189,28 @@ class Passes:
 
     @cached_property
     def cells(self) -> list[Cell]:
-        """All of them."""
-        return cells_of(self.rows)
+        """All of them: h2d first, the balances in their order, the full recipe before those that lack something."""
+        passes = ({**row, "recipe": _recipe(row)} for row in self.rows if row["kind"] == "pass")
+
+        def place(cell: Cell) -> tuple[object, ...]:
+            missing = [list(WAYS).index(name) for name in cell.recipe.missing]
+            return cell.direction != "h2d", list(BALANCES).index(cell.balance), len(missing), missing, cell.recipe.depth
+
+        return sorted(cells(Cell, passes), key=place)
 
     @cached_property
     def full(self) -> list[Cell]:
-        """Of the balanced cells those that lack no ingredient, with two buffers; h2d first."""
-        full = [cell for cell in balanced(self.cells) if not cell.recipe.missing and cell.recipe.depth == FULL_DEPTH]
-        return sorted(full, key=_h2d_first)
+        """Of one balance those that lack no ingredient, with two buffers."""
+        return [cell for cell in of_one_balance(self.cells) if not cell.recipe.missing and cell.recipe.is_simple]
 
     @cached_property
     def lacks(self) -> list[Lack]:
-        """Of the balanced cells those that lack one ingredient but events, which cost no time; h2d first."""
-        full = {(cell.direction, cell.balance): cell for cell in self.full}
+        """Of one balance those that lack one ingredient but events, which cost no time."""
+        full = {cell.direction: cell for cell in self.full}
         return [
-            Lack(cell.recipe.missing[0], cell, full[cell.direction, cell.balance])
-            for cell in sorted(balanced(self.cells), key=_h2d_first)
-            if len(cell.recipe.missing) == 1 and cell.recipe.depth <= FULL_DEPTH and cell.recipe.events
-            if (cell.direction, cell.balance) in full
+            Lack(cell.recipe.missing[0], cell, full[cell.direction])
+            for cell in of_one_balance(self.cells)
+            if cell.recipe.missing and cell.recipe.is_simple and cell.recipe.events and cell.direction in full
         ]
 
     def dearest(self, full: Cell) -> list[Lack]:
@@ -232,27 +219,29 @@ class Passes:
 
     @cached_property
     def unordered(self) -> dict[tuple[str, str], list[Cell]]:
-        """(Memory, direction) → its cells whose two streams nothing kept in order; pinned memory and h2d first."""
-        loose = [cell for cell in self.cells if not cell.recipe.ordered]
-        loose.sort(key=lambda cell: (cell.recipe.memory != "pinned", cell.direction != "h2d"))
-        return grouped(loose, lambda cell: (cell.recipe.memory, cell.direction))
+        """(Memory, direction) → its cells whose two streams nothing kept in order."""
+        unordered = [cell for cell in self.cells if not cell.recipe.ordered]
+        return grouped(unordered, lambda cell: (cell.recipe.memory, cell.direction))
 
 
 of = Passes
 """All that a run measured, as verdict, headline, tables, findings and charts ask for it."""
 
 
-def balanced(some: Sequence[Cell]) -> list[Cell]:
-    """The balanced ones, or all where none is: overlap matters most where neither side is longer."""
-    return [cell for cell in some if cell.balance == "balanced"] or list(some)
+def of_one_balance(cells: Sequence[Cell]) -> list[Cell]:
+    """The balanced ones; where none is, those of another balance: overlap matters most where neither side is longer."""
+    first = next((balance for balance in BALANCES if any(cell.balance == balance for cell in cells)), None)
+    return [cell for cell in cells if cell.balance == first]
 
 
-def corrupted_shares(some: Sequence[Cell]) -> dict[str, float]:
-    """Balance → share of the chunks that were corrupted, over all its recipes."""
-    return {
-        balance: sum(cell.corrupted_chunks for cell in group) / sum(cell.checked_chunks for cell in group)
-        for balance, group in grouped(some, lambda cell: cell.balance).items()
-    }
+def corrupted_shares(cells: Sequence[Cell]) -> dict[str, float]:
+    """Balance in words → share of the chunks that were corrupted, over all its recipes."""
+
+    def share(alike: Sequence[Cell]) -> float:
+        return sum(cell.corrupted_chunks for cell in alike) / sum(cell.checked_chunks for cell in alike)
+
+    groups = grouped(cells, lambda cell: cell.balance.replace("_", "-"))
+    return {balance: share(alike) for balance, alike in groups.items()}
 
 
 def verdict(passes: Passes) -> str | None:
@@ -283,33 +272,29 @@ def _brings(cell: Cell) -> str:
 def _dearest(passes: Passes, cell: Cell) -> str:
     """``; pageable memory takes 141 ms``."""
     worst = next(iter(passes.dearest(cell)), None)
-    if worst is None or worst.ratio < 1 or not worst.is_distinct:
+    if worst is None or not worst.takes_longer:
         return ""
     return f"; {WAYS[worst.missing].phrase} takes {roughly(worst.cell.seconds, worst.uncertainty)}"
 
 
-def headline(passes: Passes) -> tuple[Quantity, ...]:
+def headline(passes: Passes) -> Iterator[Quantity]:
     """Of h2d, then of d2h: what is hidden, and what the dearest missing ingredient costs; then wrong chunks."""
-    return tuple(_headline(passes))[:6]
-
-
-def _headline(passes: Passes) -> Iterator[Quantity]:
     for cell in passes.full:
-        longer = _LONGER.get(cell.balance, "")
-        name = f"Overlap of copies and kernels, {cell.direction}{longer}"
+        name = f"Overlap of copies and kernels, {cell.case}"
         yield quantity(name, cell.possible_overlap_share, "share", key=key(cell, "overlap"))
         for lack in passes.dearest(cell)[:1]:
-            name = f"Times as long with {WAYS[lack.missing].phrase}, {cell.direction}{longer}"
+            name = f"Times as long with {WAYS[lack.missing].phrase}, {cell.case}"
             without = f"without_{lack.missing.replace(' ', '_')}"
             yield quantity(name, lack.ratio, "ratio", key=key(cell, without))
-    for (memory, direction), loose in passes.unordered.items():
+    for (memory, direction), unordered in passes.unordered.items():
         if memory == "pinned":
-            for balance, share in corrupted_shares(balanced(loose)).items():
-                name = f"Wrong chunks without events, {direction}{_LONGER.get(balance, '')}"
-                yield quantity(name, share, "share", key=f"{direction}.{balance}.wrong")
+            cells_of_balance = of_one_balance(unordered)
+            name = f"Wrong chunks without events, {cells_of_balance[0].case}"
+            (share,) = corrupted_shares(cells_of_balance).values()
+            yield quantity(name, share, "share", key=f"{direction}.{cells_of_balance[0].balance}.wrong")
 
 
-def tables(passes: Passes) -> tuple[Table, ...]:
+def tables(passes: Passes) -> Iterator[Table]:
     """Every combination."""
     note = (
         "The full recipe is pinned memory, a separate copy stream, double buffering and events. Overlap is the "
@@ -321,4 +306,5 @@ def tables(passes: Passes) -> tuple[Table, ...]:
         "is not ordered may hide more, with wrong data. Corrupted and checked count chunks over all repeats. On "
         "one stream events change nothing."
     )
-    return (every_combination(passes.cells, note),) if passes.cells else ()
+    if passes.cells:
+        yield every_combination(passes.cells, note)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from itertools import pairwise
@@ -15,6 +15,14 @@ from pinscope.lab.protocol import Counters, Event, HostBuffer, Lab, Load, Stream
 from pinscope.records.run import HostMemory
 
 OneWay = Literal["h2d", "d2h"]
+Balance = Literal["copy_bound", "balanced", "compute_bound"]
+BALANCES: Mapping[Balance, tuple[float, str]] = {
+    "balanced": (1.0, "a kernel takes as long as a pinned copy"),
+    "copy_bound": (0.5, "a kernel takes half as long as a pinned copy"),
+    "compute_bound": (2.0, "a kernel takes twice as long as a pinned copy"),
+}
+"""Balance → length of a kernel over that of a pinned copy, and what it means; what is said of one only, of the first
+that was measured."""
 FULL_DEPTH = 2
 """Ring depth of the recipe: double buffering."""
 EVERYTHING = "Pinned memory, a copy stream, two buffers and events"
@@ -66,25 +74,19 @@ class Recipe:
         return self.events or not self.separate_stream
 
     @property
+    def is_simple(self) -> bool:
+        """Whether it lacks one ingredient at most, with no deeper ring than the recipe's: what sentences compare."""
+        return len(self.missing) <= 1 and self.depth <= FULL_DEPTH
+
+    @property
     def label(self) -> str:
         """``full recipe``, ``no events``, ``no pinned memory, no events`` …, with the depth beyond double."""
         words = ", ".join(WAYS[name].title for name in self.missing) or "full recipe"
         return f"{words}, ring of {self.depth}" if self.depth > FULL_DEPTH else words
 
 
-@dataclass(frozen=True)
-class Shape:
-    """Size of a pipeline.
-
-    Attributes:
-        chunk: bytes of one copy.
-        chunks: copies, and kernels, in one pass.
-        deepest: device buffers in the ring.
-    """
-
-    chunk: int
-    chunks: int
-    deepest: int
+Spans = list[tuple[float, float]]
+"""Start and end of each kernel, or each copy, in seconds since the pass began."""
 
 
 @dataclass(frozen=True)
@@ -95,38 +97,26 @@ class Lane:
     ends: Sequence[Event]
 
 
-@dataclass(frozen=True)
-class Timings:
-    """One pass, read from its events and the host clock. Seconds; spans are since the pass began."""
-
-    device_seconds: float
-    wall_seconds: float
-    issue_seconds: float
-    stall_seconds: float
-    copies: list[tuple[float, float]]
-    kernels: list[tuple[float, float]]
-
-
-@dataclass(frozen=True)
-class Work:
-    """What every chunk of a pass is queued with."""
-
-    recipe: Recipe
-    copy_stream: Stream
-    load: Load
-    counters: Counters
-    clock: Clock
-
-
 class Pipeline:
-    """Chunks that flow between one host area and a ring of device buffers, beside kernels that work on them."""
+    """Chunks that flow between one host area and a ring of device buffers, beside kernels that work on them.
 
-    def __init__(self, stack: ExitStack, lab: Lab, shape: Shape, direction: OneWay, memory: HostMemory) -> None:
+    Args:
+        stack: releases what it takes.
+        lab: where it runs.
+        chunk: bytes of one copy.
+        chunks: copies, and kernels, in one pass.
+        deepest: device buffers in the ring.
+        direction, memory: of the copies.
+    """
+
+    def __init__(
+        self, stack: ExitStack, lab: Lab, chunk: int, chunks: int, deepest: int, direction: OneWay, memory: HostMemory
+    ) -> None:
         self.lab = lab
         self.direction = direction
-        self.chunk, self.chunks = shape.chunk, shape.chunks
+        self.chunk, self.chunks = chunk, chunks
         self.area = stack.enter_context(lab.host_buffer(self.chunk * self.chunks, memory))
-        self.ring = [stack.enter_context(lab.device_buffer(self.chunk)) for _ in range(shape.deepest)]
+        self.ring = [stack.enter_context(lab.device_buffer(self.chunk)) for _ in range(deepest)]
         self.compute_stream = stack.enter_context(lab.stream())
         self.copy_stream = stack.enter_context(lab.stream())
         self.begin = stack.enter_context(lab.event())
@@ -182,8 +172,8 @@ class Pipeline:
             self.lab.fill(buffer, poison)
         return poison
 
-    def run(self, recipe: Recipe, load: Load, clock: Clock) -> tuple[Timings, int]:
-        """One pass: its timings, and how many chunks arrived wrong."""
+    def run(self, recipe: Recipe, load: Load, clock: Clock) -> tuple[dict[str, float], dict[str, Spans]]:
+        """One pass: its values as an observation names them, and lane → its spans."""
         self._poison(recipe.depth)
         if self.direction == "d2h":
             self.patterns = [self.lab.fresh_pattern() for _ in range(self.chunks)]
@@ -192,50 +182,54 @@ class Pipeline:
             begun = clock()
             self.begin.record(self.compute_stream)
             self.lab.wait(copy_stream, self.begin)
-            work = Work(recipe, copy_stream, load, counters, clock)
-            issue = sum(self._queue(index, work) for index in range(self.chunks))
+            issue = sum(self._queue(index, recipe, copy_stream, load, counters, clock) for index in range(self.chunks))
             self.compute_stream.synchronize()
             copy_stream.synchronize()
-            timings = self._timings(clock() - begun, issue)
+            wall = clock() - begun
+            copies, kernels = self._since_begin(self.copies), self._since_begin(self.kernels)
             wrong = sum(count > 0 for count in counters.read())
         if self.direction == "d2h":
             wrong = sum(
                 self.lab.wrong_words(self._host(index), pattern) > 0 for index, pattern in enumerate(self.patterns)
             )
-        return timings, wrong
+        values = {
+            "device_seconds": max(copies[-1][1], kernels[-1][1]),
+            "wall_seconds": wall,
+            "issue_seconds": issue,
+            "stall_seconds": sum(max(0.0, later[0] - earlier[1]) for earlier, later in pairwise(kernels)),
+            "corrupted_chunks": wrong,
+        }
+        return values, {"copy": copies, "compute": kernels}
 
-    def _queue(self, index: int, work: Work) -> float:
+    def _queue(
+        self, index: int, recipe: Recipe, copy_stream: Stream, load: Load, counters: Counters, clock: Clock
+    ) -> float:
         """Queue one chunk's copy and kernel; how long the copy call kept the CPU.
 
         With events, the second stage of a chunk waits for its first, and the first waits until the second stage of
         the chunk that used the buffer before is done. Without them nothing keeps the stages in order.
         """
-        slot, previous = index % work.recipe.depth, index - work.recipe.depth
+        slot, previous = index % recipe.depth, index - recipe.depth
 
         def after(stream: Stream, event: Event) -> None:
-            if work.recipe.events:
+            if recipe.events:
                 self.lab.wait(stream, event)
 
         if self.direction == "h2d":
             if previous >= 0:
-                after(work.copy_stream, self.kernels.ends[previous])
-            held = self._copy(index, slot, work.copy_stream, work.clock)
+                after(copy_stream, self.kernels.ends[previous])
+            held = self._copy(index, slot, copy_stream, clock)
             after(self.compute_stream, self.copies.ends[index])
-            self._compute(index, slot, self.patterns[index], work.load, work.counters)
+            self._compute(index, slot, self.patterns[index], load, counters)
             return held
         if previous >= 0:
             after(self.compute_stream, self.copies.ends[previous])
-        self._compute(index, slot, self.patterns[index], work.load, work.counters)
-        after(work.copy_stream, self.kernels.ends[index])
-        return self._copy(index, slot, work.copy_stream, work.clock)
+        self._compute(index, slot, self.patterns[index], load, counters)
+        after(copy_stream, self.kernels.ends[index])
+        return self._copy(index, slot, copy_stream, clock)
 
-    def _timings(self, wall: float, issue: float) -> Timings:
-        def since_begin(lane: Lane) -> list[tuple[float, float]]:
-            return [
-                (self.lab.elapsed(self.begin, start), self.lab.elapsed(self.begin, end))
-                for start, end in zip(lane.starts, lane.ends, strict=True)
-            ]
-
-        copies, kernels = since_begin(self.copies), since_begin(self.kernels)
-        idle = sum(max(0.0, later[0] - earlier[1]) for earlier, later in pairwise(kernels))
-        return Timings(max(copies[-1][1], kernels[-1][1]), wall, issue, idle, copies, kernels)
+    def _since_begin(self, lane: Lane) -> Spans:
+        return [
+            (self.lab.elapsed(self.begin, start), self.lab.elapsed(self.begin, end))
+            for start, end in zip(lane.starts, lane.ends, strict=True)
+        ]

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pinscope.experiments.bandwidth.reading import Cell, Copies, fit_latency, pays_from, same_sizes
+from pinscope.experiments.bandwidth.reading import Cell, Copies, fit_latency, same_sizes
 from tests.data import synthetic
 
 
@@ -103,16 +103,10 @@ def test_speedups_compare_only_sizes_that_both_have() -> None:
 
 
 @pytest.mark.parametrize(
-    ("ratios", "start"),
-    [
-        ([(1, 1.0), (2, 2.0), (4, 3.0)], 2),
-        ([(1, 2.0), (2, 1.0), (4, 3.0)], 4),
-        ([(1, 2.0), (2, 2.0)], 1),
-        ([(1, 2.0), (2, 1.05)], None),
-        ([], None),
-    ],
+    ("ratios", "start"), [((1.0, 2.0, 3.0), 2), ((2.0, 1.0, 3.0), 4), ((2.0, 2.0), 1), ((2.0, 1.05), None)]
 )
-def test_pinning_pays_from_the_size_after_which_it_always_pays(
-    ratios: list[tuple[int, float]], start: int | None
-) -> None:
-    assert pays_from(ratios) == start
+def test_pinning_pays_from_the_size_after_which_it_always_pays(ratios: tuple[float, ...], start: int | None) -> None:
+    times = {2**power: ratio for power, ratio in enumerate(ratios)}
+    fast = [row(1.0, size) for size in times for _ in range(8)]
+    slow = [row(ratio, size, memory="pageable") for size, ratio in times.items() for _ in range(8)]
+    assert Copies(synthetic.run("bandwidth"), fast + slow).gains["h2d"].start == start

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from itertools import product
 from typing import Any
 
 import pytest
 
 from pinscope.experiments.overlap.reading import Cell, Passes, overlap_share, spans
-from pinscope.experiments.overlap.ways import Recipe
+from pinscope.experiments.overlap.ways import WAYS, Recipe
 from tests.data import synthetic
 
 
@@ -70,9 +71,14 @@ def test_a_recipe_names_what_is_left_out(recipe: Recipe, label: str) -> None:
     assert recipe.label == label
 
 
-def test_the_full_recipe_comes_first() -> None:
-    cells = passes([one_pass(1.0, events=False), one_pass(1.0, memory="pageable"), one_pass(1.0)])
-    assert cells[0].recipe.label == "full recipe"
+def test_the_full_recipe_comes_first_then_each_ingredient_left_out() -> None:
+    every = product(("d2h", "h2d"), ("pageable", "pinned"), (False, True), (8, 2, 1), (False, True))
+    rows = [
+        one_pass(1.0, direction=way, memory=memory, separate_stream=stream, depth=depth, events=events)
+        for way, memory, stream, depth, events in every
+    ]
+    simple = [(cell.direction, cell.recipe.missing) for cell in passes(rows) if cell.recipe.is_simple]
+    assert simple == [(way, missing) for way in ("h2d", "d2h") for missing in ((), *((name,) for name in WAYS))]
 
 
 def test_spans_keep_their_lane_chunk_and_times() -> None:

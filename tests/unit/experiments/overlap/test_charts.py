@@ -9,8 +9,7 @@ import pytest
 
 from pinscope.charts.chart import Chart
 from pinscope.charts.theme import COLOURS
-from pinscope.experiments.overlap.charts import TIMELINE_CHUNKS, left_out_once
-from pinscope.experiments.overlap.ways import WAYS, Recipe
+from pinscope.experiments.overlap.charts import TIMELINE_CHUNKS
 from tests.data import synthetic
 from tests.data.readings import As
 
@@ -56,34 +55,13 @@ def test_a_run_without_rows_has_no_charts() -> None:
 def test_a_full_run_has_every_chart_with_words_and_units(full: dict[str, Chart]) -> None:
     assert list(full) == [
         "overlap-passes",
-        *("overlap-h2d", "costs-h2d", "timeline-h2d", "overlap-d2h", "costs-d2h", "timeline-d2h", "depths"),
+        *("overlap-h2d", "timeline-h2d", "overlap-d2h", "timeline-d2h", "depths"),
     ]  # fmt: skip
     for chart in full.values():
         assert chart.title
         assert chart.caption.endswith(".")
         *_, lowest = chart.figure.select_xaxes()
         assert lowest.title.text.endswith(")")  # the unit in brackets
-
-
-def test_the_full_recipe_comes_first_then_each_ingredient_left_out_once() -> None:
-    everything = [
-        Recipe(memory, stream, depth, events)
-        for memory in ("pageable", "pinned")
-        for stream in (False, True)
-        for depth in (8, 4, 2, 1)
-        for events in (False, True)
-    ]
-
-    chosen = left_out_once(everything)
-
-    assert [recipe.missing for recipe in chosen] == [(), *((name,) for name in WAYS)]
-    assert {recipe.depth for recipe in chosen if "double buffering" not in recipe.missing} == {2}
-
-
-def test_where_the_smallest_ring_is_deeper_it_stands_for_double_buffering() -> None:
-    assert left_out_once([Recipe("pinned", True, 8, True), Recipe("pinned", True, 4, True)]) == [
-        Recipe("pinned", True, 4, True)
-    ]
 
 
 def test_overlap_is_drawn_in_per_cent_of_the_shorter_side() -> None:
@@ -143,22 +121,6 @@ def test_each_balance_has_a_panel_of_its_own() -> None:
     assert "a kernel takes half as long as a pinned copy" in chart.caption
 
 
-def test_costs_are_medians_of_a_pass_in_milliseconds_and_as_share() -> None:
-    rows = [one_pass(stall_seconds=seconds, device_seconds=1.0) for seconds in (0.1, 0.2, 0.9)]
-
-    figure = drawn(rows)["costs-h2d"].figure
-
-    assert bars(figure, "compute stall").x == pytest.approx([200.0])
-    assert "200 ms, 20.0 %" in written(figure)
-    assert bars(figure, "issue time").x == pytest.approx([1.0])
-
-
-def test_a_pass_without_stall_is_drawn_as_zero_not_left_out() -> None:
-    figure = drawn([one_pass(stall_seconds=0.0)])["costs-h2d"].figure
-
-    assert "0 s, 0.0 %" in written(figure)
-
-
 def test_the_timeline_draws_measured_starts_and_lengths() -> None:
     rows = [
         one_pass(),
@@ -216,14 +178,11 @@ def test_a_timeline_says_whose_clock_it_is(lab: str, clock: str) -> None:
     assert clock in drawn(rows, lab=lab)["timeline-h2d"].caption
 
 
-def test_throughput_over_depth_keeps_recipes_apart_and_marks_corrupted_points(full: dict[str, Chart]) -> None:
-    figure = full["depths"].figure
+def test_throughput_over_depth_is_that_of_recipes_that_lack_nothing_else(full: dict[str, Chart]) -> None:
+    (h2d, d2h) = full["depths"].figure.data
 
-    names = {item.name for item in figure.data}
-    assert {"nothing else missing", "no events", "no pinned memory", "no separate copy stream"} <= names
-    assert list(bars(figure, "nothing else missing").x) == [1, 2, 4, 8]
-    assert list(bars(figure, "no events, data corrupted").x) == list(bars(figure, "no events").x)
-    assert "nothing else missing, data corrupted" not in names
+    assert {h2d.name, d2h.name} == {"nothing else missing"}
+    assert list(h2d.x) == list(d2h.x) == [1, 2, 4, 8]
 
 
 def test_two_depths_give_no_chart_of_depths() -> None:

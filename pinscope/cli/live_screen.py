@@ -6,8 +6,19 @@ import textwrap
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
-from pinscope.cli.live_choice import KEYS, Choice, press
-from pinscope.cli.live_view import TREND_STEPS, Line, View, event_text, finding_text, frame, holder_table, lasted_text
+from pinscope.cli.live_view import (
+    KEYS,
+    TREND_STEPS,
+    Choice,
+    Line,
+    View,
+    event_text,
+    finding_text,
+    frame,
+    holder_table,
+    lasted_text,
+    press,
+)
 from pinscope.cli.progress import LOOK_SECONDS, Stop
 from pinscope.cli.screen import Screen
 from pinscope.cli.terminal import lay_out, sparkline, styled

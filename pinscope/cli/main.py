@@ -23,19 +23,19 @@ from pinscope.errors import Cancelled, PinScopeError
 from pinscope.text import MOST_OF_ANOTHER, error_line
 
 _COMMANDS: Mapping[str, tuple[str, str, str]] = {
-    "doctor": ("doctor", "doctor", "Check this machine: what can be measured, links, limits, advice."),
+    "doctor": ("machine", "doctor", "Check this machine: what can be measured, links, limits, advice."),
     "run": ("run", "app", "Run an experiment and print its result."),
     "runs": ("runs", "app", "List, show, cancel or delete stored runs."),
     "report": ("runs", "report", "Write a report of one or more runs to a file."),
     "export": ("runs", "export_runs", "Write runs into a bundle, to carry them to another machine."),
     "import": ("runs", "import_runs", "Read the runs of a bundle into the database."),
-    "plan": ("plan", "plan", "Calculate what it takes to pin an amount. Nothing is pinned."),
+    "plan": ("machine", "plan", "Calculate what it takes to pin an amount. Nothing is pinned."),
     "live": ("live", "live", "Show which processes hold pinned memory now."),
-    "record": ("record", "record", "Record the live view as a timeline, which is stored as a run."),
+    "record": ("run", "record", "Record the live view as a timeline, which is stored as a run."),
     "trace": ("trace", "trace", "Run a program, and say which of its lines should pin memory."),
-    "exporter": ("exporter", "exporter", "Serve the live figures to Prometheus."),
-    "dashboard": ("dashboard", "dashboard", "Serve the dashboard to a browser on this machine."),
-    "docs": ("docs", "docs", "Open the documentation. It needs no network."),
+    "exporter": ("live", "exporter", "Serve the live figures to Prometheus."),
+    "dashboard": ("pages", "dashboard", "Serve the dashboard to a browser on this machine."),
+    "docs": ("pages", "docs", "Open the documentation. It needs no network."),
 }
 """Name of a command → module, function (or group of commands) in it, and what it is for."""
 _RENAMED: Mapping[str, Mapping[str, str]] = {

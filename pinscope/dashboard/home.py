@@ -9,11 +9,10 @@ from streamlit.delta_generator import DeltaGenerator
 
 from pinscope.analysis.machine import machine_findings
 from pinscope.dashboard import state, widgets
-from pinscope.dashboard.gpu_cards import show_gpus
-from pinscope.dashboard.labels import errors_shown, experiment_title, heading, plain, sentence
-from pinscope.dashboard.measuring import measure_machine
+from pinscope.dashboard.machine import measure_machine, show_gpus
 from pinscope.dashboard.pages import EXPERIMENTS, HOME, RUNS, TRACES
-from pinscope.dashboard.run_cards import run_answer, run_list
+from pinscope.dashboard.run_view import run_answer, run_list
+from pinscope.dashboard.widgets import errors_shown, experiment_title, heading, plain, sentence
 from pinscope.errors import StoreFailed
 from pinscope.experiments.registry import find_reader
 from pinscope.probes.capabilities import capabilities

@@ -8,12 +8,10 @@ from typing import IO, TypeVar
 import streamlit as st
 
 from pinscope.dashboard import state
-from pinscope.dashboard.labels import experiment_title, heading, plain, sentence, show_error
 from pinscope.dashboard.pages import EXPERIMENTS as EXPERIMENTS_PAGE
 from pinscope.dashboard.pages import RUNS
-from pinscope.dashboard.run_cards import run_list
-from pinscope.dashboard.run_view import MESSAGE, bundle_button, show_message, show_run
-from pinscope.dashboard.widgets import storage_note
+from pinscope.dashboard.run_view import MESSAGE, bundle_button, run_list, show_message, show_run
+from pinscope.dashboard.widgets import experiment_title, heading, plain, sentence, show_error, storage_note
 from pinscope.errors import BadInput, UnknownName
 from pinscope.experiments.registry import readers
 from pinscope.records.run import LAB_TITLES

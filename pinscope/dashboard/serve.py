@@ -19,7 +19,7 @@ from pinscope.errors import InvalidParameter, NotPossible
 from pinscope.text import quoted
 
 if TYPE_CHECKING:
-    from pinscope.dashboard.manual_pages import MakeSite
+    from pinscope.dashboard.middleware import MakeSite
 
 DEFAULT_PORT = 8501
 

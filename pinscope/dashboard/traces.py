@@ -5,10 +5,9 @@ from __future__ import annotations
 import streamlit as st
 
 from pinscope.dashboard import state
-from pinscope.dashboard.labels import heading, show_error
 from pinscope.dashboard.pages import TRACES
 from pinscope.dashboard.run_view import show_message, show_run
-from pinscope.dashboard.widgets import storage_note
+from pinscope.dashboard.widgets import heading, show_error, storage_note
 from pinscope.errors import UnknownName
 from pinscope.records.run import Run
 from pinscope.store.store import Store

@@ -18,8 +18,7 @@ from markdown_it import MarkdownIt
 from pinscope.errors import UnknownName
 from pinscope.experiments.registry import EXPERIMENTS
 from pinscope.manual.generated_tables import experiment_page, experiments_table, findings_reference, recordings_table
-from pinscope.manual.json_reference import json_reference
-from pinscope.manual.metrics_reference import metrics_reference
+from pinscope.manual.reference import json_reference, metrics_reference
 from pinscope.text import quoted
 
 HOME = "index"

@@ -8,8 +8,8 @@ import sys
 
 import pytest
 
-from pinscope.cli.docs import commands
 from pinscope.cli.main import command_line, main
+from pinscope.cli.pages import commands
 
 COMMANDS = dict(commands(command_line()))
 

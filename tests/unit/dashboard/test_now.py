@@ -15,9 +15,8 @@ from typing import Any
 import pytest
 
 from pinscope.analysis.rules import growth
-from pinscope.dashboard import live_board, live_feed, now
-from pinscope.dashboard.live_board import MOST_VIEWS, Board
-from pinscope.dashboard.live_document import Json, chosen_facts, document, holder_key, patch
+from pinscope.dashboard import live_board, middleware, now
+from pinscope.dashboard.live_board import MOST_VIEWS, Board, Json, chosen_facts, document, holder_key, patch
 from pinscope.dashboard.pages import NOW
 from pinscope.live.changes import changes, sample_of
 from pinscope.live.charts import MOST_POINTS
@@ -265,7 +264,7 @@ def ask(taken: Snapshot, monkeypatch: pytest.MonkeyPatch) -> Ask:
     """Asks the dashboard's feed of a host with holders."""
     history = seen([taken])
     told = Board(lambda: history)
-    monkeypatch.setattr(live_feed, "board", lambda: told)
+    monkeypatch.setattr(middleware, "board", lambda: told)
 
     def ask(path: str, method: str = "GET", query: str = "") -> tuple[int, dict[str, str], bytes]:
         sent: list[Any] = []
@@ -280,7 +279,7 @@ def ask(taken: Snapshot, monkeypatch: pytest.MonkeyPatch) -> Ask:
             await send({"type": "http.response.start", "status": 299, "headers": []})
 
         scope = {"type": "http", "method": method, "path": path, "query_string": query.encode(), "headers": []}
-        answering = live_feed.LiveFeed(passed_on)(scope, ended, send)  # type: ignore[arg-type]
+        answering = middleware.LiveFeed(passed_on)(scope, ended, send)  # type: ignore[arg-type]
         with ThreadPoolExecutor(1) as thread:  # Playwright's loop may run in this one
             thread.submit(asyncio.run, answering).result()
         headers = {name.decode(): value.decode() for name, value in sent[0]["headers"]}
@@ -317,7 +316,7 @@ def test_the_page_asks_for_its_script_and_needs_no_database(open_page: Open, mon
     app = open_page(NOW)
     assert not app.exception
     assert not app.error
-    assert f"/live/now.js?{live_feed.VERSION}" in now._mount()
+    assert f"/live/now.js?{middleware.VERSION}" in now._mount()
     assert any("pinscope-now" in one.proto.body for one in app.get("html"))
 
 

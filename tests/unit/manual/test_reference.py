@@ -9,13 +9,12 @@ from typing import Any
 
 import pytest
 
-from pinscope.cli.docs import command_reference, commands
 from pinscope.cli.main import command_line, main
+from pinscope.cli.pages import command_reference, commands
 from pinscope.cli.runs import RUN_LIST_FIELDS
 from pinscope.experiments.registry import EXPERIMENTS, method, readers
 from pinscope.live.reading import read_snapshot
-from pinscope.manual.json_reference import json_parts, json_reference
-from pinscope.manual.metrics_reference import metrics, metrics_reference, specimen
+from pinscope.manual.reference import json_parts, json_reference, metrics, metrics_reference, specimen
 from pinscope.manual.site import Site
 from pinscope.records.finding import Finding
 from pinscope.records.run import Run

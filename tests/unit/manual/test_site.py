@@ -11,8 +11,8 @@ from posixpath import dirname, join, normpath
 
 import pytest
 
-from pinscope.cli.docs import whole_site
 from pinscope.cli.main import command_line, main
+from pinscope.cli.pages import whole_site
 from pinscope.dashboard.pages import PAGES
 from pinscope.errors import UnknownName
 from pinscope.experiments.registry import readers

@@ -14,7 +14,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from pinscope.live.holders import snapshot as look
 from pinscope.live.source import History
-from pinscope.manual.metrics_reference import metrics_reference
+from pinscope.manual.reference import metrics_reference
 from pinscope.monitoring.metrics import GPU, HOLDER, HOLDER_GPU, HOST, LINK, MOST_HOLDERS, SnapshotCollector
 from pinscope.records.registration import ProbeState
 from pinscope.records.snapshot import GpuUse, MigInstance, Pressure, Snapshot, Unreadable

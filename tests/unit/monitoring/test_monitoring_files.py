@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from pinscope.analysis.rules import gpu_memory, growth, host_memory, link
-from pinscope.cli.exporter import ALERTS, DASHBOARD
+from pinscope.cli.live import ALERTS, DASHBOARD
 from pinscope.cli.main import main
 from tests.unit.monitoring.test_metrics import names
 

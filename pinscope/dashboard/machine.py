@@ -1,9 +1,10 @@
-"""A card for each GPU: what was measured of it, who uses it now, where it falls behind, and what to do next."""
+"""This machine on Home: a card for each GPU, and one button that measures it with the quick experiments."""
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import streamlit as st
@@ -11,21 +12,34 @@ from streamlit.delta_generator import DeltaGenerator
 
 from pinscope.charts.chart import Chart
 from pinscope.dashboard import state
-from pinscope.dashboard.labels import errors_shown, experiment_title, own_time, plain, prose
 from pinscope.dashboard.pages import EXPERIMENTS, NOW, RUNS
+from pinscope.dashboard.run_view import PROGRESS_SECONDS
 from pinscope.dashboard.state import IN_CARDS, Measured, newest_runs, open_run
-from pinscope.dashboard.widgets import chart_view, fact_table, gpu_cards
+from pinscope.dashboard.widgets import (
+    chart_view,
+    errors_shown,
+    experiment_title,
+    fact_table,
+    gpu_cards,
+    own_time,
+    plain,
+    prose,
+    sentence,
+)
+from pinscope.errors import PinScopeError
 from pinscope.experiments.bandwidth.charts import draw_small as bandwidth_bars
 from pinscope.experiments.bandwidth.findings import below_like
 from pinscope.experiments.overlap.charts import draw_small as overlap_bars
 from pinscope.experiments.page_tables.charts import draw_small as page_tables_bars
 from pinscope.experiments.registry import checked_rows
 from pinscope.live.verdict import gpu_verdict
-from pinscope.records.environment import Device
+from pinscope.records.environment import Device, Environment
 from pinscope.records.finding import Finding
 from pinscope.records.run import ExperimentRun, Run
 from pinscope.report.document import Document
 from pinscope.report.facts import by_severity, gpu_facts, link_text
+from pinscope.runner.jobs import Request
+from pinscope.runner.suite import ALL, Step, Suite, possible, select
 from pinscope.store.recordings import recorded_runs
 from pinscope.store.store import Store
 from pinscope.units import format_bandwidth, format_bytes
@@ -147,3 +161,114 @@ def _likes(gpu: Device, newest: Mapping[str, Measured]) -> Iterator[tuple[Experi
     for run in recorded_runs():
         if run.experiment == "bandwidth" and isinstance(run, ExperimentRun) and run.gpu and run.gpu.name == gpu.name:
             yield run, f"the recorded {gpu.name}"
+
+
+@dataclass
+class _Shared:
+    """What all tabs look at.
+
+    Attributes:
+        suite: the last one that was started.
+        lock: held while one is started, so that two tabs do not start two.
+    """
+
+    suite: Suite | None = None
+    lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def start(self, store: Store, environment: Environment) -> None:
+        with self.lock:
+            if self.suite is None or self.suite.has_ended:
+                suite = Suite(store, machine_requests(environment), environment)
+                suite.start()
+                self.suite = suite
+
+    def end(self) -> None:
+        """Cancel what goes on, and wait for its end."""
+        if self.suite is not None:
+            self.suite.cancel()
+            self.suite.join()
+
+
+@st.cache_resource(show_spinner=False, on_release=_Shared.end)
+def _shared() -> _Shared:
+    return _Shared()
+
+
+def machine_requests(environment: Environment) -> Sequence[Request]:
+    """All quick experiments on the first GPU, and on each other one those that its card shows.
+
+    Raises:
+        NotPossible: none can run here.
+    """
+    first, *others = environment.devices
+    requests = [*select(Request(ALL, "cuda", first.index, quick=True), environment).requests]
+    for gpu in others:
+        requests += possible([Request(name, "cuda", gpu.index, quick=True) for name in SHOWN], environment).requests
+    return requests
+
+
+@st.cache_data(show_spinner=False, ttl=30)
+def _expected(_environment: Environment) -> tuple[int, float]:
+    """How many experiments there are, and the seconds that they take."""
+    suite = Suite(state.store(), machine_requests(_environment), _environment)
+    return len(suite.steps), suite.expected_seconds
+
+
+def measure_machine(store: Store, environment: Environment, place: DeltaGenerator) -> None:
+    """Draw the button in its place, or below it how far the measuring is that it started."""
+    shared = _shared()
+    if shared.suite is not None and not shared.suite.has_ended:
+        with st.container(border=True, key="measuring"):
+            st.fragment(_bar, run_every=PROGRESS_SECONDS)(shared)
+        return
+    with place:
+        _button(shared, store, environment)
+    if shared.suite is not None:
+        _problems(shared.suite.steps)
+
+
+def _button(shared: _Shared, store: Store, environment: Environment) -> None:
+    try:
+        count, seconds = _expected(environment)
+    except PinScopeError as error:
+        st.button("Measure this machine", disabled=True, key="measure-refused", width="stretch")
+        st.caption(plain(sentence(str(error))))
+        return
+    if st.button("Measure this machine", type="primary", icon=":material/play_arrow:", key="measure", width="stretch"):
+        state.environment.clear()  # a run carries the machine as it is now
+        with errors_shown():
+            shared.start(store, state.environment())
+            st.rerun()
+    st.caption(f"{count} quick experiments, about {_roughly(seconds)}. You may close this page meanwhile.")
+
+
+def _roughly(seconds: float) -> str:
+    return f"{max(10, round(seconds, -1)):.0f} s" if seconds < 150 else f"{seconds / 60:.0f} min"
+
+
+def _bar(shared: _Shared) -> None:
+    suite = shared.suite
+    if suite is None or suite.has_ended:
+        st.rerun()
+    with errors_shown():
+        fraction = suite.fraction()
+        left = _roughly((1 - fraction) * suite.expected_seconds)
+        step = suite.current or suite.steps[-1]
+        number = suite.steps.index(step) + 1
+        words, action = st.columns([5, 1], vertical_alignment="center")
+        with words:
+            label = f"{experiment_title(step.request.experiment)} on GPU {step.request.device}"
+            place = f"{number} of {len(suite.steps)} experiments, about {left} left"
+            st.progress(fraction, text=f"**{fraction:.0%}** · {plain(label)} · {place}")
+        if action.button("Cancel", icon=":material/stop_circle:", key="measuring-cancel", width="stretch"):
+            with st.spinner("Stopping …"):
+                suite.cancel()
+                suite.join()
+            st.rerun()
+
+
+def _problems(steps: Sequence[Step]) -> None:
+    """What could not be measured, with the reason."""
+    for step in steps:
+        if step.problem:
+            st.warning(plain(sentence(f"{step.request.experiment} on GPU {step.request.device}: {step.problem}")))

@@ -10,7 +10,7 @@ from starlette.types import Message, Receive, Scope, Send
 from streamlit.proto.BackMsg_pb2 import BackMsg
 from streamlit.proto.ForwardMsg_pb2 import ForwardMsg
 
-from pinscope.dashboard.left_pages import LeftPages
+from pinscope.dashboard.middleware import StaleRequests
 
 HOME, RUNS = "home", "runs"
 
@@ -64,7 +64,7 @@ def passed(*conversation: tuple[str, bytes]) -> list[bytes]:
             reached.append(message["bytes"])
 
     with ThreadPoolExecutor(1) as thread:  # where a browser is driven, the main thread has a loop already
-        thread.submit(asyncio.run, LeftPages(streamlit)({"type": "websocket"}, receive, send)).result()
+        thread.submit(asyncio.run, StaleRequests(streamlit)({"type": "websocket"}, receive, send)).result()
     return reached
 
 

@@ -1,4 +1,4 @@
-"""The reference of the JSON documents: their own keys stand here, those of their records come from the records."""
+"""The reference of JSON documents and metrics, made from the records and from the exporter."""
 
 from __future__ import annotations
 
@@ -11,17 +11,19 @@ import types
 import typing
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime, timedelta
 from functools import cache
-from itertools import pairwise
-from typing import Any, Literal, Union, get_args, get_origin
+from itertools import groupby, pairwise
+from typing import Any, Literal, NamedTuple, TypeVar, Union, get_args, get_origin
 
 from pydantic import AwareDatetime, BaseModel
 
 from pinscope.experiments.registry import readers
+from pinscope.live.source import History
+from pinscope.monitoring.metrics import SnapshotCollector
 from pinscope.planning.plan import ContextPrice, Demand, HostBudget, Origin, Pace, Sharing
 from pinscope.planning.prices import Safety
-from pinscope.records.base import Capability
+from pinscope.records.base import Capability, Record
 from pinscope.records.environment import Environment
 from pinscope.records.figure import figures
 from pinscope.records.finding import Finding, Table
@@ -376,3 +378,90 @@ def _small_parts() -> Iterator[Part]:
         Key("pages", "list of text", "Names of all pages."),
     )
     yield Part("`pinscope docs --json`", 2, "", docs)
+
+
+_Made = TypeVar("_Made", bound=Record)
+_VALUES: Mapping[Any, Any] = {
+    bool: True,
+    int: 1,
+    float: 1.0,
+    str: "x",
+    datetime: datetime(2026, 1, 1, tzinfo=UTC),
+    Any: "x",
+}
+
+
+def specimen(record: type[_Made]) -> _Made:
+    """Every field has a value, and every list one entry."""
+    return record(**{name: _value(field.annotation) for name, field in record.model_fields.items()})
+
+
+def _value(kind: Any) -> Any:
+    if kind in _VALUES:
+        return _VALUES[kind]
+    if inspect.isclass(kind) and issubclass(kind, Record):
+        return specimen(kind)
+    origin, parts = get_origin(kind), get_args(kind)
+    if origin is Literal:
+        return parts[0]
+    if origin in (Union, types.UnionType, typing.Annotated):
+        return _value(next(part for part in parts if part is not type(None)))
+    return (_value(parts[0]),) if origin is tuple else {}  # what is left is a mapping
+
+
+_GROUPS = {"pinscope_host_": "The host", "pinscope_holder_": "A holder", "pinscope_gpu_": "A GPU"}
+_REST = "The exporter"
+_MORE_UNITS = {**UNITS, "ratio": "share, 0 to 1"}
+
+
+class MetricFacts(NamedTuple):
+    """One metric: its name as it is scraped, its type, labels and help."""
+
+    name: str
+    type: str
+    labels: tuple[str, ...]
+    help: str
+
+    @property
+    def group(self) -> str:
+        """What it is a figure of."""
+        return next((title for start, title in _GROUPS.items() if self.name.startswith(start)), _REST)
+
+    @property
+    def unit(self) -> str:
+        """Of its value; empty where it has none."""
+        bare = self.name.removesuffix("_total")
+        return next((unit for end, unit in _MORE_UNITS.items() if bare.endswith(f"_{end}")), "")
+
+
+def metrics() -> list[MetricFacts]:
+    """Every metric that there can be, each once, in the order in which it is exported."""
+    found: dict[str, MetricFacts] = {}
+    full = specimen(Snapshot)
+    whole = full.model_copy(  # some figures are left out of a GPU in parts
+        update={"devices": tuple(device.model_copy(update={"mig": ()}) for device in full.devices)}
+    )
+    for seen in (full, whole):
+        for one in _collected(seen):
+            found.setdefault(one.name, one)
+    return list(found.values())
+
+
+def metrics_reference() -> str:
+    """All metrics by what they are figures of, as Markdown."""
+    order = [_REST, *_GROUPS.values()]
+    parts = []
+    for title, members in groupby(sorted(metrics(), key=lambda one: order.index(one.group)), lambda one: one.group):
+        lines = [f"## {title}", "", "| metric | type | unit | labels | meaning |", "| --- | --- | --- | --- | --- |"]
+        for one in members:
+            labels = ", ".join(f"`{label}`" for label in one.labels)
+            lines.append(f"| `{one.name}` | {one.type} | {one.unit} | {labels} | {one.help} |")
+        parts.append("\n".join(lines))
+    return "\n\n".join(parts)
+
+
+def _collected(seen: Snapshot) -> Iterator[MetricFacts]:
+    collector = SnapshotCollector(lambda: History(latest=seen), lambda: seen.taken_at + timedelta(seconds=1))
+    for family in collector.collect():
+        for sample in family.samples[:1]:
+            yield MetricFacts(sample.name, family.type, tuple(sample.labels), family.documentation)

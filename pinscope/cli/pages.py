@@ -1,4 +1,4 @@
-"""``pinscope docs``: the documentation, without network."""
+"""``pinscope dashboard`` and ``pinscope docs``: pages in the browser."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import sys
 import webbrowser
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import platformdirs
 import typer
@@ -15,9 +15,14 @@ import typer
 import pinscope
 from pinscope.cli.runs import RUN_LIST_FIELDS
 from pinscope.cli.terminal import console, print_json, print_line
+from pinscope.dashboard.gate import named_origins, origins_from_environment
+from pinscope.dashboard.serve import port_from_environment, serve
 from pinscope.errors import NotPossible
 from pinscope.manual.site import Site, write_html
 from pinscope.store.new_file import keep_private
+
+if TYPE_CHECKING:
+    from pinscope.manual.site import Site
 
 
 def command_reference(root: Any) -> str:
@@ -153,3 +158,30 @@ def _print(markdown: str) -> None:
     from rich.markdown import Markdown
 
     console(sys.stdout).print(Markdown(markdown))
+
+
+def dashboard(
+    context: typer.Context,
+    port: Annotated[
+        int | None,
+        typer.Option(metavar="PORT", help="Port to listen on. Default: PINSCOPE_PORT, else 8501.", show_default=False),
+    ] = None,
+    origin: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="URL",
+            help="Another address under which browsers reach the dashboard, such as http://localhost:9000 for a "
+            "forwarded port; may be repeated. Overrides PINSCOPE_ORIGINS.",
+            show_default=False,
+        ),
+    ] = None,
+    open_browser: Annotated[bool, typer.Option("--open", help="Open the dashboard in this machine's browser.")] = False,
+) -> int:
+    """Serve the dashboard on 127.0.0.1 until Ctrl-C."""
+    named = named_origins(origin) if origin else origins_from_environment()
+
+    def site() -> Site:
+
+        return whole_site(context.find_root().command)
+
+    return serve(port_from_environment() if port is None else port, open_browser, site, named)

@@ -13,7 +13,6 @@ import platformdirs
 import typer
 
 import pinscope
-from pinscope.cli.runs import RUN_LIST_FIELDS
 from pinscope.cli.terminal import console, print_json, print_line
 from pinscope.dashboard.gate import named_origins, origins_from_environment
 from pinscope.dashboard.serve import port_from_environment, serve
@@ -126,7 +125,7 @@ def whole_site(root: Any) -> Site:
     Args:
         root: the command ``pinscope``.
     """
-    return Site(command_reference=lambda: command_reference(root), listed=RUN_LIST_FIELDS)
+    return Site(lambda: command_reference(root))
 
 
 def _written(site: Site, name: str) -> Path:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from html import escape
@@ -48,11 +48,9 @@ class Site:
 
     Attributes:
         command_reference: Markdown of the command line's reference; the command line stands above this room.
-        listed: keys of a run that ``pinscope runs list --json`` prints, beside ``host``.
     """
 
     command_reference: Callable[[], str]
-    listed: Collection[str]
     _made: dict[str, str] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     @cached_property
@@ -91,7 +89,7 @@ class Site:
             return experiment_page(experiment, _shipped(name) or "", has_picture=_picture(experiment).is_file())
         made = {
             "cli": self.command_reference,
-            "json": lambda: json_reference(self.listed),
+            "json": json_reference,
             "findings": findings_reference,
             "metrics": metrics_reference,
             "experiments": experiments_table,

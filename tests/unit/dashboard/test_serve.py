@@ -209,13 +209,13 @@ def test_a_port_in_use_is_one_clear_line() -> None:
         taken.listen()
         port = taken.getsockname()[1]
         with pytest.raises(NotPossible, match=rf"^port {port} is in use; [^\n]*PINSCOPE_PORT={port + 1}$"):
-            serve(port, open_browser=False, site=Site(str, ()))
+            serve(port, open_browser=False, site=Site(str))
 
 
 @pytest.mark.parametrize("port", [0, -1, 65536])
 def test_a_port_that_is_none_is_refused(port: int) -> None:
     with pytest.raises(InvalidParameter, match="from 1 to 65535"):
-        serve(port, open_browser=False, site=Site(str, ()))
+        serve(port, open_browser=False, site=Site(str))
 
 
 def test_the_port_comes_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,7 +16,7 @@ from typing import Annotated, Any, Literal
 import typer
 
 from pinscope.cli.live_view import Line, View, tail, whole
-from pinscope.cli.options import PROBE_HELP, Gpus, Interval, Probe, checked_interval, checked_pids
+from pinscope.cli.options import PROBE_HELP, Gpus, Interval, Pids, Probe, checked_pids
 from pinscope.cli.progress import LOOK_SECONDS, Stop
 from pinscope.cli.reading import print_findings
 from pinscope.cli.terminal import complain, is_steerable, print_json, print_line, print_prose, styled, terminal_columns
@@ -155,10 +155,7 @@ def live(
     ] = False,
     as_csv: Annotated[bool, typer.Option("--csv", help="Print CSV: one row for each holder in each snapshot.")] = False,
     interval: Interval = 1.0,
-    pid: Annotated[
-        list[int] | None,
-        typer.Option(metavar="PID", help="Show only this process; may be repeated.", show_default=False),
-    ] = None,
+    pid: Pids = None,
     probe: Annotated[
         bool, typer.Option("--probe", help=f"{PROBE_HELP} With --once: trace for one --interval, then print.")
     ] = False,
@@ -168,13 +165,12 @@ def live(
     if as_json and as_csv:
         raise BadInput("--json and --csv exclude each other")
     form: Form = "json" if as_json else "csv" if as_csv else "table"
-    pids = checked_pids(pid or ())
-    seconds = checked_interval(interval)
-    with Stop(hangup=True) as stop, open_source(probe=probe, gpus=gpus, interval_seconds=seconds) as source:
+    pids = checked_pids(pid)
+    with Stop(hangup=True) as stop, open_source(probe=probe, gpus=gpus, interval_seconds=interval) as source:
         if once:
-            _show_once(source, stop, form, pids, seconds if probe else 0.0)
+            _show_once(source, stop, form, pids, interval if probe else 0.0)
         else:
-            _follow(source, stop, form, pids, seconds)
+            _follow(source, stop, form, pids, interval)
     return 0
 
 
@@ -298,9 +294,8 @@ def exporter(
         name = ALERTS if print_rules else DASHBOARD
         sys.stdout.write((files("pinscope.monitoring") / name).read_text(encoding="utf-8"))
         return 0
-    seconds = checked_interval(interval)
-    with Stop(hangup=True) as stop, open_source(probe=probe, gpus=gpus, interval_seconds=seconds) as source:
-        sampler = Sampler(source.take, interval_seconds=seconds, history_seconds=0.0)
+    with Stop(hangup=True) as stop, open_source(probe=probe, gpus=gpus, interval_seconds=interval) as source:
+        sampler = Sampler(source.take, interval_seconds=interval, history_seconds=0.0)
         with MetricsServer(SnapshotCollector(sampler.history), address, port) as server, sampler:
             if not is_loopback(address):
                 complain(f"everyone who can reach {address} can read which processes and users hold memory here")

@@ -91,17 +91,7 @@ def plan(
     as_json: AsJson = False,
 ) -> None:
     """Calculate what pinned memory will take: page tables, contexts, time, and a safe amount. Nothing is pinned."""
-    given = {
-        "pinned": pinned,
-        "processes": processes,
-        "shared": shared,
-        "gpus": gpus,
-        "all_gpus": all_gpus,
-        "gpu_memory": gpu_memory,
-        "host_memory": host_memory,
-        "page_size": page_size,
-    }
-    stated = {name: value for name, value in given.items() if value is not None}
+    stated = {name: value for name, value in locals().items() if name in _HELP and value is not None}
     PlanParams().with_overrides(stated)  # bad input is refused before the database is opened
     environment = capture_environment()
     with store_to_read() as store:

@@ -181,7 +181,7 @@ def _usage(error: TyperException) -> str:
     """What was wrong with the command line, and where help is."""
     context = getattr(error, "ctx", None)
     hint = f" ({context.command_path} --help lists what is allowed)" if context else ""
-    return f"{error_line(error.format_message().rstrip('.'), MOST_OF_ANOTHER)}{hint}"
+    return f"{error_line(error.format_message().replace('Value error, ', '').rstrip('.'), MOST_OF_ANOTHER)}{hint}"
 
 
 def _failed(message: str, code: int) -> int:

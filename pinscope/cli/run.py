@@ -10,7 +10,7 @@ from typing import Annotated, Any, cast
 import typer
 from typer.core import TyperCommand
 
-from pinscope.cli.options import AsJson, Interval, Probe, checked_interval, checked_pids, duration
+from pinscope.cli.options import AsJson, Interval, Pids, Probe, checked_pids, duration, output_option
 from pinscope.cli.progress import Stop, follow, progress_shown, say_how_it_ended
 from pinscope.cli.reading import print_outcome
 from pinscope.cli.terminal import complain, print_json
@@ -20,7 +20,6 @@ from pinscope.experiments.registry import EXPERIMENTS, find
 from pinscope.live.source import open_source
 from pinscope.live.timeline.kind import TimelineParams
 from pinscope.probes.environment import capture_environment
-from pinscope.records.environment import Environment
 from pinscope.records.run import LAB_TITLES, ExperimentRun, LabKind, Run
 from pinscope.report.document import open_document
 from pinscope.report.json_report import run_document
@@ -147,12 +146,11 @@ def run(
         ),
     ],
     lab: Annotated[
-        str | None,
+        LabKind | None,
         typer.Option(
             metavar="cuda|host",
             help="Where to run: on a GPU (cuda), or on the host model, which needs none. Default: on a GPU if one can "
             "be used here.",
-            autocompletion=lambda: ["cuda", "host"],
         ),
     ] = None,
     device: Annotated[int, typer.Option(metavar="N", help="Number of the GPU, as nvidia-smi counts them.")] = 0,
@@ -172,12 +170,11 @@ def run(
 ) -> int:
     """Run an experiment and print its result; with --json, every observation too. Ctrl-C cancels and keeps its data."""
     environment = capture_environment()
-    chosen = cast("LabKind | None", lab)  # prepare() checks that it is one
-    asked = Request(experiment, chosen, device, quick, parse_settings(settings or ()))
-    selection = select(asked, environment)
+    selection = select(Request(experiment, lab, device, quick, parse_settings(settings or ())), environment)
     for line in selection.left_out:
         complain(f"left out: {line}")
-    _say_which_lab(lab, environment)
+    if lab is None and not usable_gpu(environment):
+        complain(f"no usable GPU here (pinscope doctor says why): this runs on the {LAB_TITLES['host']}")
     documents: list[dict[str, Any]] = []
     code = 0
     store = Store()
@@ -214,11 +211,6 @@ def parse_settings(texts: Sequence[str]) -> dict[str, str]:
             raise InvalidParameter(f"--set {key} is given twice; give several values by comma")
         settings[key] = value.strip()
     return settings
-
-
-def _say_which_lab(lab: str | None, environment: Environment) -> None:
-    if lab is None and not usable_gpu(environment):
-        complain(f"no usable GPU here (pinscope doctor says why): this runs on the {LAB_TITLES['host']}")
 
 
 def _measure(store: Store, prepared: ExperimentRun, stop: Stop) -> tuple[Run, Sequence[Row], int]:
@@ -284,30 +276,19 @@ def record(
     ] = None,
     output: Annotated[
         Path | None,
-        typer.Option(
-            "-o",
-            "--output",
-            metavar="FILE",
-            help="Also write a bundle to this file, which must not exist yet, such as night.pinscope.",
-            show_default=False,
-        ),
+        output_option("Also write a bundle to this file, which must not exist yet, such as night.pinscope."),
     ] = None,
     interval: Interval = 1.0,
-    pid: Annotated[
-        list[int] | None,
-        typer.Option(
-            metavar="PID", help="Record only this process among the holders; may be repeated.", show_default=False
-        ),
-    ] = None,
+    pid: Pids = None,
     probe: Probe = False,
     as_json: AsJson = False,
 ) -> int:
     """Record the live view as a timeline, which is stored as a run. Ctrl-C ends the timeline and keeps it."""
     params = TimelineParams(
-        interval_seconds=checked_interval(interval),
+        interval_seconds=interval,
         for_seconds=duration("--for", for_),
         probe=probe,
-        pids=tuple(sorted(checked_pids(pid or ()))),
+        pids=tuple(sorted(checked_pids(pid))),
     )
     if output is not None:
         check_output(output, "timeline")

@@ -11,6 +11,7 @@ import streamlit as st
 from pinscope.dashboard.gate import origins_from_environment
 from pinscope.dashboard.middleware import middleware
 from pinscope.dashboard.pages import SCRIPT
+from pinscope.dashboard.routes import routes
 from pinscope.errors import InvalidParameter
 
 if TYPE_CHECKING:
@@ -31,7 +32,7 @@ except InvalidParameter as error:
     sys.stderr.write(f"pinscope: {error}\n")
     sys.exit(error.exit_code)
 
-app = st.App(SCRIPT, middleware=middleware(site, named))
+app = st.App(SCRIPT, routes=routes(site), middleware=middleware(named))
 
 if __name__ == "__main__":  # run as a plain script, which is what Streamlit's AppTest does
     from pinscope.dashboard.shell import show

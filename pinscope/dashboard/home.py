@@ -100,7 +100,7 @@ def _machine(environment: Environment) -> None:
     findings = [finding for finding in machine_findings(environment) if finding.rule != "no-gpu"]  # said above
     if findings:
         st.header("Findings on this machine", anchor=False)
-        widgets.finding_list(findings)
+        widgets.finding_cards(findings)
     st.header("What can be measured here", anchor=False)
     widgets.cards(capabilities(environment), _capability)
     st.page_link(

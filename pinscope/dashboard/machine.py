@@ -15,12 +15,12 @@ from pinscope.dashboard import state
 from pinscope.dashboard.pages import EXPERIMENTS, NOW, RUNS
 from pinscope.dashboard.run_view import PROGRESS_SECONDS
 from pinscope.dashboard.state import IN_CARDS, Measured, newest_runs, open_run
+from pinscope.dashboard.widgets import cards as draw_cards
 from pinscope.dashboard.widgets import (
     chart_view,
     errors_shown,
     experiment_title,
     fact_table,
-    gpu_cards,
     own_time,
     plain,
     prose,
@@ -73,7 +73,10 @@ def show_gpus(store: Store | None, gpus: Sequence[Device]) -> None:
     newest = {gpu.uuid: newest_runs(store, gpu) if store else {} for gpu in gpus}
     cards: list[_Card] = []
     with st.container(key="gpu-cards"):
-        gpu_cards(gpus, lambda gpu: cards.append(_words(gpu, newest[gpu.uuid])))
+        st.header("GPUs", anchor=False)
+        draw_cards(
+            gpus, lambda gpu: cards.append(_words(gpu, newest[gpu.uuid])), len(gpus) if len(gpus) <= 2 else "auto"
+        )
     for card in cards:
         if store is not None:
             with errors_shown():

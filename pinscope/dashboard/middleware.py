@@ -5,19 +5,13 @@ from __future__ import annotations
 import base64
 import hashlib
 import re
-from collections.abc import Callable, Mapping, Sequence
-from functools import lru_cache
-from mimetypes import guess_type
-from pathlib import Path
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
-from starlette.concurrency import run_in_threadpool
-from starlette.datastructures import Headers, MutableHeaders, QueryParams
+from starlette.datastructures import Headers, MutableHeaders
 from starlette.middleware import Middleware
 from starlette.middleware.gzip import GZipMiddleware
-from starlette.requests import Request
-from starlette.responses import PlainTextResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from streamlit.proto.BackMsg_pb2 import BackMsg
 from streamlit.proto.ClientState_pb2 import ClientState
@@ -25,11 +19,9 @@ from streamlit.proto.ForwardMsg_pb2 import ForwardMsg
 
 from pinscope.dashboard.gate import Gate, Origin
 from pinscope.dashboard.pages import MANUAL_ROOT
-from pinscope.errors import InvalidParameter
 
 if TYPE_CHECKING:
-    from pinscope.dashboard.live_board import Board
-    from pinscope.manual.site import Site
+    pass
 
 
 class StaleRequests:
@@ -88,115 +80,6 @@ def _shown(data: bytes | None) -> str:
     message.ParseFromString(data or b"")
     page: str = message.navigation.page_script_hash
     return page
-
-
-LIVE_ROOT = "/live/"
-WINDOWS: Mapping[float, str] = {60.0: "1 minute", 300.0: "5 minutes", 900.0: "15 minutes", 3600.0: "1 hour"}
-"""Seconds that a reader may look back."""
-INTERVALS = (0.5, 1.0, 2.0, 5.0, 10.0, 30.0)
-"""Seconds from one snapshot to the next among which a reader may choose."""
-DEFAULT_WINDOW_SECONDS = 300.0
-_FOLDER = Path(__file__).parent
-_FILES: Mapping[str, tuple[bytes, str]] = {
-    name: ((_FOLDER / name).read_bytes(), kind)
-    for name, kind in (("now.js", "text/javascript"), ("now_chart.js", "text/javascript"), ("now.css", "text/css"))
-}
-VERSION = hashlib.sha256(b"".join(content for content, _ in _FILES.values())).hexdigest()[:12]
-"""Of the files, for browsers that keep them."""
-
-
-@lru_cache(maxsize=1)
-def board() -> Board:
-    """The one of this server."""
-    from pinscope.dashboard.live_board import Board, watch  # noqa: PLC0415 - loaded when somebody looks
-
-    return Board(lambda: watch().look())
-
-
-class LiveFeed:
-    """Answers what is asked below :data:`LIVE_ROOT`, and passes everything else on."""
-
-    def __init__(self, app: ASGIApp) -> None:
-        self._app = app
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer or pass on."""
-        if scope["type"] != "http" or not scope["path"].startswith(LIVE_ROOT):
-            await self._app(scope, receive, send)
-            return
-        request = Request(scope, receive)
-        answer = await run_in_threadpool(self._answer, request.method, scope["path"].removeprefix(LIVE_ROOT), request)
-        await answer(scope, receive, send)
-
-    def _answer(self, method: str, name: str, request: Request) -> Response:
-        asked = request.query_params
-        if name == "interval" and method == "POST":
-            return _set_interval(asked.get("seconds", ""))
-        if method not in ("GET", "HEAD"):
-            return PlainTextResponse("Not for that.", status_code=405)
-        if name in _FILES:
-            content, kind = _FILES[name]
-            return Response(content, media_type=kind, headers={"cache-control": "max-age=31536000, immutable"})
-        found = self._found(name, asked)
-        if found is None:
-            return PlainTextResponse("There is no such thing.", status_code=404)
-        answer = Response(found, media_type="application/json", headers={"cache-control": "no-store"})
-        if name == "snapshot.json":
-            answer.headers["content-disposition"] = 'attachment; filename="pinscope-snapshot.json"'
-        return answer
-
-    def _found(self, name: str, asked: QueryParams) -> bytes | None:
-        if name == "now.json":
-            window = next((one for one in WINDOWS if f"{one:g}" == asked.get("window")), DEFAULT_WINDOW_SECONDS)
-            return board().answer(window, asked.get("known", ""), asked.get("chosen", ""))
-        if name == "facts.json":
-            return board().facts(asked.get("at", ""))
-        return board().snapshot(asked.get("at", "")) if name == "snapshot.json" else None
-
-
-def _set_interval(text: str) -> Response:
-    try:
-        seconds = float(text)
-    except ValueError:
-        return PlainTextResponse("An interval is a number of seconds.", status_code=400)
-    from pinscope.dashboard.live_board import watch  # noqa: PLC0415 - loaded when somebody looks
-
-    try:
-        watch().set_interval(seconds)
-    except InvalidParameter as error:
-        return PlainTextResponse(str(error), status_code=400)
-    return Response(status_code=204)
-
-
-MakeSite = Callable[[], "Site"]
-"""Gives the documentation. It is made when it is first asked for: that loads half of PinScope."""
-
-
-class ManualPages:
-    """Answers what is asked below :data:`MANUAL_ROOT`, and passes everything else on."""
-
-    def __init__(self, app: ASGIApp, site: MakeSite) -> None:
-        self._app = app
-        self._files = lru_cache(maxsize=1)(lambda: _files(site()))
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer or pass on."""
-        if scope["type"] != "http" or not scope["path"].startswith(MANUAL_ROOT):
-            await self._app(scope, receive, send)
-            return
-        path = scope["path"].removeprefix(MANUAL_ROOT) or "index.html"
-        content = (await run_in_threadpool(self._files)).get(path)  # the first call renders all pages
-        if content is None:
-            answer: Response = PlainTextResponse("There is no such page.", status_code=404)
-        else:
-            answer = Response(content, media_type=guess_type(path, strict=False)[0])
-        await answer(scope, receive, send)
-
-
-def _files(site: Site) -> dict[str, bytes]:
-    from pinscope.manual.site import site_files  # noqa: PLC0415 - only for those who read the documentation
-
-    return dict(site_files(site))
 
 
 CONTENT_POLICY: Mapping[str, str] = {
@@ -289,7 +172,8 @@ class KnownBase:
             await send({"type": "http.response.body", "body": page})
 
         # HEAD has no body to put an address into, and a range of a page none that could be measured.
-        if scope["type"] != "http" or scope["method"] != "GET" or "range" in Headers(scope=scope):
+        is_page = scope["type"] == "http" and scope["method"] == "GET" and not scope["path"].startswith(MANUAL_ROOT)
+        if not is_page or "range" in Headers(scope=scope):
             await self._app(scope, receive, send)
             return
         uncompressed = [header for header in scope["headers"] if header[0] != b"accept-encoding"]
@@ -308,11 +192,10 @@ def _hashes(page: bytes) -> str:
     return " ".join(f"'sha256-{base64.b64encode(digest).decode()}'" for digest in digests)
 
 
-def middleware(site: MakeSite, named: Sequence[Origin] = ()) -> tuple[Middleware, ...]:
+def middleware(named: Sequence[Origin] = ()) -> tuple[Middleware, ...]:
     """From the outside in.
 
     Args:
-        site: gives the documentation.
         named: origins under which the dashboard is reached, beside its own.
     """
     return (
@@ -321,8 +204,6 @@ def middleware(site: MakeSite, named: Sequence[Origin] = ()) -> tuple[Middleware
         Middleware(StaleRequests),
         # Streamlit sends its JavaScript (megabytes) uncompressed, which is slow through an SSH tunnel to a GPU host.
         Middleware(GZipMiddleware, minimum_size=1000, compresslevel=4),
-        Middleware(LiveFeed),
-        Middleware(ManualPages, site=site),
         # Inside of compression, which would hide the page from it.
         Middleware(KnownBase),
     )

@@ -12,7 +12,7 @@ from pinscope.dashboard.pages import EXPERIMENTS as EXPERIMENTS_PAGE
 from pinscope.dashboard.pages import RUNS
 from pinscope.dashboard.run_view import MESSAGE, bundle_button, run_list, show_message, show_run
 from pinscope.dashboard.widgets import experiment_title, heading, plain, sentence, show_error, storage_note
-from pinscope.errors import BadInput, UnknownName
+from pinscope.errors import BadInput
 from pinscope.experiments.registry import readers
 from pinscope.records.run import LAB_TITLES
 from pinscope.store.bundle import BundleReader
@@ -35,10 +35,7 @@ def show() -> None:
         return
     st.page_link(RUNS.path, label="All runs", icon=":material/arrow_back:")
     store = state.store()
-    try:
-        show_run(store, store.run(wanted))
-    except UnknownName as error:
-        show_error(error)
+    show_run(store, store.run(wanted))
 
 
 def _show_address(wanted: str | None) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta, timezone, tzinfo
 from functools import partial
-from typing import Literal, TypeVar
+from typing import Any, Literal, TypeVar
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 import pandas as pd
@@ -18,12 +18,9 @@ from pinscope.charts.theme import dressed
 from pinscope.dashboard.pages import MANUAL_ROOT, PageEntry
 from pinscope.errors import PinScopeError, StoreFailed, UnknownName
 from pinscope.experiments.registry import find_reader
-from pinscope.records.figure import Figure
 from pinscope.records.finding import Finding, Quantity, Reading, Severity, Table
 from pinscope.records.run import LAB_TITLES, Run
-from pinscope.records.snapshot import DeviceFigures, HostTotals
 from pinscope.report.facts import FIRST, SEVERITY_WORDS, Fact, by_severity, quantity_text, table_texts
-from pinscope.report.snapshot_facts import figure_text, share_text
 from pinscope.store.store import Store
 from pinscope.text import one_line
 from pinscope.units import format_precision, format_value
@@ -152,12 +149,6 @@ def cards(
                 draw(item)
 
 
-def gpu_cards(devices: Sequence[_Item], draw: Callable[[_Item], None]) -> None:
-    """One card a GPU, below their heading; that of the only one is as wide as the page."""
-    st.header("GPUs", anchor=False)
-    cards(devices, draw, columns=len(devices) if len(devices) <= 2 else "auto")
-
-
 def reason_and_advice(reason: str | None, advice: str | None) -> None:
     """Why something is as it is, and what to do about it, where that is known."""
     if reason:
@@ -180,52 +171,21 @@ def fact_columns(facts: Sequence[Fact]) -> None:
             fact_table(part)
 
 
-def figure_card(record: HostTotals | DeviceFigures, figure: Figure, *, border: bool = False) -> None:
-    """One figure of the live view; why it is missing or no more than an estimate stands in its help.
-
-    Args:
-        record: the host's totals or a GPU's figures.
-        figure: which of them.
-        border: draw a card around it.
-    """
-    note = record.note(figure.field)
-    text = figure_text(record, figure.field, figure.unit, because=False)
-    _metric(
-        figure.label,
-        text,
-        share_text(record, figure.field),
-        f"{figure.help} {plain(sentence(note))}" if note else figure.help,
-        border,
-    )
-
-
 def headline(quantities: Sequence[Quantity]) -> None:
     """Draw the figures that answer the question."""
     with st.grid(FIRST, min_column_width=240):
         for quantity in quantities:
             below = format_precision(quantity.spread, quantity.repeats) if quantity.value is not None else None
-            reason = quantity.reason and plain(quantity.reason)
-            _metric(plain(quantity.name), format_value(quantity.value, quantity.unit), below or None, reason)
-
-
-def _metric(label: str, value: str, below: str | None, tip: str | None, border: bool = True) -> None:
-    st.metric(
-        label,
-        plain(value),
-        delta=below,
-        delta_color="off",
-        delta_arrow="off",
-        help=tip,
-        border=border,
-        height="stretch" if border else "content",
-    )
-
-
-def reading_view(reading: Reading, charts: Sequence[Chart]) -> None:
-    """The verdict, and what carries it."""
-    if reading.verdict:
-        verdict_line(reading.verdict)
-    reading_below_verdict(reading, charts)
+            st.metric(
+                plain(quantity.name),
+                plain(format_value(quantity.value, quantity.unit)),
+                delta=below or None,
+                delta_color="off",
+                delta_arrow="off",
+                help=quantity.reason and plain(quantity.reason),
+                border=True,
+                height="stretch",
+            )
 
 
 def reading_below_verdict(reading: Reading, charts: Sequence[Chart]) -> None:
@@ -278,16 +238,12 @@ def _more_charts(charts: Sequence[Chart]) -> None:
     if charts.may_have_more_than(1) if isinstance(charts, LazyCharts) else len(charts) > 1:
         with st.expander("More charts", key="rest-charts", on_change="rerun") as rest:
             if rest.open:
-                _chart_grid(charts[1:])
+                grid = st.grid(2, min_column_width=480)
+                for chart in charts[1:]:
+                    with grid:
+                        chart_view(chart, key=f"chart-{chart.key}", height="stretch")
                 if len(charts) == 1:
                     st.caption("What was measured gives no other chart.")
-
-
-def _chart_grid(charts: Sequence[Chart]) -> None:
-    grid = st.grid(2, min_column_width=480)
-    for chart in charts:
-        with grid:
-            chart_view(chart, key=f"chart-{chart.key}", height="stretch")
 
 
 def _table_list(tables: Sequence[Table]) -> None:
@@ -295,14 +251,9 @@ def _table_list(tables: Sequence[Table]) -> None:
         table_view(table, key=f"table-{number}")
 
 
-def finding_list(findings: Sequence[Finding]) -> None:
-    """Draw the findings, the gravest first."""
-    finding_cards(by_severity(findings))
-
-
 def finding_cards(findings: Sequence[Finding]) -> None:
-    """Draw the findings in the order given."""
-    cards(findings, _finding, columns=2, width=420)
+    """Draw the findings, the gravest first."""
+    cards(by_severity(findings), _finding, columns=2, width=420)
 
 
 def _finding(finding: Finding) -> None:
@@ -330,11 +281,9 @@ def _evidence(finding: Finding) -> None:
 
 def chart_view(chart: Chart, key: str, border: bool = True, height: Literal["content", "stretch"] = "content") -> None:
     """Draw one chart; ``key`` is unique on the page. Charts side by side are stretched to one height."""
-    scheme = st.context.theme.type or "neutral"  # neutral reads on light and dark: the browser has not said yet
     with st.container(border=border, height=height):
         st.markdown(f"**{plain(chart.title)}**")
-        figure = dressed(chart.figure, scheme).update_layout(font_family=_FONT)
-        st.plotly_chart(figure, theme=None, key=key, config=_CHART_CONFIG, width="stretch", alt=chart.alt)
+        _plot(chart, key, {})
         if chart.caption:
             st.caption(prose(chart.caption))
 
@@ -348,24 +297,20 @@ def chart_with_zoom(chart: Chart, key: str, marked: Callable[[float, float], Non
         marked: called with the stretch's ends before the page is drawn anew.
     """
 
-    def look() -> None:
+    def handle_selection() -> None:
         for box in st.session_state[key].selection.box:
             marked(*box["x"])
 
-    scheme = st.context.theme.type or "neutral"
-    figure = dressed(chart.figure, scheme).update_layout(font_family=_FONT, dragmode="select", selectdirection="h")
     with st.container(border=True):
-        st.plotly_chart(
-            figure,
-            theme=None,
-            key=key,
-            config=_CHART_CONFIG,
-            width="stretch",
-            alt=chart.alt,
-            on_select=look,
-            selection_mode="box",
-        )
+        layout = {"dragmode": "select", "selectdirection": "h"}
+        _plot(chart, key, layout, on_select=handle_selection, selection_mode="box")
         st.caption(f"{plain(chart.caption)} Mark a stretch in the chart to look closer.")
+
+
+def _plot(chart: Chart, key: str, layout: Mapping[str, Any], **options: Any) -> None:
+    scheme = st.context.theme.type or "neutral"  # neutral reads on light and dark: the browser has not said yet
+    figure = dressed(chart.figure, scheme).update_layout(font_family=_FONT, **layout)
+    st.plotly_chart(figure, theme=None, key=key, config=_CHART_CONFIG, width="stretch", alt=chart.alt, **options)
 
 
 def table_view(table: Table, key: str) -> None:

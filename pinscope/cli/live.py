@@ -100,10 +100,10 @@ def _print_table(view: View) -> None:
 
 
 def _print_json_line(view: View) -> None:
-    shown = {holder.pid for holder in view.snapshot.holders}
+    pids = {holder.pid for holder in view.snapshot.holders}
     more = {
         "events": [event.model_dump(mode="json") for event in view.events],
-        "growing": sorted(shown & set(view.growing)),
+        "growing": sorted(pids & set(view.growing)),
     }
     print_json(snapshot_document(view.snapshot, view.findings) | more, on_one_line=True)
 
@@ -178,7 +178,7 @@ def _only(seen: Snapshot, pids: Collection[int]) -> Snapshot:
     """The snapshot with these holders alone, or all if no pid is given; totals are always the host's."""
     if not pids:
         return seen
-    return seen.model_copy(update={"holders": tuple(one for one in seen.holders if one.pid in pids)})
+    return seen.model_copy(update={"holders": tuple(holder for holder in seen.holders if holder.pid in pids)})
 
 
 def _show_once(source: LiveSource, stop: Stop, form: Form, pids: Collection[int], seconds: float) -> None:
@@ -208,7 +208,7 @@ def _view(seen: Snapshot, pids: Collection[int], history: History | None = None,
         snapshot=_only(seen, pids),
         findings=by_severity(read_snapshot(seen)),
         growing=growing(samples),
-        events=[one for one in events if not pids or one.pid in pids],
+        events=[event for event in events if not pids or event.pid in pids],
         trouble=history.trouble if history else None,
         chosen=bool(pids),
         note=f"every {history.interval_seconds:g} s" if history and is_steerable() else "",

@@ -16,7 +16,7 @@ from pinscope.live.verdict import snapshot_verdict
 from pinscope.records.environment import Link
 from pinscope.records.figure import Estimated, Figure, figures
 from pinscope.records.finding import Finding, Severity
-from pinscope.records.snapshot import DeviceFigures, Holder, HostTotals, Snapshot, Unreadable
+from pinscope.records.snapshot import DeviceFigures, Holder, HostTotals, Snapshot
 from pinscope.records.timeline import Event, Sample
 from pinscope.report.snapshot_facts import COLUMNS, ON_GPUS, HolderRow, figure_text, holder_rows, matching
 from pinscope.text import one_line
@@ -381,36 +381,28 @@ def head(view: View, room: int | None) -> list[Line]:
     if view.trouble:
         lines += [Line(text, "bold red") for text in _wrapped(f"! {one_line(view.trouble)}", room)]
     if seen.devices:
-        shown = _device_columns(_is_narrow(room))
-        rows = [[_device_cells(one)[name] for name in shown] for one in seen.devices]
-        numbers = [place for place, name in enumerate(shown) if name not in ("GPU", "link", "name")]
-        lines += [Line(""), *_table(shown, rows, numbers, room)]
+        columns = _device_columns(_is_narrow(room))
+        rows = [[_device_cells(device)[name] for name in columns] for device in seen.devices]
+        numbers = [place for place, name in enumerate(columns) if name not in ("GPU", "link", "name")]
+        lines += [Line(""), *_table(columns, rows, numbers, room)]
     return [*lines, Line("")]
 
 
 def tail(view: View, room: int | None) -> list[Line]:
     """What was found, what cannot be read, and what happened last, newest first; a line each."""
-    bad = [one for one in view.findings if one.severity in _SIGNS]
+    bad = [finding for finding in view.findings if finding.severity in _SIGNS]
     texts = [
-        *(
-            (f"{_SIGNS[one.severity]} {one_line(one.title)}", SEVERITY_STYLES[one.severity])
-            for one in bad[:MOST_FINDINGS]
-        ),
-        *((f"? {gap_text(one)}", "") for one in view.snapshot.unreadable[:MOST_UNREADABLE]),
-        *((event_text(one), "") for one in list(view.events)[: -MOST_EVENTS - 1 : -1]),
+        *map(finding_text, bad[:MOST_FINDINGS]),
+        *((one_line(f"? {gap.what}: {gap.reason}."), "") for gap in view.snapshot.unreadable[:MOST_UNREADABLE]),
+        *((event_text(event), "") for event in list(view.events)[: -MOST_EVENTS - 1 : -1]),
     ]
     lines = [Line(part, style) for text, style in texts for part in _wrapped(text, room)]
     return [Line(""), *lines] if lines else []
 
 
-def finding_text(one: Finding) -> tuple[str, str]:
+def finding_text(finding: Finding) -> tuple[str, str]:
     """A finding's title behind its sign, and its style."""
-    return f"{_SIGNS.get(one.severity, '·')} {one_line(one.title)}", SEVERITY_STYLES[one.severity]
-
-
-def gap_text(gap: Unreadable) -> str:
-    """What cannot be read and why."""
-    return one_line(f"{gap.what}: {gap.reason}.")
+    return f"{_SIGNS.get(finding.severity, '·')} {one_line(finding.title)}", SEVERITY_STYLES[finding.severity]
 
 
 def event_text(event: Event) -> str:
@@ -455,11 +447,11 @@ def _totals(view: View) -> Iterator[tuple[str, list[str]]]:
         [_figure(host, pinned) + (f" ({format_share(share)})" if share is not None else ""), *parts, *_trend(view)],
     )
     used, pool = _figure(host, _HOST["hugetlb_used_bytes"]), _figure(host, _HOST["hugetlb_pool_bytes"])
-    others = [one for one in _HOST.values() if one.short and one.field not in _PARTS_OF_PINNED]
+    others = [figure for figure in _HOST.values() if figure.short and figure.field not in _PARTS_OF_PINNED]
     yield (
         "Others",
         [
-            *(f"{_figure(host, one)} {one.short}" for one in others),
+            *(f"{_figure(host, figure)} {figure.short}" for figure in others),
             f"{used} of {pool} huge pages",
             *([f"stalled {format_share(host.pressure.some_10s_share)} of 10 s"] if host.pressure else []),
         ],
@@ -479,12 +471,12 @@ def _device_columns(narrow: bool) -> list[str]:
     return [name for name in _DEVICE_COLUMNS if not (narrow and name in wide)]
 
 
-def _device_cells(one: DeviceFigures) -> dict[str, str]:
+def _device_cells(device: DeviceFigures) -> dict[str, str]:
     return {
-        "GPU": str(one.index),
-        **{heading: _figure(one, figure) for heading, figure in _DEVICE_FIGURES.items()},
-        "link": "n/a" if one.link is None else _link_text(one.link),
-        "name": one_line(one.name),
+        "GPU": str(device.index),
+        **{heading: _figure(device, figure) for heading, figure in _DEVICE_FIGURES.items()},
+        "link": "n/a" if device.link is None else _link_text(device.link),
+        "name": one_line(device.name),
     }
 
 

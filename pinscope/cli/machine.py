@@ -31,21 +31,21 @@ FORMAT = 1
 def doctor(as_json: AsJson = False) -> None:
     """Check this machine: what can be measured here, its links and limits, and what to change."""
     environment, database = capture_environment(), _database()
-    able, findings = capabilities(environment), machine_findings(environment)
+    abilities, findings = capabilities(environment), machine_findings(environment)
     if as_json:
         print_json(
             {
                 "format": FORMAT,
                 "environment": environment.model_dump(mode="json"),
-                "capabilities": [one.model_dump(mode="json") for one in able],
-                "findings": [one.model_dump(mode="json") for one in findings],
+                "capabilities": [ability.model_dump(mode="json") for ability in abilities],
+                "findings": [finding.model_dump(mode="json") for finding in findings],
                 "database": database,
             }
         )
         return
     facts = [*environment_facts(environment), ("PinScope", version_text(environment)), ("Runs are kept in", database)]
     print_table(("", ""), facts, title="This machine")
-    print_table(("", ""), [(one.title, _answer(one)) for one in able], title="What works here")
+    print_table(("", ""), [(ability.title, _answer(ability)) for ability in abilities], title="What works here")
     print_findings(findings)
     if not findings:
         print_line("Nothing to improve was found.")

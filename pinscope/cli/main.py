@@ -56,12 +56,12 @@ class _Commands(Mapping[str, Any]):
 
     def __getitem__(self, name: str) -> Any:
         module, attribute, _ = _COMMANDS[name]
-        found = getattr(import_module(f"pinscope.cli.{module}"), attribute)
-        if isinstance(found, typer.Typer):
-            return get_command(found)
+        command = getattr(import_module(f"pinscope.cli.{module}"), attribute)
+        if isinstance(command, typer.Typer):
+            return get_command(command)
         alone = typer.Typer(add_completion=False, **_TYPER)
         settings = _renaming(_RENAMED.get(name, {})) | _SETTINGS.get(name, {})
-        alone.command(name, context_settings=settings)(found)
+        alone.command(name, context_settings=settings)(command)
         return get_command(alone)
 
     def __iter__(self) -> Iterator[str]:

@@ -45,24 +45,27 @@ def commands(root: Any, above: str = "pinscope") -> Iterator[tuple[str, Any]]:
 
 
 def _command(name: str, command: Any) -> str:
-    shown = [parameter for parameter in command.params if not getattr(parameter, "hidden", False)]
+    parameters = [parameter for parameter in command.params if not getattr(parameter, "hidden", False)]
     lines = [f"## {name}", "", _one_line(command.help or ""), ""]
-    lines += ["```text", " ".join([name, *_usage(command, shown)]), "```"]
-    if shown:
+    lines += ["```text", " ".join([name, *_usage(command, parameters)]), "```"]
+    if parameters:
         lines += ["", "| argument or option | meaning | default |", "| --- | --- | --- |"]
-        lines += [f"| {_names(one)} | {_one_line(one.help or '')} | {_default(one)} |" for one in shown]
+        lines += [
+            f"| {_names(parameter)} | {_one_line(parameter.help or '')} | {_default(parameter)} |"
+            for parameter in parameters
+        ]
     return "\n".join(lines)
 
 
-def _usage(command: Any, shown: list[Any]) -> Iterator[str]:
-    if any(one.param_type_name == "option" for one in shown):
+def _usage(command: Any, parameters: list[Any]) -> Iterator[str]:
+    if any(parameter.param_type_name == "option" for parameter in parameters):
         yield "[OPTIONS]"
     if hasattr(command, "commands"):
         yield "COMMAND"
-    for one in shown:
-        if one.param_type_name == "argument":
-            name = (one.metavar or one.name.upper()) + ("…" if one.nargs == -1 else "")
-            yield name if one.required else f"[{name}]"
+    for parameter in parameters:
+        if parameter.param_type_name == "argument":
+            name = (parameter.metavar or parameter.name.upper()) + ("…" if parameter.nargs == -1 else "")
+            yield name if parameter.required else f"[{name}]"
 
 
 def _names(parameter: Any) -> str:

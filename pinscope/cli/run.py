@@ -102,12 +102,13 @@ def _lab(experiment: AnyExperiment, lab: str | None) -> LabKind:
 def parameter_help(experiment: AnyExperiment, lab: LabKind) -> list[tuple[str, str]]:
     """Name of each parameter, and what it means, how it is written and what it is by default."""
     full, quick = experiment.Params.preset(lab, False), experiment.Params.preset(lab, True)
-    found = []
-    for one in form_parameters(experiment.Params):
-        usual, less = one.default(getattr(full, one.name)), one.default(getattr(quick, one.name))
+    rows = []
+    for parameter in form_parameters(experiment.Params):
+        name = parameter.name
+        usual, less = (parameter.default(getattr(preset, name)) for preset in (full, quick))
         default = f"[default: {usual}]" if usual == less else f"[default: {usual}; --quick: {less}]"
-        found.append((one.name, " ".join(part for part in (one.description, one.takes, default) if part)))
-    return found
+        rows.append((name, " ".join(filter(None, (parameter.description, parameter.takes, default)))))
+    return rows
 
 
 def example(experiment: AnyExperiment, lab: LabKind) -> str:
@@ -117,8 +118,9 @@ def example(experiment: AnyExperiment, lab: LabKind) -> str:
     words = [f"pinscope run {experiment.name} --quick"]
     first = parameters[0]
     words.append(f"--set {first.name}={first.written(getattr(quick, first.name))}")
-    switches = [one for one in parameters[1:] if one.schema.get("type") == "boolean"]
-    words += [f"--set {one.name}={one.written(not getattr(quick, one.name))}" for one in switches[:1]]
+    switch = next((parameter for parameter in parameters[1:] if parameter.schema.get("type") == "boolean"), None)
+    if switch is not None:
+        words.append(f"--set {switch.name}={switch.written(not getattr(quick, switch.name))}")
     return " ".join(words)
 
 

@@ -54,10 +54,10 @@ def print_runs(runs: Iterable[Run | DamagedRun]) -> bool:
         else:
             place_of_run = place(run)[:_PLACE_CHARACTERS]
             (recordings if run.recording else own).append([run.id, run.experiment, place_of_run, one_line(answer(run))])
-    shown = beginnings([row[0] for row in (*own, *recordings)])
+    short_ids = beginnings([row[0] for row in (*own, *recordings)])
     for title, rows in (("", own), ("Recordings, which ship with PinScope:", recordings)):
         if rows:
-            _print(title, [[shown[row[0]], *row[1:]] for row in rows])
+            _print(title, [[short_ids[row[0]], *row[1:]] for row in rows])
     return bool(own or recordings)
 
 

@@ -66,15 +66,15 @@ def document(history: History, window_seconds: float) -> Json:
         history: what the sampler saw.
         window_seconds: how far back the marks of growing processes, their curves and the events reach.
     """
-    found: Json = {"interval": history.interval_seconds, "series": SERIES_LIST}
+    content: Json = {"interval": history.interval_seconds, "series": SERIES_LIST}
     snapshot = history.latest
     if history.trouble:
         rest = "Below is the last reading that succeeded." if snapshot else "PinScope keeps trying."
-        found["trouble"] = f"{sentence(history.trouble)} {rest}"
+        content["trouble"] = f"{sentence(history.trouble)} {rest}"
     if snapshot is None:
-        return found
+        return content
     lately = within(history.samples, window_seconds)
-    return found | {
+    return content | {
         "taken": milliseconds(snapshot.taken_at),
         "took": format_seconds(snapshot.cpu_seconds),
         "verdict": one_line(f"{snapshot_verdict(snapshot)} {pinned_change(lately)}".rstrip()),
@@ -103,9 +103,9 @@ def chosen_facts(snapshot: Snapshot, keys: Iterable[str]) -> Json:
     """All that is known of these processes, by key; one that holds nothing any more is left out."""
     wanted = set(keys)
     return {
-        key: [_fact(fact) for fact in holder_facts(one)]
-        for one in snapshot.holders
-        if (key := holder_key(one)) in wanted
+        key: [_fact(fact) for fact in holder_facts(holder)]
+        for holder in snapshot.holders
+        if (key := holder_key(holder)) in wanted
     }
 
 
@@ -136,16 +136,16 @@ def _fact(fact: Fact) -> list[str]:
 
 def _figures(record: HostTotals | DeviceFigures, chosen: Sequence[Figure]) -> Json:
     """Cards; why a figure is missing or no more than an estimate stands in its help."""
-    found: Json = {}
+    cards: Json = {}
     for figure in chosen:
         note = record.note(figure.field)
-        found[figure.field] = {
+        cards[figure.field] = {
             "label": figure.label,
             "text": figure_text(record, figure.field, figure.unit, because=False),
             "below": share_text(record, figure.field) or "",
             "help": f"{figure.help} {sentence(note)}" if note else figure.help,
         }
-    return found
+    return cards
 
 
 def _holders(history: History, snapshot: Snapshot, window_seconds: float) -> Json:
@@ -153,8 +153,8 @@ def _holders(history: History, snapshot: Snapshot, window_seconds: float) -> Jso
     rows = holder_rows(snapshot.holders, growing(within(history.samples, window_seconds)))
     curves = trends(history.samples, window_seconds)
     return {
-        holder_key(row): _holder(row, one, rank, curves.get((row.pid, row.started_at), ()))
-        for rank, (row, one) in enumerate(zip(rows, snapshot.holders, strict=True))
+        holder_key(row): _holder(row, holder, rank, curves.get((row.pid, row.started_at), ()))
+        for rank, (row, holder) in enumerate(zip(rows, snapshot.holders, strict=True))
     }
 
 
@@ -207,12 +207,12 @@ def _finding(finding: Finding) -> Json:
 
 def _events(events: Sequence[Event], begin: datetime) -> Json:
     """What happened to the holders within the window, as far as a page lists it; by what happened to whom when."""
-    shown: Json = {}
+    listed: Json = {}
     for event in reversed(events):
-        if event.at < begin or len(shown) == MOST_EVENTS:
+        if event.at < begin or len(listed) == MOST_EVENTS:
             break
         at = milliseconds(event.at)
-        shown[f"{at}-{event.pid}-{event.what}-{event.kind}"] = {
+        listed[f"{at}-{event.pid}-{event.what}-{event.kind}"] = {
             "at": at,
             "event": _EVENTS[event.kind],
             "name": one_line(event.name),
@@ -221,7 +221,7 @@ def _events(events: Sequence[Event], begin: datetime) -> Json:
             "change": f"{'+' if event.change_bytes > 0 else '−'} {format_bytes(abs(event.change_bytes))}",
             "total": format_bytes(event.total_bytes),
         }
-    return shown
+    return listed
 
 
 def _gap(gap: Unreadable) -> Json:
@@ -257,8 +257,8 @@ class View:
     @cached_property
     def whole(self) -> bytes:
         """The document with the chart's moments."""
-        shown = moments(self.history.samples, self.window_seconds, self.history.interval_seconds)
-        return _dumped(self.document | {"moments": shown})
+        all_moments = moments(self.history.samples, self.window_seconds, self.history.interval_seconds)
+        return _dumped(self.document | {"moments": all_moments})
 
     def since(self, older: View) -> bytes:
         """What changed from another moment to this one."""
@@ -268,9 +268,9 @@ class View:
 
     def is_of(self, history: History) -> bool:
         """Whether it would be the same."""
-        mine = self.history
-        same = mine.trouble == history.trouble and mine.interval_seconds == history.interval_seconds
-        return same and mine.latest is history.latest
+        own = self.history
+        same = own.trouble == history.trouble and own.interval_seconds == history.interval_seconds
+        return same and own.latest is history.latest
 
 
 class Board:

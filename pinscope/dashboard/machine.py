@@ -132,10 +132,10 @@ def _next(measured: Measured, documents: Mapping[str, Document | None]) -> None:
         words = "Not measured yet: " + ", ".join(missing)
         st.page_link(EXPERIMENTS.path, label=plain(words), icon=":material/science:")
         return
-    found = [(finding, measured[name]) for name, document in documents.items() for finding in _advising(document)]
-    gravest = by_severity([finding for finding, _ in found])
+    advising = [(finding, measured[name]) for name, document in documents.items() for finding in _advising(document)]
+    gravest = by_severity([finding for finding, _ in advising])
     if gravest:
-        run = next(run for finding, run in found if finding is gravest[0])
+        run = next(run for finding, run in advising if finding is gravest[0])
         _run_link(f"Next: {gravest[0].advice}", run, ":material/arrow_forward:")
 
 

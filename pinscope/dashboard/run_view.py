@@ -56,14 +56,14 @@ _END_PROGRAM = ("End program", "Asks the program itself to end. What was recorde
 def badges(run: Run) -> None:
     """Status, size and origin, side by side, in one element: a list of runs has many, and each costs a browser time."""
     colour, icon = _STATUS[run.status]
-    found = [f":{colour}-badge[{icon} {run.status}]"]
+    marks = [f":{colour}-badge[{icon} {run.status}]"]
     if size := size_word(run):
-        found.append(f":gray-badge[{size}]")
+        marks.append(f":gray-badge[{size}]")
     if run.lab == "host":
-        found.append(f":violet-badge[{LAB_TITLES['host']}]")
+        marks.append(f":violet-badge[{LAB_TITLES['host']}]")
     if run.recording:
-        found.append(":yellow-badge[:material/inventory_2: recording]")
-    st.markdown(" ".join(found))
+        marks.append(":yellow-badge[:material/inventory_2: recording]")
+    st.markdown(" ".join(marks))
 
 
 def open_link(run: Run) -> None:
@@ -254,11 +254,11 @@ def _raw(rows: Sequence[dict[str, Any]]) -> None:
     pages = -(-len(rows) // ROWS_A_PAGE)
     page = st.pagination(pages, key="raw-page") if pages > 1 else 1
     first = (page - 1) * ROWS_A_PAGE
-    shown = [
+    page_rows = [
         {name: visible(value) if isinstance(value, str) else value for name, value in row.items()}
         for row in rows[first : first + ROWS_A_PAGE]
     ]
-    frame = pd.DataFrame(shown, index=range(first, first + len(shown)))
+    frame = pd.DataFrame(page_rows, index=range(first, first + len(page_rows)))
     st.dataframe(frame, height=420, placeholder="n/a")
 
 

@@ -323,7 +323,7 @@ def table_view(table: Table, key: str) -> None:
         frame[name] = texts[name]
     columns = {name: st.column_config.Column(alignment="right") for name in table.missing}
     st.markdown(f"**{plain(table.title)}**")
-    shown = frame.style.format(formats)  # type: ignore[arg-type]
-    st.dataframe(shown, hide_index=True, key=key, placeholder="n/a", column_config=columns)
+    styled = frame.style.format(formats)  # type: ignore[arg-type]
+    st.dataframe(styled, hide_index=True, key=key, placeholder="n/a", column_config=columns)
     if table.note:
         st.caption(plain(table.note))

@@ -12,7 +12,7 @@ import typing
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from functools import cache
-from itertools import groupby, pairwise
+from itertools import pairwise
 from typing import Any, Literal, NamedTuple, TypeVar, Union, get_args, get_origin
 
 from pydantic import AwareDatetime, BaseModel
@@ -151,15 +151,15 @@ def _type(kind: Any) -> str:
 
 def _meanings(record: type) -> dict[str, str]:
     """Field → what its docstring says; a field that a class takes over keeps the words it had there."""
-    found = dict(EVERYWHERE)
+    meanings = dict(EVERYWHERE)
     for part in reversed(record.__mro__):
         if part.__module__.split(".")[0] == "pinscope":
-            found |= _own_meanings(part)
+            meanings |= _own_meanings(part)
     if issubclass(record, BaseModel):
         described: dict[str, Any] = {**record.model_fields, **record.model_computed_fields}
-        found |= {name: meaning(field.description) for name, field in described.items() if field.description}
-        found |= {figure.field: meaning(figure.help) for figure in figures(record)}
-    return found
+        meanings |= {name: meaning(field.description) for name, field in described.items() if field.description}
+        meanings |= {figure.field: meaning(figure.help) for figure in figures(record)}
+    return meanings
 
 
 @cache
@@ -167,13 +167,13 @@ def _own_meanings(record: type) -> dict[str, str]:
     """Of a pydantic record: the string after each field. Of a dataclass: its docstring's ``Attributes``, too."""
     definition = ast.parse(textwrap.dedent(inspect.getsource(record))).body[0]
     body = definition.body if isinstance(definition, ast.ClassDef) else []
-    found = {name: meaning(text) for name, text in _listed_attributes(record)}
+    meanings = {name: meaning(text) for name, text in _listed_attributes(record)}
     for field, words in pairwise(body):
         if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name) and isinstance(words, ast.Expr):
             text = words.value.value if isinstance(words.value, ast.Constant) else None
             if isinstance(text, str):
-                found[field.target.id] = meaning(text)
-    return found
+                meanings[field.target.id] = meaning(text)
+    return meanings
 
 
 def _listed_attributes(record: type) -> list[tuple[str, str]]:
@@ -262,26 +262,26 @@ class MetricFacts(NamedTuple):
 
 def metrics() -> list[MetricFacts]:
     """Every metric that there can be, each once, in the order in which it is exported."""
-    found: dict[str, MetricFacts] = {}
+    by_name: dict[str, MetricFacts] = {}
     full = specimen(Snapshot)
     whole = full.model_copy(  # some figures are left out of a GPU in parts
         update={"devices": tuple(device.model_copy(update={"mig": ()}) for device in full.devices)}
     )
     for seen in (full, whole):
-        for one in _collected(seen):
-            found.setdefault(one.name, one)
-    return list(found.values())
+        for metric in _collected(seen):
+            by_name.setdefault(metric.name, metric)
+    return list(by_name.values())
 
 
 def metrics_reference() -> str:
     """All metrics by what they are figures of, as Markdown."""
-    order = [_REST, *_GROUPS.values()]
     parts = []
-    for title, members in groupby(sorted(metrics(), key=lambda one: order.index(one.group)), lambda one: one.group):
+    for title in (_REST, *_GROUPS.values()):
         lines = [f"## {title}", "", "| metric | type | unit | labels | meaning |", "| --- | --- | --- | --- | --- |"]
-        for one in members:
-            labels = ", ".join(f"`{label}`" for label in one.labels)
-            lines.append(f"| `{one.name}` | {one.type} | {one.unit} | {labels} | {one.help} |")
+        for metric in metrics():
+            if metric.group == title:
+                labels = ", ".join(f"`{label}`" for label in metric.labels)
+                lines.append(f"| `{metric.name}` | {metric.type} | {metric.unit} | {labels} | {metric.help} |")
         parts.append("\n".join(lines))
     return "\n\n".join(parts)
 

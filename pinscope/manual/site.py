@@ -95,7 +95,7 @@ class Site:
             "experiments": experiments_table,
             "recordings": recordings_table,
         }
-        return _GENERATED.sub(lambda found: made[found[1]](), _shipped(name) or "")
+        return _GENERATED.sub(lambda match: made[match[1]](), _shipped(name) or "")
 
     def title(self, name: str) -> str:
         """The heading of a page."""
@@ -104,7 +104,7 @@ class Site:
 
 def pictures() -> Iterator[tuple[str, bytes]]:
     """Path below the site and content of every picture."""
-    for picture in sorted((_pages() / "pictures").iterdir(), key=lambda one: one.name):
+    for picture in sorted((_pages() / "pictures").iterdir(), key=lambda path: path.name):
         yield f"pictures/{picture.name}", picture.read_bytes()
 
 

@@ -8,7 +8,7 @@ from pinscope.dashboard import state
 from pinscope.dashboard.pages import EXPERIMENTS as EXPERIMENTS_PAGE
 from pinscope.dashboard.pages import RUNS
 from pinscope.dashboard.parameter_form import parameter_form
-from pinscope.dashboard.run_view import badges, run_answer, run_progress
+from pinscope.dashboard.run_view import badges, run_answer, run_link, run_progress
 from pinscope.dashboard.state import newest_recordings, open_run
 from pinscope.dashboard.widgets import (
     answer,
@@ -69,7 +69,7 @@ def _ended(store: Store, run: Run) -> None:
         opened = open_run(store, run)
         if opened.document:
             answer(opened.document.reading)
-        st.page_link(RUNS.path, label="**Open the result**", icon=RUNS.icon, query_params={"run": run.id})
+        run_link(run, "**Open the result**", RUNS.icon)
 
 
 def _choose() -> Entry:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import suppress
+from itertools import islice
 
 import streamlit as st
 from streamlit.delta_generator import DeltaGenerator
@@ -21,6 +22,8 @@ from pinscope.records.environment import Environment
 from pinscope.report.facts import environment_facts, version_text
 from pinscope.store.store import Store
 
+LATEST = 3
+"""Own runs that Home shows; the Runs page has all."""
 STEPS = ("bandwidth", "overlap", "pinning_strategy", "page_tables", "timeline")
 """What pinning brings, what it takes to use it, how to pin, what it costs, and who holds it."""
 
@@ -62,7 +65,7 @@ def _why_no_gpu(environment: Environment) -> str:
 
 def _runs(has_gpu: bool) -> None:
     store = state.store()
-    own = state.latest_runs(store)
+    own = list(islice(store.each_run(recordings=False), LATEST))
     widgets.storage_note(store)
     if own:
         st.header("Latest runs", anchor=False)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import Any
 
 import streamlit as st
@@ -12,9 +13,9 @@ from streamlit.delta_generator import DeltaGenerator
 
 from pinscope.charts.chart import Chart
 from pinscope.dashboard import state
-from pinscope.dashboard.pages import EXPERIMENTS, NOW, RUNS
-from pinscope.dashboard.run_view import PROGRESS_SECONDS
-from pinscope.dashboard.state import IN_CARDS, Measured, newest_runs, open_run
+from pinscope.dashboard.pages import EXPERIMENTS, NOW
+from pinscope.dashboard.run_view import PROGRESS_SECONDS, run_link, stop_button
+from pinscope.dashboard.state import open_run
 from pinscope.dashboard.widgets import cards as draw_cards
 from pinscope.dashboard.widgets import (
     chart_view,
@@ -45,8 +46,17 @@ from pinscope.store.store import Store
 from pinscope.units import format_bandwidth, format_bytes
 
 _DrawSmall = Callable[[ExperimentRun, Sequence[Mapping[str, Any]]], Chart | None]
-SHOWN: Mapping[str, _DrawSmall] = dict(zip(IN_CARDS, (bandwidth_bars, overlap_bars, page_tables_bars), strict=True))
-"""Experiments whose answers stand in a card, and what draws them small."""
+SHOWN: Mapping[str, _DrawSmall] = {
+    "bandwidth": bandwidth_bars,
+    "overlap": overlap_bars,
+    "page_tables": page_tables_bars,
+}
+"""Experiments whose answers stand in a card, what pinning brings, what it takes to use it and what it costs; and what
+draws them small."""
+_NEWEST = 60
+"""The newest runs of an experiment among which those of a GPU are looked for."""
+Measured = Mapping[str, Run]
+"""Experiment → its newest run on a GPU."""
 
 
 @dataclass(frozen=True)
@@ -70,7 +80,7 @@ class _Card:
 
 def show_gpus(store: Store | None, gpus: Sequence[Device]) -> None:
     """Draw the cards: their words first, then what runs must be opened for. Without a store, what the machine shows."""
-    newest = {gpu.uuid: newest_runs(store, gpu) if store else {} for gpu in gpus}
+    newest = {gpu.uuid: _newest_runs(store, gpu) if store else {} for gpu in gpus}
     cards: list[_Card] = []
     with st.container(key="gpu-cards"):
         st.header("GPUs", anchor=False)
@@ -81,6 +91,15 @@ def show_gpus(store: Store | None, gpus: Sequence[Device]) -> None:
         if store is not None:
             with errors_shown():
                 _fill(store, card, newest)
+
+
+def _newest_runs(store: Store, gpu: Device) -> Measured:
+    """The newest run of each experiment that measured this very GPU to the end."""
+    newest = {}
+    for name in SHOWN:
+        runs = islice(store.each_run(experiment=name, lab="cuda", status="done", recordings=False), _NEWEST)
+        newest[name] = next((run for run in runs if run.gpu and run.gpu.uuid == gpu.uuid), None)
+    return {name: run for name, run in newest.items() if run is not None}
 
 
 def _words(gpu: Device, measured: Measured) -> _Card:
@@ -96,7 +115,7 @@ def _words(gpu: Device, measured: Measured) -> _Card:
         for name, run in measured.items():
             with st.container(height="stretch", vertical_alignment="distribute"):
                 with st.container(gap="xsmall"):
-                    _run_link(run.verdict or experiment_title(name), run, "")
+                    run_link(run, prose(run.verdict or experiment_title(name)))
                     st.caption(f"Measured {own_time(run.created_at)}", unsafe_allow_html=True)
                 charts[name] = st.container()
     card = _Card(gpu, measured, warnings, charts, st.container())
@@ -117,13 +136,9 @@ def _fill(store: Store, card: _Card, newest: Mapping[str, Measured]) -> None:
                 chart_view(chart, key=f"card-{run.id}", border=False)
     with card.warnings:
         for finding in _behind(store, card, newest):
-            _run_link(finding.title, card.measured["bandwidth"], ":material/warning:")
+            run_link(card.measured["bandwidth"], prose(finding.title), ":material/warning:")
     with card.next:
         _next(card.measured, documents)
-
-
-def _run_link(words: str, run: Run, icon: str) -> None:
-    st.page_link(RUNS.path, label=prose(words), icon=icon, query_params={"run": run.id})
 
 
 def _next(measured: Measured, documents: Mapping[str, Document | None]) -> None:
@@ -136,7 +151,7 @@ def _next(measured: Measured, documents: Mapping[str, Document | None]) -> None:
     gravest = by_severity([finding for finding, _ in advising])
     if gravest:
         run = next(run for finding, run in advising if finding is gravest[0])
-        _run_link(f"Next: {gravest[0].advice}", run, ":material/arrow_forward:")
+        run_link(run, prose(f"Next: {gravest[0].advice}"), ":material/arrow_forward:")
 
 
 def _advising(document: Document | None) -> Iterator[Finding]:
@@ -263,11 +278,8 @@ def _bar(shared: _Shared) -> None:
             label = f"{experiment_title(step.request.experiment)} on GPU {step.request.device}"
             place = f"{number} of {len(suite.steps)} experiments, about {left} left"
             st.progress(fraction, text=f"**{fraction:.0%}** · {plain(label)} · {place}")
-        if action.button("Cancel", icon=":material/stop_circle:", key="measuring-cancel", width="stretch"):
-            with st.spinner("Stopping …"):
-                suite.cancel()
-                suite.join()
-            st.rerun()
+        with action:
+            stop_button("measuring-cancel", shared.end)
 
 
 def _problems(steps: Sequence[Step]) -> None:

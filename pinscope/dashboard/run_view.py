@@ -66,9 +66,17 @@ def badges(run: Run) -> None:
     st.markdown(" ".join(marks))
 
 
-def open_link(run: Run) -> None:
-    """A link to the run, by its title."""
-    st.page_link(RUNS.path, label=f"**{plain(title(run))}**", icon="", query_params={"run": run.id})
+def run_link(run: Run, label: str = "", icon: str = "") -> None:
+    """A link to the run, by its title where there is no other label."""
+    st.page_link(RUNS.path, label=label or f"**{plain(title(run))}**", icon=icon, query_params={"run": run.id})
+
+
+def stop_button(key: str, stop: Callable[[], object], label: str = "Cancel", tip: str | None = None) -> None:
+    """A button that stops what goes on, and draws the page anew."""
+    if st.button(label, icon=":material/stop_circle:", key=key, width="stretch", help=tip):
+        with st.spinner("Stopping …"), suppress(BadInput):  # it ended in the same moment
+            stop()
+        st.rerun()
 
 
 def run_progress(store: Store, run: Run, with_link: bool = True, with_chart: bool = False) -> None:
@@ -96,13 +104,11 @@ def _bar(store: Store, run_id: str, with_link: bool) -> None:
         left, right = st.columns([5, 1], vertical_alignment="center")
         with left:
             if with_link:
-                open_link(run)
+                run_link(run)
             st.caption(f"Started {own_time(run.created_at)} · {_outlook(run)}", unsafe_allow_html=True)
         label, tip = _END_PROGRAM if isinstance(run, TraceRun) else ("Cancel", None)
-        if right.button(label, icon=":material/stop_circle:", key=f"cancel-{run.id}", width="stretch", help=tip):
-            with st.spinner("Stopping …"), suppress(BadInput):  # it ended in the same moment
-                cancel(store, run.id)
-            st.rerun()
+        with right:
+            stop_button(f"cancel-{run.id}", lambda: cancel(store, run.id), label, tip)
         waiting = run.progress.waiting_for
         if waiting:
             st.progress(0.0, text=f"Waiting for {plain(waiting)}, which uses the same device")
@@ -153,7 +159,7 @@ def run_answer(store: Store, run: Run) -> None:
     A verdict that is known comes first: to open a run takes up to seconds.
     """
     with errors_shown():
-        open_link(run)
+        run_link(run)
         if run.verdict:
             verdict_line(run.verdict)
         document = open_run(store, run).document
@@ -172,7 +178,7 @@ def run_list(store: Store, runs: Sequence[Run]) -> None:
         with st.container(border=True, key=f"run-{run.id}", gap="xsmall"):
             left, right = st.columns([5, 2], vertical_alignment="center")
             with left:
-                open_link(run)
+                run_link(run)
                 if run.verdict:
                     st.markdown(prose(run.verdict))
                 host, run_id = plain(run.environment.host), plain(run.id)

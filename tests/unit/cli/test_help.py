@@ -32,12 +32,6 @@ def test_every_option_is_explained_in_sentences(name: str) -> None:
         assert parameter.help.endswith("."), parameter.name
 
 
-def test_no_line_of_a_list_of_commands_is_cut_off(capsys: pytest.CaptureFixture[str]) -> None:
-    for group in ([], ["runs"]):
-        assert main([*group, "--help"]) == 0
-        assert "..." not in capsys.readouterr().out.partition("Commands:")[2]
-
-
 def test_completion_is_an_option_of_the_command_itself_only(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--help"]) == 0
     assert "--install-completion" in capsys.readouterr().out

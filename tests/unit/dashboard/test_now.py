@@ -84,13 +84,9 @@ def test_a_host_with_holders_and_gpus_is_told_in_full(taken: Snapshot) -> None:
     assert holder(found, WORKER)["cells"]["inherited_bytes"] == [int(8.5 * GIB), "8.50 GiB"]
     assert holder(found, TRAINER)["cells"]["page_table_bytes"] == [36 * MIB, "≥36 MiB"]
     assert holder(found, TRAINER)["gpus"] == "0, 1"
+    assert {one["pid"] for one in by_rank if one["only_locked"]} == {LOCKER}
     assert "registered_bytes" not in found["columns"]
     assert found["events"] == {}
-
-
-def test_a_process_that_only_locks_memory_is_no_holder_of_pinned_memory(taken: Snapshot) -> None:
-    found = shown(taken)
-    assert {one["pid"] for one in found["holders"].values() if one["only_locked"]} == {LOCKER}
 
 
 def test_without_a_gpu_the_host_part_stands_and_says_what_is_missing(tmp_path: Path) -> None:

@@ -124,14 +124,6 @@ def test_every_page_of_the_dashboard_is_shown_light_dark_and_on_a_phone(site: Si
     assert {page.path.stem for page in PAGES} <= set(names)
 
 
-def test_an_experiment_without_words_of_its_own_has_a_page_all_the_same() -> None:
-    from pinscope.manual.generated_tables import experiment_page
-
-    page = experiment_page("bandwidth", "", has_picture=False)
-    assert page.startswith("# Bandwidth")
-    assert "## Parameters" in page
-
-
 def test_everything_that_the_pages_need_ships_with_the_package() -> None:
     settings = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]
     patterns = settings["package-data"]["pinscope"]

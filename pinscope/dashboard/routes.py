@@ -99,8 +99,8 @@ def _json(content: bytes | None) -> Response:
     return Response(content, media_type="application/json", headers={"cache-control": "no-store"})
 
 
-def _nothing() -> Response:
-    return PlainTextResponse("There is no such thing.", status_code=404)
+def _nothing(what: str = "thing") -> Response:
+    return PlainTextResponse(f"There is no such {what}.", status_code=404)
 
 
 def _manual(site: MakeSite) -> Callable[[Request], Response]:
@@ -115,7 +115,7 @@ def _manual(site: MakeSite) -> Callable[[Request], Response]:
     def answer(request: Request) -> Response:
         path = request.path_params["path"] or "index.html"
         if path not in files():
-            return _nothing()
+            return _nothing("page")
         return Response(files()[path], media_type=guess_type(path, strict=False)[0])
 
     return answer

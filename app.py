@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 def site() -> "Site":
     """The documentation; what it is made from is loaded when somebody reads it."""
-    from pinscope.cli.main import command_line  # noqa: PLC0415 - likewise
+    from pinscope.cli.main import command_line  # noqa: PLC0415 - loaded when somebody reads it
     from pinscope.cli.pages import whole_site  # noqa: PLC0415 - loaded when somebody reads it
 
     return whole_site(command_line())

@@ -89,7 +89,7 @@ class _Pinscope(Group):
             formatter.write_dl([(name, summary) for name, (_, _, summary) in _COMMANDS.items()])
 
     def shell_complete(self, ctx: Any, incomplete: str) -> Any:
-        """Names of commands, likewise, and of options."""
+        """Names of commands and of options, without a look into their modules."""
         commands = {name: TyperCommand(name, short_help=summary) for name, (_, _, summary) in _COMMANDS.items()}
         ctx.command = TyperGroup(name=self.name, commands=commands, params=self.params)  # type: ignore[arg-type]
         return ctx.command.shell_complete(ctx, incomplete)

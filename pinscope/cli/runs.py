@@ -38,7 +38,7 @@ WIDE = 120
 """Columns from which a line also says where the run was measured."""
 _PLACE_CHARACTERS = 40
 LEAST_CHARACTERS = 20
-"""Of an answer, however narrow the terminal is."""
+"""Least characters of an answer, however narrow the terminal is."""
 
 
 def print_runs(runs: Iterable[Run | DamagedRun]) -> bool:
@@ -146,7 +146,7 @@ DAMAGED = "damaged"
 
 
 def kind_names() -> list[str]:
-    """Of everything that a stored run can be: for the shell's completion."""
+    """Kinds that a stored run can be of: for the shell's completion."""
     return [reader.name for reader in readers()]
 
 

@@ -11,6 +11,7 @@ import streamlit as st
 from pinscope.dashboard.gate import origins_from_environment
 from pinscope.dashboard.middleware import middleware
 from pinscope.dashboard.pages import SCRIPT
+from pinscope.dashboard.routes import routes
 from pinscope.errors import InvalidParameter
 
 if TYPE_CHECKING:
@@ -19,8 +20,8 @@ if TYPE_CHECKING:
 
 def site() -> "Site":
     """The documentation; what it is made from is loaded when somebody reads it."""
-    from pinscope.cli.docs import whole_site  # noqa: PLC0415 - loaded when somebody reads it
-    from pinscope.cli.main import command_line  # noqa: PLC0415 - likewise
+    from pinscope.cli.main import command_line  # noqa: PLC0415 - loaded when somebody reads it
+    from pinscope.cli.pages import whole_site  # noqa: PLC0415 - loaded when somebody reads it
 
     return whole_site(command_line())
 
@@ -31,7 +32,7 @@ except InvalidParameter as error:
     sys.stderr.write(f"pinscope: {error}\n")
     sys.exit(error.exit_code)
 
-app = st.App(SCRIPT, middleware=middleware(site, named))
+app = st.App(SCRIPT, routes=routes(site), middleware=middleware(named))
 
 if __name__ == "__main__":  # run as a plain script, which is what Streamlit's AppTest does
     from pinscope.dashboard.shell import show

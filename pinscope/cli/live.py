@@ -1,4 +1,4 @@
-"""``pinscope live``: who holds pinned memory now, as a table that refreshes, or for other programs to read."""
+"""``pinscope live`` and ``pinscope exporter``: who holds pinned memory now, for people and for programs."""
 
 from __future__ import annotations
 
@@ -10,12 +10,13 @@ import time
 from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from importlib.resources import files
 from typing import Annotated, Any, Literal
 
 import typer
 
 from pinscope.cli.live_view import Line, View, tail, whole
-from pinscope.cli.options import PROBE_HELP, Gpus, Interval, checked_interval, checked_pids
+from pinscope.cli.options import PROBE_HELP, Gpus, Interval, Pids, Probe, checked_pids
 from pinscope.cli.progress import LOOK_SECONDS, Stop
 from pinscope.cli.reading import print_findings
 from pinscope.cli.terminal import complain, is_steerable, print_json, print_line, print_prose, styled, terminal_columns
@@ -24,6 +25,8 @@ from pinscope.live.reading import read_snapshot
 from pinscope.live.sampler import History, Sampler
 from pinscope.live.series import growing
 from pinscope.live.source import LiveSource, open_source
+from pinscope.monitoring.metrics import SnapshotCollector
+from pinscope.monitoring.server import MetricsServer, is_loopback
 from pinscope.records.figure import figures
 from pinscope.records.snapshot import GpuUse, Holder, Snapshot
 from pinscope.records.timeline import Event, Sample
@@ -98,10 +101,10 @@ def _print_table(view: View) -> None:
 
 
 def _print_json_line(view: View) -> None:
-    shown = {holder.pid for holder in view.snapshot.holders}
+    pids = {holder.pid for holder in view.snapshot.holders}
     more = {
         "events": [event.model_dump(mode="json") for event in view.events],
-        "growing": sorted(shown & set(view.growing)),
+        "growing": sorted(pids & set(view.growing)),
     }
     print_json(snapshot_document(view.snapshot, view.findings) | more, on_one_line=True)
 
@@ -153,10 +156,7 @@ def live(
     ] = False,
     as_csv: Annotated[bool, typer.Option("--csv", help="Print CSV: one row for each holder in each snapshot.")] = False,
     interval: Interval = 1.0,
-    pid: Annotated[
-        list[int] | None,
-        typer.Option(metavar="PID", help="Show only this process; may be repeated.", show_default=False),
-    ] = None,
+    pid: Pids = None,
     probe: Annotated[
         bool, typer.Option("--probe", help=f"{PROBE_HELP} With --once: trace for one --interval, then print.")
     ] = False,
@@ -166,13 +166,12 @@ def live(
     if as_json and as_csv:
         raise BadInput("--json and --csv exclude each other")
     form: Form = "json" if as_json else "csv" if as_csv else "table"
-    pids = checked_pids(pid or ())
-    seconds = checked_interval(interval)
-    with Stop(hangup=True) as stop, open_source(probe=probe, gpus=gpus, interval_seconds=seconds) as source:
+    pids = checked_pids(pid)
+    with Stop(hangup=True) as stop, open_source(probe=probe, gpus=gpus, interval_seconds=interval) as source:
         if once:
-            _show_once(source, stop, form, pids, seconds if probe else 0.0)
+            _show_once(source, stop, form, pids, interval if probe else 0.0)
         else:
-            _follow(source, stop, form, pids, seconds)
+            _follow(source, stop, form, pids, interval)
     return 0
 
 
@@ -180,7 +179,7 @@ def _only(seen: Snapshot, pids: Collection[int]) -> Snapshot:
     """The snapshot with these holders alone, or all if no pid is given; totals are always the host's."""
     if not pids:
         return seen
-    return seen.model_copy(update={"holders": tuple(one for one in seen.holders if one.pid in pids)})
+    return seen.model_copy(update={"holders": tuple(holder for holder in seen.holders if holder.pid in pids)})
 
 
 def _show_once(source: LiveSource, stop: Stop, form: Form, pids: Collection[int], seconds: float) -> None:
@@ -210,7 +209,7 @@ def _view(seen: Snapshot, pids: Collection[int], history: History | None = None,
         snapshot=_only(seen, pids),
         findings=by_severity(read_snapshot(seen)),
         growing=growing(samples),
-        events=[one for one in events if not pids or one.pid in pids],
+        events=[event for event in events if not pids or event.pid in pids],
         trouble=history.trouble if history else None,
         chosen=bool(pids),
         note=f"every {history.interval_seconds:g} s" if history and is_steerable() else "",
@@ -270,3 +269,55 @@ def _reader_is_gone() -> bool:
         return any(state & select.POLLERR for _, state in poll.poll(0))
     except (OSError, ValueError):  # no file
         return False
+
+
+ALERTS, DASHBOARD = "alerts.yaml", "dashboard.json"
+"""Files in pinscope/monitoring/."""
+
+
+def exporter(
+    address: Annotated[str, typer.Option(metavar="ADDRESS", help="IP address to listen on.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(metavar="PORT", help="Port to listen on; 0 takes any free one.")] = 10435,
+    interval: Interval = 5.0,
+    probe: Probe = False,
+    gpus: Gpus = True,
+    print_rules: Annotated[
+        bool, typer.Option("--print-rules", help="Print alert rules for Prometheus and exit.")
+    ] = False,
+    print_dashboard: Annotated[
+        bool, typer.Option("--print-dashboard", help="Print a dashboard for Grafana and exit.")
+    ] = False,
+) -> int:
+    """Serve the live figures to Prometheus until Ctrl-C. Only this machine reaches them, unless --address is given."""
+    if print_rules and print_dashboard:
+        raise BadInput("--print-rules and --print-dashboard exclude each other")
+    if print_rules or print_dashboard:
+        name = ALERTS if print_rules else DASHBOARD
+        sys.stdout.write((files("pinscope.monitoring") / name).read_text(encoding="utf-8"))
+        return 0
+    with Stop(hangup=True) as stop, open_source(probe=probe, gpus=gpus, interval_seconds=interval) as source:
+        sampler = Sampler(source.take, interval_seconds=interval, history_seconds=0.0)
+        with MetricsServer(SnapshotCollector(sampler.history), address, port) as server, sampler:
+            if not is_loopback(address):
+                complain(f"everyone who can reach {address} can read which processes and users hold memory here")
+            print_line(f"PinScope's metrics are at {server.url} (Ctrl-C stops it)")
+            sys.stdout.flush()
+            _serve(sampler, stop)
+    return 0
+
+
+def _serve(sampler: Sampler, stop: Stop) -> None:
+    """Until somebody stops it; says once what cannot be read, and when readings begin to fail."""
+    gaps_are_said, trouble = False, None
+    while True:
+        history = sampler.history()
+        if history.latest is not None and not gaps_are_said:
+            gaps_are_said = True
+            for gap in history.latest.unreadable:
+                complain(f"cannot be read: {gap.what}: {gap.reason}")
+        if history.trouble is not None and trouble is None:
+            complain(history.trouble)
+        trouble = history.trouble
+        if stop.asked:
+            return
+        time.sleep(LOOK_SECONDS)

@@ -6,8 +6,19 @@ import textwrap
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
-from pinscope.cli.live_choice import KEYS, Choice, press
-from pinscope.cli.live_view import TREND_STEPS, Line, View, event_text, finding_text, frame, holder_table, lasted_text
+from pinscope.cli.live_view import (
+    KEYS,
+    TREND_STEPS,
+    Choice,
+    Line,
+    View,
+    event_text,
+    finding_text,
+    frame,
+    holder_table,
+    lasted_text,
+    press,
+)
 from pinscope.cli.progress import LOOK_SECONDS, Stop
 from pinscope.cli.screen import Screen
 from pinscope.cli.terminal import lay_out, sparkline, styled
@@ -30,9 +41,9 @@ def scrolled(lines: Sequence[Line], scroll: int, height: int, hint: str) -> tupl
     """As many of the lines as there is room for, above a line that says which; and how far down they really begin."""
     room = max(height - 1, 1)
     begin = max(0, min(scroll, len(lines) - room))
-    shown = list(lines[begin : begin + room])
-    more = f" · ↑ ↓ lines {begin + 1} to {begin + len(shown)} of {len(lines)}" if len(lines) > room else ""
-    return [*shown, *[Line("")] * (room - len(shown)), Line(f"{hint}{more}", "dim")], begin
+    visible_lines = list(lines[begin : begin + room])
+    more = f" · ↑ ↓ lines {begin + 1} to {begin + len(visible_lines)} of {len(lines)}" if len(lines) > room else ""
+    return [*visible_lines, *[Line("")] * (room - len(visible_lines)), Line(f"{hint}{more}", "dim")], begin
 
 
 def keys_page(columns: Sequence[str], room: int) -> list[Line]:
@@ -43,23 +54,23 @@ def keys_page(columns: Sequence[str], room: int) -> list[Line]:
 
 def process_page(view: View, pid: int | None, files: OpenFiles | None, room: int) -> list[Line]:
     """One process: who it is, what it holds, what that takes on each GPU, what was found and what happened."""
-    holder = next((one for one in view.snapshot.holders if one.pid == pid), None)
-    events = [one for one in view.events if one.pid == pid]
+    holder = next((holder for holder in view.snapshot.holders if holder.pid == pid), None)
+    events = [event for event in view.events if event.pid == pid]
     if holder is None:
         lines = _wrapped(f"Process {pid} holds no pinned memory any more, or has ended.", room, "bold")
     else:
         lines = [Line(one_line(who(holder)), "bold"), Line(""), *_facts(_process_facts(view, holder, files), room)]
         lines += _pieces(holder, view, room)
-        named = [one for one in view.findings if who(holder) in f"{one.title} {one.detail}"]
+        named = [finding for finding in view.findings if who(holder) in f"{finding.title} {finding.detail}"]
         if named:
             lines += [Line(""), Line("Findings", "bold")]
-        for one in named:
-            text, style = finding_text(one)
+        for finding in named:
+            text, style = finding_text(finding)
             lines += _wrapped(text, room, style)
-            lines += _wrapped(f"{_INDENT}→ {one_line(one.advice)}", room)
+            lines += _wrapped(f"{_INDENT}→ {one_line(finding.advice)}", room)
     if events:
         lines += [Line(""), Line("What happened", "bold")]
-        lines += [line for one in reversed(events) for line in _wrapped(event_text(one), room)]
+        lines += [line for event in reversed(events) for line in _wrapped(event_text(event), room)]
     return lines
 
 
@@ -85,16 +96,16 @@ def _pieces(holder: Holder, view: View, room: int) -> list[Line]:
     """What the probe saw being pinned and is held still."""
     if not holder.oldest_pieces:
         return []
-    rows = [_piece_cells(one, view) for one in holder.oldest_pieces]
+    rows = [_piece_cells(piece, view) for piece in holder.oldest_pieces]
     laid = lay_out(("kind", "size", "held for", "address"), rows, (1, 2), room)
     title = Line(f"Pinned while the probe ran, the {len(rows)} oldest pieces", "bold")
     return [Line(""), title, *(Line(text) for text in (*laid.headings, *laid.body))]
 
 
-def _piece_cells(one: Piece, view: View) -> tuple[str, str, str, str]:
-    age = (view.snapshot.taken_at - one.since).total_seconds()
-    address = "n/a" if one.address is None else f"{one.address:#x}"
-    return one.kind.replace("_", " "), format_bytes(one.bytes), format_duration(max(round(age), 0)), address
+def _piece_cells(piece: Piece, view: View) -> tuple[str, str, str, str]:
+    age = (view.snapshot.taken_at - piece.since).total_seconds()
+    address = "n/a" if piece.address is None else f"{piece.address:#x}"
+    return piece.kind.replace("_", " "), format_bytes(piece.bytes), format_duration(max(round(age), 0)), address
 
 
 def _facts(facts: Sequence[Fact] | Iterator[Fact], room: int) -> list[Line]:
@@ -176,9 +187,9 @@ class LiveScreen:
         return frame(replace(self.view, choice=self._choice if with_keys else None), room, height)
 
     def _scrolled(self, lines: Sequence[Line], height: int) -> list[Line]:
-        shown, begin = scrolled(lines, self._choice.scroll, height, _BACK)
+        visible_lines, begin = scrolled(lines, self._choice.scroll, height, _BACK)
         self._choice = replace(self._choice, scroll=begin)
-        return shown
+        return visible_lines
 
     def _open_files(self) -> OpenFiles | None:
         """Those of the chosen process, read when its page is opened: a process may have very many."""

@@ -5,23 +5,159 @@ from __future__ import annotations
 import platform
 import re
 import textwrap
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
-from pinscope.cli.live_choice import Choice
 from pinscope.cli.terminal import SEVERITY_STYLES, TableLines, lay_out, sparkline
 from pinscope.live.reading import snapshot_verdict
 from pinscope.live.series import Curve, Identity, holder_trends, host_trend
 from pinscope.records.environment import Link
 from pinscope.records.figure import Estimated, Figure, figures
 from pinscope.records.finding import Finding, Severity
-from pinscope.records.snapshot import DeviceFigures, Holder, HostTotals, Snapshot, Unreadable
+from pinscope.records.snapshot import DeviceFigures, Holder, HostTotals, Snapshot
 from pinscope.records.timeline import Event, Sample
 from pinscope.report.snapshot_facts import COLUMNS, ON_GPUS, HolderRow, figure_text, holder_rows, matching
 from pinscope.text import one_line
 from pinscope.units import format_bandwidth, format_bytes, format_duration, format_share
+
+PAGE_LINES = 10
+MOST_LINES = 10_000
+"""Of a page; the screen stops at its last line."""
+MOST_WORDS = 60
+KEYS: Sequence[tuple[str, str]] = (
+    ("↑ ↓  k j", "choose a process; PgUp, PgDn, Home and End as well"),
+    ("Enter", "all that is known of it; Esc: back"),
+    ("1 … 9", "sort by that column; once more: the other way round"),
+    ("< >  ← →", "sort by the column before or after; r: the other way round; 0: most bytes first"),
+    ("/", "show only processes with these words: pid, name, user, container or command; Esc: all again"),
+    ("p  Space", "hold the picture, and go on"),
+    ("?  h", "this page"),
+    ("q", "quit; Ctrl-C as well. Ctrl-Z suspends"),
+)
+"""Key → what it does, for people."""
+
+
+@dataclass(frozen=True)
+class Choice:
+    """What is to be seen.
+
+    Attributes:
+        page: the table, one process, or the keys.
+        column: heading of the column by which the table is sorted; empty: most bytes first.
+        turned: sorted the other way round.
+        words: each must stand in a process that is shown.
+        typing: the words are being typed.
+        pid: the chosen process; the first one where it is ``None``.
+        place: its row when it was last seen.
+        scroll: lines above the screen on a page that is longer than it.
+        paused: the figures stand still.
+        ended: there is no more to be seen.
+    """
+
+    page: Literal["holders", "process", "keys"] = "holders"
+    column: str = ""
+    turned: bool = False
+    words: str = ""
+    typing: bool = False
+    pid: int | None = None
+    place: int = 0
+    scroll: int = 0
+    paused: bool = False
+    ended: bool = False
+
+    def row(self, pids: Sequence[int]) -> int:
+        """The row of the chosen process; where it is gone, the one that took its place."""
+        return pids.index(self.pid) if self.pid in pids else max(0, min(self.place, len(pids) - 1))
+
+
+def press(choice: Choice, key: str, columns: Sequence[str], pids: Sequence[int]) -> Choice:
+    """What is chosen after a key.
+
+    Args:
+        choice: before it.
+        key: its name, or its sign.
+        columns: headings of the table.
+        pids: of its rows.
+    """
+    if choice.typing:
+        return _typed(choice, key)
+    if (anywhere := _ANYWHERE.get(key)) is not None:
+        return anywhere(choice)
+    if choice.page == "holders":
+        return _in_table(choice, key, columns, pids)
+    if key in ("escape", "enter", "left", "backspace"):
+        return replace(choice, page="holders", scroll=0)
+    return replace(choice, scroll=_moved(choice.scroll, key, MOST_LINES)) if key in _STEPS else choice
+
+
+def _typed(choice: Choice, key: str) -> Choice:
+    if key in ("enter", "escape"):
+        return replace(choice, typing=False, words=choice.words if key == "enter" else "")
+    if key == "backspace":
+        return replace(choice, words=choice.words[:-1])
+    return replace(choice, words=(choice.words + key)[:MOST_WORDS]) if len(key) == 1 else choice
+
+
+def _in_table(choice: Choice, key: str, columns: Sequence[str], pids: Sequence[int]) -> Choice:
+    if key in _STEPS and pids:
+        place = _moved(choice.row(pids), key, len(pids) - 1)
+        return replace(choice, place=place, pid=pids[place])
+    if key == "enter" and pids:
+        place = choice.row(pids)
+        return replace(choice, page="process", place=place, pid=pids[place], scroll=0)
+    if key == "escape":
+        return replace(choice, words="")
+    if key == "r":
+        return replace(choice, turned=not choice.turned)
+    if key == "0":
+        return replace(choice, column="", turned=False)
+    return _sorted(choice, key, columns)
+
+
+def _sorted(choice: Choice, key: str, columns: Sequence[str]) -> Choice:
+    if key.isdecimal() and int(key) <= len(columns):
+        column = columns[int(key) - 1]
+        return replace(choice, column=column, turned=column == choice.column and not choice.turned)
+    step = {"<": -1, "left": -1, ">": 1, "right": 1}.get(key)
+    if step is None or not columns:
+        return choice
+    place = columns.index(choice.column) + step if choice.column in columns else min(step, 0)
+    return replace(choice, column=columns[place % len(columns)], turned=False)
+
+
+def _turn_keys(choice: Choice) -> Choice:
+    return replace(choice, page="holders" if choice.page == "keys" else "keys", scroll=0)
+
+
+def _turn_pause(choice: Choice) -> Choice:
+    return replace(choice, paused=not choice.paused)
+
+
+_ANYWHERE: Mapping[str, Callable[[Choice], Choice]] = {
+    "q": lambda choice: replace(choice, ended=True),
+    "/": lambda choice: replace(choice, page="holders", typing=True),
+    "?": _turn_keys,
+    "h": _turn_keys,
+    "p": _turn_pause,
+    " ": _turn_pause,
+}
+_STEPS: Mapping[str, int] = {
+    "up": -1,
+    "k": -1,
+    "down": 1,
+    "j": 1,
+    "page up": -PAGE_LINES,
+    "page down": PAGE_LINES,
+    "home": -MOST_LINES,
+    "end": MOST_LINES,
+}
+
+
+def _moved(place: int, key: str, last: int) -> int:
+    return max(0, min(last, place + _STEPS[key]))
+
 
 GROWS = "▲"
 TREND = "trend"
@@ -245,36 +381,28 @@ def head(view: View, room: int | None) -> list[Line]:
     if view.trouble:
         lines += [Line(text, "bold red") for text in _wrapped(f"! {one_line(view.trouble)}", room)]
     if seen.devices:
-        shown = _device_columns(_is_narrow(room))
-        rows = [[_device_cells(one)[name] for name in shown] for one in seen.devices]
-        numbers = [place for place, name in enumerate(shown) if name not in ("GPU", "link", "name")]
-        lines += [Line(""), *_table(shown, rows, numbers, room)]
+        columns = _device_columns(_is_narrow(room))
+        rows = [[_device_cells(device)[name] for name in columns] for device in seen.devices]
+        numbers = [place for place, name in enumerate(columns) if name not in ("GPU", "link", "name")]
+        lines += [Line(""), *_table(columns, rows, numbers, room)]
     return [*lines, Line("")]
 
 
 def tail(view: View, room: int | None) -> list[Line]:
     """What was found, what cannot be read, and what happened last, newest first; a line each."""
-    bad = [one for one in view.findings if one.severity in _SIGNS]
+    bad = [finding for finding in view.findings if finding.severity in _SIGNS]
     texts = [
-        *(
-            (f"{_SIGNS[one.severity]} {one_line(one.title)}", SEVERITY_STYLES[one.severity])
-            for one in bad[:MOST_FINDINGS]
-        ),
-        *((f"? {gap_text(one)}", "") for one in view.snapshot.unreadable[:MOST_UNREADABLE]),
-        *((event_text(one), "") for one in list(view.events)[: -MOST_EVENTS - 1 : -1]),
+        *map(finding_text, bad[:MOST_FINDINGS]),
+        *((one_line(f"? {gap.what}: {gap.reason}."), "") for gap in view.snapshot.unreadable[:MOST_UNREADABLE]),
+        *((event_text(event), "") for event in list(view.events)[: -MOST_EVENTS - 1 : -1]),
     ]
     lines = [Line(part, style) for text, style in texts for part in _wrapped(text, room)]
     return [Line(""), *lines] if lines else []
 
 
-def finding_text(one: Finding) -> tuple[str, str]:
+def finding_text(finding: Finding) -> tuple[str, str]:
     """A finding's title behind its sign, and its style."""
-    return f"{_SIGNS.get(one.severity, '·')} {one_line(one.title)}", SEVERITY_STYLES[one.severity]
-
-
-def gap_text(gap: Unreadable) -> str:
-    """What cannot be read and why."""
-    return one_line(f"{gap.what}: {gap.reason}.")
+    return f"{_SIGNS.get(finding.severity, '·')} {one_line(finding.title)}", SEVERITY_STYLES[finding.severity]
 
 
 def event_text(event: Event) -> str:
@@ -319,11 +447,11 @@ def _totals(view: View) -> Iterator[tuple[str, list[str]]]:
         [_figure(host, pinned) + (f" ({format_share(share)})" if share is not None else ""), *parts, *_trend(view)],
     )
     used, pool = _figure(host, _HOST["hugetlb_used_bytes"]), _figure(host, _HOST["hugetlb_pool_bytes"])
-    others = [one for one in _HOST.values() if one.short and one.field not in _PARTS_OF_PINNED]
+    others = [figure for figure in _HOST.values() if figure.short and figure.field not in _PARTS_OF_PINNED]
     yield (
         "Others",
         [
-            *(f"{_figure(host, one)} {one.short}" for one in others),
+            *(f"{_figure(host, figure)} {figure.short}" for figure in others),
             f"{used} of {pool} huge pages",
             *([f"stalled {format_share(host.pressure.some_10s_share)} of 10 s"] if host.pressure else []),
         ],
@@ -343,12 +471,12 @@ def _device_columns(narrow: bool) -> list[str]:
     return [name for name in _DEVICE_COLUMNS if not (narrow and name in wide)]
 
 
-def _device_cells(one: DeviceFigures) -> dict[str, str]:
+def _device_cells(device: DeviceFigures) -> dict[str, str]:
     return {
-        "GPU": str(one.index),
-        **{heading: _figure(one, figure) for heading, figure in _DEVICE_FIGURES.items()},
-        "link": "n/a" if one.link is None else _link_text(one.link),
-        "name": one_line(one.name),
+        "GPU": str(device.index),
+        **{heading: _figure(device, figure) for heading, figure in _DEVICE_FIGURES.items()},
+        "link": "n/a" if device.link is None else _link_text(device.link),
+        "name": one_line(device.name),
     }
 
 

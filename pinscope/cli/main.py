@@ -23,19 +23,19 @@ from pinscope.errors import Cancelled, NotPossible, PinScopeError
 from pinscope.text import MOST_OF_ANOTHER, error_line
 
 _COMMANDS: Mapping[str, tuple[str, str, str]] = {
-    "doctor": ("doctor", "doctor", "Check this machine: what can be measured, links, limits, advice."),
+    "doctor": ("machine", "doctor", "Check this machine: what can be measured, links, limits, advice."),
     "run": ("run", "app", "Run an experiment and print its result."),
     "runs": ("runs", "app", "List, show, cancel or delete stored runs."),
     "report": ("runs", "report", "Write a report of one or more runs to a file."),
     "export": ("runs", "export_runs", "Write runs into a bundle, to carry them to another machine."),
     "import": ("runs", "import_runs", "Read the runs of a bundle into the database."),
-    "plan": ("plan", "plan", "Calculate what it takes to pin an amount. Nothing is pinned."),
+    "plan": ("machine", "plan", "Calculate what it takes to pin an amount. Nothing is pinned."),
     "live": ("live", "live", "Show which processes hold pinned memory now."),
-    "record": ("record", "record", "Record the live view as a timeline, which is stored as a run."),
+    "record": ("run", "record", "Record the live view as a timeline, which is stored as a run."),
     "trace": ("trace", "trace", "Run a program, and say which of its lines should pin memory."),
-    "exporter": ("exporter", "exporter", "Serve the live figures to Prometheus."),
-    "dashboard": ("dashboard", "dashboard", "Serve the dashboard to a browser on this machine."),
-    "docs": ("docs", "docs", "Open the documentation. It needs no network."),
+    "exporter": ("live", "exporter", "Serve the live figures to Prometheus."),
+    "dashboard": ("pages", "dashboard", "Serve the dashboard to a browser on this machine."),
+    "docs": ("pages", "docs", "Open the documentation. It needs no network."),
 }
 """Name of a command → module, function (or group of commands) in it, and what it is for."""
 _RENAMED: Mapping[str, Mapping[str, str]] = {
@@ -56,12 +56,12 @@ class _Commands(Mapping[str, Any]):
 
     def __getitem__(self, name: str) -> Any:
         module, attribute, _ = _COMMANDS[name]
-        found = getattr(import_module(f"pinscope.cli.{module}"), attribute)
-        if isinstance(found, typer.Typer):
-            return get_command(found)
+        command = getattr(import_module(f"pinscope.cli.{module}"), attribute)
+        if isinstance(command, typer.Typer):
+            return get_command(command)
         alone = typer.Typer(add_completion=False, **_TYPER)
         settings = _renaming(_RENAMED.get(name, {})) | _SETTINGS.get(name, {})
-        alone.command(name, context_settings=settings)(found)
+        alone.command(name, context_settings=settings)(command)
         return get_command(alone)
 
     def __iter__(self) -> Iterator[str]:
@@ -89,7 +89,7 @@ class _Pinscope(Group):
             formatter.write_dl([(name, summary) for name, (_, _, summary) in _COMMANDS.items()])
 
     def shell_complete(self, ctx: Any, incomplete: str) -> Any:
-        """Names of commands, likewise, and of options."""
+        """Names of commands and of options, without a look into their modules."""
         commands = {name: TyperCommand(name, short_help=summary) for name, (_, _, summary) in _COMMANDS.items()}
         ctx.command = TyperGroup(name=self.name, commands=commands, params=self.params)  # type: ignore[arg-type]
         return ctx.command.shell_complete(ctx, incomplete)
@@ -193,7 +193,7 @@ def _usage(error: TyperException) -> str:
     """What was wrong with the command line, and where help is."""
     context = getattr(error, "ctx", None)
     hint = f" ({context.command_path} --help lists what is allowed)" if context else ""
-    return f"{error_line(error.format_message().rstrip('.'), MOST_OF_ANOTHER)}{hint}"
+    return f"{error_line(error.format_message().replace('Value error, ', '').rstrip('.'), MOST_OF_ANOTHER)}{hint}"
 
 
 def _failed(message: str, code: int) -> int:

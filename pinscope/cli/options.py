@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Collection
 from typing import Annotated, Any
 
@@ -13,13 +12,16 @@ from pinscope.errors import BadInput, InvalidParameter, UnknownName
 from pinscope.probes.proc import HERE
 from pinscope.units import parse_seconds
 
-LEAST_SECONDS, MOST_SECONDS = 0.1, 3600.0
-
-
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 RunId = Annotated[str, typer.Argument(metavar="ID", help="Id of a run; its beginning is enough.", show_default=False)]
 RunIds = Annotated[list[str], typer.Argument(metavar="ID", help="Ids of runs; the beginning of an id is enough.")]
-Interval = Annotated[float, typer.Option(metavar="SECONDS", help="Seconds from one snapshot to the next, 0.1 to 3600.")]
+Interval = Annotated[
+    float,
+    typer.Option(min=0.1, max=3600, metavar="SECONDS", help="Seconds from one snapshot to the next, 0.1 to 3600."),
+]
+Pids = Annotated[
+    list[int] | None, typer.Option("--pid", metavar="PID", help="Only this process among the holders; may be repeated.")
+]
 Gpus = Annotated[
     bool, typer.Option("--gpu/--no-gpu", help="Include the figures of the GPUs, which NVIDIA's driver gives.")
 ]
@@ -30,15 +32,9 @@ PROBE_HELP = (
 Probe = Annotated[bool, typer.Option("--probe", help=PROBE_HELP)]
 
 
-def checked_interval(seconds: float) -> float:
-    """The interval as given.
-
-    Raises:
-        InvalidParameter: too short, too long, or no number.
-    """
-    if not math.isfinite(seconds) or not LEAST_SECONDS <= seconds <= MOST_SECONDS:
-        raise InvalidParameter(f"--interval {seconds:g}: it must be {LEAST_SECONDS:g} to {MOST_SECONDS:g} seconds")
-    return seconds
+def output_option(meaning: str) -> Any:
+    """The option for the file that a command writes."""
+    return typer.Option("-o", "--output", metavar="FILE", help=meaning, show_default=False)
 
 
 def duration(option: str, text: str | None) -> float | None:
@@ -53,16 +49,16 @@ def duration(option: str, text: str | None) -> float | None:
         raise InvalidParameter(f"{option}: {error}") from None
 
 
-def checked_pids(pids: Collection[int]) -> frozenset[int]:
-    """The pids as given.
+def checked_pids(pids: Collection[int] | None) -> frozenset[int]:
+    """The pids as given; none for all processes.
 
     Raises:
         BadInput: one of them is no process here.
     """
-    for pid in sorted(pids):
-        if pid < 1 or not HERE.exists(f"/proc/{pid}"):
+    for pid in sorted(pids or ()):
+        if not HERE.exists(f"/proc/{pid}"):
             raise BadInput(f"there is no process {pid}")
-    return frozenset(pids)
+    return frozenset(pids or ())
 
 
 class Group(TyperGroup):

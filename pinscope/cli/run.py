@@ -1,34 +1,38 @@
-"""``pinscope run``: measure, follow the child, and tell what came out."""
+"""``pinscope run`` and ``pinscope record``: measure, or keep the live view, and say what came out."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Annotated, Any, cast
 
 import typer
 from typer.core import TyperCommand
 
-from pinscope.cli.options import AsJson
-from pinscope.cli.progress import Stop, follow, say_how_it_ended
+from pinscope.cli.options import AsJson, Interval, Pids, Probe, checked_pids, duration, output_option
+from pinscope.cli.progress import Stop, follow, progress_shown, say_how_it_ended
 from pinscope.cli.reading import print_outcome
 from pinscope.cli.terminal import complain, print_json
 from pinscope.errors import BadInput, InvalidParameter, MeasurementFailed, NotPossible, StoreFailed, UnknownName
 from pinscope.experiments.contract import AnyExperiment
 from pinscope.experiments.registry import EXPERIMENTS, find
+from pinscope.live.source import open_source
+from pinscope.live.timeline.kind import TimelineParams
 from pinscope.probes.environment import capture_environment
-from pinscope.records.environment import Environment
 from pinscope.records.run import LAB_TITLES, ExperimentRun, LabKind, Run
 from pinscope.report.document import open_document
 from pinscope.report.json_report import run_document
 from pinscope.report.parameters import Parameter, form_parameters
 from pinscope.runner.jobs import Request, cancel, mark_interrupted, prepare, reconcile, start, usable_gpu
+from pinscope.runner.recording import Recorded, Recorder, check_output, prepare_timeline
 from pinscope.runner.suite import ALL, select
 from pinscope.store.bundle import read_bundle
-from pinscope.store.rescue import find_saved
+from pinscope.store.rescue import find_saved, saved_line
 from pinscope.store.store import Store
 from pinscope.store.tables import Row
 from pinscope.text import quoted
+from pinscope.units import format_seconds
 
 
 class RunCommand(TyperCommand):
@@ -98,12 +102,13 @@ def _lab(experiment: AnyExperiment, lab: str | None) -> LabKind:
 def parameter_help(experiment: AnyExperiment, lab: LabKind) -> list[tuple[str, str]]:
     """Name of each parameter, and what it means, how it is written and what it is by default."""
     full, quick = experiment.Params.preset(lab, False), experiment.Params.preset(lab, True)
-    found = []
-    for one in form_parameters(experiment.Params):
-        usual, less = one.default(getattr(full, one.name)), one.default(getattr(quick, one.name))
+    rows = []
+    for parameter in form_parameters(experiment.Params):
+        name = parameter.name
+        usual, less = (parameter.default(getattr(preset, name)) for preset in (full, quick))
         default = f"[default: {usual}]" if usual == less else f"[default: {usual}; --quick: {less}]"
-        found.append((one.name, " ".join(part for part in (one.description, one.takes, default) if part)))
-    return found
+        rows.append((name, " ".join(filter(None, (parameter.description, parameter.takes, default)))))
+    return rows
 
 
 def example(experiment: AnyExperiment, lab: LabKind) -> str:
@@ -113,8 +118,9 @@ def example(experiment: AnyExperiment, lab: LabKind) -> str:
     words = [f"pinscope run {experiment.name} --quick"]
     first = parameters[0]
     words.append(f"--set {first.name}={first.written(getattr(quick, first.name))}")
-    switches = [one for one in parameters[1:] if one.schema.get("type") == "boolean"]
-    words += [f"--set {one.name}={one.written(not getattr(quick, one.name))}" for one in switches[:1]]
+    switch = next((parameter for parameter in parameters[1:] if parameter.schema.get("type") == "boolean"), None)
+    if switch is not None:
+        words.append(f"--set {switch.name}={switch.written(not getattr(quick, switch.name))}")
     return " ".join(words)
 
 
@@ -142,12 +148,11 @@ def run(
         ),
     ],
     lab: Annotated[
-        str | None,
+        LabKind | None,
         typer.Option(
             metavar="cuda|host",
             help="Where to run: on a GPU (cuda), or on the host model, which needs none. Default: on a GPU if one can "
             "be used here.",
-            autocompletion=lambda: ["cuda", "host"],
         ),
     ] = None,
     device: Annotated[int, typer.Option(metavar="N", help="Number of the GPU, as nvidia-smi counts them.")] = 0,
@@ -167,12 +172,11 @@ def run(
 ) -> int:
     """Run an experiment and print its result; with --json, every observation too. Ctrl-C cancels and keeps its data."""
     environment = capture_environment()
-    chosen = cast("LabKind | None", lab)  # prepare() checks that it is one
-    asked = Request(experiment, chosen, device, quick, parse_settings(settings or ()))
-    selection = select(asked, environment)
+    selection = select(Request(experiment, lab, device, quick, parse_settings(settings or ())), environment)
     for line in selection.left_out:
         complain(f"left out: {line}")
-    _say_which_lab(lab, environment)
+    if lab is None and not usable_gpu(environment):
+        complain(f"no usable GPU here (pinscope doctor says why): this runs on the {LAB_TITLES['host']}")
     documents: list[dict[str, Any]] = []
     code = 0
     store = Store()
@@ -209,11 +213,6 @@ def parse_settings(texts: Sequence[str]) -> dict[str, str]:
             raise InvalidParameter(f"--set {key} is given twice; give several values by comma")
         settings[key] = value.strip()
     return settings
-
-
-def _say_which_lab(lab: str | None, environment: Environment) -> None:
-    if lab is None and not usable_gpu(environment):
-        complain(f"no usable GPU here (pinscope doctor says why): this runs on the {LAB_TITLES['host']}")
 
 
 def _measure(store: Store, prepared: ExperimentRun, stop: Stop) -> tuple[Run, Sequence[Row], int]:
@@ -265,3 +264,60 @@ def _ended(store: Store, run_id: str) -> tuple[Run, Sequence[Row], bool]:
                     f"pinscope runs show {run_id} shows it when that has passed"
                 ) from None
             time.sleep(0.5)
+
+
+def record(
+    for_: Annotated[
+        str | None,
+        typer.Option(
+            "--for",
+            metavar="DURATION",
+            help="How long to record, such as 90s, 10m, 2h or 1d. Default: until Ctrl-C.",
+            show_default=False,
+        ),
+    ] = None,
+    output: Annotated[
+        Path | None,
+        output_option("Also write a bundle to this file, which must not exist yet, such as night.pinscope."),
+    ] = None,
+    interval: Interval = 1.0,
+    pid: Pids = None,
+    probe: Probe = False,
+    as_json: AsJson = False,
+) -> int:
+    """Record the live view as a timeline, which is stored as a run. Ctrl-C ends the timeline and keeps it."""
+    params = TimelineParams(
+        interval_seconds=interval,
+        for_seconds=duration("--for", for_),
+        probe=probe,
+        pids=tuple(sorted(checked_pids(pid))),
+    )
+    if output is not None:
+        check_output(output, "timeline")
+    run = prepare_timeline(params, capture_environment())
+    store = Store()
+    with Stop(hangup=True) as stop, store, open_source(probe=probe, interval_seconds=interval) as source:
+        reconcile(store)
+        if store.refusal:
+            raise StoreFailed(f"nothing can be stored in {store.name}: {store.refusal}")
+        complain(f"recording run {run.id}{f' for {for_}' if for_ else ''}; Ctrl-C ends it well")
+        with progress_shown(endless=for_ is None) as show:
+            recorded = Recorder(store, source.take, lambda: stop.asked, show, output).record(run)
+        return _print_recorded(recorded, output, as_json)
+
+
+def _print_recorded(recorded: Recorded, output: Path | None, as_json: bool) -> int:
+    """Print what was recorded; the exit code that fits how it ended."""
+    document = open_document(recorded.run, recorded.rows, with_charts=False)
+    if as_json:
+        print_json(run_document(document))
+    else:
+        print_outcome(document)
+    if recorded.full_after_seconds is not None:
+        long = format_seconds(recorded.full_after_seconds)
+        complain(f"the timeline is {long} long and ended by itself: one timeline holds no more rows")
+    if recorded.saved is not None:
+        complain(saved_line(recorded.saved))
+    elif output is not None:
+        complain(f"wrote {output}")
+    return say_how_it_ended(recorded.run) or (StoreFailed.exit_code if recorded.saved is not None else 0)

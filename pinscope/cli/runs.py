@@ -11,14 +11,14 @@ from contextlib import contextmanager
 from dataclasses import asdict, replace
 from itertools import islice
 from pathlib import Path
-from typing import Annotated, Any, cast, get_args
+from typing import Annotated, Any, get_args
 
 import typer
 
-from pinscope.cli.options import AsJson, Group, RunId, RunIds, duration
+from pinscope.cli.options import AsJson, Group, RunId, RunIds, duration, output_option
 from pinscope.cli.reading import print_run
 from pinscope.cli.terminal import GAP, complain, print_json, print_line, print_long_json, print_table, terminal_columns
-from pinscope.errors import BadInput, InvalidParameter, StoreFailed
+from pinscope.errors import BadInput, StoreFailed
 from pinscope.experiments.registry import GONE, find_reader, readers
 from pinscope.records.run import LAB_TITLES, Origin, Run, Status, TraceRun
 from pinscope.report.document import Document, open_document
@@ -28,9 +28,9 @@ from pinscope.report.write import write_report
 from pinscope.runner.jobs import cancel, reconcile
 from pinscope.store.anonymous import ANONYMOUS, AnonymousStore
 from pinscope.store.bundle import open_bundle, write_bundle
-from pinscope.store.store import Store, Wanted
+from pinscope.store.store import Store
 from pinscope.store.tables import DamagedRun
-from pinscope.text import one_line, quoted, visible
+from pinscope.text import one_line, visible
 from pinscope.tracing.stretch import extent, within
 from pinscope.units import format_bytes, format_seconds, format_share
 
@@ -38,7 +38,7 @@ WIDE = 120
 """Columns from which a line also says where the run was measured."""
 _PLACE_CHARACTERS = 40
 LEAST_CHARACTERS = 20
-"""Of an answer, however narrow the terminal is."""
+"""Least characters of an answer, however narrow the terminal is."""
 
 
 def print_runs(runs: Iterable[Run | DamagedRun]) -> bool:
@@ -54,10 +54,10 @@ def print_runs(runs: Iterable[Run | DamagedRun]) -> bool:
         else:
             place_of_run = place(run)[:_PLACE_CHARACTERS]
             (recordings if run.recording else own).append([run.id, run.experiment, place_of_run, one_line(answer(run))])
-    shown = beginnings([row[0] for row in (*own, *recordings)])
+    short_ids = beginnings([row[0] for row in (*own, *recordings)])
     for title, rows in (("", own), ("Recordings, which ship with PinScope:", recordings)):
         if rows:
-            _print(title, [[shown[row[0]], *row[1:]] for row in rows])
+            _print(title, [[short_ids[row[0]], *row[1:]] for row in rows])
     return bool(own or recordings)
 
 
@@ -99,44 +99,24 @@ def _print(title: str, rows: list[list[str]]) -> None:
 SUFFIX = ".perfetto.json"
 
 
-class PerfettoStretch:
-    """What ``--start-after`` and ``--for`` of a report choose.
-
-    Args:
-        start_after: a duration from the program's start on; ``None``: nothing is left out there.
-        for_: how long the stretch is; ``None``: to the end.
-        output: file of the report.
+def stretch_for_perfetto(document: Document, begin_seconds: float | None, length_seconds: float | None) -> Document:
+    """The document of a trace with the events of a stretch only: from its begin, ``None``: the program's, for a length,
+    ``None``: to the end.
 
     Raises:
-        BadInput: no durations, or the report is not for Perfetto.
+        BadInput: it is no trace, or nothing was recorded then.
     """
-
-    def __init__(self, start_after: str | None, for_: str | None, output: Path) -> None:
-        self._begin = duration("--start-after", start_after) or 0.0
-        self._length = duration("--for", for_)
-        self._is_whole = start_after is None and for_ is None
-        if not self._is_whole and not output.name.lower().endswith(SUFFIX):
-            raise BadInput(f"--start-after and --for choose a stretch for Perfetto: the file must end in {SUFFIX}")
-
-    def of(self, document: Document) -> Document:
-        """The document with the events of the stretch only.
-
-        Raises:
-            BadInput: it is no trace, or nothing was recorded then.
-        """
-        if self._is_whole:
-            return document
-        if not isinstance(document.run, TraceRun):
-            raise BadInput(f"--start-after and --for choose a stretch of a trace, and {document.run.id} is none")
-        whole = extent(document.attached, document.rows)
-        if whole is None:
-            return document
-        begin = int(self._begin * 1e9)
-        end = whole.end_ns if self._length is None else begin + int(self._length * 1e9)
-        if end <= whole.begin_ns or begin >= whole.end_ns:
-            first, last = (format_seconds(moment / 1e9) for moment in (whole.begin_ns, whole.end_ns))
-            raise BadInput(f"nothing was recorded then: events of {document.run.id} are from {first} to {last}")
-        return replace(document, attached=within(document.attached, whole, begin, end))
+    if not isinstance(document.run, TraceRun):
+        raise BadInput(f"--start-after and --for choose a stretch of a trace, and {document.run.id} is none")
+    whole = extent(document.attached, document.rows)
+    if whole is None:
+        return document
+    begin = int((begin_seconds or 0.0) * 1e9)
+    end = whole.end_ns if length_seconds is None else begin + int(length_seconds * 1e9)
+    if end <= whole.begin_ns or begin >= whole.end_ns:
+        first, last = (format_seconds(moment / 1e9) for moment in (whole.begin_ns, whole.end_ns))
+        raise BadInput(f"nothing was recorded then: events of {document.run.id} are from {first} to {last}")
+    return replace(document, attached=within(document.attached, whole, begin, end))
 
 
 app = typer.Typer(
@@ -166,7 +146,7 @@ DAMAGED = "damaged"
 
 
 def kind_names() -> list[str]:
-    """Of everything that a stored run can be: for the shell's completion."""
+    """Kinds that a stored run can be of: for the shell's completion."""
     return [reader.name for reader in readers()]
 
 
@@ -192,60 +172,36 @@ def list_runs(
         ),
     ] = None,
     lab: Annotated[
-        str | None,
+        Origin | None,
         typer.Option(
             metavar="|".join(LAB_TITLES),
             help="Only runs on a GPU, on the host model, of the live view, or of a traced program.",
-            autocompletion=lambda: list(LAB_TITLES),
         ),
     ] = None,
     status: Annotated[
-        str | None,
-        typer.Option(
-            metavar="STATUS", help=f"Only runs that are: {', '.join(STATUSES)}.", autocompletion=lambda: list(STATUSES)
-        ),
+        Status | None, typer.Option(metavar="STATUS", help=f"Only runs that are: {', '.join(STATUSES)}.")
     ] = None,
     recordings: Annotated[
         bool, typer.Option("--recordings/--no-recordings", help="Also list the recorded runs that ship with PinScope.")
     ] = True,
-    limit: Annotated[int | None, typer.Option(metavar="N", help="List the first N of these only.")] = None,
+    limit: Annotated[int | None, typer.Option(min=1, metavar="N", help="List the first N of these only.")] = None,
     as_json: AsJson = False,
 ) -> None:
     """List runs, the newest first, then the recorded runs that ship with PinScope."""
-    wanted = checked_filters(experiment, lab, status, recordings)
-    if limit is not None and limit < 1:
-        raise InvalidParameter(f"--limit {limit}: it must be 1 or more")
+    if experiment is not None and experiment not in GONE:
+        find_reader(experiment)
     with store_to_read() as store:
-        found = islice(store.each(**wanted), limit)
+        runs = islice(store.each(experiment=experiment, lab=lab, status=status, recordings=recordings), limit)
         if as_json:
-            print_json([run_object(run) for run in found])
+            print_json([run_object(run) for run in runs])
             return
-        there = print_runs(found)
-    if there:
+        is_any = print_runs(runs)
+    if is_any:
         return
     if experiment or lab or status:
         print_line("No run matches.")
     else:
         print_line("No runs yet. Start one: pinscope run bandwidth --quick")
-
-
-def checked_filters(experiment: str | None, lab: str | None, status: str | None, recordings: bool) -> Wanted:
-    """What to ask the store for.
-
-    Raises:
-        BadInput: no runs can be of that experiment, on that lab or in that state.
-    """
-    if experiment is not None and experiment not in GONE:
-        find_reader(experiment)
-    for option, given, known in (("--lab", lab, tuple(LAB_TITLES)), ("--status", status, STATUSES)):
-        if given is not None and given not in known:
-            raise InvalidParameter(f"{option} {quoted(given)}: it must be one of {', '.join(known)}")
-    return Wanted(
-        experiment=experiment,
-        lab=cast("Origin | None", lab),
-        status=cast("Status | None", status),
-        recordings=recordings,
-    )
 
 
 @app.command("show", short_help="Show one run and what was concluded from it.")
@@ -306,14 +262,9 @@ def report(
     run_ids: RunIds,
     output: Annotated[
         Path,
-        typer.Option(
-            "-o",
-            "--output",
-            metavar="FILE",
-            help="File to write, which must not exist yet. Its suffix is "
-            "the format: .html, .md, .csv, .parquet, .json, .perfetto.json (timeline of overlap or of "
-            "a trace).",
-            show_default=False,
+        output_option(
+            "File to write, which must not exist yet. Its suffix is the format: .html, .md, .csv, .parquet, .json, "
+            ".perfetto.json (timeline of overlap or of a trace)."
         ),
     ],
     start_after: Annotated[
@@ -338,33 +289,27 @@ def report(
     as_json: AsJson = False,
 ) -> None:
     """Write a report of one or more runs to a file."""
-    stretch = PerfettoStretch(start_after, for_, output)
+    begin, length = duration("--start-after", start_after), duration("--for", for_)
+    is_stretch = begin is not None or length is not None
+    if is_stretch and not output.name.lower().endswith(SUFFIX):
+        raise BadInput(f"--start-after and --for choose a stretch for Perfetto: the file must end in {SUFFIX}")
     drawn = output.suffix.lower() in (".html", ".md")
     with store_to_read() as store:
         source = AnonymousStore(store) if anonymous else store
         runs = _chosen(source, run_ids)
         documents = [
-            stretch.of(
-                open_document(run, source.observations(run.id), with_charts=drawn, attached=source.attached(run))
-            )
+            open_document(run, source.observations(run.id), with_charts=drawn, attached=source.attached(run))
             for run in runs
         ]
+        if is_stretch:
+            documents = [stretch_for_perfetto(document, begin, length) for document in documents]
         write_report(output, documents)
     _say_written(output, runs, as_json)
 
 
 def export_runs(
     run_ids: RunIds,
-    output: Annotated[
-        Path,
-        typer.Option(
-            "-o",
-            "--output",
-            metavar="FILE",
-            help="File to write, which must not exist yet, such as runs.pinscope.",
-            show_default=False,
-        ),
-    ],
+    output: Annotated[Path, output_option("File to write, which must not exist yet, such as runs.pinscope.")],
     anonymous: Anonymous = False,
     as_json: AsJson = False,
 ) -> None:

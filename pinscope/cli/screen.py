@@ -186,7 +186,7 @@ class Screen:
         with suppress(OSError):  # the terminal is gone
             _write(_LEAVE)
         if self._modes:
-            with suppress(termios.error):  # likewise
+            with suppress(termios.error):  # the terminal is gone
                 termios.tcsetattr(self._keyboard, termios.TCSADRAIN, self._modes)
             self._modes = []
 

@@ -33,7 +33,7 @@ class TableLines:
 
     headings: tuple[str, ...]
     rows: tuple[tuple[str, ...], ...]
-    """Of each row its lines."""
+    """Each row as its lines."""
 
     @property
     def body(self) -> tuple[str, ...]:
@@ -184,7 +184,7 @@ def print_json(document: Any, *, on_one_line: bool = False) -> None:
 
 
 def print_long_json(document: Mapping[str, Any], name: str, rows: Iterable[Any]) -> None:
-    """The same for a document whose last member is a list that may be longer than memory holds."""
+    """Print a JSON document whose last member is a list that may be longer than memory holds."""
     portable = (sys.stdout.encoding or "").lower().replace("-", "") != "utf8"
     encoder = json.JSONEncoder(indent=2, ensure_ascii=portable, allow_nan=False)
 

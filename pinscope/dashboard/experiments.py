@@ -5,14 +5,22 @@ from __future__ import annotations
 import streamlit as st
 
 from pinscope.dashboard import state
-from pinscope.dashboard.labels import experiment_title, heading, plain, sentence, show_error, title
-from pinscope.dashboard.manual_pages import help_links
 from pinscope.dashboard.pages import EXPERIMENTS as EXPERIMENTS_PAGE
 from pinscope.dashboard.pages import RUNS
 from pinscope.dashboard.parameter_form import parameter_form
-from pinscope.dashboard.run_cards import badges, run_answer, run_progress
+from pinscope.dashboard.run_view import badges, run_answer, run_link, run_progress
 from pinscope.dashboard.state import newest_recordings, open_run
-from pinscope.dashboard.widgets import answer, storage_note
+from pinscope.dashboard.widgets import (
+    answer,
+    experiment_title,
+    heading,
+    help_links,
+    plain,
+    sentence,
+    show_error,
+    storage_note,
+    title,
+)
 from pinscope.errors import PinScopeError, UnknownName
 from pinscope.experiments.contract import AnyExperiment
 from pinscope.experiments.registry import EXPERIMENTS, Entry, find, method
@@ -61,7 +69,7 @@ def _ended(store: Store, run: Run) -> None:
         opened = open_run(store, run)
         if opened.document:
             answer(opened.document.reading)
-        st.page_link(RUNS.path, label="**Open the result**", icon=RUNS.icon, query_params={"run": run.id})
+        run_link(run, "**Open the result**", RUNS.icon)
 
 
 def _choose() -> Entry:

@@ -68,20 +68,20 @@ def parse_origin(text: str) -> Origin | None:
     """The origin that a header names; ``None`` if it is anything else, such as ``null`` or an address with a path."""
     scheme, _, address = text.partition("://")
     default = DEFAULT_PORTS.get(scheme.lower())
-    found = _split(address)
-    if default is None or found is None:
+    host_and_port = _split(address)
+    if default is None or host_and_port is None:
         return None
-    host, port = found
+    host, port = host_and_port
     return Origin(scheme.lower(), host, port or default)
 
 
 def is_address_of(address: str, origins: Iterable[Origin]) -> bool:
     """Whether a Host header names one of the origins. It has no scheme, so without a port it means the scheme's own."""
-    found = _split(address)
-    if found is None:
+    host_and_port = _split(address)
+    if host_and_port is None:
         return False
-    host, port = found
-    return any((one.host, one.port) == (host, port or DEFAULT_PORTS[one.scheme]) for one in origins)
+    host, port = host_and_port
+    return any((origin.host, origin.port) == (host, port or DEFAULT_PORTS[origin.scheme]) for origin in origins)
 
 
 def named_origins(texts: Sequence[str]) -> tuple[Origin, ...]:
@@ -117,11 +117,11 @@ def origins_from_environment() -> tuple[Origin, ...]:
 
 def _split(address: str) -> tuple[str, int | None] | None:
     """Host, and port if there is one; ``None`` if it is no address."""
-    found = _ADDRESS.fullmatch(address.lower()) if address.isascii() else None
-    if found is None:
+    match = _ADDRESS.fullmatch(address.lower()) if address.isascii() else None
+    if match is None:
         return None
-    port = int(found["port"]) if found["port"] else None
-    return None if port is not None and port > 65535 else (found["host"], port)
+    port = int(match["port"]) if match["port"] else None
+    return None if port is not None and port > 65535 else (match["host"], port)
 
 
 POLICY_VIOLATION = 1008

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from contextlib import suppress
+from itertools import islice
 
 import streamlit as st
 from streamlit.delta_generator import DeltaGenerator
 
 from pinscope.analysis.machine import machine_findings
 from pinscope.dashboard import state, widgets
-from pinscope.dashboard.gpu_cards import show_gpus
-from pinscope.dashboard.labels import errors_shown, experiment_title, heading, plain, sentence
-from pinscope.dashboard.measuring import measure_machine
+from pinscope.dashboard.machine import measure_machine, show_gpus
 from pinscope.dashboard.pages import EXPERIMENTS, HOME, RUNS, TRACES
-from pinscope.dashboard.run_cards import run_answer, run_list
+from pinscope.dashboard.run_view import run_answer, run_list
+from pinscope.dashboard.widgets import errors_shown, experiment_title, heading, plain, sentence
 from pinscope.errors import StoreFailed
 from pinscope.experiments.registry import find_reader
 from pinscope.probes.capabilities import capabilities
@@ -22,6 +22,8 @@ from pinscope.records.environment import Environment
 from pinscope.report.facts import environment_facts, version_text
 from pinscope.store.store import Store
 
+LATEST = 3
+"""Own runs that Home shows; the Runs page has all."""
 STEPS = ("bandwidth", "overlap", "pinning_strategy", "page_tables", "timeline")
 """What pinning brings, what it takes to use it, how to pin, what it costs, and who holds it."""
 
@@ -63,7 +65,7 @@ def _why_no_gpu(environment: Environment) -> str:
 
 def _runs(has_gpu: bool) -> None:
     store = state.store()
-    own = state.latest_runs(store)
+    own = list(islice(store.each_run(recordings=False), LATEST))
     widgets.storage_note(store)
     if own:
         st.header("Latest runs", anchor=False)
@@ -101,7 +103,7 @@ def _machine(environment: Environment) -> None:
     findings = [finding for finding in machine_findings(environment) if finding.rule != "no-gpu"]  # said above
     if findings:
         st.header("Findings on this machine", anchor=False)
-        widgets.finding_list(findings)
+        widgets.finding_cards(findings)
     st.header("What can be measured here", anchor=False)
     widgets.cards(capabilities(environment), _capability)
     st.page_link(

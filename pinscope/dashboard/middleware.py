@@ -6,16 +6,81 @@ import base64
 import hashlib
 import re
 from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
 
+from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.middleware import Middleware
 from starlette.middleware.gzip import GZipMiddleware
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from streamlit.proto.BackMsg_pb2 import BackMsg
+from streamlit.proto.ClientState_pb2 import ClientState
+from streamlit.proto.ForwardMsg_pb2 import ForwardMsg
 
 from pinscope.dashboard.gate import Gate, Origin
-from pinscope.dashboard.left_pages import LeftPages
-from pinscope.dashboard.live_feed import LiveFeed
-from pinscope.dashboard.manual_pages import MakeSite, ManualPages
+from pinscope.dashboard.pages import MANUAL_ROOT
+
+if TYPE_CHECKING:
+    pass
+
+
+class StaleRequests:
+    """Passes on what the page that a browser shows, or waits for, asks; not what the page before it asks.
+
+    Until the next page is drawn, the last one stands there and can be clicked. Streamlit 1.67 takes a click on a part
+    that is drawn by itself (a fragment) for a return to that page: it shows the last page instead of the next, or tells
+    the browser that the last page has begun and then draws into the next, which ends in an empty window.
+    """
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass a conversation on, without what is dropped."""
+        if scope["type"] != "websocket":
+            await self._app(scope, receive, send)
+            return
+        page = ""  # as Streamlit names it; empty until it is known
+
+        async def receive_of_page() -> Message:
+            nonlocal page
+            while True:
+                message = await receive()
+                asked = _rerun(message.get("bytes"))
+                if asked is None:
+                    return message
+                if not asked.fragment_id:
+                    page = asked.page_script_hash
+                    return message
+                if asked.page_script_hash == page or not page:
+                    return message
+
+        async def send_of_page(message: Message) -> None:
+            nonlocal page
+            page = _shown(message.get("bytes")) or page
+            await send(message)
+
+        await self._app(scope, receive_of_page, send_of_page)
+
+
+def _rerun(data: bytes | None) -> ClientState | None:
+    """What a browser asks to be drawn, if it does."""
+    message = BackMsg()
+    try:
+        message.ParseFromString(data or b"")
+    except DecodeError:
+        return None  # Streamlit says so
+    return message.rerun_script if message.WhichOneof("type") == "rerun_script" else None
+
+
+def _shown(data: bytes | None) -> str:
+    """The page that the server found, each time it draws a whole one: another than the one asked for where that is no
+    more, or was asked for by its address."""
+    message = ForwardMsg()
+    message.ParseFromString(data or b"")
+    page: str = message.navigation.page_script_hash
+    return page
+
 
 CONTENT_POLICY: Mapping[str, str] = {
     "default-src": "'none'",
@@ -107,7 +172,8 @@ class KnownBase:
             await send({"type": "http.response.body", "body": page})
 
         # HEAD has no body to put an address into, and a range of a page none that could be measured.
-        if scope["type"] != "http" or scope["method"] != "GET" or "range" in Headers(scope=scope):
+        is_page = scope["type"] == "http" and scope["method"] == "GET" and not scope["path"].startswith(MANUAL_ROOT)
+        if not is_page or "range" in Headers(scope=scope):
             await self._app(scope, receive, send)
             return
         uncompressed = [header for header in scope["headers"] if header[0] != b"accept-encoding"]
@@ -126,21 +192,18 @@ def _hashes(page: bytes) -> str:
     return " ".join(f"'sha256-{base64.b64encode(digest).decode()}'" for digest in digests)
 
 
-def middleware(site: MakeSite, named: Sequence[Origin] = ()) -> tuple[Middleware, ...]:
+def middleware(named: Sequence[Origin] = ()) -> tuple[Middleware, ...]:
     """From the outside in.
 
     Args:
-        site: gives the documentation.
         named: origins under which the dashboard is reached, beside its own.
     """
     return (
         Middleware(SafeHeaders),
         Middleware(Gate, named=named),
-        Middleware(LeftPages),
+        Middleware(StaleRequests),
         # Streamlit sends its JavaScript (megabytes) uncompressed, which is slow through an SSH tunnel to a GPU host.
         Middleware(GZipMiddleware, minimum_size=1000, compresslevel=4),
-        Middleware(LiveFeed),
-        Middleware(ManualPages, site=site),
         # Inside of compression, which would hide the page from it.
         Middleware(KnownBase),
     )

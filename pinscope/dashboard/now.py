@@ -12,9 +12,9 @@ import json
 import streamlit as st
 
 from pinscope.analysis.rules.growth import STEADY_GROWTH
-from pinscope.dashboard.labels import heading
-from pinscope.dashboard.live_feed import DEFAULT_WINDOW_SECONDS, INTERVALS, ROOT, VERSION, WINDOWS
 from pinscope.dashboard.pages import NOW
+from pinscope.dashboard.routes import DEFAULT_WINDOW_SECONDS, INTERVALS, LIVE_ROOT, VERSION, WINDOWS
+from pinscope.dashboard.widgets import heading
 
 
 def show() -> None:
@@ -33,7 +33,7 @@ def _mount() -> str:
         "growth": f"Processes whose pinned or locked memory grew steadily through the window: {STEADY_GROWTH}.",
     }
     data = " ".join(f'data-{name}="{html.escape(text)}"' for name, text in options.items())
-    return f'<div class="pinscope-now" {data}></div><script src="{ROOT}now.js?{VERSION}"></script>'
+    return f'<div class="pinscope-now" {data}></div><script src="{LIVE_ROOT}now.js?{VERSION}"></script>'
 
 
 if __name__ == "__main__":

@@ -8,6 +8,8 @@ from pathlib import Path
 _FOLDER = Path(__file__).resolve().parent
 SCRIPT = _FOLDER / "shell.py"
 """What Streamlit serves: every page stands in it."""
+MANUAL_ROOT = "/manual/"
+"""Below it the dashboard serves the documentation."""
 
 
 @dataclass(frozen=True)

@@ -7,10 +7,9 @@ from collections.abc import Mapping
 import streamlit as st
 
 from pinscope.dashboard import state
-from pinscope.dashboard.labels import heading, plain, sentence, show_error
 from pinscope.dashboard.pages import PLAN
 from pinscope.dashboard.parameter_form import parameter_form
-from pinscope.dashboard.widgets import reading_below_verdict
+from pinscope.dashboard.widgets import heading, plain, reading_below_verdict, sentence, show_error
 from pinscope.errors import InvalidParameter
 from pinscope.planning.charts import draw_plan
 from pinscope.planning.plan import PlanParams, command_line, inputs

@@ -8,13 +8,11 @@ from typing import IO, TypeVar
 import streamlit as st
 
 from pinscope.dashboard import state
-from pinscope.dashboard.labels import experiment_title, heading, plain, sentence, show_error
 from pinscope.dashboard.pages import EXPERIMENTS as EXPERIMENTS_PAGE
 from pinscope.dashboard.pages import RUNS
-from pinscope.dashboard.run_cards import run_list
-from pinscope.dashboard.run_view import MESSAGE, bundle_button, show_message, show_run
-from pinscope.dashboard.widgets import storage_note
-from pinscope.errors import BadInput, UnknownName
+from pinscope.dashboard.run_view import MESSAGE, bundle_button, run_list, show_message, show_run
+from pinscope.dashboard.widgets import experiment_title, heading, plain, sentence, show_error, storage_note
+from pinscope.errors import BadInput
 from pinscope.experiments.registry import readers
 from pinscope.records.run import LAB_TITLES
 from pinscope.store.bundle import BundleReader
@@ -37,10 +35,7 @@ def show() -> None:
         return
     st.page_link(RUNS.path, label="All runs", icon=":material/arrow_back:")
     store = state.store()
-    try:
-        show_run(store, store.run(wanted))
-    except UnknownName as error:
-        show_error(error)
+    show_run(store, store.run(wanted))
 
 
 def _show_address(wanted: str | None) -> None:
@@ -57,25 +52,25 @@ def _show_address(wanted: str | None) -> None:
 
 def _list(store: Store) -> None:
     show_message()
-    there, shown, damaged = _filtered(store)
+    there, matching, damaged = _filtered(store)
     storage_note(store)
     for broken in damaged:
         st.error(plain(sentence(str(broken))), icon=":material/broken_image:")
     if there:
-        st.caption(f"{len(shown):,} of {there:,} runs")
-        pages = max(1, -(-len(shown) // RUNS_A_PAGE))
+        st.caption(f"{len(matching):,} of {there:,} runs")
+        pages = max(1, -(-len(matching) // RUNS_A_PAGE))
         place = st.container()
         page = st.pagination(pages, key=f"runs-page-of-{pages}") if pages > 1 else 1
         with place:
             run_list(
-                store, [store.run(run_id) for run_id in list(shown)[(page - 1) * RUNS_A_PAGE : page * RUNS_A_PAGE]]
+                store, [store.run(run_id) for run_id in list(matching)[(page - 1) * RUNS_A_PAGE : page * RUNS_A_PAGE]]
             )
-        if not shown:
+        if not matching:
             st.info("No run fits these filters.", icon=":material/filter_alt_off:")
     else:
         st.info("No runs yet. Start one on the Experiments page, or import a bundle below.", icon=":material/info:")
         st.page_link(EXPERIMENTS_PAGE.path, label="Go to Experiments", icon=":material/science:")
-    _bundles(store, shown)
+    _bundles(store, matching)
 
 
 def _filtered(store: Store) -> tuple[int, dict[str, int], list[DamagedRun]]:
@@ -120,7 +115,7 @@ def _filter(label: str, titles: Mapping[_Choice, str], key: str) -> _Choice | No
     )
 
 
-def _bundles(store: Store, shown: Mapping[str, int]) -> None:
+def _bundles(store: Store, runs: Mapping[str, int]) -> None:
     """Import and export: how runs travel between machines."""
     with st.expander("Import or export a bundle", icon=":material/swap_horiz:", key="bundles"):
         st.caption("A bundle is one .pinscope file that carries runs, with every observation, between machines.")
@@ -128,8 +123,8 @@ def _bundles(store: Store, shown: Mapping[str, int]) -> None:
         if given is not None and _import(store, given, given.name):
             st.session_state["uploads"] = st.session_state.get("uploads", 0) + 1  # empties the uploader
             st.rerun()
-        if shown:
-            bundle_button(store, shown, f"Export these {len(shown)} runs", "pinscope-runs", state.anonymous_choice())
+        if runs:
+            bundle_button(store, runs, f"Export these {len(runs)} runs", "pinscope-runs", state.anonymous_choice())
 
 
 def _import(store: Store, file: IO[bytes], name: str) -> bool:

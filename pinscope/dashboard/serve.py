@@ -19,7 +19,7 @@ from pinscope.errors import InvalidParameter, NotPossible
 from pinscope.text import quoted
 
 if TYPE_CHECKING:
-    from pinscope.dashboard.manual_pages import MakeSite
+    from pinscope.dashboard.routes import MakeSite
 
 DEFAULT_PORT = 8501
 
@@ -59,6 +59,7 @@ def serve(port: int, open_browser: bool, site: MakeSite, named: Sequence[Origin]
 
     from pinscope.dashboard.middleware import middleware  # noqa: PLC0415
     from pinscope.dashboard.pages import SCRIPT  # noqa: PLC0415
+    from pinscope.dashboard.routes import routes  # noqa: PLC0415
 
     config.get_config_files = _no_files
     url = f"http://{ADDRESS}:{port}"
@@ -68,7 +69,8 @@ def serve(port: int, open_browser: bool, site: MakeSite, named: Sequence[Origin]
         threading.Thread(target=_open_when_ready, args=(port, url), daemon=True).start()
     with suppress(KeyboardInterrupt):  # raised again by the server after it has put everything away
         own = {"server.port": port, "logger.hideWelcomeMessage": True}  # the line above says all that it would
-        st.App(SCRIPT, middleware=middleware(site, named)).run(config={**SETTINGS, **own})
+        app = st.App(SCRIPT, routes=routes(site), middleware=middleware(named))
+        app.run(config={**SETTINGS, **own})
     return 0
 
 

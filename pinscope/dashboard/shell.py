@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import streamlit as st
 
-from pinscope.dashboard.labels import errors_shown
-from pinscope.dashboard.manual_pages import help_links
 from pinscope.dashboard.pages import HOME, PAGES, SCRIPT
+from pinscope.dashboard.widgets import errors_shown, help_links
 
 _FOLDER = SCRIPT.parent
 

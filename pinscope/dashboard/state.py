@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from itertools import islice
 from typing import Any, cast
 
 import streamlit as st
@@ -13,7 +12,7 @@ import streamlit as st
 from pinscope.errors import BadInput
 from pinscope.live.source import open_source
 from pinscope.probes.environment import capture_environment
-from pinscope.records.environment import Device, Environment
+from pinscope.records.environment import Environment
 from pinscope.records.limits import MIB, UPLOAD_MIB
 from pinscope.records.run import ExperimentRun, Run, TimelineRun, TraceRun
 from pinscope.records.snapshot import Snapshot
@@ -136,32 +135,6 @@ def open_run(store: Store, run: Run) -> OpenedRun:
         has_spans = 0 < sum(attached.rows.get(name, 0) for name in TABLES) <= PAGE_EVENTS
     document = replace(document, attached=attached)
     return OpenedRun(document.run, rows, document, has_spans=has_spans, is_large=is_large)
-
-
-LATEST = 3
-"""Own runs that Home shows; the Runs page has all."""
-IN_CARDS = ("bandwidth", "overlap", "page_tables")
-"""Experiments that a GPU's card answers: what pinning brings, what it takes to use it, and what it costs."""
-_LOOKED_AT = 60
-"""The newest runs of an experiment among which those of the GPUs here are looked for."""
-Measured = Mapping[str, Run]
-"""Experiment → its newest run on a GPU."""
-
-
-def latest_runs(store: Store) -> list[Run]:
-    """The newest runs of this database's own."""
-    return list(islice(store.each_run(recordings=False), LATEST))
-
-
-def newest_runs(store: Store, gpu: Device) -> dict[str, Run]:
-    """The newest run of each experiment that measured this very GPU to the end."""
-    newest = {}
-    for name in IN_CARDS:
-        runs = islice(store.each_run(experiment=name, lab="cuda", status="done", recordings=False), _LOOKED_AT)
-        run = next((run for run in runs if run.gpu and run.gpu.uuid == gpu.uuid), None)
-        if run is not None:
-            newest[name] = run
-    return newest
 
 
 def newest_recordings() -> dict[str, Run]:

@@ -10,8 +10,8 @@ import streamlit as st
 
 from pinscope.analysis.read_rows import Attached, Row
 from pinscope.dashboard import state, widgets
-from pinscope.dashboard.labels import plain, show_error
 from pinscope.dashboard.state import PAGE_EVENTS
+from pinscope.dashboard.widgets import plain, show_error
 from pinscope.errors import PinScopeError
 from pinscope.experiments.registry import checked_rows
 from pinscope.records.run import Run

@@ -5,13 +5,10 @@ from __future__ import annotations
 import streamlit as st
 
 from pinscope.dashboard import state
-from pinscope.dashboard.labels import heading, show_error
 from pinscope.dashboard.pages import TRACES
 from pinscope.dashboard.run_view import show_message, show_run
-from pinscope.dashboard.widgets import storage_note
-from pinscope.errors import UnknownName
+from pinscope.dashboard.widgets import heading, storage_note
 from pinscope.records.run import Run
-from pinscope.store.store import Store
 from pinscope.text import visible
 
 MOST = 200
@@ -30,7 +27,7 @@ def show() -> None:
         _how_to()
     wanted = st.query_params.get("run")
     if wanted and wanted not in [run.id for run in traces]:
-        _named(store, wanted)
+        show_run(store, store.run(wanted), with_title=False)  # the list does not have it
     elif traces:
         chosen = _choose(traces, wanted)
         show_run(store, chosen, with_title=False)
@@ -45,14 +42,6 @@ def _how_to() -> None:
     )
     st.markdown("Traced on another machine? Write a bundle there, and import it on the page Runs:")
     st.code("pinscope trace -o train.pinscope train.py small.yaml", language=None)
-
-
-def _named(store: Store, run_id: str) -> None:
-    """A run that the list does not have."""
-    try:
-        show_run(store, store.run(run_id), with_title=False)
-    except UnknownName as error:
-        show_error(error)
 
 
 def _choose(traces: list[Run], wanted: str | None) -> Run:

@@ -1,24 +1,114 @@
-"""What pages are built from: error lines, cards, facts, figures, findings, charts and tables."""
+"""What pages are built from: text, cards, facts, figures, findings, charts and tables."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta, timezone, tzinfo
 from functools import partial
-from typing import Literal, TypeVar
+from typing import Any, Literal, TypeVar
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 import pandas as pd
 import streamlit as st
 
 from pinscope.charts.chart import Chart, LazyCharts
 from pinscope.charts.theme import dressed
-from pinscope.dashboard.labels import plain, prose, sentence
-from pinscope.records.figure import Figure
+from pinscope.dashboard.pages import MANUAL_ROOT, PageEntry
+from pinscope.errors import PinScopeError, StoreFailed, UnknownName
+from pinscope.experiments.registry import find_reader
 from pinscope.records.finding import Finding, Quantity, Reading, Severity, Table
-from pinscope.records.snapshot import DeviceFigures, HostTotals
+from pinscope.records.run import LAB_TITLES, Run
 from pinscope.report.facts import FIRST, SEVERITY_WORDS, Fact, by_severity, quantity_text, table_texts
-from pinscope.report.snapshot_facts import figure_text, share_text
 from pinscope.store.store import Store
+from pinscope.text import one_line
 from pinscope.units import format_precision, format_value
+
+_PUNCTUATION = re.compile(r"([!-/:-@\[-`{-~])")
+_READ_LATER = re.compile(r"(:(?=[\w+/-]+:)|:(?=//)|\bwww(?=\.)|@)")
+_QUANTITY = re.compile(r"(?<=\d) (?=(?:[KMGTP]iB|[KMGT]?B|ns|µs|ms|s|\\%|×)(?!\w))|(?<=±) (?=\d)")
+"""In escaped text the space between a number and its unit, where a line must not end."""
+_WORD_JOINER = "\N{WORD JOINER}"
+
+
+def sentence(text: str) -> str:
+    """``text`` as a sentence of its own: a capital first, a full stop last."""
+    text = text.strip()
+    return text[:1].upper() + text[1:] + ("" if text.endswith((".", "!", "?", ":")) else ".")
+
+
+def plain(text: str) -> str:
+    """``text`` on one line, so that Markdown shows it as it stands: no HTML, link, image, formula, icon or colour.
+
+    Every sign of ASCII punctuation is escaped, as CommonMark allows (section 2.4). Icons (``:name:``) and bare
+    addresses are looked for after the escapes are resolved; an invisible word joiner keeps those from being found.
+    """
+    return _PUNCTUATION.sub(r"\\\1", _READ_LATER.sub(rf"\1{_WORD_JOINER}", one_line(text)))
+
+
+def prose(text: str) -> str:
+    """As :func:`plain`, for sentences: no line ends between a number and its unit."""
+    return _QUANTITY.sub("\N{NO-BREAK SPACE}", plain(text))
+
+
+def own_time(moment: datetime) -> str:
+    """Markdown with HTML: ``2026-11-21 04:15`` on the reader's clock, and UTC while the pointer rests on it."""
+    utc = f"{moment.astimezone(UTC):%Y-%m-%d %H:%M:%S} UTC"
+    zone = _zone()
+    text = f"{moment.astimezone(zone or UTC):%Y-%m-%d %H:%M}" + ("" if zone else " UTC")
+    return f'<time datetime="{moment.astimezone(UTC):%Y-%m-%dT%H:%M:%SZ}" title="{utc}">{text}</time>'
+
+
+def _zone() -> tzinfo | None:
+    """The browser's. A host may lack the table of zones; ``None``: the browser has not said where it is."""
+    name, minutes = st.context.timezone, st.context.timezone_offset
+    try:
+        return ZoneInfo(name) if name else None
+    except (ZoneInfoNotFoundError, ValueError, OSError):
+        return None if minutes is None else timezone(timedelta(minutes=-minutes))
+
+
+def experiment_title(name: str) -> str:
+    """The experiment's title, or its bare name if this version does not know it."""
+    try:
+        return find_reader(name).kind.title
+    except UnknownName:
+        return name
+
+
+def title(run: Run) -> str:
+    """``Bandwidth · NVIDIA H200``; for a run without a GPU the host model or the live view."""
+    return f"{experiment_title(run.experiment)} · {run.gpu.name if run.gpu else LAB_TITLES[run.lab]}"
+
+
+def show_error(error: PinScopeError) -> None:
+    """The error's own line."""
+    title = "The database cannot be used" if isinstance(error, StoreFailed) else None
+    st.error(plain(sentence(str(error))), title=title, icon=":material/error:")
+
+
+def help_links(pages: Mapping[str, str]) -> None:
+    """Links to pages of the documentation, each in a tab of its own: label → name of the page."""
+    links = (f"[{label}]({MANUAL_ROOT}{page}.html)" for label, page in pages.items())
+    st.caption(f":material/help: {' · '.join(links)}")
+
+
+@contextmanager
+def errors_shown() -> Iterator[None]:
+    """Show what PinScope raises on purpose as one line, never a traceback, in the place where the block draws."""
+    try:
+        yield
+    except PinScopeError as error:
+        show_error(error)
+
+
+def heading(page: PageEntry) -> None:
+    """Draw a page's heading and its opening."""
+    st.title(page.heading, anchor=False)
+    if page.opening:
+        st.markdown(page.opening)
+
 
 _Item = TypeVar("_Item")
 Colour = Literal["red", "orange", "blue", "green", "gray"]
@@ -59,12 +149,6 @@ def cards(
                 draw(item)
 
 
-def gpu_cards(devices: Sequence[_Item], draw: Callable[[_Item], None]) -> None:
-    """One card a GPU, below their heading; that of the only one is as wide as the page."""
-    st.header("GPUs", anchor=False)
-    cards(devices, draw, columns=len(devices) if len(devices) <= 2 else "auto")
-
-
 def reason_and_advice(reason: str | None, advice: str | None) -> None:
     """Why something is as it is, and what to do about it, where that is known."""
     if reason:
@@ -87,52 +171,21 @@ def fact_columns(facts: Sequence[Fact]) -> None:
             fact_table(part)
 
 
-def figure_card(record: HostTotals | DeviceFigures, figure: Figure, *, border: bool = False) -> None:
-    """One figure of the live view; why it is missing or no more than an estimate stands in its help.
-
-    Args:
-        record: the host's totals or a GPU's figures.
-        figure: which of them.
-        border: draw a card around it.
-    """
-    note = record.note(figure.field)
-    text = figure_text(record, figure.field, figure.unit, because=False)
-    _metric(
-        figure.label,
-        text,
-        share_text(record, figure.field),
-        f"{figure.help} {plain(sentence(note))}" if note else figure.help,
-        border,
-    )
-
-
 def headline(quantities: Sequence[Quantity]) -> None:
     """Draw the figures that answer the question."""
     with st.grid(FIRST, min_column_width=240):
         for quantity in quantities:
             below = format_precision(quantity.spread, quantity.repeats) if quantity.value is not None else None
-            reason = quantity.reason and plain(quantity.reason)
-            _metric(plain(quantity.name), format_value(quantity.value, quantity.unit), below or None, reason)
-
-
-def _metric(label: str, value: str, below: str | None, tip: str | None, border: bool = True) -> None:
-    st.metric(
-        label,
-        plain(value),
-        delta=below,
-        delta_color="off",
-        delta_arrow="off",
-        help=tip,
-        border=border,
-        height="stretch" if border else "content",
-    )
-
-
-def reading_view(reading: Reading, charts: Sequence[Chart]) -> None:
-    """The verdict, and what carries it."""
-    if reading.verdict:
-        verdict_line(reading.verdict)
-    reading_below_verdict(reading, charts)
+            st.metric(
+                plain(quantity.name),
+                plain(format_value(quantity.value, quantity.unit)),
+                delta=below or None,
+                delta_color="off",
+                delta_arrow="off",
+                help=quantity.reason and plain(quantity.reason),
+                border=True,
+                height="stretch",
+            )
 
 
 def reading_below_verdict(reading: Reading, charts: Sequence[Chart]) -> None:
@@ -185,16 +238,12 @@ def _more_charts(charts: Sequence[Chart]) -> None:
     if charts.may_have_more_than(1) if isinstance(charts, LazyCharts) else len(charts) > 1:
         with st.expander("More charts", key="rest-charts", on_change="rerun") as rest:
             if rest.open:
-                _chart_grid(charts[1:])
+                grid = st.grid(2, min_column_width=480)
+                for chart in charts[1:]:
+                    with grid:
+                        chart_view(chart, key=f"chart-{chart.key}", height="stretch")
                 if len(charts) == 1:
                     st.caption("What was measured gives no other chart.")
-
-
-def _chart_grid(charts: Sequence[Chart]) -> None:
-    grid = st.grid(2, min_column_width=480)
-    for chart in charts:
-        with grid:
-            chart_view(chart, key=f"chart-{chart.key}", height="stretch")
 
 
 def _table_list(tables: Sequence[Table]) -> None:
@@ -202,14 +251,9 @@ def _table_list(tables: Sequence[Table]) -> None:
         table_view(table, key=f"table-{number}")
 
 
-def finding_list(findings: Sequence[Finding]) -> None:
-    """Draw the findings, the gravest first."""
-    finding_cards(by_severity(findings))
-
-
 def finding_cards(findings: Sequence[Finding]) -> None:
-    """Draw the findings in the order given."""
-    cards(findings, _finding, columns=2, width=420)
+    """Draw the findings, the gravest first."""
+    cards(by_severity(findings), _finding, columns=2, width=420)
 
 
 def _finding(finding: Finding) -> None:
@@ -237,11 +281,9 @@ def _evidence(finding: Finding) -> None:
 
 def chart_view(chart: Chart, key: str, border: bool = True, height: Literal["content", "stretch"] = "content") -> None:
     """Draw one chart; ``key`` is unique on the page. Charts side by side are stretched to one height."""
-    scheme = st.context.theme.type or "neutral"  # neutral reads on light and dark: the browser has not said yet
     with st.container(border=border, height=height):
         st.markdown(f"**{plain(chart.title)}**")
-        figure = dressed(chart.figure, scheme).update_layout(font_family=_FONT)
-        st.plotly_chart(figure, theme=None, key=key, config=_CHART_CONFIG, width="stretch", alt=chart.alt)
+        _plot(chart, key, {})
         if chart.caption:
             st.caption(prose(chart.caption))
 
@@ -255,24 +297,20 @@ def chart_with_zoom(chart: Chart, key: str, marked: Callable[[float, float], Non
         marked: called with the stretch's ends before the page is drawn anew.
     """
 
-    def look() -> None:
+    def handle_selection() -> None:
         for box in st.session_state[key].selection.box:
             marked(*box["x"])
 
-    scheme = st.context.theme.type or "neutral"
-    figure = dressed(chart.figure, scheme).update_layout(font_family=_FONT, dragmode="select", selectdirection="h")
     with st.container(border=True):
-        st.plotly_chart(
-            figure,
-            theme=None,
-            key=key,
-            config=_CHART_CONFIG,
-            width="stretch",
-            alt=chart.alt,
-            on_select=look,
-            selection_mode="box",
-        )
+        layout = {"dragmode": "select", "selectdirection": "h"}
+        _plot(chart, key, layout, on_select=handle_selection, selection_mode="box")
         st.caption(f"{plain(chart.caption)} Mark a stretch in the chart to look closer.")
+
+
+def _plot(chart: Chart, key: str, layout: Mapping[str, Any], **options: Any) -> None:
+    scheme = st.context.theme.type or "neutral"  # neutral reads on light and dark: the browser has not said yet
+    figure = dressed(chart.figure, scheme).update_layout(font_family=_FONT, **layout)
+    st.plotly_chart(figure, theme=None, key=key, config=_CHART_CONFIG, width="stretch", alt=chart.alt, **options)
 
 
 def table_view(table: Table, key: str) -> None:
@@ -285,7 +323,7 @@ def table_view(table: Table, key: str) -> None:
         frame[name] = texts[name]
     columns = {name: st.column_config.Column(alignment="right") for name in table.missing}
     st.markdown(f"**{plain(table.title)}**")
-    shown = frame.style.format(formats)  # type: ignore[arg-type]
-    st.dataframe(shown, hide_index=True, key=key, placeholder="n/a", column_config=columns)
+    styled = frame.style.format(formats)  # type: ignore[arg-type]
+    st.dataframe(styled, hide_index=True, key=key, placeholder="n/a", column_config=columns)
     if table.note:
         st.caption(plain(table.note))

@@ -78,9 +78,6 @@ def _row(cells: Iterable[str]) -> str:
     return f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |"
 
 
-BAR = r"\|"
-
-
 def experiment_page(name: str, body: str, *, has_picture: bool) -> str:
     """Question, method and chart, the body, then the parameters and where the raw data is explained.
 
@@ -113,11 +110,11 @@ def _parts(kind: Kind, body: str, has_picture: bool) -> Iterator[str]:
 
 def _parameters(params: type[Inputs]) -> str:
     lines = ["| parameter | meaning | default | with `--quick` |", "| --- | --- | --- | --- |"]
-    full, quick = params.preset("cuda", False), params.preset("cuda", True)
-    for one in form_parameters(params):
-        usual, less = one.default(getattr(full, one.name)), one.default(getattr(quick, one.name))
-        cells = (f"`{one.name}`", f"{one.description} {one.takes}", usual, less if less != usual else "")
-        lines.append(f"| {' | '.join(cell.replace('|', BAR) for cell in cells)} |")
+    presets = params.preset("cuda", False), params.preset("cuda", True)
+    for parameter in form_parameters(params):
+        usual, less = (parameter.default(getattr(preset, parameter.name)) for preset in presets)
+        meaning = f"{parameter.description} {parameter.takes}"
+        lines.append(_row((f"`{parameter.name}`", meaning, usual, less if less != usual else "")))
     return "\n".join(lines)
 
 
@@ -138,8 +135,8 @@ def renewed(page: str, readings: Mapping[str, Reading]) -> str:
         UnknownName: no such recording or figure, or several different ones of that name.
     """
 
-    def renew(found: re.Match[str]) -> str:
-        _, target, recording, name = found.groups()
+    def renew(match: re.Match[str]) -> str:
+        _, target, recording, name = match.groups()
         if recording not in readings:
             raise UnknownName(f"no recording {recording}")
         try:
@@ -153,18 +150,18 @@ def renewed(page: str, readings: Mapping[str, Reading]) -> str:
 def figure(reading: Reading, name: str) -> str:
     """A figure as a page shows it, with its unit; a ratio as ``6.50 times``. Errors as of :func:`renewed`."""
     title, *cells = name.split(_INTO)
-    found = _cells(reading, title, cells) if cells else _quantities(reading, title)
-    if len(found) != 1:
-        raise UnknownName(f"{len(found)} figures are called {name!r}; one is needed")
-    return found.pop()
+    figures = _cells(reading, title, cells) if cells else _quantities(reading, title)
+    if len(figures) != 1:
+        raise UnknownName(f"{len(figures)} figures are called {name!r}; one is needed")
+    return figures.pop()
 
 
 def _quantities(reading: Reading, name: str) -> set[str]:
     """Those of the headline; only if it has none of that name, those of all findings."""
-    evidence = [each for finding in reading.findings for each in finding.evidence]
-    for named in ([each for each in part if each.name == name] for part in (reading.headline, evidence)):
+    evidence = [quantity for finding in reading.findings for quantity in finding.evidence]
+    for named in ([quantity for quantity in part if quantity.name == name] for part in (reading.headline, evidence)):
         if named:
-            return {_text(each.value, each.unit) for each in named}
+            return {_text(quantity.value, quantity.unit) for quantity in named}
     return set()
 
 
@@ -177,12 +174,12 @@ def _cells(reading: Reading, title: str, cells: list[str]) -> set[str]:
 def _column(table: Table, labels: list[str], column: str) -> list[tuple[float | int | str | bool | None, str]]:
     """Cells of a column in the rows that begin with these labels, with their unit."""
     place = table.columns.index(column)
-    found = []
+    values = []
     for row in table.rows:
         first = [format_value(value, unit) for value, unit in zip(row, table.units, strict=True)][: len(labels)]
         if first == labels:
-            found.append((row[place], table.units[place]))
-    return found
+            values.append((row[place], table.units[place]))
+    return values
 
 
 def _text(value: float | int | str | bool | None, unit: str) -> str:

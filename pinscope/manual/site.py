@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from html import escape
@@ -18,8 +18,7 @@ from markdown_it import MarkdownIt
 from pinscope.errors import UnknownName
 from pinscope.experiments.registry import EXPERIMENTS
 from pinscope.manual.generated_tables import experiment_page, experiments_table, findings_reference, recordings_table
-from pinscope.manual.json_reference import json_reference
-from pinscope.manual.metrics_reference import metrics_reference
+from pinscope.manual.reference import json_reference, metrics_reference
 from pinscope.text import quoted
 
 HOME = "index"
@@ -51,11 +50,9 @@ class Site:
 
     Attributes:
         command_reference: Markdown of the command line's reference; the command line stands above this room.
-        listed: keys of a run that ``pinscope runs list --json`` prints, beside ``host``.
     """
 
     command_reference: Callable[[], str]
-    listed: Collection[str]
     _made: dict[str, str] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     @cached_property
@@ -94,13 +91,13 @@ class Site:
             return experiment_page(experiment, _shipped(name) or "", has_picture=_picture(experiment).is_file())
         made = {
             "cli": self.command_reference,
-            "json": lambda: json_reference(self.listed),
+            "json": json_reference,
             "findings": findings_reference,
             "metrics": metrics_reference,
             "experiments": experiments_table,
             "recordings": recordings_table,
         }
-        return _GENERATED.sub(lambda found: made[found[1]](), _shipped(name) or "")
+        return _GENERATED.sub(lambda match: made[match[1]](), _shipped(name) or "")
 
     def title(self, name: str) -> str:
         """The heading of a page."""
@@ -109,7 +106,7 @@ class Site:
 
 def pictures() -> Iterator[tuple[str, bytes]]:
     """Path below the site and content of every picture."""
-    for picture in sorted((_pages() / "pictures").iterdir(), key=lambda one: one.name):
+    for picture in sorted((_pages() / "pictures").iterdir(), key=lambda path: path.name):
         yield f"pictures/{picture.name}", picture.read_bytes()
 
 

@@ -373,16 +373,16 @@ def dashboard(app_test: Any, outliving: Outliving) -> Iterator[Any]:
 
 
 def test_one_click_fills_every_card_and_each_answer_leads_to_its_run(dashboard: Any) -> None:
-    from pinscope.dashboard import measuring
-    from pinscope.dashboard.gpu_cards import SHOWN
-    from pinscope.dashboard.labels import prose
+    from pinscope.dashboard import machine
+    from pinscope.dashboard.machine import SHOWN
+    from pinscope.dashboard.widgets import prose
 
     gpus = runtime.getDeviceCount()
     app = dashboard.from_file(ROOT / "app.py", default_timeout=120).run()
     assert not app.exception
     begun = time.monotonic()
     app.button(key="measure").click().run()
-    suite = measuring._shared().suite
+    suite = machine._shared().suite
     assert suite is not None
     suite.join()
     app.run()

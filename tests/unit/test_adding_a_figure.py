@@ -70,7 +70,7 @@ import json, sys
 from pathlib import Path
 
 sys.path.append({str(ROOT)!r})
-from pinscope.dashboard.live_document import document
+from pinscope.dashboard.live_board import document
 from pinscope.live.sampler import History
 from tests.data.snapshot_checks import captured
 

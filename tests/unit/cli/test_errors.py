@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from pinscope.cli import doctor
+from pinscope.cli import machine
 from pinscope.cli.main import main
 from pinscope.store.store import Store
 
@@ -50,8 +50,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         (["run", "bandwidth", *HOST, "--set", "memory=gold"], 2, "memory: "),
         (["run", "bandwidth", *HOST, "--device", "1"], 2, "no device 1"),
         (["run", "bandwidth", *HOST, "--device", "-1"], 2, "no device -1"),
-        (["run", "bandwidth", "--lab", "tpu"], 2, "no lab 'tpu'; there are: cuda, host"),
-        (["run", "all", "--lab", "tpu"], 2, "no lab 'tpu'; there are: cuda, host"),
+        (["run", "bandwidth", "--lab", "tpu"], 2, "'--lab': 'tpu' is not one of 'cuda', 'host'"),
         (["run", "bandwidth", *HOST, "--set", "nope=1"], 2, "no parameter 'nope'"),
         (["run", "bandwidth", *HOST, "--set", "sizes"], 2, "KEY=VALUE"),
         (["run", "bandwidth", *HOST, "--set", "=1"], 2, "KEY=VALUE"),
@@ -65,9 +64,9 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         (["bandwidth"], 2, "pinscope has no command bandwidth; use: pinscope run bandwidth"),
         (["runs", "cancel", "nope"], 2, "no run 'nope'"),
         (["runs", "list", "--experiment", "nope"], 2, "no experiment 'nope'; there are: bandwidth"),
-        (["runs", "list", "--status", "over"], 2, "--status 'over': it must be one of running, done"),
-        (["runs", "list", "--lab", "tpu"], 2, "--lab 'tpu': it must be one of cuda, host, live"),
-        (["runs", "list", "--limit", "0"], 2, "--limit 0: it must be 1 or more"),
+        (["runs", "list", "--status", "over"], 2, "'over' is not one of 'running', 'done'"),
+        (["runs", "list", "--lab", "tpu"], 2, "'tpu' is not one of 'cuda', 'host', 'live'"),
+        (["runs", "list", "--limit", "0"], 2, "'--limit': Input should be greater than or equal to 1"),
         (["run", "bandwidth", "--nope"], 2, "No such option"),
         (["run", "bandwidth", "--device", "first"], 2, "--device"),
         (["runs", "show", "nope"], 2, "no run 'nope'"),
@@ -118,7 +117,7 @@ def test_an_unexpected_error_is_one_line_that_says_how_to_see_more(
     def broken(document: object) -> None:
         raise RuntimeError("line one\nline \x1b[31mtwo")
 
-    monkeypatch.setattr(doctor, "print_json", broken)
+    monkeypatch.setattr(machine, "print_json", broken)
     line = refused(["doctor", "--json"], 1, capsys)
     assert line == "unexpected RuntimeError: line one line [31mtwo (PINSCOPE_DEBUG=1 shows where)"
     monkeypatch.setenv("PINSCOPE_DEBUG", "1")
@@ -132,7 +131,7 @@ def test_an_interrupted_command_ends_with_130(
     def interrupted(document: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(doctor, "print_json", interrupted)
+    monkeypatch.setattr(machine, "print_json", interrupted)
     assert refused(["doctor", "--json"], 130, capsys) == "interrupted"
 
 

@@ -8,8 +8,8 @@ import sys
 
 import pytest
 
-from pinscope.cli.docs import commands
 from pinscope.cli.main import command_line, main
+from pinscope.cli.pages import commands
 
 COMMANDS = dict(commands(command_line()))
 
@@ -30,12 +30,6 @@ def test_every_option_is_explained_in_sentences(name: str) -> None:
     for parameter in COMMANDS[name].params:
         assert parameter.help[0].isupper(), parameter.name
         assert parameter.help.endswith("."), parameter.name
-
-
-def test_no_line_of_a_list_of_commands_is_cut_off(capsys: pytest.CaptureFixture[str]) -> None:
-    for group in ([], ["runs"]):
-        assert main([*group, "--help"]) == 0
-        assert "..." not in capsys.readouterr().out.partition("Commands:")[2]
 
 
 def test_completion_is_an_option_of_the_command_itself_only(capsys: pytest.CaptureFixture[str]) -> None:

@@ -156,35 +156,24 @@ def test_driver_memory_is_a_column_where_there_is_any() -> None:
 
 def test_where_no_process_can_be_seen_nobody_is_said_to_hold_none() -> None:
     seen = captured(Path(__file__).parents[2] / "data" / "proc" / "h200-idle")
-    assert texts(whole(View(seen)))[-1] == "Who holds pinned memory is not known: /proc shows no process."
+    none, chosen = View(snapshot(holders=())), View(snapshot(holders=()), chosen=True)
+    assert [texts(whole(view))[-1] for view in (View(seen), none, chosen)] == [
+        "Who holds pinned memory is not known: /proc shows no process.",
+        "No process is seen to hold pinned memory.",
+        "None of the chosen processes holds pinned memory.",
+    ]
 
 
-def test_a_host_without_holders_says_so() -> None:
-    assert texts(whole(View(snapshot(holders=()))))[-1] == "No process is seen to hold pinned memory."
+STEERING, HIDING = "\x1b]0;title\x07\x9b31m\x1b[2J\n", "a\u202eb\u2066c\u200bd\u00ade\U000e0041"
 
 
-def test_where_only_certain_processes_are_shown_only_they_are_said_to_hold_nothing() -> None:
-    assert texts(whole(View(snapshot(holders=()), chosen=True)))[-1] == (
-        "None of the chosen processes holds pinned memory."
-    )
-
-
-def test_names_from_outside_cannot_steer_the_terminal() -> None:
-    one = holder(name="\x1b[2J", command="\x1b]0;title\x07\x9b31m", user="\x1bc", container="\x1b[0m\n")
-    view = View(snapshot(holders=(one,), devices=(device(name="\x1b[31m"),)), trouble="\x1b[1m")
-    shown = "".join([*texts(whole(view)), *texts(frame(view, 80, 24))])
-    assert "\x1b" not in shown
-    assert "\x9b" not in shown
-
-
-def test_names_from_outside_cannot_turn_or_hide_what_stands_beside_them() -> None:
-    hidden = "a\u202eb\u2066c\u200bd\u00ade\U000e0041"
-    one = holder(name=hidden, command=hidden, user=hidden, container=hidden)
-    event = Event(at=TAKEN_AT, kind="grew", pid=1, name=hidden, what="locked", change_bytes=GIB, total_bytes=GIB)
-    view = View(snapshot(holders=(one,), devices=(device(name=hidden),)), trouble=hidden, events=[event])
+@pytest.mark.parametrize("foreign", [STEERING, HIDING], ids=["steering", "hiding"])
+def test_names_from_outside_cannot_steer_the_terminal_or_hide_what_stands_beside_them(foreign: str) -> None:
+    process = holder(name=foreign, command=foreign, user=foreign, container=foreign)
+    event = Event(at=TAKEN_AT, kind="grew", pid=1, name=foreign, what="locked", change_bytes=GIB, total_bytes=GIB)
+    view = View(snapshot(holders=(process,), devices=(device(name=foreign),)), trouble=foreign, events=[event])
     for line in [*whole(view), *frame(view, 80, 30)]:
         assert visible(line.text) == line.text
-    assert any("abcde" in line.text for line in whole(view))
 
 
 def test_a_host_that_shows_no_memory_is_shown_without_a_share() -> None:
@@ -293,9 +282,9 @@ def test_headings_are_bold_in_a_terminal_only(monkeypatch: pytest.MonkeyPatch) -
     ("arguments", "complaint"),
     [
         (["--json", "--csv"], "--json and --csv exclude each other"),
-        (["--interval", "0.05"], "--interval 0.05: it must be 0.1 to 3600 seconds"),
-        (["--interval", "3601"], "--interval 3601: it must be 0.1 to 3600 seconds"),
-        (["--interval", "nan"], "--interval nan: it must be 0.1 to 3600 seconds"),
+        (["--interval", "0.05"], "'--interval': Input should be greater than or equal to 0.1"),
+        (["--interval", "3601"], "'--interval': Input should be less than or equal to 3600"),
+        (["--interval", "nan"], "'--interval': Input should be"),
         (["--interval", "soon"], "'--interval': Input should be a valid number"),
         (["--pid", "0"], "there is no process 0"),
         (["--pid", "-5"], "there is no process -5"),

@@ -74,13 +74,6 @@ def test_eight_processes_of_60_gib_are_not_safe_on_a_host_of_126_gib(capsys: pyt
     assert (apart["demand"]["pinned_bytes"], apart["budget"]["safe_bytes"]) == (60 * GIB, 63 * GIB)
 
 
-def test_what_pytorch_makes_of_40_gib_stands_in_the_text_and_the_json(capsys: pytest.CaptureFixture[str]) -> None:
-    titles = [finding["title"] for finding in told("--pinned 40GiB", capsys)["findings"]]
-    assert main(["plan", "--pinned", "40GiB"]) == 0
-    assert "PyTorch pins 64 GiB for one tensor of 40 GiB" in titles
-    assert "PyTorch pins 64 GiB for one tensor of 40 GiB" in capsys.readouterr().out
-
-
 def test_the_order_of_strategies_is_not_told_for_4_kib(capsys: pytest.CaptureFixture[str]) -> None:
     document = told("--pinned 4KiB", capsys)
     assert (document["pinning"], document["recommended"]) == ([], None)
@@ -103,17 +96,13 @@ def test_former_names_of_the_options_still_work(capsys: pytest.CaptureFixture[st
     ("arguments", "complaint"),
     [
         (["--pinned", "0"], "pinned: "),
-        (["--pinned", "-1GiB"], "pinned: "),
         (["--pinned", "lots"], "is not a size"),
         (["--pinned", "1GiB", "--processes", "0"], "processes: "),
         (["--pinned", "1GiB", "--processes", "many"], "Invalid value for '--processes'"),
         (["--pinned", "1GiB", "--page-size", "1GiB"], "page_size: "),
         (["--pinned", "1GiB", "--gpu-memory", "0"], "gpu_memory: "),
         (["--pinned", "1GiB", "--host-memory", "0"], "host_memory: must be greater than 0"),
-        (["--pinned", "1GiB", "--host-memory", "-1GiB"], "host_memory: must be greater than 0"),
-        (["--pinned", "1GiB", "--host-memory", "much"], "'much' is not a size"),
         (["--pinned", "1GiB", "--host-memory", ""], "'' is not a size"),
-        (["--pinned", "1GiB", "--host-memory", "9EiB"], "is not a size"),
         ([], "Missing option '--pinned'"),
     ],
 )

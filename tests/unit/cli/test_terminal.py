@@ -13,7 +13,6 @@ from pinscope.cli.main import main
 from pinscope.cli.reading import print_findings
 from pinscope.cli.terminal import print_json, print_line, print_prose, print_table
 from pinscope.records.finding import Finding, Quantity
-from pinscope.text import one_line
 
 
 def test_text_from_outside_cannot_steer_the_terminal(capsys: pytest.CaptureFixture[str]) -> None:
@@ -24,15 +23,6 @@ def test_text_from_outside_cannot_steer_the_terminal(capsys: pytest.CaptureFixtu
     assert "\x9b" not in out
     assert "[bold]name" in out
     assert "[red]not red[/red] :smile:" in out
-
-
-def test_an_error_is_one_line_whatever_it_holds() -> None:
-    assert one_line("a\nb\r\n  c\x1b[0m\t d") == "a b c[0m d"
-
-
-def test_numbers_stand_to_the_right(capsys: pytest.CaptureFixture[str]) -> None:
-    print_table(("what", "how much"), [("a", "1"), ("b", "1,000")], numbers=(1,))
-    assert capsys.readouterr().out == "what  how much\na            1\nb        1,000\n\n"
 
 
 def test_a_pipe_gets_every_row_on_one_line(capsys: pytest.CaptureFixture[str]) -> None:

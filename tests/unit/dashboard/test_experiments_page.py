@@ -7,9 +7,9 @@ from collections.abc import Callable
 import pytest
 from streamlit.testing.v1 import AppTest
 
-from pinscope.dashboard.labels import prose
 from pinscope.dashboard.pages import EXPERIMENTS
 from pinscope.dashboard.state import newest_recordings
+from pinscope.dashboard.widgets import prose
 from pinscope.experiments.overlap.experiment import OverlapParams
 from pinscope.records.run import Run
 from pinscope.store.store import Store

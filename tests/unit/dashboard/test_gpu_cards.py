@@ -8,9 +8,10 @@ from collections.abc import Callable, Iterator
 import pytest
 from streamlit.testing.v1 import AppTest
 
-from pinscope.dashboard import measuring, state
-from pinscope.dashboard.labels import plain, prose
+from pinscope.dashboard import state
+from pinscope.dashboard.machine import _expected, _shared
 from pinscope.dashboard.pages import HOME
+from pinscope.dashboard.widgets import plain, prose
 from pinscope.records.environment import Environment
 from pinscope.records.run import Run
 from pinscope.runner.jobs import Request
@@ -95,9 +96,9 @@ def on_the_host_model(monkeypatch: pytest.MonkeyPatch, outliving: Outliving) -> 
         assert environment.devices
         return [Request("bandwidth", "host", quick=True, overrides=SHORT) for _ in range(2)]
 
-    monkeypatch.setattr(measuring, "machine_requests", requests)
+    monkeypatch.setattr("pinscope.dashboard.machine.machine_requests", requests)
     yield
-    measuring._expected.clear()
+    _expected.clear()
 
 
 @pytest.mark.usefixtures("on_the_host_model")
@@ -114,7 +115,7 @@ def test_one_click_measures_all_and_the_bar_goes_when_it_has_ended(
     while sum(run.status == "done" for run in store.runs(recordings=False)) < 2:
         assert time.monotonic() < deadline
         time.sleep(0.1)
-    measuring._shared().end()
+    _shared().end()
     app.run()
     assert [button.key for button in app.button if str(button.key).startswith("measur")] == ["measure"]
 

@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 
 from pinscope.dashboard.live_board import Watch
-from pinscope.errors import InvalidParameter
 from pinscope.live.source import LiveSource
 from pinscope.records.snapshot import Snapshot
 from tests.data.synthetic_live import Source, empty
@@ -59,12 +58,6 @@ def until(condition: Callable[[], object], seconds: float = 10) -> None:
 
 def samplers() -> list[threading.Thread]:
     return [thread for thread in threading.enumerate() if thread.name == "pinscope-sampler"]
-
-
-def test_nothing_runs_before_the_first_look(watch: Watch, source: Source) -> None:
-    assert not watch.running
-    assert source.opened == 0
-    assert samplers() == []
 
 
 def test_all_who_look_share_one_sampler(watch: Watch, source: Source) -> None:
@@ -145,11 +138,6 @@ def test_another_pace_does_not_wake_it(watch: Watch, source: Source) -> None:
     watch.set_interval(2.0)
     assert not watch.running
     assert source.opened == 0
-
-
-def test_a_pace_that_is_none_is_refused(watch: Watch) -> None:
-    with pytest.raises(InvalidParameter):
-        watch.set_interval(0)
 
 
 def test_a_source_that_cannot_be_opened_can_be_tried_again(taken: Snapshot, clock: Clock) -> None:

@@ -13,15 +13,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from starlette.routing import Router
 
 from pinscope.analysis.rules import growth
-from pinscope.dashboard import live_board, live_feed, now
-from pinscope.dashboard.live_board import MOST_VIEWS, Board
-from pinscope.dashboard.live_document import Json, chosen_facts, document, holder_key, patch
+from pinscope.dashboard import live_board, now, routes
+from pinscope.dashboard.live_board import MOST_VIEWS, Board, Json, chosen_facts, document, holder_key, patch
 from pinscope.dashboard.pages import NOW
 from pinscope.live.reading import snapshot_verdict
 from pinscope.live.sampler import History
 from pinscope.live.series import MOST_POINTS, changes, sample_of
+from pinscope.manual.site import Site
 from pinscope.records.snapshot import Snapshot, Unreadable
 from tests.data.synthetic_live import GIB, LOCKER, MIB, TRAINER, WORKER, empty, full, with_locked
 from tests.unit.dashboard.conftest import Open
@@ -82,13 +83,9 @@ def test_a_host_with_holders_and_gpus_is_told_in_full(taken: Snapshot) -> None:
     assert holder(found, WORKER)["cells"]["inherited_bytes"] == [int(8.5 * GIB), "8.50 GiB"]
     assert holder(found, TRAINER)["cells"]["page_table_bytes"] == [36 * MIB, "≥36 MiB"]
     assert holder(found, TRAINER)["gpus"] == "0, 1"
+    assert {one["pid"] for one in by_rank if one["only_locked"]} == {LOCKER}
     assert "registered_bytes" not in found["columns"]
     assert found["events"] == {}
-
-
-def test_a_process_that_only_locks_memory_is_no_holder_of_pinned_memory(taken: Snapshot) -> None:
-    found = shown(taken)
-    assert {one["pid"] for one in found["holders"].values() if one["only_locked"]} == {LOCKER}
 
 
 def test_without_a_gpu_the_host_part_stands_and_says_what_is_missing(tmp_path: Path) -> None:
@@ -264,7 +261,7 @@ def ask(taken: Snapshot, monkeypatch: pytest.MonkeyPatch) -> Ask:
     """Asks the dashboard's feed of a host with holders."""
     history = seen([taken])
     told = Board(lambda: history)
-    monkeypatch.setattr(live_feed, "board", lambda: told)
+    monkeypatch.setattr(routes, "board", lambda: told)
 
     def ask(path: str, method: str = "GET", query: str = "") -> tuple[int, dict[str, str], bytes]:
         sent: list[Any] = []
@@ -275,11 +272,8 @@ def ask(taken: Snapshot, monkeypatch: pytest.MonkeyPatch) -> Ask:
         async def ended() -> Any:
             return {"type": "http.request", "body": b"", "more_body": False}
 
-        async def passed_on(scope: Any, receive: Any, send: Any) -> None:
-            await send({"type": "http.response.start", "status": 299, "headers": []})
-
         scope = {"type": "http", "method": method, "path": path, "query_string": query.encode(), "headers": []}
-        answering = live_feed.LiveFeed(passed_on)(scope, ended, send)  # type: ignore[arg-type]
+        answering = Router(routes.routes(lambda: Site(str)))(scope, ended, send)
         with ThreadPoolExecutor(1) as thread:  # Playwright's loop may run in this one
             thread.submit(asyncio.run, answering).result()
         headers = {name.decode(): value.decode() for name, value in sent[0]["headers"]}
@@ -299,7 +293,7 @@ def test_the_feed_answers_its_own_paths_only(ask: Ask) -> None:
     assert ask("/live/facts.json", query="at=other")[0] == 404
     assert ask("/live/../now.py")[0] == 404
     assert ask("/live/now.json", method="POST")[0] == 405
-    assert ask("/now")[0] == 299
+    assert ask("/now")[0] == 404
     status, headers, body = ask("/live/now.js")
     assert (status, headers["content-type"]) == (200, "text/javascript; charset=utf-8")
 
@@ -316,7 +310,7 @@ def test_the_page_asks_for_its_script_and_needs_no_database(open_page: Open, mon
     app = open_page(NOW)
     assert not app.exception
     assert not app.error
-    assert f"/live/now.js?{live_feed.VERSION}" in now._mount()
+    assert f"/live/now.js?{routes.VERSION}" in now._mount()
     assert any("pinscope-now" in one.proto.body for one in app.get("html"))
 
 

@@ -9,9 +9,9 @@ import pytest
 from streamlit.testing.v1 import AppTest
 
 from pinscope.dashboard.home import STEPS
-from pinscope.dashboard.labels import plain, prose
 from pinscope.dashboard.pages import EXPERIMENTS, HOME, NOW, PAGES, RUNS, PageEntry
 from pinscope.dashboard.state import newest_recordings
+from pinscope.dashboard.widgets import plain, prose
 from pinscope.experiments import registry
 from pinscope.records.run import HOST_MODEL_NOTE, Run
 from pinscope.store.store import Store

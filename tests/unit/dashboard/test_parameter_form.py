@@ -81,26 +81,18 @@ def test_a_form_left_alone_asks_for_the_preset(app: AppTest) -> None:
     assert overrides(app) == {}
 
 
-def test_a_share_is_asked_for_in_per_cent(app: AppTest) -> None:
-    field = app.number_input(key="made-up-share")
-    assert (field.value, field.min, field.max) == (25, 0, 100)
-    field.set_value(12.5)
-    assert changed(app).share == 0.125
-
-
-def test_numbers_keep_their_bounds(app: AppTest) -> None:
-    field = app.number_input(key="made-up-count")
-    assert (field.min, field.max, field.step) == (1, 9, 1)
-
-
-def test_sizes_are_asked_for_as_text_with_units(app: AppTest) -> None:
+def test_a_share_is_asked_for_in_per_cent_a_number_within_its_bounds_and_a_size_as_text_with_its_unit(
+    app: AppTest,
+) -> None:
+    share, count = app.number_input(key="made-up-share"), app.number_input(key="made-up-count")
+    assert (share.value, share.min, share.max) == (25, 0, 100)
+    assert (count.min, count.max, count.step) == (1, 9, 1)
     assert app.text_input(key="made-up-sizes").value == "4 KiB, 1 MiB"
+    assert app.text_input(key="made-up-size").value == "1000008 B"  # no unit says it exactly
+    share.set_value(12.5)
     app.text_input(key="made-up-sizes").set_value("1GiB, 64 KiB")
-    assert changed(app).sizes == (2**16, 2**30)
-
-
-def test_a_size_that_no_unit_tells_exactly_is_shown_in_bytes(app: AppTest) -> None:
-    assert app.text_input(key="made-up-size").value == "1000008 B"
+    params = changed(app)
+    assert (params.share, params.sizes) == (0.125, (2**16, 2**30))
 
 
 def test_choices_are_offered_in_words(app: AppTest) -> None:

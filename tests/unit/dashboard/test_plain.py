@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pinscope.dashboard.labels import plain, prose, sentence
+from pinscope.dashboard.widgets import plain, prose, sentence
 from pinscope.text import one_line
 
 JOINER = "\N{WORD JOINER}"

@@ -18,15 +18,6 @@ def metric(app: AppTest, label: str) -> str:
     return next(one.value for one in app.metric if one.label.replace("\\", "") == label)
 
 
-def test_a_plan_stands_before_anything_is_entered(open_page: Open, machine: Callable[[int], None]) -> None:
-    machine(1)
-    app = open_page(PLAN)
-    assert not app.exception
-    assert metric(app, "Page table of one process, on one GPU") == "128 MiB"
-    assert app.get("plotly_chart")
-    assert app.text_input(key="plan-gpu_memory").value == "80 GiB"
-
-
 def test_a_change_changes_the_plan_and_the_command(open_page: Open, machine: Callable[[int], None]) -> None:
     machine(1)
     app = open_page(PLAN)
@@ -120,6 +111,8 @@ def test_a_link_that_cannot_be_used_is_one_clear_line_above_the_usual_plan(
         (line,) = [one.value.replace("\\", "") for one in app.error if "error" in one.icon]
         assert complaint in line
         assert metric(app, "Page table of one process, on one GPU") == "128 MiB"
+        assert app.text_input(key="plan-gpu_memory").value == "80 GiB"
+        assert app.get("plotly_chart")
         app.text_input(key="plan-pinned").set_value("2GiB").run()
         assert not [one for one in app.error if "error" in one.icon]
         assert app.query_params["pinned"] == "2GiB"

@@ -7,10 +7,9 @@ from pathlib import Path
 import pytest
 from streamlit.testing.v1 import AppTest
 
-from pinscope.dashboard.labels import prose, title
 from pinscope.dashboard.pages import RUNS
 from pinscope.dashboard.runs import RUNS_A_PAGE
-from pinscope.dashboard.widgets import plain
+from pinscope.dashboard.widgets import plain, prose, title
 from pinscope.experiments.registry import GONE
 from pinscope.probes.process_identity import current_process
 from pinscope.records.run import Progress, Run

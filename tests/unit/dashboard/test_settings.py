@@ -40,6 +40,7 @@ def test_the_dashboard_is_private() -> None:
     assert SETTINGS["server.allowedHosts"] == list(ALLOWED_HOSTS)
     assert SETTINGS["server.enableCORS"] is True
     assert SETTINGS["server.enableXsrfProtection"] is True
+    assert SETTINGS["global.developmentMode"] is False  # it would be on where packages lie outside of site-packages
     assert SETTINGS["browser.gatherUsageStats"] is False
     assert SETTINGS["client.showErrorDetails"] == "none"
 

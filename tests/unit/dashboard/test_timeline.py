@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from streamlit.testing.v1 import AppTest
 
-from pinscope.dashboard.pages import EXPERIMENTS, RUNS
+from pinscope.dashboard.pages import RUNS
 from pinscope.probes.process_identity import current_process
 from pinscope.records.run import Progress, Run
 from pinscope.store.store import Store
@@ -47,13 +47,6 @@ def test_timelines_are_found_by_what_they_are(kept: Run, open_page: Open) -> Non
         app.run()
         titles = [link.label for link in app.get("page_link") if "·" in link.label]
         assert titles == ["**Timeline · live view**"] * 2, "its own, and the recorded one"
-
-
-def test_a_timeline_is_not_among_the_experiments(open_page: Open) -> None:
-    app = open_page(EXPERIMENTS, experiment="timeline")
-    assert not app.exception
-    (choice,) = [control for control in app.get("button_group") if control.key == "experiment"]
-    assert "Timeline" not in str(choice.options)
 
 
 @pytest.mark.parametrize(("seconds", "length"), [(None, "until stopped"), (600.0, "roughly 600 s in all")])

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from pinscope.dashboard.labels import plain, prose
 from pinscope.dashboard.pages import RUNS, TRACES
+from pinscope.dashboard.widgets import plain, prose
 from pinscope.probes.process_identity import current_process
 from pinscope.records.run import Progress, Run
 from pinscope.report.document import open_document

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from pinscope.dashboard.gpu_cards import SHOWN
+from pinscope.dashboard.machine import SHOWN
 from pinscope.experiments.registry import checked_rows
 from pinscope.records.run import ExperimentRun, Run
 from pinscope.store.recordings import recorded_observations, recorded_runs

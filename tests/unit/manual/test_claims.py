@@ -48,33 +48,6 @@ def test_every_row_that_another_one_points_to_is_there() -> None:
     assert set(re.findall(r"\b[A-E]\d{1,2}\b", QUOTED.sub("", PAGE))) <= there
 
 
-def test_an_answer_that_points_to_one_other_row_has_its_verdict() -> None:
-    rows = {text + number: (verdict, answer) for text, number, _, verdict, answer in ROW.findall(PAGE)}
-    for row, (verdict, answer) in rows.items():
-        if pointed := re.match(r"As ([A-E]\d+)\. \(", answer):
-            assert verdict == rows[pointed.group(1)][0], row
-
-
-@pytest.mark.parametrize(
-    ("row", "verdict", "says"),
-    [
-        ("A13", "In part", "In a control group"),
-        ("A15", "In part", "A whole host was never filled"),
-        ("B37", "In part", "As A13"),
-        ("E19", "In part", "As A13"),
-        ("C5", "Not measured", "the run does not tell"),
-        ("C29", "Not measured", "No run compares one copy stream with several"),
-        ("D35", "In part", "so does the default"),
-        ("D43", "Holds", "whose current device is another one took [0 B]"),
-        ("E20", "Holds", "a kernel launch of the same process waited"),
-    ],
-)
-def test_an_answer_says_no_more_than_its_recordings_show(row: str, verdict: str, says: str) -> None:
-    rows = {text + number: (verdict, answer) for text, number, _, verdict, answer in ROW.findall(PAGE)}
-    assert rows[row][0] == verdict
-    assert says in rows[row][1]
-
-
 def reading() -> Reading:
     """A headline, evidence of the same name and another, and a table."""
     rate = quantity("Rate", 55e9, "bytes/second")

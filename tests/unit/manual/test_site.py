@@ -11,8 +11,8 @@ from posixpath import dirname, join, normpath
 
 import pytest
 
-from pinscope.cli.docs import whole_site
 from pinscope.cli.main import command_line, main
+from pinscope.cli.pages import whole_site
 from pinscope.dashboard.pages import PAGES
 from pinscope.errors import UnknownName
 from pinscope.experiments.registry import readers
@@ -122,14 +122,6 @@ def test_every_page_of_the_dashboard_is_shown_light_dark_and_on_a_phone(site: Si
     assert {name for name in files if name.startswith("page-")} == shown
     assert max(files[name] for name in shown) < 150_000
     assert {page.path.stem for page in PAGES} <= set(names)
-
-
-def test_an_experiment_without_words_of_its_own_has_a_page_all_the_same() -> None:
-    from pinscope.manual.generated_tables import experiment_page
-
-    page = experiment_page("bandwidth", "", has_picture=False)
-    assert page.startswith("# Bandwidth")
-    assert "## Parameters" in page
 
 
 def test_everything_that_the_pages_need_ships_with_the_package() -> None:

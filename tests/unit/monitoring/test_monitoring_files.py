@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from pinscope.analysis.rules import gpu_memory, growth, host_memory, link
-from pinscope.cli.exporter import ALERTS, DASHBOARD
+from pinscope.cli.live import ALERTS, DASHBOARD
 from pinscope.cli.main import main
 from tests.unit.monitoring.test_metrics import names
 
@@ -104,7 +104,7 @@ def test_the_command_prints_what_ships(option: str, name: str, capsys: pytest.Ca
     ("arguments", "code", "complaint"),
     [
         (["--print-rules", "--print-dashboard"], 2, "exclude each other"),
-        (["--interval", "0"], 2, "--interval 0: it must be 0.1 to 3600 seconds"),
+        (["--interval", "0"], 2, "'--interval': Input should be greater than or equal to 0.1"),
         (["--port", "70000", "--no-gpu"], 2, "70000 is no port number"),
         (["--address", "everywhere", "--no-gpu"], 2, "'everywhere' is no IP address"),
         (["--address", "192.0.2.1", "--no-gpu"], 3, "cannot listen on port 10435 of 192.0.2.1"),

@@ -1,4 +1,4 @@
-"""``pinscope docs``: the documentation, without network."""
+"""``pinscope dashboard`` and ``pinscope docs``: pages in the browser."""
 
 from __future__ import annotations
 
@@ -7,17 +7,21 @@ import sys
 import webbrowser
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import platformdirs
 import typer
 
 import pinscope
-from pinscope.cli.runs import RUN_LIST_FIELDS
 from pinscope.cli.terminal import console, print_json, print_line
+from pinscope.dashboard.gate import named_origins, origins_from_environment
+from pinscope.dashboard.serve import port_from_environment, serve
 from pinscope.errors import NotPossible
 from pinscope.manual.site import Site, write_html
 from pinscope.store.new_file import keep_private
+
+if TYPE_CHECKING:
+    from pinscope.manual.site import Site
 
 
 def command_reference(root: Any) -> str:
@@ -41,24 +45,27 @@ def commands(root: Any, above: str = "pinscope") -> Iterator[tuple[str, Any]]:
 
 
 def _command(name: str, command: Any) -> str:
-    shown = [parameter for parameter in command.params if not getattr(parameter, "hidden", False)]
+    parameters = [parameter for parameter in command.params if not getattr(parameter, "hidden", False)]
     lines = [f"## {name}", "", _one_line(command.help or ""), ""]
-    lines += ["```text", " ".join([name, *_usage(command, shown)]), "```"]
-    if shown:
+    lines += ["```text", " ".join([name, *_usage(command, parameters)]), "```"]
+    if parameters:
         lines += ["", "| argument or option | meaning | default |", "| --- | --- | --- |"]
-        lines += [f"| {_names(one)} | {_one_line(one.help or '')} | {_default(one)} |" for one in shown]
+        lines += [
+            f"| {_names(parameter)} | {_one_line(parameter.help or '')} | {_default(parameter)} |"
+            for parameter in parameters
+        ]
     return "\n".join(lines)
 
 
-def _usage(command: Any, shown: list[Any]) -> Iterator[str]:
-    if any(one.param_type_name == "option" for one in shown):
+def _usage(command: Any, parameters: list[Any]) -> Iterator[str]:
+    if any(parameter.param_type_name == "option" for parameter in parameters):
         yield "[OPTIONS]"
     if hasattr(command, "commands"):
         yield "COMMAND"
-    for one in shown:
-        if one.param_type_name == "argument":
-            name = (one.metavar or one.name.upper()) + ("…" if one.nargs == -1 else "")
-            yield name if one.required else f"[{name}]"
+    for parameter in parameters:
+        if parameter.param_type_name == "argument":
+            name = (parameter.metavar or parameter.name.upper()) + ("…" if parameter.nargs == -1 else "")
+            yield name if parameter.required else f"[{name}]"
 
 
 def _names(parameter: Any) -> str:
@@ -121,7 +128,7 @@ def whole_site(root: Any) -> Site:
     Args:
         root: the command ``pinscope``.
     """
-    return Site(command_reference=lambda: command_reference(root), listed=RUN_LIST_FIELDS)
+    return Site(lambda: command_reference(root))
 
 
 def _written(site: Site, name: str) -> Path:
@@ -153,3 +160,30 @@ def _print(markdown: str) -> None:
     from rich.markdown import Markdown
 
     console(sys.stdout).print(Markdown(markdown))
+
+
+def dashboard(
+    context: typer.Context,
+    port: Annotated[
+        int | None,
+        typer.Option(metavar="PORT", help="Port to listen on. Default: PINSCOPE_PORT, else 8501.", show_default=False),
+    ] = None,
+    origin: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="URL",
+            help="Another address under which browsers reach the dashboard, such as http://localhost:9000 for a "
+            "forwarded port; may be repeated. Overrides PINSCOPE_ORIGINS.",
+            show_default=False,
+        ),
+    ] = None,
+    open_browser: Annotated[bool, typer.Option("--open", help="Open the dashboard in this machine's browser.")] = False,
+) -> int:
+    """Serve the dashboard on 127.0.0.1 until Ctrl-C."""
+    named = named_origins(origin) if origin else origins_from_environment()
+
+    def site() -> Site:
+
+        return whole_site(context.find_root().command)
+
+    return serve(port_from_environment() if port is None else port, open_browser, site, named)

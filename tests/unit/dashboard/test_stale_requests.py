@@ -10,7 +10,7 @@ from starlette.types import Message, Receive, Scope, Send
 from streamlit.proto.BackMsg_pb2 import BackMsg
 from streamlit.proto.ForwardMsg_pb2 import ForwardMsg
 
-from pinscope.dashboard.left_pages import LeftPages
+from pinscope.dashboard.middleware import StaleRequests
 
 HOME, RUNS = "home", "runs"
 
@@ -24,7 +24,7 @@ def asked(page: str, fragment: str = "") -> bytes:
     return data
 
 
-def found(page: str) -> bytes:
+def drawn(page: str) -> bytes:
     """What the server sends when it has found the page."""
     message = ForwardMsg()
     message.navigation.page_script_hash = page
@@ -40,9 +40,9 @@ def begun(page: str) -> bytes:
     return data
 
 
-def passed(*conversation: tuple[str, bytes]) -> list[bytes]:
-    """What reaches Streamlit of a conversation of what the browser and the server ``"send"``, in turn."""
-    left = list(conversation)
+def passed(*conversation: bytes | tuple[str, bytes]) -> list[bytes]:
+    """What reaches Streamlit of what the browser, or where it is named the server, send in turn."""
+    left = [part if isinstance(part, tuple) else ("browser", part) for part in conversation]
     reached: list[bytes] = []
 
     async def receive() -> Message:
@@ -64,52 +64,45 @@ def passed(*conversation: tuple[str, bytes]) -> list[bytes]:
             reached.append(message["bytes"])
 
     with ThreadPoolExecutor(1) as thread:  # where a browser is driven, the main thread has a loop already
-        thread.submit(asyncio.run, LeftPages(streamlit)({"type": "websocket"}, receive, send)).result()
+        thread.submit(asyncio.run, StaleRequests(streamlit)({"type": "websocket"}, receive, send)).result()
     return reached
 
 
-def test_what_the_last_page_asks_is_dropped_once_the_next_one_is_asked_for() -> None:
-    click, go, late = asked(HOME, "card"), asked(RUNS), asked(HOME, "card")
-    assert passed(("browser", asked(HOME)), ("browser", click), ("browser", go), ("browser", late)) == [
-        asked(HOME),
-        click,
-        go,
-    ]
+CONVERSATIONS = {
+    "what the last page asks once the next one is asked for is dropped": (
+        [asked(HOME), asked(HOME, "card"), asked(RUNS), asked(HOME, "card")],
+        [asked(HOME), asked(HOME, "card"), asked(RUNS)],
+    ),
+    "the next page may ask, and so may the last one after a return": (
+        [asked(HOME), asked(RUNS), asked(RUNS, "bar"), asked(HOME), asked(HOME, "card")],
+        [asked(HOME), asked(RUNS), asked(RUNS, "bar"), asked(HOME), asked(HOME, "card")],
+    ),
+    "a late drawing of a part of the last page does not bring it back": (
+        [asked(HOME), asked(RUNS), ("server", begun(HOME)), asked(HOME, "card")],
+        [asked(HOME), asked(RUNS)],
+    ),
+    "where the page asked for is no more, the one drawn instead may ask": (
+        [asked("gone"), ("server", drawn(HOME)), asked(HOME, "card")],
+        [asked("gone"), asked(HOME, "card")],
+    ),
+    "a page asked for by its address may ask once it is found": (  # a new server begins with Home
+        [asked(""), ("server", begun(HOME)), ("server", drawn(RUNS)), asked(RUNS, "bar"), asked(HOME, "card")],
+        [asked(""), asked(RUNS, "bar")],
+    ),
+    "before a page is known everything is passed on": (
+        [asked(HOME, "card"), asked("")],
+        [asked(HOME, "card"), asked("")],
+    ),
+}
+"""What holds → what the browser and the server send, in turn, and what reaches Streamlit."""
 
 
-def test_the_next_page_may_ask_and_so_may_the_last_one_after_a_return() -> None:
-    conversation = [asked(HOME), asked(RUNS), asked(RUNS, "bar"), asked(HOME), asked(HOME, "card")]
-    assert passed(*(("browser", data) for data in conversation)) == conversation
-
-
-def test_a_late_drawing_of_a_part_of_the_last_page_does_not_bring_it_back() -> None:
-    conversation = [
-        ("browser", asked(HOME)),
-        ("browser", asked(RUNS)),
-        ("server", begun(HOME)),
-        ("browser", asked(HOME, "card")),
-    ]
-    assert passed(*conversation) == [asked(HOME), asked(RUNS)]
-
-
-def test_where_the_page_asked_for_is_no_more_the_one_drawn_instead_may_ask() -> None:
-    conversation = [("browser", asked("gone")), ("server", found(HOME)), ("browser", asked(HOME, "card"))]
-    assert passed(*conversation) == [asked("gone"), asked(HOME, "card")]
-
-
-def test_a_page_asked_for_by_its_address_may_ask_once_it_is_found() -> None:
-    """A new server begins with Home until it knows its pages."""
-    conversation = [
-        ("browser", asked("")), ("server", begun(HOME)), ("server", found(RUNS)), ("browser", asked(RUNS, "bar")),
-        ("browser", asked(HOME, "card")),
-    ]  # fmt: skip
-    assert passed(*conversation) == [asked(""), asked(RUNS, "bar")]
-
-
-def test_before_a_page_is_known_everything_is_passed_on() -> None:
-    assert passed(("browser", asked(HOME, "card")), ("browser", asked(""))) == [asked(HOME, "card"), asked("")]
+@pytest.mark.parametrize("name", CONVERSATIONS)
+def test_only_the_page_that_is_shown_or_waited_for_may_ask(name: str) -> None:
+    conversation, reaching = CONVERSATIONS[name]
+    assert passed(*conversation) == reaching
 
 
 @pytest.mark.parametrize("data", [b"", b"\xff\xff", BackMsg(clear_cache=True).SerializeToString()])
 def test_what_is_no_request_for_a_drawing_is_passed_on(data: bytes) -> None:
-    assert passed(("browser", asked(HOME)), ("browser", data)) == [asked(HOME), data]
+    assert passed(asked(HOME), data) == [asked(HOME), data]

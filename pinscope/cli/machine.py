@@ -1,4 +1,4 @@
-"""``pinscope plan``: what pinning an amount will take, before anything is pinned."""
+"""``pinscope doctor`` and ``pinscope plan``: what this machine can do, and what pinning an amount takes on it."""
 
 from __future__ import annotations
 
@@ -7,16 +7,64 @@ from typing import Annotated
 
 import typer
 
+from pinscope.analysis.machine import machine_findings
 from pinscope.cli.options import AsJson
-from pinscope.cli.reading import print_below_verdict
+from pinscope.cli.reading import print_below_verdict, print_findings
 from pinscope.cli.runs import store_to_read
-from pinscope.cli.terminal import print_json, print_line, print_prose
+from pinscope.cli.terminal import print_json, print_line, print_prose, print_table
+from pinscope.errors import BadInput, NotPossible
 from pinscope.planning.plan import OPTIONS, PlanParams
 from pinscope.planning.prices import Level, amount_words, known_prices, plan_for, safety_of
 from pinscope.planning.reading import origin_words, read_plan
+from pinscope.probes.capabilities import capabilities
 from pinscope.probes.environment import capture_environment
+from pinscope.records.base import Capability
+from pinscope.report.facts import environment_facts, version_text
 from pinscope.report.json_report import plan_document
+from pinscope.store.database import place_of_runs
 from pinscope.units import format_bytes
+
+FORMAT = 1
+"""Version of ``doctor --json``; additive changes keep it."""
+
+
+def doctor(as_json: AsJson = False) -> None:
+    """Check this machine: what can be measured here, its links and limits, and what to change."""
+    environment, database = capture_environment(), _database()
+    abilities, findings = capabilities(environment), machine_findings(environment)
+    if as_json:
+        print_json(
+            {
+                "format": FORMAT,
+                "environment": environment.model_dump(mode="json"),
+                "capabilities": [ability.model_dump(mode="json") for ability in abilities],
+                "findings": [finding.model_dump(mode="json") for finding in findings],
+                "database": database,
+            }
+        )
+        return
+    facts = [*environment_facts(environment), ("PinScope", version_text(environment)), ("Runs are kept in", database)]
+    print_table(("", ""), facts, title="This machine")
+    print_table(("", ""), [(ability.title, _answer(ability)) for ability in abilities], title="What works here")
+    print_findings(findings)
+    if not findings:
+        print_line("Nothing to improve was found.")
+
+
+def _database() -> str:
+    """Where runs are kept, or why that cannot be said: the doctor answers all the same."""
+    try:
+        return place_of_runs()
+    except (BadInput, NotPossible) as error:
+        return f"n/a ({error})"
+
+
+def _answer(capability: Capability) -> str:
+    """Whether it works; if not, why not and what to do."""
+    if capability.works:
+        return "works"
+    return f"no: {capability.reason}" + (f". {capability.advice}" if capability.advice else "")
+
 
 _HELP = {name: field.description for name, field in PlanParams.model_fields.items()}
 """The form of the dashboard says the same."""
@@ -43,17 +91,7 @@ def plan(
     as_json: AsJson = False,
 ) -> None:
     """Calculate what pinned memory will take: page tables, contexts, time, and a safe amount. Nothing is pinned."""
-    given = {
-        "pinned": pinned,
-        "processes": processes,
-        "shared": shared,
-        "gpus": gpus,
-        "all_gpus": all_gpus,
-        "gpu_memory": gpu_memory,
-        "host_memory": host_memory,
-        "page_size": page_size,
-    }
-    stated = {name: value for name, value in given.items() if value is not None}
+    stated = {name: value for name, value in locals().items() if name in _HELP and value is not None}
     PlanParams().with_overrides(stated)  # bad input is refused before the database is opened
     environment = capture_environment()
     with store_to_read() as store:

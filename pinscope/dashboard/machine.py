@@ -1,0 +1,289 @@
+"""This machine on Home: a card for each GPU, and one button that measures it with the quick experiments."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import islice
+from typing import Any
+
+import streamlit as st
+from streamlit.delta_generator import DeltaGenerator
+
+from pinscope.charts.chart import Chart
+from pinscope.dashboard import state
+from pinscope.dashboard.pages import EXPERIMENTS, NOW
+from pinscope.dashboard.run_view import PROGRESS_SECONDS, run_link, stop_button
+from pinscope.dashboard.state import open_run
+from pinscope.dashboard.widgets import cards as draw_cards
+from pinscope.dashboard.widgets import (
+    chart_view,
+    errors_shown,
+    experiment_title,
+    fact_table,
+    own_time,
+    plain,
+    prose,
+    sentence,
+)
+from pinscope.errors import PinScopeError
+from pinscope.experiments.bandwidth.charts import draw_small as bandwidth_bars
+from pinscope.experiments.bandwidth.findings import below_like
+from pinscope.experiments.overlap.charts import draw_small as overlap_bars
+from pinscope.experiments.page_tables.charts import draw_small as page_tables_bars
+from pinscope.experiments.registry import checked_rows
+from pinscope.live.reading import gpu_verdict
+from pinscope.records.environment import Device, Environment
+from pinscope.records.finding import Finding
+from pinscope.records.run import ExperimentRun, Run
+from pinscope.report.document import Document
+from pinscope.report.facts import by_severity, gpu_facts, link_text
+from pinscope.runner.jobs import Request
+from pinscope.runner.suite import ALL, Step, Suite, possible, select
+from pinscope.store.recordings import recorded_runs
+from pinscope.store.store import Store
+from pinscope.units import format_bandwidth, format_bytes
+
+_DrawSmall = Callable[[ExperimentRun, Sequence[Mapping[str, Any]]], Chart | None]
+SHOWN: Mapping[str, _DrawSmall] = {
+    "bandwidth": bandwidth_bars,
+    "overlap": overlap_bars,
+    "page_tables": page_tables_bars,
+}
+"""Experiments whose answers stand in a card, what pinning brings, what it takes to use it and what it costs; and what
+draws them small."""
+_NEWEST = 60
+"""The newest runs of an experiment among which those of a GPU are looked for."""
+Measured = Mapping[str, Run]
+"""Experiment → its newest run on a GPU."""
+
+
+@dataclass(frozen=True)
+class _Card:
+    """A card whose words stand, and the places in it for what takes longer to find.
+
+    Attributes:
+        gpu: whose it is.
+        measured: its runs.
+        warnings: for where it falls behind.
+        charts: experiment → for its chart.
+        next: for what to do next.
+    """
+
+    gpu: Device
+    measured: Measured
+    warnings: DeltaGenerator
+    charts: Mapping[str, DeltaGenerator]
+    next: DeltaGenerator
+
+
+def show_gpus(store: Store | None, gpus: Sequence[Device]) -> None:
+    """Draw the cards: their words first, then what runs must be opened for. Without a store, what the machine shows."""
+    newest = {gpu.uuid: _newest_runs(store, gpu) if store else {} for gpu in gpus}
+    cards: list[_Card] = []
+    with st.container(key="gpu-cards"):
+        st.header("GPUs", anchor=False)
+        draw_cards(
+            gpus, lambda gpu: cards.append(_words(gpu, newest[gpu.uuid])), len(gpus) if len(gpus) <= 2 else "auto"
+        )
+    for card in cards:
+        if store is not None:
+            with errors_shown():
+                _fill(store, card, newest)
+
+
+def _newest_runs(store: Store, gpu: Device) -> Measured:
+    """The newest run of each experiment that measured this very GPU to the end."""
+    newest = {}
+    for name in SHOWN:
+        runs = islice(store.each_run(experiment=name, lab="cuda", status="done", recordings=False), _NEWEST)
+        newest[name] = next((run for run in runs if run.gpu and run.gpu.uuid == gpu.uuid), None)
+    return {name: run for name, run in newest.items() if run is not None}
+
+
+def _words(gpu: Device, measured: Measured) -> _Card:
+    st.markdown(f"**GPU {gpu.index}: {plain(gpu.name)}**")
+    limit = format_bandwidth(gpu.link.limit_bytes_per_second if gpu.link else None)
+    memory = f"{format_bytes(gpu.memory_free_bytes)} of {format_bytes(gpu.memory_total_bytes)} of GPU memory free"
+    st.caption(f"{link_text(gpu.link, at_best=True)}, at most {limit} one way · {memory}")
+    now = gpu_verdict(state.snapshot(), gpu.index)
+    if now:
+        st.page_link(NOW.path, label=plain(now), icon=NOW.icon)
+    warnings, charts = st.container(), {}
+    with st.grid(3, min_column_width=300):
+        for name, run in measured.items():
+            with st.container(height="stretch", vertical_alignment="distribute"):
+                with st.container(gap="xsmall"):
+                    run_link(run, prose(run.verdict or experiment_title(name)))
+                    st.caption(f"Measured {own_time(run.created_at)}", unsafe_allow_html=True)
+                charts[name] = st.container()
+    card = _Card(gpu, measured, warnings, charts, st.container())
+    with st.expander("About this GPU"):
+        fact_table(gpu_facts(gpu))
+    return card
+
+
+def _fill(store: Store, card: _Card, newest: Mapping[str, Measured]) -> None:
+    documents = {}
+    for name, place in card.charts.items():
+        with place:
+            opened = open_run(store, card.measured[name])
+            documents[name] = opened.document
+            run = opened.run
+            chart = SHOWN[name](run, checked_rows(name, opened.rows)) if isinstance(run, ExperimentRun) else None
+            if chart:
+                chart_view(chart, key=f"card-{run.id}", border=False)
+    with card.warnings:
+        for finding in _behind(store, card, newest):
+            run_link(card.measured["bandwidth"], prose(finding.title), ":material/warning:")
+    with card.next:
+        _next(card.measured, documents)
+
+
+def _next(measured: Measured, documents: Mapping[str, Document | None]) -> None:
+    """What is missing, else the gravest finding that asks for something."""
+    if missing := [experiment_title(name) for name in SHOWN if name not in measured]:
+        words = "Not measured yet: " + ", ".join(missing)
+        st.page_link(EXPERIMENTS.path, label=plain(words), icon=":material/science:")
+        return
+    advising = [(finding, measured[name]) for name, document in documents.items() for finding in _advising(document)]
+    gravest = by_severity([finding for finding, _ in advising])
+    if gravest:
+        run = next(run for finding, run in advising if finding is gravest[0])
+        run_link(run, prose(f"Next: {gravest[0].advice}"), ":material/arrow_forward:")
+
+
+def _advising(document: Document | None) -> Iterator[Finding]:
+    findings: Sequence[Finding] = document.reading.findings if document else ()
+    return (finding for finding in findings if finding.severity in ("warning", "critical"))
+
+
+def _behind(store: Store, card: _Card, newest: Mapping[str, Measured]) -> Iterator[Finding]:
+    """Where it copies slower than another GPU of its model here, else than the recorded one."""
+    own = card.measured.get("bandwidth")
+    if not isinstance(own, ExperimentRun):
+        return
+    for like, name in _likes(card.gpu, newest):
+        rows, like_rows = open_run(store, own).rows, open_run(store, like).rows
+        if finding := below_like(own, rows, like, like_rows, name):
+            yield finding
+            return
+
+
+def _likes(gpu: Device, newest: Mapping[str, Measured]) -> Iterator[tuple[ExperimentRun, str]]:
+    for uuid, measured in newest.items():
+        run = measured.get("bandwidth")
+        if uuid != gpu.uuid and isinstance(run, ExperimentRun) and run.gpu and run.gpu.name == gpu.name:
+            yield run, f"GPU {run.device}"
+    for run in recorded_runs():
+        if run.experiment == "bandwidth" and isinstance(run, ExperimentRun) and run.gpu and run.gpu.name == gpu.name:
+            yield run, f"the recorded {gpu.name}"
+
+
+@dataclass
+class _Shared:
+    """What all tabs look at.
+
+    Attributes:
+        suite: the last one that was started.
+        lock: held while one is started, so that two tabs do not start two.
+    """
+
+    suite: Suite | None = None
+    lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def start(self, store: Store, environment: Environment) -> None:
+        with self.lock:
+            if self.suite is None or self.suite.has_ended:
+                suite = Suite(store, machine_requests(environment), environment)
+                suite.start()
+                self.suite = suite
+
+    def end(self) -> None:
+        """Cancel what goes on, and wait for its end."""
+        if self.suite is not None:
+            self.suite.cancel()
+            self.suite.join()
+
+
+@st.cache_resource(show_spinner=False, on_release=_Shared.end)
+def _shared() -> _Shared:
+    return _Shared()
+
+
+def machine_requests(environment: Environment) -> Sequence[Request]:
+    """All quick experiments on the first GPU, and on each other one those that its card shows.
+
+    Raises:
+        NotPossible: none can run here.
+    """
+    first, *others = environment.devices
+    requests = [*select(Request(ALL, "cuda", first.index, quick=True), environment).requests]
+    for gpu in others:
+        requests += possible([Request(name, "cuda", gpu.index, quick=True) for name in SHOWN], environment).requests
+    return requests
+
+
+@st.cache_data(show_spinner=False, ttl=30)
+def _expected(_environment: Environment) -> tuple[int, float]:
+    """How many experiments there are, and the seconds that they take."""
+    suite = Suite(state.store(), machine_requests(_environment), _environment)
+    return len(suite.steps), suite.expected_seconds
+
+
+def measure_machine(store: Store, environment: Environment, place: DeltaGenerator) -> None:
+    """Draw the button in its place, or below it how far the measuring is that it started."""
+    shared = _shared()
+    if shared.suite is not None and not shared.suite.has_ended:
+        with st.container(border=True, key="measuring"):
+            st.fragment(_bar, run_every=PROGRESS_SECONDS)(shared)
+        return
+    with place:
+        _button(shared, store, environment)
+    if shared.suite is not None:
+        _problems(shared.suite.steps)
+
+
+def _button(shared: _Shared, store: Store, environment: Environment) -> None:
+    try:
+        count, seconds = _expected(environment)
+    except PinScopeError as error:
+        st.button("Measure this machine", disabled=True, key="measure-refused", width="stretch")
+        st.caption(plain(sentence(str(error))))
+        return
+    if st.button("Measure this machine", type="primary", icon=":material/play_arrow:", key="measure", width="stretch"):
+        state.environment.clear()  # a run carries the machine as it is now
+        with errors_shown():
+            shared.start(store, state.environment())
+            st.rerun()
+    st.caption(f"{count} quick experiments, about {_roughly(seconds)}. You may close this page meanwhile.")
+
+
+def _roughly(seconds: float) -> str:
+    return f"{max(10, round(seconds, -1)):.0f} s" if seconds < 150 else f"{seconds / 60:.0f} min"
+
+
+def _bar(shared: _Shared) -> None:
+    suite = shared.suite
+    if suite is None or suite.has_ended:
+        st.rerun()
+    with errors_shown():
+        fraction = suite.fraction()
+        left = _roughly((1 - fraction) * suite.expected_seconds)
+        step = suite.current or suite.steps[-1]
+        number = suite.steps.index(step) + 1
+        words, action = st.columns([5, 1], vertical_alignment="center")
+        with words:
+            label = f"{experiment_title(step.request.experiment)} on GPU {step.request.device}"
+            place = f"{number} of {len(suite.steps)} experiments, about {left} left"
+            st.progress(fraction, text=f"**{fraction:.0%}** · {plain(label)} · {place}")
+        with action:
+            stop_button("measuring-cancel", shared.end)
+
+
+def _problems(steps: Sequence[Step]) -> None:
+    """What could not be measured, with the reason."""
+    for step in steps:
+        if step.problem:
+            st.warning(plain(sentence(f"{step.request.experiment} on GPU {step.request.device}: {step.problem}")))

@@ -1,0 +1,121 @@
+"""What the dashboard's server answers beside its pages: the script and the figures of Now, and the documentation."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Mapping
+from functools import lru_cache
+from mimetypes import guess_type
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse, Response
+from starlette.routing import Mount, Route
+
+from pinscope.dashboard.pages import MANUAL_ROOT
+from pinscope.errors import InvalidParameter
+
+if TYPE_CHECKING:
+    from pinscope.dashboard.live_board import Board
+    from pinscope.manual.site import Site
+
+LIVE_ROOT = "/live/"
+WINDOWS: Mapping[float, str] = {60.0: "1 minute", 300.0: "5 minutes", 900.0: "15 minutes", 3600.0: "1 hour"}
+"""Seconds that a reader may look back."""
+INTERVALS = (0.5, 1.0, 2.0, 5.0, 10.0, 30.0)
+"""Seconds from one snapshot to the next among which a reader may choose."""
+DEFAULT_WINDOW_SECONDS = 300.0
+_FOLDER = Path(__file__).parent
+_FILES: Mapping[str, tuple[bytes, str]] = {
+    name: ((_FOLDER / name).read_bytes(), kind)
+    for name, kind in (("now.js", "text/javascript"), ("now_chart.js", "text/javascript"), ("now.css", "text/css"))
+}
+VERSION = hashlib.sha256(b"".join(content for content, _ in _FILES.values())).hexdigest()[:12]
+"""Of the files, for browsers that keep them."""
+MakeSite = Callable[[], "Site"]
+"""Gives the documentation. It is made when it is first asked for: that loads half of PinScope."""
+
+
+def routes(site: MakeSite) -> tuple[Mount, Mount]:
+    """The paths, and what answers each.
+
+    Args:
+        site: gives the documentation.
+    """
+    live = [
+        Route("/now.json", _changes),
+        Route("/facts.json", lambda request: _json(board().facts(request.query_params.get("at", "")))),
+        Route("/snapshot.json", _snapshot),
+        Route("/interval", _set_interval, methods=["POST"]),
+        Route("/{name}", _file),
+    ]
+    return Mount(LIVE_ROOT, routes=live), Mount(MANUAL_ROOT, routes=[Route("/{path:path}", _manual(site))])
+
+
+@lru_cache(maxsize=1)
+def board() -> Board:
+    """The one of this server."""
+    from pinscope.dashboard.live_board import Board, watch  # noqa: PLC0415 - loaded when somebody looks
+
+    return Board(lambda: watch().look())
+
+
+def _changes(request: Request) -> Response:
+    """What changed for a tab since it last asked."""
+    query = request.query_params
+    window = next((seconds for seconds in WINDOWS if f"{seconds:g}" == query.get("window")), DEFAULT_WINDOW_SECONDS)
+    return _json(board().answer(window, query.get("known", ""), query.get("chosen", "")))
+
+
+def _snapshot(request: Request) -> Response:
+    answer = _json(board().snapshot(request.query_params.get("at", "")))
+    answer.headers["content-disposition"] = 'attachment; filename="pinscope-snapshot.json"'
+    return answer
+
+
+def _set_interval(request: Request) -> Response:
+    from pinscope.dashboard.live_board import watch  # noqa: PLC0415 - loaded when somebody looks
+
+    try:
+        watch().set_interval(float(request.query_params.get("seconds", "")))
+    except ValueError:
+        return PlainTextResponse("An interval is a number of seconds.", status_code=400)
+    except InvalidParameter as error:
+        return PlainTextResponse(str(error), status_code=400)
+    return Response(status_code=204)
+
+
+def _file(request: Request) -> Response:
+    if request.path_params["name"] not in _FILES:
+        return _nothing()
+    content, kind = _FILES[request.path_params["name"]]
+    return Response(content, media_type=kind, headers={"cache-control": "max-age=31536000, immutable"})
+
+
+def _json(content: bytes | None) -> Response:
+    if content is None:
+        return _nothing()
+    return Response(content, media_type="application/json", headers={"cache-control": "no-store"})
+
+
+def _nothing(what: str = "thing") -> Response:
+    return PlainTextResponse(f"There is no such {what}.", status_code=404)
+
+
+def _manual(site: MakeSite) -> Callable[[Request], Response]:
+    """Answers with the files of the documentation; the first call renders all pages."""
+
+    @lru_cache(maxsize=1)
+    def files() -> dict[str, bytes]:
+        from pinscope.manual.site import site_files  # noqa: PLC0415 - only for those who read the documentation
+
+        return dict(site_files(site()))
+
+    def answer(request: Request) -> Response:
+        path = request.path_params["path"] or "index.html"
+        if path not in files():
+            return _nothing("page")
+        return Response(files()[path], media_type=guess_type(path, strict=False)[0])
+
+    return answer

@@ -1,0 +1,293 @@
+"""The reference of JSON documents and metrics, made from the records and from the exporter."""
+
+from __future__ import annotations
+
+import ast
+import dataclasses
+import inspect
+import re
+import textwrap
+import types
+import typing
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import UTC, datetime, timedelta
+from functools import cache
+from itertools import pairwise
+from typing import Any, Literal, NamedTuple, TypeVar, Union, get_args, get_origin
+
+from pydantic import AwareDatetime, BaseModel
+
+from pinscope.experiments.registry import readers
+from pinscope.live.sampler import History
+from pinscope.monitoring.metrics import SnapshotCollector
+from pinscope.planning.plan import ContextPrice, Demand, HostBudget, Origin, Pace, Sharing
+from pinscope.planning.prices import Safety
+from pinscope.records.base import Capability, Record
+from pinscope.records.figure import figures
+from pinscope.records.finding import Finding, Table
+from pinscope.records.run import ExperimentRun, Observation, TimelineRun, TraceRun
+from pinscope.records.snapshot import Snapshot
+from pinscope.records.timeline import Event
+
+UNITS: Mapping[str, str] = {
+    "bytes_per_second": "bytes/second",
+    "bytes": "bytes",
+    "seconds": "seconds",
+    "hertz": "hertz",
+    "celsius": "°C",
+    "share": "share, 0 to 1",
+}
+"""End of a key → the unit of its value."""
+EVERYWHERE: Mapping[str, str] = {
+    "missing": "Key → why it is `null` or empty.",
+    "estimates": "Key → why the figure is not exact, and how it may be wrong.",
+}
+"""Keys that mean the same in every record, and need no words of their own there."""
+DOCUMENTED = (
+    *(ExperimentRun, TimelineRun, TraceRun, Finding, Table, Capability, Snapshot, Event),
+    *(Demand, ContextPrice, Sharing, Pace, HostBudget, Safety, Origin),
+)
+"""Records that a document is or lists."""
+_PLAIN: Mapping[Any, str] = {
+    int: "integer",
+    float: "number",
+    str: "text",
+    bool: "true or false",
+    Any: "any",
+    datetime: "time (ISO 8601)",
+    AwareDatetime: "time (ISO 8601)",
+}
+
+
+class Key(NamedTuple):
+    """One key of a JSON object: its name, the type of its value (a record is a link to its table) and what it means, as
+    Markdown."""
+
+    name: str
+    type: str
+    meaning: str
+
+    @property
+    def unit(self) -> str:
+        """Unit of its value; empty where it has none."""
+        return unit_of(self.name, UNITS)
+
+
+def unit_of(name: str, units: Mapping[str, str]) -> str:
+    """What the end of a name says of the unit of its value; empty if nothing."""
+    return next((unit for end, unit in units.items() if f"_{name}".endswith(f"_{end}")), "")
+
+
+def keys_of(record: type) -> list[Key]:
+    """All keys of a record's JSON, in the order in which they are written."""
+    meanings = _meanings(record)
+    return [Key(name, _type(kind), meanings.get(name, "")) for name, kind in _fields(record)]
+
+
+def records_in(record: type) -> Iterator[type]:
+    """The records that stand in a record's JSON, at any depth, each once and in order."""
+    seen: list[type] = []
+
+    def walk(kind: Any) -> Iterator[type]:
+        if _is_record(kind) and kind not in seen:
+            seen.append(kind)
+            yield kind
+            for _, inner in _fields(kind):
+                yield from walk(inner)
+        for part in () if _is_mapping(kind) else get_args(kind):  # its keys are names, as of missing figures
+            yield from walk(part)
+
+    for _, kind in _fields(record):
+        yield from walk(kind)
+
+
+def table(keys: Sequence[Key]) -> str:
+    """The keys as a table in Markdown."""
+    lines = ["| key | type | unit | meaning |", "| --- | --- | --- | --- |"]
+    lines += [f"| `{key.name}` | {key.type} | {key.unit} | {key.meaning} |" for key in keys]
+    return "\n".join(lines)
+
+
+def meaning(docstring: str) -> str:
+    """A docstring as one line of Markdown that fits into a cell: of JSON, ``None`` is ``null``."""
+    text = " ".join(docstring.split())
+    text = re.sub(r":\w+:`~?(?:[\w.]*\.)?(\w+)`", r"`\1`", text)
+    text = text.replace("``None``", "`null`").replace("``", "`").replace("|", r"\|")
+    return text[:1].upper() + text[1:]
+
+
+def _is_mapping(kind: Any) -> bool:
+    origin = get_origin(kind)
+    return inspect.isclass(origin) and issubclass(origin, Mapping)
+
+
+def _is_record(kind: Any) -> bool:
+    return inspect.isclass(kind) and (issubclass(kind, BaseModel) or dataclasses.is_dataclass(kind))
+
+
+def _fields(record: Any) -> list[tuple[str, Any]]:
+    if issubclass(record, BaseModel):
+        computed = [(name, field.return_type) for name, field in record.model_computed_fields.items()]
+        return [*((name, field.annotation) for name, field in record.model_fields.items()), *computed]
+    kinds = typing.get_type_hints(record)
+    return [(field.name, kinds[field.name]) for field in dataclasses.fields(record)]
+
+
+def _type(kind: Any) -> str:
+    if kind in _PLAIN:
+        return _PLAIN[kind]
+    if _is_record(kind):
+        return f"[{kind.__name__}](#{kind.__name__.lower()})"
+    origin, parts = get_origin(kind), get_args(kind)
+    if origin is Literal:
+        return ", ".join(f"`{word}`" for word in parts)
+    if origin in (Union, types.UnionType):
+        some = " or ".join(_type(part) for part in parts if part is not type(None))
+        return f"{some} or null" if type(None) in parts else some
+    if origin is typing.Annotated:
+        return _type(parts[0])
+    return f"list of {_type(parts[0])}" if origin is tuple else "object"  # what is left is a mapping
+
+
+def _meanings(record: type) -> dict[str, str]:
+    """Field → what its docstring says; a field that a class takes over keeps the words it had there."""
+    meanings = dict(EVERYWHERE)
+    for part in reversed(record.__mro__):
+        if part.__module__.split(".")[0] == "pinscope":
+            meanings |= _own_meanings(part)
+    if issubclass(record, BaseModel):
+        described: dict[str, Any] = {**record.model_fields, **record.model_computed_fields}
+        meanings |= {name: meaning(field.description) for name, field in described.items() if field.description}
+        meanings |= {figure.field: meaning(figure.help) for figure in figures(record)}
+    return meanings
+
+
+@cache
+def _own_meanings(record: type) -> dict[str, str]:
+    """Of a pydantic record: the string after each field. Of a dataclass: its docstring's ``Attributes``, too."""
+    definition = ast.parse(textwrap.dedent(inspect.getsource(record))).body[0]
+    body = definition.body if isinstance(definition, ast.ClassDef) else []
+    meanings = {name: meaning(text) for name, text in _listed_attributes(record)}
+    for field, words in pairwise(body):
+        if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name) and isinstance(words, ast.Expr):
+            text = words.value.value if isinstance(words.value, ast.Constant) else None
+            if isinstance(text, str):
+                meanings[field.target.id] = meaning(text)
+    return meanings
+
+
+def _listed_attributes(record: type) -> list[tuple[str, str]]:
+    _, _, listed = inspect.cleandoc(record.__doc__ or "").partition("Attributes:\n")
+    return [(name, text) for name, text in re.findall(r"^    (\w+): (.*(?:\n {8}.*)*)", listed, re.MULTILINE)]
+
+
+def documented_records() -> Iterator[type]:
+    """The records that the documents consist of, and those that stand in them, each once."""
+    seen: dict[type, None] = {}
+    for top in DOCUMENTED:
+        seen |= dict.fromkeys((top, *records_in(top)))
+    yield from seen
+
+
+def json_reference() -> str:
+    """The keys of all observations and records, as Markdown; those of the documents stand on the page itself."""
+    shared = keys_of(Observation)
+    text = "Every observation of every experiment has these keys."
+    parts = ["## Observations", text, table(shared)]
+    for reader in readers():
+        own = [key for key in keys_of(reader.kind.Observation) if key not in shared]
+        parts += _section(f"Observations of {reader.kind.name}", reader.kind.Observation, own)
+    parts += ["## Records", "These objects stand in several documents."]
+    for record in documented_records():
+        parts += _section(record.__name__, record, keys_of(record))
+    return "\n\n".join(parts)
+
+
+def _section(title: str, record: type, keys: Sequence[Key]) -> tuple[str, str, str]:
+    words = " ".join((record.__doc__ or "").split("\n\n")[0].split())
+    return f"### {title}", words.replace("``", "`"), table(keys)
+
+
+_Made = TypeVar("_Made", bound=Record)
+_VALUES: Mapping[Any, Any] = {
+    bool: True,
+    int: 1,
+    float: 1.0,
+    str: "x",
+    datetime: datetime(2026, 1, 1, tzinfo=UTC),
+    Any: "x",
+}
+
+
+def specimen(record: type[_Made]) -> _Made:
+    """Every field has a value, and every list one entry."""
+    return record(**{name: _value(field.annotation) for name, field in record.model_fields.items()})
+
+
+def _value(kind: Any) -> Any:
+    if kind in _VALUES:
+        return _VALUES[kind]
+    if inspect.isclass(kind) and issubclass(kind, Record):
+        return specimen(kind)
+    origin, parts = get_origin(kind), get_args(kind)
+    if origin is Literal:
+        return parts[0]
+    if origin in (Union, types.UnionType, typing.Annotated):
+        return _value(next(part for part in parts if part is not type(None)))
+    return (_value(parts[0]),) if origin is tuple else {}  # what is left is a mapping
+
+
+_GROUPS = {"pinscope_host_": "The host", "pinscope_holder_": "A holder", "pinscope_gpu_": "A GPU"}
+_REST = "The exporter"
+
+
+class MetricFacts(NamedTuple):
+    """One metric: its name as it is scraped, its type, labels and help."""
+
+    name: str
+    type: str
+    labels: tuple[str, ...]
+    help: str
+
+    @property
+    def group(self) -> str:
+        """What it is a figure of."""
+        return next((title for start, title in _GROUPS.items() if self.name.startswith(start)), _REST)
+
+    @property
+    def unit(self) -> str:
+        """Unit of its value; empty where it has none."""
+        return unit_of(self.name.removesuffix("_total"), {**UNITS, "ratio": UNITS["share"]})
+
+
+def metrics() -> list[MetricFacts]:
+    """Every metric that there can be, each once, in the order in which it is exported."""
+    by_name: dict[str, MetricFacts] = {}
+    full = specimen(Snapshot)
+    whole = full.model_copy(  # some figures are left out of a GPU in parts
+        update={"devices": tuple(device.model_copy(update={"mig": ()}) for device in full.devices)}
+    )
+    for seen in (full, whole):
+        for metric in _collected(seen):
+            by_name.setdefault(metric.name, metric)
+    return list(by_name.values())
+
+
+def metrics_reference() -> str:
+    """All metrics by what they are figures of, as Markdown."""
+    parts = []
+    for title in (_REST, *_GROUPS.values()):
+        lines = [f"## {title}", "", "| metric | type | unit | labels | meaning |", "| --- | --- | --- | --- | --- |"]
+        for metric in metrics():
+            if metric.group == title:
+                labels = ", ".join(f"`{label}`" for label in metric.labels)
+                lines.append(f"| `{metric.name}` | {metric.type} | {metric.unit} | {labels} | {metric.help} |")
+        parts.append("\n".join(lines))
+    return "\n\n".join(parts)
+
+
+def _collected(seen: Snapshot) -> Iterator[MetricFacts]:
+    collector = SnapshotCollector(lambda: History(latest=seen), lambda: seen.taken_at + timedelta(seconds=1))
+    for family in collector.collect():
+        for sample in family.samples[:1]:
+            yield MetricFacts(sample.name, family.type, tuple(sample.labels), family.documentation)

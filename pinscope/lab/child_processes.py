@@ -20,7 +20,7 @@ from typing import IO, Any, Generic, Self, TypeVar
 from pinscope import isolation
 from pinscope.errors import MeasurementFailed, NotEnoughMemory, PinScopeError
 from pinscope.lab.harness import Clock
-from pinscope.probes.parent import start_child
+from pinscope.probes.child_lifetime import start_child
 
 Key = TypeVar("Key")
 Order = Mapping[str, Any]

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Protocol, TextIO, runtime_checkable
 
 from pinscope.errors import PinScopeError
-from pinscope.probes.parent import end_with
+from pinscope.probes.child_lifetime import end_with
 
 Order = dict[str, Any]
 Reply = dict[str, Any]

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Final
 
 from pinscope.errors import MeasurementFailed
 from pinscope.lab.orders import Reply, obey
-from pinscope.probes.cgroup import IN_MEMORY, file_system
+from pinscope.probes.containers import IN_MEMORY, file_system
 from pinscope.probes.proc import HERE, Proc
 from pinscope.units import format_bytes
 

@@ -20,13 +20,11 @@ from pinscope.live.holder import COUNTER_SLACK_BYTES, Surroundings, page_table_b
 from pinscope.live.registered import Candidate, Share, attribute, without_larger
 from pinscope.live.unreadable import unreadable
 from pinscope.probes.answer import Answer
-from pinscope.probes.cgroup import GroupHeadrooms
+from pinscope.probes.containers import GroupHeadrooms, has_own_pids
 from pinscope.probes.host_memory import read_host
 from pinscope.probes.proc import HERE, Proc
-from pinscope.probes.process_identity import boot_time
-from pinscope.probes.process_memory import MemoryMaps
-from pinscope.probes.processes import Processes, Remembered, SeenProcess, known_identity, read_processes
-from pinscope.probes.virtualization import has_own_pids
+from pinscope.probes.process import MemoryMaps, boot_time
+from pinscope.probes.process_scan import Processes, Remembered, SeenProcess, known_identity, read_processes
 from pinscope.records.figure import Bound, BoundKind, about, at_least, at_most, bound_of_sum
 from pinscope.records.registration import Registrations
 from pinscope.records.snapshot import PINNED_AGAIN, DeviceFigures, Holder, HostTotals, Snapshot, Unreadable

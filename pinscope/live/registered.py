@@ -9,7 +9,7 @@ from datetime import datetime
 from math import inf
 
 from pinscope.probes.answer import Answer
-from pinscope.probes.process_memory import CUDA_STEP_BYTES, MemoryMaps, ObjectKey, covered_bytes
+from pinscope.probes.process import CUDA_STEP_BYTES, MemoryMaps, ObjectKey, covered_bytes
 from pinscope.records.figure import Bound, about, at_least, at_most
 from pinscope.records.registration import PidRegistrations, Piece, PieceKind, Registrations
 

@@ -16,9 +16,9 @@ from pinscope.live.changes import changes, sample_of
 from pinscope.live.gpu_watch import GpuWatch, Repeater, Wait
 from pinscope.live.holders import snapshot
 from pinscope.probes.answer import Answer
-from pinscope.probes.open_files import open_files
 from pinscope.probes.proc import HERE, Proc
-from pinscope.probes.processes import Remembered
+from pinscope.probes.process import open_files
+from pinscope.probes.process_scan import Remembered
 from pinscope.records.snapshot import Snapshot
 from pinscope.records.timeline import Event, Sample
 
@@ -80,7 +80,7 @@ class LiveSource:
             return snapshot(self._proc, gpus, self._remembered, registrations=self._tracker.registered())
 
     def open_files(self, pid: int) -> Answer[Mapping[str, int]]:
-        """What a process has open now, by kind; see :func:`pinscope.probes.open_files.open_files`."""
+        """What a process has open now, by kind; see :func:`pinscope.probes.process.open_files`."""
         return open_files(pid, self._proc)
 
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from pinscope.probes.answer import Answer
+from pinscope.probes.containers import WSL2, has_own_pids, hides_processes, wsl_version
 from pinscope.probes.host_memory import NO_HOST, PIN_COUNTERS_ADVICE
 from pinscope.probes.proc import Proc
-from pinscope.probes.processes import Processes
-from pinscope.probes.virtualization import WSL2, has_own_pids, hides_processes, wsl_version
+from pinscope.probes.process_scan import Processes
 from pinscope.records.registration import Registrations
 from pinscope.records.snapshot import DeviceFigures, HostTotals, Unreadable
 

@@ -19,7 +19,7 @@ from pinscope.experiments.registry import checked_rows
 from pinscope.lab.harness import CONTEXT_BYTES, SAFE_DEVICE_SHARE, SAFE_PINNED_SHARE, binding_limit, safe_pinned_bytes
 from pinscope.planning.parameters import PAGE_SIZES, PlanParams
 from pinscope.planning.plan import ContextPrice, Demand, HostBudget, Origin, Pace, PagePrice, Plan, make_plan
-from pinscope.probes.virtualization import WSL2
+from pinscope.probes.containers import WSL2
 from pinscope.records.environment import Environment
 from pinscope.records.run import ExperimentRun
 from pinscope.store.store import Store

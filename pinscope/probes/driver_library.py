@@ -15,9 +15,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from pinscope.probes.answer import Answer
-from pinscope.probes.bounded import Allowance
-from pinscope.probes.parent import ending_with_this
-from pinscope.probes.proc import HERE, Proc
+from pinscope.probes.child_lifetime import ending_with_this
+from pinscope.probes.proc import HERE, Allowance, Proc
 from pinscope.probes.uprobes import is_for_another_processor
 
 NAME = "libcuda.so.1"

@@ -10,8 +10,8 @@ from collections.abc import Mapping, Sequence
 from functools import lru_cache
 
 from pinscope.probes.answer import Answer
+from pinscope.probes.containers import hypervisor
 from pinscope.probes.proc import HERE, Proc, ranges, whole
-from pinscope.probes.virtualization import hypervisor
 from pinscope.records.environment import Iommu, NumaNode
 from pinscope.units import format_bytes
 

@@ -14,7 +14,7 @@ import re
 import subprocess
 
 from pinscope import isolation
-from pinscope.probes.parent import ending_with_this
+from pinscope.probes.child_lifetime import ending_with_this
 from pinscope.probes.proc import HERE, Proc
 from pinscope.probes.tracefs import TraceInstance
 from pinscope.probes.uprobes import function_offsets

@@ -15,11 +15,10 @@ from pathlib import Path
 
 from pinscope.errors import MeasurementFailed
 from pinscope.probes.answer import Answer
-from pinscope.probes.privileges import SYS_ADMIN, has_capability
-from pinscope.probes.proc import HERE, Proc, whole
-from pinscope.probes.process_identity import start_ticks
+from pinscope.probes.containers import has_own_pids
+from pinscope.probes.proc import HERE, SYS_ADMIN, Proc, has_capability, whole
+from pinscope.probes.process import start_ticks
 from pinscope.probes.uprobes import ARCHITECTURES, EXEC_EVENT, lost_line
-from pinscope.probes.virtualization import has_own_pids
 
 USUAL_FOLDER = "/sys/kernel/tracing"
 MOUNT_COMMAND = f"mount -t tracefs tracefs {USUAL_FOLDER}"

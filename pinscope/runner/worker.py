@@ -23,10 +23,10 @@ from pinscope.experiments.registry import find, verdict_at_end
 from pinscope.lab.harness import Harness, check_budget
 from pinscope.lab.placement import NEAR, HostNodes, place, placement, residence
 from pinscope.lab.protocol import Lab
+from pinscope.probes.child_lifetime import end_with, heed
 from pinscope.probes.environment import capture_devices, read_huge_pages
-from pinscope.probes.limits import read_limits
-from pinscope.probes.parent import end_with, heed
-from pinscope.probes.process_identity import current_process
+from pinscope.probes.host_memory import read_limits
+from pinscope.probes.process import current_process
 from pinscope.records.environment import Device
 from pinscope.records.run import ExperimentRun, Progress, Run, Status
 from pinscope.runner.queue import turn

@@ -24,7 +24,7 @@ from pinscope.lab.cuda_pinning import CudaCalls, bus_id_here
 from pinscope.lab.harness import safe_pinned_bytes
 from pinscope.lab.pinned_array import pinned_empty
 from pinscope.probes.environment import capture_environment
-from pinscope.probes.limits import read_limits
+from pinscope.probes.host_memory import read_limits
 from pinscope.records.pinning_strategy import STRATEGIES
 from pinscope.runner.jobs import Request, prepare, start
 from pinscope.store.store import Store

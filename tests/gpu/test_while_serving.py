@@ -18,7 +18,7 @@ from pinscope.lab.cuda import CudaLab
 from pinscope.lab.cuda_pinning import is_pinned, takes_copy
 from pinscope.lab.harness import Harness, safe_pinned_bytes
 from pinscope.probes.environment import capture_environment
-from pinscope.probes.limits import read_limits
+from pinscope.probes.host_memory import read_limits
 from tests.gpu.test_cuda_lab import PAGES_OFF, pinned_pages
 from tests.gpu.test_experiments import run
 

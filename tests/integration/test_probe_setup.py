@@ -14,9 +14,8 @@ import pytest
 
 from pinscope.errors import NotPossible
 from pinscope.live.holders import snapshot
-from pinscope.live.probed_copies import ProbedCopies
 from pinscope.live.source import LiveSource
-from pinscope.live.tracker import Tracker
+from pinscope.live.tracker import ProbedCopies, Tracker
 from pinscope.probes.tracefs import TraceInstance
 from pinscope.records.registration import PidRegistrations
 from tests.data.fake_driver import LIBRARY, Program, build, left_by, tracing
@@ -260,7 +259,7 @@ def test_moments_stay_on_one_scale_when_the_clock_is_set(library: Path, monkeypa
 def test_a_copy_that_nobody_uses_any_more_is_let_go(
     tmp_path: Path, library: Path, kernel: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("pinscope.live.probed_copies.UNUSED_LOOKS", 1)
+    monkeypatch.setattr("pinscope.live.tracker.UNUSED_LOOKS", 1)
     with Tracker(libraries=[library]) as tracker, Program(library) as program:
         installed = left_by(os.getpid(), kernel)
         with Program(build(tmp_path)):

@@ -16,7 +16,7 @@ from torch.utils.data import DataLoader, Dataset, default_collate
 from pinscope.errors import NotPossible
 from pinscope.experiments.dataloader.ways import CHANNELS, KINDS, PREFETCHED, Loading
 from pinscope.lab.torch_pinned import why_not_torch
-from pinscope.probes.parent import end_with
+from pinscope.probes.child_lifetime import end_with
 
 CLASSES = 1000
 

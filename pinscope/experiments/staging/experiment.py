@@ -19,7 +19,7 @@ from pinscope.experiments.staging import findings, reading
 from pinscope.experiments.staging.ways import WAYS, Bench, WayName, function_of
 from pinscope.lab.harness import Harness, Precision, ProcessorTime
 from pinscope.lab.protocol import Lab
-from pinscope.probes.installation import install_command
+from pinscope.probes.capabilities import install_command
 from pinscope.records.environment import Environment
 from pinscope.records.finding import Reading
 from pinscope.records.parameters import Bytes, Counts, Several, Sizes, parameter, sizes

@@ -12,7 +12,7 @@ from pinscope.dashboard.pages import RUNS
 from pinscope.dashboard.runs import RUNS_A_PAGE
 from pinscope.dashboard.widgets import plain
 from pinscope.experiments.registry import GONE
-from pinscope.probes.process_identity import current_process
+from pinscope.probes.process import current_process
 from pinscope.records.run import Progress, Run
 from pinscope.report.document import open_document
 from pinscope.report.facts import FIRST

@@ -21,8 +21,7 @@ from pinscope.lab.backing import (
 from pinscope.lab.harness import check_budget
 from pinscope.lab.hostmodel import HostModelLab
 from pinscope.probes.environment import read_huge_pages
-from pinscope.probes.host_memory import page_table_bytes, pinned_bytes
-from pinscope.probes.limits import read_limits
+from pinscope.probes.host_memory import page_table_bytes, pinned_bytes, read_limits
 from pinscope.probes.proc import Proc
 from pinscope.records.base import Budget
 from pinscope.records.environment import HugePages

@@ -15,7 +15,7 @@ from pinscope.live.holders import snapshot
 from pinscope.live.source import LiveSource, Sampler
 from pinscope.probes.answer import Answer
 from pinscope.probes.proc import HERE
-from pinscope.probes.process_memory import covered_bytes, parse_maps
+from pinscope.probes.process import covered_bytes, parse_maps
 from tests.data.fast_time import FastTime
 from tests.data.one_door import OneDoor
 from tests.data.processor_time import processor_seconds
@@ -74,7 +74,7 @@ import sys
 from pathlib import Path
 sys.path.insert(0, {str(Path(__file__).parents[3])!r})
 from pinscope.live.holders import snapshot
-from pinscope.probes.processes import Remembered
+from pinscope.probes.process_scan import Remembered
 from tests.data.processor_time import plain_reads, processor_seconds
 remembered = Remembered()
 snapshot(remembered=remembered)

@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pinscope.live.account import CreatedMemory
+from pinscope.live.pinned_pieces import CreatedMemory
 from pinscope.records.registration import Piece
 
 MIB = 2**20

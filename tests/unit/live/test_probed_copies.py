@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from pinscope.live import probed_copies
-from pinscope.live.probed_copies import MOST_COPIES, MOST_NEW_COPIES, UNUSED_LOOKS, ProbedCopies
+from pinscope.live import tracker
+from pinscope.live.tracker import MOST_COPIES, MOST_NEW_COPIES, UNUSED_LOOKS, ProbedCopies
 from pinscope.probes.driver_library import FileKey, MappedLibrary
 from pinscope.probes.tracefs import TraceInstance
 from tests.data.fake_driver import build
@@ -187,7 +187,7 @@ def test_when_too_many_are_known_the_one_unused_for_longest_makes_room(
     copies: ProbedCopies, kernel: Kernel, library: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert MOST_COPIES > 3
-    monkeypatch.setattr(probed_copies, "MOST_COPIES", 3)
+    monkeypatch.setattr(tracker, "MOST_COPIES", 3)
     files = more(library, tmp_path, 5)
     users = copies.follow(mapped(*files[:4]))
     assert len(kernel.groups) == 3

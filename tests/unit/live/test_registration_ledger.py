@@ -10,10 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pinscope.live import registration_ledger
-from pinscope.live.account import IO_MEMORY, WRITE_COMBINED, pinned_bytes
-from pinscope.live.registration_ledger import MOST_BYTES, Ledger
-from pinscope.probes.process_identity import Caller
+from pinscope.live import pinned_pieces
+from pinscope.live.pinned_pieces import IO_MEMORY, MOST_BYTES, WRITE_COMBINED, Ledger, pinned_bytes
+from pinscope.probes.process import Caller
 from pinscope.probes.uprobes import CALLS, Entered, Executed, Lost, Returned, TraceEvent, parse_trace
 from pinscope.records.registration import DRIVER_MEMORY, PidRegistrations
 
@@ -215,7 +214,7 @@ def test_the_sum_of_a_process_stays_within_what_a_host_can_have(host: Host) -> N
     for number in range(1, 5):
         one = host.does(20, REGISTER, number * 0x1000, MOST_BYTES // 2, 0)
     assert (one.registered_bytes, one.dropped_pieces) == (MOST_BYTES // 2, 3)
-    assert MOST_BYTES * registration_ledger.MOST_PROCESSES < 2**63
+    assert MOST_BYTES * pinned_pieces.MOST_PROCESSES < 2**63
 
 
 def test_a_process_that_started_after_the_probe_is_known_from_its_start(host: Host) -> None:
@@ -344,10 +343,10 @@ def test_a_context_that_ended_is_noted_with_its_time(host: Host) -> None:
 
 
 def test_memory_stays_bounded_and_what_is_left_out_is_counted(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(registration_ledger, "MOST_PIECES", 10)
-    monkeypatch.setattr(registration_ledger, "MOST_PIECES_OF_ALL", 15)
-    monkeypatch.setattr(registration_ledger, "MOST_PROCESSES", 2)
-    monkeypatch.setattr(registration_ledger, "MOST_UNFINISHED", 5)
+    monkeypatch.setattr(pinned_pieces, "MOST_PIECES", 10)
+    monkeypatch.setattr(pinned_pieces, "MOST_PIECES_OF_ALL", 15)
+    monkeypatch.setattr(pinned_pieces, "MOST_PROCESSES", 2)
+    monkeypatch.setattr(pinned_pieces, "MOST_UNFINISHED", 5)
     for number in range(1, 13):
         one = host.does(20, REGISTER, number * 0x1000, 100, 0)
         other = host.does(10, REGISTER, number * 0x1000, 100, 0, result=number if number > 7 else 0)
@@ -369,7 +368,7 @@ def test_memory_stays_bounded_and_what_is_left_out_is_counted(host: Host, monkey
 
 
 def test_a_release_of_a_piece_that_was_left_out_changes_no_other(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(registration_ledger, "MOST_PIECES", 1)
+    monkeypatch.setattr(pinned_pieces, "MOST_PIECES", 1)
     host.does(20, REGISTER, 0x1000, 100, 0)
     host.does(20, REGISTER, 0x2000, 300, 0)
     one = host.does(20, UNREGISTER, 0x2000)

@@ -9,26 +9,25 @@ from pathlib import Path
 
 import pytest
 
-from pinscope.probes.bounded import (
+from pinscope.probes.proc import (
     MOST_MAPS_BYTES,
     MOST_OPEN_FILES,
     MOST_SYSTEM_FILE_BYTES,
     Allowance,
+    Proc,
     list_names,
     most_bytes,
     read_bytes,
     read_links,
 )
-from pinscope.probes.proc import Proc
-from pinscope.probes.processes import read_processes
+from pinscope.probes.process_scan import read_processes
 from tests.data.synthetic_host import CUDA_FILES, SyntheticHost, zero
 
 ROOT = Path(__file__).parents[3]
 MIB = 2**20
 READERS = {
-    "pinscope.probes.bounded": "it is where files are read",
     "pinscope.probes.kept_files": "statm, 256 bytes of each",
-    "pinscope.probes.proc": "names of processes, and whether something is there",
+    "pinscope.probes.proc": "it is where files are read",
     "pinscope.probes.driver_library": "opens a library, and reads nothing of it",
     "pinscope.probes.return_probe_trial": "this process's own library",
     "pinscope.probes.tracefs": "the kernel's own trace, in pieces",
@@ -44,7 +43,7 @@ def opening_calls(module: Path) -> Iterator[str]:
             yield f"line {node.lineno}: open"
         if isinstance(node, ast.Attribute) and node.attr in OPENING:
             owner = ast.unparse(node.value)
-            if owner.split(".")[0] not in {"bounded", "self"}:
+            if owner.split(".")[0] != "self":
                 yield f"line {node.lineno}: {owner}.{node.attr}"
 
 
@@ -106,7 +105,7 @@ def test_one_users_processes_do_not_take_the_turns_of_anothers(tmp_path: Path, m
     many = [host.cuda_process([zero(64 * MIB, 10 + number)], user=1000) for number in range(20)]
     one = host.cuda_process([zero(64 * MIB, 1)], user=1001)
     maps = (tmp_path / f"proc/{one}/maps").stat().st_size
-    monkeypatch.setattr("pinscope.probes.processes.Allowance", lambda: Allowance(maps_bytes=3 * maps - 1))
+    monkeypatch.setattr("pinscope.probes.process_scan.Allowance", lambda: Allowance(maps_bytes=3 * maps - 1))
     found = read_processes(host.proc).value
     assert found is not None
     read = {seen.pid for seen in found.seen if seen.maps is not None and seen.maps.value is not None}
@@ -121,7 +120,7 @@ def test_one_users_processes_do_not_take_the_turns_of_anothers(tmp_path: Path, m
 def test_what_nvml_names_comes_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     host = SyntheticHost(tmp_path)
     pids = [host.cuda_process([zero(64 * MIB, 10 + number)], user=number) for number in range(9)]
-    monkeypatch.setattr("pinscope.probes.processes.Allowance", lambda: Allowance(maps_bytes=1))
+    monkeypatch.setattr("pinscope.probes.process_scan.Allowance", lambda: Allowance(maps_bytes=1))
     found = read_processes(host.proc, {pids[5]}).value
     assert found is not None
     assert [one.pid for one in found.seen if one.maps is not None and one.maps.value is not None] == [pids[5]]
@@ -131,7 +130,7 @@ def test_a_process_with_too_many_open_files_is_counted_unless_nvidias_are_among_
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert MOST_OPEN_FILES >= 1000
-    monkeypatch.setattr("pinscope.probes.processes.MOST_OPEN_FILES", 4)
+    monkeypatch.setattr("pinscope.probes.process_scan.MOST_OPEN_FILES", 4)
     host = SyntheticHost(tmp_path)
     cuda = host.process(files=CUDA_FILES, mappings=[zero(MIB, 1)])
     host.process(files=[f"socket:[{number}]" for number in range(4)], mappings=[zero(MIB, 2)])
@@ -144,7 +143,7 @@ def test_without_processor_time_left_nothing_more_is_read(tmp_path: Path, monkey
     host = SyntheticHost(tmp_path)
     host.cuda_process([zero(64 * MIB, 1)])
     host.process()
-    monkeypatch.setattr("pinscope.probes.processes.Allowance", lambda: Allowance(seconds=-1.0))
+    monkeypatch.setattr("pinscope.probes.process_scan.Allowance", lambda: Allowance(seconds=-1.0))
     found = read_processes(host.proc).value
     assert found is not None
     assert (found.seen, found.unread) == ((), 2)

@@ -6,7 +6,7 @@ import os
 import threading
 import time
 
-from pinscope.probes.process_identity import LiveCallers
+from pinscope.probes.process import LiveCallers
 
 NOBODY = 2**22 + 1
 

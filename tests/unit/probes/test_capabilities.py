@@ -8,9 +8,15 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from pinscope.probes.answer import Answer
-from pinscope.probes.capabilities import HOST_MODEL_LOCKED_BYTES, capabilities, installed
+from pinscope.probes.capabilities import (
+    HOST_MODEL_LOCKED_BYTES,
+    Extra,
+    capabilities,
+    install_command,
+    installed,
+    uninstall_command,
+)
 from pinscope.probes.environment import capture_environment
-from pinscope.probes.installation import Extra, install_command, uninstall_command
 from pinscope.probes.proc import Proc
 from pinscope.records.base import Capability
 from pinscope.records.environment import Environment

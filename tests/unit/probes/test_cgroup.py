@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pinscope.probes.cgroup import NO_LIMIT, GroupHeadrooms, Headroom, memory_headroom
+from pinscope.probes.containers import NO_LIMIT, GroupHeadrooms, Headroom, memory_headroom
 from pinscope.probes.proc import Proc
 
 if TYPE_CHECKING:

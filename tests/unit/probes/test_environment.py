@@ -17,9 +17,8 @@ from hypothesis import strategies as st
 import pinscope
 from pinscope.analysis.machine import machine_findings
 from pinscope.probes.answer import Answer
-from pinscope.probes.capabilities import capabilities
+from pinscope.probes.capabilities import capabilities, package_versions, source_commit
 from pinscope.probes.environment import capture_environment, machine_id
-from pinscope.probes.installation import package_versions, source_commit
 from pinscope.probes.proc import HERE, Proc
 from pinscope.records.environment import Environment
 from tests.data.gpu_fake import FakeGpu, FakeNvml

@@ -13,8 +13,8 @@ from typing import get_args
 
 import pytest
 
-from pinscope.probes import installation
-from pinscope.probes.installation import EXTRAS, Extra, install_command, uninstall_command
+from pinscope.probes import capabilities
+from pinscope.probes.capabilities import EXTRAS, Extra, install_command, uninstall_command
 
 ROOT = Path(__file__).parents[3]
 PROJECT = """
@@ -79,7 +79,7 @@ def test_a_path_that_a_shell_would_take_apart_is_quoted(tmp_path: Path) -> None:
 def test_an_environment_without_pip_gets_the_command_of_the_tool_that_makes_such(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(installation.importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setattr(capabilities.importlib.util, "find_spec", lambda name: None)
     assert uninstall_command("cupy-cuda12x") == f"uv pip uninstall --python {shlex.quote(sys.executable)} cupy-cuda12x"
 
 

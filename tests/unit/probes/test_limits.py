@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import psutil
 import pytest
 
-from pinscope.probes.limits import memlock_headroom, read_limits
+from pinscope.probes.host_memory import memlock_headroom, read_limits
 from pinscope.probes.proc import HERE
 
 if TYPE_CHECKING:
@@ -88,7 +88,7 @@ def test_without_the_limits_file_the_limit_of_this_process_is_asked_for(plant: P
 
 LOCKS_WHAT_IT_MAY = """
 import ctypes, mmap, os, resource
-from pinscope.probes.limits import memlock_headroom
+from pinscope.probes.host_memory import memlock_headroom
 from pinscope.probes.proc import HERE
 resource.setrlimit(resource.RLIMIT_MEMLOCK, (2**20, 2**20))
 if os.geteuid() == 0:

@@ -13,11 +13,11 @@ from types import TracebackType
 import pytest
 
 from pinscope.live.holders import snapshot
-from pinscope.probes import kept_files, process_looks
+from pinscope.probes import kept_files, process_scan
 from pinscope.probes.answer import Answer
 from pinscope.probes.kept_files import KeptFiles
 from pinscope.probes.proc import HERE, Proc
-from pinscope.probes.processes import UVM, Processes, Remembered, read_processes
+from pinscope.probes.process_scan import UVM, Processes, Remembered, read_processes
 
 ROOT = Path(__file__).parents[3]
 GROWS = f"""
@@ -82,8 +82,8 @@ class WithDevice(Proc):
 
 @pytest.fixture(autouse=True)
 def _every_host_has_many(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(process_looks, "MANY_PROCESSES", 0)
-    monkeypatch.setattr(process_looks, "MOST_STATUSES", 100_000)
+    monkeypatch.setattr(process_scan, "MANY_PROCESSES", 0)
+    monkeypatch.setattr(process_scan, "MOST_STATUSES", 100_000)
     monkeypatch.setattr(kept_files, "_kept", set())  # samplers of other tests may keep files still
 
 
@@ -106,7 +106,7 @@ def child() -> Iterator[Child]:
 def test_a_process_that_opens_the_gpu_after_the_first_look_is_found_by_the_next(
     child: Child, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(process_looks, "MOST_STATUSES", 0)  # even where no other process has its turn
+    monkeypatch.setattr(process_scan, "MOST_STATUSES", 0)  # even where no other process has its turn
     proc, remembered = WithDevice(child.pid), Remembered()
     for _ in range(3):
         assert child.pid not in pids(look(proc, remembered))
@@ -124,9 +124,9 @@ def test_on_a_host_that_pins_nothing_everybody_has_their_turn(child: Child) -> N
     proc, remembered = WithDevice(child.pid), Remembered()
     look(proc, remembered)
     child.ask("cuda")
-    found = [child.pid in pids(look(proc, remembered)) for _ in range(2 * process_looks.QUIET_TURNS)]
+    found = [child.pid in pids(look(proc, remembered)) for _ in range(2 * process_scan.QUIET_TURNS)]
     first = found.index(True)
-    assert first < process_looks.QUIET_TURNS
+    assert first < process_scan.QUIET_TURNS
     assert all(found[first:])
 
 
@@ -147,7 +147,7 @@ def test_memory_that_was_there_before_is_seen_once_it_is_locked(child: Child) ->
 
 def test_all_have_their_turn_and_how_many_wait_for_it_is_said(child: Child, monkeypatch: pytest.MonkeyPatch) -> None:
     child.ask("lock")
-    monkeypatch.setattr(process_looks, "MOST_STATUSES", 4)
+    monkeypatch.setattr(process_scan, "MOST_STATUSES", 4)
     with ExitStack() as others:
         for _ in range(20):
             others.callback(others.enter_context(subprocess.Popen(["sleep", "60"])).kill)
@@ -159,7 +159,7 @@ def test_all_have_their_turn_and_how_many_wait_for_it_is_said(child: Child, monk
             if waiting[-1]:
                 break
     assert waiting[-1]
-    monkeypatch.setattr(process_looks, "MOST_STATUSES", 0)
+    monkeypatch.setattr(process_scan, "MOST_STATUSES", 0)
     gaps = [gap.what for gap in snapshot().unreadable]
     assert any(gap.startswith("Locked memory of ") for gap in gaps), gaps
 
@@ -167,7 +167,7 @@ def test_all_have_their_turn_and_how_many_wait_for_it_is_said(child: Child, monk
 def test_a_process_that_waits_for_its_turn_for_two_reasons_counts_once(
     child: Child, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(process_looks, "MOST_STATUSES", 0)
+    monkeypatch.setattr(process_scan, "MOST_STATUSES", 0)
     proc, remembered = WithDevice(child.pid), Remembered()
     for _ in range(3):
         proc.pinned_pages += 1  # so everything that was known may have changed

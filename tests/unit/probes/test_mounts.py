@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from pinscope.probes.cgroup import IN_MEMORY, file_system
+from pinscope.probes.containers import IN_MEMORY, file_system
 
 if TYPE_CHECKING:
     from tests.unit.probes.conftest import Plant

@@ -13,7 +13,7 @@ import pytest
 
 from pinscope.lab.backing import OwnMemory, touch
 from pinscope.probes import numa
-from pinscope.probes.limits import read_limits
+from pinscope.probes.host_memory import read_limits
 from pinscope.probes.numa import BIND, MOST_NODES, bound_nodes, node_mask, page_nodes, read_nodes, system_call
 from tests.data.synthetic_nodes import GIB, TWO_SOCKETS, WITH_EXPANDER, Node, host
 
@@ -95,7 +95,7 @@ def test_limits_are_those_of_the_node_to_which_the_thread_is_bound(
 ) -> None:
     proc = host(tmp_path, TWO_SOCKETS)
     assert (read_limits(proc).node, read_limits(proc).host_total_bytes) == (None, 512 * GIB)
-    monkeypatch.setattr("pinscope.probes.limits.bound_nodes", lambda: (1,))
+    monkeypatch.setattr("pinscope.probes.host_memory.bound_nodes", lambda: (1,))
     limits = read_limits(proc)
     assert (limits.node, limits.host_total_bytes, limits.host_available_bytes) == (1, 256 * GIB, 200 * GIB)
     assert "node" not in limits.missing

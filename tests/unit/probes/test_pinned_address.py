@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from pinscope.probes.pinned_address import MOST_LOOKED_FOR, Wanted, find_addresses
+from pinscope.probes.uprobes import MOST_LOOKED_FOR, Wanted, find_addresses
 
 PAGE = os.sysconf("SC_PAGE_SIZE")
 SIZE = 37 * PAGE

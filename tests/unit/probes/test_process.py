@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from pinscope.errors import NotPossible
 from pinscope.probes.proc import Proc
-from pinscope.probes.process_identity import current_process, is_alive, process_of
+from pinscope.probes.process import current_process, is_alive, process_of
 
 if TYPE_CHECKING:
     from tests.unit.probes.conftest import Plant

@@ -13,7 +13,7 @@ import pytest
 
 from pinscope.probes.answer import Answer
 from pinscope.probes.proc import HERE, Proc
-from pinscope.probes.process_identity import (
+from pinscope.probes.process import (
     MOST_COMMAND_CHARACTERS,
     boot_time,
     command_line,

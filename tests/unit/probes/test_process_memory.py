@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pinscope.probes.process_memory import ProcessStatus, covered_bytes, parse_maps, plain_address_space
+from pinscope.probes.process import ProcessStatus, covered_bytes, parse_maps, plain_address_space
 from tests.data.like_cuda import map_like_cuda, room_of, unmap
 from tests.data.synthetic_host import context, maps_text, named, ordinary, zero
 

@@ -10,7 +10,7 @@ import pytest
 
 from pinscope.probes.answer import Answer
 from pinscope.probes.proc import HERE, Proc
-from pinscope.probes.processes import LEAST_CUDA_BYTES, Processes, Remembered, read_processes
+from pinscope.probes.process_scan import LEAST_CUDA_BYTES, Processes, Remembered, read_processes
 from tests.data.one_door import OneDoor
 from tests.data.synthetic_host import SyntheticHost, zero
 

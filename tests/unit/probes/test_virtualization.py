@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from pinscope.probes.virtualization import has_own_pids, hides_processes, virtualization
+from pinscope.probes.containers import has_own_pids, hides_processes, virtualization
 
 if TYPE_CHECKING:
     from tests.unit.probes.conftest import Plant

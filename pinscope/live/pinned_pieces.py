@@ -364,13 +364,6 @@ class Ledger:
         pid = event.process or self._callers.owner(event.thread)
         return self._callers.of(pid) if pid is not None else None
 
-    def late(self, pid: int) -> None:
-        """The process may have pinned memory before its copy of the driver's library was probed."""
-        caller = self._callers.of(pid)
-        account = self._account(caller) if caller is not None else None
-        if account is not None:
-            account.from_start, account.record = False, None
-
     def check(self) -> None:
         """Close the accounts of processes that have ended."""
         for pid, account in list(self._accounts.items()):

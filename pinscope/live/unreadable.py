@@ -34,7 +34,7 @@ def unreadable(
         registrations: what the probe found, if it runs.
         left_out: processes that hold something and are not shown, as there are too many.
     """
-    bounds = _bounds(host, processes.value, left_out) if processes.value is not None else ()
+    bounds = _bounds(processes.value, left_out) if processes.value is not None else ()
     return (*_host(host), *_processes(proc, processes), *bounds, *_gpus(proc, gpus), *_probe(registrations))
 
 
@@ -76,7 +76,7 @@ def _processes(proc: Proc, processes: Answer[Processes]) -> Iterator[Unreadable]
         yield _strangers(processes.value.strangers, outside=has_own_pids(proc) or hides_processes(proc))
 
 
-def _bounds(host: HostTotals, processes: Processes, left_out: int) -> Iterator[Unreadable]:
+def _bounds(processes: Processes, left_out: int) -> Iterator[Unreadable]:
     """What a snapshot leaves out so that no process can make it endless."""
     if left_out:
         yield Unreadable(
@@ -90,21 +90,12 @@ def _bounds(host: HostTotals, processes: Processes, left_out: int) -> Iterator[U
             reason="they have more open files than a snapshot reads of one process, or of all together",
             hides_holders=True,
         )
-    if processes.unread and _may_lock(host, processes):
+    if processes.unread:
         yield Unreadable(
-            what=f"Locked memory of {processes.unread:,} of {processes.looked_at:,} processes, all too small for CUDA",
-            reason="with thousands of processes, each snapshot reads the status of some, in turn",
-            advice="Take more snapshots one after the other: 'pinscope live'.",
-            hides_holders=bool(host.pinned_bytes),
+            what=f"{processes.unread:,} of {processes.looked_at:,} processes",
+            reason="a snapshot takes only so much processor time",
+            hides_holders=True,
         )
-
-
-def _may_lock(host: HostTotals, processes: Processes) -> bool:
-    """False if those that were looked at have all that is locked on this host, and nothing is pinned."""
-    locked = sum(
-        min(process.status.bytes("VmLck") or 0, process.status.bytes("VmRSS") or 0) for process in processes.seen
-    )
-    return bool(host.pinned_bytes) or host.mlocked_bytes is None or locked < host.mlocked_bytes
 
 
 def _strangers(pids: frozenset[int], *, outside: bool) -> Unreadable:
@@ -143,15 +134,13 @@ def _probe(registrations: Registrations | None) -> Iterator[Unreadable]:
         yield Unreadable(what="Registered memory", reason=registrations.trouble)
     for library in registrations.libraries:
         if library.reason is not None:
-            yield Unreadable(
-                what=f"Registered memory of programs that use {library.path}",
-                reason=library.reason,
-                advice="Have them use the driver's library of the host, as NVIDIA's container toolkit does.",
-            )
+            yield Unreadable(what=f"Registered memory of programs that use {library.path}", reason=library.reason)
     reasons = {library.reason for library in registrations.libraries}
     others = {pid: reason for pid, reason in registrations.not_followed.items() if reason not in reasons}
     if others:
         pids = ", ".join(map(str, sorted(others)[:10]))
         yield Unreadable(
-            what=f"Registered memory of {len(others)} processes (pid {pids})", reason=next(iter(others.values()))
+            what=f"Registered memory of {len(others)} processes (pid {pids})",
+            reason=next(iter(others.values())),
+            advice="Have them use the driver's library of the host, as NVIDIA's container toolkit does.",
         )

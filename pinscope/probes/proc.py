@@ -10,13 +10,12 @@ from __future__ import annotations
 import os
 import re
 import time
-from collections.abc import Callable, Container, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeVar
 
 from pinscope.probes.answer import Answer
-from pinscope.probes.kept_files import kept_names
 from pinscope.units import format_bytes
 
 _NO_PROCESS = "/proc shows no process"
@@ -62,11 +61,6 @@ class Proc:
         self._is_here = (str(root), str(sys), str(top)) == ("/proc", "/sys", "/")
         # The kernel's own listing of thousands of processes needs no closer look at each name.
         self._is_pid: Callable[[str], bool] = str.isdigit if self._is_here else _is_pid
-
-    @property
-    def is_here(self) -> bool:
-        """True if this is what the kernel shows now, not a copy of it."""
-        return self._is_here
 
     @classmethod
     def below(cls, folder: Path) -> Proc:
@@ -147,14 +141,16 @@ class Proc:
 
     def links(self, folder: str) -> Answer[tuple[str, ...]]:
         """Where the symbolic links in a folder point to, such as /proc/PID/fd, of the first
-        :data:`~pinscope.probes.proc.MOST_OPEN_FILES`; links that vanish are left out, and those
-        to files that this process keeps open only to look at others."""
-        own = kept_names() if self._is_here and folder == f"/proc/{os.getpid()}/fd" else ()
-        return self._at(folder, lambda place: tuple(read_links(place, without=own)))
+        :data:`MOST_OPEN_FILES`; links that vanish are left out."""
+        return self._at(folder, lambda place: tuple(read_links(place)))
 
     def link(self, path: str) -> Answer[str]:
         """Where one symbolic link points to."""
         return self._at(path, os.readlink)
+
+    def file_key(self, path: str) -> Answer[tuple[int, int]]:
+        """Device and inode of the file that a path leads to."""
+        return self._at(path, os.stat).then(lambda status: (status.st_dev, status.st_ino))
 
     def free_bytes(self, folder: str) -> Answer[int]:
         """Bytes that may still be written to the file system of a folder."""
@@ -322,8 +318,8 @@ def list_names(place: str, most: int = MOST_NAMES) -> list[str]:
         return [entry.name for entry, _ in zip(entries, range(most), strict=False)]
 
 
-def read_links(place: str, most: int = MOST_OPEN_FILES, without: Container[str] = ()) -> list[str]:
-    """Where the symbolic links in a folder point to, at most so many of them, and not of these names.
+def read_links(place: str, most: int = MOST_OPEN_FILES) -> list[str]:
+    """Where the symbolic links in a folder point to, at most so many of them.
 
     Raises:
         OSError: it cannot be listed.
@@ -333,8 +329,6 @@ def read_links(place: str, most: int = MOST_OPEN_FILES, without: Container[str] 
     try:
         with os.scandir(descriptor) as entries:
             for entry, _ in zip(entries, range(2 * most), strict=False):
-                if entry.name in without:
-                    continue
                 try:
                     targets.append(os.readlink(entry.name, dir_fd=descriptor))
                 except OSError:  # no link, or closed meanwhile

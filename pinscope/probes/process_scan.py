@@ -1,44 +1,33 @@
 """The processes of this host that hold pinned or locked memory, as far as /proc shows it.
 
-After a glance at each, a process that could hold pinned memory has its open
-files looked at. Only a candidate – one that holds an NVIDIA device file, or that NVML names and whose files cannot be
-seen – has its ``maps`` read. The rest of a process (command line, group, start) is read where it is reported.
+Each process costs one read of ``status``, or of ``statm`` while a series finds it unchanged; one file names all kernel
+threads. A process that could hold pinned memory has its open files listed. Only a candidate – one that holds an NVIDIA
+device file, or that NVML names and whose files cannot be seen – has its ``maps`` read. The rest of a process (command
+line, group, start) is read where it is reported.
 
-All of it is bounded for one process and in sum (:class:`pinscope.probes.proc.Allowance`). Who comes first matters then:
-processes that NVML names, and of the others the first of each user before the second of anyone.
+All of it is bounded for one process and in sum (:class:`pinscope.probes.proc.Allowance`). Who comes first matters
+then: processes that NVML names and earlier holders, and of the others the first of each user before the second of
+anyone.
 """
 
 from __future__ import annotations
 
-import itertools
-import os
 import re
 from collections import Counter, deque
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from pinscope.probes.answer import Answer
-from pinscope.probes.kept_files import KeptFiles
 from pinscope.probes.proc import HERE, MOST_OPEN_FILES, Allowance, Proc, whole
 from pinscope.probes.process import Identity, MemoryMaps, ProcessStatus, identify, parse_maps, plain_address_space
 from pinscope.records.snapshot import Holder
 
 LEAST_CUDA_BYTES = 2**30
 """CUDA reserves gigabytes of address space when it starts, and a forked child inherits them."""
-MANY_PROCESSES = 1000
-"""From so many on, not all have their ``status`` read in each snapshot."""
-MOST_STATUSES = 100
-"""There, of processes smaller than a CUDA program, so many have it read in one snapshot."""
-
-QUIET_TURNS = 8
-"""There, while the host counts no page that is locked or pinned, of so many processes that held nothing one is read in
-each snapshot: memory that one of them mapped meanwhile is neither. A CUDA context pins some when it is made."""
-
 _LOCKS = re.compile(r"^unevictable_pgs_m(?:un)?locked \d+$", re.MULTILINE)
 _PINS = re.compile(r"^nr_foll_pin_\w+ \d+$", re.MULTILINE)
 """In /proc/vmstat: pages that were ever locked and unlocked, pinned and unpinned."""
 _CHECK_EVERY = 64
-_LEAST_CUDA_PAGES = LEAST_CUDA_BYTES // os.sysconf("SC_PAGE_SIZE")
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,8 +43,8 @@ class KnownMaps:
 
 
 @dataclass(frozen=True, slots=True)
-class CloserLook:
-    """What was found at a candidate when its memory was last seen to change."""
+class KnownCandidate:
+    """A candidate's files and maps when its memory was last seen to change."""
 
     size: tuple[int, bytes]
     """Inode of its folder and ``statm``."""
@@ -64,32 +53,14 @@ class CloserLook:
 
 
 @dataclass
-class ManyProcesses:
-    """What a series knows of thousands of processes."""
-
-    files: KeptFiles
-    statm: dict[int, bytes] = field(default_factory=dict)
-    unread: dict[int, None] = field(default_factory=dict)
-    """Processes smaller than a CUDA program whose ``status`` has not been read since they changed, oldest first."""
-    stale: dict[int, None] = field(default_factory=dict)
-    """Those whose ``status`` was read before the host counted that something was locked or pinned."""
-    closed: set[int] = field(default_factory=set)
-    """Those whose open files this user may not see."""
-    marked: set[int] = field(default_factory=set)
-    """Those that held something."""
-    statuses: dict[int, ProcessStatus] = field(default_factory=dict)
-    """Of those that were looked at closely."""
-
-
-@dataclass
 class Remembered:
-    """What a series of looks knows already, so that each costs little. The next look brings it up to date."""
+    """What a series of snapshots knows already, so that each costs little. The next one brings it up to date."""
 
     bystanders: dict[int, str] = field(default_factory=dict)
     """Size of the address space, now and at its peak, of processes that held no NVIDIA device file.
 
     Whoever opens one to pin memory maps something, too. So while the sizes stay as they were, its files need not be
-    looked at again.
+    listed again.
     """
     quiet: dict[int, tuple[int, bytes]] = field(default_factory=dict)
     """Inode and ``statm`` of processes too small for CUDA that have nothing locked or pinned.
@@ -99,10 +70,10 @@ class Remembered:
     """
     locks: str = ""
     pins: str = ""
-    """Those counters at the last look."""
+    """Those counters at the last snapshot."""
     identities: dict[int, tuple[tuple[int, bytes], Identity]] = field(default_factory=dict)
     """Of holders, with the inode and ``statm`` that they had."""
-    looks: int = 0
+    snapshots: int = 0
     without_memory: dict[int, int] = field(default_factory=dict)
     """Kernel threads and processes that ended without being reaped, as :meth:`Proc.tasks` tells them.
 
@@ -111,27 +82,25 @@ class Remembered:
     """
     maps: dict[int, KnownMaps] = field(default_factory=dict)
     """The ``maps`` of candidates."""
-    closer: dict[int, CloserLook] = field(default_factory=dict)
-    """What holds of candidates while their ``statm`` and the host's counters of pins stay as they were."""
-    many: ManyProcesses | None = None
-    """Where there are thousands."""
+    candidates: dict[int, KnownCandidate] = field(default_factory=dict)
+    """Candidates, as long as their ``statm`` and the host's counters of pins stay as they were."""
     holders: dict[int, tuple[tuple[object, ...], Holder]] = field(default_factory=dict)
     """The last snapshot's, with what each was made of."""
     is_series: bool = True
-    """False if no other look follows."""
+    """False if no other snapshot follows."""
     booted: Answer[int] = Answer.missing("the boot time has not been read")  # noqa: RUF009 - frozen
     """Boot time in seconds since 1970. The kernel derives it from the clock, so it moves when the clock is set: within
     a series, a process must not seem to be another one for that."""
 
 
 @dataclass
-class Look:
-    """What a glance at the processes with memory tells, less those that are known to be quiet."""
+class Scan:
+    """What every process's status tells, less those that are known to be quiet."""
 
     proc: Proc
     looked_at: int
     calm: bool
-    """Nothing was locked, unlocked, pinned or unpinned on this host since the last look."""
+    """Nothing was locked, unlocked, pinned or unpinned on this host since the last snapshot."""
     same_pins: bool
     """Nothing was pinned or unpinned since then."""
     plain: dict[int, bytes] = field(default_factory=dict)
@@ -143,10 +112,8 @@ class Look:
     """Inode and ``statm`` of the others, where it was read."""
     bystanders: dict[int, str] = field(default_factory=dict)
     """Of those that were not looked at again, as in :attr:`Remembered.bystanders`."""
-    closed: set[int] = field(default_factory=set)
-    """Of those that were not looked at again, the ones whose open files this user may not see."""
     unread: int = 0
-    """Processes too small for CUDA of which it is not known whether they have locked or pinned memory."""
+    """Processes whose turn did not come before the allowance was spent."""
 
     def status(self, pid: int) -> ProcessStatus:
         """What is known of one of them."""
@@ -165,8 +132,8 @@ class Look:
         return children
 
 
-def look_at_all(proc: Proc, gpu_pids: Collection[int], remembered: Remembered, allowance: Allowance) -> Answer[Look]:
-    """A glance at every process; some end while they are read."""
+def scan_processes(proc: Proc, gpu_pids: Collection[int], remembered: Remembered, allowance: Allowance) -> Answer[Scan]:
+    """Read every process's status; some end meanwhile."""
     pids = proc.pids()
     if pids.value is None:
         return Answer(None, pids.reason)
@@ -175,27 +142,24 @@ def look_at_all(proc: Proc, gpu_pids: Collection[int], remembered: Remembered, a
     same_pins = pins == remembered.pins
     calm = same_pins and locks == remembered.locks and bool(locks + pins)
     # Without counters of pins, what is pinned instead of something else would not show.
-    look = Look(proc, len(pids.value), calm, same_pins and pins != "")
+    scan = Scan(proc, len(pids.value), calm, same_pins and pins != "")
     remembered.locks, remembered.pins = locks, pins
-    if proc.is_here and len(pids.value) > MANY_PROCESSES:
-        _look_at_many(look, pids.value, gpu_pids, remembered, allowance)
-    else:
-        remembered.many = None
-        # Only in a later look can another process have a pid that was seen before.
-        tasks = proc.tasks().value or {} if remembered.is_series else dict.fromkeys(pids.value, 0)
-        _look_at_few(look, tasks, gpu_pids, remembered, allowance)
-    return Answer(look)
+    # Only in a later snapshot can another process have a pid that was seen before.
+    tasks = proc.tasks().value or {} if remembered.is_series else dict.fromkeys(pids.value, 0)
+    _scan(scan, tasks, gpu_pids, remembered, allowance)
+    return Answer(scan)
 
 
-def _look_at_few(
-    look: Look, tasks: Mapping[int, int], gpu_pids: Collection[int], remembered: Remembered, allowance: Allowance
+def _scan(
+    scan: Scan, tasks: Mapping[int, int], gpu_pids: Collection[int], remembered: Remembered, allowance: Allowance
 ) -> None:
-    proc, calm = look.proc, look.calm  # unless it is calm, statm would only come on top
+    proc, calm = scan.proc, scan.calm  # unless it is calm, statm would only come on top
     known = remembered.without_memory or _kernel_threads(proc, tasks)
     without, quiet = dict[int, int](), dict[int, tuple[int, bytes]]()
-    for number, (pid, inode) in enumerate(tasks.items()):
+    first = {pid: tasks[pid] for pid in (*gpu_pids, *remembered.candidates) if pid in tasks}
+    for number, (pid, inode) in enumerate({**first, **tasks}.items()):
         if number % _CHECK_EVERY == 0 and allowance.is_spent:
-            look.unread = len(tasks) - number
+            scan.unread = len(tasks) - number
             break
         if known.get(pid) == inode:
             without[pid] = inode
@@ -206,17 +170,17 @@ def _look_at_few(
             continue
         text = proc.glance(f"/proc/{pid}/status") or b""
         if pid not in gpu_pids and (plain_address_space(text) or LEAST_CUDA_BYTES) < LEAST_CUDA_BYTES:
-            look.plain[pid] = text
+            scan.plain[pid] = text
             if size[1]:
                 quiet[pid] = size
             continue
         status = _status(text)
         if status.has_memory:
-            look.others[pid] = status
+            scan.others[pid] = status
             if size[1]:
-                look.sizes[pid] = size
+                scan.sizes[pid] = size
             if pid in gpu_pids or _could_hold(status):
-                look.suspects.append(pid)
+                scan.suspects.append(pid)
             elif size[1] and not status.has_locked:
                 quiet[pid] = size
         elif text:
@@ -237,86 +201,6 @@ def _kernel_threads(proc: Proc, tasks: Mapping[int, int]) -> dict[int, int]:
     return {pid: tasks[pid] for pid in pids if pid in tasks}
 
 
-def _look_at_many(
-    look: Look, pids: Collection[int], gpu_pids: Collection[int], remembered: Remembered, allowance: Allowance
-) -> None:
-    remembered.many = remembered.many or ManyProcesses(KeptFiles("statm", keep=remembered.is_series))
-    series, before = remembered.many, remembered.many.statm
-    is_quiet = look.calm and look.same_pins
-    read = _read_many(series, pids, gpu_pids, remembered.looks if is_quiet else None)
-    changed = [pid for pid, content in read.items() if before.get(pid) != content] if before else list(read)
-    series.statm = now = _still_there(before, pids) | read if is_quiet else read
-    if not look.calm:
-        series.stale.update((pid, None) for pid in before if pid not in series.stale)
-    wanted = {pid for pid in (*gpu_pids, *series.marked) if pid in now}
-    small = list[tuple[int, bytes, int]]()
-    for pid in changed:
-        size, resident, _ = now[pid].split(b" ", 2)
-        if len(size) > 5 and int(size) >= _LEAST_CUDA_PAGES:
-            wanted.add(pid)
-        elif size != b"0":  # a kernel thread, or a process that has ended
-            small.append((len(resident), resident, pid))  # in the order of the numbers
-    small.sort(reverse=True)
-    largest = [pid for _, _, pid in small]
-    series.unread.update(dict.fromkeys(largest))
-    if remembered.bystanders or series.closed:
-        again = wanted.union(changed)
-        look.bystanders = {pid: size for pid, size in remembered.bystanders.items() if pid in now and pid not in again}
-        look.closed = {pid for pid in series.closed if pid in now and pid not in again}
-    known, series.statuses = series.statuses, {}
-    for pid in (*wanted, *_next(series, largest)):
-        if allowance.is_spent:
-            series.unread[pid] = None
-            continue
-        series.unread.pop(pid, None)
-        series.stale.pop(pid, None)
-        status = known.get(pid) if is_quiet and before.get(pid) == now[pid] else None
-        if status is None:
-            text = look.proc.glance(f"/proc/{pid}/status") or b""
-            if pid not in gpu_pids and (plain_address_space(text) or LEAST_CUDA_BYTES) < LEAST_CUDA_BYTES:
-                continue
-            status = _status(text)
-        if status.has_memory:
-            series.statuses[pid] = look.others[pid] = status
-            look.sizes[pid] = 0, now[pid]
-            if pid in gpu_pids or _could_hold(status):
-                look.suspects.append(pid)
-    look.unread = len(series.unread.keys() | series.stale.keys())
-
-
-def _read_many(
-    series: ManyProcesses, pids: Collection[int], gpu_pids: Collection[int], quiet_look: int | None
-) -> dict[int, bytes]:
-    """``statm`` of all; on a quiet host, in the look of this number, of those whose turn it is and of holders."""
-    every = set(pids)
-    series.files.keep_only(every)
-    if quiet_look is None:
-        return series.files.read(pids)
-    turn = quiet_look % QUIET_TURNS
-    others = every.difference(series.statm).union(series.marked.union(gpu_pids) & every)
-    return series.files.read(others.union([pid for pid in pids if pid % QUIET_TURNS == turn]))
-
-
-def _still_there(before: Mapping[int, bytes], pids: Collection[int]) -> dict[int, bytes]:
-    kept = dict(before)
-    for pid in before.keys() - set(pids):
-        del kept[pid]
-    return kept
-
-
-def _next(series: ManyProcesses, largest: Sequence[int]) -> list[int]:
-    """Whose ``status`` is read this time: of those that just changed the largest, and those that wait for the longest.
-
-    Half of the places are for either, so that no user keeps others from their turn.
-    """
-    for waiting in (series.unread, series.stale):
-        for pid in waiting.keys() - series.statm.keys():
-            del waiting[pid]
-    first = largest[: MOST_STATUSES // 2]
-    queue = itertools.chain(first, series.unread, series.stale)
-    return list(dict.fromkeys(itertools.islice(queue, MOST_STATUSES)))
-
-
 def _status(text: bytes) -> ProcessStatus:
     return ProcessStatus(text.decode("utf-8", "replace"))
 
@@ -335,14 +219,12 @@ def is_large(status: ProcessStatus) -> bool:
     return (status.bytes("VmSize") or LEAST_CUDA_BYTES) >= LEAST_CUDA_BYTES
 
 
-__all__ = ["LEAST_CUDA_BYTES", "UVM", "Processes", "Remembered", "SeenProcess", "known_identity", "read_processes"]
-
 UVM = "/dev/nvidia-uvm"
 """CUDA opens it when it starts; NVML alone and display servers do not."""
 
 _NVIDIA = "/dev/nvidia"
 _IDENTITY_TURNS = 10
-"""A program may change its command line at any time; after so many looks it is read again."""
+"""A program may change its command line at any time; after so many snapshots it is read again."""
 _NONE: Answer[frozenset[str]] = Answer(frozenset())
 _NO_TURN: Answer[frozenset[str]] = Answer.missing("a snapshot reads only so much of other processes' files")
 _TOO_MANY: Answer[frozenset[str]] = Answer.missing(f"it has more than {MOST_OPEN_FILES} open files")
@@ -357,14 +239,14 @@ class SeenProcess:
     files: Answer[frozenset[str]]
     """NVIDIA device files that it has open."""
     maps: Answer[MemoryMaps] | None
-    """``None`` where there was no reason to look."""
+    """``None`` where there was no reason to scan."""
     size: tuple[int, bytes] | None = None
     """Inode of its folder and ``statm``, where they were read."""
 
 
 @dataclass(frozen=True, slots=True)
 class Processes:
-    """What one look at all processes found."""
+    """What one scan of all processes found."""
 
     seen: tuple[SeenProcess, ...]
     looked_at: int
@@ -373,7 +255,7 @@ class Processes:
     strangers: frozenset[int]
     """Pids that NVML names and that are no such process here."""
     unread: int = 0
-    """Processes too small for CUDA whose locked memory is not known, as a snapshot looks at some of them in turn."""
+    """Processes that were not looked at, as a snapshot takes only so much time."""
     skipped: int = 0
     """Processes that could hold pinned memory and have more open files than a snapshot looks at."""
 
@@ -386,71 +268,68 @@ def read_processes(
     Args:
         proc: where /proc is read.
         gpu_pids: processes that NVML names.
-        remembered: what earlier looks learned; it is brought up to date.
+        remembered: what earlier snapshots learned; it is brought up to date.
     """
     remembered = remembered or Remembered(is_series=False)
-    remembered.looks += 1
+    remembered.snapshots += 1
     allowance = Allowance()
-    found = look_at_all(proc, gpu_pids, remembered, allowance)
+    found = scan_processes(proc, gpu_pids, remembered, allowance)
     if found.value is None:
         return Answer(None, found.reason)
-    look = found.value
-    files = _files_of_suspects(look, gpu_pids, remembered, allowance)
+    scan = found.value
+    files = _files_of_suspects(scan, gpu_pids, remembered, allowance)
     candidates = [pid for pid, held in files.items() if held.value or (held.value is None and pid in gpu_pids)]
-    maps = _maps_of_candidates(look, _fair(candidates, look, gpu_pids), remembered, allowance)
-    rest = [pid for pid in (files.keys() | look.others.keys()) - maps.keys() if look.status(pid).has_locked]
+    maps = _maps_of_candidates(scan, _fair(candidates, scan, gpu_pids), remembered, allowance)
+    rest = [pid for pid in (files.keys() | scan.others.keys()) - maps.keys() if scan.status(pid).has_locked]
     seen = [
-        SeenProcess(pid, look.status(pid), files.get(pid, _NONE), maps.get(pid), look.sizes.get(pid))
+        SeenProcess(pid, scan.status(pid), files.get(pid, _NONE), maps.get(pid), scan.sizes.get(pid))
         for pid in (*candidates, *rest)
     ]
     skipped = {pid for pid, held in files.items() if held in (_NO_TURN, _TOO_MANY)}
-    closed = {pid for pid, held in files.items() if held.value is None} - skipped | look.closed
+    closed = {pid for pid, held in files.items() if held.value is None} - skipped
     named = {one.pid for one in seen}
     remembered.identities = {pid: known for pid, known in remembered.identities.items() if pid in named}
-    if remembered.many is not None:
-        remembered.many.marked = named | skipped
-        remembered.many.closed = closed
-    remembered.closer = {
-        one.pid: CloserLook(one.size, one.files, one.maps)
+    remembered.candidates = {
+        one.pid: KnownCandidate(one.size, one.files, one.maps)
         for one in seen
         if one.maps is not None and one.maps.value is not None and one.files.value and one.size is not None
     }
     strangers = frozenset(gpu_pids) - maps.keys()
-    return Answer(Processes(tuple(seen), look.looked_at, len(closed), strangers, look.unread, len(skipped)))
+    return Answer(Processes(tuple(seen), scan.looked_at, len(closed), strangers, scan.unread, len(skipped)))
 
 
 def known_identity(one: SeenProcess, proc: Proc, remembered: Remembered) -> Identity:
     """Who a process is, read once in a snapshot, and in a series again when its memory changed or its turn comes."""
     before = remembered.identities.get(one.pid)
-    is_due = remembered.looks % _IDENTITY_TURNS == one.pid % _IDENTITY_TURNS
-    if before is not None and before[0] == (one.size or (remembered.looks, b"")) and not (one.size and is_due):
+    is_due = remembered.snapshots % _IDENTITY_TURNS == one.pid % _IDENTITY_TURNS
+    if before is not None and before[0] == (one.size or (remembered.snapshots, b"")) and not (one.size and is_due):
         return before[1]
     identity = identify(one.pid, proc)
-    remembered.identities[one.pid] = (one.size or (remembered.looks, b"")), identity
+    remembered.identities[one.pid] = (one.size or (remembered.snapshots, b"")), identity
     return identity
 
 
-def _fair(pids: Iterable[int], look: Look, gpu_pids: Collection[int]) -> list[int]:
+def _fair(pids: Iterable[int], scan: Scan, gpu_pids: Collection[int]) -> list[int]:
     """Those that NVML names first; then by turns, one of each user: who has many processes does not come before
     those who have one."""
     met: Counter[int | None] = Counter()
     turns = {}
     for pid in pids:
-        user = look.status(pid).number("Uid")
+        user = scan.status(pid).number("Uid")
         turns[pid] = (pid not in gpu_pids, met[user])
         met[user] += 1
     return sorted(turns, key=turns.__getitem__)
 
 
 def _maps_of_candidates(
-    look: Look, pids: Iterable[int], remembered: Remembered, allowance: Allowance
+    scan: Scan, pids: Iterable[int], remembered: Remembered, allowance: Allowance
 ) -> dict[int, Answer[MemoryMaps]]:
     maps: dict[int, Answer[MemoryMaps]] = {}
     known: dict[int, KnownMaps] = {}
     for pid in pids:
-        before, closer = remembered.maps.get(pid), remembered.closer.get(pid)
-        if look.same_pins and closer is not None and closer.size == look.sizes.get(pid):
-            maps[pid] = closer.maps
+        before, earlier = remembered.maps.get(pid), remembered.candidates.get(pid)
+        if scan.same_pins and earlier is not None and earlier.size == scan.sizes.get(pid):
+            maps[pid] = earlier.maps
             if before is not None:
                 known[pid] = before
             continue
@@ -458,7 +337,7 @@ def _maps_of_candidates(
         if allowance.maps_bytes <= 0 or allowance.is_spent:
             maps[pid] = Answer(None, f"{path} was not read: {_NO_TURN.reason}")
             continue
-        text = look.proc.read(path)
+        text = scan.proc.read(path)
         allowance.maps_bytes -= len(text.value or "")
         read = text.then(lambda text, before=before: _known(text, before), f"{path} is empty")  # type: ignore[misc]
         maps[pid] = read.then(lambda found: found.maps)
@@ -477,7 +356,7 @@ def _known(text: str, before: KnownMaps | None) -> KnownMaps | None:
 
 
 def _files_of_suspects(
-    look: Look, gpu_pids: Collection[int], remembered: Remembered, allowance: Allowance
+    scan: Scan, gpu_pids: Collection[int], remembered: Remembered, allowance: Allowance
 ) -> dict[int, Answer[frozenset[str]]]:
     """NVIDIA device files of each process that could hold pinned memory, and of the children of those that have some.
 
@@ -485,50 +364,41 @@ def _files_of_suspects(
     """
     children: dict[int, list[int]] = {}  # made once there is a parent to look for
     files: dict[int, Answer[frozenset[str]]] = {}
-    sizes = look.bystanders
+    sizes = scan.bystanders
     suspects = []
-    for pid in look.suspects:
-        size = look.status(pid).size
+    for pid in scan.suspects:
+        size = scan.status(pid).size
         if size and remembered.bystanders.get(pid) == size and pid not in gpu_pids:
             sizes[pid] = size
         else:
             suspects.append(pid)
-    waiting = deque(_fair(suspects, look, gpu_pids))
+    waiting = deque(_fair(suspects, scan, gpu_pids))
     while waiting:
         pid = waiting.popleft()
         if pid in files or pid in sizes:
             continue
-        held = _nvidia_files(pid, look, remembered, allowance)
-        if held.value is None and held is not _NO_TURN and not look.proc.exists(f"/proc/{pid}"):
+        held = _nvidia_files(pid, scan, remembered, allowance)
+        if held.value is None and held is not _NO_TURN and not scan.proc.exists(f"/proc/{pid}"):
             continue
         files[pid] = held
-        status = look.status(pid)
+        status = scan.status(pid)
         if held.value:
             if not is_large(status):  # else its forked children are large as well, and suspects already
-                if remembered.many is None:
-                    children = children or look.children()
-                    waiting += children.get(pid, ())
-                else:
-                    waiting += _children(pid, look.proc)
+                children = children or scan.children()
+                waiting += children.get(pid, ())
         elif held.value is not None:
             sizes[pid] = status.size
     remembered.bystanders = sizes
     return files
 
 
-def _children(pid: int, proc: Proc) -> list[int]:
-    """Processes that its first thread started; of thousands of processes not all parents are known."""
-    text = proc.read(f"/proc/{pid}/task/{pid}/children").value or ""
-    return [child for child in map(whole, text.split()) if child is not None]
-
-
-def _nvidia_files(pid: int, look: Look, remembered: Remembered, allowance: Allowance) -> Answer[frozenset[str]]:
-    closer = remembered.closer.get(pid)
-    if look.same_pins and closer is not None and closer.size == look.sizes.get(pid):
-        return closer.files
+def _nvidia_files(pid: int, scan: Scan, remembered: Remembered, allowance: Allowance) -> Answer[frozenset[str]]:
+    earlier = remembered.candidates.get(pid)
+    if scan.same_pins and earlier is not None and earlier.size == scan.sizes.get(pid):
+        return earlier.files
     if allowance.open_files <= 0 or allowance.is_spent:
         return _NO_TURN
-    links = look.proc.links(f"/proc/{pid}/fd")
+    links = scan.proc.links(f"/proc/{pid}/fd")
     if links.value is None:
         return Answer(None, links.reason)
     allowance.open_files -= len(links.value)

@@ -216,11 +216,6 @@ def parse_trace(text: str) -> Iterator[TraceEvent]:
             yield event
 
 
-def lost_line(events: int) -> str:
-    """A line that :func:`parse_trace` takes as the kernel's word that so many events were lost."""
-    return f"CPU:0 [LOST {events} EVENTS]"
-
-
 def _event(line: re.Match[str]) -> TraceEvent | None:
     event, seconds = line["event"], float(line["seconds"])
     if event == EXEC_EVENT:

@@ -26,11 +26,10 @@ from tests.data.synthetic_host import CUDA_FILES, SyntheticHost, zero
 ROOT = Path(__file__).parents[3]
 MIB = 2**20
 READERS = {
-    "pinscope.probes.kept_files": "statm, 256 bytes of each",
     "pinscope.probes.proc": "it is where files are read",
-    "pinscope.probes.driver_library": "opens a library, and reads nothing of it",
-    "pinscope.probes.return_probe_trial": "this process's own library",
+    "pinscope.probes.driver_library": "the beginning of a library",
     "pinscope.probes.tracefs": "the kernel's own trace, in pieces",
+    "pinscope.live.tracker": "tables of a library",
 }
 """Modules of probes/ and live/ that open files, and what."""
 OPENING = {"open", "read_text", "read_bytes", "readlink", "listdir", "scandir", "iterdir", "glob", "rglob", "walk"}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import os
 import shutil
 import subprocess
@@ -14,7 +13,7 @@ import pytest
 from pinscope.errors import MeasurementFailed
 from pinscope.probes import tracefs
 from pinscope.probes.tracefs import TraceInstance, remove_leftovers, tracing_folder
-from pinscope.probes.uprobes import Executed, Lost, function_offsets, parse_trace
+from pinscope.probes.uprobes import Executed, parse_trace
 from tests.data.fake_driver import left_by, tracing
 from tests.unit.probes.conftest import Plant
 
@@ -118,41 +117,6 @@ def test_an_event_that_somebody_else_uses_keeps_only_its_own_group(
         strangers.rmdir()
     one.close()
     assert left_by(os.getpid(), kernel) == set()
-
-
-def test_what_is_unread_outlives_the_removal_of_a_group(instance: TraceInstance) -> None:
-    path, offset = library_and_offset()
-    group = instance.add_group(1, lambda group: [f"p:{group}/e {path}:0x{offset:x}"])
-    subprocess.run(["/bin/true"], check=True)
-    instance.remove_group(group)
-    assert "filename=/bin/true" in instance.read()
-
-
-def test_calls_that_come_while_a_group_is_removed_are_told_as_lost(
-    instance: TraceInstance, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    path, offset = library_and_offset()
-    own = tmp_path / "libm.so"  # a file that no other process calls into: events of all of them are counted
-    own.write_bytes(Path(path).read_bytes())
-    call = ctypes.CDLL(str(own)).lround
-    with own.open("rb") as file:
-        places = function_offsets(file.fileno(), ["lround"], os.uname().machine).value or {}
-    instance.add_group(1, lambda group: [f"p:{group}/e {own}:0x{places['lround']:x}"])
-    quiet, noisy = (instance.add_group(number, lambda group: [f"p:{group}/e {path}:0x{offset:x}"]) for number in (2, 3))
-    instance.remove_group(quiet)
-    assert [event for event in parse_trace(instance.read()) if isinstance(event, Lost)] == []
-    removes = tracefs._remove_group
-
-    def remove(folder: Path, group: str) -> None:
-        for _ in range(3):
-            call(ctypes.c_double(1.0))
-        removes(folder, group)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(tracefs, "_remove_group", remove)
-        instance.remove_group(noisy)
-    lost = [event.events for event in parse_trace(instance.read()) if isinstance(event, Lost)]
-    assert sum(lost) >= 3
 
 
 def test_leftovers_of_processes_that_are_gone_are_removed_and_others_stay(

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from pinscope.probes.proc import Proc
-from pinscope.probes.tracefs import MOUNT_COMMAND, tracing_access
+from pinscope.probes.tracefs import MOUNT_COMMAND, RETURN_PROBES_VARIABLE, tracing_access
 
 MOUNTED = "tracefs {} tracefs rw,relatime 0 0\n"
 ROOT = "Name:\tpython\nCapEff:\t000001ffffffffff\n"
@@ -73,3 +73,26 @@ def test_a_kernel_without_tracing_or_without_probes_is_named(host: Path) -> None
     (host / "proc/self/mounts").write_text("")
     (host / "sys/kernel/tracing").rmdir()
     assert "no tracefs" in reason(host)
+
+
+@pytest.mark.parametrize(
+    ("release", "machine", "refused"),
+    [
+        ("5.15.0-91-generic", "x86_64", False),
+        ("6.10.14-arch1", "x86_64", False),
+        ("6.11.0-9-generic", "x86_64", True),
+        ("6.13.7", "x86_64", True),
+        ("6.12.0", "aarch64", False),
+        ("6.14.0-rc1", "x86_64", False),
+        ("7.0.1", "x86_64", False),
+        ("odd", "x86_64", False),
+    ],
+)
+def test_a_kernel_whose_return_probes_kill_programs_in_a_sandbox_is_refused_unless_asked_for(
+    host: Path, release: str, machine: str, refused: bool
+) -> None:
+    (host / "proc/sys/kernel").mkdir(parents=True)
+    (host / "proc/sys/kernel/osrelease").write_text(f"{release}\n")
+    answer = tracing_access(Proc.below(host), machine, {})
+    assert (RETURN_PROBES_VARIABLE in (answer.reason or "")) == refused == (answer.value is None)
+    assert tracing_access(Proc.below(host), machine, {RETURN_PROBES_VARIABLE: "1"}).value == host / "tracing"

@@ -86,6 +86,8 @@ class Remembered:
     """Candidates, as long as their ``statm`` and the host's counters of pins stay as they were."""
     holders: dict[int, tuple[tuple[object, ...], Holder]] = field(default_factory=dict)
     """The last snapshot's, with what each was made of."""
+    resume_at: int = 0
+    """The process at which the last snapshot's time was spent: those before it come last now."""
     is_series: bool = True
     """False if no other snapshot follows."""
     booted: Answer[int] = Answer.missing("the boot time has not been read")  # noqa: RUF009 - frozen
@@ -156,10 +158,12 @@ def _scan(
     proc, calm = scan.proc, scan.calm  # unless it is calm, statm would only come on top
     known = remembered.without_memory or _kernel_threads(proc, tasks)
     without, quiet = dict[int, int](), dict[int, tuple[int, bytes]]()
+    resume_at, remembered.resume_at = remembered.resume_at, 0
+    in_turn = dict(sorted(tasks.items(), key=lambda task: (task[0] < resume_at, task[0])))
     first = {pid: tasks[pid] for pid in (*gpu_pids, *remembered.candidates) if pid in tasks}
-    for number, (pid, inode) in enumerate({**first, **tasks}.items()):
+    for number, (pid, inode) in enumerate((first | in_turn).items()):
         if number % _CHECK_EVERY == 0 and allowance.is_spent:
-            scan.unread = len(tasks) - number
+            scan.unread, remembered.resume_at = len(tasks) - number, pid
             break
         if known.get(pid) == inode:
             without[pid] = inode

@@ -20,7 +20,7 @@ from pinscope.probes.proc import (
     read_bytes,
     read_links,
 )
-from pinscope.probes.process_scan import read_processes
+from pinscope.probes.process_scan import Remembered, read_processes
 from tests.data.synthetic_host import CUDA_FILES, SyntheticHost, zero
 
 ROOT = Path(__file__).parents[3]
@@ -138,11 +138,25 @@ def test_a_process_with_too_many_open_files_is_counted_unless_nvidias_are_among_
     assert ([one.pid for one in found.seen], found.skipped, found.closed) == ([cuda], 1, 0)
 
 
-def test_without_processor_time_left_nothing_more_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    host = SyntheticHost(tmp_path)
-    host.cuda_process([zero(64 * MIB, 1)])
-    host.process()
-    monkeypatch.setattr("pinscope.probes.process_scan.Allowance", lambda: Allowance(seconds=-1.0))
-    found = read_processes(host.proc).value
-    assert found is not None
-    assert (found.seen, found.unread) == ((), 2)
+def test_without_processor_time_left_nothing_more_is_read_and_the_next_snapshot_goes_on_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Spent(Allowance):
+        asked = 0
+
+        @property
+        def is_spent(self) -> bool:
+            self.asked += 1
+            return self.asked == 2
+
+    host, remembered = SyntheticHost(tmp_path), Remembered()
+    pids = [host.process(VmLck=MIB, pid=10 + number) for number in range(4)]
+    monkeypatch.setattr("pinscope.probes.process_scan.Allowance", Spent)
+    monkeypatch.setattr("pinscope.probes.process_scan._CHECK_EVERY", 2)
+    seen = []
+    for _ in range(2):
+        found = read_processes(host.proc, (), remembered).value
+        assert found is not None
+        assert found.unread == 2
+        seen.append({one.pid for one in found.seen})
+    assert seen[0] | seen[1] == set(pids)

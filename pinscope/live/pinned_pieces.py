@@ -115,7 +115,7 @@ class CreatedMemory:
         gone = self._unmapped(start) if start in self._mapped else []
         made = self._known.get(handle)
         if made is None:
-            made = next((one for one in self._unread if one.bytes == size), None)
+            made = next((memory for memory in self._unread if memory.bytes == size), None)
             if made is None:
                 return gone
             self._unread.remove(made)
@@ -140,7 +140,7 @@ class CreatedMemory:
 
     def _forget(self, made: _Made) -> list[Piece]:
         """Its handle means other memory now: the calls that gave it back were lost."""
-        for start in [start for start, (_, one) in self._mapped.items() if one is made] if made.mappings else ():
+        for start in [start for start, (_, memory) in self._mapped.items() if memory is made] if made.mappings else ():
             self._unmapped(start)
         return [made.piece] if made.piece is not None else []
 
@@ -370,17 +370,17 @@ class Ledger:
             if self._callers.of(pid) != account.caller:
                 self._forget(pid)
         if len(self._entered) > MOST_UNFINISHED:  # threads that ended in a call
-            self._entered = {key: one for key, one in self._entered.items() if self._callers.owner(key[0])}
+            self._entered = {key: entered for key, entered in self._entered.items() if self._callers.owner(key[0])}
 
     def unresolved(self) -> Mapping[int, Sequence[Wanted]]:
         """Pieces whose address nobody has looked for yet, by pid."""
-        found: dict[int, list[Wanted]] = {}
+        by_pid: dict[int, list[Wanted]] = {}
         for pid, wanted in self._unresolved:
             account = self._accounts.get(pid)
             if account is not None and wanted.number in account.pieces.unknown:  # not released meanwhile
-                found.setdefault(pid, []).append(wanted)
+                by_pid.setdefault(pid, []).append(wanted)
         self._unresolved = []
-        return found
+        return by_pid
 
     def resolve(self, pid: int, number: int, address: int) -> None:
         """A piece's address was found after all; one that is another piece's is not believed.

@@ -246,9 +246,9 @@ class Tracker:
             except OSError as error:
                 self._trouble = f"the probe on the driver's library broke off ({error}): stop it and start it again"
             unresolved = session.unresolved()
-        found = session.addresses(unresolved)  # without the lock: a program's memory may be slow to answer
+        addresses = session.addresses(unresolved)  # without the lock: a program's memory may be slow to answer
         with self._lock:
-            session.resolve(found)
+            session.resolve(addresses)
 
 
 class _Session:
@@ -299,9 +299,9 @@ class _Session:
         """Look for them in the processes' memory: by pid, those that were found by number."""
         return {pid: find_addresses(pid, wanted, taken, self._proc) for pid, (wanted, taken) in unresolved.items()}
 
-    def resolve(self, found: Mapping[int, Mapping[int, int]]) -> None:
+    def resolve(self, by_pid: Mapping[int, Mapping[int, int]]) -> None:
         """Book them."""
-        for pid, addresses in found.items():
+        for pid, addresses in by_pid.items():
             for number, address in addresses.items():
                 self._ledger.resolve(pid, number, address)
 

@@ -154,12 +154,12 @@ def cuda_major(environment: Environment) -> int | None:
 
 def wheels(environment: Environment) -> dict[str, int | None]:
     """Installed CuPy distributions and the CUDA major version each is built for (``None``: built from source)."""
-    found: dict[str, int | None] = {}
+    majors: dict[str, int | None] = {}
     for name in environment.packages:
         match = _WHEEL.fullmatch(name)
         if match is not None or name == "cupy":
-            found[name] = int(match["major"]) if match is not None else None
-    return found
+            majors[name] = int(match["major"]) if match is not None else None
+    return majors
 
 
 def install_line(environment: Environment) -> str:
@@ -245,12 +245,12 @@ def capabilities(
         installed: tells whether a Python module can be imported.
     """
     host = _Host(environment, proc, installed)
-    found = []
+    results = []
     for name, title, rule in _CAPABILITIES:
         problem = rule(host)
         reason, advice = (None, None) if problem is None else (problem.reason, problem.advice)
-        found.append(Capability(name=name, title=title, works=problem is None, reason=reason, advice=advice))
-    return tuple(found)
+        results.append(Capability(name=name, title=title, works=problem is None, reason=reason, advice=advice))
+    return tuple(results)
 
 
 def _gpu(host: _Host) -> Problem | None:

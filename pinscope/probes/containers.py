@@ -275,9 +275,11 @@ def has_own_pids(proc: Proc) -> bool:
 
 def hides_processes(proc: Proc) -> bool:
     """True if /proc is mounted so that this process sees only those of its own user (hidepid in proc(5))."""
-    shown = (mount.options for mount in read_mounts(proc).value or () if (mount.kind, mount.point) == ("proc", "/proc"))
+    options = (
+        mount.options for mount in read_mounts(proc).value or () if (mount.kind, mount.point) == ("proc", "/proc")
+    )
     # Whom it may trace, it sees.
-    return _HIDEPID.search(next(shown, "")) is not None and not (
+    return _HIDEPID.search(next(options, "")) is not None and not (
         has_capability(SYS_PTRACE, proc) and in_initial_user_namespace(proc)
     )
 

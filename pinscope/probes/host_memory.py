@@ -307,8 +307,8 @@ def _bytes(pages: int) -> int:
 
 def stalled_seconds(line: str) -> float | None:
     """The kernel counts microseconds: ``avg10=0.00 avg60=0.00 avg300=0.00 total=12345``."""
-    found = _TOTAL.search(line)
-    return int(found[1]) / 1e6 if found else None
+    total = _TOTAL.search(line)
+    return int(total[1]) / 1e6 if total else None
 
 
 _PROCESSORS = "/sys/devices/system/cpu"
@@ -322,7 +322,7 @@ def last_level_cache_bytes(proc: Proc = HERE) -> Answer[int]:
 
     Each cache is counted once, whichever processors share it (Documentation/ABI/stable/sysfs-devices-system-cpu).
     """
-    found: dict[tuple[int, str], int] = {}
+    caches: dict[tuple[int, str], int] = {}
     for processor in proc.names(_PROCESSORS):
         if _PROCESSOR.fullmatch(processor) is None:
             continue
@@ -332,11 +332,11 @@ def last_level_cache_bytes(proc: Proc = HERE) -> Answer[int]:
             size = proc.line(f"{folder}/{index}/size").then(_size).value
             shared = proc.line(f"{folder}/{index}/shared_cpu_list").value
             if level is not None and size is not None:
-                found[level, shared or processor] = size
-    if not found:
+                caches[level, shared or processor] = size
+    if not caches:
         return Answer.missing(f"{_PROCESSORS} shows no caches")
-    last = max(level for level, _ in found)
-    return Answer(sum(size for (level, _), size in found.items() if level == last))
+    last = max(level for level, _ in caches)
+    return Answer(sum(size for (level, _), size in caches.items() if level == last))
 
 
 def _size(text: str) -> int | None:

@@ -70,18 +70,18 @@ class Proc:
     def read(self, path: str) -> Answer[str]:
         """The text of a file; bytes that are not UTF-8 are replaced. Missing if it is longer than may be read of it."""
         most = most_bytes(path)
-        found = Proc.beginning(self, path, most)  # a subclass may read the beginning through this
-        if found.value is None:
-            return Answer(None, found.reason)
-        text, is_whole = found.value
+        start = Proc.beginning(self, path, most)  # a subclass may read the beginning through this
+        if start.value is None:
+            return Answer(None, start.reason)
+        text, is_whole = start.value
         if not is_whole:
             return Answer.missing(f"{path} is longer than the {format_bytes(most)} that are read of it")
         return Answer(text)
 
     def beginning(self, path: str, most: int) -> Answer[tuple[str, bool]]:
         """The text of a file, of its first bytes where it is longer, and whether it is whole."""
-        found = self._at(path, lambda place: read_bytes(place, most))
-        return found.then(lambda part: (part[0].decode("utf-8", "replace"), part[1]))
+        content = self._at(path, lambda place: read_bytes(place, most))
+        return content.then(lambda part: (part[0].decode("utf-8", "replace"), part[1]))
 
     def glance(self, path: str) -> bytes | None:
         """The content of a file that the kernel writes in one piece, such as a status; ``None`` if it is gone.
@@ -97,8 +97,8 @@ class Proc:
 
     def part(self, path: str, offset: int, count: int) -> Answer[bytes]:
         """So many bytes of a file from ``offset`` on; missing if it ends before."""
-        found = self._at(path, lambda place: read_at(place, offset, count))
-        return found.then(
+        answer = self._at(path, lambda place: read_at(place, offset, count))
+        return answer.then(
             lambda content: content if len(content) == count else None, f"{path} ends before byte {offset + count}"
         )
 
@@ -209,7 +209,7 @@ def _amount(text: str) -> int | None:
 
 def ranges(text: str) -> tuple[tuple[int, int], ...] | None:
     """First and last of each range in a kernel list such as ``0-3,8``; ``None`` if it is not one."""
-    found = []
+    pairs = []
     for part in text.strip().split(","):
         match = _RANGE.fullmatch(part)
         if match is None:
@@ -218,8 +218,8 @@ def ranges(text: str) -> tuple[tuple[int, int], ...] | None:
         last = int(match["last"] or first)
         if last < first:
             return None
-        found.append((first, last))
-    return tuple(found)
+        pairs.append((first, last))
+    return tuple(pairs)
 
 
 def count_in_both(one: tuple[tuple[int, int], ...], other: tuple[tuple[int, int], ...]) -> int:

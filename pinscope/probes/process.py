@@ -152,17 +152,17 @@ class MemoryMaps:
 
 def parse_maps(text: str) -> MemoryMaps:
     """The shared anonymous mappings that may be cudaHostAlloc memory, and the driver's, in a /proc/PID/maps."""
-    found = _Found()
+    mappings = _Mappings()
     lines = text.split("\n")
     for place in range(len(lines) - 1, -1, -1):  # from the highest address down: what follows a mapping is known
         line = lines[place]
         # A Python process has a thousand lines of libraries: the name is looked at first, as that is quick.
         if (line.endswith(_ZERO) or _GPU in line) and (match := _MAPPING.match(line)) is not None:
-            found.add(match, line[match.end() - 1 :], lines[place + 1] if place + 1 < len(lines) else "")
-    return found.maps()
+            mappings.add(match, line[match.end() - 1 :], lines[place + 1] if place + 1 < len(lines) else "")
+    return mappings.maps()
 
 
-class _Found:
+class _Mappings:
     """Puts together what the lines say."""
 
     def __init__(self) -> None:
@@ -348,15 +348,15 @@ def group_of(pid: int, memberships: Answer[str]) -> Answer[str]:
 
 
 def _group(text: str) -> str | None:
-    found = {}
+    groups = {}
     for line in text.splitlines():
         number, _, rest = line.partition(":")
         controllers, separator, path = rest.partition(":")
         if separator and path and (number == "0" or "memory" in controllers.split(",")):
-            found["2" if number == "0" else "1"] = path
+            groups["2" if number == "0" else "1"] = path
     # Where both versions are mounted, an unused version 2 has everything in its root.
-    named = [path for path in (found.get("2"), found.get("1")) if path not in (None, "/")]
-    return named[0] if named else found.get("2", found.get("1"))
+    named = [path for path in (groups.get("2"), groups.get("1")) if path not in (None, "/")]
+    return named[0] if named else groups.get("2", groups.get("1"))
 
 
 def container(group: str) -> str | None:

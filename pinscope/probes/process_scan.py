@@ -1,9 +1,9 @@
 """The processes of this host that hold pinned or locked memory, as far as /proc shows it.
 
-Each process costs one read of ``status``, or of ``statm`` while a series finds it unchanged; one file names all kernel
-threads. A process that could hold pinned memory has its open files listed. Only a candidate – one that holds an NVIDIA
-device file, or that NVML names and whose files cannot be seen – has its ``maps`` read. The rest of a process (command
-line, group, start) is read where it is reported.
+Each process costs one read of ``status``, or of ``statm`` while a series finds it unchanged; a kernel thread costs a
+read in the first snapshot of a series only. A process that could hold pinned memory has its open files listed. Only a
+candidate – one that holds an NVIDIA device file, or that NVML names and whose files cannot be seen – has its ``maps``
+read. The rest of a process (command line, group, start) is read where it is reported.
 
 All of it is bounded for one process and in sum (:class:`pinscope.probes.proc.Allowance`). Who comes first matters
 then: processes that NVML names and earlier holders, and of the others the first of each user before the second of
@@ -18,7 +18,7 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from pinscope.probes.answer import Answer
-from pinscope.probes.proc import HERE, MOST_OPEN_FILES, Allowance, Proc, whole
+from pinscope.probes.proc import HERE, MOST_OPEN_FILES, Allowance, Proc
 from pinscope.probes.process import Identity, MemoryMaps, ProcessStatus, identify, parse_maps, plain_address_space
 from pinscope.records.snapshot import Holder
 
@@ -156,7 +156,6 @@ def _scan(
     scan: Scan, tasks: Mapping[int, int], gpu_pids: Collection[int], remembered: Remembered, allowance: Allowance
 ) -> None:
     proc, calm = scan.proc, scan.calm  # unless it is calm, statm would only come on top
-    known = remembered.without_memory or _kernel_threads(proc, tasks)
     without, quiet = dict[int, int](), dict[int, tuple[int, bytes]]()
     resume_at, remembered.resume_at = remembered.resume_at, 0
     in_turn = dict(sorted(tasks.items(), key=lambda task: (task[0] < resume_at, task[0])))
@@ -165,7 +164,7 @@ def _scan(
         if number % _CHECK_EVERY == 0 and allowance.is_spent:
             scan.unread, remembered.resume_at = len(tasks) - number, pid
             break
-        if known.get(pid) == inode:
+        if remembered.without_memory.get(pid) == inode:
             without[pid] = inode
             continue
         size = inode, (proc.glance(f"/proc/{pid}/statm") or b"") if calm else b""
@@ -190,19 +189,6 @@ def _scan(
         elif text:
             without[pid] = inode
     remembered.without_memory, remembered.quiet = without, quiet
-
-
-def _kernel_threads(proc: Proc, tasks: Mapping[int, int]) -> dict[int, int]:
-    """Children of pid 2, if that is the kernel's own, with the inodes of their folders.
-
-    One file names them all; each one's status would cost as much as a process's. In a container, pid 2 may be any
-    process: one without memory that has children is a kernel thread.
-    """
-    children = (proc.read("/proc/2/task/2/children").value or "").split()
-    if not children or ProcessStatus(proc.read("/proc/2/status").value or "\nVmSize:").has_memory:
-        return {}
-    pids = filter(None, map(whole, children))
-    return {pid: tasks[pid] for pid in pids if pid in tasks}
 
 
 def _status(text: bytes) -> ProcessStatus:
@@ -277,10 +263,10 @@ def read_processes(
     remembered = remembered or Remembered(is_series=False)
     remembered.snapshots += 1
     allowance = Allowance()
-    found = scan_processes(proc, gpu_pids, remembered, allowance)
-    if found.value is None:
-        return Answer(None, found.reason)
-    scan = found.value
+    answer = scan_processes(proc, gpu_pids, remembered, allowance)
+    if answer.value is None:
+        return Answer(None, answer.reason)
+    scan = answer.value
     files = _files_of_suspects(scan, gpu_pids, remembered, allowance)
     candidates = [pid for pid, held in files.items() if held.value or (held.value is None and pid in gpu_pids)]
     maps = _maps_of_candidates(scan, _fair(candidates, scan, gpu_pids), remembered, allowance)
@@ -291,25 +277,32 @@ def read_processes(
     ]
     skipped = {pid for pid, held in files.items() if held in (_NO_TURN, _TOO_MANY)}
     closed = {pid for pid, held in files.items() if held.value is None} - skipped
-    named = {one.pid for one in seen}
+    named = {process.pid for process in seen}
     remembered.identities = {pid: known for pid, known in remembered.identities.items() if pid in named}
     remembered.candidates = {
-        one.pid: KnownCandidate(one.size, one.files, one.maps)
-        for one in seen
-        if one.maps is not None and one.maps.value is not None and one.files.value and one.size is not None
+        process.pid: KnownCandidate(process.size, process.files, process.maps)
+        for process in seen
+        if process.maps is not None
+        and process.maps.value is not None
+        and process.files.value
+        and process.size is not None
     }
     strangers = frozenset(gpu_pids) - maps.keys()
     return Answer(Processes(tuple(seen), scan.looked_at, len(closed), strangers, scan.unread, len(skipped)))
 
 
-def known_identity(one: SeenProcess, proc: Proc, remembered: Remembered) -> Identity:
+def known_identity(process: SeenProcess, proc: Proc, remembered: Remembered) -> Identity:
     """Who a process is, read once in a snapshot, and in a series again when its memory changed or its turn comes."""
-    before = remembered.identities.get(one.pid)
-    is_due = remembered.snapshots % _IDENTITY_TURNS == one.pid % _IDENTITY_TURNS
-    if before is not None and before[0] == (one.size or (remembered.snapshots, b"")) and not (one.size and is_due):
+    before = remembered.identities.get(process.pid)
+    is_due = remembered.snapshots % _IDENTITY_TURNS == process.pid % _IDENTITY_TURNS
+    if (
+        before is not None
+        and before[0] == (process.size or (remembered.snapshots, b""))
+        and not (process.size and is_due)
+    ):
         return before[1]
-    identity = identify(one.pid, proc)
-    remembered.identities[one.pid] = (one.size or (remembered.snapshots, b"")), identity
+    identity = identify(process.pid, proc)
+    remembered.identities[process.pid] = (process.size or (remembered.snapshots, b"")), identity
     return identity
 
 

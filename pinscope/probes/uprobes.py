@@ -395,16 +395,16 @@ def find_addresses(pid: int, wanted: Iterable[Wanted], taken: Collection[int], p
         _Mapping(int(start, 16), int(end, 16), int(inode), name.startswith("/dev/zero"))
         for start, end, inode, name in _MAPPING.findall(proc.read(f"/proc/{pid}/maps").value or "")
     ]
-    found: dict[int, int] = {}
+    addresses: dict[int, int] = {}
     used = set(taken)
     for piece in list(wanted)[:MOST_LOOKED_FOR]:
         address = _pointed_at(pid, piece, mappings, used)
         if address is None:
             address = _mapped_alone(piece, mappings, used)
         if address is not None:
-            found[piece.number] = address
+            addresses[piece.number] = address
             used.add(address)
-    return found
+    return addresses
 
 
 def _pointed_at(pid: int, piece: Wanted, mappings: Iterable[_Mapping], used: Collection[int]) -> int | None:
@@ -414,7 +414,7 @@ def _pointed_at(pid: int, piece: Wanted, mappings: Iterable[_Mapping], used: Col
         address = _word(f"/proc/{pid}/mem", piece.pointer)
     except (OSError, OverflowError, struct.error):  # ended, or not mapped any more
         return None
-    fits = any(one.start <= address and address + piece.bytes <= one.end for one in mappings)
+    fits = any(mapping.start <= address and address + piece.bytes <= mapping.end for mapping in mappings)
     return address if fits and address not in used else None
 
 
@@ -442,5 +442,9 @@ def _mapped_alone(piece: Wanted, mappings: Iterable[_Mapping], used: Collection[
     """The newest mapping that holds such a piece and nothing else."""
     page = os.sysconf("SC_PAGE_SIZE")
     size = -(-piece.bytes // page) * page
-    fitting = [one for one in mappings if one.anonymous and one.end - one.start == size and one.start not in used]
-    return max(fitting, key=lambda one: one.inode).start if fitting else None
+    fitting = [
+        mapping
+        for mapping in mappings
+        if mapping.anonymous and mapping.end - mapping.start == size and mapping.start not in used
+    ]
+    return max(fitting, key=lambda mapping: mapping.inode).start if fitting else None

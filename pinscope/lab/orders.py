@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Protocol, TextIO, runtime_checkable
 
 from pinscope.errors import PinScopeError
-from pinscope.probes.child_lifetime import end_with
+from pinscope.probes.child_lifetime import die_with_parent
 
 Order = dict[str, Any]
 Reply = dict[str, Any]
@@ -61,7 +61,7 @@ def _busy_lines(worker: Busy, orders: TextIO) -> Iterator[str]:
 def obey(make: Callable[..., object]) -> int:
     """Make the worker from this program's configuration, and serve until the orders end, or the starter does."""
     configuration = json.loads(sys.argv[1])
-    end_with(configuration.pop("parent"))
+    die_with_parent(configuration.pop("parent"))
     if group := configuration.pop("group", None):
         Path(group, "cgroup.procs").write_text(str(os.getpid()))  # what it takes from here on is the group's
     # What a library prints must not be taken for an answer.

@@ -1,8 +1,8 @@
-"""The books on pinned memory: calls go in, and out comes what each process took and has not given back.
+"""Which memory processes have pinned: calls go in, and out comes what each process took and has not given back.
 
-Registered memory is booked by address, which each call gives. So is allocated memory whose address the probe could
-read. A piece of unknown address counts with its size all the same; a release of an address that is not booked is put
-down to the oldest such piece of the process. Memory of cuMemCreate is booked by its handle, and what was allocated from
+Registered memory is kept by address, which each call gives. So is allocated memory whose address the probe could
+read. A piece of unknown address counts with its size all the same; a release of an address that is not kept is put
+down to the oldest such piece of the process. Memory of cuMemCreate is kept by its handle, and what was allocated from
 pools of host memory by address.
 """
 
@@ -69,7 +69,7 @@ class CreatedMemory:
         return (made.piece for made in every if made.piece is not None)
 
     def create(self, handle: int | None, size: int, piece: Piece | None) -> list[Piece]:
-        """Book memory; gives what had the same handle, which must be gone.
+        """Keep memory; gives what had the same handle, which must be gone.
 
         Args:
             handle: ``None`` where it could not be read.
@@ -186,13 +186,13 @@ class Pieces:
         return iter(sorted(every, key=lambda piece: piece.since))
 
     def of_kind(self, kind: PieceKind) -> dict[int, Piece]:
-        """Those that are booked by address as this kind is."""
+        """Those that are kept by address as this kind is."""
         return {"register": self.registered, "pool": self.from_pools}.get(kind, self.allocated)
 
 
 @dataclass
-class Account:
-    """One process: its live memory, and sums since the account was opened."""
+class ProcessPieces:
+    """One process: its live memory, and sums since it was first seen."""
 
     caller: Caller
     from_start: bool
@@ -228,7 +228,7 @@ class Account:
         flags = 0 if entered.call in FLAGLESS else entered.arguments[2]
         return "write_combined" if flags & WRITE_COMBINED else "alloc"
 
-    def book(self, *pieces: Piece, sign: int) -> None:
+    def count(self, *pieces: Piece, sign: int) -> None:
         """Count pieces in (1) or out (-1)."""
         for piece in pieces:
             if piece.kind == "register":
@@ -247,14 +247,14 @@ class Account:
             self.take_off(self.pieces.unknown, next(iter(self.pieces.unknown)))
 
     def take_off(self, pieces: dict[int, Piece], key: int) -> bool:
-        """Take a piece off the books; false if there is none."""
+        """Take a piece away; false if there is none."""
         piece = pieces.pop(key, None)
         if piece is not None:
-            self.book(piece, sign=-1)
+            self.count(piece, sign=-1)
         return piece is not None
 
     def as_record(self) -> PidRegistrations:
-        """The account as a record."""
+        """What is known of it, as a record."""
         if self.record is None:
             self.record = PidRegistrations(
                 pid=self.caller.pid,
@@ -306,8 +306,8 @@ class Callers(Protocol):
         """The pid of a thread's process; ``None`` if the thread has ended."""
 
 
-class Ledger:
-    """Books of all processes.
+class PinnedPieces:
+    """Pinned memory of all processes.
 
     Args:
         callers: tells which process a call came from.
@@ -317,7 +317,7 @@ class Ledger:
     def __init__(self, callers: Callers, since: float) -> None:
         self._callers = callers
         self._since = since
-        self._accounts: dict[int, Account] = {}
+        self._processes: dict[int, ProcessPieces] = {}
         self._entered: dict[tuple[int, str], Entered] = {}
         self._pieces = 0
         self._serial = 0
@@ -333,10 +333,10 @@ class Ledger:
     @property
     def has_host_pools(self) -> bool:
         """Some process has a pool of host memory, or memory from one."""
-        return any(account.may_use_pools for account in self._accounts.values())
+        return any(process.may_use_pools for process in self._processes.values())
 
     def apply(self, events: Iterable[TraceEvent], boot: float) -> None:
-        """Book what happened.
+        """Apply what happened.
 
         Args:
             events: in their order.
@@ -354,7 +354,7 @@ class Ledger:
                         key = event.process or event.thread
                         if key not in known:
                             known[key] = self._caller(event)
-                        self._book(known[key], entered, event, datetime.fromtimestamp(boot + event.seconds, UTC))
+                        self._apply_call(known[key], entered, event, datetime.fromtimestamp(boot + event.seconds, UTC))
                 case Executed():
                     self._forget(event.process, before=event.seconds)
                 case Lost():
@@ -365,9 +365,9 @@ class Ledger:
         return self._callers.of(pid) if pid is not None else None
 
     def check(self) -> None:
-        """Close the accounts of processes that have ended."""
-        for pid, account in list(self._accounts.items()):
-            if self._callers.of(pid) != account.caller:
+        """Forget processes that have ended."""
+        for pid, process in list(self._processes.items()):
+            if self._callers.of(pid) != process.caller:
                 self._forget(pid)
         if len(self._entered) > MOST_UNFINISHED:  # threads that ended in a call
             self._entered = {key: entered for key, entered in self._entered.items() if self._callers.owner(key[0])}
@@ -376,8 +376,8 @@ class Ledger:
         """Pieces whose address nobody has looked for yet, by pid."""
         by_pid: dict[int, list[Wanted]] = {}
         for pid, wanted in self._unresolved:
-            account = self._accounts.get(pid)
-            if account is not None and wanted.number in account.pieces.unknown:  # not released meanwhile
+            process = self._processes.get(pid)
+            if process is not None and wanted.number in process.pieces.unknown:  # not released meanwhile
                 by_pid.setdefault(pid, []).append(wanted)
         self._unresolved = []
         return by_pid
@@ -387,76 +387,76 @@ class Ledger:
 
         Nothing happens if the piece was released meanwhile.
         """
-        account = self._accounts.get(pid)
-        if account is not None and number in account.pieces.unknown and address not in account.pieces.allocated:
-            piece = account.pieces.unknown.pop(number)
-            account.pieces.allocated[address] = piece.model_copy(update={"address": address})
-            account.record = None
+        process = self._processes.get(pid)
+        if process is not None and number in process.pieces.unknown and address not in process.pieces.allocated:
+            piece = process.pieces.unknown.pop(number)
+            process.pieces.allocated[address] = piece.model_copy(update={"address": address})
+            process.record = None
 
     def addresses(self, pid: int) -> frozenset[int]:
         """Addresses of a process's allocated pieces, as far as they are known."""
-        return frozenset(self._accounts[pid].pieces.allocated)
+        return frozenset(self._processes[pid].pieces.allocated)
 
     def by_pid(self) -> Mapping[int, PidRegistrations]:
-        """Every account."""
-        return {pid: account.as_record() for pid, account in self._accounts.items()}
+        """What is known of each process."""
+        return {pid: process.as_record() for pid, process in self._processes.items()}
 
-    def _account(self, caller: Caller) -> Account | None:
-        account = self._accounts.get(caller.pid)
-        if account is not None and account.caller == caller:
-            return account
+    def _process(self, caller: Caller) -> ProcessPieces | None:
+        process = self._processes.get(caller.pid)
+        if process is not None and process.caller == caller:
+            return process
         self._forget(caller.pid)
-        if len(self._accounts) >= MOST_PROCESSES:
+        if len(self._processes) >= MOST_PROCESSES:
             if len(self._left_out) < MOST_PROCESSES:
                 self._left_out.add(caller)
             return None
-        account = Account(caller, from_start=caller.started > self._since)
-        self._accounts[caller.pid] = account
-        return account
+        process = ProcessPieces(caller, from_start=caller.started > self._since)
+        self._processes[caller.pid] = process
+        return process
 
     def _forget(self, pid: int, before: float | None = None) -> None:
-        """Close an account; with ``before``, unless its process started after that."""
-        account = self._accounts.get(pid)
-        if account is not None and (before is None or account.caller.started <= before):
-            del self._accounts[pid]
-            self._pieces -= len(account.pieces)
+        """Forget a process; with ``before``, unless its process started after that."""
+        process = self._processes.get(pid)
+        if process is not None and (before is None or process.caller.started <= before):
+            del self._processes[pid]
+            self._pieces -= len(process.pieces)
 
-    def _book(self, caller: Caller | None, entered: Entered, returned: Returned, moment: datetime) -> None:
+    def _apply_call(self, caller: Caller | None, entered: Entered, returned: Returned, moment: datetime) -> None:
         # An event older than the process is that of an earlier one with the same number.
         if caller is None or returned.result != 0 or entered.seconds < caller.started - START_SLACK_SECONDS:
             return
-        account = self._account(caller)
-        if account is None:
+        process = self._process(caller)
+        if process is None:
             return
-        account.record = None
-        kept, action = len(account.pieces), CALLS[returned.call]
+        process.record = None
+        kept, action = len(process.pieces), CALLS[returned.call]
         if action in _TAKES:
-            self._pin(account, entered, returned, moment)
+            self._pin(process, entered, returned, moment)
         elif action == "end_context":
-            account.context_ended_at = moment
+            process.context_ended_at = moment
         elif action in ("make_pool", "find_pool"):
-            self._book_pool(account, entered, returned)
+            self._keep_pool(process, entered, returned)
         elif action == "end_pool":  # what was allocated from it stays until it is freed
-            account.pieces.pools.discard(entered.arguments[0])
+            process.pieces.pools.discard(entered.arguments[0])
         elif action in ("free", "unregister", "give"):
-            account.release(entered.arguments[0], action)
+            process.release(entered.arguments[0], action)
         else:
-            self._refer(account, entered, returned)
-        self._pieces += len(account.pieces) - kept
+            self._refer(process, entered, returned)
+        self._pieces += len(process.pieces) - kept
 
-    def _is_full(self, account: Account) -> bool:
-        return len(account.pieces) >= MOST_PIECES or self._pieces >= MOST_PIECES_OF_ALL
+    def _is_full(self, process: ProcessPieces) -> bool:
+        return len(process.pieces) >= MOST_PIECES or self._pieces >= MOST_PIECES_OF_ALL
 
-    def _pin(self, account: Account, entered: Entered, returned: Returned, moment: datetime) -> None:
+    def _pin(self, process: ProcessPieces, entered: Entered, returned: Returned, moment: datetime) -> None:
         """Memory was taken: on the host, or on a GPU by cuMemCreate."""
         first, size, third = entered.arguments
         creates = CALLS[entered.call] == "create"
-        kind = account.kind(entered)
+        kind = process.kind(entered)
         if kind is None and not creates:
             return
-        account.calls += kind is not None
-        if self._is_full(account) or not 0 < size < MOST_BYTES - account.registered_bytes - account.driver_memory_bytes:
-            account.dropped_pieces += 1
+        process.calls += kind is not None
+        if self._is_full(process) or not 0 < size < MOST_BYTES - process.registered_bytes - process.driver_memory_bytes:
+            process.dropped_pieces += 1
             return
         address_or_handle = first if kind == "register" else returned.word_at(first) or None
         piece = (
@@ -471,60 +471,60 @@ class Ledger:
                 seconds=max(0.0, returned.seconds - entered.seconds),
             )
         )
-        if creates and address_or_handle is None and account.pieces.created.is_full:
-            account.dropped_pieces += 1
+        if creates and address_or_handle is None and process.pieces.created.is_full:
+            process.dropped_pieces += 1
             return
         if creates:
-            account.book(*account.pieces.created.create(address_or_handle, size, piece), sign=-1)
-        elif piece is not None and not self._place(account, piece, Wanted(self._serial, first, size)):
+            process.count(*process.pieces.created.create(address_or_handle, size, piece), sign=-1)
+        elif piece is not None and not self._place(process, piece, Wanted(self._serial, first, size)):
             return
         if piece is not None:
-            account.book(piece, sign=1)
+            process.count(piece, sign=1)
 
-    def _place(self, account: Account, piece: Piece, wanted: Wanted) -> bool:
-        """Put a piece on the books by its address; false if it is left out."""
+    def _place(self, process: ProcessPieces, piece: Piece, wanted: Wanted) -> bool:
+        """Keep a piece by its address; false if it is left out."""
         if piece.address is not None:
-            account.take_off(account.pieces.of_kind(piece.kind), piece.address)  # released in a call that was lost
-            account.pieces.of_kind(piece.kind)[piece.address] = piece
+            process.take_off(process.pieces.of_kind(piece.kind), piece.address)  # released in a call that was lost
+            process.pieces.of_kind(piece.kind)[piece.address] = piece
         elif piece.kind == "pool":  # programs free so much on GPUs that its release could not be followed
-            account.dropped_pieces += 1
+            process.dropped_pieces += 1
             return False
         else:
-            account.pieces.unknown[wanted.number] = piece
-            self._unresolved.append((account.caller.pid, wanted))
+            process.pieces.unknown[wanted.number] = piece
+            self._unresolved.append((process.caller.pid, wanted))
             self._serial += 1
         return True
 
-    def _book_pool(self, account: Account, entered: Entered, returned: Returned) -> None:
+    def _keep_pool(self, process: ProcessPieces, entered: Entered, returned: Returned) -> None:
         if not entered.is_pinned_on_host:
             return
         pool = returned.word_at(entered.arguments[0])
-        account.host_pools += pool not in account.pieces.pools
-        if pool and not self._is_full(account):
-            account.pieces.pools.add(pool)
+        process.host_pools += pool not in process.pieces.pools
+        if pool and not self._is_full(process):
+            process.pieces.pools.add(pool)
         else:
-            account.unread_pools += 1
+            process.unread_pools += 1
 
-    def _refer(self, account: Account, entered: Entered, returned: Returned) -> None:
+    def _refer(self, process: ProcessPieces, entered: Entered, returned: Returned) -> None:
         """A handle or a mapping of created memory came or went."""
         first, second, _ = entered.arguments
-        created = account.pieces.created
+        created = process.pieces.created
         gone: Sequence[Piece] = ()
         match CALLS[entered.call]:
             case "import":
                 handle = returned.word_at(first)
-                account.imported |= handle is None or not created.import_again(handle)
+                process.imported |= handle is None or not created.import_again(handle)
             case "retain":
                 created.retain(second)
-            case "map" if self._is_full(account):
-                account.dropped_pieces += 1
+            case "map" if self._is_full(process):
+                process.dropped_pieces += 1
             case "map":
                 gone = created.map(first, second, entered.words.get("d", 0))
             case "unmap":
                 gone = created.unmap(first, second)
             case _:
                 gone = created.release(first)
-        account.book(*gone, sign=-1)
+        process.count(*gone, sign=-1)
 
 
 _TAKES: frozenset[Action] = frozenset({"allocate", "register", "create", "take"})

@@ -25,7 +25,7 @@ from typing import Self
 
 from pinscope.errors import MeasurementFailed, NotPossible
 from pinscope.live.gpu_watch import Repeater
-from pinscope.live.pinned_pieces import Ledger
+from pinscope.live.pinned_pieces import PinnedPieces
 from pinscope.probes.driver_library import FileKey, LibraryUsers, installed_libraries
 from pinscope.probes.proc import HERE, Proc
 from pinscope.probes.process import LiveCallers
@@ -235,7 +235,7 @@ class Tracker:
             self._catch_up(session, session.not_followed())
 
     def _catch_up(self, session: _Session, not_followed: Mapping[int, str] | None = None) -> None:
-        """Book what happened, and look for the addresses that the trace did not give."""
+        """Apply what happened, and look for the addresses that the trace did not give."""
         with self._lock:
             if self._session is not session or self._trouble is not None:
                 return
@@ -277,7 +277,7 @@ class _Session:
             self._since, since = datetime.now(UTC), time.clock_gettime(time.CLOCK_BOOTTIME)
             # Once: if the clock is set meanwhile, moments that are compared stay on one scale.
             self._booted = self._since.timestamp() - since
-            self._ledger = Ledger(LiveCallers(proc), since)
+            self._pieces = PinnedPieces(LiveCallers(proc), since)
         except BaseException:
             self._instance.close()
             raise
@@ -287,23 +287,23 @@ class _Session:
         self._instance.close()
 
     def read(self) -> None:
-        """Book what the kernel saw since the last time."""
-        self._ledger.apply(parse_trace(self._instance.read()), self._booted)
-        self._probed.follow_pools(self._ledger.has_host_pools)
+        """Apply what the kernel saw since the last time."""
+        self._pieces.apply(parse_trace(self._instance.read()), self._booted)
+        self._probed.follow_pools(self._pieces.has_host_pools)
 
     def unresolved(self) -> Unresolved:
         """Pieces whose address nobody has looked for yet."""
-        return {pid: (wanted, self._ledger.addresses(pid)) for pid, wanted in self._ledger.unresolved().items()}
+        return {pid: (wanted, self._pieces.addresses(pid)) for pid, wanted in self._pieces.unresolved().items()}
 
     def addresses(self, unresolved: Unresolved) -> Mapping[int, Mapping[int, int]]:
         """Look for them in the processes' memory: by pid, those that were found by number."""
         return {pid: find_addresses(pid, wanted, taken, self._proc) for pid, (wanted, taken) in unresolved.items()}
 
     def resolve(self, by_pid: Mapping[int, Mapping[int, int]]) -> None:
-        """Book them."""
+        """Keep them."""
         for pid, addresses in by_pid.items():
             for number, address in addresses.items():
-                self._ledger.resolve(pid, number, address)
+                self._pieces.resolve(pid, number, address)
 
     def not_followed(self) -> Mapping[int, str] | None:
         """Why processes are not followed, by pid, if it is time to look; for one thread only."""
@@ -314,18 +314,18 @@ class _Session:
 
     def update(self, not_followed: Mapping[int, str]) -> None:
         """Keep who is not followed, and forget ended processes."""
-        self._ledger.check()
+        self._pieces.check()
         self._not_followed = not_followed
 
     def registrations(self, trouble: str | None) -> Registrations:
-        """The books, of processes that run now; nobody's if there is trouble: they would not be up to date."""
-        self._ledger.check()
+        """What processes that run now have pinned; nobody's if there is trouble: they would not be up to date."""
+        self._pieces.check()
         return Registrations(
             since=self._since,
-            by_pid=self._ledger.by_pid() if trouble is None else {},
-            lost_events=self._ledger.lost_events,
+            by_pid=self._pieces.by_pid() if trouble is None else {},
+            lost_events=self._pieces.lost_events,
             not_followed=self._not_followed,
             libraries=tuple(self._probed.libraries),
-            left_out_processes=self._ledger.left_out_processes,
+            left_out_processes=self._pieces.left_out_processes,
             trouble=trouble,
         )

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from pinscope.live import pinned_pieces
 from pinscope.live.holders import snapshot
-from pinscope.live.pinned_pieces import IO_MEMORY, MOST_BYTES, WRITE_COMBINED, CreatedMemory, Ledger, pinned_bytes
+from pinscope.live.pinned_pieces import IO_MEMORY, MOST_BYTES, WRITE_COMBINED, CreatedMemory, PinnedPieces, pinned_bytes
 from pinscope.live.registered import CALLS_NOT_FOLLOWED, NOT_FOLLOWED, registered_by
 from pinscope.probes.answer import Answer
 from pinscope.probes.gpu import ProcessOnGpu
@@ -51,7 +51,7 @@ class Calls:
         self.threads = {11: 10}
         self.now = 2000.0
         self.asked = 0
-        self.ledger = Ledger(self, SINCE)
+        self.pieces = PinnedPieces(self, SINCE)
 
     def of(self, pid: int) -> Caller | None:
         self.asked += 1
@@ -85,12 +85,12 @@ class Calls:
 
     def apply(self, pid: int, name: str, *arguments: int, **more: int | None) -> None:
         """Apply a call."""
-        self.ledger.apply(self.events(pid, name, *arguments, **more), BOOT)
+        self.pieces.apply(self.events(pid, name, *arguments, **more), BOOT)
 
     def does(self, pid: int, name: str, *arguments: int, **more: int | None) -> PidRegistrations:
         """Apply a call; gives what is known of the process."""
         self.apply(pid, name, *arguments, **more)
-        return self.ledger.by_pid()[pid]
+        return self.pieces.by_pid()[pid]
 
 
 @pytest.fixture
@@ -219,7 +219,7 @@ def test_a_piece_says_what_was_called_when_and_for_how_long(calls: Calls) -> Non
 
 @pytest.mark.parametrize("name", [MAKE_POOL, "cuMemGetDefaultMemPool", "cuMemGetMemPool"])
 def test_of_a_pool_of_host_memory_what_is_allocated_counts_until_it_is_freed(calls: Calls, name: str) -> None:
-    assert not calls.ledger.has_host_pools
+    assert not calls.pieces.has_host_pools
     calls.does(20, name, 0x500, 0x600, 1, address=0xA0, place=3)
     calls.does(20, name, 0x500, 0x600, 1, address=0xB0, place=1)
     for size, pool in ((MIB, 0xA0), (2 * MIB, 0xB0), (3 * MIB, 0xA0)):
@@ -228,9 +228,9 @@ def test_of_a_pool_of_host_memory_what_is_allocated_counts_until_it_is_freed(cal
     assert (known.driver_memory_bytes, known.host_pools, known.calls) == (4 * MIB, 1, 2)
     calls.does(20, "cuMemFree_v2", 0x1000 * MIB)
     known = calls.does(20, END_POOL, 0xA0)
-    assert (known.driver_memory_bytes, calls.ledger.has_host_pools) == (3 * MIB, True)
+    assert (known.driver_memory_bytes, calls.pieces.has_host_pools) == (3 * MIB, True)
     known = calls.does(20, GIVE, 0x3000 * MIB)
-    assert (known.driver_memory_bytes, known.host_pools, calls.ledger.has_host_pools) == (0, 1, False)
+    assert (known.driver_memory_bytes, known.host_pools, calls.pieces.has_host_pools) == (0, 1, False)
 
 
 def test_a_process_that_started_after_the_probe_is_known_from_its_start(calls: Calls) -> None:
@@ -241,34 +241,34 @@ def test_a_process_that_started_after_the_probe_is_known_from_its_start(calls: C
 def test_a_thread_whose_process_the_kernel_did_not_note_is_looked_up(calls: Calls) -> None:
     assert calls.does(10, REGISTER, 0x1000, 5000, 0, thread=11).registered_bytes == 5000
     calls.apply(12, REGISTER, 0x1000, 5000, 0, thread=12)  # ended meanwhile
-    assert set(calls.ledger.by_pid()) == {10}
+    assert set(calls.pieces.by_pid()) == {10}
 
 
 def test_calls_of_several_threads_do_not_mix_and_a_return_without_its_entry_counts_for_nothing(calls: Calls) -> None:
     one = calls.events(10, REGISTER, 0x1000, 5000, 0)
     other = calls.events(10, REGISTER, 0x9000, 6000, 0, thread=11, result=2)
     late = calls.events(20, REGISTER, 0x1000, 5000, 0)
-    calls.ledger.apply([one[0], other[0], other[1], one[1], late[1]], BOOT)
-    assert {pid: [piece.address for piece in known.pieces] for pid, known in calls.ledger.by_pid().items()} == {
+    calls.pieces.apply([one[0], other[0], other[1], one[1], late[1]], BOOT)
+    assert {pid: [piece.address for piece in known.pieces] for pid, known in calls.pieces.by_pid().items()} == {
         10: [0x1000]
     }
 
 
 def test_calls_that_two_probes_report_count_once(calls: Calls) -> None:
     pair = [calls.events(20, REGISTER, 0x1000, 5000, 0), calls.events(20, UNREGISTER, 0x1000)]
-    calls.ledger.apply([event for events in pair for event in (events[0], events[0], events[1], events[1])], BOOT)
-    known = calls.ledger.by_pid()[20]
+    calls.pieces.apply([event for events in pair for event in (events[0], events[0], events[1], events[1])], BOOT)
+    known = calls.pieces.by_pid()[20]
     assert (known.calls, known.registered_bytes, known.pieces) == (1, 0, ())
 
 
 def test_a_process_that_ended_drops_out_and_its_number_may_be_used_again(calls: Calls) -> None:
     calls.does(20, REGISTER, 0x1000, 5000, 0)
     del calls.processes[20]
-    calls.ledger.check()
+    calls.pieces.check()
     calls.apply(20, REGISTER, 0x1000, 5000, 0)  # read after its end
     calls.processes[20] = Caller(20, calls.now + 5, "another")
     calls.apply(20, REGISTER, 0x1000, 5000, 0)  # of the process before
-    assert calls.ledger.by_pid() == {}
+    assert calls.pieces.by_pid() == {}
     calls.now += 10
     assert calls.does(20, REGISTER, 0x2000, 700, 0).registered_bytes == 700
     calls.processes[20] = Caller(20, calls.now, "third")  # without a check between
@@ -280,42 +280,42 @@ def test_a_process_that_ended_drops_out_and_its_number_may_be_used_again(calls: 
 def test_a_process_that_renames_itself_stays_and_another_program_in_its_place_holds_nothing(calls: Calls) -> None:
     calls.does(20, REGISTER, 0x1000, 5000, 0)
     calls.processes[20] = Caller(20, 1500.0, "renamed")
-    calls.ledger.check()
+    calls.pieces.check()
     assert calls.does(20, REGISTER, 0x9000, 700, 0).registered_bytes == 5700
-    calls.ledger.apply([Executed(20, 1400.0), Executed(999, calls.now)], BOOT)  # of an earlier process, and of nobody
-    assert calls.ledger.by_pid()[20].registered_bytes == 5700
+    calls.pieces.apply([Executed(20, 1400.0), Executed(999, calls.now)], BOOT)  # of an earlier process, and of nobody
+    assert calls.pieces.by_pid()[20].registered_bytes == 5700
     calls.now += 1
-    calls.ledger.apply([Executed(20, calls.now), *calls.events(20, REGISTER, 0x9000, 800, 0)], BOOT)
-    assert calls.ledger.by_pid()[20].registered_bytes == 800
+    calls.pieces.apply([Executed(20, calls.now), *calls.events(20, REGISTER, 0x9000, 800, 0)], BOOT)
+    assert calls.pieces.by_pid()[20].registered_bytes == 800
 
 
 def test_unknown_addresses_are_asked_for_once_and_kept(calls: Calls) -> None:
     calls.does(20, ALLOCATE, 0x500, 3000, 0)
     calls.does(20, ALLOCATE, 0x508, 4000, 0)
     calls.does(20, ALLOCATE, 0x510, 5000, 0, address=0x7000)
-    ((pid, wanted),) = calls.ledger.unresolved().items()
+    ((pid, wanted),) = calls.pieces.unresolved().items()
     assert [(piece.pointer, piece.bytes) for piece in wanted] == [(0x500, 3000), (0x508, 4000)]
-    assert (calls.ledger.unresolved(), calls.ledger.addresses(20)) == ({}, {0x7000})
-    calls.ledger.resolve(pid, wanted[1].number, 0x9000)
-    calls.ledger.resolve(pid, wanted[0].number, 0x9000)  # no two pieces lie at one address
-    calls.ledger.resolve(99, wanted[0].number, 0x9000)
-    assert [piece.address for piece in calls.ledger.by_pid()[20].pieces] == [None, 0x9000, 0x7000]
+    assert (calls.pieces.unresolved(), calls.pieces.addresses(20)) == ({}, {0x7000})
+    calls.pieces.resolve(pid, wanted[1].number, 0x9000)
+    calls.pieces.resolve(pid, wanted[0].number, 0x9000)  # no two pieces lie at one address
+    calls.pieces.resolve(99, wanted[0].number, 0x9000)
+    assert [piece.address for piece in calls.pieces.by_pid()[20].pieces] == [None, 0x9000, 0x7000]
     assert [piece.bytes for piece in calls.does(20, FREE, 0x9000).pieces] == [3000, 5000]
     for _ in range(2):  # what nobody knows is put down to the piece of unknown address
         assert [piece.bytes for piece in calls.does(20, FREE, 0xABC).pieces] == [5000]
-    calls.ledger.resolve(pid, wanted[0].number, 0xB000)  # found after the release
-    assert [piece.bytes for piece in calls.ledger.by_pid()[20].pieces] == [5000]
+    calls.pieces.resolve(pid, wanted[0].number, 0xB000)  # found after the release
+    assert [piece.bytes for piece in calls.pieces.by_pid()[20].pieces] == [5000]
 
 
 def test_what_was_released_meanwhile_is_not_asked_for(calls: Calls) -> None:
     calls.does(20, ALLOCATE, 0x500, 3000, 0)
     calls.does(20, FREE, 0x7000)
-    assert calls.ledger.unresolved() == {}
+    assert calls.pieces.unresolved() == {}
 
 
 def test_lost_events_add_up(calls: Calls) -> None:
-    calls.ledger.apply([Lost(3), Lost(4)], BOOT)
-    assert calls.ledger.lost_events == 7
+    calls.pieces.apply([Lost(3), Lost(4)], BOOT)
+    assert calls.pieces.lost_events == 7
 
 
 def test_memory_stays_bounded_and_what_is_left_out_is_counted(calls: Calls, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -335,25 +335,25 @@ def test_memory_stays_bounded_and_what_is_left_out_is_counted(calls: Calls, monk
     for pid in (30, 30, 40, 50, 60):
         calls.processes[pid] = Caller(pid, 1600.0, "another")
         calls.apply(pid, REGISTER, 0x1000, 100, 0)
-        assert set(calls.ledger.by_pid()) == {10, 20}
-        assert calls.ledger.left_out_processes == (1 if pid == 30 else 2)  # processes, not calls; no more than two
+        assert set(calls.pieces.by_pid()) == {10, 20}
+        assert calls.pieces.left_out_processes == (1 if pid == 30 else 2)  # processes, not calls; no more than two
     for thread in range(100, 120):  # threads that ended in a call
-        calls.ledger.apply(calls.events(20, REGISTER, 0x1000, 100, 0, thread=thread)[:1], BOOT)
-    calls.ledger.check()
-    assert len(calls.ledger._entered) == 0
+        calls.pieces.apply(calls.events(20, REGISTER, 0x1000, 100, 0, thread=thread)[:1], BOOT)
+    calls.pieces.check()
+    assert len(calls.pieces._entered) == 0
 
 
 def test_a_batch_asks_once_who_a_process_is_and_a_record_is_made_again_for_nothing(calls: Calls) -> None:
-    calls.ledger.apply([e for number in range(50) for e in calls.events(20, REGISTER, number * 0x1000, 1, 0)], BOOT)
+    calls.pieces.apply([e for number in range(50) for e in calls.events(20, REGISTER, number * 0x1000, 1, 0)], BOOT)
     assert calls.asked == 1
-    assert calls.ledger.by_pid()[20] is calls.ledger.by_pid()[20]
+    assert calls.pieces.by_pid()[20] is calls.pieces.by_pid()[20]
 
 
 def test_the_trace_of_an_h200_leaves_nothing_held(calls: Calls) -> None:
     events = list(parse_trace(H200))
     calls.processes = {event.thread: Caller(event.thread, 1.0, "x") for event in events}  # type: ignore[union-attr]
-    calls.ledger.apply(events, BOOT)
-    known = calls.ledger.by_pid()
+    calls.pieces.apply(events, BOOT)
+    known = calls.pieces.by_pid()
     assert {pid for pid, one in known.items() if one.pieces} == set()
     assert {pid: known[pid].calls for pid in (539, 557)} == {539: 1, 557: 1}
 
@@ -377,12 +377,12 @@ def test_the_sums_are_always_those_of_the_live_pieces(
     calls = Calls()
     for pid, name, first, size, third, result, address, place in made:
         calls.apply(pid, name, first, size, third, third, result=result, address=address, place=place)
-    for known in calls.ledger.by_pid().values():
+    for known in calls.pieces.by_pid().values():
         assert known.registered_bytes == sum(piece.bytes for piece in known.pieces if piece.kind == "register")
         assert known.pinned_registered_bytes == sum(map(pinned_bytes, known.pieces))
         assert list(known.pieces) == sorted(known.pieces, key=lambda piece: piece.since)
         assert known.driver_memory_bytes == sum(piece.bytes for piece in known.pieces if piece.kind in DRIVER_MEMORY)
-    assert calls.ledger._pieces == sum(len(account.pieces) for account in calls.ledger._accounts.values())
+    assert calls.pieces._pieces == sum(len(process.pieces) for process in calls.pieces._processes.values())
 
 
 def created_piece(size: int) -> Piece:

@@ -28,11 +28,11 @@ time.sleep(60)
 
 HEEDING = """
 import sys, time
-from pinscope.probes.child_lifetime import heed
+from pinscope.probes.child_lifetime import install_handler
 heard = []
 print("born", flush=True)
 sys.stdin.readline()
-heed(lambda number, frame: heard.append(number))
+install_handler(lambda number, frame: heard.append(number))
 print(*sorted(heard), flush=True)
 """
 

@@ -169,6 +169,7 @@ def test_the_node_comes_from_sysfs_or_is_the_only_one_or_comes_from_nvml(
 def test_no_driver_and_no_gpu_are_different_reasons(plant: Plant) -> None:
     with FakeNvml(absent="no NVIDIA driver is installed here") as nvml:
         assert read_devices(nvml, plant({})).reason == "no NVIDIA driver is installed here"
+        assert read_gpus(nvml, plant({})).reason == "no NVIDIA driver is installed here"
     with FakeNvml() as nvml:
         assert read_devices(nvml, plant({})).reason == "the NVIDIA driver works, but it shows no GPU"
 
@@ -407,8 +408,3 @@ def test_the_named_functions_and_constants_exist_in_nvidias_package() -> None:
     fields = dict(pynvml.c_nvmlDeviceAttributes._fields_)
     assert fields["sharedCopyEngineCount"] is ctypes.c_uint
     assert {"bar1Total", "bar1Used"} <= dict(pynvml.c_nvmlBAR1Memory_t._fields_).keys()
-
-
-def test_without_a_driver_there_is_one_reason(plant: Plant) -> None:
-    with FakeNvml(absent="no NVIDIA driver is installed here") as nvml:
-        assert read_gpus(nvml, plant({})).reason == "no NVIDIA driver is installed here"

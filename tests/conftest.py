@@ -49,8 +49,8 @@ _MARK = "PINSCOPE_TEST_MARK"
 _TOGETHER = {"chromium": "browser", "forks": "forks", "kernel": "tracefs"}
 """Fixtures that are costly, or of which a machine has one: the tests that use them run in one worker."""
 _TRACING = frozenset({
-    "test_live_command", "test_probe", "test_probe_setup", "test_probed_copies", "test_record",
-    "test_return_probe_trial", "test_tracefs",
+    "test_live_command", "test_probe", "test_probe_setup", "test_record",
+    "test_tracefs",
 })  # fmt: skip
 """Modules whose tests trace the driver's library on this machine, or run programs that have it: likewise."""
 

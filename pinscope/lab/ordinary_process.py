@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Final
 
 from pinscope.errors import MeasurementFailed
 from pinscope.lab.worker_protocol import Reply, serve_requests
-from pinscope.probes.cgroup import IN_MEMORY, file_system
+from pinscope.probes.containers import IN_MEMORY, file_system
 from pinscope.probes.proc import HERE, Proc
 from pinscope.units import format_bytes
 

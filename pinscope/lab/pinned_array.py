@@ -30,8 +30,8 @@ from pinscope.lab.pinning import (
     PinningCalls,
     default_threads,
 )
-from pinscope.probes.installation import install_command
-from pinscope.probes.limits import read_limits
+from pinscope.probes.capabilities import install_command
+from pinscope.probes.host_memory import read_limits
 from pinscope.records.pinning_strategy import STRATEGIES, Strategy, StrategyName
 from pinscope.records.run import Backing
 from pinscope.text import quoted

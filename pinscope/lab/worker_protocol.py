@@ -23,7 +23,7 @@ from typing import IO, Any, Generic, Self, TypeVar
 
 from pinscope import isolation
 from pinscope.errors import MeasurementFailed, NotEnoughMemory, PinScopeError
-from pinscope.probes.parent import end_with, start_child
+from pinscope.probes.child_lifetime import die_with_parent, start_child
 
 Key = TypeVar("Key")
 Request = Mapping[str, Any]
@@ -211,7 +211,7 @@ def serve_requests(make: Callable[..., object]) -> int:
     A request names a method of the worker; the reply is what that returns, or its error, after which none is served.
     """
     configuration = json.loads(sys.argv[1])
-    end_with(configuration.pop("parent"))
+    die_with_parent(configuration.pop("parent"))
     if group := configuration.pop("group", None):
         Path(group, "cgroup.procs").write_text(str(os.getpid()))  # what it takes from here on is the group's
     # What a library prints must not be taken for a reply.

@@ -11,10 +11,10 @@ from pinscope.analysis.page_table_model import GRANULE_BYTES, page_table_memory_
 from pinscope.analysis.rules.host_memory import MUCH_LOCKED_BYTES
 from pinscope.live.registered import Registered, Share, asked_driver_memory, context_count, registered_by, split_pieces
 from pinscope.probes.answer import Answer
-from pinscope.probes.cgroup import GroupHeadrooms
+from pinscope.probes.containers import GroupHeadrooms
 from pinscope.probes.proc import Proc
-from pinscope.probes.process_identity import Identity, container, group_of, start_time, user_name
-from pinscope.probes.processes import UVM, SeenProcess
+from pinscope.probes.process import Identity, container, group_of, start_time, user_name
+from pinscope.probes.process_scan import UVM, SeenProcess
 from pinscope.records.figure import Bound, about, at_least, at_most
 from pinscope.records.registration import Registrations
 from pinscope.records.snapshot import PINNED_AGAIN, Allocations, DeviceFigures, GpuUse, Holder

@@ -9,7 +9,7 @@ from datetime import datetime
 from math import inf
 
 from pinscope.probes.answer import Answer
-from pinscope.probes.process_memory import CUDA_STEP_BYTES, MemoryMaps, ObjectKey, covered_bytes
+from pinscope.probes.process import CUDA_STEP_BYTES, MemoryMaps, ObjectKey, covered_bytes
 from pinscope.records.figure import Bound, about, at_least, at_most
 from pinscope.records.registration import PidRegistrations, Piece, PieceKind, Registrations
 
@@ -189,19 +189,21 @@ def attribute(candidates: Collection[Candidate]) -> dict[int, Share]:
     Mappings of driver memory have no name of their own: a process has inherited those that lie where they lie in a
     process from which it has inherited pieces, and every context has pieces.
     """
-    parents = {one.pid: one.parent for one in candidates}
-    ranks = {one.pid: _rank(one, parents) for one in candidates}
+    parents = {candidate.pid: candidate.parent for candidate in candidates}
+    ranks = {candidate.pid: _rank(candidate, parents) for candidate in candidates}
     common = _common(candidates)
-    shares = {one.pid: Share(_alone(one.maps.sizes, common)) for one in candidates}
+    shares = {candidate.pid: Share(_alone(candidate.maps.sizes, common)) for candidate in candidates}
     for key, users in _users(candidates, common).items():
-        owner = min(users, key=lambda one: ranks[one.pid])
-        shares[owner.pid].owned.append(covered_bytes([extent for one in users for extent in one.maps.shared_zero[key]]))
-        for one in users:
-            if one is not owner:
-                shares[one.pid].inherited.append(one.maps.sizes[key])
-                shares[one.pid].inherited_from.add(owner.pid)
-                shares[owner.pid].inherited_by.add(one.pid)
-    driver = {one.pid: one.maps.driver for one in candidates}
+        owner = min(users, key=lambda candidate: ranks[candidate.pid])
+        shares[owner.pid].owned.append(
+            covered_bytes([extent for candidate in users for extent in candidate.maps.shared_zero[key]])
+        )
+        for candidate in users:
+            if candidate is not owner:
+                shares[candidate.pid].inherited.append(candidate.maps.sizes[key])
+                shares[candidate.pid].inherited_from.add(owner.pid)
+                shares[owner.pid].inherited_by.add(candidate.pid)
+    driver = {candidate.pid: candidate.maps.driver for candidate in candidates}
     for pid, share in shares.items():
         own = driver[pid].difference(*(driver[owner] for owner in share.inherited_from))
         share.driver_sizes = [last - first for first, last in own]
@@ -220,45 +222,49 @@ def without_larger(candidates: Collection[Candidate], pinned_bytes: int | None) 
     """
     if pinned_bytes is None or pinned_bytes < _of_contexts(candidates):
         return list(candidates)
-    return [_without_larger(one, pinned_bytes) for one in candidates]
+    return [_without_larger(candidate, pinned_bytes) for candidate in candidates]
 
 
 def _of_contexts(candidates: Collection[Candidate]) -> int:
     """Bytes that the driver itself has pinned for contexts; a forked child's are its parent's."""
     met: set[ObjectKey] = set()
     total = 0
-    for one in candidates:
-        small = {key for key, size in one.maps.sizes.items() if size == CUDA_STEP_BYTES} if one.maps.gpus else set()
-        total += split_pieces([CUDA_STEP_BYTES] * len(small - met), len(one.maps.gpus))[1]
+    for candidate in candidates:
+        small = (
+            {key for key, size in candidate.maps.sizes.items() if size == CUDA_STEP_BYTES}
+            if candidate.maps.gpus
+            else set()
+        )
+        total += split_pieces([CUDA_STEP_BYTES] * len(small - met), len(candidate.maps.gpus))[1]
         met |= small
     return total
 
 
-def _without_larger(one: Candidate, most: int) -> Candidate:
-    sizes = one.maps.sizes
+def _without_larger(candidate: Candidate, most: int) -> Candidate:
+    sizes = candidate.maps.sizes
     if all(size <= most for size in sizes.values()):
-        return one
-    kept = {key: extents for key, extents in one.maps.shared_zero.items() if sizes[key] <= most}
-    maps = MemoryMaps(kept, one.maps.managed_bytes, one.maps.driver, one.maps.gpus)
-    return Candidate(one.pid, one.parent, one.started, maps)
+        return candidate
+    kept = {key: extents for key, extents in candidate.maps.shared_zero.items() if sizes[key] <= most}
+    maps = MemoryMaps(kept, candidate.maps.managed_bytes, candidate.maps.driver, candidate.maps.gpus)
+    return Candidate(candidate.pid, candidate.parent, candidate.started, maps)
 
 
 def _common(candidates: Collection[Candidate]) -> set[ObjectKey]:
     """Pieces that more than one process maps; nearly always none, and one process may have thousands."""
     met: set[ObjectKey] = set()
     common: set[ObjectKey] = set()
-    for one in candidates:
-        common.update(met & one.maps.shared_zero.keys())
-        met.update(one.maps.shared_zero)
+    for candidate in candidates:
+        common.update(met & candidate.maps.shared_zero.keys())
+        met.update(candidate.maps.shared_zero)
     return common
 
 
 def _users(candidates: Collection[Candidate], common: set[ObjectKey]) -> dict[ObjectKey, list[Candidate]]:
     """Who maps each of these pieces."""
     users: dict[ObjectKey, list[Candidate]] = {}
-    for one in candidates:
-        for key in common & one.maps.shared_zero.keys():
-            users.setdefault(key, []).append(one)
+    for candidate in candidates:
+        for key in common & candidate.maps.shared_zero.keys():
+            users.setdefault(key, []).append(candidate)
     return users
 
 
@@ -269,11 +275,11 @@ def _alone(sizes: Mapping[ObjectKey, int], common: set[ObjectKey]) -> list[int]:
     return [size for key, size in sizes.items() if key not in common]
 
 
-def _rank(one: Candidate, parents: Mapping[int, int | None]) -> tuple[float, int, int]:
+def _rank(candidate: Candidate, parents: Mapping[int, int | None]) -> tuple[float, int, int]:
     """Owners first: by start; of two that started in one tick the ancestor, then the lower pid."""
-    depth, above, passed = 0, one.parent, {one.pid}
+    depth, above, passed = 0, candidate.parent, {candidate.pid}
     # A torn reading may show a circle, and a program may fork without end.
     while above is not None and above in parents and above not in passed and depth < _MOST_GENERATIONS:
         passed.add(above)
         depth, above = depth + 1, parents[above]
-    return (inf if one.started is None else one.started, depth, one.pid)
+    return (inf if candidate.started is None else candidate.started, depth, candidate.pid)

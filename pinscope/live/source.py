@@ -23,14 +23,11 @@ from pinscope.live.holder import COUNTER_SLACK_BYTES, Surroundings, page_table_b
 from pinscope.live.registered import Candidate, Share, attribute, without_larger
 from pinscope.live.sampler import GpuWatch
 from pinscope.probes.answer import Answer
-from pinscope.probes.cgroup import GroupHeadrooms
+from pinscope.probes.containers import WSL2, GroupHeadrooms, has_own_pids, hides_processes, wsl_version
 from pinscope.probes.host_memory import NO_HOST, PIN_COUNTERS_ADVICE, read_host
-from pinscope.probes.open_files import open_files
 from pinscope.probes.proc import HERE, Proc
-from pinscope.probes.process_identity import boot_time
-from pinscope.probes.process_memory import MemoryMaps
-from pinscope.probes.processes import Processes, Remembered, SeenProcess, known_identity, read_processes
-from pinscope.probes.virtualization import WSL2, has_own_pids, hides_processes, wsl_version
+from pinscope.probes.process import MemoryMaps, boot_time, open_files
+from pinscope.probes.process_scan import Processes, Remembered, SeenProcess, known_identity, read_processes
 from pinscope.records.figure import Bound, BoundKind, about, at_least, at_most, bound_of_sum
 from pinscope.records.registration import Registrations
 from pinscope.records.snapshot import PINNED_AGAIN, DeviceFigures, Holder, HostTotals, Snapshot, Unreadable
@@ -65,7 +62,7 @@ def unreadable(
         )
     yield from _processes(proc, processes)
     if processes.value is not None:
-        yield from _bounds(host, processes.value)
+        yield from _bounds(processes.value)
     if gpus.value is None:
         yield Unreadable(
             what="GPUs", reason=gpus.reason or "", advice="'pinscope doctor' says what this machine lacks for it."
@@ -108,7 +105,7 @@ def _processes(proc: Proc, processes: Answer[Processes]) -> Iterator[Unreadable]
         yield _strangers(processes.value.strangers, outside=has_own_pids(proc) or hides_processes(proc))
 
 
-def _bounds(host: HostTotals, processes: Processes) -> Iterator[Unreadable]:
+def _bounds(processes: Processes) -> Iterator[Unreadable]:
     """What a snapshot leaves out so that no process can make it endless."""
     if processes.skipped:
         yield Unreadable(
@@ -116,21 +113,12 @@ def _bounds(host: HostTotals, processes: Processes) -> Iterator[Unreadable]:
             reason="they have more open files than a snapshot reads of one process, or of all together",
             hides_holders=True,
         )
-    if processes.unread and _may_lock(host, processes):
+    if processes.unread:
         yield Unreadable(
-            what=f"Locked memory of {processes.unread:,} of {processes.looked_at:,} processes, all too small for CUDA",
-            reason="with thousands of processes, each snapshot reads the status of some, in turn",
-            advice="Take more snapshots one after the other: 'pinscope live'.",
-            hides_holders=bool(host.pinned_bytes),
+            what=f"{processes.unread:,} of {processes.looked_at:,} processes",
+            reason="a snapshot takes only so much processor time",
+            hides_holders=True,
         )
-
-
-def _may_lock(host: HostTotals, processes: Processes) -> bool:
-    """False if those that were looked at have all that is locked on this host, and nothing is pinned."""
-    locked = sum(
-        min(process.status.bytes("VmLck") or 0, process.status.bytes("VmRSS") or 0) for process in processes.seen
-    )
-    return bool(host.pinned_bytes) or host.mlocked_bytes is None or locked < host.mlocked_bytes
 
 
 def _strangers(pids: frozenset[int], *, outside: bool) -> Unreadable:
@@ -155,17 +143,15 @@ def _not_followed(registrations: Registrations) -> Iterator[Unreadable]:
         yield Unreadable(what="Registered memory", reason=registrations.trouble)
     for library in registrations.libraries:
         if library.reason is not None:
-            yield Unreadable(
-                what=f"Registered memory of programs that use {library.path}",
-                reason=library.reason,
-                advice="Have them use the driver's library of the host, as NVIDIA's container toolkit does.",
-            )
+            yield Unreadable(what=f"Registered memory of programs that use {library.path}", reason=library.reason)
     reasons = {library.reason for library in registrations.libraries}
     others = {pid: reason for pid, reason in registrations.not_followed.items() if reason not in reasons}
     if others:
         pids = ", ".join(map(str, sorted(others)[:10]))
         yield Unreadable(
-            what=f"Registered memory of {len(others)} processes (pid {pids})", reason=next(iter(others.values()))
+            what=f"Registered memory of {len(others)} processes (pid {pids})",
+            reason=next(iter(others.values())),
+            advice="Have them use the driver's library of the host, as NVIDIA's container toolkit does.",
         )
 
 
@@ -459,7 +445,7 @@ class LiveSource:
             return snapshot(self._proc, gpus, self._remembered, registrations=self._tracker.registered())
 
     def open_files(self, pid: int) -> Answer[Mapping[str, int]]:
-        """What a process has open now, by kind; see :func:`pinscope.probes.open_files.open_files`."""
+        """What a process has open now, by kind; see :func:`pinscope.probes.process.open_files`."""
         return open_files(pid, self._proc)
 
 

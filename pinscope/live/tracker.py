@@ -1,49 +1,138 @@
 """Follows who registers and allocates host memory through the driver, by uprobes on the driver's library.
 
-From its start on, every process of every user is followed that uses a probed copy of the library. The copies
-that this host's programs would load are probed at once, those that containers bring along when a process is seen with
-one. Pids are those of the initial pid namespace, as the kernel's trace tells them; in a container with process ids of
-its own the probe is therefore refused.
+From its start on, every process of every user is followed that uses the library which this host's programs would load;
+of a process with another copy it is said that it is not. Pids are those of the initial pid namespace, as the kernel's
+trace tells them; in a container with process ids of its own the probe is therefore refused.
+
+Programs allocate from pools and free again for each tensor on a GPU. Probes on those calls would slow all of them down,
+so they are switched on only while some process has a pool of host memory.
 """
 
 from __future__ import annotations
 
 import atexit
+import errno
+import itertools
 import os
 import threading
 import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Self
 
 from pinscope.errors import MeasurementFailed, NotPossible
-from pinscope.live.probed_copies import MOST_COPIES, ProbedCopies
-from pinscope.live.registration_ledger import Ledger
+from pinscope.live.pinned_pieces import PinnedPieces
 from pinscope.live.sampler import Repeater
-from pinscope.probes.driver_library import FileKey, MappedLibraries, MappedLibrary, installed_libraries
-from pinscope.probes.pinned_address import Wanted, find_addresses
+from pinscope.probes.driver_library import FileKey, LibraryUsers, installed_libraries
 from pinscope.probes.proc import HERE, Proc
-from pinscope.probes.process_identity import LiveCallers
-from pinscope.probes.return_probe_trial import why_not_return_probes
+from pinscope.probes.process import LiveCallers
 from pinscope.probes.tracefs import TraceInstance, remove_leftovers, tracing_access
-from pinscope.probes.uprobes import parse_trace
-from pinscope.records.registration import Registrations
+from pinscope.probes.uprobes import (
+    ARCHITECTURES,
+    CALLS,
+    POOL_CALLS,
+    Wanted,
+    definitions,
+    find_addresses,
+    function_offsets,
+    parse_trace,
+)
+from pinscope.records.registration import ProbedLibrary, Registrations
+
+_NOT_PINNING = "it exports none of the driver's calls that pin memory"
+_NO_PROBES_THERE = (
+    "its file system does not take probes; a copy on a disk or in memory (ext4, xfs, overlay, squashfs, tmpfs) does"
+)
+
+
+@dataclass
+class ProbedLibraries:
+    """The probes on copies of the driver's library.
+
+    Args:
+        instance: an open one.
+        machine: the processor, as ``uname -m`` calls it.
+    """
+
+    instance: TraceInstance
+    machine: str
+    libraries: list[ProbedLibrary] = field(default_factory=list)
+    reasons: dict[FileKey, str | None] = field(default_factory=dict)
+    """Why a file is not followed; ``None`` if it is."""
+    _pool_groups: list[str] = field(default_factory=list)
+    _numbers: Iterator[int] = field(default_factory=itertools.count)
+    _pools: bool = False
+
+    def add(self, path: str) -> None:
+        """Probe a copy; a file that is known already, or is gone, is passed over."""
+        try:
+            descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+        except FileNotFoundError:
+            return
+        except OSError as error:
+            self.libraries.append(ProbedLibrary(path=path, reason=f"it cannot be opened: {error.strerror or error}"))
+            return
+        try:
+            status = os.fstat(descriptor)
+            file = (status.st_dev, status.st_ino)
+            if file not in self.reasons:
+                self.libraries.append(self._probe(path, descriptor))
+                self.reasons[file] = self.libraries[-1].reason
+        finally:
+            os.close(descriptor)
+
+    def follow_pools(self, on: bool) -> None:
+        """Switch the probes on pool calls on or off.
+
+        Raises:
+            OSError: the kernel does not let probes be switched any more.
+        """
+        if on != self._pools:
+            self._pools = on
+            for group in self._pool_groups:
+                self.instance.switch_group(group, on)
+
+    def _probe(self, path: str, descriptor: int) -> ProbedLibrary:
+        offsets = function_offsets(descriptor, CALLS, self.machine)
+        if not offsets.value:
+            return ProbedLibrary(path=path, reason=offsets.reason or _NOT_PINNING)
+        # By the open file: a path may hold blanks, which end it.
+        place, calls = f"/proc/{os.getpid()}/fd/{descriptor}", offsets.value
+        pool_calls = {call: offset for call, offset in calls.items() if call in POOL_CALLS}
+        others = {call: offset for call, offset in calls.items() if call not in POOL_CALLS}
+        groups = []
+        try:
+            groups.append(self._define(place, others, on=True))
+            if pool_calls:
+                self._pool_groups.append(self._define(place, pool_calls, on=False))
+        except OSError as error:
+            for group in groups:
+                self.instance.remove_group(group)
+            reason = _NO_PROBES_THERE if error.errno == errno.EIO else f"the kernel refuses: {error.strerror or error}"
+            return ProbedLibrary(path=path, reason=reason)
+        return ProbedLibrary(path=path, calls=tuple(calls))
+
+    def _define(self, place: str, offsets: Mapping[str, int], on: bool) -> str:
+        architecture = ARCHITECTURES[self.machine]
+        return self.instance.add_group(
+            next(self._numbers), lambda group: definitions(group, place, offsets, architecture), on=on
+        )
+
 
 READ_SECONDS = 0.1
 """How often the kernel's buffer is emptied."""
 LOOK_SECONDS = 1.0
-"""How often to look for new copies of the library and for processes that ended."""
+"""How often to look for processes that use another copy of the library, or have ended."""
 STOP_SECONDS = 5.0
 """How long a stop waits for a reading in progress, which may hang where another program's files do."""
 
 Unresolved = Mapping[int, tuple[Sequence[Wanted], Collection[int]]]
 """By pid: pieces of unknown address, and the addresses of the others."""
 
-_NO_LIBRARY = (
-    "no libcuda.so.1 on this host, and no process uses one: install NVIDIA's driver, or start a CUDA program first"
-)
+_NO_LIBRARY = "no libcuda.so.1 on this host: install NVIDIA's driver"
 _NOT_STARTED = "the probe on the driver's library does not run"
 _SET_ALREADY = "this process has a probe already"
 
@@ -94,7 +183,7 @@ class Tracker:
             if access.value is None:
                 raise NotPossible(access.reason)
             installed = installed_libraries() if self._libraries is None else self._libraries
-            if not installed and not MappedLibraries(self._proc).look():
+            if not installed:
                 raise NotPossible(_NO_LIBRARY)
             self._session = _Session(self._proc, access.value, installed, self._buffer_kib)
             self._trouble = None
@@ -143,23 +232,23 @@ class Tracker:
     def _turn(self) -> None:
         session = self._session
         if session is not None and self._trouble is None:
-            self._catch_up(session, session.mapped())
+            self._catch_up(session, session.not_followed())
 
-    def _catch_up(self, session: _Session, mapped: Mapping[FileKey, MappedLibrary] | None = None) -> None:
-        """Book what happened, and look for the addresses that the trace did not give."""
+    def _catch_up(self, session: _Session, not_followed: Mapping[int, str] | None = None) -> None:
+        """Apply what happened, and look for the addresses that the trace did not give."""
         with self._lock:
             if self._session is not session or self._trouble is not None:
                 return
             try:
                 session.read()
-                if mapped is not None:
-                    session.follow(mapped)
+                if not_followed is not None:
+                    session.update(not_followed)
             except OSError as error:
                 self._trouble = f"the probe on the driver's library broke off ({error}): stop it and start it again"
             unresolved = session.unresolved()
-        found = session.addresses(unresolved)  # without the lock: a program's memory may be slow to answer
+        addresses = session.addresses(unresolved)  # without the lock: a program's memory may be slow to answer
         with self._lock:
-            session.resolve(found)
+            session.resolve(addresses)
 
 
 class _Session:
@@ -167,7 +256,6 @@ class _Session:
 
     def __init__(self, proc: Proc, folder: Path, installed: Sequence[Path], buffer_kib: int | None) -> None:
         self._proc = proc
-        self._mapped = MappedLibraries(proc)
         self._look_due = 0.0
         self._instance = TraceInstance(folder, proc, buffer_kib)
         try:
@@ -178,20 +266,18 @@ class _Session:
         except OSError as error:
             raise NotPossible(f"the kernel does not let PinScope trace: {error}") from None
         try:
-            harm = why_not_return_probes(self._instance, proc)
-            if harm is not None:
-                raise NotPossible(harm)
-            self._copies = ProbedCopies(self._instance, os.uname().machine)
+            self._probed = ProbedLibraries(self._instance, os.uname().machine)
             for path in installed:
-                self._copies.add_installed(str(path))
-            self._users = self._copies.follow(self._mapped.look(), most_new=MOST_COPIES)
-            reasons = [library.reason for library in self._copies.libraries()]
-            if None not in reasons:
-                raise NotPossible(f"the driver's library cannot be probed: {reasons[0] if reasons else 'it is gone'}")
+                self._probed.add(str(path))
+            if None not in self._probed.reasons.values():
+                reason = next((library.reason for library in self._probed.libraries), "it is gone")
+                raise NotPossible(f"the driver's library cannot be probed: {reason}")
+            self._users = LibraryUsers(self._probed.reasons, proc)
+            self._not_followed = self._users.not_followed()
             self._since, since = datetime.now(UTC), time.clock_gettime(time.CLOCK_BOOTTIME)
             # Once: if the clock is set meanwhile, moments that are compared stay on one scale.
             self._booted = self._since.timestamp() - since
-            self._ledger = Ledger(LiveCallers(proc), since)
+            self._pieces = PinnedPieces(LiveCallers(proc), since)
         except BaseException:
             self._instance.close()
             raise
@@ -201,47 +287,45 @@ class _Session:
         self._instance.close()
 
     def read(self) -> None:
-        """Book what the kernel saw since the last time."""
-        self._ledger.apply(parse_trace(self._instance.read()), self._booted)
-        self._copies.follow_pools(self._ledger.has_host_pools)
+        """Apply what the kernel saw since the last time."""
+        self._pieces.apply(parse_trace(self._instance.read()), self._booted)
+        self._probed.follow_pools(self._pieces.has_host_pools)
 
     def unresolved(self) -> Unresolved:
         """Pieces whose address nobody has looked for yet."""
-        return {pid: (wanted, self._ledger.addresses(pid)) for pid, wanted in self._ledger.unresolved().items()}
+        return {pid: (wanted, self._pieces.addresses(pid)) for pid, wanted in self._pieces.unresolved().items()}
 
     def addresses(self, unresolved: Unresolved) -> Mapping[int, Mapping[int, int]]:
         """Look for them in the processes' memory: by pid, those that were found by number."""
         return {pid: find_addresses(pid, wanted, taken, self._proc) for pid, (wanted, taken) in unresolved.items()}
 
-    def resolve(self, found: Mapping[int, Mapping[int, int]]) -> None:
-        """Book them."""
-        for pid, addresses in found.items():
+    def resolve(self, by_pid: Mapping[int, Mapping[int, int]]) -> None:
+        """Keep them."""
+        for pid, addresses in by_pid.items():
             for number, address in addresses.items():
-                self._ledger.resolve(pid, number, address)
+                self._pieces.resolve(pid, number, address)
 
-    def mapped(self) -> Mapping[FileKey, MappedLibrary] | None:
-        """The copies of the library that are in use, if it is time to look; for one thread only."""
+    def not_followed(self) -> Mapping[int, str] | None:
+        """Why processes are not followed, by pid, if it is time to look; for one thread only."""
         if time.monotonic() < self._look_due:
             return None
         self._look_due = time.monotonic() + LOOK_SECONDS
-        return self._mapped.look()
+        return self._users.not_followed()
 
-    def follow(self, mapped: Mapping[FileKey, MappedLibrary]) -> None:
-        """Probe copies of the library that are new, let go of those no longer used, and forget ended processes."""
-        self._ledger.check()
-        self._users = self._copies.follow(mapped)
-        for pid in self._users.late:
-            self._ledger.late(pid)
+    def update(self, not_followed: Mapping[int, str]) -> None:
+        """Keep who is not followed, and forget ended processes."""
+        self._pieces.check()
+        self._not_followed = not_followed
 
     def registrations(self, trouble: str | None) -> Registrations:
-        """The books, of processes that run now; nobody's if there is trouble: they would not be up to date."""
-        self._ledger.check()
+        """What processes that run now have pinned; nobody's if there is trouble: they would not be up to date."""
+        self._pieces.check()
         return Registrations(
             since=self._since,
-            by_pid=self._ledger.by_pid() if trouble is None else {},
-            lost_events=self._ledger.lost_events,
-            not_followed=self._users.not_followed,
-            libraries=self._copies.libraries(),
-            left_out_processes=self._ledger.left_out_processes,
+            by_pid=self._pieces.by_pid() if trouble is None else {},
+            lost_events=self._pieces.lost_events,
+            not_followed=self._not_followed,
+            libraries=tuple(self._probed.libraries),
+            left_out_processes=self._pieces.left_out_processes,
             trouble=trouble,
         )

@@ -29,7 +29,7 @@ from pinscope.planning.plan import (
     PlanParams,
     make_plan,
 )
-from pinscope.probes.virtualization import WSL2
+from pinscope.probes.containers import WSL2
 from pinscope.records.environment import Environment
 from pinscope.records.run import ExperimentRun
 from pinscope.store.store import Store

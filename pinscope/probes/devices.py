@@ -204,7 +204,7 @@ def _figures(gpus: Nvml, device: Device, rates: bool) -> DeviceFigures:
         memory_free_bytes=memory.then(lambda found: found.free).note(missing, "memory_free_bytes"),
         memory_used_bytes=memory.then(lambda found: found.used).note(missing, "memory_used_bytes"),
         memory_reserved_bytes=reserved.note(missing, "memory_reserved_bytes"),
-        processes=tuple(_process(one) for one in processes.note(missing, "processes") or ()),
+        processes=tuple(_process(process) for process in processes.note(missing, "processes") or ()),
         processes_bytes=attributed.note(missing, "processes_bytes"),
         unattributed_bytes=_unattributed(memory, reserved, attributed).note(missing, "unattributed_bytes"),
         page_table_bytes=None,
@@ -228,7 +228,7 @@ def _figures(gpus: Nvml, device: Device, rates: bool) -> DeviceFigures:
 
 
 def _sum(processes: tuple[ProcessOnGpu, ...]) -> int | None:
-    amounts = [one.memory for one in processes if one.memory is not None]
+    amounts = [process.memory for process in processes if process.memory is not None]
     return sum(amounts) if len(amounts) == len(processes) else None
 
 
@@ -260,9 +260,9 @@ def _share(rate: Answer[float], limit: Answer[float]) -> Answer[float]:
     return all_of(rate, limit).then(lambda pair: pair[0] / pair[1])
 
 
-def _process(one: ProcessOnGpu) -> GpuProcess:
-    missing = {} if one.memory is not None else {"memory_bytes": _NO_ACCOUNT}
-    return GpuProcess(pid=one.pid, memory_bytes=one.memory, gpu_instance=one.gpu_instance, missing=missing)
+def _process(process: ProcessOnGpu) -> GpuProcess:
+    missing = {} if process.memory is not None else {"memory_bytes": _NO_ACCOUNT}
+    return GpuProcess(pid=process.pid, memory_bytes=process.memory, gpu_instance=process.gpu_instance, missing=missing)
 
 
 def _mig(part: MigPart) -> MigInstance:

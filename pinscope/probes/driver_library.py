@@ -1,7 +1,8 @@
-"""Copies of CUDA's driver library on this host: where programs look for it, and which ones running processes use.
+"""CUDA's driver library: the copies that this host's programs would load, and processes that use another one.
 
-A container has a copy of its own, or the host's. /proc/PID/map_files leads to the very file that a process has
-mapped, whatever its path means outside the container, and also where the file was replaced meanwhile.
+A container has the host's copy, mounted by NVIDIA's toolkit, or one of its own. /proc/PID/map_files leads to the very
+file that a process has mapped, whatever its path means outside the container, and also where the file was replaced
+meanwhile.
 """
 
 from __future__ import annotations
@@ -9,15 +10,12 @@ from __future__ import annotations
 import os
 import re
 import subprocess
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from pinscope.probes.answer import Answer
-from pinscope.probes.bounded import Allowance
-from pinscope.probes.parent import ending_with_this
-from pinscope.probes.proc import HERE, Proc
+from pinscope.probes.child_lifetime import ending_with_this
+from pinscope.probes.proc import HERE, Allowance, Proc
 from pinscope.probes.uprobes import is_for_another_processor
 
 NAME = "libcuda.so.1"
@@ -35,25 +33,22 @@ USUAL_FOLDERS = (
     "/usr/lib/wsl/lib",
 )
 """Distributions' own, NVIDIA's container images and driver containers, NixOS and WSL."""
-YOUNG_LOOKS = 60
-"""A process that was there this often or less is looked at each time: programs load the driver when they start."""
-OLD_TURNS = 10
-"""An older one is looked at every so many times."""
-MOST_LOOK_SECONDS = 1.0
-"""Of processor time, for all processes; the others have their turn at the next look."""
+MOST_SCAN_SECONDS = 1.0
+"""Of processor time, for all processes; the others have their turn at the next scan."""
 
 _LDCONFIG = ("/sbin/ldconfig", "-p")
 _LDCONFIG_SECONDS = 5.0
 _CACHED = re.compile(rf"^\s*{re.escape(NAME)} \(.*\) => (?P<path>/.+)$", re.MULTILINE)
 _MAPPED = re.compile(
-    # start, end, device, inode and path of the executable part of the library
-    r"^(?P<range>[0-9a-f]+-[0-9a-f]+) r-x[ps] [0-9a-f]+ (?P<device>[0-9a-f]+:[0-9a-f]+) (?P<inode>\d+) +"
-    r"(?P<path>/(?:[^\n]*/)?libcuda\.so[^/\n]*)$",
+    # the executable part of the library
+    r"^(?P<range>[0-9a-f]+-[0-9a-f]+) r-x[ps] [0-9a-f]+ [0-9a-f]+:[0-9a-f]+ \d+ +/(?:[^\n]*/)?libcuda\.so[^/\n]*$",
     re.ASCII | re.MULTILINE,
 )
 
-FileKey = tuple[str, str]
-"""Device and inode, as /proc/PID/maps writes them."""
+ANOTHER_COPY = "it uses another copy of the driver's library than this host's programs, which the probe does not follow"
+
+FileKey = tuple[int, int]
+"""Device and inode."""
 
 
 def installed_libraries() -> tuple[Path, ...]:
@@ -78,111 +73,67 @@ def installed_libraries() -> tuple[Path, ...]:
 
 
 def _is_foreign(path: Path) -> bool:
-    with opened_copy(str(path)) as opened:  # one that cannot be read is reported later, with the reason
-        if opened is None or opened.value is None:
-            return False
-        return is_for_another_processor(opened.value, os.uname().machine)
-
-
-@dataclass(frozen=True, slots=True)
-class MappedLibrary:
-    """A copy that processes have mapped."""
-
-    path: str
-    """As the process sees it."""
-    place: str
-    """Where this process can open it."""
-    pids: tuple[int, ...]
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+    except OSError:  # one that cannot be read is reported later, with the reason
+        return False
+    try:
+        return is_for_another_processor(descriptor, os.uname().machine)
+    finally:
+        os.close(descriptor)
 
 
 @dataclass(frozen=True, slots=True)
 class _Process:
-    appeared: int
-    """The look that saw it first; of those that were there before any, long ago."""
     address_space: str
     code: str
-    libraries: tuple[tuple[FileKey, str, str], ...]
-    """Key, path and place of each copy."""
+    reason: str | None
 
 
 @dataclass
-class MappedLibraries:
-    """Looks again and again which copies are in use.
+class LibraryUsers:
+    """Finds processes whose copy of the driver's library is not followed.
 
-    It is cheap: old processes take turns, and one whose address space, or the part of it that holds code, stays as
-    large as it was has mapped no library.
+    A process whose address space, or the part of it that holds code, stays as large as it was has mapped no library
+    and is not read again.
+
+    Args:
+        probed: each known file, and why it is not followed; ``None`` if it is.
+        proc: where /proc is read.
     """
 
+    probed: Mapping[FileKey, str | None]
     proc: Proc = HERE
     _known: dict[int, _Process] = field(default_factory=dict)
-    _looks: int = 0
 
-    def look(self) -> Mapping[FileKey, MappedLibrary]:
-        """All copies that running processes have mapped, as far as it is known now."""
-        self._looks += 1
-        allowance = Allowance(seconds=MOST_LOOK_SECONDS)
-        self._known = {
-            pid: one for pid in self.proc.pids().value or () if (one := self._process(pid, allowance)) is not None
-        }
-        users: dict[FileKey, list[tuple[int, str, str]]] = {}
-        for pid, one in self._known.items():
-            for key, path, place in one.libraries:
-                users.setdefault(key, []).append((pid, path, place))
-        return {
-            key: MappedLibrary(found[0][1], found[0][2], tuple(pid for pid, _, _ in found))
-            for key, found in users.items()
-        }
+    def not_followed(self) -> Mapping[int, str]:
+        """Why the copy is not followed that a process uses, by its pid."""
+        allowance = Allowance(seconds=MOST_SCAN_SECONDS)
+        pids = self.proc.pids().value or ()
+        self._known = {pid: known for pid in pids if (known := self._process(pid, allowance)) is not None}
+        return {pid: known.reason for pid, known in self._known.items() if known.reason is not None}
 
     def _process(self, pid: int, allowance: Allowance) -> _Process | None:
         before = self._known.get(pid)
-        if allowance.is_spent or (before is not None and not self._is_due(pid, before)):
+        if allowance.is_spent:
             return before
         size = (self.proc.read(f"/proc/{pid}/statm").value or "").partition(" ")[0]
         if not size:  # ended
             return None
         if before is not None and before.address_space == size:
             return before
-        appeared = before.appeared if before is not None else self._looks if self._looks > 1 else -YOUNG_LOOKS
         # Threads of the kernel have no memory, and there are hundreds of them.
         code = (self.proc.fields(f"/proc/{pid}/status").text("VmLib").value or "") if size != "0" else ""
         if before is not None and before.code == code:
-            return _Process(appeared, size, code, before.libraries)
-        return _Process(appeared, size, code, tuple(self._libraries(pid)) if size != "0" else ())
+            return _Process(size, code, before.reason)
+        return _Process(size, code, self._reason(pid) if size != "0" else None)
 
-    def _is_due(self, pid: int, known: _Process) -> bool:
-        young = self._looks - known.appeared <= YOUNG_LOOKS
-        # Whoever uses the driver is looked at each time, so that a copy is let go of when nobody uses it any more.
-        return young or bool(known.libraries) or pid % OLD_TURNS == self._looks % OLD_TURNS
-
-    def _libraries(self, pid: int) -> Iterator[tuple[FileKey, str, str]]:
-        seen = set()
-        for match in _MAPPED.finditer(self.proc.read(f"/proc/{pid}/maps").value or ""):
-            key = (match["device"], match["inode"])
-            if key not in seen:
-                seen.add(key)
-                path = "".join(letter if letter.isprintable() else "?" for letter in match["path"])
-                yield key, path, f"/proc/{pid}/map_files/{match['range']}"
-
-
-@contextmanager
-def opened_copy(place: str) -> Iterator[Answer[int] | None]:
-    """The file of a copy, open for reading, or why it cannot be opened.
-
-    Args:
-        place: its path, or :attr:`MappedLibrary.place`.
-
-    Yields:
-        Its descriptor; ``None`` if the file, or the process that mapped it, is gone.
-    """
-    try:
-        descriptor = os.open(place, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
-    except (FileNotFoundError, ProcessLookupError):
-        yield None
-        return
-    except OSError as error:
-        yield Answer.missing(f"its copy of the driver's library cannot be opened: {error.strerror or error}")
-        return
-    try:
-        yield Answer(descriptor)
-    finally:
-        os.close(descriptor)
+    def _reason(self, pid: int) -> str | None:
+        for mapped in set(_MAPPED.findall(self.proc.read(f"/proc/{pid}/maps").value or "")):
+            file = self.proc.file_key(f"/proc/{pid}/map_files/{mapped}").value
+            if file is None:  # the process has ended, or let go of it
+                continue
+            reason = self.probed.get(file, ANOTHER_COPY)
+            if reason is not None:
+                return reason
+        return None

@@ -11,13 +11,13 @@ from datetime import UTC, datetime
 
 import pinscope
 from pinscope.probes.answer import Answer
+from pinscope.probes.capabilities import package_versions, source_commit
+from pinscope.probes.containers import virtualization
 from pinscope.probes.devices import read_devices, with_details
 from pinscope.probes.gpu import Nvml
-from pinscope.probes.installation import package_versions, source_commit
-from pinscope.probes.limits import read_limits
+from pinscope.probes.host_memory import read_limits
 from pinscope.probes.numa import read_nodes
 from pinscope.probes.proc import HERE, Proc, count_in_both, ranges
-from pinscope.probes.virtualization import virtualization
 from pinscope.records.environment import Device, Environment, HugePages, KernelModule
 
 VERSION_FILE = "/proc/driver/nvidia/version"

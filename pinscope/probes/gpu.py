@@ -198,12 +198,12 @@ class Nvml:
             return Answer(None, compute.reason)
         # A GPU without display has no graphics processes to tell of: no reason to know nothing.
         graphics = self._of(index, "nvmlDeviceGetGraphicsRunningProcesses").value or []
-        found = {}
+        by_process = {}
         for info in (*graphics, *compute.value):  # of a process in both lists, the compute entry counts
             instance = getattr(info, "gpuInstanceId", None)
             instance = None if instance in (None, _NO_INSTANCE) else instance
-            found[info.pid, instance] = ProcessOnGpu(info.pid, info.usedGpuMemory, instance)
-        return Answer(tuple(found.values()))
+            by_process[info.pid, instance] = ProcessOnGpu(info.pid, info.usedGpuMemory, instance)
+        return Answer(tuple(by_process.values()))
 
     def bar1(self, index: int) -> Answer[Bar1]:
         return self._of(index, "nvmlDeviceGetBAR1MemoryInfo").then(

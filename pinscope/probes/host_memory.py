@@ -4,15 +4,84 @@ from __future__ import annotations
 
 import os
 import re
+import resource
 from collections.abc import Mapping
 from dataclasses import dataclass
 
 from pinscope.probes.answer import Answer, all_of
-from pinscope.probes.cgroup import GroupHeadrooms, read_mounts
-from pinscope.probes.limits import host_memory, read_limits
-from pinscope.probes.proc import HERE, Fields, Proc
+from pinscope.probes.containers import GroupHeadrooms, memory_headroom, read_mounts
+from pinscope.probes.numa import bound_nodes, read_nodes
+from pinscope.probes.proc import HERE, IPC_LOCK, Fields, Proc, has_capability, in_initial_user_namespace, whole
+from pinscope.records.environment import Limits
 from pinscope.records.figure import about
 from pinscope.records.snapshot import HostTotals, Pressure
+
+SHARED_MEMORY = "/dev/shm"  # noqa: S108 - asked for its free space, never written to
+
+_MEMLOCK = re.compile(r"^Max locked memory +(?P<soft>\S+)", re.MULTILINE)
+
+
+def read_limits(proc: Proc = HERE) -> Limits:
+    """Total and available host memory, and what control groups, RLIMIT_MEMLOCK and /dev/shm leave, in bytes.
+
+    Where the calling thread's memory is bound to one NUMA node, total and available are that node's.
+    """
+    missing: dict[str, str] = {"node": "memory is bound to no NUMA node"}
+    total, available = host_memory(proc)
+    group = memory_headroom(proc)
+    limits = Limits(
+        host_total_bytes=total,
+        host_available_bytes=available,
+        cgroup_limit_bytes=group.then(lambda level: level.limit_bytes).note(missing, "cgroup_limit_bytes"),
+        cgroup_headroom_bytes=group.then(lambda level: level.bytes).note(missing, "cgroup_headroom_bytes"),
+        memlock_headroom_bytes=memlock_headroom(proc).note(missing, "memlock_headroom_bytes"),
+        shm_free_bytes=proc.free_bytes(SHARED_MEMORY).note(missing, "shm_free_bytes"),
+        missing=missing,
+    )
+    bound = bound_nodes()
+    nodes = read_nodes(proc).value or () if len(bound) == 1 else ()
+    return next((limits.on_node(node) for node in nodes if node.number in bound), limits)
+
+
+def host_memory(proc: Proc) -> tuple[int, int]:
+    """(total, available) in bytes. psutil helps out where /proc/meminfo lacks a line: it knows how to estimate it."""
+    meminfo = proc.fields("/proc/meminfo")
+    total, available = meminfo.amount("MemTotal").value, meminfo.amount("MemAvailable").value
+    if total is not None and available is not None:
+        return total, min(total, available)
+    import psutil  # noqa: PLC0415 - few kernels lack one
+
+    memory = psutil.virtual_memory()
+    return memory.total, memory.available
+
+
+def memlock_headroom(proc: Proc) -> Answer[int]:
+    """Bytes that this process may still mlock; missing, with the reason, where no limit applies.
+
+    RLIMIT_MEMLOCK (soft) less VmLck. CAP_IPC_LOCK lifts it, but only in the initial user namespace: in a rootless
+    container the capability shows in CapEff and does not count.
+    """
+    if has_capability(IPC_LOCK, proc) and in_initial_user_namespace(proc):
+        return Answer.missing("no limit: this process has CAP_IPC_LOCK")
+    soft = _memlock_limit(proc)
+    if soft is None:
+        return Answer.missing("no limit: RLIMIT_MEMLOCK is unlimited")
+    # Sandboxed kernels leave VmLck out. The limit itself is then the upper bound, and mlock fails cleanly above it.
+    locked = proc.fields("/proc/self/status").amount("VmLck").value or 0
+    return Answer(max(0, soft - locked))
+
+
+def _memlock_limit(proc: Proc) -> int | None:
+    """The soft limit in bytes; ``None`` for unlimited."""
+    match = _MEMLOCK.search(proc.read("/proc/self/limits").value or "")
+    if match is not None and match["soft"] == "unlimited":
+        return None
+    soft = whole(match["soft"]) if match is not None else None
+    if soft is not None:
+        return soft
+    given, _ = resource.getrlimit(resource.RLIMIT_MEMLOCK)
+    return None if given == resource.RLIM_INFINITY else given
+
 
 PIN_COUNTERS_ADVICE = "Use Linux 5.7 or newer; sandboxed kernels such as gVisor have no such counters."
 
@@ -238,8 +307,8 @@ def _bytes(pages: int) -> int:
 
 def stalled_seconds(line: str) -> float | None:
     """The kernel counts microseconds: ``avg10=0.00 avg60=0.00 avg300=0.00 total=12345``."""
-    found = _TOTAL.search(line)
-    return int(found[1]) / 1e6 if found else None
+    total = _TOTAL.search(line)
+    return int(total[1]) / 1e6 if total else None
 
 
 _PROCESSORS = "/sys/devices/system/cpu"
@@ -253,7 +322,7 @@ def last_level_cache_bytes(proc: Proc = HERE) -> Answer[int]:
 
     Each cache is counted once, whichever processors share it (Documentation/ABI/stable/sysfs-devices-system-cpu).
     """
-    found: dict[tuple[int, str], int] = {}
+    caches: dict[tuple[int, str], int] = {}
     for processor in proc.names(_PROCESSORS):
         if _PROCESSOR.fullmatch(processor) is None:
             continue
@@ -263,11 +332,11 @@ def last_level_cache_bytes(proc: Proc = HERE) -> Answer[int]:
             size = proc.line(f"{folder}/{index}/size").then(_size).value
             shared = proc.line(f"{folder}/{index}/shared_cpu_list").value
             if level is not None and size is not None:
-                found[level, shared or processor] = size
-    if not found:
+                caches[level, shared or processor] = size
+    if not caches:
         return Answer.missing(f"{_PROCESSORS} shows no caches")
-    last = max(level for level, _ in found)
-    return Answer(sum(size for (level, _), size in found.items() if level == last))
+    last = max(level for level, _ in caches)
+    return Answer(sum(size for (level, _), size in caches.items() if level == last))
 
 
 def _size(text: str) -> int | None:

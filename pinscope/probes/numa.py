@@ -10,8 +10,8 @@ from collections.abc import Mapping, Sequence
 from functools import lru_cache
 
 from pinscope.probes.answer import Answer
+from pinscope.probes.containers import hypervisor
 from pinscope.probes.proc import HERE, Proc, ranges, whole
-from pinscope.probes.virtualization import hypervisor
 from pinscope.records.environment import Iommu, NumaNode
 from pinscope.units import format_bytes
 
@@ -50,10 +50,10 @@ def _with_host_memory(proc: Proc, nodes: Sequence[NumaNode]) -> tuple[NumaNode, 
 
 
 def _numbers(text: str) -> list[int] | None:
-    found = ranges(text)
-    if found is None or any(last >= MOST_NODES for _, last in found):
+    listed = ranges(text)
+    if listed is None or any(last >= MOST_NODES for _, last in listed):
         return None
-    return [number for first, last in found for number in range(first, last + 1)]
+    return [number for first, last in listed for number in range(first, last + 1)]
 
 
 def _node(proc: Proc, number: int) -> NumaNode:
@@ -76,9 +76,9 @@ def page_nodes(addresses: Sequence[int]) -> Answer[tuple[int | None, ...]]:
     driver mapped by itself.
     """
     count = len(addresses)
-    pages, found = (ctypes.c_void_p * count)(*addresses), (ctypes.c_int * count)()
-    asked = system_call("move_pages", ctypes.c_long(0), ctypes.c_ulong(count), pages, None, found, ctypes.c_long(0))
-    return asked.then(lambda _: tuple(node if node >= 0 else None for node in found))
+    pages, statuses = (ctypes.c_void_p * count)(*addresses), (ctypes.c_int * count)()
+    asked = system_call("move_pages", ctypes.c_long(0), ctypes.c_ulong(count), pages, None, statuses, ctypes.c_long(0))
+    return asked.then(lambda _: tuple(node if node >= 0 else None for node in statuses))
 
 
 def bound_nodes() -> tuple[int, ...]:

@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeVar
 
-from pinscope.probes import bounded
 from pinscope.probes.answer import Answer
-from pinscope.probes.kept_files import kept_names
 from pinscope.units import format_bytes
 
 _NO_PROCESS = "/proc shows no process"
@@ -62,11 +62,6 @@ class Proc:
         # The kernel's own listing of thousands of processes needs no closer look at each name.
         self._is_pid: Callable[[str], bool] = str.isdigit if self._is_here else _is_pid
 
-    @property
-    def is_here(self) -> bool:
-        """True if this is what the kernel shows now, not a copy of it."""
-        return self._is_here
-
     @classmethod
     def below(cls, folder: Path) -> Proc:
         """The reader of a captured tree: ``folder/proc``, ``folder/sys`` and so on."""
@@ -74,19 +69,19 @@ class Proc:
 
     def read(self, path: str) -> Answer[str]:
         """The text of a file; bytes that are not UTF-8 are replaced. Missing if it is longer than may be read of it."""
-        most = bounded.most_bytes(path)
-        found = Proc.beginning(self, path, most)  # a subclass may read the beginning through this
-        if found.value is None:
-            return Answer(None, found.reason)
-        text, is_whole = found.value
+        most = most_bytes(path)
+        start = Proc.beginning(self, path, most)  # a subclass may read the beginning through this
+        if start.value is None:
+            return Answer(None, start.reason)
+        text, is_whole = start.value
         if not is_whole:
             return Answer.missing(f"{path} is longer than the {format_bytes(most)} that are read of it")
         return Answer(text)
 
     def beginning(self, path: str, most: int) -> Answer[tuple[str, bool]]:
         """The text of a file, of its first bytes where it is longer, and whether it is whole."""
-        found = self._at(path, lambda place: bounded.read_bytes(place, most))
-        return found.then(lambda part: (part[0].decode("utf-8", "replace"), part[1]))
+        content = self._at(path, lambda place: read_bytes(place, most))
+        return content.then(lambda part: (part[0].decode("utf-8", "replace"), part[1]))
 
     def glance(self, path: str) -> bytes | None:
         """The content of a file that the kernel writes in one piece, such as a status; ``None`` if it is gone.
@@ -95,15 +90,15 @@ class Proc:
         top of the kernel's. A subclass that changes one of them changes both.
         """
         try:
-            content = bounded.glance(path if self._is_here else self._place(path))
+            content = glance(path if self._is_here else self._place(path))
         except (OSError, ValueError):
             return None
-        return content if len(content) < bounded.GLANCE_BYTES else (self.read(path).value or "").encode()
+        return content if len(content) < GLANCE_BYTES else (self.read(path).value or "").encode()
 
     def part(self, path: str, offset: int, count: int) -> Answer[bytes]:
         """So many bytes of a file from ``offset`` on; missing if it ends before."""
-        found = self._at(path, lambda place: bounded.read_at(place, offset, count))
-        return found.then(
+        answer = self._at(path, lambda place: read_at(place, offset, count))
+        return answer.then(
             lambda content: content if len(content) == count else None, f"{path} ends before byte {offset + count}"
         )
 
@@ -129,7 +124,7 @@ class Proc:
 
     def names(self, folder: str) -> tuple[str, ...]:
         """Names in a folder, sorted; none if it cannot be listed."""
-        return tuple(sorted(self._at(folder, bounded.list_names).value or ()))
+        return tuple(sorted(self._at(folder, list_names).value or ()))
 
     def pids(self) -> Answer[tuple[int, ...]]:
         """Process ids in /proc, in the order of the folder; missing if it shows none."""
@@ -146,14 +141,16 @@ class Proc:
 
     def links(self, folder: str) -> Answer[tuple[str, ...]]:
         """Where the symbolic links in a folder point to, such as /proc/PID/fd, of the first
-        :data:`~pinscope.probes.bounded.MOST_OPEN_FILES`; links that vanish are left out, and those
-        to files that this process keeps open only to look at others."""
-        own = kept_names() if self._is_here and folder == f"/proc/{os.getpid()}/fd" else ()
-        return self._at(folder, lambda place: tuple(bounded.read_links(place, without=own)))
+        :data:`MOST_OPEN_FILES`; links that vanish are left out."""
+        return self._at(folder, lambda place: tuple(read_links(place)))
 
     def link(self, path: str) -> Answer[str]:
         """Where one symbolic link points to."""
         return self._at(path, os.readlink)
+
+    def file_key(self, path: str) -> Answer[tuple[int, int]]:
+        """Device and inode of the file that a path leads to."""
+        return self._at(path, os.stat).then(lambda status: (status.st_dev, status.st_ino))
 
     def free_bytes(self, folder: str) -> Answer[int]:
         """Bytes that may still be written to the file system of a folder."""
@@ -212,7 +209,7 @@ def _amount(text: str) -> int | None:
 
 def ranges(text: str) -> tuple[tuple[int, int], ...] | None:
     """First and last of each range in a kernel list such as ``0-3,8``; ``None`` if it is not one."""
-    found = []
+    pairs = []
     for part in text.strip().split(","):
         match = _RANGE.fullmatch(part)
         if match is None:
@@ -221,8 +218,8 @@ def ranges(text: str) -> tuple[tuple[int, int], ...] | None:
         last = int(match["last"] or first)
         if last < first:
             return None
-        found.append((first, last))
-    return tuple(found)
+        pairs.append((first, last))
+    return tuple(pairs)
 
 
 def count_in_both(one: tuple[tuple[int, int], ...], other: tuple[tuple[int, int], ...]) -> int:
@@ -232,3 +229,149 @@ def count_in_both(one: tuple[tuple[int, int], ...], other: tuple[tuple[int, int]
         for first, last in one
         for other_first, other_last in other
     )
+
+
+MOST_SYSTEM_FILE_BYTES = 4 * 2**20
+"""Of a file that the kernel or the administrator writes: the longest are /proc/cpuinfo and /proc/zoneinfo."""
+MOST_MAPS_BYTES = 8 * 2**20
+"""As many mappings as the kernel allows a process by default (vm.max_map_count, 65 530), each with a usual path."""
+MOST_OPEN_FILES = 10_000
+"""Of one process. CUDA opens its device files when it starts, so they are among the first."""
+MOST_NAMES = 100_000
+"""In one folder."""
+_OF_A_PROCESS: Mapping[str, int] = {
+    "maps": MOST_MAPS_BYTES,
+    # A line of groups of 65 536 (NGROUPS_MAX), if the administrator gave it them.
+    "status": 2**20,
+    # A path of 4 KiB for each hierarchy, of which there are a dozen.
+    "cgroup": 2**16,
+    # Mounts are made by root, and by a user in a mount namespace of his own: a process reads that of its own.
+    "mountinfo": MOST_SYSTEM_FILE_BYTES,
+    "mounts": MOST_SYSTEM_FILE_BYTES,
+}
+_MOST_OF_A_PROCESS = 2**14
+"""Of its other files, such as cmdline, stat, statm and comm."""
+_PROCESS_FILE = re.compile(r"/proc/(?:[0-9]+|self|thread-self)/(?:task/[0-9]+/)?(.+)", re.ASCII | re.DOTALL)
+GLANCE_BYTES = 2**13
+"""A status has about 1500 bytes, or more if its user is in hundreds of groups."""
+_HOW = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK
+"""A pipe that lies where a file should be must not be waited for."""
+
+
+def most_bytes(path: str) -> int:
+    """How many bytes of a system file are read at most, by its path on the real host."""
+    match = _PROCESS_FILE.fullmatch(path)
+    return MOST_SYSTEM_FILE_BYTES if match is None else _OF_A_PROCESS.get(match[1], _MOST_OF_A_PROCESS)
+
+
+def read_bytes(place: str, most: int) -> tuple[bytes, bool]:
+    """The beginning of a file, at most so many bytes, and whether that is all of it.
+
+    Raises:
+        OSError: it cannot be read.
+    """
+    descriptor = os.open(place, _HOW)
+    try:
+        parts, left = [], most + 1
+        while left and (part := os.read(descriptor, min(left, 2**16))):
+            parts.append(part)
+            left -= len(part)
+    finally:
+        os.close(descriptor)
+    content = b"".join(parts)
+    return content[:most], bool(left)
+
+
+def glance(place: str) -> bytes:
+    """The beginning of a short file by one read, which is all of what the kernel writes in one piece.
+
+    Raises:
+        OSError: it cannot be read.
+    """
+    descriptor = os.open(place, _HOW)
+    try:
+        return os.read(descriptor, GLANCE_BYTES)
+    finally:
+        os.close(descriptor)
+
+
+def read_at(place: str, offset: int, count: int) -> bytes:
+    """So many bytes from ``offset`` on, or fewer at the file's end.
+
+    Raises:
+        OSError: it cannot be read.
+    """
+    descriptor = os.open(place, _HOW)
+    try:
+        return os.pread(descriptor, count, offset)
+    finally:
+        os.close(descriptor)
+
+
+def list_names(place: str, most: int = MOST_NAMES) -> list[str]:
+    """Names in a folder, at most so many.
+
+    Raises:
+        OSError: it cannot be listed.
+    """
+    with os.scandir(place) as entries:
+        return [entry.name for entry, _ in zip(entries, range(most), strict=False)]
+
+
+def read_links(place: str, most: int = MOST_OPEN_FILES) -> list[str]:
+    """Where the symbolic links in a folder point to, at most so many of them.
+
+    Raises:
+        OSError: it cannot be listed.
+    """
+    descriptor = os.open(place, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    targets: list[str] = []
+    try:
+        with os.scandir(descriptor) as entries:
+            for entry, _ in zip(entries, range(2 * most), strict=False):
+                try:
+                    targets.append(os.readlink(entry.name, dir_fd=descriptor))
+                except OSError:  # no link, or closed meanwhile
+                    continue
+                if len(targets) == most:
+                    break
+    finally:
+        os.close(descriptor)
+    return targets
+
+
+@dataclass
+class Allowance:
+    """What one snapshot may still read of other users' processes, beyond a glance at each."""
+
+    maps_bytes: int = 24 * 2**20
+    open_files: int = 100_000
+    seconds: float = 0.4
+    """Processor time of this thread, for all processes together."""
+    _begun: float = field(default_factory=time.thread_time)
+
+    @property
+    def is_spent(self) -> bool:
+        """True if the processor time is used up."""
+        return time.thread_time() - self._begun > self.seconds
+
+
+IPC_LOCK = 14
+"""Lifts RLIMIT_MEMLOCK. These are bits (include/uapi/linux/capability.h)."""
+SYS_PTRACE = 19
+"""Looks into other users' processes."""
+SYS_ADMIN = 21
+
+_HEXADECIMAL = re.compile(r"[0-9a-f]{1,32}", re.IGNORECASE)
+_WHOLE_MAP = ["0", "0", "4294967295"]
+
+
+def has_capability(bit: int, proc: Proc) -> bool:
+    """True if it has this capability; in a rootless container it shows, and does not count outside."""
+    mask = proc.fields("/proc/self/status").text("CapEff").value or ""
+    return _HEXADECIMAL.fullmatch(mask) is not None and bool(int(mask, 16) >> bit & 1)
+
+
+def in_initial_user_namespace(proc: Proc) -> bool:
+    """True if user ids are mapped one to one, as in the initial user namespace, or namespaces do not exist."""
+    return (proc.read("/proc/self/uid_map").value or " ".join(_WHOLE_MAP)).split() == _WHOLE_MAP

@@ -9,17 +9,16 @@ from __future__ import annotations
 import os
 import re
 import time
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
 
 from pinscope.errors import MeasurementFailed
 from pinscope.probes.answer import Answer
-from pinscope.probes.privileges import SYS_ADMIN, has_capability
-from pinscope.probes.proc import HERE, Proc, whole
-from pinscope.probes.process_identity import start_ticks
-from pinscope.probes.uprobes import ARCHITECTURES, EXEC_EVENT, lost_line
-from pinscope.probes.virtualization import has_own_pids
+from pinscope.probes.containers import has_own_pids
+from pinscope.probes.proc import HERE, SYS_ADMIN, Proc, has_capability
+from pinscope.probes.process import start_ticks
+from pinscope.probes.uprobes import ARCHITECTURES, EXEC_EVENT
 
 USUAL_FOLDER = "/sys/kernel/tracing"
 MOUNT_COMMAND = f"mount -t tracefs tracefs {USUAL_FOLDER}"
@@ -31,6 +30,13 @@ _LEAST_KIB, _MOST_KIB = 128, 1024
 _CHUNK_BYTES = 2**16
 _BUSY_SECONDS = 2.0
 """How long to try again while another process reads the instance."""
+RETURN_PROBES_VARIABLE = "PINSCOPE_RETURN_PROBES"
+"""Set to 1 where a kernel of a number below is known to have the fix."""
+_DEADLY_KERNELS = ((6, 11), (6, 14))
+"""From 6.11 on, x86-64 kernels come back from a probed function by a system call that nobody's seccomp filter knows
+(uretprobe). Before 6.14 the filter may refuse it, and a probed program in a sandbox such as Docker's is killed (systemd
+issue 34615, opensnitch issue 1205). Distributions carried the fix to older numbers, which their numbers do not tell."""
+_RELEASE = re.compile(r"(\d+)\.(\d+)")
 _OURS = re.compile(r"pinscope[-_](?P<pid>\d+)[-_](?P<ticks>\d+)(?:_\d+)?")
 _DEFINED = re.compile(r"^[pr]\d*:(?P<group>\w+)/(?P<event>\w+) ", re.MULTILINE)
 _NO_LINE_END = '!(filename ~ "*\n*")'
@@ -48,7 +54,9 @@ def tracing_folder(proc: Proc = HERE) -> Answer[Path]:
     return Answer.missing("this kernel has no tracefs: it needs one built with CONFIG_FTRACE and CONFIG_UPROBE_EVENTS")
 
 
-def tracing_access(proc: Proc = HERE, machine: str | None = None) -> Answer[Path]:
+def tracing_access(
+    proc: Proc = HERE, machine: str | None = None, variables: Mapping[str, str] = os.environ
+) -> Answer[Path]:
     """Where tracefs is mounted, if probes can be set; else the first thing that stands in the way.
 
     Nothing is changed: to mount tracefs, for instance, is left to the host's administrator.
@@ -56,6 +64,7 @@ def tracing_access(proc: Proc = HERE, machine: str | None = None) -> Answer[Path
     Args:
         proc: where /proc and /sys are read.
         machine: the processor, as ``uname -m`` calls it; ``None``: this one.
+        variables: of the environment.
     """
     machine = machine or os.uname().machine
     if machine not in ARCHITECTURES:
@@ -73,10 +82,23 @@ def tracing_access(proc: Proc = HERE, machine: str | None = None) -> Answer[Path
             "the kernel is locked down for confidentiality, which forbids tracing: start it with lockdown=integrity, "
             "or without Secure Boot"
         )
+    if machine == "x86_64" and _may_kill(proc.line("/proc/sys/kernel/osrelease").value or "", variables):
+        return Answer.missing(
+            "on Linux 6.11 to 6.13 the probe may kill programs in a sandbox such as Docker's (seccomp refuses the "
+            f"system call uretprobe): use Linux 6.14 or newer, or set {RETURN_PROBES_VARIABLE}=1 if yours has the "
+            "fix"
+        )
     return tracing_folder(proc).then(
         lambda folder: folder if (folder / "uprobe_events").exists() else None,
         "this kernel has no probes of user programs: it needs one built with CONFIG_UPROBE_EVENTS",
     )
+
+
+def _may_kill(release: str, variables: Mapping[str, str]) -> bool:
+    match = _RELEASE.match(release)
+    first, fixed = _DEADLY_KERNELS
+    is_deadly = match is not None and first <= (int(match[1]), int(match[2])) < fixed
+    return is_deadly and variables.get(RETURN_PROBES_VARIABLE) != "1"
 
 
 def remove_leftovers(folder: Path, proc: Proc = HERE) -> tuple[str, ...]:
@@ -186,39 +208,15 @@ class TraceInstance:
         _put(self._path / "events" / group / "enable", "1" if on else "0")
 
     def remove_group(self, group: str) -> None:
-        """Switch a group's events off and remove them; what is unread of the others is kept for the next read.
-
-        The kernel clears the instance meanwhile. Calls that came in this moment, some hundredths of a second, are
-        counted as lost.
+        """Switch a group's events off and remove them. The kernel clears what is unread of all groups.
 
         Raises:
             OSError: the kernel refuses.
         """
         with suppress(FileNotFoundError):  # no event of it was defined
-            self.switch_group(group, False)  # takes longer than all the rest, and clears nothing
-        others = self._groups - {group}
-        hits = self._hits(others)
-        self._rest = self.read() + self._rest
-        try:
-            self._take_away(group)
-        finally:
-            if missed := max(0, self._hits(others) - hits):
-                self._rest = f"{lost_line(missed)}\n{self._rest}"
-
-    def _take_away(self, group: str) -> None:
-        with suppress(FileNotFoundError):  # no event of it was defined
             self.switch_group(group, False)
         _remove_group(self._folder, group)
         self._groups.discard(group)
-
-    def _hits(self, groups: Collection[str]) -> int:
-        """How often the kernel came to an event of these groups, whether anybody read of it or not."""
-        if not groups:
-            return 0
-        defined = [match["group"] for match in _DEFINED.finditer(_read(self._folder / "uprobe_events"))]
-        profile = _read(self._folder / "uprobe_profile").splitlines()  # in the same order
-        counts = [whole(line.rpartition(" ")[2]) or 0 for line in profile]
-        return sum(count for group, count in zip(defined, counts, strict=False) if group in groups)
 
     def read(self, limit_seconds: float = 1.0) -> str:
         """What was traced since the last call, in whole lines; as much of it as can be read within the limit.
@@ -266,7 +264,7 @@ class TraceInstance:
             trouble = error
         for group in sorted(self._groups):
             try:
-                self._take_away(group)
+                self.remove_group(group)
             except OSError as error:
                 trouble = error
         return trouble

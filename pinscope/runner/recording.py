@@ -17,7 +17,7 @@ from pinscope.errors import BadInput, InvalidParameter, PinScopeError
 from pinscope.experiments.registry import verdict_at_end
 from pinscope.live.series import Moment, TimelineRows
 from pinscope.live.timeline.kind import TimelineParams
-from pinscope.probes.process_identity import current_process
+from pinscope.probes.process import current_process
 from pinscope.records.environment import Environment
 from pinscope.records.limits import ROWS_READ
 from pinscope.records.run import Progress, Run, Status, TimelineRun

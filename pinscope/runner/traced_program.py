@@ -22,10 +22,10 @@ from typing import Any, Self
 
 from pinscope.errors import BadInput, NoDevice, NotPossible
 from pinscope.isolation import bare_command, command, open_command
-from pinscope.probes.installation import Extra, install_command
-from pinscope.probes.parent import ending_with_this
+from pinscope.probes.capabilities import Extra, install_command
+from pinscope.probes.child_lifetime import ending_with_this
 from pinscope.probes.proc import HERE, Proc
-from pinscope.probes.processes import UVM
+from pinscope.probes.process_scan import UVM
 from pinscope.records.trace_row import TraceRow
 from pinscope.tracing.descendants import NOT_STARTED, variables
 from pinscope.tracing.places import library_folders

@@ -11,7 +11,7 @@ from typing import Any
 
 from pinscope.errors import NotPossible, PinScopeError
 from pinscope.experiments.registry import verdict_at_end
-from pinscope.probes.process_identity import current_process
+from pinscope.probes.process import current_process
 from pinscope.records.environment import Environment
 from pinscope.records.run import Progress, Run, TraceRun
 from pinscope.records.trace_row import TraceRow

@@ -23,10 +23,10 @@ from pinscope.experiments.registry import find, verdict_at_end
 from pinscope.lab.harness import Harness, check_budget
 from pinscope.lab.placement import NEAR, HostNodes, place, placement, residence
 from pinscope.lab.protocol import Lab
+from pinscope.probes.child_lifetime import die_with_parent, install_handler
 from pinscope.probes.environment import capture_devices, read_huge_pages
-from pinscope.probes.limits import read_limits
-from pinscope.probes.parent import end_with, heed
-from pinscope.probes.process_identity import current_process
+from pinscope.probes.host_memory import read_limits
+from pinscope.probes.process import current_process
 from pinscope.records.environment import Device
 from pinscope.records.run import ExperimentRun, Progress, Run, Status
 from pinscope.runner.queue import turn
@@ -224,9 +224,9 @@ def _with_link(device: Device, before: Device, after: Device | None) -> Device:
 def main(arguments: list[str]) -> int:
     """Measure the run named on the command line; its exit code."""
     _, parent = arguments
-    end_with(int(parent))  # an exec of a Python with file capabilities drops what was asked before it
+    die_with_parent(int(parent))  # an exec of a Python with file capabilities drops what was asked before it
     signals: list[int] = []
-    heed(lambda number, _frame: signals.append(number))
+    install_handler(lambda number, _frame: signals.append(number))
     order = sys.stdin.buffer.read()
     if not order:
         return StoreFailed.exit_code  # the run could not be stored: its starter says so

@@ -30,7 +30,7 @@ from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
 import pinscope
 from pinscope.errors import BadBundle, BadInput, InvalidParameter
-from pinscope.probes.installation import source_commit
+from pinscope.probes.capabilities import source_commit
 from pinscope.records import limits
 from pinscope.records.base import Moment
 from pinscope.records.limits import BUNDLE_PARTS

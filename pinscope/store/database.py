@@ -19,7 +19,7 @@ from sqlalchemy.pool import NullPool
 
 import pinscope
 from pinscope.errors import BadInput, NotPossible, StoreFailed
-from pinscope.probes.installation import install_command
+from pinscope.probes.capabilities import install_command
 from pinscope.store.new_file import keep_private, make_private_file
 from pinscope.store.sqlite_file import (
     BESIDE,

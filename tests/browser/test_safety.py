@@ -7,7 +7,7 @@ import signal
 
 from playwright.sync_api import Browser, Page, expect
 
-from pinscope.probes.process_identity import is_alive
+from pinscope.probes.process import is_alive
 from tests.browser.conftest import Begin, Serve, Served, settle, until
 from tests.browser.test_journey import fill, run_in, start
 from tests.conftest import REBOUND

@@ -20,7 +20,7 @@ import psutil
 
 from pinscope.live.source import snapshot
 from pinscope.probes.proc import HERE
-from pinscope.probes.processes import Remembered
+from pinscope.probes.process_scan import Remembered
 
 
 def processor_seconds(work: Callable[[], object], enough: float = 0.0, times: int = 20) -> float:

@@ -26,9 +26,8 @@ from pinscope.live.series import changes, sample_of
 from pinscope.live.source import snapshot
 from pinscope.monitoring.metrics import SnapshotCollector
 from pinscope.probes.answer import Answer
-from pinscope.probes.bounded import MOST_MAPS_BYTES, MOST_OPEN_FILES
-from pinscope.probes.proc import Proc
-from pinscope.probes.processes import Remembered
+from pinscope.probes.proc import MOST_MAPS_BYTES, MOST_OPEN_FILES, Proc
+from pinscope.probes.process_scan import Remembered
 from pinscope.records.snapshot import Holder, Snapshot
 from pinscope.report.json_report import render_snapshot
 from tests.data.snapshot_checks import captured_gpus
@@ -206,7 +205,7 @@ LOOK = """
 import json, sys, time
 sys.path.insert(0, sys.argv[1])
 from pinscope.live.source import snapshot
-from pinscope.probes.processes import Remembered
+from pinscope.probes.process_scan import Remembered
 peak = lambda: int(open("/proc/self/status").read().partition("VmHWM:")[2].split()[0]) * 1024
 base, remembered, seconds = peak(), Remembered(), []
 for _ in range(2):

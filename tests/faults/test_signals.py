@@ -21,7 +21,7 @@ from pathlib import Path
 
 import pytest
 
-from pinscope.probes.process_identity import is_alive
+from pinscope.probes.process import is_alive
 from pinscope.records.run import Run
 from pinscope.report.document import open_document
 from pinscope.runner import jobs

@@ -11,7 +11,7 @@ from typing import Any
 from pinscope.lab.cuda import CudaLab
 from pinscope.lab.harness import safe_pinned_bytes
 from pinscope.probes.environment import capture_environment
-from pinscope.probes.limits import read_limits
+from pinscope.probes.host_memory import read_limits
 from pinscope.probes.proc import HERE
 
 MIB, GIB = 2**20, 2**30

@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 
 from pinscope.errors import NotPossible
-from pinscope.live.probed_copies import ProbedCopies
 from pinscope.live.source import LiveSource, snapshot
 from pinscope.live.tracker import Tracker
+from pinscope.probes.driver_library import ANOTHER_COPY
 from pinscope.probes.tracefs import TraceInstance
 from pinscope.records.registration import PidRegistrations
 from tests.data.fake_driver import LIBRARY, Program, build, left_by, tracing
@@ -53,17 +53,13 @@ def until(holds: Callable[[], bool]) -> None:
         time.sleep(0.05)
 
 
-def test_a_copy_of_the_library_that_comes_later_is_followed_and_let_go(tmp_path: Path, library: Path) -> None:
-    with Tracker(libraries=[library]) as tracker, Program(build(tmp_path)) as program:
-        until(lambda: len(tracker.registered().libraries) == 2)
-        until(lambda: program.pid in tracker.registered().by_pid)
+def test_a_library_that_is_replaced_while_a_program_uses_it_is_followed_still(tmp_path: Path) -> None:
+    library = build(tmp_path)
+    with Tracker(libraries=[library]) as tracker, Program(library) as program:
+        library.unlink()  # as when a package is updated
         program.does("register", program.does("map", MIB), 5000, 0)
-        one = told(tracker, program)
-        assert (one.registered_bytes, one.from_start) == (5000, False)
-        assert {copy.path for copy in tracker.registered().libraries} == {str(library), str(tmp_path / LIBRARY)}
-        (tmp_path / LIBRARY).unlink()  # as when a package is updated
-        program.does("register", program.does("map", MIB), 6000, 0)
-        assert told(tracker, program).registered_bytes == 11000
+        assert told(tracker, program).registered_bytes == 5000
+        assert program.pid not in tracker.registered().not_followed
 
 
 def test_memory_pinned_before_the_probe_is_unknown_and_said_to_be(library: Path) -> None:
@@ -75,12 +71,6 @@ def test_memory_pinned_before_the_probe_is_unknown_and_said_to_be(library: Path)
             program.does("unregister", place)
             one = told(tracker, program)
             assert (one.from_start, one.registered_bytes) == (False, 0)
-
-
-def test_a_copy_that_runs_already_is_followed_without_being_installed(library: Path) -> None:
-    with Program(library) as program, Tracker(libraries=[]) as tracker:
-        program.does("register", program.does("map", MIB), 5000, 0)
-        assert told(tracker, program).registered_bytes == 5000
 
 
 def test_events_that_came_too_fast_are_counted_as_lost(library: Path) -> None:
@@ -235,7 +225,7 @@ def test_a_stop_takes_the_probe_away_though_a_reading_hangs(
 
     tracker = Tracker(libraries=[library])
     tracker.start()
-    monkeypatch.setattr(ProbedCopies, "follow", follow)
+    monkeypatch.setattr("pinscope.live.tracker._Session.update", follow)
     monkeypatch.setattr("pinscope.live.tracker.STOP_SECONDS", 0.1)
     try:
         assert hangs.wait(PATIENCE_SECONDS)
@@ -256,42 +246,36 @@ def test_moments_stay_on_one_scale_when_the_clock_is_set(library: Path, monkeypa
         assert 0 <= (piece.since - found.since).total_seconds() < 60
 
 
-def test_a_copy_that_nobody_uses_any_more_is_let_go(
-    tmp_path: Path, library: Path, kernel: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("pinscope.live.probed_copies.UNUSED_LOOKS", 1)
-    with Tracker(libraries=[library]) as tracker, Program(library) as program:
-        installed = left_by(os.getpid(), kernel)
-        with Program(build(tmp_path)):
-            until(lambda: len(tracker.registered().libraries) == 2)
-            assert left_by(os.getpid(), kernel) > installed
+def test_of_a_program_with_another_copy_it_is_said_that_it_is_not_followed(tmp_path: Path, library: Path) -> None:
+    with Tracker(libraries=[library]) as tracker, Program(build(tmp_path)) as other, Program(library) as program:
         program.does("register", program.does("map", MIB), 5000, 0)
-        until(lambda: len(tracker.registered().libraries) == 1)
-        assert left_by(os.getpid(), kernel) == installed
-        program.does("register", program.does("map", MIB), 6000, 0)
-        assert told(tracker, program).registered_bytes == 11000
-        assert tracker.registered().lost_events == 0
+        other.does("register", other.does("map", MIB), 6000, 0)
+        until(lambda: other.pid in tracker.registered().not_followed)
+        found = tracker.registered()
+        assert found.not_followed[other.pid] == ANOTHER_COPY
+        assert program.pid not in found.not_followed
+        assert other.pid not in found.by_pid
+        assert found.by_pid[program.pid].registered_bytes == 5000
 
 
-def test_what_programs_with_a_copy_that_cannot_be_probed_hold_is_not_known(
+def test_programs_of_an_installed_library_that_cannot_be_probed_are_not_followed(
     tmp_path: Path, library: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     odd = build(tmp_path)
     adds = TraceInstance.add_group
 
-    def refuses(self: TraceInstance, number: int, lines: Callable[[str], Iterable[str]]) -> str:
-        if number > 1:
+    def refuses(self: TraceInstance, number: int, lines: Callable[[str], Iterable[str]], on: bool = True) -> str:
+        if number > 2:  # the second group of the second library
             raise OSError(5, "Input/output error")
-        return adds(self, number, lines)
+        return adds(self, number, lines, on)
 
-    with Tracker(libraries=[library]) as tracker:
-        monkeypatch.setattr(TraceInstance, "add_group", refuses)
-        for _ in range(2):  # the second one starts when the copy is known
-            with Program(odd) as program:
-                until(lambda: program.pid in tracker.registered().not_followed)
-                found = tracker.registered()
-                assert program.pid not in found.by_pid
-                assert "does not take probes" in found.not_followed[program.pid]
+    monkeypatch.setattr(TraceInstance, "add_group", refuses)
+    with Tracker(libraries=[library, odd]) as tracker, Program(odd) as program:
+        program.does("register", program.does("map", MIB), 5000, 0)
+        until(lambda: program.pid in tracker.registered().not_followed)
+        found = tracker.registered()
+        assert program.pid not in found.by_pid
+        assert "does not take probes" in found.not_followed[program.pid]
 
 
 def test_a_library_without_the_calls_is_refused_and_named(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ import pytest
 
 from pinscope.errors import BadInput
 from pinscope.experiments.registry import read_run
-from pinscope.probes.process_identity import is_alive, process_of
+from pinscope.probes.process import is_alive, process_of
 from pinscope.records.run import Run
 from pinscope.runner import jobs
 from pinscope.runner.jobs import Job, Request

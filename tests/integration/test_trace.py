@@ -16,7 +16,7 @@ import pytest
 
 from pinscope.cli.main import main
 from pinscope.errors import NotPossible
-from pinscope.probes.installation import install_command
+from pinscope.probes.capabilities import install_command
 from pinscope.records.run import TraceRun
 from pinscope.report.write import SUFFIXES
 from pinscope.runner import traced_program, tracing

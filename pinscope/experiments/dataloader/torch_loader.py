@@ -16,7 +16,7 @@ from torch.utils.data import DataLoader, Dataset, default_collate
 from pinscope.errors import NotPossible
 from pinscope.experiments.dataloader.ways import CHANNELS, KINDS, PIXELS, PREFETCHED, Loading
 from pinscope.lab.torch_pinned import why_not_torch
-from pinscope.probes.parent import end_with
+from pinscope.probes.child_lifetime import die_with_parent
 
 CLASSES = 1000
 Step = dict[str, Any]
@@ -185,7 +185,7 @@ def _batches(loading: Loading, count: int, device: torch.device) -> Iterator[Ite
         prefetch_factor=PREFETCHED if loading.workers else None,
         persistent_workers=False,
         collate_fn=Batch,
-        worker_init_fn=lambda _: end_with(parent),
+        worker_init_fn=lambda _: die_with_parent(parent),
     )
     with warnings.catch_warnings():
         # Workers are forked, PyTorch's own default on Linux; they use no thread of this process and no CUDA.

@@ -18,8 +18,7 @@ from pinscope.lab.harness import Harness, safe_pinned_bytes
 from pinscope.lab.ordinary_process import MOST_ROUNDS, folder_for
 from pinscope.lab.protocol import Lab
 from pinscope.lab.worker_protocol import Child, ChildDied
-from pinscope.probes.host_memory import GroupMemory, HostPressure, read_pressure
-from pinscope.probes.limits import read_limits
+from pinscope.probes.host_memory import GroupMemory, HostPressure, read_limits, read_pressure
 from pinscope.records.base import Budget
 from pinscope.records.environment import Environment, Limits
 from pinscope.records.parameters import Bytes, Seconds, Several, Share, parameter

@@ -11,7 +11,7 @@ from pinscope.dashboard.pages import RUNS
 from pinscope.dashboard.runs import RUNS_A_PAGE
 from pinscope.dashboard.widgets import plain, prose, title
 from pinscope.experiments.registry import GONE
-from pinscope.probes.process_identity import current_process
+from pinscope.probes.process import current_process
 from pinscope.records.run import Progress, Run
 from pinscope.report.document import open_document
 from pinscope.report.facts import FIRST

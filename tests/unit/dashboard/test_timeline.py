@@ -6,7 +6,7 @@ import pytest
 from streamlit.testing.v1 import AppTest
 
 from pinscope.dashboard.pages import RUNS
-from pinscope.probes.process_identity import current_process
+from pinscope.probes.process import current_process
 from pinscope.records.run import Progress, Run
 from pinscope.store.store import Store
 from tests.data import synthetic, synthetic_timeline

@@ -8,7 +8,7 @@ import pytest
 
 from pinscope.dashboard.pages import RUNS, TRACES
 from pinscope.dashboard.widgets import plain, prose
-from pinscope.probes.process_identity import current_process
+from pinscope.probes.process import current_process
 from pinscope.records.run import Progress, Run
 from pinscope.report.document import open_document
 from pinscope.report.write import render

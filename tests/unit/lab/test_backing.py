@@ -22,7 +22,7 @@ from pinscope.lab.backing import (
 from pinscope.lab.harness import check_budget
 from pinscope.lab.hostmodel import HostModelLab
 from pinscope.probes.environment import read_huge_pages
-from pinscope.probes.limits import read_limits
+from pinscope.probes.host_memory import read_limits
 from pinscope.records.base import Budget
 from pinscope.records.environment import HugePages
 from pinscope.records.run import Backing

@@ -17,7 +17,7 @@ from pinscope.live.series import changes, sample_of
 from pinscope.live.source import snapshot
 from pinscope.probes.answer import Answer
 from pinscope.probes.proc import Proc
-from pinscope.probes.processes import Remembered
+from pinscope.probes.process_scan import Remembered
 from pinscope.records.snapshot import DeviceFigures, Holder, Snapshot
 from pinscope.records.timeline import Sample
 from tests.data.one_door import OneDoor

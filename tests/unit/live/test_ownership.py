@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pinscope.live.registered import Candidate, attribute, without_larger
-from pinscope.probes.process_memory import MemoryMaps
+from pinscope.probes.process import MemoryMaps
 
 KEY = ("00:01", 7)
 OTHER = ("00:01", 8)

@@ -9,7 +9,7 @@ import pytest
 from pinscope.errors import NotPossible
 from pinscope.live.sampler import GpuWatch
 from pinscope.live.source import LiveSource, open_source
-from pinscope.probes import process_memory, processes
+from pinscope.probes import process, process_scan
 from pinscope.probes.gpu import ProcessOnGpu
 from pinscope.records.snapshot import Snapshot
 from tests.data.gpu_fake import FakeNvml
@@ -52,11 +52,11 @@ def test_maps_are_parsed_again_only_if_their_text_changed(host: SyntheticHost, m
     pid = host.cuda_process([zero(GIB, 1)])
     parsed: list[str] = []
 
-    def parse(text: str) -> process_memory.MemoryMaps:
+    def parse(text: str) -> process.MemoryMaps:
         parsed.append(text)
-        return process_memory.parse_maps(text)
+        return process.parse_maps(text)
 
-    monkeypatch.setattr(processes, "parse_maps", parse)
+    monkeypatch.setattr(process_scan, "parse_maps", parse)
     with LiveSource(host.proc) as source:
         assert [source.take().holders[0].host_alloc_bytes for _ in range(3)] == [GIB] * 3
         assert len(parsed) == 1

@@ -1,4 +1,4 @@
-"""Which copies of the driver's library are installed and in use, and that looking again costs little."""
+"""Which copies of the driver's library are installed, and which processes use another one."""
 
 from __future__ import annotations
 
@@ -7,39 +7,36 @@ from pathlib import Path
 import pytest
 
 from pinscope.probes import driver_library
-from pinscope.probes.driver_library import NAME, OLD_TURNS, MappedLibraries, installed_libraries
+from pinscope.probes.driver_library import ANOTHER_COPY, NAME, LibraryUsers, installed_libraries
 from pinscope.probes.proc import Proc
 
-CUDA = "/usr/lib/x86_64-linux-gnu/libcuda.so.580.159.04"
+ADDRESS = "7f1000000000-7f1000001000"
 
 
 class Host:
-    """A synthetic /proc whose reads are counted."""
+    """A synthetic /proc, and three copies of the library: followed, refused by the kernel, and of a container."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        (folder / "proc").mkdir()
+        for name in ("followed", "refused", "other"):
+            (folder / name).write_text(name)
+        keys = {
+            name: ((folder / name).stat().st_dev, (folder / name).stat().st_ino) for name in ("followed", "refused")
+        }
+        self.users = LibraryUsers({keys["followed"]: None, keys["refused"]: "refused"}, Proc.below(folder))
 
-    @property
-    def proc(self) -> Proc:
-        return Proc.below(self.folder)
-
-    def process(self, pid: int, *mapped: str, pages: int = 100, code: int = 10) -> None:
+    def process(self, pid: int, copy: str = "", path: str = "/usr/lib/libcuda.so.580.1", code: int = 10) -> None:
+        """It maps a copy as executable; ``path`` is what maps calls it. Each call changes its address space."""
         place = self.folder / "proc" / str(pid)
-        place.mkdir(exist_ok=True)
-        (place / "statm").write_text(f"{pages} 1 1 1 0 1 0\n")
+        (place / "map_files").mkdir(parents=True, exist_ok=True)
+        pages = len((place / "statm").read_text()) if (place / "statm").exists() else 100
+        (place / "statm").write_text(f"{'1' * pages} 1 1 1 0 1 0\n")
         (place / "status").write_text(f"Name:\tx\nVmLib:\t{code} kB\n")
-        (place / "maps").write_text("7f0000000000-7f0000001000 rw-p 00000000 00:00 0 \n" + "".join(mapped))
-
-    def end(self, pid: int) -> None:
-        place = self.folder / "proc" / str(pid)
-        for path in place.iterdir():
-            path.unlink()
-        place.rmdir()
-
-
-def line(path: str = CUDA, inode: int = 7, rights: str = "r-xp", start: int = 0x7F1000000000) -> str:
-    return f"{start:x}-{start + 4096:x} {rights} 00166000 fd:01 {inode}                   {path}\n"
+        line = f"{ADDRESS} r-xp 00166000 fd:01 7                   {path}\n" if copy else ""
+        (place / "maps").write_text("7f0000000000-7f0000001000 rw-p 00000000 00:00 0 \n" + line)
+        (place / "map_files" / ADDRESS).unlink(missing_ok=True)
+        if copy:
+            (place / "map_files" / ADDRESS).symlink_to(self.folder / copy)
 
 
 @pytest.fixture
@@ -47,69 +44,47 @@ def host(tmp_path: Path) -> Host:
     return Host(tmp_path)
 
 
-def test_each_copy_in_use_is_found_once_with_its_users_and_where_it_can_be_opened(host: Host) -> None:
-    host.process(10, line(), line(rights="r--p", start=0x7F2000000000))
-    host.process(11, line(start=0x7F3000000000), line(start=0x7F4000000000))
-    host.process(12, line("/opt/with blank/libcuda.so.1 (deleted)", inode=8))
-    host.process(13, line("/usr/lib/libcudart.so.13"), line("/usr/lib/libcuda.so.1.txt/x"), line(rights="rw-p"))
-    found = MappedLibraries(host.proc).look()
-    assert set(found) == {("fd:01", "7"), ("fd:01", "8")}
-    one = found["fd:01", "7"]
-    assert (one.path, sorted(one.pids)) == (CUDA, [10, 11])
-    assert one.place in ("/proc/10/map_files/7f1000000000-7f1000001000", "/proc/11/map_files/7f3000000000-7f3000001000")
-    assert found["fd:01", "8"].path == "/opt/with blank/libcuda.so.1 (deleted)"
+def test_who_uses_a_copy_that_is_not_followed_is_named_with_the_reason(host: Host) -> None:
+    host.process(9)
+    host.process(10, "followed")
+    host.process(11, "followed", "/opt/with blank/libcuda.so.1 (deleted)")
+    host.process(12, "other")
+    host.process(13, "other", "/opt/with blank/libcuda.so.1 (deleted)")
+    host.process(14, "refused")
+    host.process(15, "other", "/usr/lib/libcudart.so.13")
+    host.process(16, "gone")
+    (host.folder / "proc/17").mkdir()  # it ends meanwhile
+    assert host.users.not_followed() == {12: ANOTHER_COPY, 13: ANOTHER_COPY, 14: "refused"}
 
 
-def test_a_path_that_would_upset_a_terminal_is_shown_without_that(host: Host) -> None:
-    host.process(10, line("/\x1b[2J/libcuda.so.1"))
-    assert [one.path for one in MappedLibraries(host.proc).look().values()] == ["/?[2J/libcuda.so.1"]
-
-
-def test_a_copy_that_comes_later_is_found_and_one_that_goes_is_gone(host: Host) -> None:
-    mapped = MappedLibraries(host.proc)
-    assert mapped.look() == {}
+def test_a_copy_that_is_mapped_later_is_seen_and_one_that_goes_is_gone(host: Host) -> None:
     host.process(10)
-    assert mapped.look() == {}
-    host.process(10, line(), pages=200, code=20)
-    assert [one.pids for one in mapped.look().values()] == [(10,)]
-    host.process(11, line())
-    assert [sorted(one.pids) for one in mapped.look().values()] == [[10, 11]]
-    host.end(10)
-    host.end(11)
-    assert mapped.look() == {}
+    assert host.users.not_followed() == {}
+    host.process(10, "other", code=20)
+    assert host.users.not_followed() == {10: ANOTHER_COPY}
+    (host.folder / "proc/10/statm").write_text("")
+    assert host.users.not_followed() == {}
 
 
-def test_an_old_process_takes_turns(host: Host) -> None:
-    host.process(10)
-    mapped = MappedLibraries(host.proc)
-    mapped.look()
-    host.process(10, line(), pages=200, code=20)
-    looks = [bool(mapped.look()) for _ in range(OLD_TURNS)]
-    assert looks[-1]
-    assert looks == sorted(looks)
-
-
-def test_a_process_that_maps_no_code_is_not_looked_at_again(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
-    host.process(5, pages=0)  # a thread of the kernel
+def test_a_process_that_maps_no_code_is_not_read_again(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
     for pid in range(10, 20):
         host.process(pid)
-    mapped = MappedLibraries(host.proc)
-    mapped.look()
-    read: list[str] = []
-    original = Proc.read
-    monkeypatch.setattr(
-        Proc, "read", lambda self, path: (read.append(path.rpartition("/")[2]), original(self, path))[1]
-    )
-    host.process(10, pages=300)  # memory, but no code
-    for _ in range(OLD_TURNS):
-        mapped.look()
-    assert "maps" not in read
-    assert read.count("statm") == 11
-    assert read.count("status") == 1
+    (host.folder / "proc/10/statm").write_text("0 0 0 0 0 0 0\n")  # a thread of the kernel
+    host.users.not_followed()
+    names: list[str] = []
+    read = Proc.read
+    monkeypatch.setattr(Proc, "read", lambda self, path: (names.append(path.rpartition("/")[2]), read(self, path))[1])
+    host.process(11)  # more memory, but no code
+    assert host.users.not_followed() == {}
+    assert (names.count("statm"), names.count("status"), names.count("maps")) == (10, 1, 0)
 
 
-def test_a_host_that_shows_no_process_gives_nothing(tmp_path: Path) -> None:
-    assert MappedLibraries(Proc.below(tmp_path)).look() == {}
+def test_when_the_time_is_spent_what_is_known_stays(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
+    host.process(10, "other")
+    host.users.not_followed()
+    host.process(11, "other")
+    monkeypatch.setattr(driver_library, "MOST_SCAN_SECONDS", -1.0)
+    assert host.users.not_followed() == {10: ANOTHER_COPY}
 
 
 def test_installed_copies_come_from_the_loader_s_cache_and_the_usual_places_once_each(

@@ -5,15 +5,28 @@ from __future__ import annotations
 import ctypes
 import dataclasses
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Self, get_args
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any, Self, get_args
 
 import pynvml
 import pytest
 
 from pinscope.probes.answer import Answer
-from pinscope.probes.devices import read_devices, with_details
-from pinscope.probes.gpu import C2c, Nvml, PcieError, PcieNumber, _only_bit
+from pinscope.probes.devices import read_devices, read_gpus, with_details
+from pinscope.probes.gpu import (
+    Bar1,
+    C2c,
+    GpuMemory,
+    MigPart,
+    Nvml,
+    PcieError,
+    PcieNumber,
+    ProcessOnGpu,
+    Utilization,
+    _only_bit,
+)
 from pinscope.records.environment import Device, LinkErrors, c2c_bytes_per_second
+from pinscope.records.snapshot import DeviceFigures
 from tests.data.gpu_fake import FakeGpu, FakeNvml, NotGivenError
 from tests.data.link_limits import pcie_limits
 from tests.data.synthetic_gpu import on_bus
@@ -156,6 +169,7 @@ def test_the_node_comes_from_sysfs_or_is_the_only_one_or_comes_from_nvml(
 def test_no_driver_and_no_gpu_are_different_reasons(plant: Plant) -> None:
     with FakeNvml(absent="no NVIDIA driver is installed here") as nvml:
         assert read_devices(nvml, plant({})).reason == "no NVIDIA driver is installed here"
+        assert read_gpus(nvml, plant({})).reason == "no NVIDIA driver is installed here"
     with FakeNvml() as nvml:
         assert read_devices(nvml, plant({})).reason == "the NVIDIA driver works, but it shows no GPU"
 
@@ -210,3 +224,187 @@ def test_a_function_that_the_installed_package_lacks_is_a_reason(
 )
 def test_a_node_mask_names_a_node_only_if_one_bit_is_set(words: list[int], expected: int | None) -> None:
     assert _only_bit(words) == expected
+
+
+MIB = 2**20
+
+
+class Open(Nvml):
+    """The real reader over functions that the test put in NVML's place."""
+
+    def __enter__(self) -> Self:
+        self._library, self._closed_reason = pynvml, None
+        return self
+
+
+def figures(gpu: FakeGpu, plant: Plant, rates: bool = False) -> DeviceFigures:
+    with FakeNvml(gpus=[gpu]) as nvml:
+        found = read_gpus(nvml, plant({}), rates).value
+    assert found is not None
+    return found[0]
+
+
+def test_a_gpu_that_answers_everything(h200: FakeGpu, plant: Plant) -> None:
+    processes = Answer((ProcessOnGpu(10, 520 * MIB), ProcessOnGpu(11, 100 * MIB)))
+    memory = Answer(GpuMemory(total=2**37, free=2**36, used=684 * MIB, reserved=600 * MIB))
+    device = figures(dataclasses.replace(h200, processes=processes, memory=memory), plant, rates=True)
+    assert device.processes_bytes == 620 * MIB
+    assert device.unattributed_bytes == 64 * MIB
+    assert device.memory_reserved_bytes == 600 * MIB
+    assert (device.rx_bytes_per_second, device.tx_share) == (27.6e9, 0.0)
+    assert device.link is not None
+    assert device.link.limit_bytes_per_second is not None
+    assert device.rx_share == pytest.approx(27.6e9 / device.link.limit_bytes_per_second)
+    assert (device.busy_share, device.sm_clock_hertz, device.temperature_celsius) == (0.5, 1.98e9, 31.0)
+    assert device.missing.keys() == {
+        "copy_engines", "page_table_bytes", "context_overhead_bytes", "link.max_payload_bytes"
+    }  # fmt: skip
+
+
+def test_rates_are_sampled_only_if_asked_for(h200: FakeGpu, plant: Plant) -> None:
+    # The fake would complain about being asked.
+    device = figures(dataclasses.replace(h200, pcie_rates={}), plant)
+    assert device.rx_bytes_per_second is None
+    assert "20 ms" in device.missing["rx_bytes_per_second"]
+    assert "20 ms" in device.missing["tx_share"]
+
+
+def test_every_figure_that_is_none_has_its_reason(plant: Plant, h200: FakeGpu) -> None:
+    lost: Answer[Any] = Answer.missing("GPU is lost")
+    by_key = {"pcie", "pcie_rates", "clocks"}
+    gpu = FakeGpu(
+        **{field.name: lost for field in dataclasses.fields(FakeGpu) if field.name not in by_key},
+        pcie=dict.fromkeys(h200.pcie, lost), pcie_rates={"rx": lost, "tx": lost}, clocks={"sm": lost, "memory": lost},
+    )  # fmt: skip
+    device = figures(gpu, plant, rates=True)
+    nothing = {name for name, value in device.model_dump().items() if value is None}
+    assert nothing <= device.missing.keys()
+    assert {"processes", "mig", "uuid"} <= device.missing.keys()
+    assert device.missing["unattributed_bytes"] == "GPU is lost"
+
+
+def test_an_account_that_the_driver_does_not_keep_leaves_the_sum_unknown(h200: FakeGpu, plant: Plant) -> None:
+    device = figures(dataclasses.replace(h200, processes=Answer((ProcessOnGpu(1, None), ProcessOnGpu(2, 5)))), plant)
+    assert (device.processes_bytes, device.unattributed_bytes) == (None, None)
+    assert "keeps no account" in device.missing["unattributed_bytes"]
+    assert "memory_bytes" in device.processes[0].missing
+
+
+def test_an_old_driver_counts_reserved_memory_as_used(h200: FakeGpu, plant: Plant) -> None:
+    device = figures(dataclasses.replace(h200, memory=Answer(GpuMemory(10, 5, 5, None))), plant)
+    assert device.unattributed_bytes is None
+    assert "before 510" in device.missing["unattributed_bytes"]
+
+
+def test_processes_that_come_to_more_than_is_used_attribute_nothing(h200: FakeGpu, plant: Plant) -> None:
+    device = figures(dataclasses.replace(h200, processes=Answer((ProcessOnGpu(1, 2**50),))), plant)
+    assert "more memory to processes" in device.missing["unattributed_bytes"]
+
+
+def test_a_coherent_link_has_no_share_of_pcie(h200: FakeGpu, plant: Plant) -> None:
+    device = figures(dataclasses.replace(h200, c2c=Answer(C2c(5, 450e9))), plant, rates=True)
+    assert device.rx_bytes_per_second == 27.6e9
+    assert "NVLink-C2C" in device.missing["rx_share"]
+
+
+def test_instances_of_a_parted_gpu(h200: FakeGpu, plant: Plant) -> None:
+    part = MigPart(Answer("MIG-1"), Answer(7), Answer(GpuMemory(20, 15, 5, None)), Answer(2))
+    silent = MigPart(*[Answer[Any].missing("no permission")] * 4)
+    device = figures(dataclasses.replace(h200, mig=Answer((part, silent))), plant)
+    assert (device.mig[0].uuid, device.mig[0].gpu_instance, device.mig[0].copy_engines) == ("MIG-1", 7, 2)
+    assert device.mig[1].uuid == "unknown"
+    assert device.mig[1].missing["memory_used_bytes"] == "no permission"
+
+
+@pytest.fixture
+def driver(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    """What NVML's functions give; a function that is not entered is refused as not supported."""
+    answers: dict[str, Any] = {}
+
+    def stand_in(name: str) -> Any:
+        def call(handle: Any, *arguments: Any) -> Any:
+            value = answers.get(name)
+            if value is None:
+                raise pynvml.NVMLError(pynvml.NVML_ERROR_NOT_SUPPORTED)
+            return value(*arguments) if callable(value) else value
+
+        return call
+
+    for name in dir(pynvml):
+        if name.startswith("nvmlDeviceGet"):
+            monkeypatch.setattr(pynvml, name, stand_in(name))
+    monkeypatch.setattr(pynvml, "nvmlDeviceGetHandleByIndex", lambda index: f"handle {index}")
+    return answers
+
+
+def test_nvmls_units_become_si(driver: dict[str, Any]) -> None:
+    driver |= {
+        "nvmlDeviceGetPcieThroughput": lambda counter: {pynvml.NVML_PCIE_UTIL_RX_BYTES: 55_000_000}.get(counter, 7),
+        "nvmlDeviceGetClockInfo": lambda clock: {pynvml.NVML_CLOCK_SM: 1980, pynvml.NVML_CLOCK_MEM: 3201}[clock],
+        "nvmlDeviceGetUtilizationRates": SimpleNamespace(gpu=100, memory=25),
+        "nvmlDeviceGetTemperature": lambda sensor: {pynvml.NVML_TEMPERATURE_GPU: 31}[sensor],
+        "nvmlDeviceGetBAR1MemoryInfo": SimpleNamespace(bar1Total=1024, bar1Free=1000, bar1Used=24),
+    }
+    with Open() as nvml:
+        assert (nvml.pcie_rate(0, "rx").value, nvml.pcie_rate(0, "tx").value) == (55e9, 7000.0)
+        assert (nvml.clock(0, "sm").value, nvml.clock(0, "memory").value) == (1.98e9, 3.201e9)
+        assert nvml.utilization(0).value == Utilization(1.0, 0.25)
+        assert nvml.temperature(0).value == 31.0
+        assert nvml.bar1(0).value == Bar1(1024, 24)
+
+
+def test_a_process_in_both_lists_counts_once_and_each_instance_apart(driver: dict[str, Any]) -> None:
+    def info(pid: int, memory: int | None, instance: int = 0xFFFFFFFF) -> SimpleNamespace:
+        return SimpleNamespace(pid=pid, usedGpuMemory=memory, gpuInstanceId=instance)
+
+    driver["nvmlDeviceGetComputeRunningProcesses"] = [info(1, 100), info(2, 50, 1), info(2, 60, 2)]
+    with Open() as nvml:
+        assert len(nvml.processes(0).value or ()) == 3
+        driver["nvmlDeviceGetGraphicsRunningProcesses"] = [info(1, 90), info(3, None)]
+        found = nvml.processes(0).value
+    assert found is not None
+    assert set(found) == {
+        ProcessOnGpu(1, 100), ProcessOnGpu(2, 50, 1), ProcessOnGpu(2, 60, 2), ProcessOnGpu(3, None)
+    }  # fmt: skip
+
+
+def test_a_gpu_without_the_mode_is_whole_and_one_in_it_shows_its_instances(driver: dict[str, Any]) -> None:
+    with Open() as nvml:
+        assert nvml.mig(0).value == ()
+        driver["nvmlDeviceGetMigMode"] = [0, 1]
+        assert nvml.mig(0).value == ()
+        driver["nvmlDeviceGetMigMode"] = [1, 1]
+        assert "nvmlDeviceGetMaxMigDeviceCount" in (nvml.mig(0).reason or "")
+
+        def instance(number: int) -> str:
+            if number == 1:
+                raise pynvml.NVMLError(pynvml.NVML_ERROR_NOT_FOUND)
+            return f"part {number}"
+
+        driver |= {
+            "nvmlDeviceGetMaxMigDeviceCount": 3,
+            "nvmlDeviceGetMigDeviceHandleByIndex": instance,
+            "nvmlDeviceGetUUID": "MIG-x",
+            "nvmlDeviceGetGpuInstanceId": 4,
+            "nvmlDeviceGetAttributes_v2": SimpleNamespace(sharedCopyEngineCount=2),
+        }
+        parts = nvml.mig(0).value
+    assert parts is not None
+    assert len(parts) == 2
+    assert (parts[0].uuid.value, parts[0].gpu_instance.value, parts[0].copy_engines.value) == ("MIG-x", 4, 2)
+    assert "Not Supported" in (parts[0].memory.reason or "")
+
+
+def test_the_named_functions_and_constants_exist_in_nvidias_package() -> None:
+    for name in (
+        "nvmlDeviceGetComputeRunningProcesses", "nvmlDeviceGetGraphicsRunningProcesses", "nvmlDeviceGetMigMode",
+        "nvmlDeviceGetBAR1MemoryInfo", "nvmlDeviceGetPcieThroughput", "nvmlDeviceGetUtilizationRates",
+        "nvmlDeviceGetClockInfo", "nvmlDeviceGetTemperature", "nvmlDeviceGetAttributes_v2",
+        "nvmlDeviceGetMaxMigDeviceCount", "nvmlDeviceGetMigDeviceHandleByIndex", "nvmlDeviceGetGpuInstanceId",
+        "NVML_PCIE_UTIL_RX_BYTES", "NVML_PCIE_UTIL_TX_BYTES", "NVML_CLOCK_SM", "NVML_CLOCK_MEM",
+        "NVML_TEMPERATURE_GPU", "NVML_DEVICE_MIG_ENABLE",
+    ):  # fmt: skip
+        assert hasattr(pynvml, name), name
+    fields = dict(pynvml.c_nvmlDeviceAttributes._fields_)
+    assert fields["sharedCopyEngineCount"] is ctypes.c_uint
+    assert {"bar1Total", "bar1Used"} <= dict(pynvml.c_nvmlBAR1Memory_t._fields_).keys()

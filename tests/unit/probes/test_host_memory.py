@@ -3,14 +3,24 @@
 from __future__ import annotations
 
 import os
+import resource
+import subprocess
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import psutil
 import pytest
 
-from pinscope.probes.host_memory import memory_pressure, read_host
-from pinscope.probes.proc import Proc
+from pinscope.probes.host_memory import (
+    last_level_cache_bytes,
+    memlock_headroom,
+    memory_pressure,
+    read_host,
+    read_limits,
+    read_pressure,
+)
+from pinscope.probes.proc import HERE, Proc
 from tests.data.synthetic_host import SyntheticHost
 
 if TYPE_CHECKING:
@@ -104,3 +114,181 @@ def test_this_machine_agrees_with_psutil() -> None:
     assert host.total_bytes == told.total
     assert host.shmem_bytes is not None
     assert abs(host.shmem_bytes - told.shared) < GIB
+
+
+MEMINFO = "MemTotal: 16384 kB\nMemFree: 4096 kB\nMemAvailable: 8192 kB\nCached: 2048 kB\n"
+STALLS = "some avg10=1.50 avg60=0.57 avg300=0.38 total=2500000\nfull avg10=0.44 avg60=0.55 avg300=0.33 total=1000000\n"
+
+
+def test_figures_are_bytes_and_seconds(plant: Plant) -> None:
+    read = read_pressure(plant({
+        "/proc/meminfo": MEMINFO,
+        "/proc/vmstat": "pswpin 3\npswpout 5\n",
+        "/proc/zoneinfo": "Node 0\n  pages free 9\n    cpu: 0\n              count:    7\n              high:  9\n"
+        "    cpu: 1\n              count:    4\n",
+        "/proc/pressure/memory": STALLS,
+        "/proc/pressure/io": STALLS.replace("2500000", "7"),
+    }))  # fmt: skip
+    page = os.sysconf("SC_PAGE_SIZE")
+    assert (read.available_bytes, read.free_bytes, read.cached_bytes) == (8 * 2**20, 4 * 2**20, 2 * 2**20)
+    assert read.per_cpu_bytes == 11 * page
+    assert (read.swap_in_bytes, read.swap_out_bytes) == (3 * page, 5 * page)
+    assert (read.memory_some_seconds, read.memory_full_seconds) == (2.5, 1.0)
+    assert (read.io_some_seconds, read.io_full_seconds) == (7e-6, 1.0)
+    assert set(read.missing) == {"cgroup_headroom_bytes"}
+
+
+def test_a_kernel_without_stall_counters_is_told_not_taken_for_calm(plant: Plant) -> None:
+    read = read_pressure(plant({"/proc/meminfo": MEMINFO, "/proc/vmstat": "", "/proc/pressure/io": "some avg10=0\n"}))
+    assert read.memory_some_seconds is None
+    assert read.missing["memory_some_seconds"] == "/proc/pressure/memory is not there"
+    assert read.missing["io_some_seconds"] == "/proc/pressure/io has no total of some"
+    assert read.missing["io_full_seconds"] == "/proc/pressure/io has no line full"
+    assert read.missing["per_cpu_bytes"] == "/proc/zoneinfo is not there"
+    assert read.missing["swap_in_bytes"] == "/proc/vmstat has no line pswpin"
+
+
+def test_every_captured_host_has_a_value_or_a_reason_for_each_figure(captured: Proc) -> None:
+    read = read_pressure(captured)
+    for field in type(read).__dataclass_fields__:
+        if field != "missing":
+            assert (getattr(read, field) is None) == (field in read.missing), field
+    assert read.available_bytes > 0
+
+
+@pytest.mark.parametrize(("limit", "left"), [("6291456", 2 * 2**20), ("max", 8 * 2**20)])
+def test_what_is_left_is_the_tighter_of_host_and_control_group(plant: Plant, limit: str, left: int) -> None:
+    group = "/sys/fs/cgroup/box"
+    read = read_pressure(plant({
+        "/proc/meminfo": MEMINFO,
+        "/proc/self/cgroup": "0::/box\n",
+        "/proc/self/mountinfo": "1 0 0:1 / /sys/fs/cgroup rw - cgroup2 cgroup2 rw\n",
+        f"{group}/memory.max": f"{limit}\n",
+        f"{group}/memory.current": "4194304\n",
+    }))  # fmt: skip
+    assert read.left_bytes == left
+
+
+ROOT = Path(__file__).parents[3]
+IPC_LOCK = "CapEff:\t0000000000004000\n"
+NO_CAPABILITY = "CapEff:\t0000000000000000\n"
+ALL_USERS = "         0          0 4294967295\n"
+ROOTLESS = "         0       1000          1\n"
+
+
+def limits_file(soft: str) -> str:
+    return (
+        "Limit                     Soft Limit           Hard Limit           Units\n"
+        f"Max locked memory         {soft:20} unlimited            bytes\n"
+        "Max address space         unlimited            unlimited            bytes\n"
+    )
+
+
+def status(capability: str = NO_CAPABILITY, locked: str = "VmLck:\t  1024 kB\n") -> str:
+    return f"Name:\tpython\n{locked}{capability}"
+
+
+@pytest.mark.parametrize(
+    ("soft", "text", "users", "expected"),
+    [
+        ("8388608", status(), None, 7 * 2**20),
+        ("65536", status(), None, 0),  # more is locked than that
+        ("unlimited", status(), None, "no limit: RLIMIT_MEMLOCK is unlimited"),
+        ("65536", status(IPC_LOCK), ALL_USERS, "no limit: this process has CAP_IPC_LOCK"),
+        ("8388608", status(IPC_LOCK), ROOTLESS, 7 * 2**20),
+        *(
+            ("8388608", status(unreadable), None, 7 * 2**20)
+            for unreadable in ("", "CapEff:\tnonsense\n", "CapEff:\t-1\n")
+        ),
+        ("8388608", status(locked=""), None, 8 * 2**20),  # the limit itself is the upper bound
+    ],
+)
+def test_a_process_may_lock_its_limit_less_what_is_locked_unless_the_capability_lifts_it(
+    plant: Plant, soft: str, text: str, users: str | None, expected: int | str
+) -> None:
+    files = {"/proc/self/status": text, "/proc/self/limits": limits_file(soft)}
+    answer = memlock_headroom(plant(files if users is None else {**files, "/proc/self/uid_map": users}))
+    assert (answer.value if answer.reason is None else answer.reason) == expected
+
+
+def test_without_the_limits_file_the_limit_of_this_process_is_asked_for(plant: Plant) -> None:
+    soft, _ = resource.getrlimit(resource.RLIMIT_MEMLOCK)
+    answer = memlock_headroom(plant({"/proc/self/status": status(locked="")}))
+    assert answer.value == (None if soft == resource.RLIM_INFINITY else soft)
+
+
+LOCKS_WHAT_IT_MAY = """
+import ctypes, mmap, os, resource
+from pinscope.probes.host_memory import memlock_headroom
+from pinscope.probes.proc import HERE
+resource.setrlimit(resource.RLIMIT_MEMLOCK, (2**20, 2**20))
+if os.geteuid() == 0:
+    os.setuid(65534)
+libc = ctypes.CDLL(None, use_errno=True)
+memory = mmap.mmap(-1, 2**21)
+start = ctypes.addressof(ctypes.c_char.from_buffer(memory))
+lock = lambda nbytes: libc.mlock(ctypes.c_void_p(start), ctypes.c_size_t(nbytes)) == 0
+page = mmap.PAGESIZE
+assert lock(64 * page)
+headroom = memlock_headroom(HERE).value
+print(headroom, lock(64 * page + headroom + page), lock(64 * page + headroom))
+"""
+
+
+def test_the_kernel_lets_a_process_lock_exactly_its_headroom() -> None:
+    """As an ordinary user, in a child: 64 pages are locked already, the limit is 1 MiB."""
+    done = subprocess.run(
+        [sys.executable, "-c", LOCKS_WHAT_IT_MAY], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    expected = 2**20 - 64 * resource.getpagesize()
+    assert done.stdout == f"{expected} False True\n", done.stderr
+
+
+def test_host_memory_is_that_of_the_tree(plant: Plant) -> None:
+    meminfo = "MemTotal:  1000 kB\nMemFree: 1 kB\nMemAvailable:  600 kB\n"
+    limits = read_limits(plant({"/proc/meminfo": meminfo}))
+    assert (limits.host_total_bytes, limits.host_available_bytes) == (1000 * 1024, 600 * 1024)
+
+
+def test_without_meminfo_psutil_answers(plant: Plant) -> None:
+    assert read_limits(plant({})).host_total_bytes == psutil.virtual_memory().total
+
+
+def test_every_missing_limit_says_why(plant: Plant) -> None:
+    limits = read_limits(plant({"/proc/self/limits": limits_file("unlimited")}))
+    nothing = {name for name, value in limits.model_dump().items() if value is None}
+    assert nothing == set(limits.missing)
+    assert limits.missing["shm_free_bytes"] == "/dev/shm is not there"
+
+
+def test_this_machine_has_memory_and_a_bounded_share_of_it_is_available() -> None:
+    limits = read_limits(HERE)
+    assert 0 < limits.host_available_bytes <= limits.host_total_bytes
+    assert limits.shm_free_bytes is None or limits.shm_free_bytes >= 0
+
+
+def cache(root: Path, processor: int, level: str, size: str, shared: str) -> None:
+    folder = root / f"sys/devices/system/cpu/cpu{processor}/cache/index{level}"
+    folder.mkdir(parents=True)
+    for name, text in (("level", level), ("size", size), ("shared_cpu_list", shared)):
+        (folder / name).write_text(f"{text}\n")
+
+
+@pytest.mark.parametrize(
+    ("shared", "expected"), [(("0-1", "0-1"), 300 * 2**20), (("0", "1"), 600 * 2**20)], ids=["one", "one each"]
+)
+def test_each_last_level_cache_counts_once(tmp_path: Path, shared: tuple[str, str], expected: int) -> None:
+    for processor in (0, 1):
+        cache(tmp_path, processor, "1", "48K", str(processor))
+        cache(tmp_path, processor, "3", "307200K", shared[processor])
+    assert last_level_cache_bytes(Proc.below(tmp_path)).value == expected
+
+
+def test_a_machine_that_shows_no_caches_says_so(tmp_path: Path) -> None:
+    assert "no caches" in (last_level_cache_bytes(Proc.below(tmp_path)).reason or "")
+
+
+def test_what_is_no_size_is_left_out(tmp_path: Path) -> None:
+    cache(tmp_path, 0, "2", "2M", "0")
+    cache(tmp_path, 0, "3", "much", "0")
+    assert last_level_cache_bytes(Proc.below(tmp_path)).value == 2 * 2**20

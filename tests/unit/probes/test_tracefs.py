@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import os
 import shutil
 import subprocess
@@ -13,8 +12,16 @@ import pytest
 
 from pinscope.errors import MeasurementFailed
 from pinscope.probes import tracefs
-from pinscope.probes.tracefs import TraceInstance, remove_leftovers, tracing_folder
-from pinscope.probes.uprobes import Executed, Lost, function_offsets, parse_trace
+from pinscope.probes.proc import Proc
+from pinscope.probes.tracefs import (
+    MOUNT_COMMAND,
+    RETURN_PROBES_VARIABLE,
+    TraceInstance,
+    remove_leftovers,
+    tracing_access,
+    tracing_folder,
+)
+from pinscope.probes.uprobes import Executed, parse_trace
 from tests.data.fake_driver import left_by, tracing
 from tests.unit.probes.conftest import Plant
 
@@ -120,41 +127,6 @@ def test_an_event_that_somebody_else_uses_keeps_only_its_own_group(
     assert left_by(os.getpid(), kernel) == set()
 
 
-def test_what_is_unread_outlives_the_removal_of_a_group(instance: TraceInstance) -> None:
-    path, offset = library_and_offset()
-    group = instance.add_group(1, lambda group: [f"p:{group}/e {path}:0x{offset:x}"])
-    subprocess.run(["/bin/true"], check=True)
-    instance.remove_group(group)
-    assert "filename=/bin/true" in instance.read()
-
-
-def test_calls_that_come_while_a_group_is_removed_are_told_as_lost(
-    instance: TraceInstance, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    path, offset = library_and_offset()
-    own = tmp_path / "libm.so"  # a file that no other process calls into: events of all of them are counted
-    own.write_bytes(Path(path).read_bytes())
-    call = ctypes.CDLL(str(own)).lround
-    with own.open("rb") as file:
-        places = function_offsets(file.fileno(), ["lround"], os.uname().machine).value or {}
-    instance.add_group(1, lambda group: [f"p:{group}/e {own}:0x{places['lround']:x}"])
-    quiet, noisy = (instance.add_group(number, lambda group: [f"p:{group}/e {path}:0x{offset:x}"]) for number in (2, 3))
-    instance.remove_group(quiet)
-    assert [event for event in parse_trace(instance.read()) if isinstance(event, Lost)] == []
-    removes = tracefs._remove_group
-
-    def remove(folder: Path, group: str) -> None:
-        for _ in range(3):
-            call(ctypes.c_double(1.0))
-        removes(folder, group)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(tracefs, "_remove_group", remove)
-        instance.remove_group(noisy)
-    lost = [event.events for event in parse_trace(instance.read()) if isinstance(event, Lost)]
-    assert sum(lost) >= 3
-
-
 def test_leftovers_of_processes_that_are_gone_are_removed_and_others_stay(
     instance: TraceInstance, kernel: Path
 ) -> None:
@@ -178,3 +150,92 @@ def test_leftovers_of_processes_that_are_gone_are_removed_and_others_stay(
     finally:
         tracefs._remove_group(kernel, groups[2])
         (kernel / "instances" / strangers).rmdir()
+
+
+MOUNTED = "tracefs {} tracefs rw,relatime 0 0\n"
+ROOT = "Name:\tpython\nCapEff:\t000001ffffffffff\n"
+
+
+@pytest.fixture
+def host(tmp_path: Path) -> Path:
+    """A host on which probes can be set."""
+    (tmp_path / "proc/self/ns").mkdir(parents=True)
+    (tmp_path / "proc/self/ns/pid").symlink_to("pid:[4026531836]")
+    (tmp_path / "proc/self/status").write_text(ROOT)
+    (tmp_path / "tracing").mkdir()
+    (tmp_path / "tracing/uprobe_events").write_text("")
+    (tmp_path / "proc/self/mounts").write_text("proc /proc proc rw 0 0\n" + MOUNTED.format(tmp_path / "tracing"))
+    (tmp_path / "sys/kernel/security").mkdir(parents=True)
+    (tmp_path / "sys/kernel/security/lockdown").write_text("none [integrity] confidentiality\n")
+    (tmp_path / "sys/kernel/tracing").mkdir()
+    return tmp_path
+
+
+def reason(host: Path, machine: str = "x86_64") -> str:
+    answer = tracing_access(Proc.below(host), machine)
+    assert answer.reason is not None
+    assert "\n" not in answer.reason
+    return answer.reason
+
+
+@pytest.mark.parametrize("machine", ["x86_64", "aarch64"])
+def test_where_nothing_stands_in_the_way_it_gives_the_folder(host: Path, machine: str) -> None:
+    assert tracing_access(Proc.below(host), machine).value == host / "tracing"
+
+
+def test_an_unknown_processor_is_named(host: Path) -> None:
+    assert "this processor is riscv64" in reason(host, "riscv64")
+
+
+def test_a_container_with_process_ids_of_its_own_is_told_how_to_get_the_host_s(host: Path) -> None:
+    (host / "proc/self/ns/pid").unlink()
+    (host / "proc/self/ns/pid").symlink_to("pid:[4026532000]")
+    assert "--pid=host" in reason(host)
+
+
+@pytest.mark.parametrize("capabilities", ["0000000000000000", "00000000a80425fb", "x", ""])
+def test_who_may_not_administer_is_told_to_be_root(host: Path, capabilities: str) -> None:
+    (host / "proc/self/status").write_text(f"CapEff:\t{capabilities}\n" if capabilities else "")
+    assert "needs root" in reason(host)
+
+
+def test_a_kernel_locked_down_for_confidentiality_is_named(host: Path) -> None:
+    (host / "sys/kernel/security/lockdown").write_text("none integrity [confidentiality]\n")
+    assert "locked down" in reason(host)
+
+
+def test_where_tracefs_is_not_mounted_the_exact_command_is_given_and_not_run(host: Path) -> None:
+    (host / "proc/self/mounts").write_text("proc /proc proc rw 0 0\ntracefs\n")
+    assert f"'{MOUNT_COMMAND}'" in reason(host)
+    assert MOUNT_COMMAND == "mount -t tracefs tracefs /sys/kernel/tracing"
+
+
+def test_a_kernel_without_tracing_or_without_probes_is_named(host: Path) -> None:
+    (host / "tracing/uprobe_events").unlink()
+    assert "CONFIG_UPROBE_EVENTS" in reason(host)
+    (host / "proc/self/mounts").write_text("")
+    (host / "sys/kernel/tracing").rmdir()
+    assert "no tracefs" in reason(host)
+
+
+@pytest.mark.parametrize(
+    ("release", "machine", "refused"),
+    [
+        ("5.15.0-91-generic", "x86_64", False),
+        ("6.10.14-arch1", "x86_64", False),
+        ("6.11.0-9-generic", "x86_64", True),
+        ("6.13.7", "x86_64", True),
+        ("6.12.0", "aarch64", False),
+        ("6.14.0-rc1", "x86_64", False),
+        ("7.0.1", "x86_64", False),
+        ("odd", "x86_64", False),
+    ],
+)
+def test_a_kernel_whose_return_probes_kill_programs_in_a_sandbox_is_refused_unless_asked_for(
+    host: Path, release: str, machine: str, refused: bool
+) -> None:
+    (host / "proc/sys/kernel").mkdir(parents=True)
+    (host / "proc/sys/kernel/osrelease").write_text(f"{release}\n")
+    answer = tracing_access(Proc.below(host), machine, {})
+    assert (RETURN_PROBES_VARIABLE in (answer.reason or "")) == refused == (answer.value is None)
+    assert tracing_access(Proc.below(host), machine, {RETURN_PROBES_VARIABLE: "1"}).value == host / "tracing"

@@ -2,14 +2,36 @@
 
 from __future__ import annotations
 
+import ctypes
+import mmap
+import os
 import re
+import shutil
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pinscope.probes.uprobes import ARCHITECTURES, CALLS, Entered, Executed, Lost, Returned, definitions, parse_trace
+from pinscope.probes.uprobes import (
+    ARCHITECTURES,
+    CALLS,
+    MACHINES,
+    MOST_LOOKED_FOR,
+    MOST_TABLE_BYTES,
+    Entered,
+    Executed,
+    Lost,
+    Returned,
+    Wanted,
+    definitions,
+    find_addresses,
+    function_offsets,
+    parse_trace,
+)
 
 H200 = (Path(__file__).parents[2] / "data" / "trace" / "h200.txt").read_text()
 ENTRY = "python3-569     [015] DBZff    36.193949: cuMemHostRegister_v2: (0x7fc42d6e0750) a=0x7fc1e010 b=0x1000 c=0x1\n"
@@ -161,3 +183,172 @@ def test_each_call_has_a_probe_on_its_entry_and_one_on_its_return(machine: str, 
     # The kernel takes at most 128 arguments (MAX_TRACE_ARGS) and 63 letters for a name.
     assert allocation.count("=") < 128
     assert max(len(call) for call in CALLS) + len("_r") < 64
+
+
+MACHINE = os.uname().machine
+LIBRARY = Path(
+    next(line.split()[-1] for line in Path("/proc/self/maps").read_text().splitlines() if re.search(r"/libc[.-]", line))
+)
+NAMES = ("malloc", "free", "getpid", "mlock", "nothing_of_that_name", "environ")
+
+
+def offsets(path: Path, machine: str = MACHINE) -> dict[str, int] | str | None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        answer = function_offsets(descriptor, NAMES, machine)
+    finally:
+        os.close(descriptor)
+    return answer.value if answer.reason is None else answer.reason
+
+
+def test_offsets_are_those_at_which_the_running_library_has_its_functions() -> None:
+    import ctypes
+
+    found = offsets(LIBRARY)
+    assert isinstance(found, dict)
+    assert set(found) == {"malloc", "free", "getpid", "mlock"}  # environ is no function
+    libc = ctypes.CDLL(None)
+    mappings = [line.split() for line in Path("/proc/self/maps").read_text().splitlines() if str(LIBRARY) in line]
+    for name, offset in found.items():
+        address = ctypes.cast(getattr(libc, name), ctypes.c_void_p).value
+        assert address is not None
+        (at,) = [
+            address - int(start, 16) + int(fields[2], 16)
+            for fields in mappings
+            for start, end in [fields[0].split("-")]
+            if int(start, 16) <= address < int(end, 16)
+        ]
+        assert offset == at
+
+
+def test_offsets_agree_with_binutils() -> None:
+    if shutil.which("nm") is None:
+        pytest.skip("no nm here")
+    listed = subprocess.run(["nm", "-D", LIBRARY], capture_output=True, text=True, check=True).stdout
+    addresses = {
+        fields[2].split("@")[0]: int(fields[0], 16)
+        for fields in map(str.split, listed.splitlines())
+        if len(fields) == 3 and fields[1] in "TW"
+    }
+    segments = subprocess.run(["readelf", "-lW", LIBRARY], capture_output=True, text=True, check=True).stdout
+    (load,) = [line.split() for line in segments.splitlines() if re.match(r"\s+LOAD.* R E ", line)]
+    shift = int(load[1], 16) - int(load[2], 16)
+    assert offsets(LIBRARY) == {name: addresses[name] + shift for name in ("malloc", "free", "getpid", "mlock")}
+
+
+def test_a_library_for_another_processor_is_refused() -> None:
+    other = next(machine for machine in MACHINES if machine != MACHINE)
+    assert offsets(LIBRARY, other) == f"it is made for another processor than {other}"
+
+
+@pytest.mark.parametrize(("place", "value"), [(4, 1), (5, 2), (18, 3)])
+def test_a_32_bit_library_is_told_from_a_damaged_one(tmp_path: Path, place: int, value: int) -> None:
+    content = bytearray(LIBRARY.read_bytes()[:4096])
+    content[place] = value
+    path = tmp_path / "library"
+    path.write_bytes(content)
+    assert "made for another processor" in str(offsets(path))
+    path.write_bytes(content[:19])
+    assert "not a shared library" in str(offsets(path))
+
+
+def test_a_folder_and_a_table_that_is_too_long_are_refused(tmp_path: Path) -> None:
+    assert "cannot be read" in str(offsets(tmp_path))
+    content = bytearray(LIBRARY.read_bytes()[:4096])
+    content[40:48] = (64).to_bytes(8, "little")  # sections begin right after the header
+    content[64:128] = (bytes(4) + (11).to_bytes(4, "little") + bytes(24) + (MOST_TABLE_BYTES + 24).to_bytes(8, "little")
+                       + bytes(16) + (24).to_bytes(8, "little"))  # fmt: skip
+    path = tmp_path / "long"
+    path.write_bytes(content)
+    assert "not a shared library" in str(offsets(path))
+
+
+@given(cut=st.integers(0, 2000), place=st.integers(0, 2000), noise=st.binary(max_size=64))
+def test_no_file_breaks_the_reader(
+    tmp_path_factory: pytest.TempPathFactory, cut: int, place: int, noise: bytes
+) -> None:
+    content = LIBRARY.read_bytes()
+    path = tmp_path_factory.mktemp("elf") / "library"
+    for spoilt in (content[:cut], content[:place] + noise + content[place + len(noise) :]):
+        path.write_bytes(spoilt)
+        assert isinstance(offsets(path), dict | str)
+
+
+PAGE = os.sysconf("SC_PAGE_SIZE")
+SIZE = 37 * PAGE
+"""Of mappings that nothing else here has."""
+
+
+@contextmanager
+def shared(size: int) -> Iterator[int]:
+    """Shared anonymous memory, as cudaHostAlloc's is; gives its address."""
+    with mmap.mmap(-1, size) as memory:
+        place = ctypes.c_char.from_buffer(memory)
+        yield ctypes.addressof(place)
+        del place
+
+
+def find(*wanted: Wanted, taken: tuple[int, ...] = ()) -> dict[int, int]:
+    return dict(find_addresses(os.getpid(), wanted, taken))
+
+
+def test_what_stands_where_the_call_was_to_put_the_address_is_taken_if_the_piece_fits_there() -> None:
+    with shared(SIZE) as start:
+        pointer = ctypes.c_uint64(start + 512)
+        place = ctypes.addressof(pointer)
+        assert find(Wanted(1, place, 3000)) == {1: start + 512}
+        assert find(Wanted(1, place, 3000), taken=(start + 512,)) == {}
+        assert find(Wanted(1, place, SIZE + 1)) == {}
+
+
+def test_other_memory_is_not_believed() -> None:
+    ordinary = ctypes.create_string_buffer(1 << 16)
+    pointer = ctypes.c_uint64(ctypes.addressof(ordinary))
+    assert find(Wanted(1, ctypes.addressof(pointer), 3000)) == {}
+    for nowhere in (0, 8, 2**64 - 8, 2**63):
+        assert find(Wanted(1, nowhere, 3000)) == {}
+
+
+@pytest.mark.parametrize(("access", "written", "believed"), [
+    (mmap.ACCESS_WRITE, True, False),  # a server of files could be asked for it
+    (mmap.ACCESS_COPY, False, False),
+    (mmap.ACCESS_COPY, True, True),  # as a program's variables are
+])  # fmt: skip
+def test_a_pointer_is_read_only_where_that_waits_for_nobody(
+    tmp_path: Path, access: int, written: bool, believed: bool
+) -> None:
+    with shared(SIZE) as start, (tmp_path / "file").open("w+b") as file:
+        file.write(start.to_bytes(8, "little") * 512)
+        file.flush()
+        with mmap.mmap(file.fileno(), PAGE, access=access) as memory:
+            place = ctypes.c_char.from_buffer(memory)
+            if written:
+                memory[0:8] = start.to_bytes(8, "little")
+            assert find(Wanted(1, ctypes.addressof(place), 3000)) == ({1: start} if believed else {})
+            del place
+
+
+def test_a_pointer_that_goes_on_in_the_next_page_is_not_read() -> None:
+    with shared(SIZE) as start:
+        memory = ctypes.create_string_buffer(start.to_bytes(8, "little") * (2 * PAGE // 8), 2 * PAGE)
+        edge = (ctypes.addressof(memory) // PAGE + 1) * PAGE
+        assert find(Wanted(1, edge - 4, 3000)) == {}
+
+
+def test_failing_that_the_newest_mapping_of_exactly_the_size_is_taken() -> None:
+    with shared(SIZE) as first, shared(SIZE) as second:
+        assert find(Wanted(1, 0, SIZE - 10)) == {1: second}
+        assert find(Wanted(1, 0, SIZE), Wanted(2, 0, SIZE), Wanted(3, 0, SIZE)) == {1: second, 2: first}
+        assert find(Wanted(1, 0, SIZE), taken=(second,)) == {1: first}
+        assert find(Wanted(1, 0, SIZE - PAGE)) == {}
+
+
+def test_no_more_is_looked_for_than_can_be_looked_for_in_time() -> None:
+    with shared(SIZE) as start:
+        pointer = ctypes.c_uint64(start)
+        late = Wanted(MOST_LOOKED_FOR + 1, ctypes.addressof(pointer), 3000)
+        assert find(*(Wanted(number, 0, 1) for number in range(MOST_LOOKED_FOR)), late) == {}
+
+
+def test_a_process_that_has_ended_gives_nothing() -> None:
+    assert dict(find_addresses(2**22 + 1, [Wanted(1, 8, 8)], ())) == {}

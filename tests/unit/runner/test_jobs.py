@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from pinscope.probes.process_identity import current_process, process_of
+from pinscope.probes.process import current_process, process_of
 from pinscope.records.run import Progress, Run
 from pinscope.runner import jobs
 from pinscope.runner.jobs import SILENT_SECONDS, UNBORN_SECONDS, cancel, reconcile

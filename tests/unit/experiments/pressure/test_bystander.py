@@ -16,7 +16,7 @@ import pytest
 from pinscope.errors import Cancelled, MeasurementFailed
 from pinscope.experiments.pressure.ways import Workers, ordinary
 from pinscope.lab.ordinary_process import fault_nanoseconds, folder_for
-from pinscope.probes.cgroup import IN_MEMORY, file_system
+from pinscope.probes.containers import IN_MEMORY, file_system
 from pinscope.probes.proc import Proc
 
 MIB = 2**20

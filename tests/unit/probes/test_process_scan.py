@@ -10,7 +10,7 @@ import pytest
 
 from pinscope.probes.answer import Answer
 from pinscope.probes.proc import HERE, Proc
-from pinscope.probes.processes import LEAST_CUDA_BYTES, Processes, Remembered, read_processes
+from pinscope.probes.process_scan import LEAST_CUDA_BYTES, Processes, Remembered, read_processes
 from tests.data.one_door import OneDoor
 from tests.data.synthetic_host import SyntheticHost, zero
 
@@ -170,33 +170,6 @@ def test_a_kernel_thread_is_read_once_in_a_series_and_a_process_that_follows_wit
     (folder / "status").write_text("Name:\tprogram\nVmPeak:\t8 kB\nVmSize:\t8 kB\nVmLck:\t4 kB\nVmPin:\t0 kB\n")
     (locked,) = look(spy, remembered=remembered).seen
     assert locked.pid == 77
-
-
-def test_kernel_threads_are_told_by_one_file_where_the_kernel_has_it(host: SyntheticHost) -> None:
-    for pid, parent in ((2, 0), (3, 2), (4, 2)):
-        host.write(f"proc/{pid}/status", f"Name:\tkworker\nPPid:\t{parent}\n")
-    host.write("proc/2/task/2/children", "3 4 99 ")
-    locked = host.process("database", VmLck=MIB)
-    spy, remembered = Spy(host.folder), Remembered()
-    for _ in range(2):
-        found = look(spy, remembered=remembered)
-        assert ([one.pid for one in found.seen], found.looked_at) == ([locked], 4)
-    assert not {"/proc/3/status", "/proc/4/status"} & set(spy.asked)
-
-
-def test_children_of_an_ordinary_process_with_pid_2_are_no_kernel_threads(host: SyntheticHost) -> None:
-    # In a container any process may have this pid, and any name.
-    host.process("kthreadd", pid=2, parent=0)
-    child = host.process("database", parent=2, VmLck=MIB)
-    for children in (f"{child} ", "torn \0", "-1 ²"):
-        host.write("proc/2/task/2/children", children)
-        assert [one.pid for one in look(host.proc).seen] == [child]
-
-
-def test_pid_2_that_ends_while_it_is_looked_at_hides_nobody(host: SyntheticHost) -> None:
-    child = host.process("database", parent=2, VmLck=MIB)
-    host.write("proc/2/task/2/children", f"{child} ")  # and no status any more
-    assert [one.pid for one in look(host.proc).seen] == [child]
 
 
 LOCKER = """

@@ -21,7 +21,7 @@ _PR_SET_PDEATHSIG = 1
 _PRCTL = ctypes.CDLL(None, use_errno=True).prctl
 
 
-def end_with(parent: int) -> None:
+def die_with_parent(parent: int) -> None:
     """Have the kernel kill this process when its parent ends; end at once if it has ended already.
 
     Args:
@@ -35,14 +35,14 @@ def end_with(parent: int) -> None:
 def ending_with_this() -> Callable[[], None]:
     """For ``preexec_fn``: what a child does between fork and exec, so that it ends with this process."""
     parent = os.getpid()
-    return lambda: end_with(parent)
+    return lambda: die_with_parent(parent)
 
 
 def start_child(command: Sequence[str], **options: Any) -> subprocess.Popen[Any]:
     """Start a process that ends with this one.
 
-    SIGINT, SIGTERM and SIGHUP are held back from it until it calls :func:`heed`, so that none of them meets a program
-    that cannot end in order yet. One that never calls it is ended by its starter alone.
+    SIGINT, SIGTERM and SIGHUP are held back from it until it calls :func:`install_handler`, so that none of them meets
+    a program that cannot end in order yet. One that never calls it is ended by its starter alone.
 
     Args:
         command: the program and its arguments.
@@ -56,7 +56,7 @@ def start_child(command: Sequence[str], **options: Any) -> subprocess.Popen[Any]
         return subprocess.Popen(command, preexec_fn=ending_with_this(), **options)  # noqa: PLW1509
 
 
-def heed(handler: Callable[[int, Any], None]) -> None:
+def install_handler(handler: Callable[[int, Any], None]) -> None:
     """Handle SIGINT, SIGTERM and SIGHUP from now on, and those that have been held back since the start."""
     for number in STOP_SIGNALS:
         signal.signal(number, handler)

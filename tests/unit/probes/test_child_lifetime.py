@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from pinscope.probes.parent import STOP_SIGNALS, start_child
+from pinscope.probes.child_lifetime import STOP_SIGNALS, start_child
 
 PACKAGE = Path(__file__).parents[3] / "pinscope"
 OUTLIVES = {"tracing/part.py": 1, "runner/traced_program.py": 2}
@@ -21,18 +21,18 @@ program, which would see it, and what ends that in its stead."""
 
 STARTER = """
 import sys, time
-from pinscope.probes.parent import start_child
+from pinscope.probes.child_lifetime import start_child
 print(start_child([sys.executable, "-c", "import time; time.sleep(60)"]).pid, flush=True)
 time.sleep(60)
 """
 
 HEEDING = """
 import sys, time
-from pinscope.probes.parent import heed
+from pinscope.probes.child_lifetime import install_handler
 heard = []
 print("born", flush=True)
 sys.stdin.readline()
-heed(lambda number, frame: heard.append(number))
+install_handler(lambda number, frame: heard.append(number))
 print(*sorted(heard), flush=True)
 """
 

@@ -1,0 +1,450 @@
+"""One process: who it is, when it started, what memory it has mapped and which files it has open."""
+
+from __future__ import annotations
+
+import functools
+import os
+import pwd
+import re
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from functools import cached_property
+
+from pinscope.errors import NotPossible
+from pinscope.probes.answer import Answer, all_of
+from pinscope.probes.proc import HERE, Proc, most_bytes, whole
+from pinscope.records.masks import mask_words
+from pinscope.records.run import Process
+
+Extent = tuple[int, int]
+"""First byte and the one after the last, within a mapped object."""
+ObjectKey = tuple[str, int]
+"""Device and inode of a mapped object."""
+
+_ZERO, _MANAGED, _CONTROL, _GPU = "/dev/zero (deleted)", "/dev/nvidia-uvm", "/dev/nvidiactl", "/dev/nvidia"
+"""The names of mappings that matter. The kernel gives shared anonymous memory, and so cudaHostAlloc's, the first;
+driver memory has the third (measured on H100 and H200 hosts)."""
+_MAPPING = re.compile(
+    # start, end, access, offset, device and inode of a shared mapping
+    r"([0-9a-f]{1,16})-([0-9a-f]{1,16}) ([r-][w-])[x-]s ([0-9a-f]{1,16}) "
+    r"([0-9a-f]{1,8}:[0-9a-f]{1,8}) ([0-9]{1,20}) +/",
+    re.ASCII,
+)
+_GPU_FILE = re.compile(rf"{_GPU}([0-9]{{1,4}})", re.ASCII)
+_RESERVED = re.compile(r"[0-9a-f]{1,16}-([0-9a-f]{1,16}) ---p ", re.ASCII)
+"""Address space that was set aside: its end."""
+CUDA_STEP_BYTES = 2 * 2**20
+"""CUDA takes and reserves address space for host memory in multiples of this."""
+
+_NOTHING_LOCKED = "\nVmLck:\t       0 kB\nVmPin:\t       0 kB\n"
+_NOTHING_SHARED = "\nRssShmem:\t       0 kB\n"
+_PLAIN = re.compile(
+    rb"\nVmSize:\t *([0-9]{1,20}) kB\nVmLck:\t       0 kB\nVmPin:\t       0 kB\n"
+    rb"VmHWM:.*\nVmRSS:.*\nRssAnon:.*\nRssFile:.*\nRssShmem:\t       0 kB\n"
+)
+_PARENT = re.compile(r"\nPPid:\t([0-9]{1,20})\n", re.ASCII)
+
+
+class ProcessStatus:
+    """The lines of /proc/PID/status that are asked for; the rest is not even looked at."""
+
+    __slots__ = ("_bytes", "_text")
+
+    def __init__(self, text: str) -> None:
+        self._text = f"\n{text}"
+        self._bytes: dict[str, int | None] = {}
+
+    def line(self, key: str) -> str | None:
+        """What stands beside ``key``. The kernel escapes line ends in the name, so no process can fake a line."""
+        mark = f"\n{key}:"
+        start = self._text.find(mark)
+        if start < 0:
+            return None
+        end = self._text.find("\n", start + 1)
+        return self._text[start + len(mark) : end if end >= 0 else None].strip()
+
+    def bytes(self, key: str) -> int | None:
+        """Bytes beside a key such as ``VmLck``; the kernel writes ``kB`` and means KiB."""
+        if key not in self._bytes:
+            text = self.line(key) or ""
+            number = whole(text[:-3].strip()) if text.endswith(" kB") else None
+            self._bytes[key] = None if number is None else number * 1024
+        return self._bytes[key]
+
+    def number(self, key: str) -> int | None:
+        """The first number beside ``key``."""
+        words = (self.line(key) or "").split()
+        return whole(words[0]) if words else None
+
+    @property
+    def without_switches(self) -> str:
+        """All that stands before the counts of context switches, which change without anything else."""
+        return self._text.partition("\nvoluntary_ctxt_switches:")[0]
+
+    @property
+    def has_memory(self) -> bool:
+        """False for kernel threads and for processes that have ended."""
+        return "\nVmSize:" in self._text
+
+    @property
+    def has_locked(self) -> bool:
+        """True if it has memory that is locked (VmLck) or that the kernel counts as pinned by it (VmPin)."""
+        return _NOTHING_LOCKED not in self._text and bool(self.bytes("VmLck") or self.bytes("VmPin"))
+
+    @property
+    def may_share(self) -> bool:
+        """False if no page of shared memory is resident (RssShmem); true where that is not known."""
+        return _NOTHING_SHARED not in self._text and self.bytes("RssShmem") != 0
+
+    @property
+    def parent(self) -> int | None:
+        """The parent's pid."""
+        match = _PARENT.search(self._text)
+        return None if match is None else int(match[1])
+
+    @property
+    def size(self) -> str:
+        """Peak and present size of the address space as the kernel writes them: changes when something is mapped."""
+        start = self._text.find("\nVmPeak:")
+        end = self._text.find("\nVmLck:", start)
+        return self._text[start:end] if 0 <= start < end else ""
+
+
+def plain_address_space(status: bytes) -> int | None:
+    """Bytes of address space of a process that has nothing locked, pinned or shared, as most have not.
+
+    ``None`` if it has, and if its ``status`` has another form than the kernel's (Linux 4.5 and later): a quick answer
+    for a snapshot, which asks it of hundreds.
+    """
+    match = _PLAIN.search(status)
+    return None if match is None else int(match[1]) * 1024
+
+
+@dataclass(frozen=True)
+class MemoryMaps:
+    """The mappings of one process that matter for pinned memory."""
+
+    shared_zero: Mapping[ObjectKey, Sequence[Extent]]
+    """Shared anonymous memory by object, in no order, that lies as cudaHostAlloc memory does: one object for each
+    piece. What lies otherwise is ordinary shared memory, and is left out."""
+    managed_bytes: int = 0
+    """Address space of managed (unified) memory."""
+    driver: frozenset[Extent] = frozenset()
+    """Addresses of driver memory, its mappings one by one: what the program asked for, and the driver's own."""
+    gpus: frozenset[int] = frozenset()
+    """Minor numbers of the GPUs on which there is a context: their device files are mapped to be read and written."""
+
+    @cached_property
+    def driver_sizes(self) -> Sequence[int]:
+        """Bytes of each mapping of driver memory."""
+        return [last - first for first, last in self.driver]
+
+    @cached_property
+    def sizes(self) -> Mapping[ObjectKey, int]:
+        """Bytes of each object that are mapped."""
+        return {
+            key: extents[0][1] - extents[0][0] if len(extents) == 1 else covered_bytes(extents)
+            for key, extents in self.shared_zero.items()
+        }
+
+
+def parse_maps(text: str) -> MemoryMaps:
+    """The shared anonymous mappings that may be cudaHostAlloc memory, and the driver's, in a /proc/PID/maps."""
+    mappings = _Mappings()
+    lines = text.split("\n")
+    for place in range(len(lines) - 1, -1, -1):  # from the highest address down: what follows a mapping is known
+        line = lines[place]
+        # A Python process has a thousand lines of libraries: the name is looked at first, as that is quick.
+        if (line.endswith(_ZERO) or _GPU in line) and (match := _MAPPING.match(line)) is not None:
+            mappings.add(match, line[match.end() - 1 :], lines[place + 1] if place + 1 < len(lines) else "")
+    return mappings.maps()
+
+
+class _Mappings:
+    """Puts together what the lines say."""
+
+    def __init__(self) -> None:
+        self._shared: dict[ObjectKey, list[Extent]] = {}
+        self._ordinary: set[ObjectKey] = set()
+        self._managed = 0
+        self._driver: set[Extent] = set()
+        self._gpus: set[int] = set()
+        self._next = ""
+        """Where the mapping above begins, if it is one of these."""
+        self._reserved = False
+        """The mappings above end where reserved address space begins, which ends at a multiple of CUDA's step."""
+
+    def add(self, match: re.Match[str], name: str, above: str) -> None:
+        """One mapping, and the line of the next one."""
+        begin, end, access, offset, device, inode = match.groups()
+        first, last = int(begin, 16), int(end, 16)
+        if last <= first:
+            return
+        if end != self._next:
+            rest = _RESERVED.match(above) if above.startswith(f"{end}-") else None
+            self._reserved = rest is not None and int(rest[1], 16) % CUDA_STEP_BYTES == 0
+        self._next = begin
+        if name == _ZERO:  # in place, as there may be thousands
+            start = int(offset, 16)
+            key = (device, int(inode))
+            if key in self._shared:
+                self._shared[key].append((start, start + last - first))  # a part of what lies above it
+                return
+            self._shared[key] = [(start, start + last - first)]
+            if (first - start) % CUDA_STEP_BYTES or (last % CUDA_STEP_BYTES and not self._reserved):
+                self._ordinary.add(key)
+        elif name == _MANAGED:
+            self._managed += last - first
+        elif name == _CONTROL and access == "rw":
+            self._driver.add((first, last))
+        elif access == "rw" and (gpu := _GPU_FILE.fullmatch(name)):
+            self._gpus.add(int(gpu[1]))
+
+    def maps(self) -> MemoryMaps:
+        """All of it."""
+        # One piece of each context lies where the kernel put it.
+        small = [key for key in self._ordinary if covered_bytes(self._shared[key]) == CUDA_STEP_BYTES]
+        for key in self._ordinary - set(sorted(small)[: len(self._gpus)]):
+            del self._shared[key]
+        return MemoryMaps(self._shared, self._managed, frozenset(self._driver), frozenset(self._gpus))
+
+
+def covered_bytes(extents: Sequence[Extent]) -> int:
+    """Bytes that lie in at least one of the extents: a piece mapped twice counts once."""
+    covered, reached = 0, -1
+    for start, end in sorted(extents):
+        covered += max(0, end - max(start, reached))
+        reached = max(reached, end)
+    return covered
+
+
+_ENDED = frozenset("ZXx")
+"""States of a process that has ended: a zombie waits for its parent only."""
+_STATE, _STARTED = 0, 19
+"""Fields 3 and 22 of /proc/PID/stat, counted after the name."""
+_UNKNOWN_BOOT = "unknown"
+
+
+def current_process(proc: Proc = HERE) -> Process:
+    """This process.
+
+    Raises:
+        NotPossible: /proc does not show it.
+    """
+    process = process_of(os.getpid(), proc)
+    if process is None:
+        raise NotPossible("/proc does not show this process; PinScope needs Linux with /proc mounted")
+    return process
+
+
+def process_of(pid: int, proc: Proc = HERE) -> Process | None:
+    """The process that has this pid now; ``None`` if there is none or it has ended."""
+    if pid <= 0:
+        return None
+    started = start_ticks(pid, proc).value
+    if started is None:
+        return None
+    return Process(pid=pid, started=float(started), boot_id=_boot(proc), namespace=_namespace(proc))
+
+
+def start_ticks(pid: int, proc: Proc = HERE) -> Answer[int]:
+    """Clock ticks from the boot to the start of a process; missing if it has ended."""
+    path = f"/proc/{pid}/stat"
+    return proc.read(path).then(_start_ticks, f"{path} shows no running process")
+
+
+def _start_ticks(text: str) -> int | None:
+    # The name, in parentheses, may itself hold blanks and parentheses: the last one ends it.
+    fields = text.rpartition(")")[2].split()
+    if len(fields) <= _STARTED or fields[_STATE] in _ENDED:
+        return None
+    return whole(fields[_STARTED])
+
+
+def is_alive(process: Process, proc: Proc = HERE) -> bool:
+    """True while that very process runs: same pid, same start, same boot, and not a zombie."""
+    now = process_of(process.pid, proc)
+    return now is not None and (now.started, now.boot_id) == (process.started, process.boot_id)
+
+
+def on_this_boot(process: Process, proc: Proc = HERE) -> bool:
+    """True if it ran under the kernel that runs now, in whatever container."""
+    return process.boot_id == _boot(proc) != _UNKNOWN_BOOT
+
+
+def is_in_sight(process: Process, proc: Proc = HERE) -> bool:
+    """True if :func:`is_alive` can tell: pids of other containers mean other processes here, or none."""
+    namespace = _namespace(proc)
+    return process.namespace is None or namespace is None or process.namespace == namespace
+
+
+def _boot(proc: Proc) -> str:
+    return proc.line("/proc/sys/kernel/random/boot_id").value or _UNKNOWN_BOOT
+
+
+def _namespace(proc: Proc) -> str | None:
+    return proc.link("/proc/self/ns/pid").value
+
+
+MOST_COMMAND_CHARACTERS = 4096
+"""A command line may be gigabytes long, as its process decides."""
+
+_ENGINES = (
+    # What container engines call their groups: systemd's scopes first, then plain folders.
+    ("docker", re.compile(r"docker[-/](?P<id>[0-9a-f]{12,64})(?:\.scope)?$")),
+    ("podman", re.compile(r"libpod-(?P<id>[0-9a-f]{12,64})(?:\.scope)?(?:/container)?$")),
+    ("containerd", re.compile(r"cri-containerd[-:](?P<id>[0-9a-f]{12,64})(?:\.scope)?$")),
+    ("cri-o", re.compile(r"crio-(?P<id>[0-9a-f]{12,64})(?:\.scope)?$")),
+    ("kubernetes", re.compile(r"kubepods[^:]*/(?P<id>[0-9a-f]{64})$")),
+    ("lxc", re.compile(r"lxc(?:\.payload[./]|/)(?P<id>[^/]+)")),
+    ("nspawn", re.compile(r"machine\.slice/(?:systemd-nspawn@|machine-)(?P<id>[^/]+?)\.(?:service|scope)")),
+)
+_SHORT_ID = 12
+_HEXADECIMAL = re.compile(r"[0-9a-f]+")
+
+
+@functools.lru_cache(maxsize=4096)
+def user_name(user_id: int) -> str:
+    """Login name as this process sees it; the number where there is none (a container's own users)."""
+    try:
+        return pwd.getpwuid(user_id).pw_name
+    except (KeyError, OverflowError):
+        return str(user_id)
+
+
+def command_line(pid: int, proc: Proc) -> Answer[str]:
+    """The command line with blanks between the words, and secrets in it masked; one that is very long is cut, and ends
+    in "…"."""
+    path = f"/proc/{pid}/cmdline"
+    return proc.beginning(path, most_bytes(path)).then(lambda found: _words(*found), f"{path} is empty")
+
+
+def _words(text: str, is_whole: bool) -> str | None:
+    words = " ".join(mask_words(text.rstrip("\0").split("\0"))).strip()
+    if is_whole and len(words) <= MOST_COMMAND_CHARACTERS:
+        return words or None
+    return f"{words[: MOST_COMMAND_CHARACTERS - 1]}…"
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """What stays as long as a process runs one program, or nearly so."""
+
+    started: Answer[int]
+    """Clock ticks since boot."""
+    command: Answer[str]
+
+
+def identify(pid: int, proc: Proc) -> Identity:
+    """Read it anew."""
+    return Identity(start_ticks(pid, proc), command_line(pid, proc))
+
+
+def group_of(pid: int, memberships: Answer[str]) -> Answer[str]:
+    """A process's control group, of the text of its ``cgroup``: of version 2, else the one that accounts memory."""
+    return memberships.then(_group, f"/proc/{pid}/cgroup names no group that accounts memory")
+
+
+def _group(text: str) -> str | None:
+    groups = {}
+    for line in text.splitlines():
+        number, _, rest = line.partition(":")
+        controllers, separator, path = rest.partition(":")
+        if separator and path and (number == "0" or "memory" in controllers.split(",")):
+            groups["2" if number == "0" else "1"] = path
+    # Where both versions are mounted, an unused version 2 has everything in its root.
+    named = [path for path in (groups.get("2"), groups.get("1")) if path not in (None, "/")]
+    return named[0] if named else groups.get("2", groups.get("1"))
+
+
+def container(group: str) -> str | None:
+    """Engine and short id of the container that a control group belongs to; ``None`` if it tells of none.
+
+    A container that sees its own group as the root cannot be recognized this way.
+    """
+    for engine, pattern in _ENGINES:
+        match = pattern.search(group)
+        if match is not None:
+            name = match["id"]
+            return f"{engine} {name[:_SHORT_ID] if _HEXADECIMAL.fullmatch(name) else name}"
+    return None
+
+
+def boot_time(proc: Proc) -> Answer[int]:
+    """When this machine started: seconds since 1970."""
+    return proc.fields("/proc/stat").amount("btime")
+
+
+def start_time(pid: int, ticks: Answer[int], booted: Answer[int]) -> Answer[datetime]:
+    """When a process started, to a hundredth of a second after the boot's full second.
+
+    Args:
+        pid: of the process.
+        ticks: between the boot and its start.
+        booted: from :func:`boot_time`.
+    """
+    return all_of(ticks, booted).then(_moment, f"/proc/{pid}/stat gives no time")
+
+
+def _moment(ticks_and_boot: tuple[int, ...]) -> datetime | None:
+    ticks, booted = ticks_and_boot
+    try:
+        return datetime.fromtimestamp(booted + ticks / os.sysconf("SC_CLK_TCK"), UTC)
+    except (OverflowError, ValueError, OSError):
+        return None
+
+
+@dataclass(frozen=True)
+class Caller:
+    """A process that called a probed function. Equal ones are the same process, whatever it calls itself."""
+
+    pid: int
+    started: float
+    """Seconds since boot."""
+    name: str = field(compare=False)
+
+
+class LiveCallers:
+    """The processes of this machine.
+
+    Args:
+        proc: where /proc is read.
+    """
+
+    def __init__(self, proc: Proc = HERE) -> None:
+        self._proc = proc
+        self._ticks_per_second = os.sysconf("SC_CLK_TCK")
+
+    def of(self, pid: int) -> Caller | None:
+        """The process that has this pid now; ``None`` if there is none or it has ended."""
+        ticks = start_ticks(pid, self._proc).value
+        if ticks is None:
+            return None
+        return Caller(pid, ticks / self._ticks_per_second, self._proc.line(f"/proc/{pid}/comm").value or "")
+
+    def owner(self, thread: int) -> int | None:
+        """The pid of a thread's process; ``None`` if the thread has ended."""
+        return ProcessStatus(self._proc.read(f"/proc/{thread}/status").value or "").number("Tgid")
+
+
+_KIND = re.compile(r"(socket|pipe|anon_inode):")
+_WORDS = {"socket": "sockets", "pipe": "pipes", "anon_inode": "event files"}
+
+
+def open_files(pid: int, proc: Proc = HERE) -> Answer[Mapping[str, int]]:
+    """Devices by their names, all others by their kind, with how many of each there are; devices first."""
+    return proc.links(f"/proc/{pid}/fd").then(_by_kind)
+
+
+def _by_kind(targets: tuple[str, ...]) -> Mapping[str, int]:
+    kinds = Counter(map(_kind, targets))
+    return dict(sorted(kinds.items(), key=lambda pair: (not pair[0].startswith("/dev/"), pair[0])))
+
+
+def _kind(target: str) -> str:
+    if target.startswith("/dev/"):
+        return target
+    match = _KIND.match(target)
+    return _WORDS[match[1]] if match else "files"

@@ -1,0 +1,403 @@
+"""The processes of this host that hold pinned or locked memory, as far as /proc shows it.
+
+Each process costs one read of ``status``, or of ``statm`` while a series finds it unchanged; a kernel thread costs a
+read in the first snapshot of a series only. A process that could hold pinned memory has its open files listed. Only a
+candidate – one that holds an NVIDIA device file, or that NVML names and whose files cannot be seen – has its ``maps``
+read. The rest of a process (command line, group, start) is read where it is reported.
+
+All of it is bounded for one process and in sum (:class:`pinscope.probes.proc.Allowance`). Who comes first matters
+then: processes that NVML names and earlier holders, and of the others the first of each user before the second of
+anyone.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter, deque
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field
+
+from pinscope.probes.answer import Answer
+from pinscope.probes.proc import HERE, MOST_OPEN_FILES, Allowance, Proc
+from pinscope.probes.process import Identity, MemoryMaps, ProcessStatus, identify, parse_maps, plain_address_space
+from pinscope.records.snapshot import Holder
+
+LEAST_CUDA_BYTES = 2**30
+"""CUDA reserves gigabytes of address space when it starts, and a forked child inherits them."""
+_LOCKS = re.compile(r"^unevictable_pgs_m(?:un)?locked \d+$", re.MULTILINE)
+_PINS = re.compile(r"^nr_foll_pin_\w+ \d+$", re.MULTILINE)
+"""In /proc/vmstat: pages that were ever locked and unlocked, pinned and unpinned."""
+_CHECK_EVERY = 64
+
+
+@dataclass(frozen=True, slots=True)
+class KnownMaps:
+    """A process's ``maps`` as read, and what it says.
+
+    To parse it takes longer than to read it. Only the same text proves that nothing changed: what ``status`` says of
+    sizes stays as it was if one buffer goes and another of its size comes.
+    """
+
+    text: str
+    maps: MemoryMaps
+
+
+@dataclass(frozen=True, slots=True)
+class KnownCandidate:
+    """A candidate's files and maps when its memory was last seen to change."""
+
+    size: tuple[int, bytes]
+    """Inode of its folder and ``statm``."""
+    files: Answer[frozenset[str]]
+    maps: Answer[MemoryMaps]
+
+
+@dataclass
+class Remembered:
+    """What a series of snapshots knows already, so that each costs little. The next one brings it up to date."""
+
+    bystanders: dict[int, str] = field(default_factory=dict)
+    """Size of the address space, now and at its peak, of processes that held no NVIDIA device file.
+
+    Whoever opens one to pin memory maps something, too. So while the sizes stay as they were, its files need not be
+    listed again.
+    """
+    quiet: dict[int, tuple[int, bytes]] = field(default_factory=dict)
+    """Inode and ``statm`` of processes too small for CUDA that have nothing locked or pinned.
+
+    To read ``statm`` costs half of ``status``. While it stays as it was, nothing was mapped or touched; and while the
+    host's counters of locking and pinning stay as they were, nothing was locked or pinned that was there before.
+    """
+    locks: str = ""
+    pins: str = ""
+    """Those counters at the last snapshot."""
+    identities: dict[int, tuple[tuple[int, bytes], Identity]] = field(default_factory=dict)
+    """Of holders, with the inode and ``statm`` that they had."""
+    snapshots: int = 0
+    without_memory: dict[int, int] = field(default_factory=dict)
+    """Kernel threads and processes that ended without being reaped, as :meth:`Proc.tasks` tells them.
+
+    They get no memory any more. Only a kernel thread that starts a helper program of the kernel's (modprobe) does,
+    and that uses no CUDA.
+    """
+    maps: dict[int, KnownMaps] = field(default_factory=dict)
+    """The ``maps`` of candidates."""
+    candidates: dict[int, KnownCandidate] = field(default_factory=dict)
+    """Candidates, as long as their ``statm`` and the host's counters of pins stay as they were."""
+    holders: dict[int, tuple[tuple[object, ...], Holder]] = field(default_factory=dict)
+    """The last snapshot's, with what each was made of."""
+    resume_at: int = 0
+    """The process at which the last snapshot's time was spent: those before it come last now."""
+    is_series: bool = True
+    """False if no other snapshot follows."""
+    booted: Answer[int] = Answer.missing("the boot time has not been read")  # noqa: RUF009 - frozen
+    """Boot time in seconds since 1970. The kernel derives it from the clock, so it moves when the clock is set: within
+    a series, a process must not seem to be another one for that."""
+
+
+@dataclass
+class Scan:
+    """What every process's status tells, less those that are known to be quiet."""
+
+    proc: Proc
+    looked_at: int
+    calm: bool
+    """Nothing was locked, unlocked, pinned or unpinned on this host since the last snapshot."""
+    same_pins: bool
+    """Nothing was pinned or unpinned since then."""
+    plain: dict[int, bytes] = field(default_factory=dict)
+    """The ``status`` of those that are no suspects and have nothing locked."""
+    others: dict[int, ProcessStatus] = field(default_factory=dict)
+    suspects: list[int] = field(default_factory=list)
+    """Those of the others that could hold pinned memory."""
+    sizes: dict[int, tuple[int, bytes]] = field(default_factory=dict)
+    """Inode and ``statm`` of the others, where it was read."""
+    bystanders: dict[int, str] = field(default_factory=dict)
+    """Of those that were not looked at again, as in :attr:`Remembered.bystanders`."""
+    unread: int = 0
+    """Processes whose turn did not come before the allowance was spent."""
+
+    def status(self, pid: int) -> ProcessStatus:
+        """What is known of one of them."""
+        if pid not in self.others:
+            text = self.plain[pid] if pid in self.plain else self.proc.glance(f"/proc/{pid}/status") or b""
+            self.others[pid] = _status(text)
+        return self.others[pid]
+
+    def children(self) -> dict[int, list[int]]:
+        """The children of each process whose ``status`` was read."""
+        children: dict[int, list[int]] = {}
+        for pid, text in self.plain.items():
+            children.setdefault(_status(text).parent or 0, []).append(pid)
+        for pid, status in self.others.items():
+            children.setdefault(status.parent or 0, []).append(pid)
+        return children
+
+
+def scan_processes(proc: Proc, gpu_pids: Collection[int], remembered: Remembered, allowance: Allowance) -> Answer[Scan]:
+    """Read every process's status; some end meanwhile."""
+    pids = proc.pids()
+    if pids.value is None:
+        return Answer(None, pids.reason)
+    counters = proc.read("/proc/vmstat").value or ""
+    locks, pins = "".join(_LOCKS.findall(counters)), "".join(_PINS.findall(counters))
+    same_pins = pins == remembered.pins
+    calm = same_pins and locks == remembered.locks and bool(locks + pins)
+    # Without counters of pins, what is pinned instead of something else would not show.
+    scan = Scan(proc, len(pids.value), calm, same_pins and pins != "")
+    remembered.locks, remembered.pins = locks, pins
+    # Only in a later snapshot can another process have a pid that was seen before.
+    tasks = proc.tasks().value or {} if remembered.is_series else dict.fromkeys(pids.value, 0)
+    _scan(scan, tasks, gpu_pids, remembered, allowance)
+    return Answer(scan)
+
+
+def _scan(
+    scan: Scan, tasks: Mapping[int, int], gpu_pids: Collection[int], remembered: Remembered, allowance: Allowance
+) -> None:
+    proc, calm = scan.proc, scan.calm  # unless it is calm, statm would only come on top
+    without, quiet = dict[int, int](), dict[int, tuple[int, bytes]]()
+    resume_at, remembered.resume_at = remembered.resume_at, 0
+    in_turn = dict(sorted(tasks.items(), key=lambda task: (task[0] < resume_at, task[0])))
+    first = {pid: tasks[pid] for pid in (*gpu_pids, *remembered.candidates) if pid in tasks}
+    for number, (pid, inode) in enumerate((first | in_turn).items()):
+        if number % _CHECK_EVERY == 0 and allowance.is_spent:
+            scan.unread, remembered.resume_at = len(tasks) - number, pid
+            break
+        if remembered.without_memory.get(pid) == inode:
+            without[pid] = inode
+            continue
+        size = inode, (proc.glance(f"/proc/{pid}/statm") or b"") if calm else b""
+        if calm and pid not in gpu_pids and remembered.quiet.get(pid) == size:
+            quiet[pid] = size
+            continue
+        text = proc.glance(f"/proc/{pid}/status") or b""
+        if pid not in gpu_pids and (plain_address_space(text) or LEAST_CUDA_BYTES) < LEAST_CUDA_BYTES:
+            scan.plain[pid] = text
+            if size[1]:
+                quiet[pid] = size
+            continue
+        status = _status(text)
+        if status.has_memory:
+            scan.others[pid] = status
+            if size[1]:
+                scan.sizes[pid] = size
+            if pid in gpu_pids or _could_hold(status):
+                scan.suspects.append(pid)
+            elif size[1] and not status.has_locked:
+                quiet[pid] = size
+        elif text:
+            without[pid] = inode
+    remembered.without_memory, remembered.quiet = without, quiet
+
+
+def _status(text: bytes) -> ProcessStatus:
+    return ProcessStatus(text.decode("utf-8", "replace"))
+
+
+def _could_hold(status: ProcessStatus) -> bool:
+    """False if the process cannot own cudaHostAlloc memory, and is not likely to use CUDA at all.
+
+    Pinned pages are mapped, so cudaHostAlloc memory counts in its owner's RssShmem. A CUDA process that has none, or
+    an orphan that inherited some and never touched it, shows by the size of its address space.
+    """
+    return status.may_share or is_large(status)
+
+
+def is_large(status: ProcessStatus) -> bool:
+    """True if it has as much address space as CUDA reserves."""
+    return (status.bytes("VmSize") or LEAST_CUDA_BYTES) >= LEAST_CUDA_BYTES
+
+
+UVM = "/dev/nvidia-uvm"
+"""CUDA opens it when it starts; NVML alone and display servers do not."""
+
+_NVIDIA = "/dev/nvidia"
+_IDENTITY_TURNS = 10
+"""A program may change its command line at any time; after so many snapshots it is read again."""
+_NONE: Answer[frozenset[str]] = Answer(frozenset())
+_NO_TURN: Answer[frozenset[str]] = Answer.missing("a snapshot reads only so much of other processes' files")
+_TOO_MANY: Answer[frozenset[str]] = Answer.missing(f"it has more than {MOST_OPEN_FILES} open files")
+
+
+@dataclass(frozen=True, slots=True)
+class SeenProcess:
+    """A process that holds, or may hold, pinned or locked memory."""
+
+    pid: int
+    status: ProcessStatus
+    files: Answer[frozenset[str]]
+    """NVIDIA device files that it has open."""
+    maps: Answer[MemoryMaps] | None
+    """``None`` where there was no reason to scan."""
+    size: tuple[int, bytes] | None = None
+    """Inode of its folder and ``statm``, where they were read."""
+
+
+@dataclass(frozen=True, slots=True)
+class Processes:
+    """What one scan of all processes found."""
+
+    seen: tuple[SeenProcess, ...]
+    looked_at: int
+    closed: int
+    """Processes that could hold pinned memory and whose open files this user may not see."""
+    strangers: frozenset[int]
+    """Pids that NVML names and that are no such process here."""
+    unread: int = 0
+    """Processes that were not looked at, as a snapshot takes only so much time."""
+    skipped: int = 0
+    """Processes that could hold pinned memory and have more open files than a snapshot looks at."""
+
+
+def read_processes(
+    proc: Proc = HERE, gpu_pids: Collection[int] = (), remembered: Remembered | None = None
+) -> Answer[Processes]:
+    """Processes with NVIDIA device files, with a place in NVML's lists, or with locked or pinned memory.
+
+    Args:
+        proc: where /proc is read.
+        gpu_pids: processes that NVML names.
+        remembered: what earlier snapshots learned; it is brought up to date.
+    """
+    remembered = remembered or Remembered(is_series=False)
+    remembered.snapshots += 1
+    allowance = Allowance()
+    answer = scan_processes(proc, gpu_pids, remembered, allowance)
+    if answer.value is None:
+        return Answer(None, answer.reason)
+    scan = answer.value
+    files = _files_of_suspects(scan, gpu_pids, remembered, allowance)
+    candidates = [pid for pid, held in files.items() if held.value or (held.value is None and pid in gpu_pids)]
+    maps = _maps_of_candidates(scan, _fair(candidates, scan, gpu_pids), remembered, allowance)
+    rest = [pid for pid in (files.keys() | scan.others.keys()) - maps.keys() if scan.status(pid).has_locked]
+    seen = [
+        SeenProcess(pid, scan.status(pid), files.get(pid, _NONE), maps.get(pid), scan.sizes.get(pid))
+        for pid in (*candidates, *rest)
+    ]
+    skipped = {pid for pid, held in files.items() if held in (_NO_TURN, _TOO_MANY)}
+    closed = {pid for pid, held in files.items() if held.value is None} - skipped
+    named = {process.pid for process in seen}
+    remembered.identities = {pid: known for pid, known in remembered.identities.items() if pid in named}
+    remembered.candidates = {
+        process.pid: KnownCandidate(process.size, process.files, process.maps)
+        for process in seen
+        if process.maps is not None
+        and process.maps.value is not None
+        and process.files.value
+        and process.size is not None
+    }
+    strangers = frozenset(gpu_pids) - maps.keys()
+    return Answer(Processes(tuple(seen), scan.looked_at, len(closed), strangers, scan.unread, len(skipped)))
+
+
+def known_identity(process: SeenProcess, proc: Proc, remembered: Remembered) -> Identity:
+    """Who a process is, read once in a snapshot, and in a series again when its memory changed or its turn comes."""
+    before = remembered.identities.get(process.pid)
+    is_due = remembered.snapshots % _IDENTITY_TURNS == process.pid % _IDENTITY_TURNS
+    if (
+        before is not None
+        and before[0] == (process.size or (remembered.snapshots, b""))
+        and not (process.size and is_due)
+    ):
+        return before[1]
+    identity = identify(process.pid, proc)
+    remembered.identities[process.pid] = (process.size or (remembered.snapshots, b"")), identity
+    return identity
+
+
+def _fair(pids: Iterable[int], scan: Scan, gpu_pids: Collection[int]) -> list[int]:
+    """Those that NVML names first; then by turns, one of each user: who has many processes does not come before
+    those who have one."""
+    met: Counter[int | None] = Counter()
+    turns = {}
+    for pid in pids:
+        user = scan.status(pid).number("Uid")
+        turns[pid] = (pid not in gpu_pids, met[user])
+        met[user] += 1
+    return sorted(turns, key=turns.__getitem__)
+
+
+def _maps_of_candidates(
+    scan: Scan, pids: Iterable[int], remembered: Remembered, allowance: Allowance
+) -> dict[int, Answer[MemoryMaps]]:
+    maps: dict[int, Answer[MemoryMaps]] = {}
+    known: dict[int, KnownMaps] = {}
+    for pid in pids:
+        before, earlier = remembered.maps.get(pid), remembered.candidates.get(pid)
+        if scan.same_pins and earlier is not None and earlier.size == scan.sizes.get(pid):
+            maps[pid] = earlier.maps
+            if before is not None:
+                known[pid] = before
+            continue
+        path = f"/proc/{pid}/maps"
+        if allowance.maps_bytes <= 0 or allowance.is_spent:
+            maps[pid] = Answer(None, f"{path} was not read: {_NO_TURN.reason}")
+            continue
+        text = scan.proc.read(path)
+        allowance.maps_bytes -= len(text.value or "")
+        read = text.then(lambda text, before=before: _known(text, before), f"{path} is empty")  # type: ignore[misc]
+        maps[pid] = read.then(lambda found: found.maps)
+        # Other than ASCII takes up to four times the memory: it is parsed each time.
+        if read.value is not None and read.value.text.isascii():
+            known[pid] = read.value
+    remembered.maps = known
+    return maps
+
+
+def _known(text: str, before: KnownMaps | None) -> KnownMaps | None:
+    """What maps says now. An empty one is that of a process that is about to end."""
+    if before is not None and before.text == text:
+        return before
+    return KnownMaps(text, parse_maps(text)) if text else None
+
+
+def _files_of_suspects(
+    scan: Scan, gpu_pids: Collection[int], remembered: Remembered, allowance: Allowance
+) -> dict[int, Answer[frozenset[str]]]:
+    """NVIDIA device files of each process that could hold pinned memory, and of the children of those that have some.
+
+    To list the open files of every process on a host would cost more than all the rest.
+    """
+    children: dict[int, list[int]] = {}  # made once there is a parent to look for
+    files: dict[int, Answer[frozenset[str]]] = {}
+    sizes = scan.bystanders
+    suspects = []
+    for pid in scan.suspects:
+        size = scan.status(pid).size
+        if size and remembered.bystanders.get(pid) == size and pid not in gpu_pids:
+            sizes[pid] = size
+        else:
+            suspects.append(pid)
+    waiting = deque(_fair(suspects, scan, gpu_pids))
+    while waiting:
+        pid = waiting.popleft()
+        if pid in files or pid in sizes:
+            continue
+        held = _nvidia_files(pid, scan, remembered, allowance)
+        if held.value is None and held is not _NO_TURN and not scan.proc.exists(f"/proc/{pid}"):
+            continue
+        files[pid] = held
+        status = scan.status(pid)
+        if held.value:
+            if not is_large(status):  # else its forked children are large as well, and suspects already
+                children = children or scan.children()
+                waiting += children.get(pid, ())
+        elif held.value is not None:
+            sizes[pid] = status.size
+    remembered.bystanders = sizes
+    return files
+
+
+def _nvidia_files(pid: int, scan: Scan, remembered: Remembered, allowance: Allowance) -> Answer[frozenset[str]]:
+    earlier = remembered.candidates.get(pid)
+    if scan.same_pins and earlier is not None and earlier.size == scan.sizes.get(pid):
+        return earlier.files
+    if allowance.open_files <= 0 or allowance.is_spent:
+        return _NO_TURN
+    links = scan.proc.links(f"/proc/{pid}/fd")
+    if links.value is None:
+        return Answer(None, links.reason)
+    allowance.open_files -= len(links.value)
+    held = frozenset(target for target in links.value if target.startswith(_NVIDIA))
+    return _TOO_MANY if not held and len(links.value) >= MOST_OPEN_FILES else Answer(held)

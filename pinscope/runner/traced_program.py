@@ -28,11 +28,10 @@ from pinscope.probes.proc import HERE, Proc
 from pinscope.probes.processes import UVM
 from pinscope.records.trace_row import TraceRow
 from pinscope.tracing.descendants import NOT_STARTED, variables
+from pinscope.tracing.line_totals import Ended
 from pinscope.tracing.places import library_folders
-from pinscope.tracing.scope import Scope
-from pinscope.tracing.spool import Spool
+from pinscope.tracing.spool import Scope, Spool
 from pinscope.tracing.spool_folder import SpoolFolder
-from pinscope.tracing.summed import Ended
 
 LIBRARY = "libcuda.so"
 _PARENT, _STACK = 1, 25

@@ -169,7 +169,7 @@ def _begin(handover: str, library: str) -> bool:
     """Record the program; false if that is not possible."""
     import json  # noqa: PLC0415 - children begin without it
 
-    from pinscope.tracing.recording import start_recording  # noqa: PLC0415
+    from pinscope.tracing.recorder import start_recording  # noqa: PLC0415
     from pinscope.tracing.spool_folder import SpoolFolder  # noqa: PLC0415
 
     folder = SpoolFolder.named(handover)
@@ -179,7 +179,7 @@ def _begin(handover: str, library: str) -> bool:
     if config["children"]:
         pass_on(handover, library)
     if config["redirect"] is not None:
-        from pinscope.tracing.redirect_start import start_redirecting  # noqa: PLC0415
+        from pinscope.tracing.redirect_libraries import start_redirecting  # noqa: PLC0415
 
         start_redirecting(folder, config["redirect"])
     return True
@@ -189,7 +189,7 @@ def _record(handover: str, library: str) -> None:
     """Record a process that the program has started, as long as the program runs."""
     before = set(sys.modules)
     try:
-        from pinscope.tracing.recording import join_recording  # noqa: PLC0415 - it imports the trigger
+        from pinscope.tracing.recorder import join_recording  # noqa: PLC0415 - it imports the trigger
         from pinscope.tracing.spool_folder import SpoolFolder  # noqa: PLC0415
 
         join_recording(SpoolFolder.named(handover), library)

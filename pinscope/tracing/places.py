@@ -12,9 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pinscope.records.masks import mask_code
-from pinscope.tracing.labels import file_label, label
-from pinscope.tracing.spool import Frame
-from pinscope.tracing.stacks import OURS, is_own
+from pinscope.tracing.stacks import OURS, Frame, file_label, is_own, label
 
 SHOWN_FRAMES = 12
 """Of a stack, as text."""

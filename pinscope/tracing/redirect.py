@@ -20,9 +20,8 @@ from types import CodeType, FrameType
 from typing import Any, NoReturn
 
 from pinscope.tracing.bound import as_json
-from pinscope.tracing.labels import file_label
 from pinscope.tracing.spool_folder import SpoolFolder
-from pinscope.tracing.stacks import is_own
+from pinscope.tracing.stacks import file_label, is_own
 
 ACCOUNT = "redirected.json"
 

@@ -24,7 +24,7 @@ from pinscope.runner.jobs import cancel
 from pinscope.runner.traced_program import ask_cupti
 from pinscope.store.bundle import read_bundle
 from pinscope.store.store import Store
-from pinscope.tracing import joined
+from pinscope.tracing import process_merge
 from tests.data.fake_cupti import FIRST_LINE, PRELUDE, ROOT, built, variables
 
 MIB = 2**20
@@ -145,7 +145,7 @@ def test_an_argument_that_is_not_utf_8_reaches_the_program_and_stands_in_every_r
 @pytest.mark.usefixtures("_cupti")
 def test_a_clock_that_is_set_back_during_a_call_costs_its_duration_and_not_the_trace(tmp_path: Path) -> None:
     text = """\
-recorder = sys.modules["pinscope.tracing.process_hooks"].newest()
+recorder = sys.modules["pinscope.tracing.recorder"].newest()
 copy(1 << 20, PAGEABLE, DEVICE)
 recorder._clock = iter([time.time_ns(), time.time_ns() - 3 * 10**9]).__next__
 copy(1 << 20, PAGEABLE, DEVICE)
@@ -287,7 +287,7 @@ def test_a_module_is_traced_as_python_runs_it(
 def test_the_recording_ends_where_a_trace_is_full_and_the_program_goes_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    for module in (joined, tracing):
+    for module in (process_merge, tracing):
         monkeypatch.setattr(module, "MOST_RECORDS", 1000)
     text = "for _ in range(400):\n    for _ in range(500): copy(64, 1, 3)\n    time.sleep(0.005)\nprint('end')"
     code, document = traced(tmp_path, "--fail-on", "pageable", program(tmp_path, text))
@@ -328,7 +328,7 @@ def test_where_nothing_could_be_kept_the_program_s_end_is_ours_and_a_check_fails
     def full(*_: object) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    monkeypatch.setattr(tracing, "GatheredProcesses", full)
+    monkeypatch.setattr(tracing, "ProcessFiles", full)
     why = "nothing was recorded: the records could not be kept (No space left on device)"
     for end, code in (("sys.exit(7)", 7), ("", 1)):
         assert main(["trace", "--fail-on", "pageable", str(program(tmp_path, f"time.sleep(0.5)\n{end}"))]) == code

@@ -254,12 +254,11 @@ def test_ctrl_c_while_a_part_begins_ends_what_has_begun_and_the_next_part_is_rec
     assert sites(kept()[0][1]) == [(2, "second")]
 
 
-@pytest.mark.parametrize("step", ["hook", "_subscribe", "_report", "_is_wanted", "_note_switch"])
+@pytest.mark.parametrize("step", ["_hook", "_subscribe", "_report", "_is_wanted", "_note_switch"])
 def test_wherever_ctrl_c_comes_as_a_recording_begins_cupti_is_let_go(step: str, tmp_path: Path) -> None:
     text = f"""
-from pinscope.tracing import process_hooks
-from pinscope.tracing.recorder import Recorder
-owner = process_hooks if {step!r} == "hook" else Recorder
+from pinscope.tracing import recorder
+owner = recorder if {step!r} == "_hook" else recorder.Recorder
 as_ever = owner.{step}
 def interrupted(*arguments):
     owner.{step} = as_ever

@@ -12,7 +12,7 @@ import pytest
 from pinscope.cli.main import main
 from pinscope.store.bundle import read_bundle
 from pinscope.store.store import Store
-from pinscope.tracing.labels import file_label
+from pinscope.tracing.stacks import file_label
 from tests.data.fake_cupti import FIRST_LINE, PRELUDE, built, variables
 from tests.data.stand_ins import PACKAGES
 

@@ -1,4 +1,4 @@
-"""The rows of a trace: records joined with their calls and stacks, and added up for each line of the program."""
+"""The rows of a trace: records merged with their calls and stacks, and added up for each line of the program."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pinscope.records.trace_row import LARGE_BYTES, WAITS, TraceRow
-from pinscope.tracing.gathered import MANAGED, Gathered
 from pinscope.tracing.mapped_file import CUT
 from pinscope.tracing.places import NATIVE, Place, place_of
 from pinscope.tracing.sites import ALLOCATES, PinnedMemory
+from pinscope.tracing.spool import MANAGED, RecordFiles
 from pinscope.tracing.stretch import Busy, once
 
 MOST_RANGES = 3
@@ -51,13 +51,13 @@ class Ended:
         return max(self.ended_ns - self.begun_ns, 0) / 1e9
 
 
-class Summed:
+class LineTotals:
     """What the rows and the attachments of a trace are made from."""
 
-    def __init__(self, gathered: Gathered) -> None:
-        self.lost_bytes = gathered.spool.unreadable_bytes
-        self._names = {int(number): name for number, name in gathered.spool.config["functions"].items()}
-        calls, copies = gathered.spool.calls(), gathered.table("copies")
+    def __init__(self, files: RecordFiles) -> None:
+        self.lost_bytes = files.spool.unreadable_bytes
+        self._names = {int(number): name for number, name in files.spool.config["functions"].items()}
+        calls, copies = files.spool.calls(), files.table("copies")
         cut = calls["function"] == CUT
         self.calls: NDArray[Any] = calls[~cut]
         if cut.any():  # a line is accused by whole calls only
@@ -66,14 +66,14 @@ class Summed:
         self.copies: NDArray[Any] = copies[np.argsort(self._call_starts(copies), kind="stable")]
         untimed = self.copies["start"] == 0
         self.copies["start"][untimed] = self._call_starts(self.copies[untimed])
-        allocations = gathered.table("allocations")
+        allocations = files.table("allocations")
         managed = allocations["memory_kind"] == MANAGED
         taken = managed & (allocations["memory_operation_type"] == ALLOCATES)
         self.managed_bytes = int(allocations["bytes"][taken].sum())
         self._allocations: NDArray[Any] = allocations[~managed]
-        self.kernels = gathered.table("kernels")
-        self._range_names = gathered.spool.ranges()
-        self._places = [NATIVE, *map(place_of, gathered.spool.stacks())]
+        self.kernels = files.table("kernels")
+        self._range_names = files.spool.ranges()
+        self._places = [NATIVE, *map(place_of, files.spool.stacks())]
         self._kinds = list(dict.fromkeys((place.file, place.line) for place in self._places))
         numbers = {kind: number for number, kind in enumerate(self._kinds)}
         self._line_of_stack = np.asarray([numbers[place.file, place.line] for place in self._places])

@@ -18,38 +18,30 @@ from pinscope.text import encodable
 from pinscope.tracing.places import Sources
 from pinscope.tracing.stacks import Frame
 
-Records = NDArray[Any]
-"""Records of one kind, with the fields of :data:`FIELDS`."""
-FIELDS: Mapping[str, tuple[str, ...]] = {
-    "MEMCPY": (
-        "copy_kind",
-        "src_kind",
-        "dst_kind",
-        "flags_",
-        "bytes",
-        "start",
-        "end",
-        "device_id",
-        "stream_id",
-        "correlation_id",
+TABLES = {"MEMCPY": "copies", "CONCURRENT_KERNEL": "kernels", "MEMORY2": "allocations"}
+"""CUPTI's kinds of records that are kept, each with the table that it goes to."""
+
+
+def _type(**fields: str) -> np.dtype[Any]:
+    return np.dtype(list(fields.items()))
+
+
+_KINDS = dict.fromkeys(("copy_kind", "src_kind", "dst_kind", "flags_"), "u1")
+TYPES: Mapping[str, np.dtype[Any]] = {
+    "copies": _type(correlation_id="u4", device_id="u4", stream_id="u4", **_KINDS, bytes="i8", start="i8", end="i8"),
+    "kernels": _type(device_id="u4", stream_id="u4", start="i8", end="i8"),
+    "allocations": _type(
+        correlation_id="u4", memory_operation_type="i4", memory_kind="i4", address="u8", bytes="i8", timestamp="i8"
     ),
-    "CONCURRENT_KERNEL": ("start", "end", "device_id", "stream_id", "correlation_id"),
-    "MEMORY2": ("memory_operation_type", "memory_kind", "address", "bytes", "timestamp", "correlation_id"),
 }
-"""What is taken from CUPTI's records, by the name of their kind."""
+"""What is kept of each record. An end is 0 where none was recorded, and never before its start. The start of a copy is
+0 where CUPTI could not time it; such kernels are left out."""
+MANAGED = 5
+_KEPT = (2, MANAGED)
+"""Kinds of memory of which allocations are kept; the first is pinned memory."""
 _INTEGER = struct.Struct("<I")
 _DONE = ".done"
-CALLS = np.dtype(
-    [
-        ("correlation_id", "<u4"),
-        ("function", "<u4"),
-        ("thread", "<u4"),
-        ("stack", "<u4"),
-        ("range", "<u4"),
-        ("start", "<i8"),
-        ("end", "<i8"),
-    ]
-)
+CALLS = _type(correlation_id="u4", function="u4", thread="u4", stack="u4", range="u4", start="i8", end="i8")
 """The recorder's ``mapped_file.ENTRY``."""
 
 
@@ -74,14 +66,14 @@ class Spool:
         self._names = {int(number): name for name, number in self.config["kinds"].items()}
         layouts = {int(number): layout for number, layout in self.config["layouts"].items()}
         self._sizes = {number: int(layout["size"]) for number, layout in layouts.items()}
-        self._types = {name: _type(layouts[number], FIELDS[name]) for number, name in self._names.items()}
+        self._types = {name: _type_in(layouts[number], TYPES[TABLES[name]]) for number, name in self._names.items()}
 
     def children(self) -> Iterator[Spool]:
         """The spools of other processes so far."""
         for folder in sorted(self.folder.glob("process.*")):
             yield Spool(folder, self.folder, self.config)
 
-    def take(self, ended: bool = False) -> Iterator[Mapping[str, Records]]:
+    def take(self, ended: bool = False) -> Iterator[Mapping[str, NDArray[Any]]]:
         """The records of each buffer that is complete, by kind; once each: its file is gone afterwards.
 
         Args:
@@ -104,7 +96,7 @@ class Spool:
             if ended:  # the disk may be full, and who keeps it needs the room
                 yield buffer
 
-    def decode(self, content: bytes, whole: bool = True) -> dict[str, Records]:
+    def decode(self, content: bytes, whole: bool = True) -> dict[str, NDArray[Any]]:
         """The records of one buffer; ``whole``: it ends with its last record, not somewhere before its end."""
         places: dict[int, list[int]] = {number: [] for number in self._sizes}
         at, end = 0, len(content) - _INTEGER.size
@@ -185,11 +177,10 @@ class Spool:
 
     def document(self, name: str) -> Mapping[str, Any] | None:
         """``started.json``, ``ended.json`` or ``refused.json``; ``None`` if it is not there, or not whole."""
-        try:
-            found: Mapping[str, Any] = json.loads((self.folder / name).read_bytes())
-        except (FileNotFoundError, ValueError):
-            return None
-        return found
+        document: Mapping[str, Any] | None = None
+        with suppress(FileNotFoundError, ValueError):
+            document = json.loads((self.folder / name).read_bytes())
+        return document
 
     @property
     def has_ended(self) -> bool:
@@ -208,11 +199,10 @@ class Spool:
 
     def _line(self, name: str) -> str | None:
         """The first line of a file; ``None`` if it is not there."""
-        try:
-            lines = (self.folder / name).read_text("utf-8", errors="replace").splitlines()
-        except FileNotFoundError:
+        path = self.folder / name
+        if not path.exists():
             return None
-        return lines[0] if lines else "the reason could not be written"
+        return path.read_text("utf-8", errors="replace").partition("\n")[0] or "the reason could not be written"
 
     def stop(self) -> None:
         """Let the recorders of all processes end; the program goes on. Where there is no room to say so, theirs ends
@@ -221,16 +211,12 @@ class Spool:
             ((self.program or self.folder) / "stop").touch()
 
 
-def _type(layout: Mapping[str, Any], wanted: tuple[str, ...]) -> np.dtype[Any]:
-    """A NumPy type for these fields of a record."""
-    fields = [layout["fields"][name] for name in wanted]
+def _type_in(layout: Mapping[str, Any], wanted: np.dtype[Any]) -> np.dtype[Any]:
+    """A NumPy type for these fields of a record, where CUPTI has them."""
+    places = [layout["fields"][name] for name in wanted.names or ()]
+    offsets, formats = ([place[number] for place in places] for number in (0, 1))
     return np.dtype(
-        {
-            "names": list(wanted),
-            "formats": [kind for _, kind in fields],
-            "offsets": [offset for offset, _ in fields],
-            "itemsize": layout["size"],
-        }
+        {"names": list(wanted.names or ()), "formats": formats, "offsets": offsets, "itemsize": layout["size"]}
     )
 
 
@@ -274,41 +260,6 @@ class Scope:
         }
 
 
-TYPES: Mapping[str, np.dtype[Any]] = {
-    "copies": np.dtype(
-        [
-            ("correlation_id", "u4"),
-            ("device_id", "u4"),
-            ("stream_id", "u4"),
-            ("copy_kind", "u1"),
-            ("src_kind", "u1"),
-            ("dst_kind", "u1"),
-            ("flags_", "u1"),
-            ("bytes", "i8"),
-            ("start", "i8"),
-            ("end", "i8"),
-        ]
-    ),
-    "kernels": np.dtype([("device_id", "u4"), ("stream_id", "u4"), ("start", "i8"), ("end", "i8")]),
-    "allocations": np.dtype(
-        [
-            ("correlation_id", "u4"),
-            ("memory_operation_type", "i4"),
-            ("memory_kind", "i4"),
-            ("address", "u8"),
-            ("bytes", "i8"),
-            ("timestamp", "i8"),
-        ]
-    ),
-}
-"""What is kept of each record. An end is 0 where none was recorded, and never before its start. The start of a copy is
-0 where CUPTI could not time it; such kernels are left out."""
-_TABLES = {"MEMCPY": "copies", "CONCURRENT_KERNEL": "kernels", "MEMORY2": "allocations"}
-MANAGED = 5
-_KEPT = (2, MANAGED)
-"""Kinds of memory of which allocations are kept; the first is pinned memory."""
-
-
 class RecordFiles:
     """The records of a spool, moved into a file for each table.
 
@@ -342,12 +293,9 @@ class RecordFiles:
         records = 0
         try:
             for kind, batch in buffer.items():
-                name = _TABLES[kind]
-                wanted = batch[_is_kept(name, batch)]
-                kept = np.zeros(len(wanted), TYPES[name])
-                for field in TYPES[name].names or ():
-                    kept[field] = wanted[field]
-                if "end" in (TYPES[name].names or ()):
+                name = TABLES[kind]
+                kept = batch[_is_kept(name, batch)].astype(TYPES[name])
+                if name != "allocations":
                     is_timed = (kept["start"] > 0) & (kept["end"] > 0)
                     kept["end"] = np.where(is_timed, np.maximum(kept["start"], kept["end"]), 0)
                 with (self._folder / name).open("ab") as file:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
@@ -26,6 +26,8 @@ DIRECTIONS = ("other", "h2d", "d2h", "h2d", "d2h", "d2d", "d2d", "d2d", "d2d", "
 """CUPTI's kinds of copies, by number."""
 _PAGEABLE, _PINNED = MEMORY.index("pageable"), MEMORY.index("pinned")
 _OVER_THE_LINK = [number for number, way in enumerate(DIRECTIONS) if way in {"h2d", "d2h"}]
+unnumbered = partial(TraceRow, repeat=0, warmup=False)
+"""A row; those of a kind are numbered when all are there."""
 _VERSION = re.compile(r"(_ptsz|_ptds)?(_v\d+)?(_ptsz|_ptds)?$")
 
 
@@ -81,10 +83,8 @@ class LineTotals:
     def devices(self) -> Iterator[TraceRow]:
         """A row for each GPU."""
         for device, busy in self.busy.items():
-            yield TraceRow(
+            yield unnumbered(
                 kind="device",
-                repeat=0,
-                warmup=False,
                 device=device,
                 busy_seconds=busy.seconds,
                 kernels=int((self.kernels["device_id"] == device).sum()),
@@ -255,10 +255,8 @@ class LineTotals:
         for number, rows in _groups(self.site_of_copies):
             copies = self.copies[rows]
             first, ended = copies[0], copies["end"] > 0
-            yield TraceRow(
+            yield unnumbered(
                 kind="site",
-                repeat=0,
-                warmup=False,
                 number=number,
                 device=int(first["device_id"]),
                 direction=_word(DIRECTIONS, first["copy_kind"]),
@@ -314,10 +312,8 @@ class LineTotals:
         taken, left, held = self.pinned.taken, self.pinned.is_left, self.pinned.held
         places, stacks = self.call_places(taken), self.stacks(taken)
         for rows in self._by_line_and_call(places, stacks):
-            yield TraceRow(
+            yield unnumbered(
                 kind="allocation",
-                repeat=0,
-                warmup=False,
                 call=self._call_name(int(places[rows][0])) or "",
                 count=len(rows),
                 bytes=int(taken["bytes"][rows].sum()),
@@ -340,10 +336,8 @@ class LineTotals:
         calls = self.calls[places]
         stacks, idle, after = self.stacks(calls), self._idle_after(calls), self._while_copying(calls)
         for rows in self._by_line_and_call(places, stacks):
-            yield TraceRow(
+            yield unnumbered(
                 kind="synchronisation",
-                repeat=0,
-                warmup=False,
                 call=self._call_name(int(places[rows][0])),
                 count=len(rows),
                 call_seconds=self._call_seconds(places[rows]),

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pinscope.records.trace_row import TraceRow, copies_large_from_or_to
-from pinscope.tracing.line_totals import DIRECTIONS, MEMORY, Ended, LineTotals
+from pinscope.tracing.line_totals import DIRECTIONS, MEMORY, Ended, LineTotals, unnumbered
 from pinscope.tracing.spool import RecordFiles, Spool
 
 if TYPE_CHECKING:
@@ -44,10 +44,8 @@ class Process:
 
     def row(self) -> TraceRow:
         """The process itself."""
-        return TraceRow(
+        return unnumbered(
             kind="process",
-            repeat=0,
-            warmup=False,
             process=self.pid,
             seconds=self.seconds,
             active_seconds=_active_seconds([self.totals]),
@@ -163,10 +161,8 @@ class MergedTrace:
         synchronisations, most first."""
         totals = [process.totals for process in self.processes]
         sites = self._numbered(_sites)
-        yield TraceRow(
+        yield unnumbered(
             kind="program",
-            repeat=0,
-            warmup=False,
             seconds=self._ended.seconds,
             active_seconds=_active_seconds(totals),
             recorded_seconds=self._recorded_seconds,

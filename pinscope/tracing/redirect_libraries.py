@@ -6,12 +6,9 @@ Of PyTorch ``Tensor.to``, ``.cuda`` and ``.copy_``, and DataLoaders, which pin t
 
 from __future__ import annotations
 
-import _thread
 import functools
 import os
 import sys
-import time
-from _queue import SimpleQueue
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from importlib.machinery import ModuleSpec
@@ -139,15 +136,10 @@ class _Tensors:
                 line.leave(reason, source.nbytes)
             return call(None)
         ring = self._ring(line, goal.device)
-        try:
-            buffer = ring.take(goal.bytes)
-            if buffer is None:
-                line.leave("more would be pinned than may be", source.nbytes)
-                return call(None)
-            staged = ring.fill(buffer, lambda taken: self._gathered(line, taken, source, goal))
-        except Exception as error:  # noqa: BLE001 - the program's own copy is still possible
-            line.leave(f"{type(error).__name__}: {error}"[:200], source.nbytes)
+        taken = ring.stage(goal.bytes, source.nbytes, lambda buffer: self._gathered(buffer, source, goal))
+        if taken is None:
             return call(None)
+        buffer, staged = taken
         try:
             return call(staged)
         finally:
@@ -155,9 +147,7 @@ class _Tensors:
             buffer.event.record(self._torch.cuda.current_stream(goal.device))
             if goal.waits and self._has_streams:  # another stream may use the result without waiting for it
                 buffer.event.synchronize()
-            line.copies += 1
-            line.bytes += source.nbytes
-            ring.give(buffer)
+            ring.give(buffer, source.nbytes)
 
     def _unfit(self, source: Any) -> str | None:
         """Why a tensor cannot be copied from a buffer."""
@@ -171,25 +161,17 @@ class _Tensors:
         return "captured into a graph" if torch.cuda.is_current_stream_capturing() else None
 
     def _ring(self, line: Line, device: int) -> Ring:
-        key = (line.file, line.line, device)
-        ring = self._rings.get(key)
-        if ring is None:
-            ring = self._rings[key] = Ring(
-                line,
-                self._redirect.budget,
-                self._pinned,
-                lambda event: event.query(),
-                lambda event: event.synchronize(),
-            )
-        return ring
+        ring = Ring(
+            line, self._redirect.budget, self._pinned, lambda event: event.query(), lambda event: event.synchronize()
+        )
+        return self._rings.setdefault((line.file, line.line, device), ring)
 
     def _pinned(self, size: int) -> Any:
         with self._torch.inference_mode(False):  # a buffer made in inference could not be written afterwards
             return self._torch.empty(size, dtype=self._torch.uint8, device="cpu", pin_memory=True)
 
-    def _gathered(self, line: Line, buffer: Buffer, source: Any, goal: _Goal) -> Any:
+    def _gathered(self, buffer: Buffer, source: Any, goal: _Goal) -> Any:
         """The source in pinned memory; types are converted here, as PyTorch does before it copies pageable memory."""
-        begun = time.perf_counter_ns()
         shaped = goal.shaped
         key = (shaped.shape, None if shaped.is_contiguous() else shaped.stride(), goal.dtype)
         if buffer.key != key:
@@ -198,7 +180,6 @@ class _Tensors:
                 flat = buffer.memory[: goal.bytes].view(goal.dtype)
                 buffer.view, buffer.key = flat.as_strided(shaped.shape, strides), key
         self._copy(buffer.view, source.detach())
-        line.gather_ns += time.perf_counter_ns() - begun
         return buffer.view
 
 
@@ -395,19 +376,13 @@ class _Arrays:
         fits = source.dtype == target.dtype and source.shape == target.shape
         if not fits or not (flags.c_contiguous or flags.f_contiguous) or self._is_pinned(source):
             return set_(target, source, stream)  # an error, or as it should be
-        device = target.device
-        try:
-            ring = self._ring(line, device.id)
-            with device:
-                buffer = ring.take(source.nbytes)
-            if buffer is None:
-                line.leave("more would be pinned than may be", source.nbytes)
-                return set_(target, source, stream)
-            order = "C" if flags.c_contiguous else "F"
-            staged = ring.fill(buffer, lambda taken: self._gathered(line, taken, source, order))
-        except Exception as error:  # noqa: BLE001 - the program's own copy is still possible
-            line.leave(f"{type(error).__name__}: {error}"[:200], source.nbytes)
+        device, order = target.device, "C" if flags.c_contiguous else "F"
+        ring = self._ring(line, device.id)
+        with device:
+            taken = ring.stage(source.nbytes, source.nbytes, lambda buffer: self._gathered(buffer, source, order))
+        if taken is None:
             return set_(target, source, stream)
+        buffer, staged = taken
         with device:
             used = self._cupy.cuda.get_current_stream() if stream is None else stream
             try:
@@ -415,35 +390,28 @@ class _Arrays:
             finally:
                 buffer.event = buffer.event or self._cupy.cuda.Event(disable_timing=True)
                 buffer.event.record(used)
-                line.copies += 1
-                line.bytes += source.nbytes
-                ring.give(buffer)
+                ring.give(buffer, source.nbytes)
 
     def _is_pinned(self, source: Any) -> bool:
         return bool(self._cupy.cuda.runtime.pointerGetAttributes(source.ctypes.data).type == _PINNED_MEMORY)
 
     def _ring(self, line: Line, device: int) -> Ring:
-        key = (line.file, line.line, device)
-        ring = self._rings.get(key)
-        if ring is None:
-            ring = self._rings[key] = Ring(
-                line,
-                self._redirect.budget,
-                self._cupy.cuda.alloc_pinned_memory,
-                lambda event: event.done,
-                lambda event: event.synchronize(),
-            )
-        return ring
+        ring = Ring(
+            line,
+            self._redirect.budget,
+            self._cupy.cuda.alloc_pinned_memory,
+            lambda event: event.done,
+            lambda event: event.synchronize(),
+        )
+        return self._rings.setdefault((line.file, line.line, device), ring)
 
-    def _gathered(self, line: Line, buffer: Any, source: Any, order: str) -> Any:
+    def _gathered(self, buffer: Buffer, source: Any, order: str) -> Any:
         """The source in pinned memory."""
-        begun = time.perf_counter_ns()
         key = (source.shape, source.dtype, order)
         if buffer.key != key:
             flat = self._numpy.frombuffer(buffer.memory, source.dtype, source.size)
             buffer.view, buffer.key = flat.reshape(source.shape, order=order), key
         self._copies.copy(buffer.view, source)
-        line.gather_ns += time.perf_counter_ns() - begun
         return buffer.view
 
 
@@ -462,8 +430,6 @@ class _Copies:
         self._numpy = numpy
         self._most = min(len(os.sched_getaffinity(0)), self.MOST_THREADS)
         self._process = os.getpid()
-        self._threads = 0
-        self._work: SimpleQueue[Any] = SimpleQueue()
 
     def copy(self, target: Any, source: Any) -> None:
         """Copy an array of the same shape."""
@@ -474,27 +440,15 @@ class _Copies:
         if parts < 2 or os.getpid() != self._process:  # a child has no threads
             self._numpy.copyto(target, source)
             return
-        while self._threads < parts - 1:
-            self._threads += 1
-            _thread.start_new_thread(self._take, ())
-        done: SimpleQueue[Exception | None] = SimpleQueue()
         rows = -(-len(source) // parts)
-        for begin in range(rows, len(source), rows):
-            self._work.put((target[begin : begin + rows], source[begin : begin + rows], done))
-        self._numpy.copyto(target[:rows], source[:rows])
-        for error in [done.get() for _ in range(rows, len(source), rows)]:
-            if error is not None:
-                raise error
+        pieces = [slice(begin, begin + rows) for begin in range(0, len(source), rows)]
+        list(self._threads.map(lambda piece: self._numpy.copyto(target[piece], source[piece]), pieces))
 
-    def _take(self) -> None:
-        while True:
-            target, source, done = self._work.get()
-            try:
-                self._numpy.copyto(target, source)
-                done.put(None)
-            except Exception as error:  # noqa: BLE001 - it belongs to the one who waits
-                done.put(error)
-            del target, source, done
+    @functools.cached_property
+    def _threads(self) -> Any:
+        from concurrent.futures import ThreadPoolExecutor  # noqa: PLC0415 - as the program imports it
+
+        return ThreadPoolExecutor(self._most)
 
 
 def _change_arrays(redirect: Redirect, cupy: ModuleType) -> None:

@@ -64,42 +64,37 @@ def traced(tmp_path: Path) -> Traced:
     return Traced(tmp_path)
 
 
-def test_idle_compute_behind_a_copy_counts_until_the_cpu_is_held_again(traced: Traced) -> None:
-    traced.copy(traced.call(100, 200), 110, 200)
-    traced.kernel(0, 200)
-    traced.kernel(230, 240)
-    traced.call(250, 260, WAIT)
-    traced.kernel(300, 310)
+IDLE = {
+    "until the CPU is held again": (
+        [("copy", 100, 200, 110, 200), ("kernel", 0, 200), ("kernel", 230, 240), ("wait", 250, 260),
+         ("kernel", 300, 310)], [0], [30 + 10]),
+    "no more than compute was busy while the call held the CPU": (
+        [("copy", 100, 200, 110, 200), ("kernel", 0, 115), ("kernel", 300, 310)], [85], [15]),
+    "two threads: idle compute during both is the first one's, and the second one did not hide any": (
+        [("copy", 100, 200, 110, 200), ("copy", 101, 205, 110, 205), ("kernel", 0, 50), ("kernel", 400, 410)],
+        [100, 5], [0, 0]),
+    "a moment of a small copy behind a large one, as of images and labels, counts once": (
+        [("copy", 100, 200, 110, 200), ("copy", 205, 215, 206, 214, SMALL), ("kernel", 0, 200), ("kernel", 230, 240)],
+        [0, 10], [20, 0]),
+    "none without an end, or on a GPU without kernels": (
+        [("copy", 100, 200, 110, 0), ("copy", 500, 600, 510, 600, LARGE, 1), ("kernel", 0, 700), ("kernel", 800, 900)],
+        [0, 100], [0, 0]),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("rule", IDLE)
+def test_idle_compute_counts_for_copies_and_behind_them(rule: str, traced: Traced) -> None:
+    events, idle, launch = IDLE[rule]
+    for kind, begun, over, *copied in events:
+        if kind == "copy":
+            traced.copy(traced.call(begun, over), *copied)
+        elif kind == "kernel":
+            traced.kernel(begun, over)
+        else:
+            traced.call(begun, over, WAIT)
     totals = traced.totals()
-    assert totals.idle_of_copies.tolist() == [0]
-    assert totals.launch_idle_of_copies.tolist() == [30 + 10]
-
-
-def test_it_is_no_more_than_compute_was_busy_while_the_call_held_the_cpu(traced: Traced) -> None:
-    traced.copy(traced.call(100, 200), 110, 200)
-    traced.kernel(0, 115)
-    traced.kernel(300, 310)
-    assert traced.totals().launch_idle_of_copies.tolist() == [15]
-
-
-def test_two_copies_at_once_do_not_make_compute_busy(traced: Traced) -> None:
-    """Of two threads: idle compute during both is the first one's, and the second one did not hide any."""
-    traced.copy(traced.call(100, 200), 110, 200)
-    traced.copy(traced.call(101, 205), 110, 205)
-    traced.kernel(0, 50)
-    traced.kernel(400, 410)
-    totals = traced.totals()
-    assert totals.idle_of_copies.tolist() == [100, 5]
-    assert totals.launch_idle_of_copies.tolist() == [0, 0]
-
-
-def test_no_moment_behind_two_copies_of_several_threads_counts_twice(traced: Traced) -> None:
-    traced.copy(traced.call(100, 200), 110, 200)
-    traced.copy(traced.call(150, 220), 160, 220)
-    traced.kernel(0, 190)
-    traced.kernel(250, 260)
-    totals = traced.totals()
-    assert int((totals.idle_of_copies + totals.launch_idle_of_copies).sum()) == 250 - 190
+    assert totals.idle_of_copies.tolist() == idle
+    assert totals.launch_idle_of_copies.tolist() == launch
 
 
 def test_no_moment_behind_the_copies_of_one_call_counts_twice(traced: Traced) -> None:
@@ -109,17 +104,6 @@ def test_no_moment_behind_the_copies_of_one_call_counts_twice(traced: Traced) ->
     traced.kernel(0, 200)
     traced.kernel(230, 240)
     assert int(traced.totals().launch_idle_of_copies.sum()) == 30
-
-
-def test_a_moment_of_a_small_copy_behind_a_large_one_counts_once(traced: Traced) -> None:
-    """The images and the labels of a batch, copied by one line."""
-    traced.copy(traced.call(100, 200), 110, 200)
-    traced.copy(traced.call(205, 215), 206, 214, SMALL)
-    traced.kernel(0, 200)
-    traced.kernel(230, 240)
-    totals = traced.totals()
-    assert totals.idle_of_copies.tolist() == [0, 10]
-    assert totals.launch_idle_of_copies.tolist() == [20, 0]
 
 
 def test_compute_idle_for_a_copy_is_not_idle_after_the_wait_before_it(traced: Traced) -> None:
@@ -175,15 +159,6 @@ def test_copies_of_calls_that_were_cut_off_accuse_no_line_unless_a_whole_call_ma
     traced.call(40, 50)
     traced.call(50, 50, CUT, number=3)
     assert traced.totals().copies["correlation_id"].tolist() == [2, 3]
-
-
-def test_copies_without_a_call_an_end_or_kernels_have_none(traced: Traced) -> None:
-    traced.copy(traced.call(100, 200), 110, 0)
-    traced.copy(999, 300, 400)
-    traced.copy(traced.call(500, 600), 510, 600, device=1)
-    traced.kernel(0, 700)
-    traced.kernel(800, 900)
-    assert traced.totals().launch_idle_of_copies.tolist() == [0, 0, 0]
 
 
 def test_a_copy_that_cupti_could_not_time_began_with_its_call_and_without_one_is_no_event(traced: Traced) -> None:

@@ -64,10 +64,10 @@ def parse_request(texts: Sequence[str], script: str) -> Request | None:
     """
     if not texts:
         return None
-    found = [_parse_line(text, script) for text in texts if text != "pin"]
-    if found and len(found) < len(texts):
+    lines = [_parse_line(text, script) for text in texts if text != "pin"]
+    if lines and len(lines) < len(texts):
         raise BadInput(f"{_ALLOWED}; pin alone means every line")
-    return Request(tuple(dict.fromkeys(found)))
+    return Request(tuple(dict.fromkeys(lines)))
 
 
 def what_if_command(run: Run, seen: Seen) -> str | None:
@@ -310,8 +310,8 @@ class _Second:
             yield TraceRow(kind="line_before", repeat=repeat, warmup=False, file=file, line=line, **_together(sites))
         path = spool / ACCOUNT
         account = json.loads(path.read_bytes()) if path.exists() else {"lines": [], "loaders": []}
-        for repeat, each in enumerate([*account["lines"], *_loaders(account["loaders"])]):
-            yield _redirected(repeat, each)
+        for repeat, redirected in enumerate([*account["lines"], *_loaders(account["loaders"])]):
+            yield _redirected(repeat, redirected)
 
 
 def _together(sites: Sequence[Site]) -> dict[str, Any]:
@@ -332,10 +332,10 @@ def _together(sites: Sequence[Site]) -> dict[str, Any]:
 def _loaders(accounts: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
     """Of lines that iterated over a DataLoader which pinned its batches, with what is to be said of it."""
     return [
-        {**each, "left": {_not_pinned(count, reason): None for reason, (count, _) in each["left"].items()}}
-        if each["left"]
-        else {**each, "left": {PINNED_BATCHES: None}}
-        for each in accounts
+        {**account, "left": {_not_pinned(count, reason): None for reason, (count, _) in account["left"].items()}}
+        if account["left"]
+        else {**account, "left": {PINNED_BATCHES: None}}
+        for account in accounts
     ]
 
 

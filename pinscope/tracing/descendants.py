@@ -116,7 +116,7 @@ def _mind_fork_exec(ours: Callable[[Mapping[Any, Any]], dict[bytes, Any]]) -> No
             _pass_on_path()
             return fork_exec(*arguments)
         try:
-            given = dict(os.fsencode(each).partition(b"=")[::2] for each in variables)
+            given = dict(os.fsencode(variable).partition(b"=")[::2] for variable in variables)
             joined = [name + b"=" + os.fsencode(value) for name, value in ours(given).items()]
         except _UNFIT:
             joined = variables
@@ -205,11 +205,11 @@ class _Trigger:
         self._record = record
 
     def find_spec(self, name: str, path: Any, target: ModuleType | None = None) -> ModuleSpec | None:
-        found = PathFinder.find_spec(name, path, target) if name == TRIGGER else None
-        if found is not None and found.loader is not None:
-            execute = functools.partial(self._execute, found.loader.exec_module)
-            found.loader.exec_module = execute  # type: ignore[method-assign] # of this loader, which is this module's
-        return found
+        spec = PathFinder.find_spec(name, path, target) if name == TRIGGER else None
+        if spec is not None and spec.loader is not None:
+            execute = functools.partial(self._execute, spec.loader.exec_module)
+            spec.loader.exec_module = execute  # type: ignore[method-assign] # of this loader, which is this module's
+        return spec
 
     def _execute(self, execute: Callable[[ModuleType], None], module: ModuleType) -> None:
         execute(module)

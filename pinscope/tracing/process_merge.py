@@ -184,12 +184,12 @@ class MergedTrace:
 
     def _numbered(self, rows: Callable[[Process], Iterable[TraceRow]]) -> list[TraceRow]:
         """Rows of one kind, of all processes; each names its process where there are several."""
-        found = [
+        numbered = [
             row.model_copy(update={"process": process.pid, "rank": process.rank} if len(self.processes) > 1 else {})
             for process in self.processes
             for row in rows(process)
         ]
-        return [row.model_copy(update={"repeat": repeat}) for repeat, row in enumerate(found)]
+        return [row.model_copy(update={"repeat": repeat}) for repeat, row in enumerate(numbered)]
 
 
 def _most(rows: Iterable[TraceRow], size: Callable[[TraceRow], Any]) -> Iterator[TraceRow]:
@@ -226,7 +226,8 @@ def attachments(merged: MergedTrace) -> Iterator[tuple[str, pa.Schema, Iterator[
     text = {"direction", "source", "target", "call", "file"}
     for name, (count, columns_of) in _TABLES.items():
         tables = [
-            (count(each.totals), {**columns_of(each, merged.begun_ns), **_process(each)}) for each in merged.processes
+            (count(process.totals), {**columns_of(process, merged.begun_ns), **_process(process)})
+            for process in merged.processes
         ]
         schema = pa.schema(
             [
@@ -259,15 +260,15 @@ def _copies(process: Process, begun: int) -> _Columns:
     totals = process.totals
     timed = slice(totals.untimed, None)
     copies, sites, idle = totals.copies[timed], totals.site_of_copies[timed], totals.idle_of_copies[timed]
-    found = totals.call_places(copies)
-    known = found >= 0
+    places = totals.call_places(copies)
+    known = places >= 0
     calls = totals.calls if len(totals.calls) else np.zeros(1, totals.calls.dtype)
     words, directions = np.asarray(MEMORY, object), np.asarray(DIRECTIONS, object)
     return {
         "at_ns": lambda piece: copies["start"][piece] - begun,
         "took_ns": lambda piece: np.where(copies["end"][piece] > 0, copies["end"][piece] - copies["start"][piece], -1),
-        "call_at_ns": lambda piece: np.where(known[piece], calls["start"][found[piece]] - begun, -1),
-        "call_took_ns": lambda piece: np.where(known[piece], _took(calls)[found[piece]], -1),
+        "call_at_ns": lambda piece: np.where(known[piece], calls["start"][places[piece]] - begun, -1),
+        "call_took_ns": lambda piece: np.where(known[piece], _took(calls)[places[piece]], -1),
         "bytes": lambda piece: copies["bytes"][piece],
         "direction": lambda piece: directions[np.minimum(copies["copy_kind"][piece], len(DIRECTIONS) - 1)],
         "source": lambda piece: words[np.minimum(copies["src_kind"][piece], len(MEMORY) - 1)],

@@ -234,7 +234,7 @@ class Recorder:
         """Seconds to the next flush or switch."""
         moments = [int(self._config[name]) for name in ("from_ns", "until_ns") if self._config.get(name)]
         times = [(moment - time.time_ns()) / 1e9 for moment in moments]
-        return min([FLUSH_SECONDS, *(each + 0.001 for each in times if each > 0)])
+        return min([FLUSH_SECONDS, *(seconds + 0.001 for seconds in times if seconds > 0)])
 
     def enter_part(self, name: str) -> None:
         """A part of the program begins."""
@@ -397,7 +397,7 @@ class Recorder:
 _OWN_FILES = frozenset(
     module.__file__ for module in (bound, cupti_library, mapped_file, ranges, spool_folder, stacks, json, json.encoder)
 ) | {__file__}
-_CALLBACKS = frozenset(each.__code__ for each in (Recorder._call, Recorder._request, Recorder._complete))
+_CALLBACKS = frozenset(method.__code__ for method in (Recorder._call, Recorder._request, Recorder._complete))
 """Code that native code calls, of which an exception may get away."""
 _RECORDINGS: list[Recorder] = []
 """All of this process. CUPTI calls into them until the process is gone."""

@@ -206,7 +206,7 @@ class Ring:
 
     def take(self, size: int) -> Buffer | None:
         """A buffer of at least so many bytes whose last copy is over; ``None`` where no more may be pinned."""
-        fitting = next((each for each in self._buffers if each.size >= size), None)
+        fitting = next((buffer for buffer in self._buffers if buffer.size >= size), None)
         if fitting is not None and self._is_free(fitting):
             return self._taken(fitting)
         if self._made >= self._most:
@@ -293,7 +293,7 @@ class Ring:
 
     def _drop_small(self, size: int) -> None:
         """Make room for a larger buffer in place of one that is too small, the one used longest ago."""
-        small = next((each for each in self._buffers if each.size < size), None)
+        small = next((buffer for buffer in self._buffers if buffer.size < size), None)
         if small is not None:
             self._wait_for(small)
             self._buffers.remove(small)

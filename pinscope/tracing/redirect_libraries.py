@@ -109,7 +109,7 @@ class _Tensors:
         """What a call of ``to`` or ``cuda`` asks for; ``None`` if the data stays on the host."""
         torch = self._torch
         first = arguments[0] if arguments else named.get("device", named.get("other"))
-        dtype = next((each for each in (*arguments, named.get("dtype")) if isinstance(each, torch.dtype)), None)
+        dtype = next((value for value in (*arguments, named.get("dtype")) if isinstance(value, torch.dtype)), None)
         first = default if first is None else first
         if isinstance(first, torch.Tensor):
             device, dtype = first.device, dtype or first.dtype
@@ -243,14 +243,14 @@ class _Goal(NamedTuple):
 
 def _is_async(arguments: Sequence[Any], named: dict[str, Any]) -> bool:
     """``non_blocking``: in all forms of ``to`` and ``cuda`` the first argument that is true or false."""
-    given = next((each for each in arguments if isinstance(each, bool)), named.get("non_blocking"))
+    given = next((value for value in arguments if isinstance(value, bool)), named.get("non_blocking"))
     return bool(given)
 
 
 def _without_waiting(arguments: Sequence[Any], named: dict[str, Any]) -> tuple[Sequence[Any], dict[str, Any]]:
     """The same call, ``non_blocking``."""
-    for place, each in enumerate(arguments):
-        if isinstance(each, bool):
+    for place, value in enumerate(arguments):
+        if isinstance(value, bool):
             return (*arguments[:place], True, *arguments[place + 1 :]), named
     return arguments, {**named, "non_blocking": True}
 
@@ -469,7 +469,7 @@ def start_redirecting(folder: SpoolFolder, plan: Mapping[str, Any]) -> None:
     redirect = Redirect(folder, plan)
     redirect.write_at_end()
     patches = {**TORCH, **CUPY}
-    sys.meta_path.insert(0, _Imports({name: functools.partial(each, redirect) for name, each in patches.items()}))
+    sys.meta_path.insert(0, _Imports({name: functools.partial(change, redirect) for name, change in patches.items()}))
 
 
 class _Imports:

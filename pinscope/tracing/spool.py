@@ -110,16 +110,16 @@ class Spool:
             at += size
         raw = np.frombuffer(content, np.uint8)
         return {
-            self._names[kind]: raw[np.asarray(found)[:, None] + np.arange(self._sizes[kind])]
+            self._names[kind]: raw[np.asarray(starts)[:, None] + np.arange(self._sizes[kind])]
             .view(self._types[self._names[kind]])
             .reshape(-1)
-            for kind, found in places.items()
-            if found
+            for kind, starts in places.items()
+            if starts
         }
 
     def stacks(self) -> list[list[Frame]]:
         """All stacks so far; that of number n stands at n − 1. The innermost frame is the first of each."""
-        return [[(file, line, name) for file, line, name in each or ()] for each in self._numbered("stacks")]
+        return [[(file, line, name) for file, line, name in frames or ()] for frames in self._numbered("stacks")]
 
     def new_stacks(self, since: int) -> tuple[list[list[Frame]], int]:
         """Stacks that were written behind a place of their file, and the place behind them."""
@@ -129,8 +129,8 @@ class Spool:
         with path.open("rb") as file:
             file.seek(since)
             whole, line_end, _ = file.read().rpartition(b"\n")
-        found = [json.loads(each)[1] or () for each in whole.splitlines()]
-        return [[(file, line, name) for file, line, name in each] for each in found], since + len(whole + line_end)
+        stacks = [json.loads(each)[1] or () for each in whole.splitlines()]
+        return [[(file, line, name) for file, line, name in each] for each in stacks], since + len(whole + line_end)
 
     def ranges(self) -> list[str]:
         """Names of the ranges so far; that of number n stands at n − 1."""
@@ -138,8 +138,8 @@ class Spool:
 
     def _numbered(self, name: str) -> list[Any]:
         """What a file says of each number, from 1 on; ``None`` where it says nothing."""
-        found = {int(number): value for number, value in self._lines(name)}
-        return [found.get(number) for number in range(1, max(found, default=0) + 1)]
+        values = {int(number): value for number, value in self._lines(name)}
+        return [values.get(number) for number in range(1, max(values, default=0) + 1)]
 
     def recorded_ns(self, begun_ns: int, ended_ns: int) -> int:
         """For how long the recording was switched on.
@@ -148,7 +148,7 @@ class Spool:
             begun_ns: when the program began.
             ended_ns: when it was gone.
         """
-        switches = [(int(each["ns"]), bool(each["on"])) for each in self._lines("switched")]
+        switches = [(int(switch["ns"]), bool(switch["on"])) for switch in self._lines("switched")]
         total, since = 0, None
         for moment, on in [*switches, (ended_ns, False)]:
             if since is not None:

@@ -303,9 +303,10 @@ def test_the_program_and_its_children_see_their_own_environment_path_and_sitecus
     (own / "sitecustomize.py").write_text("import os; os.environ['CUSTOMIZED'] = 'by its own'")
     (tmp_path / "curious.py").write_text(CURIOUS)
     monkeypatch.setenv("PYTHONPATH", f"{os.environ['PYTHONPATH']}{os.pathsep}{own}{os.pathsep}{tmp_path}")
-    plain = subprocess.run(
-        [sys.executable, str(tmp_path / "curious.py")], capture_output=True, text=True, check=True, cwd=tmp_path
-    )
+    plain = subprocess.run(  # without what C code of this process, such as readline, has set
+        [sys.executable, str(tmp_path / "curious.py")], capture_output=True, text=True, check=True, cwd=tmp_path,
+        env=dict(os.environ),
+    )  # fmt: skip
     monkeypatch.chdir(tmp_path)
     assert main(["trace", "curious.py"]) == 0
     expected, answers = json.loads(plain.stdout), json.loads(capfd.readouterr().out)

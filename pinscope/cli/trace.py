@@ -32,8 +32,8 @@ from pinscope.store.new_file import check_new
 from pinscope.store.rescue import saved_line
 from pinscope.store.store import Store
 from pinscope.text import quoted
-from pinscope.tracing.scope import Scope
 from pinscope.tracing.sites import REPEATED, Seen, seen_in
+from pinscope.tracing.spool import Scope
 from pinscope.tracing.trace.reading import not_recorded
 from pinscope.units import format_bytes, format_seconds, format_share, parse_bytes, parse_seconds, parse_share
 

@@ -29,10 +29,9 @@ from pinscope.runner.traced_program import ask_cupti, make_spool, opened_folder,
 from pinscope.runner.tracing import Tracing, new_run
 from pinscope.store.rescue import saved_line
 from pinscope.store.store import Store
-from pinscope.tracing.scope import Scope
-from pinscope.tracing.spool import Spool
+from pinscope.tracing.line_totals import Ended
+from pinscope.tracing.spool import Scope, Spool
 from pinscope.tracing.spool_folder import SpoolFolder
-from pinscope.tracing.summed import Ended
 from pinscope.tracing.trace.kind import TraceParams
 
 LOOK_SECONDS = 0.05

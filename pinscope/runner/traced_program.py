@@ -28,11 +28,10 @@ from pinscope.probes.proc import HERE, Proc
 from pinscope.probes.process_scan import UVM
 from pinscope.records.trace_row import TraceRow
 from pinscope.tracing.descendants import NOT_STARTED, variables
+from pinscope.tracing.line_totals import Ended
 from pinscope.tracing.places import library_folders
-from pinscope.tracing.scope import Scope
-from pinscope.tracing.spool import Spool
+from pinscope.tracing.spool import Scope, Spool
 from pinscope.tracing.spool_folder import SpoolFolder
-from pinscope.tracing.summed import Ended
 
 LIBRARY = "libcuda.so"
 _PARENT, _STACK = 1, 25
@@ -174,10 +173,10 @@ def _may_be_module(outermost: str) -> bool:
     """Whether ``python -m`` would find this module or package. It is looked for, not imported. What lies in a package
     is known only once that is imported, which is left to the program."""
     try:
-        found = importlib.util.find_spec(outermost)
-        if found is None and not sys.flags.safe_path:
-            found = PathFinder.find_spec(outermost, [""])  # in the working folder
-        return found is not None
+        spec = importlib.util.find_spec(outermost)
+        if spec is None and not sys.flags.safe_path:
+            spec = PathFinder.find_spec(outermost, [""])  # in the working folder
+        return spec is not None
     except (ImportError, ValueError):  # a finder of the user's own, or a module that was not imported by one
         return True
 
@@ -278,8 +277,8 @@ class ProgramSignals:
 def _inherited_files() -> list[int]:
     """Descriptors that we were given to hand on, such as those of ``<(…)`` and ``3<FILE`` in a shell. Python's own and
     those of well-kept libraries are not inherited; the NVIDIA driver's are ours, whatever they are."""
-    found = [int(name) for name in os.listdir("/proc/self/fd") if int(name) > 2]  # noqa: PTH208
-    return [number for number in found if _is_inherited(number)]
+    numbers = [int(name) for name in os.listdir("/proc/self/fd") if int(name) > 2]  # noqa: PTH208
+    return [number for number in numbers if _is_inherited(number)]
 
 
 def _is_inherited(number: int) -> bool:

@@ -31,11 +31,9 @@ from pinscope.store.bundle import read_bundle, write_bundle
 from pinscope.store.rescue import SafeWriter
 from pinscope.store.store import Store
 from pinscope.store.tables import Row
-from pinscope.tracing.events import attachments
-from pinscope.tracing.joined import MOST_RECORDS, GatheredProcesses
-from pinscope.tracing.scope import Scope
-from pinscope.tracing.spool import Spool
-from pinscope.tracing.summed import Ended
+from pinscope.tracing.line_totals import Ended
+from pinscope.tracing.process_merge import MOST_RECORDS, ProcessFiles, attachments
+from pinscope.tracing.spool import Scope, Spool
 from pinscope.tracing.trace.kind import TraceParams
 
 
@@ -142,7 +140,7 @@ class Tracing:
         self._kept = kept
         self._scope = scope
         self._more_rows = more_rows
-        self._gathered: GatheredProcesses | None = None
+        self._files: ProcessFiles | None = None
         self._writer = SafeWriter(store, self._run)
         self._exit_code: int | None = None
         self._lost: str | None = None
@@ -204,28 +202,28 @@ class Tracing:
         if self._lost is not None:
             return
         try:
-            self._gathered = self._gathered or GatheredProcesses(spool, self._kept)
-            self._gathered.take()
-            reporter.progress(0.0, f"{self._gathered.records:,} events recorded")
+            self._files = self._files or ProcessFiles(spool, self._kept)
+            self._files.take()
+            reporter.progress(0.0, f"{self._files.records:,} events recorded")
         except Exception as error:  # noqa: BLE001 - whatever it was, the program must not end for it
             self._lost = _reason(error)
             spool.stop()
 
     def _keep(self, ended: Ended, reporter: Reporter) -> None:
         """Store rows and events once the program has ended."""
-        gathered = self._gathered
-        if gathered is None:
+        files = self._files
+        if files is None:
             raise PinScopeError(f"nothing was recorded: {self._lost}")
-        faults = list(gathered.faults())  # before the buffers are taken away from processes that outlive the program
+        faults = list(files.faults())  # before the buffers are taken away from processes that outlive the program
         try:
-            gathered.take(ended=True)
+            files.take(ended=True)
         except Exception as error:  # noqa: BLE001 - what was kept until then is read
             self._lost = self._lost or _reason(error)
-        early = [f"one trace holds at most {MOST_RECORDS:,} records"] if gathered.is_full else []
+        early = [f"one trace holds at most {MOST_RECORDS:,} records"] if files.is_full else []
         for reason in (early := [*early, *faults]):
             reporter.note(f"The recording ended before the program did: {reason}")
-        if not early and ended.exit_code is not None and ended.exit_code >= 0 and not gathered.spool.has_ended:
-            if gathered.spool.document("started.json") is None:
+        if not early and ended.exit_code is not None and ended.exit_code >= 0 and not files.spool.has_ended:
+            if files.spool.document("started.json") is None:
                 raise PinScopeError(
                     "nothing was recorded: the program's Python did not import PinScope's sitecustomize"
                 )
@@ -235,14 +233,14 @@ class Tracing:
         if self._lost is not None:
             self._gap = self._lost
             reporter.note(f"Not all was recorded: {self._lost}.")
-        for which in gathered.unnamed():
+        for which in files.unnamed():
             reporter.note(f"Not all lines are named: {which}.")
-        ended = replace(ended, unrecorded=ended.unrecorded + gathered.unrecorded())
-        joined = gathered.join(ended, self._scope.is_part)
-        rows = (*joined.rows(), *self._more_rows(gathered.spool.folder))
+        ended = replace(ended, unrecorded=ended.unrecorded + files.unrecorded())
+        merged = files.join(ended, self._scope.is_part)
+        rows = (*merged.rows(), *self._more_rows(files.spool.folder))
         self._writer.append([row.model_dump(mode="json", exclude_none=True) for row in rows])
         try:
-            for name, schema, batches in attachments(joined):
+            for name, schema, batches in attachments(merged):
                 with self._store.attach(self._run.id, name, schema) as table:
                     for batch in batches:
                         table.write(batch)

@@ -2,33 +2,41 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import linecache
+import os
 import shlex
+import sys
 import tempfile
+import termios
+import threading
+import tty
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, Self
 
 from pinscope.errors import BadInput, PinScopeError
 from pinscope.experiments.registry import checked_rows
 from pinscope.records.environment import Environment
 from pinscope.records.run import Run
 from pinscope.records.trace_row import LARGE_BYTES, TraceRow
-from pinscope.runner.program_streams import HeardStdout, StdinAgain
 from pinscope.runner.traced_program import Variant
 from pinscope.runner.tracing import Traced
 from pinscope.store.bundle import write_bundle
 from pinscope.store.store import Store
-from pinscope.tracing.labels import file_label
 from pinscope.tracing.places import library_folders
 from pinscope.tracing.redirect import ACCOUNT
 from pinscope.tracing.sites import Seen, Site, seen_in
+from pinscope.tracing.stacks import file_label
 
 MOST_PINNED_BYTES = 4 << 30
 """Of all buffers together; less where the host has not four times as much."""
 PINNED_BATCHES = "the DataLoader that it iterates over pinned its batches"
+LINGER_SECONDS = 2.0
+"""After the program's end its stdout is read for so long at most: a child of it may hold it open."""
 _ALLOWED = "--what-if takes pin, or pin:FILE:LINE such as pin:train.py:33"
 
 
@@ -56,10 +64,10 @@ def parse_request(texts: Sequence[str], script: str) -> Request | None:
     """
     if not texts:
         return None
-    found = [_parse_line(text, script) for text in texts if text != "pin"]
-    if found and len(found) < len(texts):
+    lines = [_parse_line(text, script) for text in texts if text != "pin"]
+    if lines and len(lines) < len(texts):
         raise BadInput(f"{_ALLOWED}; pin alone means every line")
-    return Request(tuple(dict.fromkeys(found)))
+    return Request(tuple(dict.fromkeys(lines)))
 
 
 def what_if_command(run: Run, seen: Seen) -> str | None:
@@ -122,7 +130,7 @@ def run_twice(
         environment: this machine.
         announce: gets a line before the second run.
     """
-    stdin = StdinAgain()
+    stdin_place = _place_in_stdin()
     with HeardStdout(pass_on=True) as stdout:
         before = trace(Variant(stdout=stdout.descriptor))
         written = stdout.finish()
@@ -136,10 +144,10 @@ def run_twice(
     if not lines:
         return Compared(before, None, "no line copies large pieces from pageable memory more than once: nothing to pin")
     announce(f"the program runs again, copying from pinned memory at {', '.join(map(_short, lines))}")
-    with stdin, HeardStdout(pass_on=False) as stdout, tempfile.TemporaryFile() as stderr:
+    with _stdin_again(stdin_place) as stdin, HeardStdout(pass_on=False) as stdout, tempfile.TemporaryFile() as stderr:
         second = _Second(seen, sites, stdout, written)
         variant = Variant(
-            stdin=stdin.descriptor,
+            stdin=stdin,
             stdout=stdout.descriptor,
             stderr=stderr.fileno(),
             rows=second.rows,
@@ -199,6 +207,73 @@ def _how_it_ended(code: int, stderr: IO[bytes]) -> str:
     return f"the program {how}{f': {words[-1][:200]}' if words else ''}"
 
 
+class HeardStdout:
+    """A descriptor for a program's stdout. What it writes is summed up, and passed on to our own if wanted.
+
+    Where our own stdout is a terminal, the program gets one, too: programs write otherwise into a pipe.
+
+    Args:
+        pass_on: write everything to our own stdout.
+    """
+
+    def __init__(self, pass_on: bool) -> None:
+        self._pass_on = pass_on
+        self._sum = hashlib.sha256()
+        self._read, self.descriptor = _terminal() if os.isatty(1) else os.pipe()
+        self._thread = threading.Thread(target=self._hear, name="stdout of the program", daemon=True)
+        self._finished = False
+
+    def __enter__(self) -> Self:
+        sys.stdout.flush()
+        self._thread.start()
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.finish()
+
+    def finish(self) -> str:
+        """The sum of all that was written, once the program has ended."""
+        if not self._finished:
+            self._finished = True
+            os.close(self.descriptor)
+            self._thread.join(LINGER_SECONDS)
+        return self._sum.hexdigest()
+
+    def _hear(self) -> None:
+        with suppress(OSError):  # a terminal whose last writer is gone; or nobody takes it any more
+            while piece := os.read(self._read, 1 << 16):
+                self._sum.update(piece)
+                while self._pass_on and piece:
+                    piece = piece[os.write(1, piece) :]
+        os.close(self._read)  # who still writes learns it from the kernel
+
+
+def _terminal() -> tuple[int, int]:
+    """Both ends of a terminal as large as ours; what is written arrives as it is."""
+    ours, its = os.openpty()
+    tty.setraw(its)
+    termios.tcsetwinsize(its, termios.tcgetwinsize(1))
+    return ours, its
+
+
+def _place_in_stdin() -> int | None:
+    """Where stdin stands, if it is a file: a pipe or terminal is read once."""
+    with suppress(OSError):
+        return os.lseek(0, 0, os.SEEK_CUR)
+    return None
+
+
+@contextmanager
+def _stdin_again(place: int | None) -> Iterator[int | None]:
+    """Stdin for a second run: ``None``, for our own, from where the first run began; else one with nothing in it."""
+    if place is not None:
+        os.lseek(0, place, os.SEEK_SET)
+        yield None
+        return
+    with Path(os.devnull).open("rb") as nothing:
+        yield nothing.fileno()
+
+
 class _Second:
     """What the second run's trace says beside its own records.
 
@@ -235,8 +310,8 @@ class _Second:
             yield TraceRow(kind="line_before", repeat=repeat, warmup=False, file=file, line=line, **_together(sites))
         path = spool / ACCOUNT
         account = json.loads(path.read_bytes()) if path.exists() else {"lines": [], "loaders": []}
-        for repeat, each in enumerate([*account["lines"], *_loaders(account["loaders"])]):
-            yield _redirected(repeat, each)
+        for repeat, redirected in enumerate([*account["lines"], *_loaders(account["loaders"])]):
+            yield _redirected(repeat, redirected)
 
 
 def _together(sites: Sequence[Site]) -> dict[str, Any]:
@@ -257,10 +332,10 @@ def _together(sites: Sequence[Site]) -> dict[str, Any]:
 def _loaders(accounts: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
     """Of lines that iterated over a DataLoader which pinned its batches, with what is to be said of it."""
     return [
-        {**each, "left": {_not_pinned(count, reason): None for reason, (count, _) in each["left"].items()}}
-        if each["left"]
-        else {**each, "left": {PINNED_BATCHES: None}}
-        for each in accounts
+        {**account, "left": {_not_pinned(count, reason): None for reason, (count, _) in account["left"].items()}}
+        if account["left"]
+        else {**account, "left": {PINNED_BATCHES: None}}
+        for account in accounts
     ]
 
 

@@ -116,7 +116,7 @@ def _mind_fork_exec(ours: Callable[[Mapping[Any, Any]], dict[bytes, Any]]) -> No
             _pass_on_path()
             return fork_exec(*arguments)
         try:
-            given = dict(os.fsencode(each).partition(b"=")[::2] for each in variables)
+            given = dict(os.fsencode(variable).partition(b"=")[::2] for variable in variables)
             joined = [name + b"=" + os.fsencode(value) for name, value in ours(given).items()]
         except _UNFIT:
             joined = variables
@@ -169,7 +169,7 @@ def _begin(handover: str, library: str) -> bool:
     """Record the program; false if that is not possible."""
     import json  # noqa: PLC0415 - children begin without it
 
-    from pinscope.tracing.recording import start_recording  # noqa: PLC0415
+    from pinscope.tracing.recorder import start_recording  # noqa: PLC0415
     from pinscope.tracing.spool_folder import SpoolFolder  # noqa: PLC0415
 
     folder = SpoolFolder.named(handover)
@@ -179,7 +179,7 @@ def _begin(handover: str, library: str) -> bool:
     if config["children"]:
         pass_on(handover, library)
     if config["redirect"] is not None:
-        from pinscope.tracing.redirect_start import start_redirecting  # noqa: PLC0415
+        from pinscope.tracing.redirect_libraries import start_redirecting  # noqa: PLC0415
 
         start_redirecting(folder, config["redirect"])
     return True
@@ -189,7 +189,7 @@ def _record(handover: str, library: str) -> None:
     """Record a process that the program has started, as long as the program runs."""
     before = set(sys.modules)
     try:
-        from pinscope.tracing.recording import join_recording  # noqa: PLC0415 - it imports the trigger
+        from pinscope.tracing.recorder import join_recording  # noqa: PLC0415 - it imports the trigger
         from pinscope.tracing.spool_folder import SpoolFolder  # noqa: PLC0415
 
         join_recording(SpoolFolder.named(handover), library)
@@ -205,11 +205,11 @@ class _Trigger:
         self._record = record
 
     def find_spec(self, name: str, path: Any, target: ModuleType | None = None) -> ModuleSpec | None:
-        found = PathFinder.find_spec(name, path, target) if name == TRIGGER else None
-        if found is not None and found.loader is not None:
-            execute = functools.partial(self._execute, found.loader.exec_module)
-            found.loader.exec_module = execute  # type: ignore[method-assign] # of this loader, which is this module's
-        return found
+        spec = PathFinder.find_spec(name, path, target) if name == TRIGGER else None
+        if spec is not None and spec.loader is not None:
+            execute = functools.partial(self._execute, spec.loader.exec_module)
+            spec.loader.exec_module = execute  # type: ignore[method-assign] # of this loader, which is this module's
+        return spec
 
     def _execute(self, execute: Callable[[ModuleType], None], module: ModuleType) -> None:
         execute(module)

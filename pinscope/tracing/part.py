@@ -23,8 +23,7 @@ from typing import Any
 from pinscope.errors import BadInput
 from pinscope.isolation import command
 from pinscope.tracing.ranges import MOST_CHARACTERS
-from pinscope.tracing.recorder import Recorder
-from pinscope.tracing.recording import can_record_here, recorder_here, start_recording
+from pinscope.tracing.recorder import Recorder, can_record_here, recorder_here, start_recording
 from pinscope.tracing.spool_folder import SpoolFolder
 from pinscope.tracing.stacks import OURS, is_own
 

@@ -12,9 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pinscope.records.masks import mask_code
-from pinscope.tracing.labels import file_label, label
-from pinscope.tracing.spool import Frame
-from pinscope.tracing.stacks import OURS, is_own
+from pinscope.tracing.stacks import OURS, Frame, file_label, is_own, label
 
 SHOWN_FRAMES = 12
 """Of a stack, as text."""
@@ -32,8 +30,12 @@ def library_folders() -> tuple[str, ...]:
     option ``--target``, each with a slash at its end. Of the interpreter that runs PinScope: it runs the program, too.
     """
     standard = {sysconfig.get_path(name) for name in ("stdlib", "platstdlib")}
-    places = {each.rstrip("/") for each in os.environ.get("PYTHONPATH", "").split(os.pathsep) if each.startswith("/")}
-    return tuple(f"{each}/" for each in standard | {each for each in places if any(Path(each).glob("*.dist-info"))})
+    places = {
+        folder.rstrip("/") for folder in os.environ.get("PYTHONPATH", "").split(os.pathsep) if folder.startswith("/")
+    }
+    return tuple(
+        f"{folder}/" for folder in standard | {folder for folder in places if any(Path(folder).glob("*.dist-info"))}
+    )
 
 
 @dataclass(frozen=True)
@@ -81,10 +83,10 @@ def place_of(stack: Sequence[Frame]) -> Place:
     if own is None:
         return NATIVE
     file, line, function = own
-    shown = "\n".join(
+    frames_text = "\n".join(
         label(f"{name} ({path}:{number})", FRAME_CHARACTERS) for path, number, name in frames[:SHOWN_FRAMES]
     )
-    return Place(file_label(file), line, label(function, FUNCTION_CHARACTERS), _text(file, line), shown)
+    return Place(file_label(file), line, label(function, FUNCTION_CHARACTERS), _text(file, line), frames_text)
 
 
 def _frames(stack: Sequence[Frame]) -> Sequence[Frame]:
@@ -116,10 +118,10 @@ def _calls_of_several_lines(source: str) -> dict[int, tuple[int, int]]:
         nodes = list(ast.walk(ast.parse(source)))
     except (SyntaxError, ValueError, RecursionError):  # it was changed since, or is no Python
         return {}
-    found: dict[int, tuple[int, int]] = {}
+    calls: dict[int, tuple[int, int]] = {}
     for node in nodes:  # the outermost first
         first, last = getattr(node, "lineno", 0), getattr(node, "end_lineno", None) or 0
         if isinstance(node, ast.Call) and first < last:
             method = node.func.end_lineno if isinstance(node.func, ast.Attribute) else None
-            found.setdefault(method or first, (first, last))
-    return found
+            calls.setdefault(method or first, (first, last))
+    return calls

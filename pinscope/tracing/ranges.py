@@ -56,8 +56,8 @@ class Ranges:
 
     def current(self) -> int:
         """Number of the innermost range of this thread, else of the process's innermost part; 0 if none is open."""
-        if self._open and (mine := self._open.get(self._thread.number)):
-            return mine[-1][1]
+        if self._open and (open_here := self._open.get(self._thread.number)):
+            return open_here[-1][1]
         return self._parts[-1] if self._parts else 0
 
     def push(self, name: str, domain: int) -> None:
@@ -101,12 +101,12 @@ class Ranges:
     def _end(self, domain: _Domain, number: int | None) -> None:
         """The innermost range of this thread and domain, with this number if there is one, is over."""
         thread = self._thread.number
-        mine = self._open.get(thread, [])
-        for place in range(len(mine) - 1, -1, -1):
-            if mine[place][0] == domain and number in (None, mine[place][1]):
-                del mine[place]
+        open_here = self._open.get(thread, [])
+        for place in range(len(open_here) - 1, -1, -1):
+            if open_here[place][0] == domain and number in (None, open_here[place][1]):
+                del open_here[place]
                 break
-        if not mine:
+        if not open_here:
             self._open.pop(thread, None)
 
     def _number(self, name: str) -> int:

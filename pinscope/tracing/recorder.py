@@ -25,28 +25,23 @@ The layout of the spool::
 
 from __future__ import annotations
 
+import atexit
 import ctypes
+import functools
+import itertools
 import json
-import os as environment
+import os as program_os
 import signal
+import sys
+from collections import deque
 from collections.abc import Callable
 from sys import _getframe
-from types import FrameType
-from typing import Any
+from types import FrameType, TracebackType
+from typing import Any, NoReturn
 
-from pinscope.tracing import (
-    bound,
-    cupti_library,
-    late_exceptions,
-    mapped_file,
-    process_hooks,
-    ranges,
-    spool_folder,
-    stacks,
-)
+from pinscope.tracing import bound, cupti_library, mapped_file, ranges, spool_folder, stacks
 from pinscope.tracing.bound import _thread, as_json, bind, os, time
 from pinscope.tracing.cupti_library import NVTX, CuptiLibrary, Refused
-from pinscope.tracing.late_exceptions import LateExceptions
 from pinscope.tracing.mapped_file import BUFFER_BYTES, CUT, ActivityBuffers, CallLog
 from pinscope.tracing.ranges import NvtxCalls, Ranges
 from pinscope.tracing.spool_folder import SpoolFolder
@@ -88,7 +83,6 @@ class Recorder:
         self._off_since = 0.0
         self._ended = False
         self._cupti = CuptiLibrary(self._call, self._request, self._complete)
-        self.callbacks = frozenset(each.__code__ for each in (Recorder._call, Recorder._request, Recorder._complete))
         self._switching = _thread.RLock()
         self._has_thread = False
         """It is begun with the first call: Python warns a program of several threads that forks."""
@@ -106,7 +100,6 @@ class Recorder:
         self._clock: Callable[[], int] = time.time_ns
         """CUPTI counts as this clock does."""
         self._views: dict[int, tuple[ctypes.c_uint32, ctypes.c_uint32]] = {}
-        self._late = LateExceptions(_OWN_FILES)
 
     @property
     def is_here(self) -> bool:
@@ -125,10 +118,10 @@ class Recorder:
             Refused: another profiler has the only subscription, or CUPTI does not work here.
             OSError: the library cannot be loaded.
         """
-        if "NVTX_INJECTION64_PATH" not in environment.environ:
+        if "NVTX_INJECTION64_PATH" not in program_os.environ:
             os.putenv("NVTX_INJECTION64_PATH", self._library)  # not into os.environ
         self._cupti.load(self._library)
-        process_hooks.hook(self)  # first: CUPTI may call what it was given until the process is gone
+        _hook(self)  # first: CUPTI may call what it was given until the process is gone
         try:
             self._subscribe()
         except BaseException:  # of a signal's handler, too
@@ -241,7 +234,7 @@ class Recorder:
         """Seconds to the next flush or switch."""
         moments = [int(self._config[name]) for name in ("from_ns", "until_ns") if self._config.get(name)]
         times = [(moment - time.time_ns()) / 1e9 for moment in moments]
-        return min([FLUSH_SECONDS, *(each + 0.001 for each in times if each > 0)])
+        return min([FLUSH_SECONDS, *(seconds + 0.001 for seconds in times if seconds > 0)])
 
     def enter_part(self, name: str) -> None:
         """A part of the program begins."""
@@ -266,7 +259,7 @@ class Recorder:
         try:
             self._note(domain, number, data, _getframe().f_back)
         except BaseException as error:  # noqa: BLE001 - nothing may reach the program
-            self.caught(error, _getframe())
+            self.caught(error)
 
     def _note(self, domain: int, number: int, data: int, caller: FrameType | None) -> None:
         """Note how long a call took, and which stack it came from."""
@@ -292,22 +285,8 @@ class Recorder:
             stack = 0
         thread = _thread.get_ident() & 0xFFFFFFFF
         named = self._ranges.current()
-        del self._begun[correlation]  # not earlier: a signal's handler may raise up to here, and it is noted again
+        del self._begun[correlation]
         self._log.note(correlation, number, thread, stack, named, begun, now)
-
-    def _do_again(self, callback: FrameType) -> BaseException | None:
-        """What a callback had to do when a signal's handler raised in it; what another handler raised meanwhile."""
-        try:
-            given = callback.f_locals
-            if callback.f_code is Recorder._call.__code__ and given["domain"] != NVTX:
-                self._note(given["domain"], given["number"], given["data"], callback.f_back)
-            elif callback.f_code is Recorder._request.__code__:
-                self._give_buffer(given["buffer"], given["size"], given["most"])
-            elif callback.f_code is Recorder._complete.__code__:
-                self._buffers.take_back(given["buffer"], given["valid"])
-        except BaseException as error:  # noqa: BLE001 - a fault of ours comes again at the next call
-            return error if self._late.is_of_the_program(error) else None
-        return None
 
     def _view(self, data: int) -> tuple[ctypes.c_uint32, ctypes.c_uint32]:
         """What stands in CUPTI's structure at an address, which the next call at the same depth uses again: whether a
@@ -325,7 +304,7 @@ class Recorder:
         try:
             self._give_buffer(buffer, size, most)
         except BaseException as error:  # noqa: BLE001 - as above
-            self.caught(error, _getframe())
+            self.caught(error)
 
     def _give_buffer(self, buffer: Any, size: Any, most: Any) -> None:
         buffer[0], size[0], most[0] = None, 0, 0
@@ -341,7 +320,7 @@ class Recorder:
         try:
             self._buffers.take_back(buffer, valid)
         except BaseException as error:  # noqa: BLE001 - as above
-            self.caught(error, _getframe())
+            self.caught(error)
 
     # The process's end and its children
 
@@ -392,18 +371,16 @@ class Recorder:
 
     # Faults
 
-    def caught(self, error: BaseException, callback: FrameType | None = None) -> None:
-        """A fault of ours ends the recording; what a signal handler of the program raised belongs to the program.
+    def caught(self, error: BaseException) -> None:
+        """A fault of ours ends the recording; what a signal's handler of the program raised belongs to the program.
 
-        Args:
-            error: what was raised.
-            callback: the frame of the callback that it was raised in.
+        The call that was followed then is lost, and nothing else.
         """
         try:
-            if self._late.is_of_the_program(error):
-                self._late.raise_again(error, None if callback is None else self._do_again(callback))
+            if _is_of_the_program(error):
+                _raise_behind(error)
                 return
-            if isinstance(error, RecursionError):  # likewise: this call alone is lost
+            if isinstance(error, RecursionError):  # this call alone is lost, too
                 return
             is_first, self._live, self._on = self._live, False, False  # _mind switches CUPTI off
             if is_first:
@@ -418,21 +395,157 @@ class Recorder:
 
 
 _OWN_FILES = frozenset(
-    {
-        __file__,
-        bound.__file__,
-        cupti_library.__file__,
-        late_exceptions.__file__,
-        mapped_file.__file__,
-        process_hooks.__file__,
-        ranges.__file__,
-        spool_folder.__file__,
-        stacks.__file__,
-    }
-)
+    module.__file__ for module in (bound, cupti_library, mapped_file, ranges, spool_folder, stacks, json, json.encoder)
+) | {__file__}
+_CALLBACKS = frozenset(method.__code__ for method in (Recorder._call, Recorder._request, Recorder._complete))
+"""Code that native code calls, of which an exception may get away."""
+_RECORDINGS: list[Recorder] = []
+"""All of this process. CUPTI calls into them until the process is gone."""
+_FORKING: list[Recorder] = []
+"""The one that knows of a fork that has begun."""
+
+
+def _is_of_the_program(error: BaseException) -> bool:
+    """Whether a handler of a signal raised it, which ran inside a callback in the main thread."""
+    is_handled = isinstance(error, KeyboardInterrupt) or _own_traceback(error) is not None
+    return is_handled and _thread.get_native_id() == os.getpid()
+
+
+def _own_traceback(error: BaseException) -> TracebackType | None:
+    """Without our frames."""
+    trace = error.__traceback__
+    while trace is not None and trace.tb_frame.f_code.co_filename in _OWN_FILES:
+        trace = trace.tb_next
+    return trace
+
+
+def _raise_behind(error: BaseException) -> None:
+    """Have Python raise this right behind our callback, where the program goes on.
+
+    Python handles a signal that came during a call of CUDA in the first Python code behind it: our callback, from which
+    no exception gets to the program. Python looks for what it is asked to raise where a function begins, behind a call
+    of C and at a loop's end. So operators ask, which are none of these, and the callers must do nothing but return.
+    """
+    error.__traceback__ = _own_traceback(error)
+    errors, ask = _LATE, _ASK
+    errors += (error,)
+    -ask  # noqa: B018 - see above
+
+
+def _asking(errors: deque[BaseException]) -> Any:
+    """``-asking``: Python is asked to raise the oldest of these in its main thread, as it is: it asks an object whether
+    it is true, and the answer is the exception. An asynchronous exception would lose its arguments."""
+    over = (_ for _ in ())
+    next(over, None)  # a generator that has ended raises what is thrown into it, and adds no frame
+    oldest = map(over.throw, map(deque.popleft, itertools.repeat(errors)))
+    asked = type("Asked", (), {"__bool__": oldest.__next__})()
+    is_true = ctypes.cast(ctypes.pythonapi.PyObject_IsTrue, ctypes.c_void_p)
+    ask = functools.partial(ctypes.pythonapi.Py_AddPendingCall, is_true, ctypes.py_object(asked))
+    return type("Asking", (), {"__neg__": staticmethod(ask)})()
+
+
+_LATE: deque[BaseException] = deque()
+"""What is to be raised behind a callback."""
+_ASK = _asking(_LATE)
 
 
 def _rank() -> int | None:
     """Of this process among those of one job, where its launcher says so."""
-    rank = environment.environ.get("RANK") or environment.environ.get("LOCAL_RANK") or ""
+    rank = program_os.environ.get("RANK") or program_os.environ.get("LOCAL_RANK") or ""
     return int(rank) if rank.isascii() and rank.isdigit() else None
+
+
+# The process's hooks
+
+
+def _hook(recorder: Recorder) -> None:
+    """Have the recorder notified of the process's end and its forks from now on; with the first one the hooks are
+    set."""
+    _RECORDINGS.append(recorder)
+    if len(_RECORDINGS) > 1:
+        return
+    sys.unraisablehook = _mind_unraisable(sys.unraisablehook)
+    at_end(lambda: _RECORDINGS[-1].finish())  # noqa: PLW0108 - the newest then
+    program_os.register_at_fork(before=_before_fork, after_in_parent=_after_fork, after_in_child=_in_child)
+
+
+def at_end(do: Callable[[], object]) -> None:
+    """Do something when the process ends: behind what the program has registered since, and before ``os._exit``, which
+    skips what is registered."""
+    atexit.register(do)
+    end = program_os._exit
+
+    @functools.wraps(end)
+    def exit_at_once(status: int) -> NoReturn:
+        try:
+            do()
+        finally:  # whatever happens, the process ends here
+            end(status)
+
+    program_os._exit = exit_at_once
+
+
+def _before_fork() -> None:
+    _FORKING.append(_RECORDINGS[-1])
+    _FORKING[-1].before_fork()
+
+
+def _after_fork() -> None:
+    _FORKING.pop().after_fork()
+
+
+def _in_child() -> None:
+    _FORKING.pop().in_child()
+
+
+def _mind_unraisable(hook_before: Callable[[Any], object]) -> Callable[[Any], object]:
+    """A signal that came during a call of CUDA is handled where the callback behind it begins, before its ``try``."""
+
+    def take(unraisable: Any) -> None:
+        trace = unraisable.exc_traceback
+        if trace is not None and trace.tb_frame.f_code in _CALLBACKS:
+            _RECORDINGS[-1].caught(unraisable.exc_value.with_traceback(trace))
+        else:
+            hook_before(unraisable)
+
+    return take
+
+
+# Beginning and finding the recording
+
+
+def start_recording(folder: SpoolFolder, library: str) -> bool:
+    """Record this process from now on. False if that is not possible; the spool says why.
+
+    Args:
+        folder: of the spool.
+        library: CUPTI's.
+    """
+    recorder = Recorder(folder, library)
+    try:
+        recorder.start()
+    except (Refused, OSError) as error:
+        recorder.refuse(error)
+        return False
+    return True
+
+
+def join_recording(spool: SpoolFolder, library: str) -> None:
+    """Record this process beside the program that has started it, as long as that runs."""
+    for number in itertools.count():  # the same process may have run another program before
+        try:
+            folder = spool.of_process(f"process.{os.getpid()}.{number}")
+        except FileExistsError:
+            continue
+        start_recording(folder, library)
+        return
+
+
+def recorder_here() -> Recorder | None:
+    """The recorder of this process, until it ends; none in a child by fork."""
+    return _RECORDINGS[-1] if _RECORDINGS and _RECORDINGS[-1].is_here else None
+
+
+def can_record_here() -> bool:
+    """Whether a recording may begin: none goes on, nor did in the process of which this is a fork."""
+    return not _RECORDINGS or _RECORDINGS[-1].has_ended

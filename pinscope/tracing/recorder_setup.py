@@ -45,15 +45,19 @@ def describe() -> dict[str, Any]:
         "kinds": kinds,
         "activities": sorted(kinds.values()),
         "callback": _layout(cupti, "callback_data"),
-        "functions": {int(each): each.name for each in cupti.driver_api_trace_cbid if FOLLOWED.fullmatch(each.name)},
+        "functions": {
+            int(function): function.name
+            for function in cupti.driver_api_trace_cbid
+            if FOLLOWED.fullmatch(function.name)
+        },
     }
 
 
 def _library() -> str:
     """The file that cupti-python has loaded."""
     with open("/proc/self/maps", encoding="utf-8") as maps:  # noqa: PTH123
-        found = [line.split(maxsplit=5)[5].strip() for line in maps if "libcupti" in line]
-    return found[0]
+        paths = [line.split(maxsplit=5)[5].strip() for line in maps if "libcupti" in line]
+    return paths[0]
 
 
 def _written_bytes(library: Any, name: str, kind: int) -> int | None:

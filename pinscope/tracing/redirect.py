@@ -10,19 +10,17 @@ At the end ``redirected.json`` in the spool says what was done for each line.
 from __future__ import annotations
 
 import _thread
-import atexit
-import functools
 import os
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from types import CodeType, FrameType
-from typing import Any, NoReturn
+from typing import Any
 
 from pinscope.tracing.bound import as_json
-from pinscope.tracing.labels import file_label
+from pinscope.tracing.recorder import at_end
 from pinscope.tracing.spool_folder import SpoolFolder
-from pinscope.tracing.stacks import is_own
+from pinscope.tracing.stacks import file_label, is_own
 
 ACCOUNT = "redirected.json"
 
@@ -79,8 +77,7 @@ class Redirect:
 
     def write_at_end(self) -> None:
         """Write the account when the program ends."""
-        atexit.register(self._write)
-        self._mind_exit_at_once()
+        at_end(self._write)
 
     def chosen(self) -> Line | None:
         """The line of the program that calls now, if it is to be redirected."""
@@ -125,19 +122,6 @@ class Redirect:
         accounts = {"lines": self.lines, "loaders": self.loaders}
         document = {name: [line.document() for line in lines.values()] for name, lines in accounts.items()}
         self._folder.write(ACCOUNT, as_json(document))
-
-    def _mind_exit_at_once(self) -> None:
-        """``os._exit`` skips what atexit would do."""
-        end = os._exit
-
-        @functools.wraps(end)
-        def exit_at_once(status: int) -> NoReturn:
-            try:
-                self._write()
-            finally:  # whatever happens, the process ends here
-                end(status)
-
-        os._exit = exit_at_once
 
 
 class Budget:
@@ -222,7 +206,7 @@ class Ring:
 
     def take(self, size: int) -> Buffer | None:
         """A buffer of at least so many bytes whose last copy is over; ``None`` where no more may be pinned."""
-        fitting = next((each for each in self._buffers if each.size >= size), None)
+        fitting = next((buffer for buffer in self._buffers if buffer.size >= size), None)
         if fitting is not None and self._is_free(fitting):
             return self._taken(fitting)
         if self._made >= self._most:
@@ -234,8 +218,10 @@ class Ring:
             return self._taken(fitting)
         return None
 
-    def give(self, buffer: Buffer) -> None:
-        """It was filled, and the copy from it was started; its event stands behind the copy."""
+    def give(self, buffer: Buffer, copied: int) -> None:
+        """The copy of so many bytes from it was started; its event stands behind the copy."""
+        self._line.copies += 1
+        self._line.bytes += copied
         if self._waited_ns and self._buffers and self._is_free(self._buffers[-1]):
             self._starved_ns += self._waited_ns  # the copies before this one were over meanwhile
         self._waited_ns = 0
@@ -243,13 +229,34 @@ class Ring:
             self._most, self._starved_ns = min(self._most + 1, self.MOST_BUFFERS), 0
         self._buffers.append(buffer)
 
-    def fill(self, buffer: Buffer, gather: Callable[[Buffer], Any]) -> Any:
-        """What gathering data into the buffer gives; where that fails, the buffer is free again."""
+    def stage(self, size: int, copied: int, gather: Callable[[Buffer], Any]) -> tuple[Buffer, Any] | None:
+        """A buffer, and the data that was gathered in it; ``None`` where the copy stays as the program made it: the
+        line's account says why.
+
+        Args:
+            size: of the buffer, in bytes.
+            copied: bytes of the program's copy.
+            gather: copies the data into the buffer, and gives what is to be copied from there.
+        """
         try:
-            return gather(buffer)
+            buffer = self.take(size)
+            if buffer is None:
+                self._line.leave("more would be pinned than may be", copied)
+                return None
+            return buffer, self._fill(buffer, gather)
+        except Exception as error:  # noqa: BLE001 - the program's own copy is still possible
+            self._line.leave(f"{type(error).__name__}: {error}"[:200], copied)
+            return None
+
+    def _fill(self, buffer: Buffer, gather: Callable[[Buffer], Any]) -> Any:
+        begun = time.perf_counter_ns()
+        try:
+            staged = gather(buffer)
         except BaseException:
             self._buffers.insert(0, buffer)
             raise
+        self._line.gather_ns += time.perf_counter_ns() - begun
+        return staged
 
     def _taken(self, buffer: Buffer) -> Buffer:
         self._buffers.remove(buffer)
@@ -286,7 +293,7 @@ class Ring:
 
     def _drop_small(self, size: int) -> None:
         """Make room for a larger buffer in place of one that is too small, the one used longest ago."""
-        small = next((each for each in self._buffers if each.size < size), None)
+        small = next((buffer for buffer in self._buffers if buffer.size < size), None)
         if small is not None:
             self._wait_for(small)
             self._buffers.remove(small)

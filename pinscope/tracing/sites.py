@@ -398,14 +398,14 @@ class PinnedMemory:
         last = (self.taken["address"].astype(np.int64) + self.taken["bytes"] + page - 1) // page
         return np.asarray((last - first) * page, np.int64)
 
-    def peak(self, mine: NDArray[np.intp]) -> int:
+    def peak(self, rows: NDArray[np.intp]) -> int:
         """The most bytes of these allocations that were there at once."""
-        changes = self.changes(mine)[1]
+        changes = self.changes(rows)[1]
         return int(np.cumsum(changes).max(initial=0))
 
-    def changes(self, mine: NDArray[np.intp] | None = None) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    def changes(self, rows: NDArray[np.intp] | None = None) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """When pinned memory grew and shrank, in order, and by how many bytes; what goes makes room for what comes."""
-        chosen = slice(None) if mine is None else mine
+        chosen = slice(None) if rows is None else rows
         begun, ended, size = self.taken["timestamp"][chosen], self.released[chosen], self.taken["bytes"][chosen]
         gone = ended != NEVER
         moments = np.concatenate([ended[gone], begun]).astype(np.int64)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import struct
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
@@ -14,42 +15,34 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pinscope.text import encodable
+from pinscope.tracing.places import Sources
+from pinscope.tracing.stacks import Frame
 
-Records = NDArray[Any]
-"""Records of one kind, with the fields of :data:`FIELDS`."""
-FIELDS: Mapping[str, tuple[str, ...]] = {
-    "MEMCPY": (
-        "copy_kind",
-        "src_kind",
-        "dst_kind",
-        "flags_",
-        "bytes",
-        "start",
-        "end",
-        "device_id",
-        "stream_id",
-        "correlation_id",
+TABLES = {"MEMCPY": "copies", "CONCURRENT_KERNEL": "kernels", "MEMORY2": "allocations"}
+"""CUPTI's kinds of records that are kept, each with the table that it goes to."""
+
+
+def _type(**fields: str) -> np.dtype[Any]:
+    return np.dtype(list(fields.items()))
+
+
+_KINDS = dict.fromkeys(("copy_kind", "src_kind", "dst_kind", "flags_"), "u1")
+TYPES: Mapping[str, np.dtype[Any]] = {
+    "copies": _type(correlation_id="u4", device_id="u4", stream_id="u4", **_KINDS, bytes="i8", start="i8", end="i8"),
+    "kernels": _type(device_id="u4", stream_id="u4", start="i8", end="i8"),
+    "allocations": _type(
+        correlation_id="u4", memory_operation_type="i4", memory_kind="i4", address="u8", bytes="i8", timestamp="i8"
     ),
-    "CONCURRENT_KERNEL": ("start", "end", "device_id", "stream_id", "correlation_id"),
-    "MEMORY2": ("memory_operation_type", "memory_kind", "address", "bytes", "timestamp", "correlation_id"),
 }
-"""What is taken from CUPTI's records, by the name of their kind."""
+"""What is kept of each record. An end is 0 where none was recorded, and never before its start. The start of a copy is
+0 where CUPTI could not time it; such kernels are left out."""
+MANAGED = 5
+_KEPT = (2, MANAGED)
+"""Kinds of memory of which allocations are kept; the first is pinned memory."""
 _INTEGER = struct.Struct("<I")
 _DONE = ".done"
-CALLS = np.dtype(
-    [
-        ("correlation_id", "<u4"),
-        ("function", "<u4"),
-        ("thread", "<u4"),
-        ("stack", "<u4"),
-        ("range", "<u4"),
-        ("start", "<i8"),
-        ("end", "<i8"),
-    ]
-)
+CALLS = _type(correlation_id="u4", function="u4", thread="u4", stack="u4", range="u4", start="i8", end="i8")
 """The recorder's ``mapped_file.ENTRY``."""
-Frame = tuple[str, int, str]
-"""File, line, function."""
 
 
 @dataclass
@@ -73,14 +66,14 @@ class Spool:
         self._names = {int(number): name for name, number in self.config["kinds"].items()}
         layouts = {int(number): layout for number, layout in self.config["layouts"].items()}
         self._sizes = {number: int(layout["size"]) for number, layout in layouts.items()}
-        self._types = {name: _type(layouts[number], FIELDS[name]) for number, name in self._names.items()}
+        self._types = {name: _type_in(layouts[number], TYPES[TABLES[name]]) for number, name in self._names.items()}
 
     def children(self) -> Iterator[Spool]:
         """The spools of other processes so far."""
         for folder in sorted(self.folder.glob("process.*")):
             yield Spool(folder, self.folder, self.config)
 
-    def take(self, ended: bool = False) -> Iterator[Mapping[str, Records]]:
+    def take(self, ended: bool = False) -> Iterator[Mapping[str, NDArray[Any]]]:
         """The records of each buffer that is complete, by kind; once each: its file is gone afterwards.
 
         Args:
@@ -103,7 +96,7 @@ class Spool:
             if ended:  # the disk may be full, and who keeps it needs the room
                 yield buffer
 
-    def decode(self, content: bytes, whole: bool = True) -> dict[str, Records]:
+    def decode(self, content: bytes, whole: bool = True) -> dict[str, NDArray[Any]]:
         """The records of one buffer; ``whole``: it ends with its last record, not somewhere before its end."""
         places: dict[int, list[int]] = {number: [] for number in self._sizes}
         at, end = 0, len(content) - _INTEGER.size
@@ -117,16 +110,16 @@ class Spool:
             at += size
         raw = np.frombuffer(content, np.uint8)
         return {
-            self._names[kind]: raw[np.asarray(found)[:, None] + np.arange(self._sizes[kind])]
+            self._names[kind]: raw[np.asarray(starts)[:, None] + np.arange(self._sizes[kind])]
             .view(self._types[self._names[kind]])
             .reshape(-1)
-            for kind, found in places.items()
-            if found
+            for kind, starts in places.items()
+            if starts
         }
 
     def stacks(self) -> list[list[Frame]]:
         """All stacks so far; that of number n stands at n − 1. The innermost frame is the first of each."""
-        return [[(file, line, name) for file, line, name in each or ()] for each in self._numbered("stacks")]
+        return [[(file, line, name) for file, line, name in frames or ()] for frames in self._numbered("stacks")]
 
     def new_stacks(self, since: int) -> tuple[list[list[Frame]], int]:
         """Stacks that were written behind a place of their file, and the place behind them."""
@@ -136,8 +129,8 @@ class Spool:
         with path.open("rb") as file:
             file.seek(since)
             whole, line_end, _ = file.read().rpartition(b"\n")
-        found = [json.loads(each)[1] or () for each in whole.splitlines()]
-        return [[(file, line, name) for file, line, name in each] for each in found], since + len(whole + line_end)
+        stacks = [json.loads(each)[1] or () for each in whole.splitlines()]
+        return [[(file, line, name) for file, line, name in each] for each in stacks], since + len(whole + line_end)
 
     def ranges(self) -> list[str]:
         """Names of the ranges so far; that of number n stands at n − 1."""
@@ -145,8 +138,8 @@ class Spool:
 
     def _numbered(self, name: str) -> list[Any]:
         """What a file says of each number, from 1 on; ``None`` where it says nothing."""
-        found = {int(number): value for number, value in self._lines(name)}
-        return [found.get(number) for number in range(1, max(found, default=0) + 1)]
+        values = {int(number): value for number, value in self._lines(name)}
+        return [values.get(number) for number in range(1, max(values, default=0) + 1)]
 
     def recorded_ns(self, begun_ns: int, ended_ns: int) -> int:
         """For how long the recording was switched on.
@@ -155,7 +148,7 @@ class Spool:
             begun_ns: when the program began.
             ended_ns: when it was gone.
         """
-        switches = [(int(each["ns"]), bool(each["on"])) for each in self._lines("switched")]
+        switches = [(int(switch["ns"]), bool(switch["on"])) for switch in self._lines("switched")]
         total, since = 0, None
         for moment, on in [*switches, (ended_ns, False)]:
             if since is not None:
@@ -184,11 +177,10 @@ class Spool:
 
     def document(self, name: str) -> Mapping[str, Any] | None:
         """``started.json``, ``ended.json`` or ``refused.json``; ``None`` if it is not there, or not whole."""
-        try:
-            found: Mapping[str, Any] = json.loads((self.folder / name).read_bytes())
-        except (FileNotFoundError, ValueError):
-            return None
-        return found
+        document: Mapping[str, Any] | None = None
+        with suppress(FileNotFoundError, ValueError):
+            document = json.loads((self.folder / name).read_bytes())
+        return document
 
     @property
     def has_ended(self) -> bool:
@@ -207,11 +199,10 @@ class Spool:
 
     def _line(self, name: str) -> str | None:
         """The first line of a file; ``None`` if it is not there."""
-        try:
-            lines = (self.folder / name).read_text("utf-8", errors="replace").splitlines()
-        except FileNotFoundError:
+        path = self.folder / name
+        if not path.exists():
             return None
-        return lines[0] if lines else "the reason could not be written"
+        return path.read_text("utf-8", errors="replace").partition("\n")[0] or "the reason could not be written"
 
     def stop(self) -> None:
         """Let the recorders of all processes end; the program goes on. Where there is no room to say so, theirs ends
@@ -220,14 +211,113 @@ class Spool:
             ((self.program or self.folder) / "stop").touch()
 
 
-def _type(layout: Mapping[str, Any], wanted: tuple[str, ...]) -> np.dtype[Any]:
-    """A NumPy type for these fields of a record."""
-    fields = [layout["fields"][name] for name in wanted]
+def _type_in(layout: Mapping[str, Any], wanted: np.dtype[Any]) -> np.dtype[Any]:
+    """A NumPy type for these fields of a record, where CUPTI has them."""
+    places = [layout["fields"][name] for name in wanted.names or ()]
+    offsets, formats = ([place[number] for place in places] for number in (0, 1))
     return np.dtype(
-        {
-            "names": list(wanted),
-            "formats": [kind for _, kind in fields],
-            "offsets": [offset for offset, _ in fields],
-            "itemsize": layout["size"],
-        }
+        {"names": list(wanted.names or ()), "formats": formats, "offsets": offsets, "itemsize": layout["size"]}
     )
+
+
+@dataclass(frozen=True)
+class Scope:
+    """What of a program is recorded; by default all of it.
+
+    Attributes:
+        stacks: keep the Python stack of each call; without them no line is named.
+        start_after: seconds from the program's start in which nothing is recorded.
+        for_seconds: how long is recorded from then on; ``None``: to the end.
+        only_parts: only while a part that ``pinscope.trace`` names is open.
+        children: also the Python processes that the program starts.
+    """
+
+    stacks: bool = True
+    start_after: float = 0.0
+    for_seconds: float | None = None
+    only_parts: bool = False
+    children: bool = True
+
+    @property
+    def is_part(self) -> bool:
+        """Some of the program may be left out."""
+        return bool(self.start_after) or self.for_seconds is not None or self.only_parts
+
+    def config(self, begun_ns: int) -> Mapping[str, Any]:
+        """What the recorder reads of it.
+
+        Args:
+            begun_ns: when the program starts.
+        """
+        begin = begun_ns + int(self.start_after * 1e9) if self.start_after else None
+        until = None if self.for_seconds is None else (begin or begun_ns) + int(self.for_seconds * 1e9)
+        return {
+            "stacks": self.stacks,
+            "from_ns": begin,
+            "until_ns": until,
+            "only_parts": self.only_parts,
+            "children": self.children,
+        }
+
+
+class RecordFiles:
+    """The records of a spool, moved into a file for each table.
+
+    Args:
+        spool: where they come from.
+        folder: where the files are made.
+    """
+
+    def __init__(self, spool: Spool, folder: Path) -> None:
+        self.spool = spool
+        self.records = 0
+        """How many are there: those that are kept, and the calls."""
+        self._kept = 0
+        self.is_full = False
+        """No more are kept."""
+        self._folder = folder
+        self._sources, self._stacks_end = Sources(), 0
+
+    def take(self, ended: bool = False) -> None:
+        """Take what is there; ``ended``: the program has."""
+        for buffer in self.spool.take(ended):
+            if not self.is_full:
+                self._keep(buffer)
+        stacks, self._stacks_end = self.spool.new_stacks(self._stacks_end)
+        self._sources.look(stacks)
+        self.records = self._kept + self.spool.least_calls
+
+    def _keep(self, buffer: Mapping[str, NDArray[Any]]) -> None:
+        """Keep the records of a buffer: all of them or, where the disk is full, none."""
+        ends: dict[Path, int] = {}
+        records = 0
+        try:
+            for kind, batch in buffer.items():
+                name = TABLES[kind]
+                kept = batch[_is_kept(name, batch)].astype(TYPES[name])
+                if name != "allocations":
+                    is_timed = (kept["start"] > 0) & (kept["end"] > 0)
+                    kept["end"] = np.where(is_timed, np.maximum(kept["start"], kept["end"]), 0)
+                with (self._folder / name).open("ab") as file:
+                    ends[self._folder / name] = file.tell()
+                    file.write(kept.data)
+                records += len(kept)
+        except OSError:
+            for path, end in ends.items():
+                os.truncate(path, end)
+            raise
+        self._kept += records
+
+    def table(self, name: str) -> NDArray[Any]:
+        """A table, in the order in which its records came; it stays on the disk."""
+        path = self._folder / name
+        if not path.exists() or not path.stat().st_size:
+            return np.empty(0, TYPES[name])
+        return np.memmap(path, TYPES[name], mode="r")
+
+
+def _is_kept(name: str, batch: NDArray[Any]) -> Any:
+    """Which records a table takes."""
+    if name == "allocations":
+        return np.isin(batch["memory_kind"], _KEPT)
+    return batch["start"] > 0 if name == "kernels" else slice(None)

@@ -6,7 +6,6 @@ import itertools
 import os
 from collections.abc import Callable, Sequence
 from types import CodeType, FrameType
-from typing import TypeVar
 
 from pinscope.tracing.bound import as_json, bind
 
@@ -31,15 +30,12 @@ def is_own(file: str, libraries: Sequence[str]) -> bool:
     return not any(each in file for each in INSTALLED) and not file.startswith(tuple(libraries))
 
 
-bind(globals())
-
-
 MOST_FRAMES = 32
 """Of a stack, the innermost ones."""
 MOST_STACKS = 20_000
-"""That have a number of their own; a program may make up new code for each step. Beyond them each line of the program
-has one, and so many lines."""
-_Key = TypeVar("_Key")
+"""That have a number; a program may make up new code for each step."""
+Frame = tuple[str, int, str]
+"""File, line, function."""
 _Path = tuple[tuple[CodeType, int], ...]
 """Code and place in it of each frame, the innermost first."""
 
@@ -53,7 +49,7 @@ class Stacks:
     Args:
         libraries: as of :func:`is_own`.
         keep: writes a new number and its frames to the spool, as a line of JSON.
-        tell: writes to the spool that from now on calls of new lines have no line.
+        tell: writes to the spool that from now on calls of new stacks have no line.
     """
 
     def __init__(self, libraries: Sequence[str], keep: Callable[[bytes], None], tell: Callable[[bytes], None]) -> None:
@@ -63,8 +59,6 @@ class Stacks:
         self._numbers: dict[tuple[int, ...], int] = {}
         self._newest: dict[tuple[int, int], tuple[_Path, bool, int]] = {}
         """Innermost place → what was seen there last: to compare with it takes less than a look into ``_numbers``."""
-        self._lines: dict[tuple[str, int], int] = {}
-        """Likewise of the program's lines, for calls whose stacks have no number."""
         self._is_full = False
         self._codes: list[CodeType] = []  # keeps alive those whose ids stand in the keys
         self._files: dict[str, bool] = {}
@@ -89,7 +83,7 @@ class Stacks:
 
     def forget(self) -> None:
         """Give back the memory; numbers that come are new."""
-        for table in (self._newest, self._numbers, self._lines, self._files):
+        for table in (self._newest, self._numbers, self._files):
             table.clear()
         self._codes.clear()
 
@@ -101,32 +95,25 @@ class Stacks:
         number = self._numbers.get(key)
         if number is None:
             if path and len(self._numbers) >= MOST_STACKS:
-                return self._look_up_line(frames[own - 1 if own else 0], frames)
+                return self._without_number()
             self._codes += [code for code, _ in path]
-            number = self._add(self._numbers, key, frames)
+            number = self._add(key, frames)
         if path:
             self._newest[id(path[0][0]), path[0][1]] = path, len(path) == len(frames), number
         return number
 
-    def _look_up_line(self, place: FrameType, frames: list[FrameType]) -> int:
-        """Number of the line at which a frame stands, which its first call gives its frames."""
-        key = place.f_code.co_filename, place.f_lineno or 0
-        number = self._lines.get(key)
-        if number is not None:
-            return number
-        if len(self._lines) < MOST_STACKS:
-            return self._add(self._lines, key, frames)
+    def _without_number(self) -> int:
         if not self._is_full:
             self._is_full = True
-            self._tell(f"the program has more than {MOST_STACKS:,} stacks and {MOST_STACKS:,} lines beyond\n".encode())
+            self._tell(f"the program has more than {MOST_STACKS:,} stacks\n".encode())
         return self._look_up([])
 
-    def _add(self, table: dict[_Key, int], key: _Key, frames: list[FrameType]) -> int:
+    def _add(self, key: tuple[int, ...], frames: list[FrameType]) -> int:
         """Write a stack that is new; its number. The innermost frame first."""
         lines = [(frame.f_code.co_filename, frame.f_lineno or 0, frame.f_code.co_qualname) for frame in frames]
         number = next(self._next)  # one that a signal's handler takes away is not used
         self._keep(as_json([number, lines]) + b"\n")
-        return table.setdefault(key, number)
+        return self._numbers.setdefault(key, number)
 
     def _is_own(self, file: str) -> bool:
         if len(self._files) >= MOST_STACKS:
@@ -142,3 +129,24 @@ def _frames(innermost: FrameType) -> list[FrameType]:
         frames.append(frame)
         frame = frame.f_back
     return frames
+
+
+FILE_CHARACTERS = 1000
+"""Of a file's name: with a stack and the rest of a row it is less than an observation may hold."""
+
+
+def file_label(file: str) -> str:
+    """The name by which a file is shown, and its lines compared: the process that redirects copies and the reader of
+    the spool make it alike. Paths of usual length stay as they are."""
+    return label(file, FILE_CHARACTERS)
+
+
+def label(text: str, most: int) -> str:
+    """``text`` as it can be stored. Of more characters than ``most`` the middle is left out."""
+    from pinscope.text import encodable  # noqa: PLC0415 - a program that is traced does without it
+
+    text = encodable(text)
+    if len(text) <= most:
+        return text
+    half = most // 2 - 2
+    return f"{text[:half]} … {text[-half:]}"

@@ -7,10 +7,8 @@ import json
 import os
 import signal
 import subprocess
-import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -24,8 +22,9 @@ from pinscope.runner.jobs import cancel
 from pinscope.runner.traced_program import ask_cupti
 from pinscope.store.bundle import read_bundle
 from pinscope.store.store import Store
-from pinscope.tracing import joined
-from tests.data.fake_cupti import FIRST_LINE, PRELUDE, ROOT, built, variables
+from pinscope.tracing import process_merge
+from tests.data.fake_cupti import FIRST_LINE, PRELUDE, ROOT, variables
+from tests.integration.traces import attached, built_library, given_cupti, program, rows, started, traced  # noqa: F401 - fixtures
 
 MIB = 2**20
 TRAIN = """\
@@ -46,33 +45,6 @@ main()
 """
 
 
-@pytest.fixture(scope="module")
-def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return built(tmp_path_factory.mktemp("cupti"))
-
-
-@pytest.fixture
-def _cupti(library: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("FAKE_CUPTI", "PYTHONPATH"):
-        monkeypatch.setenv(name, variables(library)[name])
-
-
-def program(folder: Path, text: str) -> Path:
-    path = folder / "train.py"
-    path.write_text(PRELUDE + text)
-    return path
-
-
-def command(*arguments: str | Path) -> Sequence[str]:
-    return [sys.executable, "-m", "pinscope", "trace", *map(str, arguments)]
-
-
-def traced(tmp_path: Path, *arguments: str | Path) -> tuple[int, dict[str, Any]]:
-    """Exit code and JSON of a trace in this process."""
-    code = main(["trace", "--json", str(tmp_path / "answer.json"), *map(str, arguments)])
-    return code, json.loads((tmp_path / "answer.json").read_text())
-
-
 @pytest.mark.usefixtures("_cupti")
 def test_the_line_that_should_pin_is_named_with_its_figures(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     code, document = traced(
@@ -87,7 +59,7 @@ def test_the_line_that_should_pin_is_named_with_its_figures(tmp_path: Path, capf
         f"train.py:{FIRST_LINE + 1} copied 320 MiB from pageable memory; GPU compute stood"
     )
     assert f"train.py:{FIRST_LINE + 1} copied 320 MiB" in " ".join(err.split())
-    sites = [row for row in document["observations"] if row["kind"] == "site"]
+    sites = rows(document, "site")
     assert [(row["line"], row["source"], row["target"], row["count"], row["bytes"]) for row in sites] == [
         (FIRST_LINE + 1, "pageable", "device", 20, 320 * MIB),
         (FIRST_LINE + 10, "pinned", "device", 20, 20 * MIB),
@@ -99,7 +71,7 @@ def test_the_line_that_should_pin_is_named_with_its_figures(tmp_path: Path, capf
     assert sites[0]["idle_seconds"] == pytest.approx(sites[0]["call_seconds"], rel=0.05)
     rules = {finding["rule"] for finding in run["findings"]}
     assert {"pageable-copies", "waits-for-the-gpu", "pinned-memory-in-a-loop"} <= rules
-    (pins,) = (row for row in document["observations"] if row["kind"] == "allocation")
+    (pins,) = rows(document, "allocation")
     assert (pins["count"], pins["bytes"], pins["left_count"], pins["left_bytes"]) == (20, 20 * MIB, 10, 10 * MIB)
     assert (pins["held_bytes"], pins["peak_bytes"]) == (20 * MIB, 11 * MIB)
     assert 20 * 0.0003 <= pins["call_seconds"] < 20 * 0.1  # this machine may be busy
@@ -109,11 +81,9 @@ def test_the_line_that_should_pin_is_named_with_its_figures(tmp_path: Path, capf
 def test_where_more_lines_copy_than_are_named_a_note_says_so(tmp_path: Path) -> None:
     text = "sys.modules['pinscope.tracing.stacks'].MOST_STACKS = 1\n" + 4 * "copy(1 << 20, PAGEABLE, DEVICE)\n"
     code, document = traced(tmp_path, program(tmp_path, text))
-    named = sorted(row["count"] for row in document["observations"] if row["kind"] == "site" and row["file"])
-    assert (code, named) == (0, [1, 1])
-    assert document["run"]["notes"] == [
-        "Not all lines are named: the program has more than 1 stacks and 1 lines beyond."
-    ]
+    named = sorted(row["count"] for row in rows(document, "site") if row["file"])
+    assert (code, named) == (0, [1])
+    assert document["run"]["notes"] == ["Not all lines are named: the program has more than 1 stacks."]
 
 
 @pytest.mark.usefixtures("_cupti")
@@ -122,12 +92,10 @@ def test_names_that_are_not_utf_8_are_shown_with_a_question_mark(tmp_path: Path)
     odd = 'exec(compile("copy(4096, PAGEABLE, DEVICE)", "od\\udce9d.py", "exec"))'
     text = f'copy(4096, PAGEABLE, DEVICE)\nimport pinscope\nwith pinscope.trace("epoch \\udce9"):\n  {odd}'
     code, document = traced(tmp_path, program(tmp_path / "caf\udce9", text))
-    sites = [row for row in document["observations"] if row["kind"] == "site"]
+    sites = rows(document, "site")
     files = {row["file"]: row.get("ranges") for row in sites}
     assert (code, files) == (0, {f"{tmp_path}/caf?/train.py": None, "od?d.py": "epoch ?"})
-    with Store() as store:
-        copied = [each for table in store.attachment(document["run"]["id"], "calls").tables() for each in table["file"]]
-    assert {each.as_py() for each in copied} == files.keys()
+    assert {row["file"] for row in attached(document, "calls")} == files.keys()
 
 
 @pytest.mark.usefixtures("_cupti")
@@ -145,13 +113,13 @@ def test_an_argument_that_is_not_utf_8_reaches_the_program_and_stands_in_every_r
 @pytest.mark.usefixtures("_cupti")
 def test_a_clock_that_is_set_back_during_a_call_costs_its_duration_and_not_the_trace(tmp_path: Path) -> None:
     text = """\
-recorder = sys.modules["pinscope.tracing.process_hooks"].newest()
+recorder = sys.modules["pinscope.tracing.recorder"]._RECORDINGS[-1]
 copy(1 << 20, PAGEABLE, DEVICE)
 recorder._clock = iter([time.time_ns(), time.time_ns() - 3 * 10**9]).__next__
 copy(1 << 20, PAGEABLE, DEVICE)
 """
     code, document = traced(tmp_path, program(tmp_path, text))
-    sites = [row for row in document["observations"] if row["kind"] == "site"]
+    sites = rows(document, "site")
     assert (code, document["run"]["status"], [row["count"] for row in sites]) == (0, "done", [1, 1])
     assert [row["call_seconds"] > 0 for row in sites] == [True, False]
 
@@ -166,14 +134,12 @@ def test_the_trace_is_a_run_with_its_events_attached(tmp_path: Path, capfd: pyte
         assert {each.name: each.rows for each in run.attachments} == {
             "copies": 60, "kernels": 20, "calls": 110, "pinned": 30,
         }  # fmt: skip
-        rows = [row for table in store.attachment(run_id, "copies").tables() for row in table.to_pylist()]
-        assert sum(row["bytes"] for row in rows) == 340 * MIB + 20 * 64
-        assert all(row["call_at_ns"] < row["at_ns"] and row["took_ns"] > 0 for row in rows)
-        calls = [row for table in store.attachment(run_id, "calls").tables() for row in table.to_pylist()]
-        waits = {(Path(row["file"]).name, row["line"]) for row in calls if row["call"] == "cuStreamSynchronize"}
-        assert waits == {("train.py", FIRST_LINE + 9)}
-        changes = [row for table in store.attachment(run_id, "pinned").tables() for row in table.to_pylist()]
-        assert sum(row["change_bytes"] for row in changes) == 10 * MIB
+    copies, calls = attached(document, "copies"), attached(document, "calls")
+    assert sum(row["bytes"] for row in copies) == 340 * MIB + 20 * 64
+    assert all(row["call_at_ns"] < row["at_ns"] and row["took_ns"] > 0 for row in copies)
+    waits = {(Path(row["file"]).name, row["line"]) for row in calls if row["call"] == "cuStreamSynchronize"}
+    assert waits == {("train.py", FIRST_LINE + 9)}
+    assert sum(row["change_bytes"] for row in attached(document, "pinned")) == 10 * MIB
     assert main(["runs", "show", run_id]) == 0
     assert f"train.py:{FIRST_LINE + 1}" in capfd.readouterr().out
     for suffix in SUFFIXES:
@@ -191,13 +157,11 @@ def test_kernels_that_could_have_been_issued_during_a_copy_count_for_it_until_th
     """Each copy holds the CPU for 1.9 ms of a kernel's 8; the next kernel comes 2 ms or more after its end."""
     step = f"kernel(8_000_000); copy(16 << 20, PAGEABLE, DEVICE); {then}time.sleep(0.008)\n"
     _, document = traced(tmp_path, program(tmp_path, f"for _ in range(10): {step}"))
-    (site,) = (row for row in document["observations"] if row["kind"] == "site")
+    (site,) = rows(document, "site")
     if counts:
         assert 0 < site["launch_idle_seconds"] <= site["call_seconds"] - site["idle_seconds"] + 1e-9
         return
-    with Store() as store:
-        tables = store.attachment(document["run"]["id"], "calls").tables()
-        calls = sorted((row for table in tables for row in table.to_pylist()), key=lambda call: call["at_ns"])
+    calls = sorted(attached(document, "calls"), key=lambda call: call["at_ns"])
     until_waits = sum(
         wait["at_ns"] - copy["at_ns"] - copy["took_ns"] for copy, wait in zip(calls[::2], calls[1::2], strict=True)
     )  # a busy machine may hold the program up there
@@ -209,10 +173,8 @@ def test_a_stretch_of_a_trace_is_written_for_perfetto(tmp_path: Path, capsys: py
     text = "for _ in range(20): copy(1 << 20, PAGEABLE, DEVICE); time.sleep(0.01)"
     _, document = traced(tmp_path, program(tmp_path, text))
     run_id, file = document["run"]["id"], tmp_path / "some.perfetto.json"
-    with Store() as store:
-        rows = [row for table in store.attachment(run_id, "copies").tables() for row in table.to_pylist()]
-    begun = round(rows[9]["at_ns"] / 1e9, 4)
-    ran = [(row["at_ns"] / 1e9, (row["at_ns"] + row["took_ns"]) / 1e9) for row in rows]
+    ran = [(row["at_ns"] / 1e9, (row["at_ns"] + row["took_ns"]) / 1e9) for row in attached(document, "copies")]
+    begun = round(ran[9][0], 4)
     expected = sum(end > begun and start < begun + 0.035 for start, end in ran)
     middle = f"{begun:.4f}s"
     capsys.readouterr()
@@ -229,45 +191,33 @@ def test_a_stretch_of_a_trace_is_written_for_perfetto(tmp_path: Path, capsys: py
     assert not (tmp_path / "x.html").exists()
 
 
-@pytest.mark.usefixtures("_cupti")
-def test_a_program_that_only_pins_is_not_accused(tmp_path: Path) -> None:
-    _, document = traced(tmp_path, program(tmp_path, "for _ in range(9): copy(1 << 22, PINNED, DEVICE); kernel(1000)"))
-    verdict = "All 9 large copies use pinned memory, 36 MiB together. Of "
-    assert document["run"]["verdict"].startswith(verdict)
-    assert document["run"]["findings"] == []
+MANAGED = "cuda.fake_managed.argtypes = (ctypes.c_uint64,)\ncuda.fake_managed(1 << 30)\nkernel(1000)"
+VERDICTS = {
+    "All 9 large copies use pinned memory, 36 MiB together. Of ":
+        ("for _ in range(9): copy(1 << 22, PINNED, DEVICE); kernel(1000)", [], {"program", "site", "device"}),
+    "The program copied nothing to or from a GPU.": ("", [], {"program"}),
+    "The program uses managed memory, 1 GiB: how its pages move between host and GPU is not followed. No copy was "
+    "recorded to or from a GPU.": (MANAGED, [], {"program", "device"}),
+    "None of 3,000 copies is a large one between host and GPU. ":
+        ("for _ in range(3000): copy(45_000, PAGEABLE, DEVICE)", ["many-small-copies"], {"program", "site", "device"}),
+}  # fmt: skip
 
 
 @pytest.mark.usefixtures("_cupti")
-def test_a_program_that_copies_nothing(tmp_path: Path) -> None:
-    code, document = traced(tmp_path, program(tmp_path, ""))
-    assert code == 0
-    assert document["run"]["verdict"] == "The program copied nothing to or from a GPU."
-
-
-@pytest.mark.usefixtures("_cupti")
-def test_managed_memory_is_said_and_is_no_pinned_memory(tmp_path: Path) -> None:
-    text = "cuda.fake_managed.argtypes = (ctypes.c_uint64,)\ncuda.fake_managed(1 << 30)\nkernel(1000)"
-    _, document = traced(tmp_path, program(tmp_path, text))
-    assert document["run"]["verdict"] == (
-        "The program uses managed memory, 1 GiB: how its pages move between host and GPU is not followed. "
-        "No copy was recorded to or from a GPU."
-    )
-    assert {row["kind"] for row in document["observations"]} == {"program", "device"}
-
-
-@pytest.mark.usefixtures("_cupti")
-def test_many_small_copies_are_named_with_their_count(tmp_path: Path) -> None:
-    _, document = traced(tmp_path, program(tmp_path, "for _ in range(3000): copy(45_000, PAGEABLE, DEVICE)"))
-    (found,) = (each for each in document["run"]["findings"] if each["rule"] == "many-small-copies")
-    assert "3,000 copies of 43.9 KiB" in found["title"]
+@pytest.mark.parametrize("verdict", VERDICTS)
+def test_a_program_is_accused_of_nothing_but_what_it_does(verdict: str, tmp_path: Path) -> None:
+    text, rules, kinds = VERDICTS[verdict]
+    code, document = traced(tmp_path, program(tmp_path, text))
+    assert (code, document["run"]["verdict"][: len(verdict)]) == (0, verdict)
+    assert [finding["rule"] for finding in document["run"]["findings"]] == rules
+    assert {row["kind"] for row in document["observations"]} == kinds
 
 
 @pytest.mark.usefixtures("_cupti")
 def test_without_stacks_copies_of_a_kind_stand_together(tmp_path: Path) -> None:
     _, document = traced(tmp_path, "--no-stacks", program(tmp_path, TRAIN))
-    sites = [row for row in document["observations"] if row["kind"] == "site"]
+    sites = rows(document, "site")
     assert [(row["file"], row["count"]) for row in sites] == [("", 20), ("", 20), ("", 20)]
-    assert "no-lines" in {finding["rule"] for finding in document["run"]["findings"]}
 
 
 @pytest.mark.usefixtures("_cupti")
@@ -287,7 +237,7 @@ def test_a_module_is_traced_as_python_runs_it(
 def test_the_recording_ends_where_a_trace_is_full_and_the_program_goes_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    for module in (joined, tracing):
+    for module in (process_merge, tracing):
         monkeypatch.setattr(module, "MOST_RECORDS", 1000)
     text = "for _ in range(400):\n    for _ in range(500): copy(64, 1, 3)\n    time.sleep(0.005)\nprint('end')"
     code, document = traced(tmp_path, "--fail-on", "pageable", program(tmp_path, text))
@@ -308,15 +258,13 @@ for _ in range(20):
 print("the program has ended")
 sys.exit(7)
 """
-    done = subprocess.run(
-        command("--json", tmp_path / "answer.json", program(tmp_path, text)), env=variables(library),
-        capture_output=True, text=True, check=False,
-    )  # fmt: skip
-    assert (done.returncode, done.stdout) == (7, "the program has ended\n"), done.stderr
+    done = started(["--json", tmp_path / "answer.json", program(tmp_path, text)], variables(library))
+    out, err = done.communicate()
+    assert (done.returncode, out) == (7, "the program has ended\n"), err
     document = json.loads((tmp_path / "answer.json").read_text())
     why = "Not all was recorded: the records could not be kept (File too large)."
     assert [note for note in document["run"]["notes"] if note.startswith("Not all")] == [why]
-    assert why in " ".join(done.stderr.split())
+    assert why in " ".join(err.split())
     assert document["run"]["status"] == "done"
     assert 5_000 <= document["observations"][0]["copies"] < 100_000
 
@@ -328,7 +276,7 @@ def test_where_nothing_could_be_kept_the_program_s_end_is_ours_and_a_check_fails
     def full(*_: object) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    monkeypatch.setattr(tracing, "GatheredProcesses", full)
+    monkeypatch.setattr(tracing, "ProcessFiles", full)
     why = "nothing was recorded: the records could not be kept (No space left on device)"
     for end, code in (("sys.exit(7)", 7), ("", 1)):
         assert main(["trace", "--fail-on", "pageable", str(program(tmp_path, f"time.sleep(0.5)\n{end}"))]) == code
@@ -348,65 +296,44 @@ def test_a_program_that_cannot_be_started_is_no_success(
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSEGV, signal.SIGTERM])
 def test_a_program_that_a_signal_ends_is_kept_and_ends_us_alike(number: int, library: Path, tmp_path: Path) -> None:
     path = program(tmp_path, f"{TRAIN}time.sleep(0.4)\nos.kill(os.getpid(), {number})")
-    done = subprocess.run(command(path), env=variables(library), capture_output=True, text=True, check=False)
+    done = started([path], variables(library))
+    _, err = done.communicate()
     assert done.returncode == -number
-    assert "copied 320 MiB from pageable memory" in " ".join(done.stderr.split())
+    assert "copied 320 MiB from pageable memory" in " ".join(err.split())
 
 
-def test_ctrl_c_is_the_program_s(library: Path, tmp_path: Path) -> None:
-    path = program(tmp_path, TRAIN + "print('go', flush=True)\ntime.sleep(30)")
-    child = subprocess.Popen(
-        command(path), env=variables(library), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-        start_new_session=True,
-    )  # fmt: skip
+HANDLERS = """
+signal.signal(signal.SIGTERM, lambda *_: sys.exit(7))
+signal.signal(signal.SIGUSR1, lambda *_: print('saved', flush=True))
+signal.signal(signal.SIGUSR2, lambda *_: sys.exit(5))
+"""
+STOPS: dict[str, tuple[dict[str, str], int]] = {
+    "ctrl-C, which a terminal sends to both": ({"go": "SIGINT"}, -2),
+    "SIGTERM": ({"go": "SIGTERM"}, 7),
+    "pinscope runs cancel": ({"go": ""}, 7),
+    "a scheduler's, which without a handler would end us": ({"go": "SIGUSR1", "saved": "SIGUSR2"}, 5),
+}
+
+
+@pytest.mark.parametrize("kind", STOPS)
+def test_signals_are_the_program_s_and_what_was_recorded_is_kept(kind: str, library: Path, tmp_path: Path) -> None:
+    signals, code = STOPS[kind]
+    text = f"{TRAIN}{HANDLERS}print('go', flush=True)\nfor _ in range(300): time.sleep(0.1)"
+    child = started([program(tmp_path, text)], variables(library), start_new_session=True)
     assert child.stdout is not None
-    assert child.stdout.readline() == "go\n"
-    os.killpg(child.pid, signal.SIGINT)  # as a terminal does
-    _, err = child.communicate(timeout=20)
-    assert child.returncode == -signal.SIGINT
-    assert err.index("KeyboardInterrupt") < err.index("pinscope: train.py")
-
-
-def test_sigterm_is_handed_to_the_program_and_so_is_cancel(library: Path, tmp_path: Path) -> None:
-    text = TRAIN + "signal.signal(signal.SIGTERM, lambda *_: sys.exit(7))\nprint('go', flush=True)\ntime.sleep(30)"
-    for stop in ("signal", "cancel"):
-        child = subprocess.Popen(
-            command(program(tmp_path, text)), env=variables(library), stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-            text=True,
-        )  # fmt: skip
-        assert child.stdout is not None
-        assert child.stdout.readline() == "go\n"
-        if stop == "signal":
-            child.terminate()
+    for line, name in signals.items():
+        assert child.stdout.readline() == f"{line}\n"
+        if name == "SIGINT":
+            os.killpg(child.pid, signal.SIGINT)
+        elif name:
+            child.send_signal(signal.Signals[name])
         else:
             with Store() as store:
                 (running,) = (run for run in store.runs(experiment="trace") if run.status == "running")
                 cancel(store, running.id)
-        _, err = child.communicate(timeout=20)
-        assert child.returncode == 7, err
-        assert "copied 320 MiB" in " ".join(err.split())
-
-
-def test_signals_of_a_job_s_scheduler_reach_the_program(library: Path, tmp_path: Path) -> None:
-    """As Slurm's ``--signal=USR1``, which without a handler would end us, and so the program."""
-    text = TRAIN + (
-        "signal.signal(signal.SIGUSR1, lambda *_: print('saved', flush=True))\n"
-        "signal.signal(signal.SIGUSR2, lambda *_: sys.exit(5))\nprint('go', flush=True)\n"
-        "for _ in range(300): time.sleep(0.1)"
-    )
-    child = subprocess.Popen(
-        command(program(tmp_path, text)),
-        env=variables(library),
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-    assert child.stdout is not None
-    for number, line in ((signal.SIGUSR1, "go\n"), (signal.SIGUSR2, "saved\n")):
-        assert child.stdout.readline() == line
-        child.send_signal(number)
     _, err = child.communicate(timeout=20)
-    assert child.returncode == 5, err
+    assert child.returncode == code, err
+    assert "copied 320 MiB" in " ".join(err.split())
 
 
 def test_a_program_s_inherited_files_are_its_own(library: Path, tmp_path: Path) -> None:
@@ -414,23 +341,16 @@ def test_a_program_s_inherited_files_are_its_own(library: Path, tmp_path: Path) 
     os.write(writing, b"given")
     os.close(writing)
     path = program(tmp_path, "print(os.read(int(sys.argv[1]), 9), flush=True)")
-    done = subprocess.run(
-        [*command(path), str(reading)],
-        env=variables(library),
-        capture_output=True,
-        text=True,
-        check=False,
-        pass_fds=[reading],
-    )
+    done = started([path, str(reading)], variables(library), pass_fds=[reading])
+    out, err = done.communicate()
     os.close(reading)
-    assert (done.returncode, done.stdout) == (0, "b'given'\n"), done.stderr
+    assert (done.returncode, out) == (0, "b'given'\n"), err
 
 
 def test_a_program_that_becomes_another_one_does_not_pass_as_recorded_to_its_end(library: Path, tmp_path: Path) -> None:
     path = program(tmp_path, f"{TRAIN}os.execv('/bin/true', ['true'])")
-    limited = command("--fail-on", "pageable=1GiB", path)
-    done = subprocess.run(limited, env=variables(library), capture_output=True, text=True, check=False)
-    assert "it became another program" in " ".join(done.stderr.split())
+    done = started(["--fail-on", "pageable=1GiB", path], variables(library))
+    assert "it became another program" in " ".join(done.communicate()[1].split())
     assert done.returncode == 1
 
 
@@ -454,17 +374,16 @@ def test_where_nothing_can_be_traced_one_line_says_what_to_do(
     monkeypatch.setenv("PYTHONPATH", variables(library)["PYTHONPATH"])
     assert refused(capfd, path) == (3, NO_DRIVER)
     monkeypatch.setenv("FAKE_CUPTI", str(library))
-    monkeypatch.setenv("FAKE_CUPTI_REFUSES", "39")
-    code, line = refused(capfd, path)
-    assert code == 3
-    assert "another profiler is attached" in line
-    monkeypatch.setenv("FAKE_CUPTI_REFUSES", "35")
-    assert "only root" in refused(capfd, path)[1]
-    monkeypatch.delenv("FAKE_CUPTI_REFUSES")
-    monkeypatch.setenv("CUDA_INJECTION64_PATH", "/opt/nsight/libToolsInjection64.so")
-    code, line = refused(capfd, path)
-    assert code == 3
-    assert "another profiler is attached (CUDA_INJECTION64_PATH is set)" in line
+    for name, value, words in (
+        ("FAKE_CUPTI_REFUSES", "39", "another profiler is attached"),
+        ("FAKE_CUPTI_REFUSES", "35", "only root"),
+        ("CUDA_INJECTION64_PATH", "/opt/nsight/x.so", "another profiler is attached (CUDA_INJECTION64_PATH is set)"),
+    ):
+        with monkeypatch.context() as patch:
+            patch.setenv(name, value)
+            code, line = refused(capfd, path)
+        assert code == 3
+        assert words in line
 
 
 @pytest.fixture
@@ -522,20 +441,6 @@ def test_without_cupti_python_the_line_says_what_to_install(
     assert str(refusal.value) == f"a trace needs cupti-python (no module cupti){advice}"
 
 
-def test_a_window_of_time_that_makes_no_sense_is_refused(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    path = program(tmp_path, "print('started')")
-    for option, value in (
-        ("--for", "soon"),
-        ("--for", "0s"),
-        ("--start-after", "400d"),
-        ("--start-after", "5 parsecs"),
-    ):
-        code, line = refused(capfd, option, value, path)
-        assert code == 2
-        assert option in line
-        assert value in line
-
-
 @pytest.mark.usefixtures("_cupti")
 def test_a_program_that_ends_before_its_window_says_that_nothing_was_recorded(tmp_path: Path) -> None:
     _, document = traced(tmp_path, "--start-after", "1h", program(tmp_path, TRAIN))
@@ -549,24 +454,32 @@ def test_ranges_of_nvtx_stand_beside_their_lines(tmp_path: Path, capfd: pytest.C
     text = "for n in (b'load', b'store', b'more', b'fourth'):\n    push(n)\n"
     text += "    copy(len(n) << 20, PAGEABLE, DEVICE); pop()\nkernel(1000)"
     _, document = traced(tmp_path, program(tmp_path, text))
-    (site,) = (row for row in document["observations"] if row["kind"] == "site")
+    (site,) = rows(document, "site")
     assert site["ranges"] == "fourth, store, load, 1 more"
     assert "in range" in capfd.readouterr().err
 
 
-def test_what_is_no_program_or_no_new_file_is_refused_at_once(
+def test_what_makes_no_sense_is_refused_before_the_program_starts(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    code, line = refused(capfd, tmp_path / "none.py")
-    assert code == 2
-    assert "there is no program" in line
+    path = program(tmp_path, "print('started')")
     (tmp_path / "there.json").write_text("")
-    path = program(tmp_path, "")
-    assert refused(capfd, "--json", tmp_path / "there.json", path)[0] == 2
-    assert refused(capfd, "-o", tmp_path / "x.zip", path)[0] == 2
     (tmp_path / "folder").mkdir()
-    assert "without __main__.py" in refused(capfd, tmp_path / "folder")[1]
-    assert "train.py: a trace is written as a bundle" in refused(capfd, "-o", path, path)[1]
+    for arguments, words in (
+        ([tmp_path / "none.py"], "there is no program"),
+        ([tmp_path / "folder"], "without __main__.py"),
+        (["--json", tmp_path / "there.json", path], "there.json"),
+        (["-o", tmp_path / "x.zip", path], "x.zip"),
+        (["-o", path, path], "train.py: a trace is written as a bundle"),
+        (["--for", "soon", path], "--for: 'soon'"),
+        (["--for", "0s", path], "--for: 0s"),
+        (["--start-after", "400d", path], "--start-after: 400d"),
+        (["--fail-on", "pageable=5%", path], "--fail-on 'pageable=5%' has no "),
+        (["--fail-on", "idle=5", path], "--fail-on 'idle=5' has no "),
+    ):
+        code, line = refused(capfd, *arguments)
+        assert code == 2
+        assert words in line
 
 
 def test_a_module_that_is_not_there_is_refused_at_once_and_none_is_imported(
@@ -589,7 +502,7 @@ def test_a_module_that_is_not_there_is_refused_at_once_and_none_is_imported(
 def test_a_line_s_text_is_that_which_ran_though_the_file_changes_meanwhile(tmp_path: Path) -> None:
     text = "copy(1 << 20, PAGEABLE, DEVICE)  # as it ran\ntime.sleep(0.7)\nopen(__file__, 'w').write('\\n' * 99)"
     _, document = traced(tmp_path, program(tmp_path, text))
-    (site,) = (row for row in document["observations"] if row["kind"] == "site")
+    (site,) = rows(document, "site")
     assert site["source_line"] == "copy(1 << 20, PAGEABLE, DEVICE)  # as it ran"
 
 
@@ -597,7 +510,7 @@ def test_a_line_s_text_is_that_which_ran_though_the_file_changes_meanwhile(tmp_p
 def test_a_wait_right_after_an_asynchronous_copy_is_counted(tmp_path: Path) -> None:
     text = "for n in range(12):\n    copy(500 << 20, PINNED, DEVICE)\n    wait(900_000)\n    time.sleep(0.03); wait(1)"
     _, document = traced(tmp_path, program(tmp_path, text))
-    waits = {row["line"]: row for row in document["observations"] if row["kind"] == "synchronisation"}
+    waits = {row["line"]: row for row in rows(document, "synchronisation")}
     assert {line: row["count"] for line, row in waits.items()} == {FIRST_LINE + 2: 12, FIRST_LINE + 3: 12}
     assert waits[FIRST_LINE + 2]["after_async_count"] >= 4  # a busy machine may hold the program up for a whole copy
     assert waits[FIRST_LINE + 3]["after_async_count"] == 0
@@ -620,15 +533,6 @@ def test_a_limit_that_the_trace_exceeds_ends_a_program_that_ended_well_with_exit
     assert main(["trace", *limits, str(program(tmp_path, "copy(1 << 22, PINNED, DEVICE); kernel(1)"))]) == 0
 
 
-def test_a_limit_that_is_none_is_refused_before_the_program_starts(
-    tmp_path: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
-    for limit in ("pageable=5%", "idle=5"):
-        code, line = refused(capfd, "--fail-on", limit, program(tmp_path, "print('started')"))
-        assert code == 2
-        assert line.startswith(f"pinscope: --fail-on '{limit}' has no ")
-
-
 @pytest.mark.usefixtures("_cupti")
 def test_a_program_that_the_recorder_did_not_come_into_is_no_trace_without_copies(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
@@ -643,10 +547,8 @@ def test_a_program_that_the_recorder_did_not_come_into_is_no_trace_without_copie
 def test_a_program_ends_with_the_pinscope_that_started_it(library: Path, tmp_path: Path) -> None:
     """Its stdout is closed when it is gone."""
     path = program(tmp_path, "print(os.getpid(), flush=True); time.sleep(60)")
-    with subprocess.Popen(
-        command(path), env=variables(library), stdout=subprocess.PIPE, start_new_session=True
-    ) as running:
+    with started([path], variables(library), stderr=subprocess.DEVNULL, start_new_session=True) as running:
         assert running.stdout is not None
         assert int(running.stdout.readline()) > 0
         running.kill()
-        assert running.stdout.read() == b""
+        assert running.stdout.read() == ""

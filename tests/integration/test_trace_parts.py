@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from pinscope.cli.main import main
 from pinscope.records.run import Run
 from pinscope.store.bundle import read_bundle
 from pinscope.store.store import Store
 from pinscope.store.tables import Row
-from tests.data.fake_cupti import PRELUDE, built, variables
+from tests.data.fake_cupti import PRELUDE
+from tests.integration.traces import Document, built_library, given_cupti, program, traced  # noqa: F401 - fixtures
 
 PARTS = """\
 import pinscope
@@ -26,20 +24,12 @@ copies(1)
 """
 
 
-@pytest.fixture(scope="module")
-def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return built(tmp_path_factory.mktemp("cupti"))
+pytestmark = pytest.mark.usefixtures("_cupti")
 
 
-@pytest.fixture(autouse=True)
-def _cupti(library: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("FAKE_CUPTI", "PYTHONPATH"):
-        monkeypatch.setenv(name, variables(library)[name])
-
-
-def run(folder: Path, program: str, **changes: str) -> subprocess.CompletedProcess[str]:
+def run(folder: Path, text: str, **changes: str) -> subprocess.CompletedProcess[str]:
     """The program, as python runs it."""
-    (folder / "program.py").write_text(PRELUDE + PARTS + program)
+    (folder / "program.py").write_text(PRELUDE + PARTS + text)
     return subprocess.run(
         [sys.executable, str(folder / "program.py")], capture_output=True, text=True, check=False,
         env={**os.environ, **changes}, cwd=folder,
@@ -58,7 +48,7 @@ def sites(rows: list[Row]) -> list[tuple[int, str | None]]:
 
 
 def test_parts_are_recorded_each_by_itself_with_those_inside_as_ranges(tmp_path: Path) -> None:
-    program = """
+    text = """
 with pinscope.trace("training", output="training.pinscope"):
     copies(2)
     with pinscope.trace("inner"): copies(3)
@@ -70,7 +60,7 @@ print(decorated())
 copies(7)
 with pinscope.trace("fails"): raise KeyError("of the program")
 """
-    done = run(tmp_path, program)
+    done = run(tmp_path, text)
     assert (done.returncode, done.stdout) == (1, "its result\n")
     assert done.stderr.index("pinscope: part training: program.py:") < done.stderr.index("pinscope: part decorated:")
     assert done.stderr.endswith("KeyError: 'of the program'\n")
@@ -96,7 +86,7 @@ def test_a_copy_that_goes_on_when_its_part_ends_accuses_no_line(tmp_path: Path) 
 
 
 def test_parts_of_a_program_whose_threads_copy_all_the_time_accuse_no_line(tmp_path: Path) -> None:
-    program = """
+    text = """
 sys.setswitchinterval(1e-5)
 def loop():
     while threading.main_thread().is_alive(): copy(64, PAGEABLE, DEVICE)
@@ -105,18 +95,18 @@ for _ in range(3):
     with pinscope.trace("part"): time.sleep(0.05)
 os._exit(0)
 """
-    assert run(tmp_path, program).returncode == 0
+    assert run(tmp_path, text).returncode == 0
     named = [[bool(row["file"]) for row in rows if row["kind"] == "site"] for _, rows in kept()]
     assert named == [[True]] * 3
 
 
 def test_parts_leave_no_memory_behind(tmp_path: Path) -> None:
-    program = """
+    text = """
 for _ in range(3):
     with pinscope.trace("part"): copies(10)
     print(sum("pinscope-trace" in line for line in open("/proc/self/maps")))
 """
-    assert run(tmp_path, program).stdout == "0\n" * 3
+    assert run(tmp_path, text).stdout == "0\n" * 3
 
 
 def test_a_program_that_is_killed_in_its_part_keeps_what_was_recorded(tmp_path: Path) -> None:
@@ -125,28 +115,6 @@ def test_a_program_that_is_killed_in_its_part_keeps_what_was_recorded(tmp_path: 
     ((recorded, rows),) = kept()
     assert recorded.status == "done"
     assert sites(rows) == [(8, "killed")]
-
-
-@pytest.mark.parametrize(
-    ("changes", "why"),
-    [
-        ({"FAKE_CUPTI_REFUSES": "39"}, "another profiler is attached"),
-        ({"FAKE_CUPTI": "", "KEPT": "yes"}, "there is no NVIDIA driver here"),
-    ],
-)
-def test_where_nothing_can_be_recorded_one_line_says_so_and_the_block_runs(
-    changes: dict[str, str], why: str, tmp_path: Path
-) -> None:
-    (tmp_path / "program.py").write_text("import pinscope\nwith pinscope.trace('part'): print('runs')\n")
-    done = subprocess.run(
-        [sys.executable, str(tmp_path / "program.py")], capture_output=True, text=True, check=False,
-        env={**os.environ, **changes},
-    )  # fmt: skip
-    assert (done.returncode, done.stdout) == (0, "runs\n")
-    assert done.stderr.startswith("pinscope: the part 'part' is not recorded: ")
-    assert why in done.stderr
-    assert done.stderr.count("\n") == 1
-    assert kept() == []
 
 
 def test_a_file_that_is_there_and_a_part_without_a_name_are_refused(tmp_path: Path) -> None:
@@ -171,19 +139,12 @@ os.waitpid(child, 0)
 """
 
 
-def traced(folder: Path, *options: str) -> dict[str, Any]:
-    (folder / "program.py").write_text(PRELUDE + PARTS + TRACED)
-    assert main(["trace", "--json", str(folder / "answer.json"), *options, str(folder / "program.py")]) == 0
-    document: dict[str, Any] = json.loads((folder / "answer.json").read_text())
-    (folder / "answer.json").unlink()
-    return document
-
-
 def test_under_a_trace_parts_are_ranges_or_all_that_is_recorded(tmp_path: Path) -> None:
-    whole = traced(tmp_path)
+    path = program(tmp_path, PARTS + TRACED)
+    whole: Document = traced(tmp_path, path)[1]
     assert sites(whole["observations"]) == [(20, "second, first")]
     assert "recorded_seconds" not in whole["observations"][0]
-    parts = traced(tmp_path, "--only-parts")
+    parts: Document = traced(tmp_path, "--only-parts", path)[1]
     assert sites(parts["observations"]) == [(13, "second, first")]
     assert parts["observations"][0]["kernels"] == 3
     assert 0 < parts["observations"][0]["recorded_seconds"] < parts["observations"][0]["seconds"]
@@ -220,6 +181,8 @@ CANNOT_BEGIN = {
     "no store": "os.environ['PINSCOPE_DATABASE'] = 'sqlite:////proc/nowhere/x.db'",
     "no process for it": "part.command = lambda *_: ['nowhere/python']",
     "no recorder": "part.start_recording = os.readlink",
+    "another profiler is attached": "os.environ['FAKE_CUPTI_REFUSES'] = '39'",
+    "there is no NVIDIA driver here": "os.environ['FAKE_CUPTI'] = ''",
 }
 
 
@@ -229,7 +192,9 @@ def test_where_a_part_cannot_begin_one_line_says_so_and_the_block_runs(what: str
     done = run(tmp_path, text)
     assert (done.returncode, done.stdout) == (0, "runs\n0\n"), done.stderr
     assert done.stderr.startswith("pinscope: the part 'part' is not recorded: ")
+    assert what.startswith("no ") or what in done.stderr
     assert done.stderr.count("\n") == 1
+    assert kept() == []
 
 
 INTERRUPTED = """
@@ -254,12 +219,11 @@ def test_ctrl_c_while_a_part_begins_ends_what_has_begun_and_the_next_part_is_rec
     assert sites(kept()[0][1]) == [(2, "second")]
 
 
-@pytest.mark.parametrize("step", ["hook", "_subscribe", "_report", "_is_wanted", "_note_switch"])
+@pytest.mark.parametrize("step", ["_hook", "_subscribe", "_report", "_is_wanted", "_note_switch"])
 def test_wherever_ctrl_c_comes_as_a_recording_begins_cupti_is_let_go(step: str, tmp_path: Path) -> None:
     text = f"""
-from pinscope.tracing import process_hooks
-from pinscope.tracing.recorder import Recorder
-owner = process_hooks if {step!r} == "hook" else Recorder
+from pinscope.tracing import recorder
+owner = recorder if {step!r} == "_hook" else recorder.Recorder
 as_ever = owner.{step}
 def interrupted(*arguments):
     owner.{step} = as_ever

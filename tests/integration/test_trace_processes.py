@@ -11,14 +11,13 @@ import time
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from pinscope.cli.main import main
 from pinscope.runner import traced_program as unrecorded
-from pinscope.store.store import Store
-from tests.data.fake_cupti import PRELUDE, built, variables
+from tests.data.fake_cupti import PRELUDE
+from tests.integration.traces import Document, attached, built_library, given_cupti, rows, traced  # noqa: F401 - fixtures
 
 COPIES = PRELUDE + "for _ in range(int(sys.argv[1])): copy(1 << 20, PAGEABLE, DEVICE); kernel(1000)\n"
 CHILDREN = """\
@@ -46,61 +45,47 @@ if __name__ == "__main__":
 """
 
 
-@pytest.fixture(scope="module")
-def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return built(tmp_path_factory.mktemp("cupti"))
+pytestmark = pytest.mark.usefixtures("_cupti")
 
 
-@pytest.fixture(autouse=True)
-def _cupti(library: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("FAKE_CUPTI", "PYTHONPATH"):
-        monkeypatch.setenv(name, variables(library)[name])
-
-
-def traced(folder: Path, *options: str) -> dict[str, Any]:
+def family(folder: Path, *options: str) -> Document:
     """JSON of a trace of the program with children."""
     (folder / "copies.py").write_text(COPIES)
     (folder / "program.py").write_text(CHILDREN)
-    answer = folder / "answer.json"
-    assert main(["trace", "--json", str(answer), *options, str(folder / "program.py")]) == 0
-    document: dict[str, Any] = json.loads(answer.read_text())
-    answer.unlink()
+    code, document = traced(folder, *options, folder / "program.py")
+    assert code == 0
     return document
 
 
 def test_each_process_that_copies_stands_in_the_result_with_its_rank(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    document = traced(tmp_path)
+    document = family(tmp_path)
     assert document["run"]["notes"] == []
-    rows = document["observations"]
-    processes = {row["process"]: row for row in rows if row["kind"] == "process"}
+    processes = {row["process"]: row for row in rows(document, "process")}
     assert sorted(row["copies"] for row in processes.values()) == [2, 3, 4, 5, 6, 7]
     assert [row["rank"] for row in processes.values() if row["copies"] == 4] == [1]
     assert all(row["seconds"] > 0 for row in processes.values())
-    sites = [row for row in rows if row["kind"] == "site"]
+    sites = rows(document, "site")
     assert sorted((row["count"], row["process"]) for row in sites) == sorted(
         (row["copies"], process) for process, row in processes.items()
     )
     assert len({row["number"] for row in sites}) == len(sites)
-    (whole,) = (row for row in rows if row["kind"] == "program")
+    (whole,) = rows(document, "program")
     assert (whole["copies"], whole["kernels"]) == (27, 27)
     assert "rank 1" in capfd.readouterr().err
     assert document["run"]["verdict"].split(" copied")[0].endswith("where 5 more processes copy too,")
     (accused,) = (each for each in document["run"]["findings"] if each["rule"] == "pageable-copies")
     assert accused["detail"].endswith("5 more processes copy there likewise.")
-    with Store() as store:
-        copies = [
-            row for table in store.attachment(document["run"]["id"], "copies").tables() for row in table.to_pylist()
-        ]
+    copies = attached(document, "copies")
     assert {(row["process"], row["site"]) for row in copies} == {(row["process"], row["number"]) for row in sites}
     assert all(row["at_ns"] > 0 for row in copies)
 
 
 def test_only_the_program_s_own_process_is_recorded_if_that_is_asked_for(tmp_path: Path) -> None:
-    rows = traced(tmp_path, "--this-process-only")["observations"]
-    assert [(row["count"], row.get("process")) for row in rows if row["kind"] == "site"] == [(2, None)]
-    assert not [row for row in rows if row["kind"] == "process"]
+    document = family(tmp_path, "--this-process-only")
+    assert [(row["count"], row.get("process")) for row in rows(document, "site")] == [(2, None)]
+    assert rows(document, "process") == []
 
 
 AGAIN = """
@@ -116,13 +101,10 @@ def test_a_program_that_runs_its_own_command_again_is_a_child_of_its_own(
     options: tuple[str, ...], copies: list[int], tmp_path: Path
 ) -> None:
     (tmp_path / "program.py").write_text(PRELUDE + AGAIN)
-    answer = tmp_path / "answer.json"
-    assert main(["trace", "--json", str(answer), *options, str(tmp_path / "program.py")]) == 0
-    document = json.loads(answer.read_text())
-    rows = document["observations"]
-    assert document["run"]["notes"] == []
-    assert sorted(row["copies"] for row in rows if row["kind"] == "process") == copies
-    assert [row["copies"] for row in rows if row["kind"] == "program"] == [sum(copies) or 4]
+    code, document = traced(tmp_path, *options, tmp_path / "program.py")
+    assert (code, document["run"]["notes"]) == (0, [])
+    assert sorted(row["copies"] for row in rows(document, "process")) == copies
+    assert [row["copies"] for row in rows(document, "program")] == [sum(copies) or 4]
 
 
 UNRECORDED = """\
@@ -169,6 +151,8 @@ PROCESSES = {
         "used = use_cuda()\nos.waitpid(child, 0)"),
     "a child in another language": (1, "used = use_cuda()\n"
         "subprocess.run(['sh', '-c', f'exec 3<{HERE}/uvm; exec sleep 0.8'], check=True)"),
+    "a child that was only handed the file, and has no library of CUDA": (0,
+        "used = use_cuda()\nos.set_inheritable(used.fileno(), True)\nos.system('sleep 0.8')"),
     "isolated Python": (1, "subprocess.run([sys.executable, '-I', '-c', "
         "f'import time; kept = open({HERE!r} + \"/uvm\"); time.sleep(0.8)'], check=True)"),
     "a child of a child that is gone, in a session of its own": (1,
@@ -185,25 +169,16 @@ def test_children_that_could_use_cuda_and_are_not_recorded_are_said_first(
     (tmp_path / "uvm").touch()
     (tmp_path / "program.py").write_text(DEVICE + text)
     monkeypatch.setattr(unrecorded, "UVM", str(tmp_path / "uvm"))
-    monkeypatch.setattr(unrecorded, "LIBRARY", "/libc")
-    answer = tmp_path / "answer.json"
-    command = ["trace", "--json", str(answer), "--fail-on", "pageable", str(tmp_path / "program.py")]
-    assert main(command) == bool(count)
-    verdict = json.loads(answer.read_text())["run"]["verdict"]
+    if "no library" not in kind:
+        monkeypatch.setattr(unrecorded, "LIBRARY", "/libc")
+    code, document = traced(tmp_path, "--fail-on", "pageable", tmp_path / "program.py")
+    assert code == bool(count)
+    verdict = document["run"]["verdict"]
     if count:
         processes = f"{count} child process{'es' if count > 1 else ''}"
         assert verdict == f"{not_recorded(processes)} No copy was recorded to or from a GPU."
     else:
         assert verdict == "The program copied nothing to or from a GPU."
-
-
-def test_a_child_that_was_only_handed_the_file_is_not_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It has no library of CUDA."""
-    (tmp_path / "uvm").touch()
-    text = "used = use_cuda()\nos.set_inheritable(used.fileno(), True)\nos.system('sleep 0.8')"
-    (tmp_path / "program.py").write_text(DEVICE + text)
-    monkeypatch.setattr(unrecorded, "UVM", str(tmp_path / "uvm"))
-    assert main(["trace", "--fail-on", "pageable", str(tmp_path / "program.py")]) == 0
 
 
 def test_children_that_are_recorded_are_not_missed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -213,9 +188,7 @@ def test_children_that_are_recorded_are_not_missed(tmp_path: Path, monkeypatch: 
     (tmp_path / "program.py").write_text(DEVICE + text)
     monkeypatch.setattr(unrecorded, "UVM", str(tmp_path / "uvm"))
     monkeypatch.setattr(unrecorded, "LIBRARY", "/libc")
-    answer = tmp_path / "answer.json"
-    assert main(["trace", "--json", str(answer), str(tmp_path / "program.py")]) == 0
-    assert "Not recorded" not in json.loads(answer.read_text())["run"]["verdict"]
+    assert "Not recorded" not in traced(tmp_path, tmp_path / "program.py")[1]["run"]["verdict"]
 
 
 ORPHANS = """\
@@ -281,9 +254,8 @@ def test_processes_that_copy_on_after_the_program_s_end_break_nothing_and_leave_
     temporary.mkdir()
     monkeypatch.setattr(tempfile, "tempdir", str(temporary))
     try:
-        assert main(["trace", "--json", str(tmp_path / "answer.json"), str(tmp_path / "program.py")]) == 3
-        run = json.loads((tmp_path / "answer.json").read_text())["run"]
-        assert (run["status"], run["notes"]) == ("done", [])
+        code, document = traced(tmp_path, tmp_path / "program.py")
+        assert (code, document["run"]["status"], document["run"]["notes"]) == (3, "done", [])
         assert "trace failed" not in capfd.readouterr().err
         time.sleep(0.5)  # they copy on
         assert list(temporary.iterdir()) == []
@@ -331,9 +303,10 @@ def test_the_program_and_its_children_see_their_own_environment_path_and_sitecus
     (own / "sitecustomize.py").write_text("import os; os.environ['CUSTOMIZED'] = 'by its own'")
     (tmp_path / "curious.py").write_text(CURIOUS)
     monkeypatch.setenv("PYTHONPATH", f"{os.environ['PYTHONPATH']}{os.pathsep}{own}{os.pathsep}{tmp_path}")
-    plain = subprocess.run(
-        [sys.executable, str(tmp_path / "curious.py")], capture_output=True, text=True, check=True, cwd=tmp_path
-    )
+    plain = subprocess.run(  # without what C code of this process, such as readline, has set
+        [sys.executable, str(tmp_path / "curious.py")], capture_output=True, text=True, check=True, cwd=tmp_path,
+        env=dict(os.environ),
+    )  # fmt: skip
     monkeypatch.chdir(tmp_path)
     assert main(["trace", "curious.py"]) == 0
     expected, answers = json.loads(plain.stdout), json.loads(capfd.readouterr().out)

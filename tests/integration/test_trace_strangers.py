@@ -17,15 +17,11 @@ import pytest
 
 from pinscope.tracing.descendants import CHILD, JOINING, LIBRARY, SPOOL
 from pinscope.tracing.spool_folder import SpoolFolder
-from tests.data.fake_cupti import PRELUDE, built, variables
+from tests.data.fake_cupti import PRELUDE, variables
+from tests.integration.traces import built_library  # noqa: F401 - a fixture
 
 STRANGER = 65534
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root can start a process of another user")
-
-
-@pytest.fixture(scope="module")
-def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return built(tmp_path_factory.mktemp("cupti"))
 
 
 @pytest.fixture

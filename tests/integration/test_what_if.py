@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import json
 import os
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from pinscope.cli.main import main
 from pinscope.store.bundle import read_bundle
 from pinscope.store.store import Store
-from pinscope.tracing.labels import file_label
-from tests.data.fake_cupti import FIRST_LINE, PRELUDE, built, variables
+from pinscope.tracing.stacks import file_label
+from tests.data.fake_cupti import FIRST_LINE, variables
 from tests.data.stand_ins import PACKAGES
+from tests.integration.traces import Document, built_library, program, rows, traced  # noqa: F401 - a fixture
 
 MIB = 2**20
 TRAIN = """\
@@ -34,11 +33,6 @@ print(total)
 COPIES = FIRST_LINE + 4
 
 
-@pytest.fixture(scope="module")
-def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return built(tmp_path_factory.mktemp("cupti"))
-
-
 @pytest.fixture
 def _stand_ins(library: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     found = variables(library)
@@ -46,30 +40,25 @@ def _stand_ins(library: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYTHONPATH", f"{found['PYTHONPATH']}{os.pathsep}{PACKAGES}")
 
 
-def program(folder: Path, text: str) -> Path:
-    path = folder / "train.py"
-    path.write_text(PRELUDE + text)
-    return path
-
-
-def rows(document: dict[str, Any], kind: str) -> list[dict[str, Any]]:
-    return [row for row in document["observations"] if row["kind"] == kind]
+def compared(tmp_path: Path, *arguments: str | Path) -> tuple[Document, Document]:
+    """JSON of both runs of ``--what-if``, which end well."""
+    code, document = traced(tmp_path, "--what-if", *arguments)
+    assert code == 0
+    return document, document["what_if"]
 
 
 @pytest.mark.usefixtures("_stand_ins")
 def test_the_program_runs_twice_and_what_pinning_saved_is_measured(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    answer, bundle = tmp_path / "answer.json", tmp_path / "both.pinscope"
+    bundle = tmp_path / "both.pinscope"
     path = program(tmp_path, TRAIN + "sys.stdout.flush()\nos.system('echo its child')")
-    assert main(["trace", "--what-if", "pin", "--json", str(answer), "-o", str(bundle), str(path)]) == 0
+    document, second = compared(tmp_path, "pin", "-o", bundle, path)
     out, err = capfd.readouterr()
     assert out == f"{float(sum(range(20)) * (1 << 20))}\nits child\n"
     words = " ".join(err.split())
     assert f"runs again, copying from pinned memory at train.py:{COPIES} pinscope: train.py:{COPIES} copied" in words
     assert f"pinscope: With train.py:{COPIES} " in words
-    document = json.loads(answer.read_text())
-    second = document["what_if"]
     assert rows(document, "before") == []
     (before,), (redirected,) = rows(second, "before"), rows(second, "redirected")
     assert (before["count"], before["bytes"], before["same_output"]) == (20, 80 * MIB, True)
@@ -106,11 +95,10 @@ for step in range(20):
 
 @pytest.mark.usefixtures("_stand_ins")
 def test_of_two_lines_each_stands_beside_what_it_was(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    answer, path = tmp_path / "answer.json", program(tmp_path, TWO_LINES)
+    path = program(tmp_path, TWO_LINES)
     images, labels = f"train.py:{COPIES}", f"train.py:{COPIES + 1}"
     chosen = [f"pin:{path.parent}/{line}" for line in (images, labels)]
-    assert main(["trace", "--what-if", chosen[0], "--what-if", chosen[1], "--json", str(answer), str(path)]) == 0
-    second = json.loads(answer.read_text())["what_if"]
+    _, second = compared(tmp_path, chosen[0], "--what-if", chosen[1], path)
     (whole,), lines = rows(second, "before"), rows(second, "line_before")
     assert sorted((row["line"], row["count"], row["bytes"]) for row in lines) == [  # which saves more is the host's
         (COPIES, 20, 80 * MIB), (COPIES + 1, 20, 20 * MIB),
@@ -131,12 +119,11 @@ def test_of_two_lines_each_stands_beside_what_it_was(tmp_path: Path, capfd: pyte
     "path", ["caf\udce9", "/".join(["d" * 200] * 3), "/".join(["d" * 200] * 12)], ids=["not UTF-8", "long", "longest"]
 )
 def test_a_file_is_pinned_whatever_its_path_is(path: str, line: int | None, tmp_path: Path) -> None:
-    folder, answer = tmp_path / path, tmp_path / "answer.json"
+    folder = tmp_path / path
     folder.mkdir(parents=True)
     file = program(folder, TRAIN)
     chosen = f"pin:{file}:{line}" if line else "pin"
-    assert main(["trace", "--what-if", chosen, "--json", str(answer), str(file)]) == 0
-    second = json.loads(answer.read_text())["what_if"]
+    _, second = compared(tmp_path, chosen, file)
     (before,), (redirected,) = rows(second, "before"), rows(second, "redirected")
     assert (before["count"], redirected["count"], redirected["file"]) == (20, 20, file_label(str(file)))
 
@@ -154,16 +141,13 @@ for step in range(20):
 
 
 @pytest.mark.usefixtures("_stand_ins")
-def test_both_runs_are_compared_from_the_same_copy_on(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_both_runs_are_compared_from_the_same_copy_on(tmp_path: Path) -> None:
     """The line copies from pinned memory before it copies from pageable memory, long after: in the second run all is
     from pinned memory."""
-    answer = tmp_path / "answer.json"
-    assert main(["trace", "--what-if", "pin", "--json", str(answer), str(program(tmp_path, BOTH_KINDS))]) == 0
-    capfd.readouterr()
-    document = json.loads(answer.read_text())
-    (before,) = rows(document["what_if"], "before")
-    assert before["count"] == sum(row["count"] for row in rows(document["what_if"], "site")) == 21
-    assert before["first_seconds"] == min(row["first_seconds"] for row in rows(document["what_if"], "site")) == 0.0
+    _, second = compared(tmp_path, "pin", program(tmp_path, BOTH_KINDS))
+    (before,), sites = rows(second, "before"), rows(second, "site")
+    assert before["count"] == sum(row["count"] for row in sites) == 21
+    assert before["first_seconds"] == min(row["first_seconds"] for row in sites) == 0.0
 
 
 @pytest.mark.usefixtures("_stand_ins")
@@ -180,45 +164,32 @@ def test_a_line_that_cannot_be_redirected_and_an_output_that_differs_are_said(
     assert "Warning: With lines pinned the program wrote something else to stdout" in words
 
 
-@pytest.mark.usefixtures("_stand_ins")
-def test_a_dataloader_that_pins_its_batches_is_named(tmp_path: Path) -> None:
-    text = """
-import numpy, torch
-from torch.utils.data.dataloader import DataLoader
-batches = [numpy.full(1 << 20, step, numpy.float32) for step in range(5)]
-for batch in DataLoader(batches):
-    print(batch.to("cuda").cpu().array.sum())
-"""
-    answer = tmp_path / "answer.json"
-    assert main(["trace", "--what-if", "pin", "--json", str(answer), str(program(tmp_path, text))]) == 0
-    second = json.loads(answer.read_text())["what_if"]
-    assert [row["source"] for row in rows(second, "site")] == ["pinned"]
-    found = {row["line"]: (row["count"], row.get("reason")) for row in rows(second, "redirected")}
-    assert found == {
-        FIRST_LINE + 4: (0, "the DataLoader that it iterates over pinned its batches"), FIRST_LINE + 5: (0, None)
-    }  # fmt: skip
-    assert second["run"]["verdict"].startswith(f"With train.py:{FIRST_LINE + 5} pinned ")
-
-
-@pytest.mark.usefixtures("_stand_ins")
-def test_what_a_dataloader_could_not_pin_is_said(tmp_path: Path) -> None:
-    text = """
+LOADER = """
 import numpy, torch
 from torch.utils.data.dataloader import DataLoader
 batches = [numpy.full(1 << 20, step, numpy.float32) for step in range(5)]
 def collate(batch): return torch.Tensor(batch).to("cuda")
-for batch in DataLoader(batches, collate_fn=collate):
-    print(batch.cpu().array.sum())
+for batch in DataLoader(batches{}):
+    print(batch{}.cpu().array.sum())
 """
-    answer = tmp_path / "answer.json"
-    assert main(["trace", "--what-if", "pin", "--json", str(answer), str(program(tmp_path, text))]) == 0
-    second = json.loads(answer.read_text())["what_if"]
-    found = {row["line"]: row.get("reason") for row in rows(second, "redirected")}
-    assert found == {
-        FIRST_LINE + 4: None,
-        FIRST_LINE + 5: "the DataLoader that it iterates over left 5 parts of its batches as they are: RuntimeError: "
-        "only dense CPU tensors can be pinned",
-    }
+ITERATED = "the DataLoader that it iterates over "
+UNPINNABLE = "left 5 parts of its batches as they are: RuntimeError: only dense CPU tensors can be pinned"
+
+
+@pytest.mark.usefixtures("_stand_ins")
+@pytest.mark.parametrize(
+    ("given", "moved", "reasons"),
+    [
+        ("", '.to("cuda")', {FIRST_LINE + 5: f"{ITERATED}pinned its batches", FIRST_LINE + 6: None}),
+        (", collate_fn=collate", "", {FIRST_LINE + 4: None, FIRST_LINE + 5: ITERATED + UNPINNABLE}),
+    ],
+)
+def test_what_became_of_a_dataloader_s_batches_is_said(
+    given: str, moved: str, reasons: dict[int, str | None], tmp_path: Path
+) -> None:
+    _, second = compared(tmp_path, "pin", program(tmp_path, LOADER.format(given, moved)))
+    assert {row["line"]: row.get("reason") for row in rows(second, "redirected")} == reasons
+    assert {row["source"] for row in rows(second, "site")} == {"pinned"}
 
 
 @pytest.mark.usefixtures("_stand_ins")

@@ -109,12 +109,6 @@ TEXTS: Texts = {
         "{where}",
         f"Gathering them with one thread would take as long. {_SCATTER}",
     ),
-    "no-lines": Text(
-        "the program was traced with --no-stacks",
-        "The trace has no lines: it was made with --no-stacks",
-        "All copies between the same kinds of memory stand in one row.",
-        "Trace it again without --no-stacks.",
-    ),
     "program-failed": Text(
         "the program did not end well",
         "The program {failure}",
@@ -171,8 +165,6 @@ def findings(traced: Traced) -> tuple[Finding, ...]:
         *_left_out(seen),
         *_small(seen, origin(run, "gathered_from")),
     )
-    if not run.params.get("stacks", True) and seen.sites:
-        costed = (*costed, say(TEXTS, "no-lines"))
     if what is None and seen.failure:
         costed = (*costed, say(TEXTS, "program-failed", failure=seen.failure))
     return (*(() if what is None else what_if_findings(what)), *(finding for _, finding in costed))

@@ -10,8 +10,7 @@ import pytest
 from pinscope.cli import traced_part
 from pinscope.errors import NotPossible
 from pinscope.runner.traced_program import make_spool
-from pinscope.tracing.scope import Scope
-from pinscope.tracing.spool import Spool
+from pinscope.tracing.spool import Scope, Spool
 
 
 @pytest.fixture

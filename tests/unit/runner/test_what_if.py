@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from pinscope.errors import BadInput
-from pinscope.runner.program_streams import HeardStdout, StdinAgain
-from pinscope.runner.what_if import Request, parse_request
+from pinscope.runner import what_if
+from pinscope.runner.what_if import HeardStdout, Request, parse_request
 
 
 def test_lines_are_looked_for_here_and_beside_the_program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -64,7 +64,8 @@ def test_what_a_program_writes_is_passed_on_and_compared(capfd: pytest.CaptureFi
     assert sums[0] == sums[1] != sums[2]
 
 
-def test_a_child_that_holds_stdout_open_is_not_waited_for() -> None:
+def test_a_child_that_holds_stdout_open_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(what_if, "LINGER_SECONDS", 0.1)
     with HeardStdout(pass_on=False) as stdout:
         child = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE, stdout=stdout.descriptor)
         stdout.finish()
@@ -74,7 +75,7 @@ def test_a_child_that_holds_stdout_open_is_not_waited_for() -> None:
 
 def test_a_program_whose_output_nobody_takes_gets_the_error() -> None:
     code = (
-        "import sys; from pinscope.runner.program_streams import HeardStdout; import subprocess\n"
+        "import sys; from pinscope.runner.what_if import HeardStdout; import subprocess\n"
         "with HeardStdout(True) as stdout:\n"
         "    print(subprocess.run(['yes'], stdout=stdout.descriptor).returncode, file=sys.stderr)\n"
     )
@@ -89,7 +90,7 @@ def test_a_program_whose_output_nobody_takes_gets_the_error() -> None:
 def test_a_terminal_stays_one_as_large_as_ours() -> None:
     code = "import os; print(os.isatty(1), os.get_terminal_size(1).columns)"
     ours = (
-        "import subprocess, sys; from pinscope.runner.program_streams import HeardStdout\n"
+        "import subprocess, sys; from pinscope.runner.what_if import HeardStdout\n"
         "with HeardStdout(True) as stdout:\n"
         f"    subprocess.run([sys.executable, '-c', {code!r}], stdout=stdout.descriptor, check=True)\n"
     )
@@ -100,25 +101,15 @@ def test_a_terminal_stays_one_as_large_as_ours() -> None:
     assert done.stdout.strip() == "True 77"
 
 
-def test_a_file_on_stdin_is_read_again_from_where_it_was(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("is_file", "answer"), [(True, "None b'345678'"), (False, "True b''")])
+def test_a_file_on_stdin_is_read_again_from_where_it_was(is_file: bool, answer: str, tmp_path: Path) -> None:
+    code = (
+        "import os; from pinscope.runner import what_if\n"
+        "os.read(0, 2); place = what_if._place_in_stdin(); os.read(0, 9)\n"
+        "with what_if._stdin_again(place) as again: print(again and again > 0, os.read(again or 0, 9))"
+    )
     (tmp_path / "in").write_text("12345678")
-    kept = os.dup(0)
-    try:
-        with (tmp_path / "in").open("rb") as file:
-            os.dup2(file.fileno(), 0)
-        assert os.read(0, 2) == b"12"
-        again = StdinAgain()
-        assert os.read(0, 9) == b"345678"
-        with again:
-            assert again.descriptor is None
-            assert os.read(0, 9) == b"345678"
-        read, written = os.pipe()
-        os.close(written)
-        os.dup2(read, 0)
-        os.close(read)
-        with StdinAgain() as nothing:
-            assert nothing.descriptor is not None
-            assert os.read(nothing.descriptor, 1) == b""
-    finally:
-        os.dup2(kept, 0)
-        os.close(kept)
+    with (tmp_path / "in").open("rb") as file:
+        given = {"stdin": file} if is_file else {"input": b"12345678"}
+        done = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True, **given)  # type: ignore[call-overload]
+    assert done.stdout.decode().strip() == answer

@@ -7,8 +7,8 @@ import mmap
 import numpy as np
 import pytest
 
-from pinscope.tracing.gathered import TYPES
 from pinscope.tracing.sites import NEVER, PinnedMemory
+from pinscope.tracing.spool import TYPES
 
 ALLOCATES, RELEASES = 1, 2
 

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Any
+
 import numpy as np
 import pytest
 
 from pinscope.analysis.read_rows import Attached
+from pinscope.charts.chart import Chart
 from pinscope.errors import InvalidParameter
 from pinscope.experiments.registry import draw_run
 from pinscope.tracing import stretch
-from pinscope.tracing.stretch import PIECES, Stretch, at_once, call_kind, extent, stretch_of, within
+from pinscope.tracing.stretch import PIECES, Extent, Stretch, at_once, call_kind, extent, stretch_of, within
 from pinscope.tracing.trace.charts import moment, shaded, timeline
 from tests.data.synthetic_trace import attached, program, run, site
 
@@ -37,6 +41,17 @@ def loop() -> Attached:
     )
 
 
+def whole_of(attachments: Attached, rows: Sequence[dict[str, Any]] = ()) -> Extent:
+    whole = extent(attachments, rows)
+    assert whole is not None
+    return whole
+
+
+def titles(chart: Chart) -> list[str]:
+    """Of its panels."""
+    return [note.text for note in chart.figure.layout.annotations]
+
+
 def part(found: Stretch, name: str, kind: str) -> float:
     """On average over the stretch."""
     return float(next(pieces.mean() for key, pieces in found.at_once.items() if key[:2] == (name, kind)))
@@ -45,16 +60,14 @@ def part(found: Stretch, name: str, kind: str) -> float:
 def test_the_extent_reaches_from_the_first_event_to_the_last_and_names_each_line_s_costliest_copy(
     loop: Attached,
 ) -> None:
-    whole = extent(loop)
-    assert whole is not None
+    whole = whole_of(loop)
     assert (whole.begin_ns, whole.end_ns) == (0, 100 * MS)
     assert (whole.costliest[33].begin_ns, whole.costliest[33].end_ns) == (90 * MS, 95 * MS)
     assert extent(attached(copies=[])) is None
 
 
 def test_a_stretch_with_few_events_has_each_of_them(loop: Attached) -> None:
-    whole = extent(loop)
-    assert whole is not None
+    whole = whole_of(loop)
     found = stretch_of(loop, whole, 20 * MS, 30 * MS)
     assert found.events == 4 + 1  # the wait before ends where it begins
     (copy,) = found.singles["copies", "pageable", 0, 0]
@@ -65,8 +78,7 @@ def test_a_stretch_with_few_events_has_each_of_them(loop: Attached) -> None:
 
 def test_of_many_events_it_says_how_much_ran_at_once(loop: Attached, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(stretch, "MOST_SINGLE", 10)
-    whole = extent(loop)
-    assert whole is not None
+    whole = whole_of(loop)
     found = stretch_of(loop, whole, 0, 100 * MS)
     assert not found.singles
     assert found.events == 40
@@ -83,16 +95,14 @@ def test_the_attachments_of_a_stretch_hold_its_events_and_the_pinned_memory_unti
     both = Attached(
         {**loop.rows, **pins.rows}, lambda name, wanted: (pins if name == "pinned" else loop).read(name, wanted)
     )
-    whole = extent(both)
-    assert whole is not None
+    whole = whole_of(both)
     part = within(both, whole, 22 * MS, 30 * MS)
     counts = {name: sum(len(table) for table in part.tables(name)) for name in both.rows}
     assert counts == {"calls": 2, "copies": 1, "kernels": 1, "pinned": 2}
 
 
 def test_only_parts_that_reach_into_the_stretch_are_read(loop: Attached) -> None:
-    whole, read = extent(loop), list[str]()
-    assert whole is not None
+    whole, read = whole_of(loop), list[str]()
 
     def counting(name: str, wanted: object) -> object:
         for number, table in enumerate(loop.read(name, wanted)):  # type: ignore[arg-type]
@@ -122,10 +132,11 @@ def test_a_call_is_of_the_kind_that_its_name_says(call: str, kind: str) -> None:
 def test_the_timeline_has_a_panel_for_the_cpu_and_two_for_each_gpu(
     loop: Attached, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    whole = extent(loop)
-    assert whole is not None
-    chart = timeline(stretch_of(loop, whole, 20 * MS, 30 * MS))
-    assert [note.text for note in chart.figure.layout.annotations] == [
+    whole = whole_of(loop)
+    found = stretch_of(loop, whole, 20 * MS, 30 * MS)
+    assert moment(found, 1.5) == 21_500_000
+    chart = timeline(found)
+    assert titles(chart) == [
         "CPU, in calls of CUDA", "GPU 0, copies", "GPU 0, kernels",
     ]  # fmt: skip
     assert chart.figure.layout.xaxis3.title.text == "Time since 0.0200 s after the program's start (ms)"
@@ -139,23 +150,14 @@ def test_the_timeline_has_a_panel_for_the_cpu_and_two_for_each_gpu(
 
 
 def test_a_stretch_has_the_panels_of_the_whole_trace_also_where_nothing_ran(loop: Attached) -> None:
-    whole = extent(loop)
-    assert whole is not None
+    whole = whole_of(loop)
     chart = timeline(stretch_of(loop, whole, 41 * MS, 44 * MS))
-    assert [note.text for note in chart.figure.layout.annotations] == [
+    assert titles(chart) == [
         "CPU, in calls of CUDA", "GPU 0, copies", "GPU 0, kernels: none",
     ]  # fmt: skip
 
 
-def test_a_place_in_the_chart_stands_for_a_moment(loop: Attached) -> None:
-    whole = extent(loop)
-    assert whole is not None
-    assert moment(stretch_of(loop, whole, 20 * MS, 30 * MS), 1.5) == 21_500_000
-
-
-def test_a_stretch_in_which_nothing_ran_says_so(loop: Attached) -> None:
-    whole = extent(attached(kernels=[{"at_ns": 0}, {"at_ns": 100 * MS}]))
-    assert whole is not None
+def test_a_stretch_in_which_nothing_ran_says_so() -> None:
     empty = timeline(Stretch(10 * MS, 20 * MS))
     assert empty.figure.layout.annotations[0].text == "Nothing ran"
     assert empty.caption == "No call, copy or kernel ran in these 10.0 ms."
@@ -166,8 +168,7 @@ def test_a_stretch_in_which_nothing_ran_says_so(loop: Attached) -> None:
 @pytest.mark.parametrize("at_ns", [0, 1, 5000])
 def test_a_trace_of_one_event_without_an_end_has_a_timeline(at_ns: int) -> None:
     attachments = attached(kernels=[{"at_ns": at_ns, "took_ns": -1}])
-    whole = extent(attachments)
-    assert whole is not None
+    whole = whole_of(attachments)
     assert whole.end_ns == at_ns + 1
     (chart,) = draw_run(run(), [], attachments)
     assert chart.caption == "1 call, copy or kernel in 1.00 ns, one by one; a row is a thread or a stream."
@@ -176,8 +177,7 @@ def test_a_trace_of_one_event_without_an_end_has_a_timeline(at_ns: int) -> None:
 def test_the_heart_of_a_stretch_is_where_most_of_what_ran_ran(loop: Attached) -> None:
     late = attached(kernels=[{"at_ns": 0, "took_ns": MS}, {"at_ns": 90 * MS, "took_ns": 10 * MS}])
     for attachments, heart in ((late, (90, 99)), (loop, (10, 90))):
-        whole = extent(attachments)
-        assert whole is not None
+        whole = whole_of(attachments)
         found = stretch_of(attachments, whole, whole.begin_ns, whole.end_ns)
         assert [moment / MS for moment in found.heart_ns] == pytest.approx(heart, abs=2)
     assert Stretch(10 * MS, 20 * MS).heart_ns == (10 * MS, 20 * MS)
@@ -185,8 +185,7 @@ def test_the_heart_of_a_stretch_is_where_most_of_what_ran_ran(loop: Attached) ->
 
 def test_events_name_the_lines_that_made_them() -> None:
     events = attached(copies=[{}], calls=[{"call": "cuMemcpyHtoDAsync"}])
-    whole = extent(events, [site(33)])
-    assert whole is not None
+    whole = whole_of(events, [site(33)])
     chart = timeline(stretch_of(events, whole, whole.begin_ns, whole.end_ns))
     assert [bar.customdata[0].split(" from ")[0] for bar in chart.figure.data] == [
         "cuMemcpyHtoDAsync, train.py:33, thread 1: 1.00 µs",
@@ -196,26 +195,19 @@ def test_events_name_the_lines_that_made_them() -> None:
 
 def test_a_gpu_that_only_copied_in_a_stretch_shows_that_no_kernel_ran() -> None:
     events = attached(copies=[{}], kernels=[{"at_ns": 50 * MS}])
-    whole = extent(events)
-    assert whole is not None
+    whole = whole_of(events)
     chart = timeline(stretch_of(events, whole, 0, MS))
-    assert [note.text for note in chart.figure.layout.annotations] == ["GPU 0, copies", "GPU 0, kernels: none"]
+    assert titles(chart) == ["GPU 0, copies", "GPU 0, kernels: none"]
 
 
 def test_the_copy_that_was_looked_for_is_marked_in_all_panels(loop: Attached) -> None:
-    whole = extent(loop)
-    assert whole is not None
+    whole = whole_of(loop)
     stretch = stretch_of(loop, whole, 80 * MS, 100 * MS)
     shapes = timeline(stretch, whole.costliest[33]).figure.layout.shapes
     assert {(shape.x0, shape.x1) for shape in shapes} == {(10.0, 15.0)}  # in milliseconds of the stretch
     assert len(shapes) == 3
     assert shaded(stretch, whole.costliest[33]) == "at 0.090000 s, for 5.00 ms: shaded"
     assert not timeline(stretch).figure.layout.shapes
-
-
-def test_where_the_copy_that_was_looked_for_is_not_in_sight_it_is_said_where_it_is(loop: Attached) -> None:
-    whole = extent(loop)
-    assert whole is not None
     before = stretch_of(loop, whole, 20 * MS, 30 * MS)
     assert not timeline(before, whole.costliest[33]).figure.layout.shapes
     assert shaded(before, whole.costliest[33]) == "at 0.090000 s, for 5.00 ms: later than this stretch"
@@ -227,8 +219,7 @@ def test_rows_stand_in_the_order_of_their_numbers_and_those_left_out_are_said() 
     many = attached(kernels=[*streams, {"at_ns": 5, "stream": 1}])
     charts = []
     for attachments in (few, many):
-        whole = extent(attachments)
-        assert whole is not None
+        whole = whole_of(attachments)
         charts.append(timeline(stretch_of(attachments, whole, whole.begin_ns, whole.end_ns)))
         assert charts[-1].figure.layout.yaxis.categoryarray[-2:] == ("13", "7")  # from the bottom
     assert "not drawn" not in charts[0].caption
@@ -237,11 +228,9 @@ def test_rows_stand_in_the_order_of_their_numbers_and_those_left_out_are_said() 
 
 def test_several_processes_have_gpus_and_streams_of_their_own() -> None:
     two = attached(copies=[{"process": 4711}, {"process": 4712, "at_ns": 500}])
-    whole = extent(two)
-    assert whole is not None
+    whole = whole_of(two)
     chart = timeline(stretch_of(two, whole, whole.begin_ns, whole.end_ns))
-    titles = [note.text for note in chart.figure.layout.annotations]
-    assert titles == ["GPU 0 of process 4711, copies", "GPU 0 of process 4712, copies"]
+    assert titles(chart) == ["GPU 0 of process 4711, copies", "GPU 0 of process 4712, copies"]
     assert list(chart.figure.data[0].y) == ["7 of process 4711"]
 
 
@@ -250,10 +239,15 @@ def test_processes_have_the_names_that_the_lines_have_and_an_id_where_two_have_o
     attachments = attached(copies=[{"process": process} for process in ranks])
     rows = [program(), *(site(33, process=process, rank=rank) for process, rank in ranks.items())]
     timeline_of_all = draw_run(run(), rows, attachments)[-1]
-    assert [note.text for note in timeline_of_all.figure.layout.annotations] == [
+    assert titles(timeline_of_all) == [
         "GPU 0 of rank 0, copies", "GPU 0 of rank 1, process 4712, copies", "GPU 0 of rank 1, process 4713, copies",
     ]  # fmt: skip
     assert list(timeline_of_all.figure.data[0].y) == ["7 of rank 0"]
+
+
+def test_a_report_s_charts_end_with_the_timeline_of_the_whole_trace(loop: Attached) -> None:
+    charts = draw_run(run(), [program(), site(33)], loop)
+    assert [chart.key for chart in charts] == ["trace-time", "trace-bytes", "trace-timeline"]
 
 
 @pytest.mark.parametrize(
@@ -279,9 +273,3 @@ def test_more_gpus_than_there_can_be_are_refused(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(stretch, "DEVICES_READ", 1)
     with pytest.raises(InvalidParameter, match="more than 1 different values of device"):
         extent(attached(kernels=[{"device": 0}, {"device": 1}]))
-
-
-def test_a_report_s_charts_end_with_the_timeline_of_the_whole_trace(loop: Attached) -> None:
-    rows = [program(), site(33)]
-    assert [chart.key for chart in draw_run(run(), rows, loop)] == ["trace-time", "trace-bytes", "trace-timeline"]
-    assert len(draw_run(run(), rows)) == 2

@@ -1,21 +1,21 @@
-"""The rows of a trace: records joined with their calls and stacks, and added up for each line of the program."""
+"""The rows of a trace: records merged with their calls and stacks, and added up for each line of the program."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from pinscope.records.trace_row import LARGE_BYTES, WAITS, TraceRow
-from pinscope.tracing.gathered import MANAGED, Gathered
 from pinscope.tracing.mapped_file import CUT
 from pinscope.tracing.places import NATIVE, Place, place_of
 from pinscope.tracing.sites import ALLOCATES, PinnedMemory
+from pinscope.tracing.spool import MANAGED, RecordFiles
 from pinscope.tracing.stretch import Busy, once
 
 MOST_RANGES = 3
@@ -26,6 +26,8 @@ DIRECTIONS = ("other", "h2d", "d2h", "h2d", "d2h", "d2d", "d2d", "d2d", "d2d", "
 """CUPTI's kinds of copies, by number."""
 _PAGEABLE, _PINNED = MEMORY.index("pageable"), MEMORY.index("pinned")
 _OVER_THE_LINK = [number for number, way in enumerate(DIRECTIONS) if way in {"h2d", "d2h"}]
+unnumbered = partial(TraceRow, repeat=0, warmup=False)
+"""A row; those of a kind are numbered when all are there."""
 _VERSION = re.compile(r"(_ptsz|_ptds)?(_v\d+)?(_ptsz|_ptds)?$")
 
 
@@ -51,13 +53,13 @@ class Ended:
         return max(self.ended_ns - self.begun_ns, 0) / 1e9
 
 
-class Summed:
+class LineTotals:
     """What the rows and the attachments of a trace are made from."""
 
-    def __init__(self, gathered: Gathered) -> None:
-        self.lost_bytes = gathered.spool.unreadable_bytes
-        self._names = {int(number): name for number, name in gathered.spool.config["functions"].items()}
-        calls, copies = gathered.spool.calls(), gathered.table("copies")
+    def __init__(self, files: RecordFiles) -> None:
+        self.lost_bytes = files.spool.unreadable_bytes
+        self._names = {int(number): name for number, name in files.spool.config["functions"].items()}
+        calls, copies = files.spool.calls(), files.table("copies")
         cut = calls["function"] == CUT
         self.calls: NDArray[Any] = calls[~cut]
         if cut.any():  # a line is accused by whole calls only
@@ -66,14 +68,14 @@ class Summed:
         self.copies: NDArray[Any] = copies[np.argsort(self._call_starts(copies), kind="stable")]
         untimed = self.copies["start"] == 0
         self.copies["start"][untimed] = self._call_starts(self.copies[untimed])
-        allocations = gathered.table("allocations")
+        allocations = files.table("allocations")
         managed = allocations["memory_kind"] == MANAGED
         taken = managed & (allocations["memory_operation_type"] == ALLOCATES)
         self.managed_bytes = int(allocations["bytes"][taken].sum())
         self._allocations: NDArray[Any] = allocations[~managed]
-        self.kernels = gathered.table("kernels")
-        self._range_names = gathered.spool.ranges()
-        self._places = [NATIVE, *map(place_of, gathered.spool.stacks())]
+        self.kernels = files.table("kernels")
+        self._range_names = files.spool.ranges()
+        self._places = [NATIVE, *map(place_of, files.spool.stacks())]
         self._kinds = list(dict.fromkeys((place.file, place.line) for place in self._places))
         numbers = {kind: number for number, kind in enumerate(self._kinds)}
         self._line_of_stack = np.asarray([numbers[place.file, place.line] for place in self._places])
@@ -81,10 +83,8 @@ class Summed:
     def devices(self) -> Iterator[TraceRow]:
         """A row for each GPU."""
         for device, busy in self.busy.items():
-            yield TraceRow(
+            yield unnumbered(
                 kind="device",
-                repeat=0,
-                warmup=False,
                 device=device,
                 busy_seconds=busy.seconds,
                 kernels=int((self.kernels["device_id"] == device).sum()),
@@ -255,10 +255,8 @@ class Summed:
         for number, rows in _groups(self.site_of_copies):
             copies = self.copies[rows]
             first, ended = copies[0], copies["end"] > 0
-            yield TraceRow(
+            yield unnumbered(
                 kind="site",
-                repeat=0,
-                warmup=False,
                 number=number,
                 device=int(first["device_id"]),
                 direction=_word(DIRECTIONS, first["copy_kind"]),
@@ -314,10 +312,8 @@ class Summed:
         taken, left, held = self.pinned.taken, self.pinned.is_left, self.pinned.held
         places, stacks = self.call_places(taken), self.stacks(taken)
         for rows in self._by_line_and_call(places, stacks):
-            yield TraceRow(
+            yield unnumbered(
                 kind="allocation",
-                repeat=0,
-                warmup=False,
                 call=self._call_name(int(places[rows][0])) or "",
                 count=len(rows),
                 bytes=int(taken["bytes"][rows].sum()),
@@ -340,10 +336,8 @@ class Summed:
         calls = self.calls[places]
         stacks, idle, after = self.stacks(calls), self._idle_after(calls), self._while_copying(calls)
         for rows in self._by_line_and_call(places, stacks):
-            yield TraceRow(
+            yield unnumbered(
                 kind="synchronisation",
-                repeat=0,
-                warmup=False,
                 call=self._call_name(int(places[rows][0])),
                 count=len(rows),
                 call_seconds=self._call_seconds(places[rows]),

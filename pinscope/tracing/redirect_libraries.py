@@ -1,17 +1,23 @@
-"""PyTorch: ``Tensor.to``, ``.cuda`` and ``.copy_`` through kept pinned buffers; DataLoaders pin their batches."""
+"""Changes PyTorch and CuPy when the program imports them, so that chosen copies come from kept pinned buffers.
+
+Of PyTorch ``Tensor.to``, ``.cuda`` and ``.copy_``, and DataLoaders, which pin their batches; of CuPy ``ndarray.set``:
+``cupy.asarray`` copies from pinned memory of its own.
+"""
 
 from __future__ import annotations
 
 import functools
+import os
 import sys
-import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from importlib.machinery import ModuleSpec
 from types import FrameType, MethodType, ModuleType
 from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary, WeakValueDictionary
 
 from pinscope.tracing.redirect import Buffer, Line, Redirect, Ring
+from pinscope.tracing.spool_folder import SpoolFolder
 
 _Call = Callable[..., Any]
 
@@ -103,7 +109,7 @@ class _Tensors:
         """What a call of ``to`` or ``cuda`` asks for; ``None`` if the data stays on the host."""
         torch = self._torch
         first = arguments[0] if arguments else named.get("device", named.get("other"))
-        dtype = next((each for each in (*arguments, named.get("dtype")) if isinstance(each, torch.dtype)), None)
+        dtype = next((value for value in (*arguments, named.get("dtype")) if isinstance(value, torch.dtype)), None)
         first = default if first is None else first
         if isinstance(first, torch.Tensor):
             device, dtype = first.device, dtype or first.dtype
@@ -130,15 +136,10 @@ class _Tensors:
                 line.leave(reason, source.nbytes)
             return call(None)
         ring = self._ring(line, goal.device)
-        try:
-            buffer = ring.take(goal.bytes)
-            if buffer is None:
-                line.leave("more would be pinned than may be", source.nbytes)
-                return call(None)
-            staged = ring.fill(buffer, lambda taken: self._gathered(line, taken, source, goal))
-        except Exception as error:  # noqa: BLE001 - the program's own copy is still possible
-            line.leave(f"{type(error).__name__}: {error}"[:200], source.nbytes)
+        taken = ring.stage(goal.bytes, source.nbytes, lambda buffer: self._gathered(buffer, source, goal))
+        if taken is None:
             return call(None)
+        buffer, staged = taken
         try:
             return call(staged)
         finally:
@@ -146,9 +147,7 @@ class _Tensors:
             buffer.event.record(self._torch.cuda.current_stream(goal.device))
             if goal.waits and self._has_streams:  # another stream may use the result without waiting for it
                 buffer.event.synchronize()
-            line.copies += 1
-            line.bytes += source.nbytes
-            ring.give(buffer)
+            ring.give(buffer, source.nbytes)
 
     def _unfit(self, source: Any) -> str | None:
         """Why a tensor cannot be copied from a buffer."""
@@ -162,25 +161,17 @@ class _Tensors:
         return "captured into a graph" if torch.cuda.is_current_stream_capturing() else None
 
     def _ring(self, line: Line, device: int) -> Ring:
-        key = (line.file, line.line, device)
-        ring = self._rings.get(key)
-        if ring is None:
-            ring = self._rings[key] = Ring(
-                line,
-                self._redirect.budget,
-                self._pinned,
-                lambda event: event.query(),
-                lambda event: event.synchronize(),
-            )
-        return ring
+        ring = Ring(
+            line, self._redirect.budget, self._pinned, lambda event: event.query(), lambda event: event.synchronize()
+        )
+        return self._rings.setdefault((line.file, line.line, device), ring)
 
     def _pinned(self, size: int) -> Any:
         with self._torch.inference_mode(False):  # a buffer made in inference could not be written afterwards
             return self._torch.empty(size, dtype=self._torch.uint8, device="cpu", pin_memory=True)
 
-    def _gathered(self, line: Line, buffer: Buffer, source: Any, goal: _Goal) -> Any:
+    def _gathered(self, buffer: Buffer, source: Any, goal: _Goal) -> Any:
         """The source in pinned memory; types are converted here, as PyTorch does before it copies pageable memory."""
-        begun = time.perf_counter_ns()
         shaped = goal.shaped
         key = (shaped.shape, None if shaped.is_contiguous() else shaped.stride(), goal.dtype)
         if buffer.key != key:
@@ -189,7 +180,6 @@ class _Tensors:
                 flat = buffer.memory[: goal.bytes].view(goal.dtype)
                 buffer.view, buffer.key = flat.as_strided(shaped.shape, strides), key
         self._copy(buffer.view, source.detach())
-        line.gather_ns += time.perf_counter_ns() - begun
         return buffer.view
 
 
@@ -253,14 +243,14 @@ class _Goal(NamedTuple):
 
 def _is_async(arguments: Sequence[Any], named: dict[str, Any]) -> bool:
     """``non_blocking``: in all forms of ``to`` and ``cuda`` the first argument that is true or false."""
-    given = next((each for each in arguments if isinstance(each, bool)), named.get("non_blocking"))
+    given = next((value for value in arguments if isinstance(value, bool)), named.get("non_blocking"))
     return bool(given)
 
 
 def _without_waiting(arguments: Sequence[Any], named: dict[str, Any]) -> tuple[Sequence[Any], dict[str, Any]]:
     """The same call, ``non_blocking``."""
-    for place, each in enumerate(arguments):
-        if isinstance(each, bool):
+    for place, value in enumerate(arguments):
+        if isinstance(value, bool):
             return (*arguments[:place], True, *arguments[place + 1 :]), named
     return arguments, {**named, "non_blocking": True}
 
@@ -339,8 +329,170 @@ def _account_of(frame: FrameType | None, pinning: Mapping[Any, Line]) -> Line | 
     return None
 
 
-PATCHES: dict[str, Callable[[Redirect, ModuleType], None]] = {
+TORCH: dict[str, Callable[[Redirect, ModuleType], None]] = {
     "torch": _change_tensors,
     "torch.utils.data.dataloader": _change_loaders,
 }
 """Module → what is changed when the program has imported it."""
+
+
+_PINNED_MEMORY = 1
+"""cudaMemoryTypeHost."""
+
+
+class _Arrays:
+    """The copies of arrays in one process.
+
+    Args:
+        redirect: what is chosen.
+        cupy: the module.
+    """
+
+    def __init__(self, redirect: Redirect, cupy: Any) -> None:
+        self._redirect = redirect
+        self._cupy = cupy
+        self._numpy: Any = sys.modules["numpy"]
+        self._copies = _Copies(self._numpy)
+        self._rings: dict[tuple[str, int, int], Ring] = {}
+
+    def change(self) -> None:
+        """Put the changed method in place."""
+        arrays, set_ = self, self._cupy.ndarray.set
+
+        @functools.wraps(set_)
+        def changed(self: Any, arr: Any, stream: Any = None) -> Any:
+            if type(arr) is not arrays._numpy.ndarray or arr.nbytes <= arrays._redirect.large_bytes:
+                return set_(self, arr, stream)
+            line = arrays._redirect.chosen()
+            if line is None:
+                return set_(self, arr, stream)
+            return arrays._through(line, self, arr, stream, set_)
+
+        self._cupy.ndarray.set = changed
+
+    def _through(self, line: Line, target: Any, source: Any, stream: Any, set_: Callable[..., Any]) -> Any:
+        """Gather, copy from pinned memory, and note where the copy ends."""
+        flags = target.flags
+        fits = source.dtype == target.dtype and source.shape == target.shape
+        if not fits or not (flags.c_contiguous or flags.f_contiguous) or self._is_pinned(source):
+            return set_(target, source, stream)  # an error, or as it should be
+        device, order = target.device, "C" if flags.c_contiguous else "F"
+        ring = self._ring(line, device.id)
+        with device:
+            taken = ring.stage(source.nbytes, source.nbytes, lambda buffer: self._gathered(buffer, source, order))
+        if taken is None:
+            return set_(target, source, stream)
+        buffer, staged = taken
+        with device:
+            used = self._cupy.cuda.get_current_stream() if stream is None else stream
+            try:
+                return set_(target, staged, used)
+            finally:
+                buffer.event = buffer.event or self._cupy.cuda.Event(disable_timing=True)
+                buffer.event.record(used)
+                ring.give(buffer, source.nbytes)
+
+    def _is_pinned(self, source: Any) -> bool:
+        return bool(self._cupy.cuda.runtime.pointerGetAttributes(source.ctypes.data).type == _PINNED_MEMORY)
+
+    def _ring(self, line: Line, device: int) -> Ring:
+        ring = Ring(
+            line,
+            self._redirect.budget,
+            self._cupy.cuda.alloc_pinned_memory,
+            lambda event: event.done,
+            lambda event: event.synchronize(),
+        )
+        return self._rings.setdefault((line.file, line.line, device), ring)
+
+    def _gathered(self, buffer: Buffer, source: Any, order: str) -> Any:
+        """The source in pinned memory."""
+        key = (source.shape, source.dtype, order)
+        if buffer.key != key:
+            flat = self._numpy.frombuffer(buffer.memory, source.dtype, source.size)
+            buffer.view, buffer.key = flat.reshape(source.shape, order=order), key
+        self._copies.copy(buffer.view, source)
+        return buffer.view
+
+
+class _Copies:
+    """Copies large arrays with several threads, as PyTorch does: one alone is slower than the GPU's link.
+
+    Args:
+        numpy: the module.
+    """
+
+    MOST_THREADS = 8
+    LEAST_BYTES = 4 << 20
+    """For each thread."""
+
+    def __init__(self, numpy: Any) -> None:
+        self._numpy = numpy
+        self._most = min(len(os.sched_getaffinity(0)), self.MOST_THREADS)
+        self._process = os.getpid()
+
+    def copy(self, target: Any, source: Any) -> None:
+        """Copy an array of the same shape."""
+        parts = min(self._most, source.nbytes // self.LEAST_BYTES)
+        if target.flags.f_contiguous and not target.flags.c_contiguous:
+            target, source = target.T, source.T
+        parts = min(parts, len(source)) if source.ndim else 0
+        if parts < 2 or os.getpid() != self._process:  # a child has no threads
+            self._numpy.copyto(target, source)
+            return
+        rows = -(-len(source) // parts)
+        pieces = [slice(begin, begin + rows) for begin in range(0, len(source), rows)]
+        list(self._threads.map(lambda piece: self._numpy.copyto(target[piece], source[piece]), pieces))
+
+    @functools.cached_property
+    def _threads(self) -> Any:
+        from concurrent.futures import ThreadPoolExecutor  # noqa: PLC0415 - as the program imports it
+
+        return ThreadPoolExecutor(self._most)
+
+
+def _change_arrays(redirect: Redirect, cupy: ModuleType) -> None:
+    _Arrays(redirect, cupy).change()
+
+
+CUPY: dict[str, Callable[[Redirect, ModuleType], None]] = {"cupy": _change_arrays}
+"""Module → what is changed when the program has imported it."""
+
+
+def start_redirecting(folder: SpoolFolder, plan: Mapping[str, Any]) -> None:
+    """Redirect what the plan says.
+
+    Args:
+        folder: of the spool.
+        plan: the lines, and how much may be pinned.
+    """
+    redirect = Redirect(folder, plan)
+    redirect.write_at_end()
+    patches = {**TORCH, **CUPY}
+    sys.meta_path.insert(0, _Imports({name: functools.partial(change, redirect) for name, change in patches.items()}))
+
+
+class _Imports:
+    """Changes a module when the program has imported it; it stands first on ``sys.meta_path``."""
+
+    def __init__(self, patches: dict[str, Callable[[ModuleType], None]]) -> None:
+        self._patches = patches
+
+    def find_spec(self, name: str, path: Any = None, target: Any = None) -> ModuleSpec | None:
+        """The module as the next finder has it, with the change behind its execution."""
+        if name not in self._patches:
+            return None
+        others = (finder for finder in sys.meta_path if finder is not self)
+        spec = next(filter(None, (finder.find_spec(name, path, target) for finder in others)), None)
+        if spec is None or spec.loader is None:
+            return spec
+        loader = spec.loader
+        execute = loader.exec_module
+
+        def execute_and_patch(module: ModuleType) -> None:
+            execute(module)
+            if (patch := self._patches.pop(name, None)) is not None:  # a program may find a module and not execute it
+                patch(module)
+
+        loader.exec_module = execute_and_patch  # type: ignore[method-assign] # of this loader, which is this module's
+        return spec

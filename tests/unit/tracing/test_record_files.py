@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from pinscope.tracing.gathered import Gathered
+from pinscope.tracing.spool import RecordFiles
 from tests.unit.tracing.test_spool import allocation, kernel, spool
 
 
@@ -26,31 +26,31 @@ def files_of_at_most(size: int) -> Iterator[None]:
 def test_a_buffer_for_which_there_is_no_room_stays_and_is_kept_once_later(tmp_path: Path) -> None:
     (tmp_path / "spool").mkdir()
     seen = spool(tmp_path / "spool")
-    gathered = Gathered(seen, tmp_path)
+    files = RecordFiles(seen, tmp_path)
     allocations = b"".join(allocation(number) for number in range(100))
     (seen.folder / "buffer.000000.done").write_bytes(kernel(1) + allocations)
     with files_of_at_most(1000), pytest.raises(OSError, match="File too large"):
-        gathered.take()
-    assert [len(gathered.table(name)) for name in ("kernels", "allocations")] == [0, 0]
-    gathered.take()
-    assert len(gathered.table("kernels")) == 1
-    assert gathered.table("allocations")["correlation_id"].tolist() == list(range(100))
-    assert gathered.records == 101
+        files.take()
+    assert [len(files.table(name)) for name in ("kernels", "allocations")] == [0, 0]
+    files.take()
+    assert len(files.table("kernels")) == 1
+    assert files.table("allocations")["correlation_id"].tolist() == list(range(100))
+    assert files.records == 101
 
 
 def test_no_end_is_before_its_start(tmp_path: Path) -> None:
     (tmp_path / "spool").mkdir()
     seen = spool(tmp_path / "spool")
     (seen.folder / "buffer.000000.done").write_bytes(kernel(1, 50, 20) + kernel(2, 50, 60) + kernel(3, 50, 0))
-    gathered = Gathered(seen, tmp_path)
-    gathered.take()
-    assert gathered.table("kernels")["end"].tolist() == [50, 60, 0]
+    files = RecordFiles(seen, tmp_path)
+    files.take()
+    assert files.table("kernels")["end"].tolist() == [50, 60, 0]
 
 
 def test_a_kernel_that_cupti_could_not_time_is_left_out(tmp_path: Path) -> None:
     (tmp_path / "spool").mkdir()
     seen = spool(tmp_path / "spool")
     (seen.folder / "buffer.000000.done").write_bytes(kernel(1, 0, 0) + kernel(2, 0, 60) + kernel(3, 50, 60))
-    gathered = Gathered(seen, tmp_path)
-    gathered.take()
-    assert gathered.table("kernels")["start"].tolist() == [50]
+    files = RecordFiles(seen, tmp_path)
+    files.take()
+    assert files.table("kernels")["start"].tolist() == [50]

@@ -10,12 +10,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from pinscope.tracing.events import attachments
-from pinscope.tracing.gathered import TYPES, Gathered
-from pinscope.tracing.joined import Joined, Process
+from pinscope.tracing.line_totals import Ended, LineTotals
 from pinscope.tracing.mapped_file import CUT, ENTRY
-from pinscope.tracing.spool import Spool
-from pinscope.tracing.summed import Ended, Summed
+from pinscope.tracing.process_merge import MergedTrace, Process, attachments
+from pinscope.tracing.spool import TYPES, RecordFiles, Spool
 
 COPY, WAIT = 277, 126
 LARGE, SMALL = 1 << 20, 64
@@ -46,7 +44,7 @@ class Traced:
     def kernel(self, start: int, end: int, device: int = 0) -> None:
         self._tables["kernels"].append({"device_id": device, "start": start, "end": end})
 
-    def summed(self) -> Summed:
+    def totals(self) -> LineTotals:
         config: dict[str, Any] = {"kinds": {}, "layouts": {}}
         config["functions"] = {COPY: "cuMemcpyHtoDAsync_v2", WAIT: "cuStreamSynchronize"}
         (self._folder / "config.json").write_text(json.dumps(config))
@@ -58,7 +56,7 @@ class Traced:
                     table[field][place] = value
             if rows:
                 table.tofile(self._folder / name)
-        return Summed(Gathered(Spool(self._folder), self._folder))
+        return LineTotals(RecordFiles(Spool(self._folder), self._folder))
 
 
 @pytest.fixture
@@ -66,42 +64,37 @@ def traced(tmp_path: Path) -> Traced:
     return Traced(tmp_path)
 
 
-def test_idle_compute_behind_a_copy_counts_until_the_cpu_is_held_again(traced: Traced) -> None:
-    traced.copy(traced.call(100, 200), 110, 200)
-    traced.kernel(0, 200)
-    traced.kernel(230, 240)
-    traced.call(250, 260, WAIT)
-    traced.kernel(300, 310)
-    summed = traced.summed()
-    assert summed.idle_of_copies.tolist() == [0]
-    assert summed.launch_idle_of_copies.tolist() == [30 + 10]
+IDLE = {
+    "until the CPU is held again": (
+        [("copy", 100, 200, 110, 200), ("kernel", 0, 200), ("kernel", 230, 240), ("wait", 250, 260),
+         ("kernel", 300, 310)], [0], [30 + 10]),
+    "no more than compute was busy while the call held the CPU": (
+        [("copy", 100, 200, 110, 200), ("kernel", 0, 115), ("kernel", 300, 310)], [85], [15]),
+    "two threads: idle compute during both is the first one's, and the second one did not hide any": (
+        [("copy", 100, 200, 110, 200), ("copy", 101, 205, 110, 205), ("kernel", 0, 50), ("kernel", 400, 410)],
+        [100, 5], [0, 0]),
+    "a moment of a small copy behind a large one, as of images and labels, counts once": (
+        [("copy", 100, 200, 110, 200), ("copy", 205, 215, 206, 214, SMALL), ("kernel", 0, 200), ("kernel", 230, 240)],
+        [0, 10], [20, 0]),
+    "none without an end, or on a GPU without kernels": (
+        [("copy", 100, 200, 110, 0), ("copy", 500, 600, 510, 600, LARGE, 1), ("kernel", 0, 700), ("kernel", 800, 900)],
+        [0, 100], [0, 0]),
+}  # fmt: skip
 
 
-def test_it_is_no_more_than_compute_was_busy_while_the_call_held_the_cpu(traced: Traced) -> None:
-    traced.copy(traced.call(100, 200), 110, 200)
-    traced.kernel(0, 115)
-    traced.kernel(300, 310)
-    assert traced.summed().launch_idle_of_copies.tolist() == [15]
-
-
-def test_two_copies_at_once_do_not_make_compute_busy(traced: Traced) -> None:
-    """Of two threads: idle compute during both is the first one's, and the second one did not hide any."""
-    traced.copy(traced.call(100, 200), 110, 200)
-    traced.copy(traced.call(101, 205), 110, 205)
-    traced.kernel(0, 50)
-    traced.kernel(400, 410)
-    summed = traced.summed()
-    assert summed.idle_of_copies.tolist() == [100, 5]
-    assert summed.launch_idle_of_copies.tolist() == [0, 0]
-
-
-def test_no_moment_behind_two_copies_of_several_threads_counts_twice(traced: Traced) -> None:
-    traced.copy(traced.call(100, 200), 110, 200)
-    traced.copy(traced.call(150, 220), 160, 220)
-    traced.kernel(0, 190)
-    traced.kernel(250, 260)
-    summed = traced.summed()
-    assert int((summed.idle_of_copies + summed.launch_idle_of_copies).sum()) == 250 - 190
+@pytest.mark.parametrize("rule", IDLE)
+def test_idle_compute_counts_for_copies_and_behind_them(rule: str, traced: Traced) -> None:
+    events, idle, launch = IDLE[rule]
+    for kind, begun, over, *copied in events:
+        if kind == "copy":
+            traced.copy(traced.call(begun, over), *copied)
+        elif kind == "kernel":
+            traced.kernel(begun, over)
+        else:
+            traced.call(begun, over, WAIT)
+    totals = traced.totals()
+    assert totals.idle_of_copies.tolist() == idle
+    assert totals.launch_idle_of_copies.tolist() == launch
 
 
 def test_no_moment_behind_the_copies_of_one_call_counts_twice(traced: Traced) -> None:
@@ -110,18 +103,7 @@ def test_no_moment_behind_the_copies_of_one_call_counts_twice(traced: Traced) ->
         traced.copy(call, begun, begun + 40)
     traced.kernel(0, 200)
     traced.kernel(230, 240)
-    assert int(traced.summed().launch_idle_of_copies.sum()) == 30
-
-
-def test_a_moment_of_a_small_copy_behind_a_large_one_counts_once(traced: Traced) -> None:
-    """The images and the labels of a batch, copied by one line."""
-    traced.copy(traced.call(100, 200), 110, 200)
-    traced.copy(traced.call(205, 215), 206, 214, SMALL)
-    traced.kernel(0, 200)
-    traced.kernel(230, 240)
-    summed = traced.summed()
-    assert summed.idle_of_copies.tolist() == [0, 10]
-    assert summed.launch_idle_of_copies.tolist() == [20, 0]
+    assert int(traced.totals().launch_idle_of_copies.sum()) == 30
 
 
 def test_compute_idle_for_a_copy_is_not_idle_after_the_wait_before_it(traced: Traced) -> None:
@@ -132,9 +114,9 @@ def test_compute_idle_for_a_copy_is_not_idle_after_the_wait_before_it(traced: Tr
     traced.copy(traced.call(140, 260), 150, 250)
     traced.kernel(300, 400)
     traced.call(390, 400, WAIT)
-    summed = traced.summed()
-    assert summed.idle_of_copies.tolist() == [120]
-    (waits,) = summed.waited()
+    totals = traced.totals()
+    assert totals.idle_of_copies.tolist() == [120]
+    (waits,) = totals.waited()
     assert waits.idle_seconds == pytest.approx((200 - 120) / 1e9)
 
 
@@ -144,9 +126,9 @@ def test_idle_compute_after_a_wait_is_its_own_until_the_next_wait_is_over(traced
     traced.call(90, 100, WAIT)
     traced.call(900, 910, WAIT)
     traced.kernel(1000, 1100)
-    summed = traced.summed()
-    assert [row.idle_seconds for row in summed.waited()] == [pytest.approx((810 + 90) / 1e9)]
-    assert summed._idle_after(summed.calls).tolist() == [810, 90]
+    totals = traced.totals()
+    assert [row.idle_seconds for row in totals.waited()] == [pytest.approx((810 + 90) / 1e9)]
+    assert totals._idle_after(totals.calls).tolist() == [810, 90]
 
 
 def test_what_follows_a_copy_is_not_idle_after_the_wait_before_it_either(traced: Traced) -> None:
@@ -154,11 +136,11 @@ def test_what_follows_a_copy_is_not_idle_after_the_wait_before_it_either(traced:
     traced.call(40, 50, WAIT)
     traced.copy(traced.call(60, 150), 110, 140)  # compute was busy for 40 while the call held the CPU
     traced.kernel(200, 300)
-    summed = traced.summed()
-    assert (summed.idle_of_copies.tolist(), summed.launch_idle_of_copies.tolist()) == ([50], [40])
+    totals = traced.totals()
+    assert (totals.idle_of_copies.tolist(), totals.launch_idle_of_copies.tolist()) == ([50], [40])
     traced.call(99, 100, WAIT)
-    summed = traced.summed()
-    (waits,) = summed.waited()
+    totals = traced.totals()
+    (waits,) = totals.waited()
     assert waits.idle_seconds == pytest.approx((100 - 50 - 40) / 1e9)
 
 
@@ -167,8 +149,8 @@ def test_rows_say_when_the_first_of_them_began(traced: Traced) -> None:
     traced.copy(traced.call(3000, 4000), 3500, 4000)
     traced.call(5000, 5010, WAIT)
     traced.call(6000, 6010, WAIT)
-    summed = traced.summed()
-    assert [row.first_seconds for row in (*summed.sites(), *summed.waited())] == [2.5e-6, 4e-6]
+    totals = traced.totals()
+    assert [row.first_seconds for row in (*totals.sites(), *totals.waited())] == [2.5e-6, 4e-6]
 
 
 def test_copies_of_calls_that_were_cut_off_accuse_no_line_unless_a_whole_call_made_them(traced: Traced) -> None:
@@ -176,16 +158,7 @@ def test_copies_of_calls_that_were_cut_off_accuse_no_line_unless_a_whole_call_ma
         traced.copy(call, 0, 10)
     traced.call(40, 50)
     traced.call(50, 50, CUT, number=3)
-    assert traced.summed().copies["correlation_id"].tolist() == [2, 3]
-
-
-def test_copies_without_a_call_an_end_or_kernels_have_none(traced: Traced) -> None:
-    traced.copy(traced.call(100, 200), 110, 0)
-    traced.copy(999, 300, 400)
-    traced.copy(traced.call(500, 600), 510, 600, device=1)
-    traced.kernel(0, 700)
-    traced.kernel(800, 900)
-    assert traced.summed().launch_idle_of_copies.tolist() == [0, 0, 0]
+    assert traced.totals().copies["correlation_id"].tolist() == [2, 3]
 
 
 def test_a_copy_that_cupti_could_not_time_began_with_its_call_and_without_one_is_no_event(traced: Traced) -> None:
@@ -193,14 +166,14 @@ def test_a_copy_that_cupti_could_not_time_began_with_its_call_and_without_one_is
     traced.copy(traced.call(3000, 4000), 3100, 3900)
     traced.copy(traced.call(5000, 6000), 0, 0)
     traced.copy(999, 0, 0)
-    summed = traced.summed()
-    assert summed.copies["start"].tolist() == [0, 3100, 5000]
-    assert summed.idle_of_copies.tolist() == [0, 1000, 0]
-    (site,) = summed.sites()
+    totals = traced.totals()
+    assert totals.copies["start"].tolist() == [0, 3100, 5000]
+    assert totals.idle_of_copies.tolist() == [0, 1000, 0]
+    (site,) = totals.sites()
     assert (site.count, site.bytes, site.first_seconds) == (3, 3 * LARGE, 2.1e-6)
     tables = {
         name: [row for batch in batches for row in batch.to_pylist()]
-        for name, _, batches in attachments(Joined([Process(1, None, 1.0, summed, 0)], Ended(1000, 9000, 0), None))
+        for name, _, batches in attachments(MergedTrace([Process(1, None, 1.0, totals, 0)], Ended(1000, 9000, 0), None))
     }
     times = [[row[key] for key in ("at_ns", "took_ns", "call_at_ns", "idle_ns")] for row in tables["copies"]]
     assert times == [[2100, 800, 2000, 1000], [4000, -1, 4000, 0]]
@@ -208,16 +181,16 @@ def test_a_copy_that_cupti_could_not_time_began_with_its_call_and_without_one_is
 
 def test_of_a_program_without_copies_and_kernels_a_wait_begins_at_0(traced: Traced) -> None:
     traced.call(5000, 5010, WAIT)
-    assert [row.first_seconds for row in traced.summed().waited()] == [0.0]
+    assert [row.first_seconds for row in traced.totals().waited()] == [0.0]
 
 
 @pytest.mark.parametrize("with_copy", [False, True])
 def test_a_trace_without_calls_or_kernels(with_copy: bool, traced: Traced) -> None:
     if with_copy:
         traced.copy(7, 100, 200)
-    summed = traced.summed()
-    assert summed.launch_idle_of_copies.tolist() == [0] * with_copy
-    assert [row.launch_idle_seconds for row in summed.sites()] == [None] * with_copy
+    totals = traced.totals()
+    assert totals.launch_idle_of_copies.tolist() == [0] * with_copy
+    assert [row.launch_idle_seconds for row in totals.sites()] == [None] * with_copy
 
 
 @pytest.mark.parametrize("seed", range(30))
@@ -246,10 +219,10 @@ def test_idle_compute_agrees_with_counting_every_moment(seed: int, traced: Trace
             end = start + some.randint(1, 60)
             traced.kernel(start, end, device)
             moments.update(range(start, end))
-    summed = traced.summed()
+    totals = traced.totals()
     for device, moments in busy.items():
-        mine = summed.copies["device_id"] == device
+        mine = totals.copies["device_id"] == device
         during = set().union(*held[device]) - moments
         behind = set(range(max(moments))) - moments - during
-        assert int(summed.idle_of_copies[mine].sum()) == len(during)
-        assert 0 <= int(summed.launch_idle_of_copies[mine].sum()) <= len(behind)
+        assert int(totals.idle_of_copies[mine].sum()) == len(during)
+        assert 0 <= int(totals.launch_idle_of_copies[mine].sum()) <= len(behind)

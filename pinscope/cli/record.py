@@ -19,7 +19,7 @@ from pinscope.report.document import open_document
 from pinscope.report.json_report import run_document
 from pinscope.runner.jobs import reconcile
 from pinscope.runner.recording import Recorded, Recorder, check_output, prepare_timeline
-from pinscope.store.rescue import saved_line
+from pinscope.store.safe_writer import saved_line
 from pinscope.store.store import Store
 from pinscope.units import format_seconds
 
@@ -87,6 +87,6 @@ def _print_recorded(recorded: Recorded, output: Path | None, as_json: bool) -> i
         complain(f"the timeline is {long} long and ended by itself: one timeline holds no more rows")
     if recorded.saved is not None:
         complain(saved_line(recorded.saved))
-    elif output is not None:
+    if output is not None:
         complain(f"wrote {output}")
     return say_how_it_ended(recorded.run) or (StoreFailed.exit_code if recorded.saved is not None else 0)

@@ -24,8 +24,7 @@ from pinscope.report.json_report import run_document
 from pinscope.report.parameters import Parameter, form_parameters
 from pinscope.runner.jobs import Request, cancel, mark_interrupted, prepare, reconcile, start, usable_gpu
 from pinscope.runner.suite import ALL, select
-from pinscope.store.bundle import read_bundle
-from pinscope.store.rescue import find_saved
+from pinscope.store.safe_writer import find_saved
 from pinscope.store.store import Store
 from pinscope.store.tables import Row
 from pinscope.text import quoted
@@ -240,16 +239,15 @@ def _measure(store: Store, prepared: ExperimentRun, stop: Stop) -> tuple[Run, Se
 def _ended(store: Store, run_id: str) -> tuple[Run, Sequence[Row], bool]:
     """A run whose child has ended, its observations, and whether the database has them.
 
-    What the database did not take, the child has saved to a bundle. A database that fails in this very moment is
+    What the database did not take, the child has saved to a file. A database that fails in this very moment is
     waited for: it may have the run whole.
 
     Raises:
         MeasurementFailed: somebody deleted the run.
         StoreFailed: the database does not come back.
     """
-    if saved := find_saved(run_id):
-        ((ended, rows),) = read_bundle(saved)
-        return ended, rows, False
+    if saved := find_saved(store, run_id):
+        return *saved, False
     deadline = time.monotonic() + PATIENCE_SECONDS
     while True:
         try:

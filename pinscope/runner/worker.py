@@ -30,7 +30,7 @@ from pinscope.probes.process_identity import current_process
 from pinscope.records.environment import Device
 from pinscope.records.run import ExperimentRun, Progress, Run, Status
 from pinscope.runner.queue import turn
-from pinscope.store.rescue import SafeWriter, saved_line
+from pinscope.store.safe_writer import FLUSH_SECONDS, SafeWriter, saved_line
 from pinscope.store.store import Store
 from pinscope.text import error_line, visible
 
@@ -102,7 +102,8 @@ class Reporter:
 
     def _beat(self) -> None:
         """Others who cannot see this process learn from it that it lives, and it learns whether they cancelled it."""
-        while not self._ended.wait(BEAT_SECONDS):
+        while not self._ended.wait(FLUSH_SECONDS):
+            self._writer.flush()
             if time.monotonic() - self._written >= BEAT_SECONDS:
                 self._store(None)
 
@@ -249,8 +250,8 @@ def _run(store: Store, run: ExperimentRun, signals: Sequence[int]) -> int:
     if outcome.status == "done":
         verdict = verdict_at_end(writer.run, writer.rows)
         ended = {"progress": Progress(fraction=1.0, message="done"), "verdict": verdict}
-    if rescued := writer.close(status=outcome.status, error=outcome.error, finished_at=datetime.now(UTC), **ended):
-        print(f"pinscope: {visible(saved_line(rescued))}", file=sys.stderr)  # noqa: T201
+    if saved := writer.close(status=outcome.status, error=outcome.error, finished_at=datetime.now(UTC), **ended):
+        print(f"pinscope: {visible(saved_line(saved))}", file=sys.stderr)  # noqa: T201
     return outcome.exit_code
 
 

@@ -473,12 +473,10 @@ def knows_all(stored: Run, here: Rows, incoming: Run, rows: Rows, has_ended: boo
     return not has_ended and _is_same_run(stored, incoming) and _begin_alike(here, rows, len(rows))
 
 
-def is_completed_by(stored: Run, here: Rows, incoming: Run, rows: Rows, has_ended: bool) -> bool:
+def is_completed_by(stored: Run, here: Rows, incoming: Run, rows: Rows) -> bool:
     """Whether the bundle knows how a run went on that is here already."""
-    open_here = stored.status in ("interrupted", "cancelled") or (stored.status == "running" and has_ended)
-    if stored.recording or not open_here or not _is_same_run(stored, incoming):
-        return False
-    return _begin_alike(here, rows, len(here))
+    is_open = not stored.recording and stored.status in ("interrupted", "cancelled")
+    return is_open and _is_same_run(stored, incoming) and _begin_alike(here, rows, len(here))
 
 
 def _is_same_run(stored: Run, incoming: Run) -> bool:

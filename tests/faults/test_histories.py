@@ -27,7 +27,6 @@ import pytest
 
 from pinscope.errors import PinScopeError
 from pinscope.runner.jobs import reconcile
-from pinscope.store.bundle import read_bundle
 from pinscope.store.store import Store
 from tests.conftest import Outliving
 from tests.faults.campaign import WHOLE, Campaign
@@ -67,9 +66,7 @@ class Writer:
     def start(cls, folder: Path, url: str, arguments: Sequence[str]) -> Writer:
         """Start it, in a folder of its own."""
         folder.mkdir(parents=True)
-        environment = {
-            **os.environ, "PYTHONPATH": str(TREE), "PINSCOPE_DATABASE": url, "TMPDIR": str(folder), "HOME": str(folder),
-        }  # fmt: skip
+        environment = _environment(folder, url)
         with (folder / "stdout").open("wb") as out, (folder / "stderr").open("wb") as err:
             process = subprocess.Popen(
                 [sys.executable, "-P", "-m", "pinscope", *arguments], env=environment, cwd=folder,
@@ -87,10 +84,11 @@ class Writer:
         text = self.text("stdout")
         return dict(json.loads(text)) if text else None
 
-    @property
-    def saved(self) -> list[Path]:
-        """Bundles that it saved."""
-        return sorted(self.folder.rglob("*.pinscope"))
+    def next_command(self, url: str) -> None:
+        """What comes after it in its place: it stores what was saved."""
+        if [*self.folder.rglob("unsaved-*")]:
+            command = [sys.executable, "-P", "-m", "pinscope", "runs", "list", "--json"]
+            subprocess.run(command, env=_environment(self.folder, url), check=True, stdout=subprocess.DEVNULL)
 
     def signal(self, number: signal.Signals) -> None:
         """Send a signal to it and to what it started."""
@@ -101,13 +99,18 @@ class Writer:
                     one.send_signal(number)
 
 
+def _environment(folder: Path, url: str) -> dict[str, str]:
+    own = dict.fromkeys(("TMPDIR", "HOME", "XDG_DATA_HOME"), str(folder))
+    return {**os.environ, **own, "PYTHONPATH": str(TREE), "PINSCOPE_DATABASE": url}
+
+
 def writers(folder: Path, url: str) -> list[Writer]:
     """A measurement and two recordings, one of which writes a file as well; in a sample one."""
     commands = (RUN, (*RECORD, "-o", "file.pinscope"), RECORD)[: 3 if WHOLE else 2]
     return [Writer.start(folder / str(number), url, words) for number, words in enumerate(commands)]
 
 
-def wait(started: Sequence[Writer]) -> Iterator[str]:
+def wait(started: Sequence[Writer], url: str) -> Iterator[str]:
     """Until all have ended; those that do not are killed, which is a complaint."""
     deadline = time.monotonic() + LIMIT_SECONDS
     for writer in started:
@@ -117,6 +120,8 @@ def wait(started: Sequence[Writer]) -> Iterator[str]:
             yield f"no end after {LIMIT_SECONDS:g} s: {writer.text('stderr')[-300:]}"
             writer.signal(signal.SIGKILL)
             writer.process.wait()
+    for writer in started:
+        writer.next_command(url)
 
 
 class Watch(threading.Thread):
@@ -162,7 +167,7 @@ def complaints(url: str, started: Sequence[Writer], seen: dict[str, list[str]]) 
 
 
 def _of(writer: Writer, store: Store) -> Iterator[str]:
-    """What is wrong with one writer. What it saved is imported."""
+    """What is wrong with one writer."""
     said, code = writer.text("stderr"), writer.process.returncode
     if writer.killed:
         return
@@ -179,8 +184,6 @@ def _of(writer: Writer, store: Store) -> Iterator[str]:
         yield f"it ends with {code} and does not say where the run is: {said[-400:]}"
     if not code and store.run(run_id).observations != count:
         yield f"{count} observations were acknowledged, {store.run(run_id).observations} are stored"
-    for path in writer.saved:
-        store.import_runs(read_bundle(path))
     ended = store.run(run_id)
     if (ended.status, ended.observations) != (printed["run"]["status"], count):
         yield f"printed: {printed['run']['status']}, {count}; kept: {ended.status}, {ended.observations}"
@@ -230,7 +233,7 @@ def test_histories_on_postgresql(
             address = server.url.replace(f":{server.port}/", f":{proxy.port}/")
             watch = Watch(server.url)
             started = writers(tmp_path / str(number), address)
-            wrong = [*wait(started)]
+            wrong = [*wait(started, address)]
             seen = watch.end()
         wrong += complaints(server.url, started, seen)
         for complaint in wrong:
@@ -245,7 +248,7 @@ def test_histories_on_sqlite(campaign: Campaign, tmp_path: Path) -> None:
             watch = Watch(url)
             started = writers(tmp_path / str(number), url)
             _break(campaign, chance, store, started)
-            wrong = [*wait(started), *complaints(url, started, watch.end())]
+            wrong = [*wait(started, url), *complaints(url, started, watch.end())]
         for complaint in wrong:
             campaign.fail(f"history {number}: {complaint}")
 

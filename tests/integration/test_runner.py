@@ -6,7 +6,6 @@ import os
 import signal
 import subprocess
 import sys
-import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -19,10 +18,9 @@ from pinscope.experiments.registry import read_run
 from pinscope.probes.process_identity import is_alive, process_of
 from pinscope.records.run import Run
 from pinscope.runner import jobs
-from pinscope.runner.jobs import Job, Request
-from pinscope.store.bundle import read_bundle
+from pinscope.runner.jobs import Job, Request, reconcile
 from pinscope.store.new_file import own_folder
-from pinscope.store.rescue import saved_line
+from pinscope.store.safe_writer import saved_line
 from pinscope.store.store import Store
 from tests.conftest import Outliving
 from tests.data.standing_still import standing_still
@@ -252,12 +250,9 @@ def test_a_run_whose_database_disappears_is_saved_whole(
         left.unlink()
     assert job.wait(60) == 0
     said = capfd.readouterr().err
-    path = own_folder(Path(tempfile.gettempdir())) / f"pinscope-{job.run_id}.pinscope"
+    path = own_folder(Path(store.name).parent) / f"unsaved-{job.run_id}.jsonl"
     assert said == f"pinscope: {saved_line(path)}\n"
-    ((run, rows),) = read_bundle(path)
-    path.unlink()
-    path.parent.rmdir()
-    assert (run.status, run.observations) == ("done", len(rows))
-    assert {row["memory"] for row in rows} == {"pageable", "pinned"}
-    assert store.import_runs([(run, rows)]).added == (run.id,)
-    assert store.run(run.id) == run
+    reconcile(store)
+    assert not path.exists()
+    assert store.run(job.run_id).status == "done"
+    assert_whole(store, job.run_id)

@@ -16,7 +16,7 @@ import sys
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -32,7 +32,6 @@ from tests.conftest import Outliving
 from tests.faults.campaign import WHOLE, Campaign
 from tests.faults.child import TREE
 from tests.faults.disk import RUN
-from tests.faults.proxy import Proxy
 from tests.integration.postgresql_server import PostgreSQLServer, ServerMissingError
 
 LIMIT_SECONDS = 240.0
@@ -191,53 +190,27 @@ def _of(writer: Writer, store: Store) -> Iterator[str]:
         yield f"nobody stopped it, and it is {ended.status}: {said[-400:]}"
 
 
-def _moments(chance: random.Random) -> list[int]:
-    """Before which pieces of data to strike: most while runs begin, and while they end."""
-    return sorted({chance.randint(4, 30), chance.randint(30, 70), chance.randint(70, 140)})
-
-
 def test_histories_on_postgresql(
     campaign: Campaign, server: PostgreSQLServer, outliving: Outliving, tmp_path: Path
 ) -> None:
+    """The server restarts while runs begin, go on or end."""
     for number in range(campaign.size(sample=1, whole=100)):
         chance = campaign.random(number)
-
-        def restart(proxy: Proxy, seconds: float = chance.choice((0.0, 0.0, 1.0, 3.0))) -> None:
-            del proxy
+        server.empty()
+        Store(server.url).close()  # makes the tables
+        watch = Watch(server.url)
+        started = writers(tmp_path / str(number), server.url)
+        for _ in range(chance.choice((1, 2, 3))):
+            time.sleep(chance.uniform(0.3, 2.0))
             server.stop()
-            time.sleep(seconds)
+            time.sleep(chance.choice((0.0, 0.0, 1.0, 3.0)))
             server.start()
             outliving.processes.add(server.pid)
             campaign.count("database restarts")
-
-        def cut(proxy: Proxy, seconds: float = chance.uniform(0.0, 2.0)) -> None:
-            proxy.refuse(True)
-            proxy.cut()
-            time.sleep(seconds)
-            proxy.refuse(False)
-
-        def pause(proxy: Proxy, seconds: float = chance.uniform(0.2, 1.5)) -> None:
-            del proxy
-            paused = [psutil.Process(server.pid), *psutil.Process(server.pid).children()]
-            for number in (signal.SIGSTOP, signal.SIGCONT):
-                for one in paused:
-                    with suppress(psutil.NoSuchProcess):
-                        one.send_signal(number)
-                time.sleep(seconds if number == signal.SIGSTOP else 0.0)
-
-        kinds: tuple[Callable[[Proxy], None], ...] = (cut, pause) if number % 7 == 6 else (restart,)
-        strikes = {at: chance.choice(kinds) for at in _moments(chance)}
-        server.empty()
-        Store(server.url).close()  # makes the tables
-        with Proxy(server.port, strikes) as proxy:
-            address = server.url.replace(f":{server.port}/", f":{proxy.port}/")
-            watch = Watch(server.url)
-            started = writers(tmp_path / str(number), address)
-            wrong = [*wait(started, address)]
-            seen = watch.end()
-        wrong += complaints(server.url, started, seen)
+        wrong = [*wait(started, server.url)]
+        wrong += complaints(server.url, started, watch.end())
         for complaint in wrong:
-            campaign.fail(f"history {number}, struck at {sorted(strikes)}: {complaint}")
+            campaign.fail(f"history {number}: {complaint}")
 
 
 def test_histories_on_sqlite(campaign: Campaign, tmp_path: Path) -> None:

@@ -18,9 +18,7 @@ from pinscope.experiments.registry import read_run
 from pinscope.probes.process_identity import is_alive, process_of
 from pinscope.records.run import Run
 from pinscope.runner import jobs
-from pinscope.runner.jobs import Job, Request, reconcile
-from pinscope.store.new_file import own_folder
-from pinscope.store.safe_writer import saved_line
+from pinscope.runner.jobs import Job, Request
 from pinscope.store.store import Store
 from tests.conftest import Outliving
 from tests.data.standing_still import standing_still
@@ -239,20 +237,3 @@ def test_runs_that_queue_say_for_what_can_be_cancelled_and_then_complete(
     done = store.run(second.run_id)
     assert (done.status, done.progress.waiting_for) == ("done", None)
     assert_whole(store, second.run_id)
-
-
-def test_a_run_whose_database_disappears_is_saved_whole(
-    store: Store, start: Callable[..., Job], capfd: pytest.CaptureFixture[str]
-) -> None:
-    job = start({**SHORT, "repeats": "300", "precision": "1e-9"})
-    until(lambda: store.run(job.run_id).observations > 5)
-    for left in Path(store.name).parent.glob(f"{Path(store.name).name}*"):
-        left.unlink()
-    assert job.wait(60) == 0
-    said = capfd.readouterr().err
-    path = own_folder(Path(store.name).parent) / f"unsaved-{job.run_id}.jsonl"
-    assert said == f"pinscope: {saved_line(path)}\n"
-    reconcile(store)
-    assert not path.exists()
-    assert store.run(job.run_id).status == "done"
-    assert_whole(store, job.run_id)

@@ -192,9 +192,9 @@ def measure(writer: SafeWriter, run: ExperimentRun, signals: Sequence[int]) -> S
 
 def _where(nodes: HostNodes) -> dict[str, Any]:
     """What an observation tells of the NUMA nodes of the host buffers."""
-    found = nodes.take()
-    several = ", ".join(map(str, found)) if len(found) > 1 else None
-    return {"host_node": found[0] if len(found) == 1 else None, "host_nodes": several}
+    numbers = nodes.take()
+    several = ", ".join(map(str, numbers)) if len(numbers) > 1 else None
+    return {"host_node": numbers[0] if len(numbers) == 1 else None, "host_nodes": several}
 
 
 def _with_links(devices: Sequence[Device], before: Sequence[Device], after: Sequence[Device]) -> tuple[Device, ...]:

@@ -360,7 +360,7 @@ class BundleReader:
         expected = ["manifest.json"]
         for run_id in manifest.runs:
             expected += [run_member(run_id), rows_member(run_id)]
-        named = [(run_id, *each) for run_id, parts_of in manifest.attachments.items() for each in parts_of.items()]
+        named = [(run_id, *part) for run_id, parts_of in manifest.attachments.items() for part in parts_of.items()]
         if sum(count for *_, count in named) == len(parts):  # else they would be too many to name
             expected += [part_member(run_id, name, number) for run_id, name, count in named for number in range(count)]
         if len(set(expected)) < len(expected) or sorted(self._archive.namelist()) != sorted(expected):
@@ -370,10 +370,10 @@ class BundleReader:
     def _check_format(self, manifest: bytes) -> None:
         """Before anything else, because a newer format may look different everywhere but here."""
         try:
-            found = _ANY_ROW.validate_json(manifest)
+            fields = _ANY_ROW.validate_json(manifest)
         except ValidationError:
             raise self._bad("manifest.json is not JSON") from None
-        version, runs = found.get("format"), found.get("runs")
+        version, runs = fields.get("format"), fields.get("runs")
         if not isinstance(version, int) or isinstance(version, bool) or version < 1:
             raise self._bad("manifest.json has no format number")
         self._check_version(version, self._name, "bundle format")
@@ -494,7 +494,7 @@ def _begin_alike(here: Rows, rows: Rows, count: int) -> bool:
     if min(len(here), len(rows)) < count:
         return False
     pairs = zip(islice(here, count), islice(rows, count), strict=True)
-    return all(mine == other or _canonical(mine) == _canonical(other) for mine, other in pairs)
+    return all(own == other or _canonical(own) == _canonical(other) for own, other in pairs)
 
 
 def _canonical(row: dict[str, Any]) -> str:

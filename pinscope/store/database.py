@@ -343,8 +343,8 @@ def _is_file(url: URL) -> bool:
 def _display_name(url: URL) -> str:
     if url.get_backend_name() == "sqlite":
         return str(url.database)
-    shown = URL.create(url.get_backend_name(), url.username, None, url.host, url.port, url.database)
-    return shown.render_as_string()
+    public = URL.create(url.get_backend_name(), url.username, None, url.host, url.port, url.database)
+    return public.render_as_string()
 
 
 def _missing_driver(url: URL, error: ImportError) -> str:

@@ -283,12 +283,12 @@ class Store(Database):
         if not is_run_id(run_id):  # some databases fail on characters that no id has
             raise self._no_such_run(run_id)
         with self.reading() as connection:
-            found = read_run(connection, run_id) or recorded_run(run_id)
-            if found is None and (only := self._only_id(connection, run_id)):
-                found = read_run(connection, only) or recorded_run(only)
-        if found is None:
+            run = read_run(connection, run_id) or recorded_run(run_id)
+            if run is None and (only := self._only_id(connection, run_id)):
+                run = read_run(connection, only) or recorded_run(only)
+        if run is None:
             raise self._no_such_run(run_id)
-        return self._as_presumed(found)
+        return self._as_presumed(run)
 
     def _only_id(self, connection: Connection, beginning: str) -> str | None:
         """The id that begins so, if there is one; UnknownName if there are several."""
@@ -296,8 +296,8 @@ class Store(Database):
         ids = list(connection.scalars(select(RUNS.c.id).where(begins).order_by(RUNS.c.id)))
         ids += [run.id for run in recorded_runs() if run.id.startswith(beginning) and run.id not in ids]
         if len(ids) > 1:
-            shown = ", ".join(ids[:4]) + (" …" if len(ids) > 4 else "")
-            raise UnknownName(f"{len(ids)} runs begin with {quoted(beginning)}: {shown}; write more of the id")
+            some = ", ".join(ids[:4]) + (" …" if len(ids) > 4 else "")
+            raise UnknownName(f"{len(ids)} runs begin with {quoted(beginning)}: {some}; write more of the id")
         return ids[0] if ids else None
 
     def each(self, **wanted: Unpack[Wanted]) -> Iterator[Run | DamagedRun]:
@@ -333,8 +333,8 @@ class Store(Database):
         """Those of the ids that are there still, in their order."""
         with self.reading() as connection:
             read = read_runs(connection, ids)
-        found = {run.id: self._as_presumed(run) if isinstance(run, Run) else run for run in read}
-        return [found[run_id] for run_id in ids if run_id in found]
+        by_id = {run.id: self._as_presumed(run) if isinstance(run, Run) else run for run in read}
+        return [by_id[run_id] for run_id in ids if run_id in by_id]
 
     def unfinished(self, presumed: bool = True) -> list[Run]:
         """Runs whose status is ``running``, whether or not their child still lives.

@@ -121,13 +121,13 @@ class StoredRows(Sequence[Row]):
             return self._read(range(self._count)[place], 1)[0]
         places = range(self._count)[place]
         if places.step != 1:
-            return [self[each] for each in places]
+            return [self[number] for number in places]
         return StoredRows(self._reading, self._run_id, self._start + places.start, len(places))
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Sequence) or isinstance(other, str):
             return NotImplemented
-        return len(self) == len(other) and all(mine == theirs for mine, theirs in zip(self, other, strict=True))
+        return len(self) == len(other) and all(own == theirs for own, theirs in zip(self, other, strict=True))
 
     __hash__ = None  # type: ignore[assignment]  # as of a list
 
@@ -146,16 +146,16 @@ class StoredRows(Sequence[Row]):
     def _read(self, first: int, count: int) -> list[Row]:
         query = select(OBSERVATIONS.c.sequence, OBSERVATIONS.c.row).where(*self._among(first, count))
         with self._reading() as connection:
-            found = connection.execute(query.order_by(OBSERVATIONS.c.sequence)).all()
-        for sequence, row in found:
+            rows = connection.execute(query.order_by(OBSERVATIONS.c.sequence)).all()
+        for sequence, row in rows:
             if not isinstance(row, dict):
                 why = row.why if isinstance(row, Damage) else "it is not a document"
                 raise StoreFailed(
                     f"observation {sequence} of run {self._run_id} in the database cannot be read ({why})"
                 )
-        if len(found) < count:
+        if len(rows) < count:
             raise StoreFailed(f"observations of run {self._run_id} are missing; it may have been deleted meanwhile")
-        return [row for _, row in found]
+        return [row for _, row in rows]
 
 
 def insert_rows(connection: Connection, run_id: str, first: int, rows: Iterable[Row]) -> int:

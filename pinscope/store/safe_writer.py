@@ -237,7 +237,7 @@ def _read(store: Store, lines: Iterator[bytes]) -> tuple[Run, list[Row]] | None:
                 rows += held
             elif held["database"] == store.name:
                 run = parse_run(held["run"])
-    return run and (run, rows)
+    return None if run is None else (run, rows)
 
 
 @contextmanager

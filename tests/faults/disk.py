@@ -100,7 +100,7 @@ def complaints(disk: Path, operation: Operation, ended: Ended) -> Iterator[str]:
         reconcile(store)
         yield from (f"the next command left {path}" for path in rescued(disk))
         runs = {run.id: run for run in store.runs(recordings=False)}
-        rows = {run_id: store.observations(run_id) for run_id in runs}
+        rows = {run_id: list(store.observations(run_id)) for run_id in runs}
     if KEPT not in runs or list(rows[KEPT]) != some_rows():
         yield "a run that nothing touched has changed"
     if GOES in runs and list(rows[GOES]) != some_rows():

@@ -33,7 +33,7 @@ from pinscope.records.timeline import Event, Sample
 from pinscope.report.facts import by_severity
 from pinscope.report.json_report import snapshot_document
 from pinscope.report.snapshot_facts import COLUMNS
-from pinscope.report.tabular import csv_cell
+from pinscope.report.write import csv_cell
 from pinscope.text import one_line, visible
 
 Form = Literal["table", "json", "csv"]

@@ -27,8 +27,7 @@ from pinscope.report.parameters import Parameter, form_parameters
 from pinscope.runner.jobs import Request, cancel, mark_interrupted, prepare, reconcile, start, usable_gpu
 from pinscope.runner.recording import Recorded, Recorder, check_output, prepare_timeline
 from pinscope.runner.suite import ALL, select
-from pinscope.store.bundle import read_bundle
-from pinscope.store.rescue import find_saved, saved_line
+from pinscope.store.safe_writer import find_saved, saved_line
 from pinscope.store.store import Store
 from pinscope.store.tables import Row
 from pinscope.text import quoted
@@ -239,16 +238,15 @@ def _measure(store: Store, prepared: ExperimentRun, stop: Stop) -> tuple[Run, Se
 def _ended(store: Store, run_id: str) -> tuple[Run, Sequence[Row], bool]:
     """A run whose child has ended, its observations, and whether the database has them.
 
-    What the database did not take, the child has saved to a bundle. A database that fails in this very moment is
+    What the database did not take, the child has saved to a file. A database that fails in this very moment is
     waited for: it may have the run whole.
 
     Raises:
         MeasurementFailed: somebody deleted the run.
         StoreFailed: the database does not come back.
     """
-    if saved := find_saved(run_id):
-        ((ended, rows),) = read_bundle(saved)
-        return ended, rows, False
+    if saved := find_saved(store, run_id):
+        return *saved, False
     deadline = time.monotonic() + PATIENCE_SECONDS
     while True:
         try:
@@ -318,6 +316,6 @@ def _print_recorded(recorded: Recorded, output: Path | None, as_json: bool) -> i
         complain(f"the timeline is {long} long and ended by itself: one timeline holds no more rows")
     if recorded.saved is not None:
         complain(saved_line(recorded.saved))
-    elif output is not None:
+    if output is not None:
         complain(f"wrote {output}")
     return say_how_it_ended(recorded.run) or (StoreFailed.exit_code if recorded.saved is not None else 0)

@@ -29,7 +29,7 @@ from pinscope.runner.traced_program import check_program
 from pinscope.runner.tracing import Traced, trace_program
 from pinscope.runner.what_if import Compared, parse_request, run_twice, write_both
 from pinscope.store.new_file import check_new
-from pinscope.store.rescue import saved_line
+from pinscope.store.safe_writer import saved_line
 from pinscope.store.store import Store
 from pinscope.text import quoted
 from pinscope.tracing.sites import REPEATED, Seen, seen_in

@@ -27,7 +27,7 @@ from pinscope.runner.pinned_rates import pinned_rates
 from pinscope.runner.recording import check_output
 from pinscope.runner.traced_program import ask_cupti, make_spool, opened_folder, refusal, remove_spool
 from pinscope.runner.tracing import Tracing, new_run
-from pinscope.store.rescue import saved_line
+from pinscope.store.safe_writer import saved_line
 from pinscope.store.store import Store
 from pinscope.tracing.line_totals import Ended
 from pinscope.tracing.spool import Scope, Spool

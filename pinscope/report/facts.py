@@ -227,14 +227,14 @@ _UNFINISHED: Mapping[Status, str] = {
 def caveats(run: Run) -> list[str]:
     """What a reader must know before the figures: an unfinished run, a recording of another machine, the host model,
     what a trace did not record."""
-    found = []
+    notes = []
     if run.status in _UNFINISHED:
-        found.append(_unfinished(run))
+        notes.append(_unfinished(run))
     if run.recording:
-        found.append("Recording: a real run that ships with PinScope. It was not measured on your machine.")
+        notes.append("Recording: a real run that ships with PinScope. It was not measured on your machine.")
     if run.lab == "host":
-        found.append(HOST_MODEL_NOTE)
-    return [*found, *gaps(run)]
+        notes.append(HOST_MODEL_NOTE)
+    return [*notes, *gaps(run)]
 
 
 def gaps(run: Run) -> tuple[str, ...]:

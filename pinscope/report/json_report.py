@@ -46,8 +46,8 @@ def json_pieces(documents: Sequence[Document]) -> Iterator[bytes]:
 
 
 def _concluded(reading: Reading) -> dict[str, Any]:
-    found = reading.model_dump(mode="json")
-    return {key: found[key] for key in ("verdict", "headline", "findings", "tables")}
+    fields = reading.model_dump(mode="json")
+    return {key: fields[key] for key in ("verdict", "headline", "findings", "tables")}
 
 
 def _text(value: Any) -> bytes:
@@ -59,7 +59,7 @@ def snapshot_document(snapshot: Snapshot, findings: Sequence[Finding]) -> dict[s
 
     Values are SI units, named in the key. Additive: later versions may add keys.
     """
-    return {**snapshot.model_dump(mode="json"), "findings": [one.model_dump(mode="json") for one in findings]}
+    return {**snapshot.model_dump(mode="json"), "findings": [finding.model_dump(mode="json") for finding in findings]}
 
 
 def render_snapshot(snapshot: Snapshot, findings: Sequence[Finding]) -> bytes:

@@ -262,7 +262,7 @@ def holder_rows(holders: Iterable[Holder], growing: Collection[int] = ()) -> lis
         holders: of a snapshot.
         growing: pids of those that grow.
     """
-    return [_row(one, one.pid in growing) for one in holders]
+    return [_row(holder, holder.pid in growing) for holder in holders]
 
 
 def _row(holder: Holder, growing: bool) -> HolderRow:
@@ -307,7 +307,7 @@ def gpus_text(indices: Sequence[int]) -> str:
 def matching(holders: Sequence[Holder], words: str) -> list[Holder]:
     """Those in whose pid, name, user, container, control group or command every one of the words stands."""
     wanted = words.casefold().split()
-    return [one for one in holders if all(word in _searched(one) for word in wanted)]
+    return [holder for holder in holders if all(word in _searched(holder) for word in wanted)]
 
 
 def _searched(holder: Holder) -> str:

@@ -36,6 +36,7 @@ from pinscope.probes.environment import machine_id
 from pinscope.probes.process import is_alive, is_in_sight, on_this_boot, process_of
 from pinscope.records.environment import Environment
 from pinscope.records.run import LAB_TITLES, ExperimentRun, LabKind, Process, Run
+from pinscope.store.safe_writer import bring_in
 from pinscope.store.store import Store
 from pinscope.text import quoted
 
@@ -282,11 +283,12 @@ def _end(process: Process, by_force: bool) -> None:
 
 
 def reconcile(store: Store) -> list[str]:
-    """Mark runs as interrupted whose child is gone; the ids of those that were marked.
+    """Store what writers saved, and mark runs as interrupted whose child is gone; the ids of those that were marked.
 
     A database that takes no mark (its disk is full, or it may only be read) is still good for reading and exporting:
     ``store`` shows these runs as interrupted all the same.
     """
+    bring_in(store)
     marked: list[str] = []
     takes_marks = True
     for run in store.unfinished(presumed=False):

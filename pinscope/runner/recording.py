@@ -24,9 +24,9 @@ from pinscope.records.run import Progress, Run, Status, TimelineRun
 from pinscope.records.snapshot import Snapshot
 from pinscope.runner.jobs import new_id
 from pinscope.runner.worker import Outcome, Reporter
-from pinscope.store.bundle import SUFFIX, read_bundle, write_bundle
+from pinscope.store.bundle import SUFFIX, write_bundle
 from pinscope.store.new_file import check_new
-from pinscope.store.rescue import SafeWriter
+from pinscope.store.safe_writer import SafeWriter, saved_line
 from pinscope.store.store import Store
 from pinscope.store.tables import Row
 from pinscope.units import format_bytes, format_seconds
@@ -83,7 +83,7 @@ class Recorder:
             PinScopeError: the file could not be written; the run is in the database.
         """
         run = self.store.add(run)
-        writer = SafeWriter(self.store, run, refuge=self.output)
+        writer = SafeWriter(self.store, run)
         sampling = _Sampling(self, run, writer)
         outcome = Outcome.of(sampling.to_the_end)
         ended: dict[str, Any] = {}
@@ -91,15 +91,14 @@ class Recorder:
             verdict = verdict_at_end(writer.run, writer.rows)
             ended = {"progress": Progress(fraction=1.0, message=outcome.status), "verdict": verdict}
         saved = writer.close(status=outcome.status, error=outcome.error, finished_at=datetime.now(UTC), **ended)
-        if saved is not None:
-            return Recorded(*read_bundle(saved)[0], saved, sampling.full_after_seconds)
         run, rows = writer.run, writer.rows
         try:
             if self.output is not None:
                 write_bundle(self.output, [(run, rows)])
         except PinScopeError as error:
-            raise PinScopeError(f"{error}; run {run.id} is kept: pinscope export {run.id} -o FILE") from None
-        return Recorded(run, rows, None, sampling.full_after_seconds)
+            kept = saved_line(saved) if saved else f"run {run.id} is kept: pinscope export {run.id} -o FILE"
+            raise PinScopeError(f"{error}; {kept}") from None
+        return Recorded(run, rows, saved, sampling.full_after_seconds)
 
 
 @dataclass(frozen=True)
@@ -109,7 +108,7 @@ class Recorded:
     run: Run
     rows: Sequence[Row]
     saved: Path | None
-    """The bundle that holds it because the database failed; ``None`` if the database has it."""
+    """The file that holds it because the database failed; ``None`` if the database has it."""
     full_after_seconds: float | None = None
     """How long it is, if it ended by itself because one timeline holds no more rows."""
 

@@ -51,16 +51,16 @@ def select(asked: Request, environment: Environment) -> Selection:
     _check_known(asked.overrides, experiments)
     lab = asked.lab or ("cuda" if usable_gpu(environment) else "host")
     requests, left_out = [], []
-    for one in experiments:
-        if reason := one.labs.get(lab):
-            left_out.append(f"{one.name} does not run on the {LAB_TITLES[lab]}: {reason}")
+    for experiment in experiments:
+        if reason := experiment.labs.get(lab):
+            left_out.append(f"{experiment.name} does not run on the {LAB_TITLES[lab]}: {reason}")
             continue
-        overrides = {key: value for key, value in asked.overrides.items() if key in one.Params.model_fields}
-        requests.append(replace(asked, experiment=one.name, overrides=overrides))
+        overrides = {key: value for key, value in asked.overrides.items() if key in experiment.Params.model_fields}
+        requests.append(replace(asked, experiment=experiment.name, overrides=overrides))
     if not requests:
         raise NotPossible(f"no experiment has a meaning on the {lab} lab")
-    found = possible(requests, environment)
-    return Selection(found.requests, (*left_out, *found.left_out))
+    chosen = possible(requests, environment)
+    return Selection(chosen.requests, (*left_out, *chosen.left_out))
 
 
 def possible(requests: Sequence[Request], environment: Environment) -> Selection:
@@ -82,7 +82,7 @@ def possible(requests: Sequence[Request], environment: Environment) -> Selection
 
 def _check_known(settings: Mapping[str, Any], experiments: Sequence[AnyExperiment]) -> None:
     """With ``all``, a setting goes to the experiments that have it; one that none has is a mistake."""
-    known = dict.fromkeys(field for one in experiments for field in one.Params.model_fields)
+    known = dict.fromkeys(field for experiment in experiments for field in experiment.Params.model_fields)
     for key in settings:
         if key not in known:
             raise InvalidParameter(f"no experiment has a parameter {quoted(key)}; there are: {', '.join(known)}")

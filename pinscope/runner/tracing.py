@@ -27,8 +27,8 @@ from pinscope.runner.traced_program import (
     run_program,
 )
 from pinscope.runner.worker import Outcome, Reporter
-from pinscope.store.bundle import read_bundle, write_bundle
-from pinscope.store.rescue import SafeWriter
+from pinscope.store.bundle import write_bundle
+from pinscope.store.safe_writer import SafeWriter
 from pinscope.store.store import Store
 from pinscope.store.tables import Row
 from pinscope.tracing.line_totals import Ended
@@ -45,7 +45,7 @@ class Traced:
         run: as it stands in the store.
         rows: its observations.
         exit_code: of the program; below 0 the signal that killed it; ``None`` where it was a part of one.
-        saved: the bundle that holds the rows because the database failed; ``None`` if the database has them.
+        saved: the file that holds the rows because the database failed; ``None`` if the database has them.
         gap: why not all of the program was recorded; ``None`` if it was.
     """
 
@@ -188,7 +188,7 @@ class Tracing:
 
     def _ended(self, saved: Path | None, output: Path | None) -> Traced:
         if saved is not None:
-            return Traced(read_bundle(saved)[0][0], self._writer.rows, self._exit_code, saved, self._gap)
+            return Traced(self._writer.run, self._writer.rows, self._exit_code, saved, self._gap)
         run, rows = self._store.run(self._run.id), self._writer.rows
         try:
             if output is not None:

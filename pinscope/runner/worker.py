@@ -30,7 +30,7 @@ from pinscope.probes.process import current_process
 from pinscope.records.environment import Device
 from pinscope.records.run import ExperimentRun, Progress, Run, Status
 from pinscope.runner.queue import turn
-from pinscope.store.rescue import SafeWriter, saved_line
+from pinscope.store.safe_writer import FLUSH_SECONDS, SafeWriter, saved_line
 from pinscope.store.store import Store
 from pinscope.text import error_line, visible
 
@@ -102,7 +102,8 @@ class Reporter:
 
     def _beat(self) -> None:
         """Others who cannot see this process learn from it that it lives, and it learns whether they cancelled it."""
-        while not self._ended.wait(BEAT_SECONDS):
+        while not self._ended.wait(FLUSH_SECONDS):
+            self._writer.flush()
             if time.monotonic() - self._written >= BEAT_SECONDS:
                 self._store(None)
 
@@ -191,9 +192,9 @@ def measure(writer: SafeWriter, run: ExperimentRun, signals: Sequence[int]) -> S
 
 def _where(nodes: HostNodes) -> dict[str, Any]:
     """What an observation tells of the NUMA nodes of the host buffers."""
-    found = nodes.take()
-    several = ", ".join(map(str, found)) if len(found) > 1 else None
-    return {"host_node": found[0] if len(found) == 1 else None, "host_nodes": several}
+    numbers = nodes.take()
+    several = ", ".join(map(str, numbers)) if len(numbers) > 1 else None
+    return {"host_node": numbers[0] if len(numbers) == 1 else None, "host_nodes": several}
 
 
 def _with_links(devices: Sequence[Device], before: Sequence[Device], after: Sequence[Device]) -> tuple[Device, ...]:
@@ -249,8 +250,8 @@ def _run(store: Store, run: ExperimentRun, signals: Sequence[int]) -> int:
     if outcome.status == "done":
         verdict = verdict_at_end(writer.run, writer.rows)
         ended = {"progress": Progress(fraction=1.0, message="done"), "verdict": verdict}
-    if rescued := writer.close(status=outcome.status, error=outcome.error, finished_at=datetime.now(UTC), **ended):
-        print(f"pinscope: {visible(saved_line(rescued))}", file=sys.stderr)  # noqa: T201
+    if saved := writer.close(status=outcome.status, error=outcome.error, finished_at=datetime.now(UTC), **ended):
+        print(f"pinscope: {visible(saved_line(saved))}", file=sys.stderr)  # noqa: T201
     return outcome.exit_code
 
 

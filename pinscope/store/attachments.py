@@ -196,17 +196,17 @@ def read_part(content: bytes) -> pa.Table:
 
 def _complaints(file: pq.ParquetFile, length: int) -> Iterator[str]:
     """Why a file of so many bytes is not decoded."""
-    found = file.metadata
-    if found.num_rows > limits.PART_ROWS:
-        yield f"{found.num_rows:,} rows; a part has at most {limits.PART_ROWS:,}"
-    if found.num_columns > limits.PART_COLUMNS:
-        yield f"{found.num_columns:,} columns; an attachment has at most {limits.PART_COLUMNS}"
-    if found.num_row_groups > _MOST_GROUPS or b"ARROW:schema" in (found.metadata or {}):
+    described = file.metadata
+    if described.num_rows > limits.PART_ROWS:
+        yield f"{described.num_rows:,} rows; a part has at most {limits.PART_ROWS:,}"
+    if described.num_columns > limits.PART_COLUMNS:
+        yield f"{described.num_columns:,} columns; an attachment has at most {limits.PART_COLUMNS}"
+    if described.num_row_groups > _MOST_GROUPS or b"ARROW:schema" in (described.metadata or {}):
         yield "it is not a part as PinScope writes them"
-    groups = [found.row_group(number) for number in range(found.num_row_groups)]
-    if any(group.num_rows < 0 for group in groups) or sum(group.num_rows for group in groups) != found.num_rows:
+    groups = [described.row_group(number) for number in range(described.num_row_groups)]
+    if any(group.num_rows < 0 for group in groups) or sum(group.num_rows for group in groups) != described.num_rows:
         yield "its row groups have other numbers of rows than it says"
-    columns = [(group, group.column(place)) for group in groups for place in range(found.num_columns)]
+    columns = [(group, group.column(place)) for group in groups for place in range(described.num_columns)]
     for group, column in columns:
         if column.compression != "UNCOMPRESSED":
             yield f"a column is compressed ({column.compression}); those of an attachment are not"
@@ -299,6 +299,6 @@ def parts_alike(here: Run, those: Parts, incoming: Run, these: Parts, only: Sequ
         if min(run.parts.get(attachment.name, -1) for run in (here, incoming)) < attachment.parts:
             return False
         both = zip(those(here, attachment), these(incoming, attachment), strict=True)
-        if any(mine != theirs for mine, theirs in both):
+        if any(own != theirs for own, theirs in both):
             return False
     return True

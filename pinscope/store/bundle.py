@@ -360,7 +360,7 @@ class BundleReader:
         expected = ["manifest.json"]
         for run_id in manifest.runs:
             expected += [run_member(run_id), rows_member(run_id)]
-        named = [(run_id, *each) for run_id, parts_of in manifest.attachments.items() for each in parts_of.items()]
+        named = [(run_id, *part) for run_id, parts_of in manifest.attachments.items() for part in parts_of.items()]
         if sum(count for *_, count in named) == len(parts):  # else they would be too many to name
             expected += [part_member(run_id, name, number) for run_id, name, count in named for number in range(count)]
         if len(set(expected)) < len(expected) or sorted(self._archive.namelist()) != sorted(expected):
@@ -370,10 +370,10 @@ class BundleReader:
     def _check_format(self, manifest: bytes) -> None:
         """Before anything else, because a newer format may look different everywhere but here."""
         try:
-            found = _ANY_ROW.validate_json(manifest)
+            fields = _ANY_ROW.validate_json(manifest)
         except ValidationError:
             raise self._bad("manifest.json is not JSON") from None
-        version, runs = found.get("format"), found.get("runs")
+        version, runs = fields.get("format"), fields.get("runs")
         if not isinstance(version, int) or isinstance(version, bool) or version < 1:
             raise self._bad("manifest.json has no format number")
         self._check_version(version, self._name, "bundle format")
@@ -473,12 +473,10 @@ def knows_all(stored: Run, here: Rows, incoming: Run, rows: Rows, has_ended: boo
     return not has_ended and _is_same_run(stored, incoming) and _begin_alike(here, rows, len(rows))
 
 
-def is_completed_by(stored: Run, here: Rows, incoming: Run, rows: Rows, has_ended: bool) -> bool:
+def is_completed_by(stored: Run, here: Rows, incoming: Run, rows: Rows) -> bool:
     """Whether the bundle knows how a run went on that is here already."""
-    open_here = stored.status in ("interrupted", "cancelled") or (stored.status == "running" and has_ended)
-    if stored.recording or not open_here or not _is_same_run(stored, incoming):
-        return False
-    return _begin_alike(here, rows, len(here))
+    is_open = not stored.recording and stored.status in ("interrupted", "cancelled")
+    return is_open and _is_same_run(stored, incoming) and _begin_alike(here, rows, len(here))
 
 
 def _is_same_run(stored: Run, incoming: Run) -> bool:
@@ -496,7 +494,7 @@ def _begin_alike(here: Rows, rows: Rows, count: int) -> bool:
     if min(len(here), len(rows)) < count:
         return False
     pairs = zip(islice(here, count), islice(rows, count), strict=True)
-    return all(mine == other or _canonical(mine) == _canonical(other) for mine, other in pairs)
+    return all(own == other or _canonical(own) == _canonical(other) for own, other in pairs)
 
 
 def _canonical(row: dict[str, Any]) -> str:

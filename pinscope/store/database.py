@@ -136,6 +136,13 @@ class Database:
         """The whole address, password included: for a child's environment, never for display."""
         return self._url.render_as_string(hide_password=False)
 
+    @property
+    def folder(self) -> Path | None:
+        """Where the file lies; of a server, this user's own folder for data."""
+        with suppress(RuntimeError):  # there is none
+            return self._file.parent if self._file else _own_folder()
+        return None
+
     def close(self) -> None:
         """Close all connections. Those of other threads close when they are given back."""
         self._engine.dispose()
@@ -336,8 +343,8 @@ def _is_file(url: URL) -> bool:
 def _display_name(url: URL) -> str:
     if url.get_backend_name() == "sqlite":
         return str(url.database)
-    shown = URL.create(url.get_backend_name(), url.username, None, url.host, url.port, url.database)
-    return shown.render_as_string()
+    public = URL.create(url.get_backend_name(), url.username, None, url.host, url.port, url.database)
+    return public.render_as_string()
 
 
 def _missing_driver(url: URL, error: ImportError) -> str:
@@ -358,9 +365,6 @@ def _one_line(error: BaseException, why: str | None = None) -> str:
     if isinstance(error, OperationalError) and "database is locked" in str(error.orig):
         return f"locked by another process for {BUSY_SECONDS} s"
     cause = error.orig if isinstance(error, StatementError) and error.orig is not None else error
-    if isinstance(cause, UnicodeDecodeError):  # it carries what could not be read, such as the database's own message
-        answer = " ".join(cause.object.decode(errors="replace").split())
-        return f"its answer is not UTF-8: {answer}"[:_REASON_LENGTH]
     if why is None and isinstance(cause, OSError) and cause.strerror:
         return f"{cause.strerror}: {cause.filename}" if cause.filename else cause.strerror
     text = why or " ".join(str(cause).split())

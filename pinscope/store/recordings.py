@@ -65,15 +65,15 @@ def _recordings() -> Mapping[str, tuple[Run, Traversable]]:
     with _plain_errors():
         files = {file.name: file for file in _files()}
         verdicts = json.loads(files[VERDICTS].read_text("utf-8")) if VERDICTS in files else {}
-    found: list[tuple[Run, Traversable]] = []
+    recordings: list[tuple[Run, Traversable]] = []
     for name in sorted(files):
         if name.endswith(SUFFIX):
             with _opened(files[name]) as bundle:
                 for run in bundle.runs():
                     changes = {"recording": True, "verdict": verdicts.get(run.id)}
-                    found.append((run.model_copy(update=changes), files[name]))
-    found.sort(key=lambda recording: recording[0].created_at, reverse=True)
-    return {run.id: (run, file) for run, file in found}
+                    recordings.append((run.model_copy(update=changes), files[name]))
+    recordings.sort(key=lambda recording: recording[0].created_at, reverse=True)
+    return {run.id: (run, file) for run, file in recordings}
 
 
 def _files() -> list[Traversable]:

@@ -17,7 +17,7 @@ from sqlalchemy.exc import DBAPIError
 from sqlalchemy.schema import CreateTable
 
 from pinscope.store.new_file import check_private
-from pinscope.store.tables import METADATA, load_text
+from pinscope.store.tables import METADATA
 
 BUSY_SECONDS = 30
 """How long a writer waits for another process's transaction before it gives up."""
@@ -48,7 +48,6 @@ def with_sqlite_rules(engine: Engine) -> Engine:
 def _configure(connection: Any, _record: Any) -> None:
     # The driver's own rules for beginning transactions are switched off: _begin_transaction does it.
     connection.isolation_level = None
-    connection.text_factory = load_text
     with closing(connection.cursor()) as cursor:
         cursor.execute(f"PRAGMA busy_timeout={BUSY_SECONDS * 1000}")
         cursor.execute("PRAGMA foreign_keys=ON")

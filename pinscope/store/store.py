@@ -23,7 +23,6 @@ from pinscope.store.stored_runs import (
     StoredRows,
     as_columns,
     change_run,
-    ids_of,
     insert_part,
     insert_parts,
     insert_rows,
@@ -207,13 +206,30 @@ class Store(Database):
             connection.execute(delete(PARTS).where(PARTS.c.run_id == run_id))
             connection.execute(delete(RUNS).where(RUNS.c.id == run_id))
 
+    def restore(self, run: Run, rows: Sequence[Row]) -> None:
+        """Store what a writer of this database kept in a file: the run, unless it is here, and rows that are not.
+
+        Raises:
+            BadInput: the run could not be stored.
+        """
+        run = storable(run)
+        with self.writing() as connection:
+            stored = read_run(connection, run.id, lock=True)
+            if stored is None:
+                insert_run(connection, run)
+                stored = run.model_copy(update={"observations": 0})
+            insert_rows(connection, run.id, stored.observations, checked(rows[stored.observations :]))
+            # A run ends once, and one whose writer was killed says nothing of its end.
+            kept = {"attachments", *(_ENDING if stored.status == "cancelled" or run.status == "running" else ())}
+            run = run.model_copy(update={field: getattr(stored, field) for field in kept})
+            change_run(connection, run.id, **as_columns(run))
+
     def import_runs(self, items: Iterable[RunWithRows], parts: Parts = no_parts) -> Imported:
         """Store the runs of a bundle, all of them or none.
 
         A run is skipped if the database knows all that the bundle does. It is completed if its observations here are
-        the first ones of the bundle's, and it was interrupted or cancelled, or reads as running while the bundle knows
-        how it ended: then the database took no more, and the bundle is what was saved. One that still ran when it
-        was exported arrives as interrupted. Observations and parts of attachments are read and stored a few at a time.
+        the first ones of the bundle's, and it was interrupted or cancelled. One that still ran when it was exported
+        arrives as interrupted. Observations and parts of attachments are read and stored a few at a time.
 
         Args:
             items: the runs with their observations.
@@ -247,7 +263,7 @@ class Store(Database):
         alike = partial(parts_alike, stored, there, incoming, parts)
         if knows_all(stored, here, incoming, rows, has_ended) and alike(incoming.attachments):
             return "skipped"
-        if not (is_completed_by(stored, here, incoming, rows, has_ended) and alike(stored.attachments)):
+        if not (is_completed_by(stored, here, incoming, rows) and alike(stored.attachments)):
             raise BadInput(f"a different run {incoming.id} is in the database already; nothing was imported")
         if stored.status == "cancelled":  # a run ends once; what it had measured by then is all the same welcome
             incoming = incoming.model_copy(update={field: getattr(stored, field) for field in _ENDING})
@@ -267,12 +283,12 @@ class Store(Database):
         if not is_run_id(run_id):  # some databases fail on characters that no id has
             raise self._no_such_run(run_id)
         with self.reading() as connection:
-            found = read_run(connection, run_id) or recorded_run(run_id)
-            if found is None and (only := self._only_id(connection, run_id)):
-                found = read_run(connection, only) or recorded_run(only)
-        if found is None:
+            run = read_run(connection, run_id) or recorded_run(run_id)
+            if run is None and (only := self._only_id(connection, run_id)):
+                run = read_run(connection, only) or recorded_run(only)
+        if run is None:
             raise self._no_such_run(run_id)
-        return self._as_presumed(found)
+        return self._as_presumed(run)
 
     def _only_id(self, connection: Connection, beginning: str) -> str | None:
         """The id that begins so, if there is one; UnknownName if there are several."""
@@ -280,8 +296,8 @@ class Store(Database):
         ids = list(connection.scalars(select(RUNS.c.id).where(begins).order_by(RUNS.c.id)))
         ids += [run.id for run in recorded_runs() if run.id.startswith(beginning) and run.id not in ids]
         if len(ids) > 1:
-            shown = ", ".join(ids[:4]) + (" …" if len(ids) > 4 else "")
-            raise UnknownName(f"{len(ids)} runs begin with {quoted(beginning)}: {shown}; write more of the id")
+            some = ", ".join(ids[:4]) + (" …" if len(ids) > 4 else "")
+            raise UnknownName(f"{len(ids)} runs begin with {quoted(beginning)}: {some}; write more of the id")
         return ids[0] if ids else None
 
     def each(self, **wanted: Unpack[Wanted]) -> Iterator[Run | DamagedRun]:
@@ -296,7 +312,7 @@ class Store(Database):
             if field != "status" or not self._presumed:
                 query = query.where(RUNS.c[field] == value)
         with self.reading() as connection:
-            ids = ids_of(connection, query)
+            ids = list(connection.scalars(query))
             stored = set(connection.scalars(select(RUNS.c.id))) if recordings else set()
         groups = (ids[first : first + _RUNS_AT_ONCE] for first in range(0, len(ids), _RUNS_AT_ONCE))
         own = chain.from_iterable(map(self._read_runs, groups))
@@ -317,8 +333,8 @@ class Store(Database):
         """Those of the ids that are there still, in their order."""
         with self.reading() as connection:
             read = read_runs(connection, ids)
-        found = {run.id: self._as_presumed(run) if isinstance(run, Run) else run for run in read}
-        return [found[run_id] for run_id in ids if run_id in found]
+        by_id = {run.id: self._as_presumed(run) if isinstance(run, Run) else run for run in read}
+        return [by_id[run_id] for run_id in ids if run_id in by_id]
 
     def unfinished(self, presumed: bool = True) -> list[Run]:
         """Runs whose status is ``running``, whether or not their child still lives.

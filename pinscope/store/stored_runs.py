@@ -13,27 +13,12 @@ from itertools import islice
 from typing import Any, overload
 
 from pydantic import ValidationError
-from sqlalchemy import ColumnElement, Connection, Select, func, insert, select, update
-from sqlalchemy.exc import DatabaseError, NoResultFound, OperationalError
+from sqlalchemy import ColumnElement, Connection, Select, Text, cast, func, insert, select, update
 
 from pinscope.errors import StoreFailed
-from pinscope.records.limits import ROW_BYTES, RUN_BYTES
 from pinscope.records.run import Attachment, Run, parse_run
 from pinscope.store.attachments import Parts
-from pinscope.store.tables import (
-    OBSERVATIONS,
-    PARTS,
-    RECORD,
-    RECORD_LENGTH,
-    ROW,
-    ROW_LENGTH,
-    RUNS,
-    Damage,
-    DamagedRun,
-    Row,
-    first_complaint,
-)
-from pinscope.units import format_bytes
+from pinscope.store.tables import OBSERVATIONS, PARTS, RUNS, Damage, DamagedRun, Row, first_complaint
 
 Reading = Callable[[], AbstractContextManager[Connection]]
 """Opens a transaction that reads."""
@@ -41,14 +26,7 @@ BATCH = 250
 """Observations in memory at a time."""
 OWN_COLUMNS = frozenset({"status", "progress", "observations", "recording"})
 """Fields of a run that do not stand in its document."""
-RUN_COLUMNS = (
-    RUNS.c.id,
-    RUNS.c.status,
-    RUNS.c.progress,
-    RUNS.c.observations,
-    RECORD.label("document"),
-    RECORD_LENGTH.label("length"),
-)
+RUN_COLUMNS = (RUNS.c.id, RUNS.c.status, RUNS.c.progress, RUNS.c.observations, RUNS.c.document)
 
 
 def as_columns(run: Run) -> dict[str, Any]:
@@ -89,44 +67,14 @@ def read_run(connection: Connection, run_id: str, lock: bool = False) -> Run | N
 
 
 def read_runs(connection: Connection, ids: Sequence[str]) -> list[Run | DamagedRun]:
-    """The runs of these ids, in no order; where the file itself is damaged, each is fetched alone."""
-    try:
-        rows = connection.execute(select(*RUN_COLUMNS).where(RUNS.c.id.in_(ids))).mappings().all()
-    except DatabaseError as error:
-        _refuse_unless_damaged(connection, error)
-        return [_fetched_alone(connection, run_id) for run_id in ids]
+    """The runs of these ids, in no order."""
+    rows = connection.execute(select(*RUN_COLUMNS).where(RUNS.c.id.in_(ids))).mappings().all()
     return [_run_or_damage(row) for row in rows]
-
-
-def ids_of(connection: Connection, query: Select[Any]) -> list[str]:
-    """The ids that a query finds; where the file itself is damaged, all that its index has, the latest first."""
-    try:
-        return list(connection.scalars(query))
-    except DatabaseError as error:
-        _refuse_unless_damaged(connection, error)
-    return list(connection.scalars(select(RUNS.c.id).order_by(RUNS.c.id.desc())))
-
-
-def _refuse_unless_damaged(connection: Connection, error: DatabaseError) -> None:
-    """Pass an error on that says nothing of damage: the database cannot be reached now."""
-    if isinstance(error, OperationalError) or connection.dialect.name != "sqlite":
-        raise error
-
-
-def _fetched_alone(connection: Connection, run_id: str) -> Run | DamagedRun:
-    try:
-        return _run_or_damage(connection.execute(select(*RUN_COLUMNS).where(RUNS.c.id == run_id)).mappings().one())
-    except (DatabaseError, NoResultFound) as error:
-        return DamagedRun(run_id, str(error.orig if isinstance(error, DatabaseError) else "its row is missing"))
 
 
 def _run_or_damage(row: Mapping[Any, Any]) -> Run | DamagedRun:
     """A stored run, or why it cannot be read."""
-    run_id, document, length = row["id"], row["document"], row["length"]
-    name = run_id if isinstance(run_id, str) else run_id.decode(errors="replace")
-    if length > RUN_BYTES:
-        why = f"its record is {format_bytes(length)}; at most {format_bytes(RUN_BYTES)} are read"
-        return DamagedRun(name, why)
+    name, document = row["id"], row["document"]
     for part in (document, row["progress"]):
         if isinstance(part, Damage):
             return DamagedRun(name, part.why)
@@ -173,20 +121,21 @@ class StoredRows(Sequence[Row]):
             return self._read(range(self._count)[place], 1)[0]
         places = range(self._count)[place]
         if places.step != 1:
-            return [self[each] for each in places]
+            return [self[number] for number in places]
         return StoredRows(self._reading, self._run_id, self._start + places.start, len(places))
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Sequence) or isinstance(other, str):
             return NotImplemented
-        return len(self) == len(other) and all(mine == theirs for mine, theirs in zip(self, other, strict=True))
+        return len(self) == len(other) and all(own == theirs for own, theirs in zip(self, other, strict=True))
 
     __hash__ = None  # type: ignore[assignment]  # as of a list
 
     def characters(self) -> int:
         """Of the JSON of all these rows, as they are stored."""
         with self._reading() as connection:
-            return int(connection.scalar(select(func.sum(ROW_LENGTH)).where(*self._among(0, self._count))) or 0)
+            length = func.sum(func.length(cast(OBSERVATIONS.c.row, Text)))
+            return int(connection.scalar(select(length).where(*self._among(0, self._count))) or 0)
 
     def _among(self, first: int, count: int) -> tuple[ColumnElement[bool], ...]:
         """Chooses so many rows from the ``first`` of these on."""
@@ -195,19 +144,18 @@ class StoredRows(Sequence[Row]):
         return OBSERVATIONS.c.run_id == self._run_id, sequence >= begin, sequence < begin + count
 
     def _read(self, first: int, count: int) -> list[Row]:
-        query = select(OBSERVATIONS.c.sequence, ROW).where(*self._among(first, count))
+        query = select(OBSERVATIONS.c.sequence, OBSERVATIONS.c.row).where(*self._among(first, count))
         with self._reading() as connection:
-            found = connection.execute(query.order_by(OBSERVATIONS.c.sequence)).all()
-        for sequence, row in found:
-            observation = f"observation {sequence} of run {self._run_id}"
-            if row is None:
-                raise StoreFailed(f"{observation} is larger than {ROW_BYTES >> 10} KiB, too large to read")
+            rows = connection.execute(query.order_by(OBSERVATIONS.c.sequence)).all()
+        for sequence, row in rows:
             if not isinstance(row, dict):
                 why = row.why if isinstance(row, Damage) else "it is not a document"
-                raise StoreFailed(f"{observation} in the database cannot be read ({why})")
-        if len(found) < count:
+                raise StoreFailed(
+                    f"observation {sequence} of run {self._run_id} in the database cannot be read ({why})"
+                )
+        if len(rows) < count:
             raise StoreFailed(f"observations of run {self._run_id} are missing; it may have been deleted meanwhile")
-        return [row for _, row in found]
+        return [row for _, row in rows]
 
 
 def insert_rows(connection: Connection, run_id: str, first: int, rows: Iterable[Row]) -> int:

@@ -11,25 +11,10 @@ from functools import lru_cache
 from typing import Any, Protocol, TypeVar
 
 from pydantic import ValidationError
-from sqlalchemy import (
-    JSON,
-    Column,
-    DateTime,
-    ForeignKey,
-    Integer,
-    LargeBinary,
-    MetaData,
-    String,
-    Table,
-    Text,
-    case,
-    cast,
-    func,
-)
+from sqlalchemy import JSON, Column, DateTime, ForeignKey, Integer, LargeBinary, MetaData, String, Table
 
 from pinscope.errors import InvalidParameter
 from pinscope.records import limits
-from pinscope.records.limits import ROW_BYTES, RUN_BYTES
 from pinscope.records.masks import mask_code, mask_text, mask_value
 from pinscope.records.run import Run
 from pinscope.text import quoted
@@ -98,17 +83,6 @@ PARTS = Table(
 
 ADDED_IN: Mapping[int, frozenset[str]] = {2: frozenset({PARTS.name})}
 """Version → tables that are new in it; older databases get them when they are first written to."""
-
-# What an older version stored may be of any size: text is loaded only if it is no larger than it may be.
-RECORD_LENGTH = func.length(cast(RUNS.c.document, Text))
-"""Of a run's own record, in characters."""
-RECORD = case((RECORD_LENGTH <= RUN_BYTES, RUNS.c.document), else_=None)
-"""A run's own record; ``None`` if it is too large."""
-ROW_LENGTH = func.length(cast(OBSERVATIONS.c.row, Text))
-"""Of an observation, in characters."""
-ROW = case((ROW_LENGTH <= ROW_BYTES, OBSERVATIONS.c.row), else_=None)
-"""An observation; ``None`` if it is too large."""
-
 
 Row = dict[str, Any]
 """A stored observation: a flat mapping of labels and values in SI units."""
@@ -335,16 +309,6 @@ def load_json(text: Any) -> Any:
     if not isinstance(text, str | bytes):
         return text  # SQLite keeps what looks like a number as one
     try:
-        return json.loads(text.decode() if isinstance(text, bytes) else text)
-    except UnicodeDecodeError as error:
-        return Damage(f"it is not UTF-8: {error.reason} at byte {error.start}")
+        return json.loads(text)
     except (ValueError, RecursionError) as error:
         return Damage(f"it is not JSON: {error}")
-
-
-def load_text(text: bytes) -> str | bytes:
-    """A stored text; its bytes if they are not UTF-8: one such text must not end the reading of all others."""
-    try:
-        return text.decode()
-    except UnicodeDecodeError:
-        return text

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import json
-import re
+import os
 import shutil
 import sqlite3
 from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager, suppress
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 from pinscope.runner.jobs import reconcile
 from pinscope.store.bundle import read_bundle, write_bundle
@@ -85,17 +86,21 @@ def disks(folder: Path) -> Iterator[Callable[[], Path]]:
 
 
 def rescued(disk: Path) -> list[Path]:
-    """Bundles that a writer saved."""
-    return sorted(path for place in ("tmp", "home") for path in own_folder(disk / place).glob("*.pinscope"))
+    """Files of runs that a writer saved."""
+    return sorted(path for place in ("db", "tmp", "home") for path in own_folder(disk / place).glob("unsaved-*"))
 
 
 def complaints(disk: Path, operation: Operation, ended: Ended) -> Iterator[str]:
     """What is wrong with the disk after a command ended, or was killed; it does not fail any more."""
     yield from _damage(disk / "db" / "runs.db")
-    with Store(f"sqlite:///{disk}/db/runs.db") as store:
+    with (
+        Store(f"sqlite:///{disk}/db/runs.db") as store,
+        patch.dict(os.environ, TMPDIR=f"{disk}/tmp", HOME=f"{disk}/home"),
+    ):
         reconcile(store)
+        yield from (f"the next command left {path}" for path in rescued(disk))
         runs = {run.id: run for run in store.runs(recordings=False)}
-        rows = {run_id: store.observations(run_id) for run_id in runs}
+        rows = {run_id: list(store.observations(run_id)) for run_id in runs}
     if KEPT not in runs or list(rows[KEPT]) != some_rows():
         yield "a run that nothing touched has changed"
     if GOES in runs and list(rows[GOES]) != some_rows():
@@ -136,11 +141,10 @@ def _left(disk: Path, operation: Operation) -> Iterator[str]:
             read_bundle(path)
         elif path.read_text().count("\n") != ROWS + 1:
             yield f"{path.name} is not whole"
-    known = set(rescued(disk))
     for place in ("tmp", "home"):
         for path in (disk / place).rglob("*"):
             # Empty, the user's own folder is left by a process that is killed.
-            if path not in known and path != own_folder(disk / place):
+            if path != own_folder(disk / place):
                 yield f"left behind: {path.relative_to(disk)}"
 
 
@@ -157,17 +161,8 @@ def _unkept(disk: Path, operation: Operation, ended: Ended, rows: dict[str, Any]
 
 
 def _lost(disk: Path, ended: Ended, rows: dict[str, Any]) -> Iterator[str]:
-    """What was printed must be stored, or saved: on this disk, or on another one if the message names it."""
+    """What was printed must be stored: by the command itself, or by the next one from where it was saved."""
     printed = json.loads(ended.stdout)
     run_id, shown = printed["run"]["id"], printed["observations"]
-    kept = [list(rows.get(run_id, []))]
-    elsewhere = [Path(named) for named in re.findall(r"was saved to (\S+\.pinscope)", ended.stderr)]
-    elsewhere = [path for path in elsewhere if disk not in path.parents and path.exists()]
-    files = {*rescued(disk), *(disk / "out").glob("t.pinscope"), *elsewhere}
-    kept += [list(found) for path in files for _, found in read_bundle(path)]
-    for path in elsewhere:
-        path.unlink()
-        with suppress(OSError):  # another command's is in it
-            path.parent.rmdir()
-    if not any(len(found) == len(shown) for found in kept):
-        yield f"{len(shown)} observations were printed; kept are {[len(found) for found in kept]}"
+    if len(rows.get(run_id, ())) != len(shown):
+        yield f"{len(shown)} observations were printed; kept are {len(rows.get(run_id, ()))}"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import json
-import sqlite3
 import zipfile
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -12,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from pinscope.errors import BadInput, UnknownName
+from pinscope.errors import BadInput
 from pinscope.report.document import open_document
 from pinscope.store.bundle import BundleReader, render_bundle
 from pinscope.store.store import Imported, Store
@@ -161,29 +160,6 @@ def test_large_bundles_are_taken(campaign: Campaign, claim: str, tmp_path: Path)
         if outcome.above_base > ABOVE_BASE:
             campaign.fail(f"{claim}, {command[:2]}: {outcome.above_base >> 20} MiB over the base")
         print(claim, command[-1][-20:], f"{outcome.seconds:.0f} s, {outcome.above_base >> 20} MiB")  # noqa: T201
-
-
-def test_a_large_record_that_an_older_version_stored(campaign: Campaign, tmp_path: Path) -> None:
-    """As 0.1.0 took it: ten million parameters are 150 MB of JSON."""
-    with Store(f"sqlite:///{tmp_path}/runs.db") as store:
-        _import(store, packed(members_of("registration")))
-    parameters = ",".join(f'"{n:x}":0' for n in range(campaign.size(sample=200_000, whole=10_000_000)))
-    with sqlite3.connect(f"{tmp_path}/runs.db") as file:
-        changed = file.execute(
-            "UPDATE runs SET document = replace(document, '\"params\":{', '\"params\":{' || ? || ',')", [parameters]
-        )
-        assert changed.rowcount == 1
-    file.close()
-    listed = run_pinscope("runs", "list", environment=_database(tmp_path), time_limit=SECONDS)
-    campaign.count("bundles")
-    if listed.exit_code or f"run {RUN_ID} in the database cannot be read (its record is " not in listed.stderr:
-        campaign.fail(f"runs list: {listed.exit_code} {listed.stderr[-300:]}")
-    if listed.above_base > ABOVE_BASE:
-        campaign.fail(f"{listed.above_base >> 20} MiB over the base")
-    with Store(f"sqlite:///{tmp_path}/runs.db") as store:
-        store.delete(RUN_ID)
-        with pytest.raises(UnknownName):
-            store.run(RUN_ID)
 
 
 def _database(folder: Path) -> dict[str, str]:

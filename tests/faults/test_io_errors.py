@@ -63,9 +63,9 @@ def _misleading(disk: Path, ended: Ended) -> Iterator[str]:
     for line in ended.stderr.splitlines():
         if not line.startswith("pinscope: "):
             yield f"a line that is not its own: {line[:200]}"
-        if "was saved to " in line and not Path(line.rpartition("was saved to ")[2].partition(": ")[0]).exists():
+        if "was saved to " in line and not Path(line.rpartition("was saved to ")[2].partition(", ")[0]).exists():
             yield f"no such file: {line}"
-    if rescued(disk) and "was saved to" not in ended.stderr:
+    if ended.code and rescued(disk) and "was saved to" not in ended.stderr:
         yield f"nothing says that the run was saved to {rescued(disk)}"
 
 

@@ -129,26 +129,6 @@ def test_parameters(campaign: Campaign, environment: Environment) -> None:
             campaign.fail(f"{number} {name} {quoted(str(texts))}: {problem}", kept, f"{name}-{number}.json")
 
 
-def test_parameters_of_the_command_line(campaign: Campaign, environment: Environment) -> None:
-    """The same through the command itself; those that it would carry out are left out."""
-    wanted, made = campaign.size(sample=1, whole=60), 0
-    for number in range(100 * wanted):
-        rng = campaign.random(number)
-        name = rng.choice([one.name for one in EXPERIMENT_PARAMS.values() if one.labs.get("host") is None])
-        field, given = rng.choice(list(EXPERIMENT_PARAMS[name].Params.model_fields)), value(rng)
-        if not isinstance(given, str) or "\0" in given or len(given.encode()) > 100_000:
-            continue
-        try:
-            answer(environment, name, {field: given})
-        except BadInput:
-            made += 1
-            _command(campaign, {}, "run", name, "--lab", "host", "--quick", "--set", f"{field}={given}")
-        except NotPossible:
-            continue
-        if made == wanted:
-            break
-
-
 LONG = "1" * 100_000
 COMMANDS: tuple[tuple[dict[str, str], tuple[str, ...]], ...] = (
     ({}, ("live", "--interval", LONG)), ({}, ("live", "--interval", f"{LONG}x")), ({}, ("live", "--pid", LONG)),

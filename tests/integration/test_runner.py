@@ -6,7 +6,6 @@ import os
 import signal
 import subprocess
 import sys
-import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -20,9 +19,6 @@ from pinscope.probes.process import is_alive, process_of
 from pinscope.records.run import Run
 from pinscope.runner import jobs
 from pinscope.runner.jobs import Job, Request
-from pinscope.store.bundle import read_bundle
-from pinscope.store.new_file import own_folder
-from pinscope.store.rescue import saved_line
 from pinscope.store.store import Store
 from tests.conftest import Outliving
 from tests.data.standing_still import standing_still
@@ -241,23 +237,3 @@ def test_runs_that_queue_say_for_what_can_be_cancelled_and_then_complete(
     done = store.run(second.run_id)
     assert (done.status, done.progress.waiting_for) == ("done", None)
     assert_whole(store, second.run_id)
-
-
-def test_a_run_whose_database_disappears_is_saved_whole(
-    store: Store, start: Callable[..., Job], capfd: pytest.CaptureFixture[str]
-) -> None:
-    job = start({**SHORT, "repeats": "300", "precision": "1e-9"})
-    until(lambda: store.run(job.run_id).observations > 5)
-    for left in Path(store.name).parent.glob(f"{Path(store.name).name}*"):
-        left.unlink()
-    assert job.wait(60) == 0
-    said = capfd.readouterr().err
-    path = own_folder(Path(tempfile.gettempdir())) / f"pinscope-{job.run_id}.pinscope"
-    assert said == f"pinscope: {saved_line(path)}\n"
-    ((run, rows),) = read_bundle(path)
-    path.unlink()
-    path.parent.rmdir()
-    assert (run.status, run.observations) == ("done", len(rows))
-    assert {row["memory"] for row in rows} == {"pageable", "pinned"}
-    assert store.import_runs([(run, rows)]).added == (run.id,)
-    assert store.run(run.id) == run

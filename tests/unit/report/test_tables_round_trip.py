@@ -18,8 +18,7 @@ from pinscope.errors import BadInput
 from pinscope.records.run import parse_run
 from pinscope.report.document import Document
 from pinscope.report.json_report import run_document
-from pinscope.report.tabular import RUN_COLUMNS
-from pinscope.report.write import render
+from pinscope.report.write import RUN_COLUMNS, render
 from tests.data import synthetic
 
 Row = dict[str, Any]

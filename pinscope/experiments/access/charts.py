@@ -9,8 +9,7 @@ from dataclasses import replace
 from pinscope.analysis.link_model import link_limit
 from pinscope.charts.chart import Chart
 from pinscope.charts.plot import Curve, Panes, Spot, counts, curves, seconds
-from pinscope.experiments.access.reading import Accesses, By, Cell, winners
-from pinscope.experiments.access.ways import PATTERNS, WAYS
+from pinscope.experiments.access.reading import PATTERNS, WAYS, Accesses, By, Cell, winners
 from pinscope.records.run import ExperimentRun
 from pinscope.units import format_bandwidth, format_bytes, format_seconds, format_share
 

@@ -10,7 +10,7 @@ import cupy
 import numpy as np
 from cupy.cuda import runtime
 
-from pinscope.experiments.access.ways import PatternName
+from pinscope.experiments.access.reading import PatternName
 from pinscope.lab.cuda import CudaLab
 from pinscope.lab.cuda_handles import CudaStream
 from pinscope.lab.cuda_memory import (

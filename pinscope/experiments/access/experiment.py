@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Self
 from pydantic import field_validator, model_validator
 
 from pinscope.analysis.cells import of_kind
-from pinscope.experiments.access.ways import PATTERNS, WAYS, PatternName, WayName
+from pinscope.experiments.access.reading import PATTERNS, WAYS, PatternName, WayName
 from pinscope.experiments.contract import AnyExperiment, Case, Params, Progress, Reason, possible
 from pinscope.lab.harness import Harness
 from pinscope.lab.protocol import DeviceBuffer, HostBuffer, Lab, require_type

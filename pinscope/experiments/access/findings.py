@@ -7,8 +7,7 @@ from collections.abc import Iterator, Sequence
 from pinscope.analysis.read_rows import grouped
 from pinscope.analysis.statistics import measured
 from pinscope.analysis.texts import Costed, Text, dearest_first, joined, say, times
-from pinscope.experiments.access.reading import Accesses, By, Course, Pair
-from pinscope.experiments.access.ways import PATTERNS, WAYS
+from pinscope.experiments.access.reading import PATTERNS, WAYS, Accesses, By, Course, Pair
 from pinscope.records.finding import Finding, quantity, wrong_data
 from pinscope.units import format_share
 

@@ -2,20 +2,58 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import groupby, takewhile
 from typing import Annotated, Literal, NamedTuple
 
-from pinscope.analysis.cells import AS_GOOD, Label, Value, cells, every_combination, first, key
+from pinscope.analysis.cells import AS_GOOD, Label, LineStyle, Value, Way, cells, every_combination, first, key, way
 from pinscope.analysis.read_rows import Row, grouped
 from pinscope.analysis.statistics import Summary, measured
 from pinscope.analysis.texts import exceeds, joined
-from pinscope.experiments.access.ways import PATTERNS, WAYS, PatternName, WayName
 from pinscope.records.finding import Quantity, Table, quantity, table
 from pinscope.records.run import ExperimentRun
 from pinscope.units import format_bytes, format_share
+
+WayName = Literal["copy", "copy_part", "mapped", "managed", "prefetched"]
+PatternName = Literal["stream_read", "stream_write", "random_read", "scatter_write"]
+WAYS: Mapping[WayName, Way] = {
+    "copy": way("explicit copy", "an explicit copy", LineStyle("copy"), help="all of it to the GPU first"),
+    "copy_part": way(
+        "2D copy of the part",
+        "a 2D copy of the part",
+        LineStyle("copy", "circle-open", "dash"),
+        help="a 2D copy of the blocks that are used",
+    ),
+    "mapped": way(
+        "zero-copy (mapped)",
+        "zero-copy",
+        LineStyle("mapped", "triangle-up"),
+        help="the kernel reaches host memory in place (zero-copy)",
+    ),
+    "managed": way(
+        "managed, on demand",
+        "managed memory that migrates on demand",
+        LineStyle("managed", "pentagon"),
+        kinds="managed",
+        help="pages migrate on demand",
+    ),
+    "prefetched": way(
+        "managed, prefetched",
+        "prefetched managed memory",
+        LineStyle("managed", "pentagon-open", "dash"),
+        kinds="managed",
+        help="managed memory, brought beforehand",
+    ),
+}
+PATTERNS: Mapping[PatternName, str] = {
+    "stream_read": "streaming read",
+    "stream_write": "streaming write",
+    "random_read": "random read",
+    "scatter_write": "scatter write",
+}
+
 
 By = Literal["uses", "spacing"]
 Verdict = Literal["faster", "as good", "slower"]
@@ -226,11 +264,11 @@ def headline(accesses: Accesses) -> Iterator[Quantity]:
         ("managed", "stream_read"),
         ("mapped", "stream_read"),
     )
-    for way, pattern in beside_a_copy:
+    for beside, pattern in beside_a_copy:
         ways = accesses.once(pattern)
-        if {way, "copy"} <= ways.keys():
-            name = f"Time of {WAYS[way].title} ÷ explicit copy, one {PATTERNS[pattern]}"
-            yield quantity(name, Pair(ways[way], ways["copy"]).times, "ratio", key=key(ways[way], "ratio"))
+        if {beside, "copy"} <= ways.keys():
+            name = f"Time of {WAYS[beside].title} ÷ explicit copy, one {PATTERNS[pattern]}"
+            yield quantity(name, Pair(ways[beside], ways["copy"]).times, "ratio", key=key(ways[beside], "ratio"))
     alike = list(accesses.once(accesses.patterns[0]).values())
     if alike:
         best, name = winners(alike)[0], PATTERNS[alike[0].pattern]

@@ -7,18 +7,17 @@ from itertools import pairwise
 
 import plotly.graph_objects as go
 
-from pinscope.analysis.cells import LineStyle
 from pinscope.analysis.read_rows import Row, grouped
 from pinscope.analysis.texts import part_words
 from pinscope.charts import plot
 from pinscope.charts.bars import category_rows
 from pinscope.charts.chart import Chart, alt_text
 from pinscope.charts.lines import put
-from pinscope.charts.plot import Length, Scale, Spot, TimePart
-from pinscope.charts.theme import COLOURS, DASHES, DIRECTION_TITLES, PANEL_PIXELS, SYMBOLS, ink, panels, words
+from pinscope.charts.plot import Length, Scale, TimePart
+from pinscope.charts.theme import COLOURS, DIRECTION_TITLES, ink, panels, words
 from pinscope.experiments.overlap.findings import SLOWER_COPIES
 from pinscope.experiments.overlap.reading import Cell, Passes, Span, of_one_balance, spans
-from pinscope.experiments.overlap.ways import BALANCES, EVERYTHING, FULL_DEPTH, Recipe
+from pinscope.experiments.overlap.ways import BALANCES, EVERYTHING, Recipe
 from pinscope.records.run import ExperimentRun, LabKind
 from pinscope.units import format_bandwidth, format_seconds, format_share
 
@@ -41,7 +40,6 @@ def draw(run: ExperimentRun, passes: Passes) -> Iterator[Chart]:
     for cells in grouped(simple, lambda cell: cell.direction).values():
         yield _efficiency(cells)
         yield from _timeline(run, of_one_balance(cells), kept)
-    yield from _depths(passes.cells)
 
 
 def draw_small(run: ExperimentRun, rows: Sequence[Row]) -> Chart | None:
@@ -203,27 +201,3 @@ def _pieces(lane: str, name: str, colour: str, pieces: Sequence[tuple[float, flo
         customdata=[f"{format_seconds(end - start)} from {format_seconds(start)} on" for start, end in pieces],
         hovertemplate=f"{name}: %{{customdata}}<extra></extra>",
     )
-
-
-def _depths(cells: Sequence[Cell]) -> Iterator[Chart]:
-    """Throughput over the depth of the ring, where nothing else is missing."""
-    rings = of_one_balance([cell for cell in cells if {*cell.recipe.missing} <= {"double buffering"}])
-    if len({cell.recipe.depth for cell in rings}) > FULL_DEPTH:  # two depths are in the bars already
-        panes: dict[str, dict[str, plot.Curve]] = {}
-        for way, group in grouped(rings, lambda cell: cell.direction).items():
-            style = LineStyle("pinned", SYMBOLS["pinned"], DASHES[way], 9)
-            spots = [
-                Spot(cell.recipe.depth, cell.bytes_per_second, f"ring of {cell.recipe.depth}")
-                for cell in sorted(group, key=lambda cell: cell.recipe.depth)
-            ]
-            panes[DIRECTION_TITLES[way]] = {"nothing else missing": plot.Curve(style, spots)}
-        yield plot.curves(
-            "depths",
-            "Throughput over the depth of the ring",
-            f"Bytes of a pass over its median time, {_balance(rings)}.",
-            panes,
-            Scale("Throughput (GB/s)", 1e9, format_bandwidth),
-            plot.counts("Ring depth in device buffers", "device buffers"),
-            "Throughput at the deepest ring",
-            pixels=PANEL_PIXELS,
-        )

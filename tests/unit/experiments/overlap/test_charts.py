@@ -55,7 +55,7 @@ def test_a_run_without_rows_has_no_charts() -> None:
 def test_a_full_run_has_every_chart_with_words_and_units(full: dict[str, Chart]) -> None:
     assert list(full) == [
         "overlap-passes",
-        *("overlap-h2d", "timeline-h2d", "overlap-d2h", "timeline-d2h", "depths"),
+        *("overlap-h2d", "timeline-h2d", "overlap-d2h", "timeline-d2h"),
     ]  # fmt: skip
     for chart in full.values():
         assert chart.title
@@ -176,14 +176,3 @@ def test_a_timeline_says_whose_clock_it_is(lab: str, clock: str) -> None:
     rows = [one_pass(), one_span("copy", 0, 0, 1)]
 
     assert clock in drawn(rows, lab=lab)["timeline-h2d"].caption
-
-
-def test_throughput_over_depth_is_that_of_recipes_that_lack_nothing_else(full: dict[str, Chart]) -> None:
-    (h2d, d2h) = full["depths"].figure.data
-
-    assert {h2d.name, d2h.name} == {"nothing else missing"}
-    assert list(h2d.x) == list(d2h.x) == [1, 2, 4, 8]
-
-
-def test_two_depths_give_no_chart_of_depths() -> None:
-    assert "depths" not in drawn([one_pass(), one_pass(depth=1)])

@@ -414,8 +414,9 @@ def pages_words(shared: Registrations) -> str | None:
         return None
     table = max(known, key=lambda table: table.table_bytes or 0)
     return (
-        f"Registering {format_bytes(table.bytes)} in {count_words(table.processes)} takes "
-        f"{format_bytes(table.table_bytes)} for page tables on each of {len(known)} GPUs"
+        f"{count_words(table.processes)} that register the same {format_bytes(table.bytes)} take "
+        f"{format_bytes(table.table_bytes)} of page tables on each of {len(known)} GPUs, "
+        f"{format_bytes((table.table_bytes or 0) // table.processes)} a process and GPU"
     )
 
 

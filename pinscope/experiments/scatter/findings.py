@@ -36,8 +36,8 @@ TEXTS: Texts = {
             when=f"{WAYS[way].words} moves pieces faster than a loop of copies",
             title="A loop of copies moves {best.what} at {loop.bytes_per_second:rate}, {best.phrase} at "
             "{best.bytes_per_second:rate}",
-            detail="This is the way for {where:and}.[ {blocks} blocks of 512 threads, each on a multiprocessor, are "
-            "the fewest measured that come near its best rate on an idle GPU.]",
+            detail="By {best.phrase} these move fastest: {where:and}.[ {blocks} blocks of 512 threads, each on a "
+            "multiprocessor, are the fewest measured that come near its best rate on an idle GPU.]",
             advice=advice,
         )
         for way, advice in _ADVICE.items()
@@ -123,10 +123,13 @@ def _gain(pieces: Pieces) -> float:
 
 
 def _where(winners: Sequence[Cell]) -> list[str]:
-    """For which sizes the way is the one to take, by direction and layout."""
+    """For which sizes the way is the one to take: those of one layout together, and of both directions."""
+    sizes = grouped(winners, lambda cell: (cell.layout, cell.direction))
+    named = {case: joined([format_bytes(cell.bytes) for cell in group]) for case, group in sizes.items()}
+    alike = grouped(named, lambda case: (case[0], named[case]))
     return [
-        f"{layout} pieces of {joined([format_bytes(cell.bytes) for cell in group])} {TOWARDS[direction]}"
-        for (direction, layout), group in grouped(winners, lambda cell: (cell.direction, cell.layout)).items()
+        f"{layout} pieces of {which} {' and '.join(TOWARDS[direction] for _, direction in cases)}"
+        for (layout, which), cases in alike.items()
     ]
 
 

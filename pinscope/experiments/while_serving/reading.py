@@ -203,8 +203,9 @@ def verdict(serving: Serving) -> str | None:
         longest = format_seconds(naive.longest.seconds)
         return f"One call may pin {size} while the program serves: its other CUDA calls wait {longest} at most."
     times, took = serving.slower(gentle), format_seconds(gentle.total_seconds.median)
-    beside = f"{times:.2f} times the" if times and times > 1.005 else "the"
-    cost = f", which takes {took} ({beside} fastest)" if times else ""
+    fastest = serving.fastest and format_seconds(serving.fastest.total_seconds.median)
+    beside = f": {fastest}" if times and times > 1.005 else ""
+    cost = f", which pins it in {took} (the fastest way{beside})" if times else ""
     less = f"up to {format_seconds(gentle.longest.seconds)} with {gentle.title}"
     return f"{waits} {naive.title} pins {size}, and {less}{cost}."
 

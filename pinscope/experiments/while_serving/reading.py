@@ -207,7 +207,7 @@ def verdict(serving: Serving) -> str | None:
     beside = f": {fastest}" if times and times > 1.005 else ""
     cost = f", which pins it in {took} (the fastest way{beside})" if times else ""
     less = f"up to {format_seconds(gentle.longest.seconds)} with {gentle.title}"
-    return f"{waits} {naive.title} pins {size}, and {less}{cost}."
+    return f"{waits} {naive.title} pins {size}, {less}{cost}."
 
 
 def headline(serving: Serving) -> Iterator[Quantity]:

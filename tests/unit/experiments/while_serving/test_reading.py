@@ -98,9 +98,9 @@ def test_the_headline_says_what_calls_wait_and_what_it_costs() -> None:
 @pytest.mark.parametrize(
     ("found", "verdict"),
     [
-        (ALL, "CUDA calls wait up to 310 ms while one cudaHostAlloc pins 16 GiB, and up to 9.00 ms with "
+        (ALL, "CUDA calls wait up to 310 ms while one cudaHostAlloc pins 16 GiB, up to 9.00 ms with "
          'chunk="auto", which pins it in 550 ms (the fastest way: 500 ms).'),
-        ([*HOST_ALLOC, *CHUNKS], "CUDA calls wait up to 310 ms while one cudaHostAlloc pins 16 GiB, and up to 8.00 ms "
+        ([*HOST_ALLOC, *CHUNKS], "CUDA calls wait up to 310 ms while one cudaHostAlloc pins 16 GiB, up to 8.00 ms "
          "with chunks of 256 MiB, which pins it in 500 ms (the fastest way)."),
         ([*REGISTER, *rows("host_alloc", 6.4, 0.002)], "CUDA calls wait up to 250 ms while the same process pins "
          "16 GiB (one registration)."),

@@ -125,7 +125,7 @@ def verdict(pinnings: Pinnings) -> str | None:
         return f"One cudaHostAlloc pins {size} in {seconds}{_why_usual(pinnings, usual)}."
     instead = f" instead of {format_seconds(usual.total_seconds.median)} by one cudaHostAlloc" if usual else ""
     wait = best.longest_wait
-    waits = f"; {wait.what.lower()} holds others up {format_seconds(wait.seconds)}" if IDLE in pinnings.cells else ""
+    waits = f"; others wait up to {format_seconds(wait.seconds)}" if IDLE in pinnings.cells else ""
     return f"{size} pinned in {seconds}{instead}: {phrase(best)}{waits}."
 
 

@@ -43,8 +43,8 @@ TEXTS: Texts = {
         "others in the group suffer before anybody is killed",
         "From {place} of the group's limit pinned on, other work in it slows, at worst {climb.times:.1f} "
         "times{climb.swap_words}",
-        "It lies between two steps, {climb.cliff.below_bytes:bytes} and {climb.cliff.bytes:bytes}; at the second {how}"
-        "[, and the limit less what was in the group before is {expected:bytes}]. A round took {ends} pinned.",
+        "It begins between {climb.cliff.below_bytes:bytes} and {climb.cliff.bytes:bytes} pinned, where {how}[; the "
+        "limit less what was in the group before is {expected:bytes}]. A round took {ends} pinned.",
         "Give the group a limit of what is pinned (write-combined memory is not charged), what its programs hold and "
         "the files that they read again and again, with a margin. 'pinscope live' shows what the group leaves.",
         "warning",
@@ -216,8 +216,8 @@ def _faults(run: OnHost, most: str) -> str:
     times, freed = (work.median / before.median if work else 0.0 for work in (held, after))
     if freed < times:
         return f"With {most}, page faults took at most {times:.2f} times as long as before."
-    drift = f"{freed:.2f} times after freeing, so drift may be the cause"
-    return f"Page faults took {times:.2f} times as long with up to {most}, {drift}."
+    drift = f"page faults took at worst {times:.2f} times as long, after freeing {freed:.2f} times"
+    return f"No clear effect of up to {most}: {drift}."
 
 
 def _group_verdict(lab: LabKind, climb: Climb) -> str | None:
@@ -226,13 +226,14 @@ def _group_verdict(lab: LabKind, climb: Climb) -> str | None:
     if cliff is None:
         return None
     pinned = "locked" if lab == "host" else "pinned"
-    place = f"{cliff.place(climb.limit)} of a cgroup's {format_bytes(climb.limit)} {pinned}"
+    at = f"{cliff.place(climb.limit)} is {pinned}"
     if cliff.kind == "killed":
-        parts = [f"At {place} the kernel kills another program in it"]
+        suffers = f"is killed once {at}"
     else:
-        parts = [f"From {place} on, a program in it slows" + (f" up to {climb.times:.1f} times" if climb.times else "")]
-        parts += [f"at {climb.kill.place(climb.limit)} one is killed"] if climb.kill else []
+        suffers = ("is slowed" + (f" up to {climb.times:.1f} times" if climb.times else "")) + f" once {at}"
+        suffers += f", and killed at {climb.kill.place(climb.limit)}" if climb.kill else ""
+    outside = ""
     if climb.disturbs is not None:
         slower = f"work outside takes {climb.outside_times:.2f} times as long"
-        parts.append(slower if climb.disturbs else "one outside did not slow")
-    return on_lab(lab, f"{'; '.join(parts)}.")
+        outside = f"; {slower if climb.disturbs else 'one outside is not slowed'}"
+    return on_lab(lab, f"In a cgroup of {format_bytes(climb.limit)} another program {suffers}{outside}.")

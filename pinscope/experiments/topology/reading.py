@@ -282,11 +282,11 @@ def all_words(host: Host) -> str | None:
     if cell is None:
         return None
     who = f"{gpus_words(cell.gpus)} do not" if len(cell.gpus) == 2 else f"No two of {len(cell.gpus)} GPUs"
-    but = ", but all together" if cell.is_slowed() else ": they"
+    but = ", but all together copy at" if cell.is_slowed() else ": together"
     both = host.at_once("bidirectional")
-    less = f"; both ways at once {both.share_words}" if both and both.is_slowed() else ""
+    less = f"; both ways at once only {both.share_words} of it" if both and both.is_slowed() else ""
     return (
-        f"{who} slow each other one way{but} copy at {format_bandwidth(cell.rate)} {cell.towards}, "
+        f"{who} slow each other one way{but} {format_bandwidth(cell.rate)} {cell.towards}, "
         f"{cell.share_words} of the sum of their rates alone{less}."
     )
 

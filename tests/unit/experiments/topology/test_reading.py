@@ -78,10 +78,10 @@ def test_an_uplink_of_all_gpus_leaves_no_choice_of_gpus() -> None:
 def test_gpus_with_uplinks_of_their_own_are_said_to_have_them() -> None:
     rows = host(8)
     assert read(rows, 8).verdict == (
-        "No two of 8 GPUs slow each other one way: they copy at 400 GB/s to the GPUs, 100.0 % of the sum of their "
+        "No two of 8 GPUs slow each other one way: together 400 GB/s to the GPUs, 100.0 % of the sum of their "
         "rates alone."
     )
-    assert (read(host(2)).verdict or "").startswith("GPUs 0 and 1 do not slow each other one way: they copy at 100 ")
+    assert (read(host(2)).verdict or "").startswith("GPUs 0 and 1 do not slow each other one way: together 100 ")
     assert findings(rows, 8) == {}
 
 
@@ -101,7 +101,7 @@ def test_gpus_that_copy_both_ways_at_once_and_reach_less_are_said_in_a_finding_a
     assert "GPUs 0 and 1" in found.title
     assert "73.7 % of their rates alone" in found.title
     assert "147 GB/s" in found.detail
-    assert (read([*rows, *both]).verdict or "").endswith("of their rates alone; both ways at once 73.7 %.")
+    assert (read([*rows, *both]).verdict or "").endswith("of their rates alone; both ways at once only 73.7 % of it.")
     assert "slower-both-ways" not in findings(host(2, directions=directions))
 
 

@@ -14,8 +14,6 @@ import typer
 
 import pinscope
 from pinscope.cli.terminal import console, print_json, print_line
-from pinscope.dashboard.gate import named_origins, origins_from_environment
-from pinscope.dashboard.serve import port_from_environment, serve
 from pinscope.errors import NotPossible
 from pinscope.manual.site import Site, write_html
 from pinscope.store.new_file import keep_private
@@ -180,6 +178,10 @@ def dashboard(
     open_browser: Annotated[bool, typer.Option("--open", help="Open the dashboard in this machine's browser.")] = False,
 ) -> int:
     """Serve the dashboard on 127.0.0.1 until Ctrl-C."""
+    # They import Starlette, which comes with the extra `dashboard`.
+    from pinscope.dashboard.gate import named_origins, origins_from_environment
+    from pinscope.dashboard.serve import port_from_environment, serve
+
     named = named_origins(origin) if origin else origins_from_environment()
 
     def site() -> Site:

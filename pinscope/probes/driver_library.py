@@ -67,7 +67,8 @@ def installed_libraries() -> tuple[Path, ...]:
         ).stdout
     except (OSError, subprocess.SubprocessError, UnicodeDecodeError):
         cache = ""
-    places = [match["path"] for match in _CACHED.finditer(cache)] + [f"{folder}/{NAME}" for folder in USUAL_FOLDERS]
+    folders = (*filter(None, os.environ.get("LD_LIBRARY_PATH", "").split(":")), *USUAL_FOLDERS)
+    places = [match["path"] for match in _CACHED.finditer(cache)] + [f"{folder}/{NAME}" for folder in folders]
     files = dict.fromkeys(path.resolve() for path in map(Path, places) if path.is_file())
     return tuple(path for path in files if not _is_foreign(path))
 

@@ -74,10 +74,10 @@ def variables(**changes: str) -> dict[str, str]:
 
 
 @contextmanager
-def running(*arguments: str) -> Iterator[subprocess.Popen[str]]:
+def running(*arguments: str, **changes: str) -> Iterator[subprocess.Popen[str]]:
     with subprocess.Popen(
-        live(*arguments), env=variables(), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-        text=True, preexec_fn=hear_hangups,  # noqa: PLW1509 - no other thread runs
+        live(*arguments), env=variables(**changes), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE, text=True, preexec_fn=hear_hangups,  # noqa: PLW1509 - no other thread runs
     ) as process:  # fmt: skip
         try:
             yield process
@@ -222,7 +222,8 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_the_probe_tells_what_a_program_registers_meanwhile(kernel: Path, library: Path) -> None:
     with Program(library) as program:
-        with running("--once", "--json", "--probe", "--interval", "2", "--pid", str(program.pid)) as process:
+        chosen = ("--once", "--json", "--probe", "--interval", "2", "--pid", str(program.pid))
+        with running(*chosen, LD_LIBRARY_PATH=str(library.parent)) as process:
             assert process.stderr is not None
             assert process.stderr.readline() == "pinscope: tracing registered memory for 2 s\n"
             program.does("register", program.does("map", MIB), MIB)
@@ -237,7 +238,8 @@ def test_the_probe_tells_what_a_program_registers_meanwhile(kernel: Path, librar
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_a_signal_takes_the_probe_away(kernel: Path, library: Path, number: signal.Signals) -> None:
-    with Program(library), running("--json", "--probe", "--interval", "0.2") as process:
+    there = {"LD_LIBRARY_PATH": str(library.parent)}
+    with Program(library), running("--json", "--probe", "--interval", "0.2", **there) as process:
         assert process.stdout is not None
         assert json.loads(process.stdout.readline())["probe"]["since"]
         assert left_by(process.pid, kernel)

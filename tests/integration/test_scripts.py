@@ -33,8 +33,8 @@ class Checkout:
     def __init__(self, folder: Path) -> None:
         self.folder = folder / "checkout"
         shutil.copytree(ROOT / "scripts", self.folder / "scripts")
-        for name in ("pyproject.toml", "requirements.txt"):
-            shutil.copy(ROOT / name, self.folder)
+        shutil.copy(ROOT / "pyproject.toml", self.folder)
+        shutil.copytree(ROOT / "requirements", self.folder / "requirements")
         self.log = folder / "log"
         tools = folder / "bin"
         tools.mkdir()
@@ -68,19 +68,19 @@ def test_first_start_makes_the_environment_and_the_second_one_only_starts(checko
     code, asked, _ = checkout.start("run", "--open")
     assert code == 0
     assert asked[0] == "bin -m venv --clear .venv"
-    assert "-m pip install" in asked[1]
-    assert asked[1].endswith("--editable .")
-    assert asked[2:] == ["bin -P -m pinscope dashboard --open"]
+    assert asked[1].endswith("--require-hashes --requirement requirements/run.txt")
+    assert asked[2].endswith("--no-deps --editable .")
+    assert asked[3:] == ["bin -P -m pinscope dashboard --open"]
     code, asked, errors = checkout.start()
     assert (code, asked, errors) == (0, ["bin -P -m pinscope dashboard"], "")
 
 
-@pytest.mark.parametrize(("driver", "extra"), [(13, "[cuda13]"), (14, "[cuda13]"), (12, "[cuda12]"), (11, "")])
+@pytest.mark.parametrize(("driver", "extra"), [(13, "cuda13"), (14, "cuda13"), (12, "cuda12"), (11, "run")])
 def test_the_driver_decides_which_cupy_is_installed(checkout: Checkout, driver: int, extra: str) -> None:
     checkout.driver(driver)
     code, asked, errors = checkout.start()
     assert code == 0
-    assert asked[1].endswith(f"--editable .{extra}")
+    assert asked[1].endswith(f"--requirement requirements/{extra}.txt")
     assert ("supports CUDA 11 only" in errors) == (driver == 11)
 
 
@@ -106,7 +106,7 @@ def test_an_interrupted_addition_for_tests_is_made_anew_too(checkout: Checkout) 
     assert asked[0] == "bin -m venv --clear .venv"
 
 
-@pytest.mark.parametrize("change", ["pyproject.toml", "requirements.txt", "driver", "python-version"])
+@pytest.mark.parametrize("change", ["pyproject.toml", "requirements/run.txt", "driver", "python-version"])
 def test_a_changed_need_makes_the_environment_anew(checkout: Checkout, change: str) -> None:
     checkout.start()
     if change == "driver":
@@ -121,8 +121,8 @@ def test_a_changed_need_makes_the_environment_anew(checkout: Checkout, change: s
 def test_tests_add_to_the_environment_and_the_dashboard_takes_it_as_it_is(checkout: Checkout) -> None:
     checkout.start()
     _, asked, _ = checkout.start("test")
-    assert len(asked) == 1  # then it stops: the stand-in has no ruff
-    assert asked[0].endswith("--editable .[dev]")
+    assert len(asked) == 2  # then it stops: the stand-in has no ruff
+    assert asked[0].endswith("--requirement requirements/dev.txt")
     _, asked, _ = checkout.start()
     assert asked == ["bin -P -m pinscope dashboard"]
 

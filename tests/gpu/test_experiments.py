@@ -332,10 +332,11 @@ def test_auto_keeps_the_longest_wait_of_the_process_below_the_limit_and_is_nearl
     lab: CudaLab, fastest_seconds: float, limit: float
 ) -> None:
     """Expected of an H200 at 16 GiB: 20, 10, 5 ms give 128, 64, 32 MiB, waits of 8, 5, 3 ms, 0.9 to 1.2 times."""
-    with warnings.catch_warnings():  # a host that does other work as well may hold one call longer, and that is said
-        warnings.filterwarnings("ignore", "pinning held the driver", RuntimeWarning)
+    with warnings.catch_warnings():
+        if limit == 0.005:  # on a shared H100 one call held 5.9 ms, which pinned_empty says
+            warnings.filterwarnings("ignore", "pinning held the driver", RuntimeWarning)
         auto = way_of(served(lab, size=BIG, ways="auto", longest_wait=limit, repeats=3), "auto")
-    assert auto.longest.seconds < 1.5 * limit, auto
+    assert auto.longest.seconds < (1.5 if limit == 0.005 else 1.0) * limit, auto
     assert auto.total_seconds.median <= (1.3 if IS_H200 and BIG == 16 * GIB else 2.0) * fastest_seconds, auto
 
 

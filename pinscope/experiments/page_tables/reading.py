@@ -263,7 +263,7 @@ def verdict(measured: PageTableCosts) -> str | None:
         return f"{HOST_MODEL}each locked GiB takes {amount} of the kernel's page tables{back}."
     share = format_share(max(cost.per_byte or 0.0 for cost in own))
     usual = {cost.memory for cost in own} <= {"pinned", "registered"}
-    kinds = "" if usual or amount.startswith("up to") else f", in each of {len(own)} ways with access"
+    kinds = "" if usual or amount.startswith("up to") else f", whichever of {len(own)} ways pins it"
     devices, paying = ({cost.device for cost in costs} for costs in (reached, known))
     where = f", on {len(paying)} of {len(devices)} GPUs with a context" if len(devices) > 1 else ""
     table = f"GPU memory for its page table ({share} of the pinned size)"

@@ -216,8 +216,8 @@ def _faults(run: OnHost, most: str) -> str:
     times, freed = (work.median / before.median if work else 0.0 for work in (held, after))
     if freed < times:
         return f"With {most}, page faults took at most {times:.2f} times as long as before."
-    drift = f"page faults took at worst {times:.2f} times as long, after freeing {freed:.2f} times"
-    return f"No clear effect of up to {most}: {drift}."
+    drift = f"page faults took {times:.2f} times as long at worst, {freed:.2f} times even after freeing"
+    return f"{most} slowed nothing measurably: {drift}."
 
 
 def _group_verdict(lab: LabKind, climb: Climb) -> str | None:
@@ -226,14 +226,14 @@ def _group_verdict(lab: LabKind, climb: Climb) -> str | None:
     if cliff is None:
         return None
     pinned = "locked" if lab == "host" else "pinned"
-    at = f"{cliff.place(climb.limit)} is {pinned}"
+    at = f"{cliff.place(climb.limit)} {pinned}"
     if cliff.kind == "killed":
-        suffers = f"is killed once {at}"
+        suffers = f"is killed at {at}"
     else:
-        suffers = ("is slowed" + (f" up to {climb.times:.1f} times" if climb.times else "")) + f" once {at}"
-        suffers += f", and killed at {climb.kill.place(climb.limit)}" if climb.kill else ""
+        suffers = f"slows from {at} on" + (f" ({climb.times:.1f} times at worst)" if climb.times else "")
+        suffers += f", is killed at {climb.kill.place(climb.limit)}" if climb.kill else ""
     outside = ""
     if climb.disturbs is not None:
         slower = f"work outside takes {climb.outside_times:.2f} times as long"
-        outside = f"; {slower if climb.disturbs else 'one outside is not slowed'}"
-    return on_lab(lab, f"In a cgroup of {format_bytes(climb.limit)} another program {suffers}{outside}.")
+        outside = f"; {slower if climb.disturbs else 'one outside does not slow'}"
+    return on_lab(lab, f"In a {format_bytes(climb.limit)} cgroup another program {suffers}{outside}.")

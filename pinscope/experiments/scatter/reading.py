@@ -212,7 +212,7 @@ def verdict(scatter: Scatter) -> str | None:
     moves = f"{pieces_words(best)} move {TOWARDS[best.direction]} at {_rate(best)} by {best.phrase}"
     if best.way == other.way:
         return f"{moves}: no way is clearly faster."
-    return f"{moves}, {_rate(other).removesuffix(' GB/s')} by {other.phrase}{_enough(scatter, best)}."
+    return f"{moves}, {_rate(other)} by {other.phrase}{_enough(scatter, best)}."
 
 
 def _rate(cell: Cell) -> str:

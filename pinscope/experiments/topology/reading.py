@@ -284,10 +284,11 @@ def all_words(host: Host) -> str | None:
     who = f"{gpus_words(cell.gpus)} do not" if len(cell.gpus) == 2 else f"No two of {len(cell.gpus)} GPUs"
     but = ", but all together copy at" if cell.is_slowed() else ": together"
     both = host.at_once("bidirectional")
-    less = f"; both ways at once only {both.share_words} of it" if both and both.is_slowed() else ""
+    rate = both and both.is_slowed() and format_bandwidth(both.rate)
+    less = f"; both ways at once {rate}, {both.share_words} of it" if both and rate else ""
     return (
         f"{who} slow each other one way{but} {format_bandwidth(cell.rate)} {cell.towards}, "
-        f"{cell.share_words} of the sum of their rates alone{less}."
+        f"{cell.share_words} of the sum alone{less}."
     )
 
 

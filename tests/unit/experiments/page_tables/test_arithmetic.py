@@ -241,8 +241,8 @@ def test_kinds_that_take_the_same_are_one_finding_and_one_verdict() -> None:
     names = [one.name for one in by_rule["all-kinds-same-tables"].evidence]
     assert "Per GiB, registered (4k, portable)" in names
     assert result.verdict == (
-        "Each pinned GiB takes 2 MiB of GPU memory for its page table (0.2 % of the pinned size), in each of 8 ways "
-        "with access; freeing gives all of it back."
+        "Each pinned GiB takes 2 MiB of GPU memory for its page table (0.2 % of the pinned size), whichever of 8 "
+        "ways pins it; freeing gives all of it back."
     )
 
 

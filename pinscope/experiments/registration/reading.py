@@ -415,8 +415,8 @@ def pages_words(shared: Registrations) -> str | None:
     table = max(known, key=lambda table: table.table_bytes or 0)
     return (
         f"{count_words(table.processes)} that register the same {format_bytes(table.bytes)} take "
-        f"{format_bytes(table.table_bytes)} of page tables on each of {len(known)} GPUs, "
-        f"{format_bytes((table.table_bytes or 0) // table.processes)} a process and GPU"
+        f"{format_bytes(table.table_bytes)} of page tables on each of {len(known)} GPUs, one owner would take "
+        f"{format_bytes((table.table_bytes or 0) // table.processes)}"
     )
 
 

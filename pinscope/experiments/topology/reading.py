@@ -285,7 +285,7 @@ def all_words(host: Host) -> str | None:
     but = ", but all together copy at" if cell.is_slowed() else ": together"
     both = host.at_once("bidirectional")
     rate = both and both.is_slowed() and format_bandwidth(both.rate)
-    less = f"; both ways at once {rate}, {both.share_words} of it" if both and rate else ""
+    less = f"; both ways at once {rate}, {both.share_words} of the sum" if both and rate else ""
     return (
         f"{who} slow each other one way{but} {format_bandwidth(cell.rate)} {cell.towards}, "
         f"{cell.share_words} of the sum alone{less}."

@@ -28,8 +28,8 @@ WAITS = (
     "{idle:seconds}[, {share}]"
 )
 WAITS_LATE = (
-    "Behind the {times:,} waits of {line} compute stood idle {idle:seconds}[, {share}], because the CPU issued the "
-    "next kernel late; the waits themselves take {held:seconds}"
+    "After the {times:,} waits of {line} the CPU issued the next kernel late: compute stood idle {idle:seconds}"
+    "[, {share}]; the waits themselves take only {held:seconds}"
 )
 SMALL = "{line} makes {times:,} copies of {size:bytes}"
 """What a line's waits cost, and what it copies in small pieces, as the verdict and findings say it."""

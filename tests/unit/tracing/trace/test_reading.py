@@ -211,8 +211,8 @@ def test_a_foreign_run_may_hold_anything_in_place_of_rates() -> None:
         assert "gathered" not in found(reading, "many-small-copies")[0].title
 
 
-LATE = "Behind the 400 waits of train.py:9 compute stood idle 2.00 s"
-HELD = ", because the CPU issued the next kernel late; the waits themselves take 100 ms"
+LATE = "After the 400 waits of train.py:9 the CPU issued the next kernel late: compute stood idle 2.00 s"
+HELD = "; the waits themselves take only 100 ms"
 
 
 def test_the_verdict_s_third_sentence_is_what_costs_most_beside_pageable_copies() -> None:

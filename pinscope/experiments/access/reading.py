@@ -227,7 +227,7 @@ def verdict(accesses: Accesses) -> str | None:
         )
     begins = "" if least.times_words == most.times_words else f"{least.times_words} to "
     faster = _faster_shares([pair for pair in accesses.pairs if pair.cell.spacing > 1])
-    ends_with = f"; it is faster if {faster} is used" if faster else ""
+    ends_with = f"; in every pattern it is faster if {faster} is used" if faster else ""
     return (
         f"Copy data that kernels use whole: zero-copy takes {begins}{most.times_words} times ({most.cell.words}) as "
         f"long{ends_with}."

@@ -79,8 +79,8 @@ TEXTS: Mapping[str, Text] = {
         f"cudaHostAlloc takes {FASTER:g} times as long as another fresh way to pinned memory",
         _FASTER,
         _BOTH,
-        "pinscope.pinned_empty touches with several threads; the experiment pinning_strategy measures which way is the "
-        "fastest here.",
+        "Touch a large buffer with several threads, then register it: pinscope.pinned_empty does. The experiment "
+        "pinning_strategy measures which way is the fastest here.",
     ),
     "faster-way/driver": Text(
         "the same, where the other way is memory of the driver's own calls",

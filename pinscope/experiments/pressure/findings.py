@@ -216,8 +216,8 @@ def _faults(run: OnHost, most: str) -> str:
     times, freed = (work.median / before.median if work else 0.0 for work in (held, after))
     if freed < times:
         return f"With {most}, page faults took at most {times:.2f} times as long as before."
-    drift = f"page faults took {times:.2f} times as long at worst, {freed:.2f} times even after freeing"
-    return f"{most} slowed nothing measurably: {drift}."
+    beside = f"{times:.2f} times as long with it, but {freed:.2f} times after freeing"
+    return f"Page faults were not slower for {most}: {beside}."
 
 
 def _group_verdict(lab: LabKind, climb: Climb) -> str | None:
@@ -226,12 +226,13 @@ def _group_verdict(lab: LabKind, climb: Climb) -> str | None:
     if cliff is None:
         return None
     pinned = "locked" if lab == "host" else "pinned"
-    at = f"{cliff.place(climb.limit)} {pinned}"
+    below, at = format_share(cliff.below_bytes / climb.limit), format_share(cliff.bytes / climb.limit)
     if cliff.kind == "killed":
-        suffers = f"is killed at {at}"
+        suffers = f"is killed by {at} {pinned}"
     else:
-        suffers = f"slows from {at} on" + (f" ({climb.times:.1f} times at worst)" if climb.times else "")
-        suffers += f", is killed at {climb.kill.place(climb.limit)}" if climb.kill else ""
+        worst = f" (up to {climb.times:.1f} times)" if climb.times else ""
+        suffers = f"begins to slow between {below.removesuffix(' %')} and {at} {pinned}{worst}"
+        suffers += f", is killed by {format_share(climb.kill.bytes / climb.limit)}" if climb.kill else ""
     outside = ""
     if climb.disturbs is not None:
         slower = f"work outside takes {climb.outside_times:.2f} times as long"

@@ -130,7 +130,8 @@ def test_the_verdict_names_the_cliff_the_kill_and_those_outside() -> None:
     finding = next(one for one in reading(filled()).findings if one.rule == "cliff")
     assert finding.title.startswith("From 68.7 to 71.8 % of the group's limit pinned on, ")
     assert verdict.startswith(
-        "In a 1 GiB cgroup another program slows from 68.7 to 71.8 % pinned on (6.2 times at worst), "
+        "In a 1 GiB cgroup another program begins to slow between 68.7 and 71.8 % pinned (up to 6.2 times), "
+        "is killed by "
     )
     assert verdict.endswith("; one outside does not slow.")
     assert len(verdict) <= 150

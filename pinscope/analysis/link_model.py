@@ -45,12 +45,12 @@ _GRAVE = ("nonfatal", "fatal")
 def rises(device: Device) -> dict[str, int]:
     """Kind of error → how many more there were after the run; those alone that rose."""
     before, after = device.link_errors, device.link_errors_after
-    found = {}
+    risen = {}
     for kind in KINDS if before and after else ():
         first, last = getattr(before, kind), getattr(after, kind)
         if first is not None and last is not None and last > first:
-            found[kind] = last - first
-    return found
+            risen[kind] = last - first
+    return risen
 
 
 def link_error_findings(environment: Environment) -> tuple[Finding, ...]:

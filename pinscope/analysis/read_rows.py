@@ -181,7 +181,7 @@ def counted(rows: Iterable[Row]) -> list[Row]:
 
 
 def from_then_on(items: Sequence[_Item], holds: Callable[[_Item], bool]) -> _Item | None:
-    """The first item from which on it holds for every one; what comes and goes has another cause."""
+    """The first item from which on it holds for all; ``None`` if it does not hold for the last one."""
     first = None
     for item in reversed(items):
         if not holds(item):

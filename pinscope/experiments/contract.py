@@ -29,7 +29,7 @@ class Case(Generic[What]):
     """What is measured between two looks at the progress.
 
     Attributes:
-        words: for whoever watches the run.
+        words: what is measured, as the progress of the run says it.
         what: the experiment's own record of it.
         seconds: that it takes, roughly.
         pinned_bytes, pageable_bytes, device_bytes, hugetlb_bytes: held meanwhile, as in :class:`Budget`.
@@ -87,7 +87,7 @@ class Progress(Generic[What]):
 
     Args:
         cases: all of them; :meth:`through` hands out some at a time.
-        harness: is told.
+        harness: takes the reports.
     """
 
     def __init__(self, cases: Sequence[Case[What]], harness: Harness) -> None:

@@ -172,11 +172,11 @@ def _run(document: Document) -> Iterator[str]:
 
 
 def _findings(document: Document) -> Iterator[str]:
-    found = facts.by_severity(document.reading.findings)
-    if not found:
+    findings = facts.by_severity(document.reading.findings)
+    if not findings:
         return
     yield "## Findings\n"
-    for finding in found:
+    for finding in findings:
         yield f"### {facts.SEVERITY_WORDS[finding.severity]}: {plain(finding.title)}\n"
         yield f"{plain(finding.detail)}\n"
         if finding.evidence:

@@ -191,7 +191,7 @@ class _File:
         return True
 
     def close(self) -> None:
-        """Give it to whoever takes it into the database."""
+        """Release its lock: the next command may store the run."""
         with suppress(OSError):
             os.fsync(self._file)
         os.close(self._file)

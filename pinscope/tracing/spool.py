@@ -129,8 +129,8 @@ class Spool:
         with path.open("rb") as file:
             file.seek(since)
             whole, line_end, _ = file.read().rpartition(b"\n")
-        stacks = [json.loads(each)[1] or () for each in whole.splitlines()]
-        return [[(file, line, name) for file, line, name in each] for each in stacks], since + len(whole + line_end)
+        stacks = [json.loads(text)[1] or () for text in whole.splitlines()]
+        return [[(file, line, name) for file, line, name in stack] for stack in stacks], since + len(whole + line_end)
 
     def ranges(self) -> list[str]:
         """Names of the ranges so far; that of number n stands at n − 1."""
@@ -160,7 +160,7 @@ class Spool:
         """The documents of a file that has one on each line; a half-written one is left out."""
         path = self.folder / name
         if path.exists():
-            yield from (json.loads(each) for each in path.read_bytes().splitlines(keepends=True) if each[-1:] == b"\n")
+            yield from (json.loads(text) for text in path.read_bytes().splitlines(keepends=True) if text[-1:] == b"\n")
 
     def calls(self) -> NDArray[Any]:
         """All calls that are over so far, in the order of their correlation ids: fields of :data:`CALLS`. One during

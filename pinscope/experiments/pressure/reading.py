@@ -215,7 +215,7 @@ class Course:
 
     @cached_property
     def marks(self) -> Sequence[Mark]:
-        """Where others begin to suffer, the first first; what comes and goes has another cause, but for a kill."""
+        """Where others begin to suffer and do so up to the end, the first first; a kill counts once it came."""
         measured = [stage for stage in self.held if stage.rounds]
         tests: Mapping[MarkKind, Callable[[Stage], bool]] = {"cache": self.loses_cache, **self.tests}
         steps = {kind: from_then_on(measured, holds) for kind, holds in tests.items()}

@@ -90,11 +90,10 @@ def test_a_run_completes(store: Store, start: Callable[..., Job]) -> None:
 
 def test_progress_and_observations_are_visible_while_it_runs(store: Store, start: Callable[..., Job]) -> None:
     job = start(LONG)
-    until(lambda: store.run(job.run_id).observations > 20)
+    until(lambda: store.run(job.run_id).observations > 20 and store.run(job.run_id).progress.message)
     run = store.run(job.run_id)
     assert run.status == "running"
     assert 0 <= run.progress.fraction < 1
-    assert run.progress.message
     assert run.process == process_of(job.pid)
     until(lambda: store.run(job.run_id).observations > run.observations)
 

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING
 
 import streamlit as st
 
-from pinscope.dashboard.gate import origins_from_environment
-from pinscope.dashboard.middleware import middleware
+from pinscope.dashboard.middleware import middleware, origins_from_environment
 from pinscope.dashboard.pages import SCRIPT
 from pinscope.dashboard.routes import routes
 from pinscope.errors import InvalidParameter

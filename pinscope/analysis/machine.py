@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from pinscope.analysis.link_model import link_below_best, link_evidence, packet_words
-from pinscope.analysis.rules.host_memory import is_well_below_host
+from pinscope.analysis.models import link_below_best, link_evidence, packet_words
+from pinscope.analysis.rules import is_well_below_host
 from pinscope.probes.capabilities import HOST_MODEL_LOCKED_BYTES, MEMLOCK_ADVICE, cupy_problem, wheels
 from pinscope.probes.containers import WSL2
 from pinscope.records.environment import Device, Environment, Link

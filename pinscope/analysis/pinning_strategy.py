@@ -10,7 +10,7 @@ from pinscope.analysis.cells import Label, Value
 from pinscope.analysis.statistics import Summary, summarize
 from pinscope.analysis.texts import Costed, Text, exceeds, say
 from pinscope.records.finding import quantity
-from pinscope.records.pinning_strategy import STRATEGIES, Strategy, StrategyName
+from pinscope.records.registration import STRATEGIES, Strategy, StrategyName
 from pinscope.units import exact_bytes, format_bytes
 
 USUAL = "host_alloc"

@@ -11,7 +11,7 @@ from pydantic import AwareDatetime, ValidationError
 
 from pinscope.analysis.statistics import Summary, summarize
 from pinscope.errors import BadInput
-from pinscope.records.limits import COMBINATIONS_READ, DEVICES_READ, ROWS_READ, TEXT_READ
+from pinscope.records.base import COMBINATIONS_READ, DEVICES_READ, ROWS_READ, TEXT_READ
 from pinscope.records.run import Observation
 
 if TYPE_CHECKING:

@@ -1,16 +1,295 @@
-"""Marks in rows, one row for each of several names, on one axis of seconds."""
+"""What charts are made of: lines with bands, bars and ranges, limits and notes, a matrix."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from textwrap import wrap
+from typing import Any
+
+import plotly.graph_objects as go
+from plotly.colors import find_intermediate_color, hex_to_rgb
 
 from pinscope.analysis.cells import LineStyle
-from pinscope.charts.bars import AROUND_PIXELS, ROW_PIXELS, label, names_above
 from pinscope.charts.chart import Chart, alt_text
-from pinscope.charts.lines import line
-from pinscope.charts.theme import panels, short_seconds
+from pinscope.charts.theme import COLOURS, DASHES, ink, panels, short_seconds
 from pinscope.units import format_seconds
+
+Point = tuple[float, float | str, str]
+"""x, y (a number or a category), and the text that a reader sees who points at it."""
+
+
+@dataclass(frozen=True)
+class End:
+    """The right end of a line, in the axes' units.
+
+    Attributes:
+        name, value: what is written there.
+        x, y: where it is.
+        rises: whether the line comes from below, so that its name belongs above.
+    """
+
+    name: str
+    value: str
+    x: float
+    y: float
+    rises: bool = False
+
+
+def line(name: str, look: LineStyle, points: Iterable[Point], **more: Any) -> go.Scatter:
+    """A line with markers; ``more`` are Plotly's own properties."""
+    x, y, texts = zip(*points, strict=True)
+    colour = COLOURS[look.colour]
+    return go.Scatter(
+        **{
+            "x": x,
+            "y": y,
+            "name": name,
+            "mode": "lines+markers",
+            "customdata": texts,
+            "line": {"color": colour, "dash": look.dash, "width": 2},
+            "marker": {"color": colour, "symbol": look.symbol, "size": look.size},
+            "hovertemplate": "%{fullData.name}, %{customdata}<extra></extra>",
+        }
+        | more
+    )
+
+
+def reference(
+    name: str, x: Sequence[float], y: Sequence[float], text: str | None = None, dash: str = DASHES["reference"]
+) -> go.Scatter:
+    """A grey line beside the measurement, such as what a link can carry; ``text`` follows its name where one points."""
+    return go.Scatter(
+        x=x,
+        y=y,
+        mode="lines",
+        name=name,
+        line={"color": COLOURS["reference"], "dash": dash, "width": 2},
+        hoverinfo="skip" if text is None else None,
+        hovertemplate=None if text is None else f"{name}{text}<extra></extra>",
+    )
+
+
+def put(figure: go.Figure, row: int, *traces: go.Scatter | go.Bar) -> None:
+    """Add traces to a panel. Of those with the same name the legend shows the first, and switches all."""
+    for trace in traces:
+        known = any(other.name == trace.name for other in figure.data)
+        figure.add_trace(trace.update(legendgroup=trace.name, showlegend=not known), row=row, col=1)
+
+
+_LABEL_PIXELS = 17
+"""Height of a line of a label."""
+_FRAME_PIXELS = 116
+
+
+def name_ends(figure: go.Figure, row: int, ends: Iterable[End]) -> None:
+    """Write the names of lines at their right ends, inside the panel, each with its own value.
+
+    Names that would lie on each other are stacked. The axes must have their types and ranges.
+    """
+    x_axis, y_axis = (next(iter(axes)) for axes in (figure.select_xaxes(row=row), figure.select_yaxes(row=row)))
+    log_x, log_y = x_axis.type == "log", y_axis.type == "log"
+    shown = sorted((_placed(end, log_x, log_y) for end in ends if end.y > 0 or not log_y), key=lambda end: end.y)
+    if not shown:
+        return
+    low, high = y_axis.range or (0.0, _highest(figure, y_axis) * 1.06)
+    domain = y_axis.domain or (0.0, 1.0)
+    line_height = (high - low) * _LABEL_PIXELS / ((figure.layout.height - _FRAME_PIXELS) * (domain[1] - domain[0]))
+    groups = [[shown[0]]]
+    for end in shown[1:]:
+        if end.y - groups[-1][-1].y < 1.2 * line_height:
+            groups[-1].append(end)
+        else:
+            groups.append([end])
+    taken = low
+    for group in groups:
+        height = (len(group) + 0.6) * line_height
+        below = group[0].y - taken > height and not group[0].rises
+        figure.add_annotation(
+            text="<br>".join(f"{end.name} {end.value}" for end in reversed(group)),
+            x=max(end.x for end in group),
+            y=group[0].y if below else group[-1].y,
+            row=row,
+            col=1,
+            showarrow=False,
+            xanchor="right",
+            yanchor="top" if below else "bottom",
+            yshift=-5 if below else 5,
+            align="right",
+            font={"size": 12},
+        )
+        taken = group[-1].y + (0.0 if below else height)
+    figure.update_yaxes(range=[low, max(high, taken)], row=row, col=1)
+
+
+def _highest(figure: go.Figure, axis: Any) -> float:
+    """What the lines of a linear panel reach."""
+    own = [trace for trace in figure.data if (trace.yaxis or "y") == axis.plotly_name.replace("axis", "")]
+    return max(float(value) for trace in own for value in trace.y if value is not None)
+
+
+def _placed(end: End, log_x: bool, log_y: bool) -> End:
+    """An end where Plotly places an annotation."""
+    return replace(end, x=math.log10(end.x) if log_x else end.x, y=math.log10(end.y) if log_y else end.y)
+
+
+ROW_PIXELS, AROUND_PIXELS = 46, 20
+THICKNESS = 0.42
+"""Of a bar, of its row: its name stands above it."""
+_NAME_FOOT = 0.25
+"""Of a row, from its middle: where the name above a bar begins."""
+_BAR_GAP = 0.35
+"""Of a row, what bars that lie below each other leave."""
+_LABEL_LETTERS = 26
+_NAME_LETTERS = 46
+_LETTER_PIXELS, _PHONE_PIXELS = 7.0, 285
+"""Width of a letter, and of a panel on a phone: there the text at a bar's end must have room."""
+
+
+@dataclass(frozen=True)
+class Part:
+    """Bars of one colour.
+
+    Attributes:
+        name: in the legend.
+        colour: its meaning, a key of :data:`COLOURS`.
+        values: name of a bar → its length, in SI units; a bar that is left out has no such part.
+        pattern: Plotly's name of a hatching.
+    """
+
+    name: str
+    colour: str
+    values: Mapping[str, float]
+    pattern: str = ""
+
+
+def bars(
+    names: Sequence[str],
+    parts: Iterable[Part],
+    axis: str,
+    text: Callable[[float], str],
+    *,
+    scale: float = 1.0,
+    side_by_side: bool = False,
+    ends: Mapping[str, str] | None = None,
+) -> go.Figure:
+    """A figure of bars, the first name on top.
+
+    Args:
+        names: of the bars.
+        parts: stacked, in this order.
+        axis: title of the x axis.
+        text: a length as a reader sees it who points at a part.
+        scale: SI units of one unit of the axis.
+        side_by_side: parts lie below each other instead.
+        ends: name of a bar → what is written at its end, such as its whole.
+    """
+    parts = list(parts)
+    row_pixels = ROW_PIXELS + (12 * (len(parts) - 1) if side_by_side else 0)
+    figure = panels([""], [AROUND_PIXELS + row_pixels * len(names)])
+    for part in parts:
+        figure.add_trace(
+            go.Bar(
+                orientation="h",
+                y=list(part.values),
+                width=None if side_by_side else THICKNESS,
+                x=[value / scale for value in part.values.values()],
+                name=part.name,
+                customdata=[text(value) for value in part.values.values()],
+                marker={"color": COLOURS[part.colour], "pattern": {"shape": part.pattern, "fillmode": "replace"}},
+                hovertemplate="%{fullData.name}: %{customdata}<extra></extra>",
+            )
+        )
+    figure.update_layout(
+        barmode="group" if side_by_side else "stack",
+        hovermode="y unified",
+        bargap=_BAR_GAP,
+        legend_traceorder="reversed" if side_by_side else "normal",
+    )
+    names_above(figure, 1, names, (1 - _BAR_GAP) / 2 if side_by_side else _NAME_FOOT)
+    figure.update_xaxes(title_text=axis, rangemode="tozero")
+    if ends:
+        wholes = {name: sum(part.values.get(name, 0.0) for part in parts) / scale for name in ends}
+        end_labels(figure, 1, {name: (wholes[name], words) for name, words in ends.items()})
+    return figure
+
+
+def limit_marks(figure: go.Figure, row: int, count: int, length: float) -> None:
+    """Mark a length at each of so many bars of a panel by a dotted line, which leaves the names above them free."""
+    for place in range(count):
+        figure.add_shape(
+            type="line",
+            x0=length,
+            x1=length,
+            y0=place - 0.4,
+            y1=place + 0.24,
+            row=row,
+            col=1,
+            line={"color": COLOURS["reference"], "dash": DASHES["reference"], "width": 2},
+        )
+
+
+def end_labels(figure: go.Figure, row: int, ends: Mapping[str, tuple[float, str]]) -> None:
+    """Write beside the ends of bars what they come to, by name of the bar; and make room for it, also on a phone."""
+    for name, (length, words) in ends.items():
+        figure.add_annotation(
+            x=length,
+            y=name,
+            text=words,
+            row=row,
+            col=1,
+            showarrow=False,
+            xanchor="left",
+            xshift=4,
+            align="left",
+            font={"size": 12},
+        )
+    needed = (
+        length / (1 - (len(_plain(words)) * _LETTER_PIXELS + 8) / _PHONE_PIXELS) for length, words in ends.values()
+    )
+    top = max(*needed, *(length for length, _ in ends.values())) or 1.0
+    known = next(iter(figure.select_xaxes(row=row))).range
+    figure.update_xaxes(range=[0, max(top, known[1] if known else 0.0)], row=row, col=1)
+
+
+def _plain(words: str) -> str:
+    return words.replace("<b>", "").replace("</b>", "")
+
+
+def names_above(figure: go.Figure, row: int, names: Sequence[str], foot: float = _NAME_FOOT) -> None:
+    """Make a panel's y axis one of names, the first on top; each stands above its bar, so that a phone has room.
+
+    ``foot``: where the names begin, in rows from a row's middle.
+    """
+    category_rows(figure, row, names)
+    figure.update_yaxes(showticklabels=False, ticks="", range=[-0.55, len(names) - 0.3], row=row, col=1)
+    for place, name in enumerate(reversed(names)):
+        figure.add_annotation(
+            x=0,
+            xref="x domain" if row == 1 else f"x{row} domain",
+            xanchor="left",
+            showarrow=False,
+            align="left",
+            y=place + foot,
+            yref="y" if row == 1 else f"y{row}",
+            yanchor="bottom",
+            text=name.replace("<br>", " "),
+            font={"size": 12 if len(name) <= _NAME_LETTERS else 11},
+        )
+
+
+def category_rows(figure: go.Figure, row: int, names: Sequence[str]) -> None:
+    """Make a panel's y axis one of names, the first on top."""
+    figure.update_yaxes(
+        type="category", categoryorder="array", categoryarray=list(names)[::-1], showgrid=False, row=row, col=1
+    )
+
+
+def label(title: str) -> str:
+    """A long title in lines that fit beside bars on a phone."""
+    return "<br>".join(wrap(title, _LABEL_LETTERS))
+
 
 _DECADES = [10.0**power for power in range(-6, 3)]
 
@@ -65,3 +344,96 @@ def marks_of_seconds(
         title_text=f"{axis} (log scale)",
     )
     return Chart(key, title, caption, figure.update_layout(hovermode="y unified"), alt_text(alt, ends))
+
+
+LEAST_SHARE = 0.5
+"""And below: the colour of the worst."""
+_WORST, _BEST = "stall", "copy"
+_ROW_PIXELS, _AROUND_PIXELS = 52, 24
+
+
+@dataclass(frozen=True)
+class Square:
+    """One cell.
+
+    Attributes:
+        share: of the best, 0 to 1.
+        text: written in it; ``<br>`` breaks the line.
+        hover: what a reader sees who points at it.
+    """
+
+    share: float
+    text: str
+    hover: str
+
+
+def matrices(
+    titles: Sequence[str],
+    columns: Sequence[str],
+    rows: Sequence[str],
+    squares: Sequence[Mapping[tuple[str, str], Square]],
+    axes: tuple[str, str],
+) -> go.Figure:
+    """A figure of matrices, one below the other.
+
+    Args:
+        titles: one for each.
+        columns, rows: names, the first row on top.
+        squares: for each matrix (row, column) → its cell; one that is left out stays empty.
+        axes: titles of the x and the y axis.
+    """
+    figure = panels(list(titles), [_AROUND_PIXELS + _ROW_PIXELS * len(rows)] * len(titles))
+    words = list(figure.layout.annotations)
+    for number, cells in enumerate(squares, start=1):
+        grid = [[cells.get((row, column)) for column in columns] for row in rows]
+        figure.add_trace(
+            go.Heatmap(
+                x=list(columns),
+                y=list(rows),
+                z=[[cell.share if cell else None for cell in line] for line in grid],
+                customdata=[[cell.hover if cell else "" for cell in line] for line in grid],
+                zmin=LEAST_SHARE,
+                zmax=1.0,
+                colorscale=[[0.0, COLOURS[_WORST]], [1.0, COLOURS[_BEST]]],
+                showscale=False,
+                hovertemplate="%{customdata}<extra></extra>",
+                xgap=2,
+                ygap=2,
+                hoverongaps=False,
+            ),
+            row=number,
+            col=1,
+        )
+        axis = "" if number == 1 else number
+        words += [
+            go.layout.Annotation(
+                x=column,
+                y=row,
+                text=cell.text,
+                xref=f"x{axis}",
+                yref=f"y{axis}",
+                showarrow=False,
+                font={"size": 12, "color": ink(colour(cell.share))},
+            )
+            for (row, column), cell in cells.items()
+        ]
+        figure.update_yaxes(
+            type="category",
+            categoryorder="array",
+            categoryarray=list(rows)[::-1],
+            showgrid=False,
+            title_text=axes[1],
+            row=number,
+            col=1,
+        )
+    figure.update_xaxes(type="category", categoryorder="array", categoryarray=list(columns), showgrid=False)
+    figure.update_xaxes(title_text=axes[0], row=len(titles), col=1)
+    figure.update_layout(hovermode="closest", annotations=words)  # each added alone would copy all before it
+    return figure
+
+
+def colour(share: float) -> str:
+    """Of a cell, ``#rrggbb``."""
+    part = min(max((share - LEAST_SHARE) / (1 - LEAST_SHARE), 0.0), 1.0)
+    mixed = find_intermediate_color(hex_to_rgb(COLOURS[_WORST]), hex_to_rgb(COLOURS[_BEST]), part)
+    return "#" + "".join(f"{round(value):02x}" for value in mixed)

@@ -11,10 +11,23 @@ import plotly.graph_objects as go
 
 from pinscope.analysis.cells import LineStyle, Way
 from pinscope.analysis.read_rows import grouped
-from pinscope.charts.bars import ROW_PIXELS, THICKNESS, Part, bars, end_labels, limit_marks, names_above
 from pinscope.charts.chart import Chart, alt_text
-from pinscope.charts.lines import End, line, name_ends, put, reference
-from pinscope.charts.matrix import Square, matrices
+from pinscope.charts.marks import (
+    ROW_PIXELS,
+    THICKNESS,
+    End,
+    Part,
+    Square,
+    bars,
+    end_labels,
+    limit_marks,
+    line,
+    matrices,
+    name_ends,
+    names_above,
+    put,
+    reference,
+)
 from pinscope.charts.theme import COLOURS, DASHES, GAP_PIXELS, panels, seconds_axis, seconds_unit, size_axis
 from pinscope.units import format_bandwidth, format_bytes, format_seconds, format_share
 

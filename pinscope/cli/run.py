@@ -11,19 +11,17 @@ import typer
 from typer.core import TyperCommand
 
 from pinscope.cli.options import AsJson, Interval, Pids, Probe, checked_pids, duration, output_option
-from pinscope.cli.progress import Stop, follow, progress_shown, say_how_it_ended
-from pinscope.cli.reading import print_outcome
-from pinscope.cli.terminal import complain, print_json
+from pinscope.cli.screen import print_outcome
+from pinscope.cli.terminal import Stop, complain, follow, print_json, progress_shown, say_how_it_ended
 from pinscope.errors import BadInput, InvalidParameter, MeasurementFailed, NotPossible, StoreFailed, UnknownName
 from pinscope.experiments.contract import AnyExperiment
 from pinscope.experiments.registry import EXPERIMENTS, find
 from pinscope.live.source import open_source
-from pinscope.live.timeline.kind import TimelineParams
+from pinscope.live.timeline.reading import TimelineParams
 from pinscope.probes.environment import capture_environment
 from pinscope.records.run import LAB_TITLES, ExperimentRun, LabKind, Run
-from pinscope.report.document import open_document
-from pinscope.report.json_report import run_document
-from pinscope.report.parameters import Parameter, form_parameters
+from pinscope.report.document import Parameter, form_parameters, open_document
+from pinscope.report.write import run_document
 from pinscope.runner.jobs import Request, cancel, mark_interrupted, prepare, reconcile, start, usable_gpu
 from pinscope.runner.recording import Recorded, Recorder, check_output, prepare_timeline
 from pinscope.runner.suite import ALL, select

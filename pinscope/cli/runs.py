@@ -16,15 +16,14 @@ from typing import Annotated, Any, get_args
 import typer
 
 from pinscope.cli.options import AsJson, Group, RunId, RunIds, duration, output_option
-from pinscope.cli.reading import print_run
+from pinscope.cli.screen import print_run
 from pinscope.cli.terminal import GAP, complain, print_json, print_line, print_long_json, print_table, terminal_columns
 from pinscope.errors import BadInput, StoreFailed
 from pinscope.experiments.registry import GONE, find_reader, readers
 from pinscope.records.run import LAB_TITLES, Origin, Run, Status, TraceRun
 from pinscope.report.document import Document, open_document
 from pinscope.report.facts import place
-from pinscope.report.json_report import run_without_rows
-from pinscope.report.write import write_report
+from pinscope.report.write import run_without_rows, write_report
 from pinscope.runner.jobs import cancel, reconcile
 from pinscope.store.anonymous import ANONYMOUS, AnonymousStore
 from pinscope.store.bundle import open_bundle, write_bundle

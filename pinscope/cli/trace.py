@@ -22,7 +22,7 @@ from pinscope.errors import BadInput, InvalidParameter, StoreFailed
 from pinscope.experiments.registry import checked_rows
 from pinscope.probes.environment import capture_environment
 from pinscope.report.document import Document, open_document
-from pinscope.report.json_report import run_document
+from pinscope.report.write import run_document
 from pinscope.runner.jobs import reconcile
 from pinscope.runner.recording import check_output
 from pinscope.runner.traced_program import check_program

@@ -27,7 +27,6 @@ from pinscope.records.finding import Finding
 from pinscope.records.snapshot import DeviceFigures, Holder, HostTotals, Snapshot, Unreadable
 from pinscope.records.timeline import Event, EventKind
 from pinscope.report.facts import SEVERITY_WORDS, Fact, by_severity, quantity_text
-from pinscope.report.json_report import render_snapshot
 from pinscope.report.snapshot_facts import (
     COLUMNS,
     HolderRow,
@@ -39,6 +38,7 @@ from pinscope.report.snapshot_facts import (
     host_facts,
     share_text,
 )
+from pinscope.report.write import render_snapshot
 from pinscope.text import one_line
 from pinscope.units import format_bytes, format_seconds
 

@@ -41,7 +41,7 @@ from pinscope.report.document import Document
 from pinscope.report.facts import by_severity, gpu_facts, link_text
 from pinscope.runner.jobs import Request
 from pinscope.runner.suite import ALL, Step, Suite, possible, select
-from pinscope.store.recordings import recorded_runs
+from pinscope.store.bundle import recorded_runs
 from pinscope.store.store import Store
 from pinscope.units import format_bandwidth, format_bytes
 

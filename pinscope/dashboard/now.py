@@ -11,7 +11,7 @@ import json
 
 import streamlit as st
 
-from pinscope.analysis.rules.growth import STEADY_GROWTH
+from pinscope.analysis.rules import STEADY_GROWTH
 from pinscope.dashboard.pages import NOW
 from pinscope.dashboard.routes import DEFAULT_WINDOW_SECONDS, INTERVALS, LIVE_ROOT, VERSION, WINDOWS
 from pinscope.dashboard.widgets import heading

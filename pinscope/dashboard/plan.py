@@ -12,8 +12,16 @@ from pinscope.dashboard.parameter_form import parameter_form
 from pinscope.dashboard.widgets import heading, plain, reading_below_verdict, sentence, show_error
 from pinscope.errors import InvalidParameter
 from pinscope.planning.charts import draw_plan
-from pinscope.planning.plan import PlanParams, command_line, inputs
-from pinscope.planning.prices import LEVEL_WORDS, Level, known_prices, plan_for, safety_of
+from pinscope.planning.plan import (
+    LEVEL_WORDS,
+    Level,
+    PlanParams,
+    command_line,
+    inputs,
+    known_prices,
+    plan_for,
+    safety_of,
+)
 from pinscope.planning.reading import read_plan
 
 _WRITTEN, _LINK, _FORM = "plan-written", "plan-link", "plan-form"

@@ -29,7 +29,7 @@ from pinscope.dashboard.widgets import (
 )
 from pinscope.errors import BadInput
 from pinscope.experiments.registry import charts_of, find_reader
-from pinscope.records.limits import BUNDLE_ROWS, UPLOAD_MIB
+from pinscope.records.base import BUNDLE_ROWS, UPLOAD_MIB
 from pinscope.records.run import LAB_TITLES, Run, Status, TraceRun
 from pinscope.report.facts import caveats, environment_facts, further_notes, gaps, parameter_facts, run_facts, size_word
 from pinscope.report.write import render

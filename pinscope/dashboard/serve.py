@@ -14,7 +14,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pinscope.dashboard.gate import ADDRESS, SETTINGS, Origin
+from pinscope.dashboard.middleware import ADDRESS, SETTINGS, Origin
 from pinscope.errors import InvalidParameter, NotPossible
 from pinscope.text import quoted
 

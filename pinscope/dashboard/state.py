@@ -12,16 +12,15 @@ import streamlit as st
 from pinscope.errors import BadInput
 from pinscope.live.source import open_source
 from pinscope.probes.environment import capture_environment
+from pinscope.records.base import MIB, UPLOAD_MIB
 from pinscope.records.environment import Environment
-from pinscope.records.limits import MIB, UPLOAD_MIB
 from pinscope.records.run import ExperimentRun, Run, TimelineRun, TraceRun
 from pinscope.records.snapshot import Snapshot
 from pinscope.report.document import Document, open_document
 from pinscope.runner.jobs import reconcile
 from pinscope.store.anonymous import ANONYMOUS, AnonymousStore
-from pinscope.store.recordings import recorded_runs
-from pinscope.store.store import Store
-from pinscope.store.stored_runs import StoredRows
+from pinscope.store.bundle import recorded_runs
+from pinscope.store.store import Store, StoredRows
 from pinscope.tracing.stretch import TABLES
 
 PAGE_EVENTS = 100_000

@@ -13,7 +13,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 from pinscope.analysis.kind import Kind
-from pinscope.analysis.link_model import link_error_findings
+from pinscope.analysis.models import link_error_findings
 from pinscope.analysis.read_rows import NOTHING_ATTACHED, Attached, ReadRows, Row
 from pinscope.analysis.texts import Texts
 from pinscope.errors import BadInput, UnknownName

@@ -32,7 +32,7 @@ from pinscope.lab.pinning import (
 )
 from pinscope.probes.capabilities import install_command
 from pinscope.probes.host_memory import read_limits
-from pinscope.records.pinning_strategy import STRATEGIES, Strategy, StrategyName
+from pinscope.records.registration import STRATEGIES, Strategy, StrategyName
 from pinscope.records.run import Backing
 from pinscope.text import quoted
 from pinscope.units import format_bytes, format_seconds, parse_bytes

@@ -22,7 +22,7 @@ import numpy as np
 
 from pinscope.lab.backing import HUGE_PAGE, OwnMemory
 from pinscope.lab.harness import Clock
-from pinscope.records.pinning_strategy import Strategy
+from pinscope.records.registration import Strategy
 
 TOUCH_BYTES = 64 * 2**20
 """What one thread touches at a time: whole huge pages, and enough of them that handing out work costs nothing."""

@@ -181,7 +181,7 @@ class Lab(Protocol):
 
     @property
     def place(self) -> str:
-        """What another process needs to open a lab on the same device (:mod:`pinscope.lab.worker_protocol`)."""
+        """What another process needs to open a lab on the same device (:mod:`pinscope.lab.child_processes`)."""
         ...
 
     def place_of(self, device: int) -> str:

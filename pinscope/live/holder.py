@@ -7,9 +7,9 @@ from collections import Counter
 from collections.abc import Callable, MutableMapping, Sequence
 from dataclasses import dataclass
 
-from pinscope.analysis.page_table_model import GRANULE_BYTES, page_table_memory_bytes
-from pinscope.analysis.rules.host_memory import MUCH_LOCKED_BYTES
-from pinscope.live.registered import Registered, Share, asked_driver_memory, context_count, registered_by, split_pieces
+from pinscope.analysis.models import GRANULE_BYTES, page_table_memory_bytes
+from pinscope.analysis.rules import MUCH_LOCKED_BYTES
+from pinscope.live.tracker import Registered, Share, asked_driver_memory, context_count, registered_by, split_pieces
 from pinscope.probes.answer import Answer
 from pinscope.probes.containers import GroupHeadrooms
 from pinscope.probes.proc import Proc

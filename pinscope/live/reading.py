@@ -8,20 +8,20 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from pinscope.analysis.held import ROUNDING_ADVICE, held_bytes
-from pinscope.analysis.link_model import link_below_best
-from pinscope.analysis.page_table_model import page_table_bytes
-from pinscope.analysis.rules.gpu_memory import page_table_severity, unattributed_severity
-from pinscope.analysis.rules.growth import LEAK_BYTES
-from pinscope.analysis.rules.host_memory import (
+from pinscope.analysis.models import link_below_best, page_table_bytes
+from pinscope.analysis.rules import (
     DRIVER_BYTES,
+    LEAK_BYTES,
     MUCH_LOCKED_BYTES,
     UNEXPLAINED_BYTES,
     group_severity,
+    is_busy,
     is_much_rounding,
+    page_table_severity,
     pinned_severity,
     pinned_twice_bytes,
+    unattributed_severity,
 )
-from pinscope.analysis.rules.link import is_busy
 from pinscope.records.figure import bound_of_sum
 from pinscope.records.finding import Finding, Quantity, finding, known, note, quantity
 from pinscope.records.snapshot import Holder, HostTotals, Snapshot

@@ -14,8 +14,7 @@ from typing import Self
 from pinscope.errors import InvalidParameter, PinScopeError
 from pinscope.live.series import changes, sample_of
 from pinscope.probes.answer import Answer
-from pinscope.probes.devices import read_gpus
-from pinscope.probes.gpu import Nvml
+from pinscope.probes.gpu import Nvml, read_gpus
 from pinscope.probes.proc import HERE, Proc
 from pinscope.records.snapshot import DeviceFigures, Snapshot
 from pinscope.records.timeline import Event, Sample

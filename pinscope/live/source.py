@@ -17,11 +17,11 @@ from functools import partial
 from typing import TYPE_CHECKING, Self
 
 from pinscope.analysis.held import held_by
-from pinscope.analysis.page_table_model import context_overhead_bytes
-from pinscope.analysis.rules.host_memory import MUCH_LOCKED_BYTES
+from pinscope.analysis.models import context_overhead_bytes
+from pinscope.analysis.rules import MUCH_LOCKED_BYTES
 from pinscope.live.holder import COUNTER_SLACK_BYTES, Surroundings, page_table_bound, read_holder
-from pinscope.live.registered import Candidate, Share, attribute, without_larger
 from pinscope.live.sampler import GpuWatch
+from pinscope.live.tracker import Candidate, Share, attribute, without_larger
 from pinscope.probes.answer import Answer
 from pinscope.probes.containers import WSL2, GroupHeadrooms, has_own_pids, hides_processes, wsl_version
 from pinscope.probes.host_memory import NO_HOST, PIN_COUNTERS_ADVICE, read_host
@@ -179,7 +179,7 @@ def snapshot(
 
     Args:
         proc: where /proc and /sys are read.
-        gpus: from :func:`pinscope.probes.devices.read_gpus`, which may have been asked elsewhere, as the driver
+        gpus: from :func:`pinscope.probes.gpu.read_gpus`, which may have been asked elsewhere, as the driver
             may hang; ``None``: it was not asked.
         remembered: keep one and pass it to each snapshot of a series: the later ones then cost less.
         registrations: from :meth:`pinscope.live.tracker.Tracker.registered`, asked just before; ``None``: nobody

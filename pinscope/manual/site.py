@@ -17,8 +17,14 @@ from markdown_it import MarkdownIt
 
 from pinscope.errors import UnknownName
 from pinscope.experiments.registry import EXPERIMENTS
-from pinscope.manual.generated_tables import experiment_page, experiments_table, findings_reference, recordings_table
-from pinscope.manual.reference import json_reference, metrics_reference
+from pinscope.manual.reference import (
+    experiment_page,
+    experiments_table,
+    findings_reference,
+    json_reference,
+    metrics_reference,
+    recordings_table,
+)
 from pinscope.text import quoted
 
 HOME = "index"

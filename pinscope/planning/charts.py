@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pinscope.analysis.cells import LineStyle
-from pinscope.analysis.page_table_model import GPU_PAGE_SIZES, page_table_bytes
+from pinscope.analysis.models import GPU_PAGE_SIZES, page_table_bytes
 from pinscope.analysis.pinning_strategy import TITLES
 from pinscope.charts.chart import Chart
 from pinscope.charts.plot import Curve, Length, Scale, Spot, TimePart, curves, lengths, level, sizes

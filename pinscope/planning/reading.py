@@ -5,11 +5,22 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from pinscope.analysis.held import ROUNDING_ADVICE, rounded_up
-from pinscope.analysis.page_table_model import GPU_PAGE_SIZES, page_table_bytes
+from pinscope.analysis.models import GPU_PAGE_SIZES, page_table_bytes
 from pinscope.analysis.pinning_strategy import DEFAULT_CHUNKS, TITLES, USUAL, WORTH_IT, Recipe
-from pinscope.analysis.rules.gpu_memory import page_table_severity
-from pinscope.planning.plan import ONE_REGISTRATION_BYTES, Demand, Origin, Pace, Plan, Sharing, Source
-from pinscope.planning.prices import LEVEL_WORDS, amount_words, safety_of, why_elsewhere
+from pinscope.analysis.rules import page_table_severity
+from pinscope.planning.plan import (
+    LEVEL_WORDS,
+    ONE_REGISTRATION_BYTES,
+    Demand,
+    Origin,
+    Pace,
+    Plan,
+    Sharing,
+    Source,
+    amount_words,
+    safety_of,
+    why_elsewhere,
+)
 from pinscope.records.finding import (
     Finding,
     Quantity,

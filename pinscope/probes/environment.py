@@ -13,8 +13,7 @@ import pinscope
 from pinscope.probes.answer import Answer
 from pinscope.probes.capabilities import package_versions, source_commit
 from pinscope.probes.containers import virtualization
-from pinscope.probes.devices import read_devices, with_details
-from pinscope.probes.gpu import Nvml
+from pinscope.probes.gpu import Nvml, read_devices, with_details
 from pinscope.probes.host_memory import read_limits
 from pinscope.probes.numa import read_nodes
 from pinscope.probes.proc import HERE, Proc, count_in_both, ranges

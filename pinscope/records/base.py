@@ -60,3 +60,64 @@ class Budget(Record):
     """Rough length of the run."""
     hugetlb_bytes: int = 0
     """Of the pinned bytes, what must stand on hugetlb pages, which root reserves beforehand."""
+
+
+MIB = 2**20
+
+# A bundle
+BUNDLE_RUNS = 10_000
+BUNDLE_ROWS = 1_000_000
+"""Observations of all its runs together."""
+BUNDLE_BYTES = 512 * MIB
+"""Unpacked, without attachments."""
+BUNDLE_RATIO = 200
+"""Unpacked bytes of a member ÷ its packed ones; real observations reach 20. Small members may be more."""
+SMALL_MEMBER_BYTES = MIB
+MANIFEST_BYTES = 2 * MIB
+UPLOAD_MIB = 64
+"""What the dashboard takes or gives as one file; it holds it in memory. The command line has no such limit."""
+
+# A run's own record
+RUN_BYTES = MIB // 4
+"""Of its JSON: parameters, budget, environment and notes."""
+PARAMETERS = 200
+DEPTH = 8
+"""How deep the values of parameters may be nested."""
+
+# An observation
+ROW_BYTES = MIB // 4
+"""Of its JSON, on one line of a bundle."""
+ROW_FIELDS = 128
+NAME_CHARACTERS = 100
+"""Of the name of a field."""
+TEXT_CHARACTERS = 8192
+"""Of all text in one observation."""
+FIELD_NAMES = 512
+"""Different names of fields in all observations of a run."""
+
+# An attachment: a table of many events, in parts
+ATTACHMENTS = 16
+"""Of one run."""
+PART_ROWS = 2**17
+PART_COLUMNS = 64
+PART_BYTES = 16 * MIB
+"""Of one part, which is in memory whole; ten million events of eight columns are 77 parts of 2.4 MB."""
+BUNDLE_PARTS = 10_000
+"""Of all attachments in a bundle together, as the two that follow."""
+BUNDLE_PART_ROWS = 100_000_000
+BUNDLE_PART_BYTES = 2048 * MIB
+"""No ratio of unpacked to packed bytes limits a part: its size alone bounds the memory that it takes."""
+
+# A reading
+ROWS_READ = 250_000
+"""Figures and charts are derived from so many observations of a run at most, the first ones."""
+COMBINATIONS_READ = 4_000
+"""Different combinations of labels among them; the largest recording has 500."""
+DEVICES_READ = 64
+"""Different GPUs among them: each has a panel in the charts."""
+TEXT_READ = 8 * MIB
+"""Characters of different texts among them."""
+SPANS = 100_000
+"""Copies and kernels in a file for Perfetto."""
+TRACE_EVENTS = 500_000
+"""Calls, copies and kernels of a trace in such a file: those that began first."""

@@ -10,9 +10,8 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, computed_field, model_validator
 
-from pinscope.records.base import Budget, Moment, Record
+from pinscope.records.base import ATTACHMENTS, Budget, Moment, Record
 from pinscope.records.environment import Device, Environment
-from pinscope.records.limits import ATTACHMENTS
 
 FORMAT = 2
 """Newest version of the run format, in bundles and JSON. Additive changes keep it; :attr:`Run.format` says which a run

@@ -6,7 +6,7 @@ import shlex
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from pinscope.analysis.link_model import KINDS
+from pinscope.analysis.models import KINDS
 from pinscope.records.base import Budget
 from pinscope.records.environment import (
     PACKET_PAYLOAD_BYTES,

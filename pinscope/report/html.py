@@ -29,7 +29,7 @@ from pinscope.records.finding import Table
 from pinscope.report import facts
 from pinscope.report.document import Document
 from pinscope.report.facts import environment_facts
-from pinscope.report.json_report import json_pieces
+from pinscope.report.write import json_pieces
 from pinscope.text import escaped, one_line, visible
 from pinscope.units import format_value
 

@@ -7,19 +7,337 @@ metadata events ``ph = M`` that name and order processes and threads.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import islice
+from pathlib import PurePath
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 import pinscope
+from pinscope.analysis.read_rows import Attached
 from pinscope.errors import BadInput
 from pinscope.experiments.overlap.reading import Span, spans
-from pinscope.records.limits import SPANS
+from pinscope.records.base import SPANS, TRACE_EVENTS
 from pinscope.records.run import LAB_TITLES, TraceRun
 from pinscope.report.document import Document
-from pinscope.report.perfetto_trace import trace_events
+from pinscope.tracing.sites import UNKNOWN_LINE, process_names
+from pinscope.tracing.stretch import TABLES, Columns, collect, first_moments
 
+Places = NDArray[np.intp]
+_NEVER = -1
+"""In the attachments: not recorded."""
 Event = dict[str, Any]
+_Lines = Mapping[Any, Event]
+
+
+def trace_events(document: Document, prefix: str, process: int) -> Iterator[Event]:
+    """All events of a trace, or its first :data:`TRACE_EVENTS` calls, copies and kernels, with a mark where they end.
+
+    Args:
+        document: a trace.
+        prefix: stands before the names of its processes.
+        process: number of its first process.
+
+    Raises:
+        BadInput: it carries no events.
+    """
+    attached = document.attached
+    if not any(attached.rows.get(name) for name in TABLES):
+        raise BadInput(f"run {document.run.id} carries no calls, copies and kernels, so that it has no timeline")
+    until = first_moments(attached, TRACE_EVENTS)
+    tables = {name: _until(attached, name, until) for name in (*TABLES, "pinned")}
+    lines = _lines(document.rows)
+    title = prefix + (" ".join(map(str, document.run.params.get("program", ()))) or "program")
+    recorded = sorted(
+        {int(number) for table in tables.values() if table for number in np.unique(table.get("process", 0))}
+    )
+    first, names = process, process_names(document.rows)
+    for number in recorded:
+        of_process = {name: _of_process(table, number) for name, table in tables.items()}
+        owner = names.get(number, f"process {number}")
+        name = f"{title}, {owner}" if len(recorded) > 1 else title
+        beside = f"{prefix}{owner}, " if len(recorded) > 1 else prefix
+        yield from _process_events(of_process, lines, (process, name, beside))
+        process += 1 + len(_devices(of_process["copies"], of_process["kernels"]))
+    if until is not None:
+        name = f"PinScope left out what follows: a file holds the first {TRACE_EVENTS:,} calls, copies and kernels"
+        yield {"name": name, "ph": "i", "s": "g", "ts": until / 1e3, "pid": first, "tid": 0}
+
+
+def _of_process(table: Columns, process: int) -> Columns:
+    """Its rows; without columns where it has none."""
+    if "process" not in table:
+        return table
+    own = table["process"] == process
+    return _chosen(table, own) if own.any() else {}
+
+
+def _process_events(tables: Mapping[str, Columns], lines: _Lines, names: tuple[int, str, str]) -> Iterator[Event]:
+    """All of one process of the program; ``names``: its number, its name, and what stands before those of its GPUs."""
+    calls, copies, kernels = (tables[name] for name in TABLES)
+    process, title, prefix = names
+    calls_of = _calls_of(calls, copies)
+    yield from _process(process, title)
+    threads = _tracks(process, "thread", calls.get("thread"), calls, nesting=True)
+    yield from threads.names()
+    yield from _call_spans(calls, copies, calls_of, threads, lines)
+    streams = []
+    for number, device in enumerate(_devices(copies, kernels), start=process + 1):
+        yield from _process(number, f"{prefix}GPU {device}")
+        streams.append(_streams(number, device, copies, kernels))
+        yield from streams[-1].names()
+        yield from _gpu_spans(streams[-1], copies, kernels, lines)
+        yield from _in_flight(number, _chosen(copies, copies["device"] == device) if copies else {})
+    yield from _flows(copies, calls, calls_of, threads, streams)
+    if pinned := tables["pinned"]:
+        yield from _counter(process, "pinned memory", pinned["at_ns"], pinned["change_bytes"])
+
+
+def _until(attached: Attached, name: str, until: int | None) -> Columns:
+    most = np.iinfo(np.int64).max if until is None else until
+    return collect(attached, name, lambda part: np.asarray(part["at_ns"] < most))
+
+
+def _chosen(table: Columns, rows: Any) -> Columns:
+    return {name: values[rows] for name, values in table.items()}
+
+
+def _devices(*tables: Columns) -> list[int]:
+    return sorted({int(device) for table in tables if table for device in np.unique(table["device"])})
+
+
+def _lines(rows: Sequence[Mapping[str, Any]]) -> _Lines:
+    """Number of a site, or file and line → the arguments that name the line."""
+    found: dict[Any, Event] = {}
+    for row in rows:
+        if row.get("file"):
+            place = {"line": _line(row["file"], row["line"])}
+            if source := row.get("source_line"):
+                place["source"] = source
+            found[row["file"], row["line"]] = place
+            if row["kind"] == "site":
+                found[row["number"]] = place
+    return found
+
+
+def _line(file: str, line: int) -> str:
+    return f"{PurePath(file).name}:{line}" if file else UNKNOWN_LINE
+
+
+# Tracks
+
+
+@dataclass(frozen=True)
+class _Tracks:
+    """Tracks of one process.
+
+    Attributes:
+        process: its number.
+        titles: the number of each track → its name.
+        numbers: of each span its track, in the order of the spans.
+        copies, kernels: places of those that the spans are, copies first; empty where the spans are calls.
+    """
+
+    process: int
+    titles: Mapping[int, str]
+    numbers: NDArray[np.int64]
+    copies: Places
+    kernels: Places
+
+    def names(self) -> Iterator[Event]:
+        """Metadata that name and order the tracks."""
+        for number, title in self.titles.items():
+            yield _metadata("thread_name", self.process, number, {"name": title})
+            yield _metadata("thread_sort_index", self.process, number, {"sort_index": number})
+
+
+_NONE: Places = np.empty(0, np.intp)
+
+
+def _tracks(
+    process: int,
+    word: str,
+    key: NDArray[Any] | None,
+    spans: Columns,
+    *,
+    nesting: bool,
+    copies: Places = _NONE,
+    kernels: Places = _NONE,
+) -> _Tracks:
+    """A track for each key, and further ones beside it for spans that overlap."""
+    if key is None:
+        return _Tracks(process, {}, np.empty(0, np.int64), copies, kernels)
+    begun = spans["at_ns"]
+    ended = begun + np.maximum(spans["took_ns"], 0)
+    order = np.lexsort((-ended, begun, key))
+    lane = np.zeros(len(order), np.int64)
+    for rows in np.split(order, np.flatnonzero(np.diff(key[order])) + 1):
+        lane[rows] = lanes(begun[rows], ended[rows], nesting=nesting)
+    pairs, numbers = np.unique(np.stack([key.astype(np.int64), lane]), axis=1, return_inverse=True)
+    titles = {
+        number: f"{word} {owner}" + (f" ({beside + 1})" if beside else "")
+        for number, (owner, beside) in enumerate(pairs.T.tolist(), start=1)
+    }
+    return _Tracks(process, titles, numbers.reshape(-1) + 1, copies, kernels)
+
+
+def lanes(begun: NDArray[np.int64], ended: NDArray[np.int64], *, nesting: bool) -> NDArray[np.int64]:
+    """The lane of each span, so that those of one lane follow each other or, with ``nesting``, lie in each other.
+
+    Args:
+        begun: ascending; of equal ones the longest first.
+        ended: theirs.
+        nesting: a span may lie within another one of its lane.
+    """
+    found = np.zeros(len(begun), np.int64)
+    if np.all(begun[1:] >= np.maximum.accumulate(ended)[:-1]):
+        return found
+    open_ends: list[list[int]] = []
+    for place, (start, end) in enumerate(zip(begun.tolist(), ended.tolist(), strict=True)):
+        for ends in open_ends:
+            while ends and ends[-1] <= start:
+                ends.pop()
+        fitting = (lane for lane, ends in enumerate(open_ends) if not ends or (nesting and end <= ends[-1]))
+        found[place] = lane = next(fitting, len(open_ends))
+        if lane == len(open_ends):
+            open_ends.append([])
+        open_ends[lane].append(end)
+    return found
+
+
+def _streams(process: int, device: int, copies: Columns, kernels: Columns) -> _Tracks:
+    """The streams of a GPU, with its copies and its kernels."""
+    places = [np.flatnonzero(table["device"] == device) if table else _NONE for table in (copies, kernels)]
+    spans = {
+        name: np.concatenate(
+            [table[name][rows] for table, rows in zip((copies, kernels), places, strict=True) if table]
+        )
+        for name in ("at_ns", "took_ns", "stream")
+    }
+    return _tracks(process, "stream", spans["stream"], spans, nesting=False, copies=places[0], kernels=places[1])
+
+
+# Spans
+
+
+def _call_spans(calls: Columns, copies: Columns, calls_of: Places, threads: _Tracks, lines: _Lines) -> Iterator[Event]:
+    """What each thread called, with the copies that it asked for."""
+    first, size = _copies_of(calls_of, copies, len(threads.numbers))
+    for place, track in enumerate(threads.numbers.tolist()):
+        copy = int(first[place])
+        key: Any = int(copies["site"][copy]) if copy >= 0 else None
+        if "file" in calls:
+            key = (calls["file"][place], int(calls["line"][place]))
+        arguments = dict(lines.get(key) or ({"line": _line(*key)} if isinstance(key, tuple) else {}))
+        if copy >= 0:
+            arguments |= _copied(copies, copy, int(size[place]))
+        event = {"name": str(calls["call"][place]), "cat": "call", "pid": threads.process, "tid": track}
+        yield _span({**event, "args": arguments}, calls, place)
+
+
+def _gpu_spans(streams: _Tracks, copies: Columns, kernels: Columns, lines: _Lines) -> Iterator[Event]:
+    tracks = streams.numbers.tolist()
+    for place, track in zip(streams.copies.tolist(), tracks, strict=False):
+        event = {"name": f"copy {copies['direction'][place]}", "cat": "copy", "pid": streams.process, "tid": track}
+        arguments = {**lines.get(int(copies["site"][place]), {}), **_copied(copies, place, int(copies["bytes"][place]))}
+        yield _span({**event, "args": arguments}, copies, place)
+    for place, track in zip(streams.kernels.tolist(), tracks[len(streams.copies) :], strict=True):
+        event = {"name": "kernel", "cat": "kernel", "pid": streams.process, "tid": track}
+        yield _span({**event, "args": {}}, kernels, place)
+
+
+def _copied(copies: Columns, place: int, size: int) -> Event:
+    return {"bytes": size, "memory": f"{copies['source'][place]} → {copies['target'][place]}"}
+
+
+def _span(event: Event, table: Columns, place: int) -> Event:
+    """The event as a span: as long as a row of a table."""
+    took = int(table["took_ns"][place])
+    if took == _NEVER:
+        event["args"]["end"] = "not recorded"
+    return {**event, "ph": "X", "ts": int(table["at_ns"][place]) / 1e3, "dur": max(took, 0) / 1e3}
+
+
+# From calls to copies
+
+
+def _calls_of(calls: Columns, copies: Columns) -> Places:
+    """Of each copy the place of the call that started it; −1 where that is not known."""
+    if not calls or not copies:
+        return np.full(len(copies.get("at_ns", ())), _NEVER, np.intp)
+    starts, start = np.unique(calls["at_ns"], return_inverse=True)
+    times, time = np.unique(calls["took_ns"], return_inverse=True)
+    numbers = start.reshape(-1) * len(times) + time.reshape(-1)
+    order = np.argsort(numbers, kind="stable")
+    wanted = np.searchsorted(starts, copies["call_at_ns"]) * len(times) + np.searchsorted(times, copies["call_took_ns"])
+    places = order[np.minimum(np.searchsorted(numbers[order], wanted), len(order) - 1)]
+    fits = (calls["at_ns"][places] == copies["call_at_ns"]) & (calls["took_ns"][places] == copies["call_took_ns"])
+    return np.where(fits, places, _NEVER)
+
+
+def _copies_of(calls_of: Places, copies: Columns, count: int) -> tuple[Places, NDArray[np.int64]]:
+    """Of each call its first copy, −1 if it has none, and the bytes of all of them."""
+    first, size = np.full(count, _NEVER, np.intp), np.zeros(count, np.int64)
+    known = np.flatnonzero(calls_of >= 0)
+    if len(known):
+        first[calls_of[known[::-1]]] = known[::-1]
+        np.add.at(size, calls_of[known], copies["bytes"][known])
+    return first, size
+
+
+def _flows(
+    copies: Columns, calls: Columns, calls_of: Places, threads: _Tracks, streams: Sequence[_Tracks]
+) -> Iterator[Event]:
+    """An arrow from each call to each of its copies."""
+    for device in streams:
+        for copy, track in zip(device.copies.tolist(), device.numbers.tolist(), strict=False):
+            call = int(calls_of[copy])
+            if call < 0:
+                continue
+            both = {"name": "copy", "cat": "copy", "id": threads.process << 32 | copy}
+            begun, arrived = int(calls["at_ns"][call]) / 1e3, int(copies["at_ns"][copy]) / 1e3
+            yield {**both, "ph": "s", "ts": begun, "pid": threads.process, "tid": int(threads.numbers[call])}
+            yield {**both, "ph": "f", "bp": "e", "ts": arrived, "pid": device.process, "tid": track}
+
+
+# Counters
+
+
+def _in_flight(process: int, copies: Columns) -> Iterator[Event]:
+    """Bytes that were asked for and had not arrived, by direction."""
+    for direction in ("h2d", "d2h"):
+        if not copies:
+            continue
+        chosen = _chosen(copies, (copies["direction"] == direction) & (copies["took_ns"] != _NEVER))
+        begun = np.where(chosen["call_at_ns"] == _NEVER, chosen["at_ns"], chosen["call_at_ns"])
+        moments = np.concatenate([chosen["at_ns"] + chosen["took_ns"], begun])
+        changes = np.concatenate([-chosen["bytes"], chosen["bytes"]])
+        yield from _counter(process, f"{direction} in flight", moments, changes)
+
+
+def _counter(process: int, name: str, moments: NDArray[np.int64], changes: NDArray[np.int64]) -> Iterator[Event]:
+    """The sum of the changes from each moment on."""
+    order = np.argsort(moments, kind="stable")
+    moments, sums = moments[order], np.cumsum(changes[order])
+    last = np.append(moments[1:] != moments[:-1], True)[: len(moments)]
+    for moment, value in zip(moments[last].tolist(), sums[last].tolist(), strict=True):
+        yield {"name": name, "ph": "C", "ts": moment / 1e3, "pid": process, "args": {"bytes": value}}
+
+
+# Names
+
+
+def _process(process: int, name: str) -> Iterator[Event]:
+    yield _metadata("process_name", process, 0, {"name": name})
+    yield _metadata("process_sort_index", process, 0, {"sort_index": process})
+
+
+def _metadata(what: str, process: int, thread: int, arguments: Event) -> Event:
+    return {"name": what, "ph": "M", "pid": process, "tid": thread, "args": arguments}
+
 
 _PIECE = 1000
 """Events that are written at once."""

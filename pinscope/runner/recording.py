@@ -16,10 +16,10 @@ from typing import Any, Literal
 from pinscope.errors import BadInput, InvalidParameter, PinScopeError
 from pinscope.experiments.registry import verdict_at_end
 from pinscope.live.series import Moment, TimelineRows
-from pinscope.live.timeline.kind import TimelineParams
+from pinscope.live.timeline.reading import TimelineParams
 from pinscope.probes.process import current_process
+from pinscope.records.base import ROWS_READ
 from pinscope.records.environment import Environment
-from pinscope.records.limits import ROWS_READ
 from pinscope.records.run import Progress, Run, Status, TimelineRun
 from pinscope.records.snapshot import Snapshot
 from pinscope.runner.jobs import new_id

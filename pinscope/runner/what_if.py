@@ -27,9 +27,8 @@ from pinscope.runner.traced_program import Variant
 from pinscope.runner.tracing import Traced
 from pinscope.store.bundle import write_bundle
 from pinscope.store.store import Store
-from pinscope.tracing.places import library_folders
 from pinscope.tracing.redirect import ACCOUNT
-from pinscope.tracing.sites import Seen, Site, seen_in
+from pinscope.tracing.sites import Seen, Site, library_folders, seen_in
 from pinscope.tracing.stacks import file_label
 
 MOST_PINNED_BYTES = 4 << 30

@@ -20,7 +20,7 @@ from pydantic import ValidationError
 
 from pinscope.analysis.read_rows import EachPart, every_part
 from pinscope.errors import InvalidParameter
-from pinscope.records import limits
+from pinscope.records import base
 from pinscope.records.run import Attachment, Run
 from pinscope.store.tables import first_complaint
 from pinscope.text import quoted
@@ -40,7 +40,7 @@ _PHYSICAL = frozenset({"BOOLEAN", "INT32", "INT64", "FLOAT", "DOUBLE", "BYTE_ARR
 
 def too_much_attached(attachments: Sequence[Attachment]) -> str | None:
     """What these are more than, if they are more than one bundle holds."""
-    allowed = {"parts": limits.BUNDLE_PARTS, "rows": limits.BUNDLE_PART_ROWS, "bytes": limits.BUNDLE_PART_BYTES}
+    allowed = {"parts": base.BUNDLE_PARTS, "rows": base.BUNDLE_PART_ROWS, "bytes": base.BUNDLE_PART_BYTES}
     for unit, most in allowed.items():
         if sum(getattr(attachment, unit) for attachment in attachments) > most:
             return f"more than {most:,} {unit} of attachments"
@@ -108,11 +108,11 @@ class AttachmentWriter:
             there, wanted = _names(batch.schema), _names(self._schema)
             raise InvalidParameter(f"the columns are {there}; this attachment has {wanted}")
         while batch.num_rows:
-            piece = batch.slice(0, limits.PART_ROWS - self._rows)
+            piece = batch.slice(0, base.PART_ROWS - self._rows)
             batch = batch.slice(piece.num_rows)
             self._waiting.append(piece)
             self._rows += piece.num_rows
-            if self._rows == limits.PART_ROWS:
+            if self._rows == base.PART_ROWS:
                 self.flush()
 
     def flush(self) -> None:
@@ -132,14 +132,14 @@ class AttachmentWriter:
 
     def _store(self, table: pa.Table) -> None:
         content = encode_part(table)
-        if len(content) > limits.PART_BYTES and table.num_rows > 1:
+        if len(content) > base.PART_BYTES and table.num_rows > 1:
             half = table.num_rows // 2
             self._store(table.slice(0, half))
             self._store(table.slice(half))
             return
-        if len(content) > limits.PART_BYTES:
+        if len(content) > base.PART_BYTES:
             raise InvalidParameter(
-                f"one row has {len(content) >> 20} MiB; a part has at most {limits.PART_BYTES >> 20} MiB"
+                f"one row has {len(content) >> 20} MiB; a part has at most {base.PART_BYTES >> 20} MiB"
             )
         self._put(self._parts, content, table.num_rows)
         self._parts += 1
@@ -178,9 +178,9 @@ def read_part(content: bytes) -> pa.Table:
     import pyarrow as pa  # noqa: PLC0415
     import pyarrow.parquet as pq  # noqa: PLC0415
 
-    if len(content) > limits.PART_BYTES:
-        raise InvalidParameter(f"a part has {len(content):,} bytes; at most {limits.PART_BYTES:,} are allowed")
-    bounds = {"thrift_string_size_limit": limits.PART_BYTES, "thrift_container_size_limit": _CONTAINER_ITEMS}
+    if len(content) > base.PART_BYTES:
+        raise InvalidParameter(f"a part has {len(content):,} bytes; at most {base.PART_BYTES:,} are allowed")
+    bounds = {"thrift_string_size_limit": base.PART_BYTES, "thrift_container_size_limit": _CONTAINER_ITEMS}
     with _plain_errors():
         described = pq.ParquetFile(pa.BufferReader(content), **bounds)
         for wrong in _complaints(described, len(content)):
@@ -197,10 +197,10 @@ def read_part(content: bytes) -> pa.Table:
 def _complaints(file: pq.ParquetFile, length: int) -> Iterator[str]:
     """Why a file of so many bytes is not decoded."""
     described = file.metadata
-    if described.num_rows > limits.PART_ROWS:
-        yield f"{described.num_rows:,} rows; a part has at most {limits.PART_ROWS:,}"
-    if described.num_columns > limits.PART_COLUMNS:
-        yield f"{described.num_columns:,} columns; an attachment has at most {limits.PART_COLUMNS}"
+    if described.num_rows > base.PART_ROWS:
+        yield f"{described.num_rows:,} rows; a part has at most {base.PART_ROWS:,}"
+    if described.num_columns > base.PART_COLUMNS:
+        yield f"{described.num_columns:,} columns; an attachment has at most {base.PART_COLUMNS}"
     if described.num_row_groups > _MOST_GROUPS or b"ARROW:schema" in (described.metadata or {}):
         yield "it is not a part as PinScope writes them"
     groups = [described.row_group(number) for number in range(described.num_row_groups)]
@@ -260,8 +260,8 @@ def encode_part(table: pa.Table) -> bytes:
         raise InvalidParameter(
             f"column {refused.name!r} is of type {refused.type}; an attachment has numbers, times and text"
         )
-    if len(plain) > limits.PART_COLUMNS:
-        raise InvalidParameter(f"{len(plain):,} columns; an attachment has at most {limits.PART_COLUMNS}")
+    if len(plain) > base.PART_COLUMNS:
+        raise InvalidParameter(f"{len(plain):,} columns; an attachment has at most {base.PART_COLUMNS}")
     sink = pa.BufferOutputStream()
     with _plain_errors():
         pq.write_table(
@@ -271,7 +271,7 @@ def encode_part(table: pa.Table) -> bytes:
             use_dictionary=[field.name for field in plain if field.name not in whole],
             column_encoding=dict.fromkeys(whole, "DELTA_BINARY_PACKED"),
             store_schema=False,
-            row_group_size=limits.PART_ROWS,
+            row_group_size=base.PART_ROWS,
         )
     return bytes(sink.getvalue().to_pybytes())
 

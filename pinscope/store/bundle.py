@@ -18,10 +18,12 @@ import json
 import stat
 import zipfile
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from functools import cache
+from importlib.resources import files
+from importlib.resources.abc import Traversable
 from itertools import islice
 from pathlib import Path
 from typing import IO, Annotated, Any, BinaryIO, Self
@@ -29,11 +31,10 @@ from typing import IO, Annotated, Any, BinaryIO, Self
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
 import pinscope
-from pinscope.errors import BadBundle, BadInput, InvalidParameter
+from pinscope.errors import BadBundle, BadInput, InvalidParameter, StoreFailed
 from pinscope.probes.capabilities import source_commit
-from pinscope.records import limits
-from pinscope.records.base import Moment
-from pinscope.records.limits import BUNDLE_PARTS
+from pinscope.records import base
+from pinscope.records.base import BUNDLE_PARTS, Moment
 from pinscope.records.run import FORMAT, Attachment, Run, parse_run
 from pinscope.store.attachments import Parts, no_parts, read_part, too_much_attached
 from pinscope.store.new_file import AS_UMASK_SAYS, new_file
@@ -136,14 +137,14 @@ def _pack(file: BinaryIO, items: Sequence[RunWithRows], parts: Parts) -> None:
     ids = [run.id for run, _ in items]
     if not ids:
         raise BadInput("a bundle needs at least one run")
-    if len(ids) > limits.BUNDLE_RUNS or len(set(ids)) < len(ids):
-        raise BadInput(f"a bundle holds each run once, and at most {limits.BUNDLE_RUNS} of them")
+    if len(ids) > base.BUNDLE_RUNS or len(set(ids)) < len(ids):
+        raise BadInput(f"a bundle holds each run once, and at most {base.BUNDLE_RUNS} of them")
     attached = [attachment for run, _ in items for attachment in run.attachments]
     if much := too_much_attached(attached):
         raise BadInput(f"these runs carry {much}, the most that one bundle holds; export fewer at once")
-    if (total := sum(len(rows) for _, rows in items)) > limits.BUNDLE_ROWS:
+    if (total := sum(len(rows) for _, rows in items)) > base.BUNDLE_ROWS:
         raise BadInput(
-            f"{total:,} observations are more than one bundle holds ({limits.BUNDLE_ROWS:,}); "
+            f"{total:,} observations are more than one bundle holds ({base.BUNDLE_ROWS:,}); "
             "export fewer runs at once, or write a report in .csv, .parquet or .json"
         )
     manifest = Manifest(
@@ -164,9 +165,9 @@ def _pack(file: BinaryIO, items: Sequence[RunWithRows], parts: Parts) -> None:
             with archive.open(member_info(rows_member(run.id)), "w") as file_of_rows:
                 for row in checked(rows):
                     unpacked += file_of_rows.write(f"{dump_json(row)}\n".encode())  # the text is ASCII
-                    if unpacked > limits.BUNDLE_BYTES:
+                    if unpacked > base.BUNDLE_BYTES:
                         raise BadInput(
-                            f"these runs are more than one bundle holds ({limits.BUNDLE_BYTES >> 20} MiB); "
+                            f"these runs are more than one bundle holds ({base.BUNDLE_BYTES >> 20} MiB); "
                             "export fewer at once"
                         )
             for attachment in run.attachments:
@@ -280,8 +281,8 @@ class BundleReader:
         total, attached = 0, list[Attachment]()
         for run, rows in self.items():
             total += run.observations
-            if total > limits.BUNDLE_ROWS:
-                raise self._too_much(f"it has more than {limits.BUNDLE_ROWS:,} observations")
+            if total > base.BUNDLE_ROWS:
+                raise self._too_much(f"it has more than {base.BUNDLE_ROWS:,} observations")
             for _ in rows:
                 pass
             attached += run.attachments
@@ -304,7 +305,7 @@ class BundleReader:
     def parts(self, run: Run, attachment: Attachment) -> Iterator[bytes]:
         """The parts of an attachment of one of the bundle's runs, as they are."""
         for number in range(attachment.parts):
-            yield self._read(part_member(run.id, attachment.name, number), limits.PART_BYTES)
+            yield self._read(part_member(run.id, attachment.name, number), base.PART_BYTES)
 
     def each_row(self, run: Run) -> Iterator[Row]:
         """The observations of a run, checked."""
@@ -315,10 +316,8 @@ class BundleReader:
                 if count > run.observations:
                     break
                 fields.update(row)
-                if len(fields) > limits.FIELD_NAMES:
-                    raise self._too_much(
-                        f"{name}: its observations have more than {limits.FIELD_NAMES} different fields"
-                    )
+                if len(fields) > base.FIELD_NAMES:
+                    raise self._too_much(f"{name}: its observations have more than {base.FIELD_NAMES} different fields")
                 yield row
         except ValidationError as error:
             raise self._bad(f"{name}: {first_complaint(error)}") from None
@@ -332,9 +331,9 @@ class BundleReader:
         """The lines of a member."""
         with self._damage_reported(), self._archive.open(name) as packed:
             member = io.BufferedReader(packed, _CHUNK_BYTES)  # type: ignore[type-var]  # typeshed calls it IO
-            while line := member.readline(limits.ROW_BYTES + 1):
-                if len(line) > limits.ROW_BYTES and not line.endswith(b"\n"):
-                    raise self._too_much(f"{name}: a line of it is longer than {limits.ROW_BYTES >> 10} KiB")
+            while line := member.readline(base.ROW_BYTES + 1):
+                if len(line) > base.ROW_BYTES and not line.endswith(b"\n"):
+                    raise self._too_much(f"{name}: a line of it is longer than {base.ROW_BYTES >> 10} KiB")
                 yield line.removesuffix(b"\n")
 
     def _read_manifest(self) -> Manifest:
@@ -345,13 +344,13 @@ class BundleReader:
             raise self._bad("a member is compressed in a way that bundles are not")
         parts = [member for member in members if PARTS_FOLDER in member.filename]
         others = [member for member in members if PARTS_FOLDER not in member.filename]
-        for some, most in ((others, limits.BUNDLE_BYTES), (parts, limits.BUNDLE_PART_BYTES)):
+        for some, most in ((others, base.BUNDLE_BYTES), (parts, base.BUNDLE_PART_BYTES)):
             if sum(member.file_size for member in some) > most:
                 raise self._too_much(f"it unpacks to more than {most >> 20} MiB")
         for member in others:
-            if member.file_size > max(limits.SMALL_MEMBER_BYTES, limits.BUNDLE_RATIO * member.compress_size):
-                raise self._too_much(f"a member unpacks to more than {limits.BUNDLE_RATIO} times its size")
-        text = self._read("manifest.json", limits.MANIFEST_BYTES)
+            if member.file_size > max(base.SMALL_MEMBER_BYTES, base.BUNDLE_RATIO * member.compress_size):
+                raise self._too_much(f"a member unpacks to more than {base.BUNDLE_RATIO} times its size")
+        text = self._read("manifest.json", base.MANIFEST_BYTES)
         self._check_format(text)
         try:
             manifest = Manifest.model_validate_json(text)
@@ -377,8 +376,8 @@ class BundleReader:
         if not isinstance(version, int) or isinstance(version, bool) or version < 1:
             raise self._bad("manifest.json has no format number")
         self._check_version(version, self._name, "bundle format")
-        if isinstance(runs, list) and len(runs) > limits.BUNDLE_RUNS:
-            raise self._too_much(f"it names {len(runs):,} runs; a bundle holds at most {limits.BUNDLE_RUNS:,}")
+        if isinstance(runs, list) and len(runs) > base.BUNDLE_RUNS:
+            raise self._too_much(f"it names {len(runs):,} runs; a bundle holds at most {base.BUNDLE_RUNS:,}")
 
     def _check_version(self, version: Any, what: str, name: str) -> None:
         if isinstance(version, int) and version > FORMAT:
@@ -390,7 +389,7 @@ class BundleReader:
     def _read_run(self, run_id: str) -> Run:
         name = run_member(run_id)
         try:
-            fields = _ANY_ROW.validate_json(self._read(name, limits.RUN_BYTES))
+            fields = _ANY_ROW.validate_json(self._read(name, base.RUN_BYTES))
             self._check_version(fields.get("format", 1), f"{self._name}: run {run_id}", "format")
             run = storable(parse_run(fields))
         except ValidationError as error:
@@ -401,9 +400,9 @@ class BundleReader:
             raise self._bad(f"{name} holds run {run.id}")
         if run.parts != self.manifest.attachments.get(run_id, {}):
             raise self._bad(f"run {run.id} has other attachments than the manifest says")
-        if run.observations > limits.BUNDLE_ROWS:
+        if run.observations > base.BUNDLE_ROWS:
             raise self._too_much(
-                f"run {run.id} has {run.observations:,} observations; a bundle holds at most {limits.BUNDLE_ROWS:,}"
+                f"run {run.id} has {run.observations:,} observations; a bundle holds at most {base.BUNDLE_ROWS:,}"
             )
         return run
 
@@ -499,3 +498,95 @@ def _begin_alike(here: Rows, rows: Rows, count: int) -> bool:
 
 def _canonical(row: dict[str, Any]) -> str:
     return json.dumps(row, sort_keys=True)
+
+
+VERDICTS = "verdicts.json"
+"""Id of a recording → what this version reads as its verdict. ``scripts/write-verdicts`` makes the file anew."""
+
+
+def folder() -> Traversable:
+    """Where the shipped bundles are."""
+    return files("pinscope") / "recordings"
+
+
+def recorded_runs() -> list[Run]:
+    """All recordings, newest first.
+
+    Raises:
+        StoreFailed: a shipped bundle is damaged.
+    """
+    return [run for run, _ in _recordings().values()]
+
+
+def recorded_run(run_id: str) -> Run | None:
+    """The recording of exactly that id."""
+    return _recordings()[run_id][0] if run_id in _recordings() else None
+
+
+def recording_name(run: Run) -> str:
+    """What pages call a recording, and its file: ``bandwidth-h200``."""
+    return _recordings()[run.id][1].name.removesuffix(SUFFIX)
+
+
+def recorded_observations(run_id: str) -> list[Row]:
+    """The rows of a recording.
+
+    Raises:
+        KeyError: no such recording.
+        StoreFailed: a shipped bundle is damaged.
+    """
+    return [dict(row) for row in _rows(run_id)]  # the caller may change his
+
+
+def recorded_parts(run: Run, attachment: Attachment) -> Iterator[bytes]:
+    """The parts of a recording's attachment. Errors as of its rows."""
+    with _opened(_recordings()[run.id][1]) as bundle:
+        yield from bundle.parts(run, attachment)
+
+
+@cache
+def _recordings() -> Mapping[str, tuple[Run, Traversable]]:
+    """Id → recording, and the bundle that holds it."""
+    with _plain_errors():
+        files = {file.name: file for file in _files()}
+        verdicts = json.loads(files[VERDICTS].read_text("utf-8")) if VERDICTS in files else {}
+    recordings: list[tuple[Run, Traversable]] = []
+    for name in sorted(files):
+        if name.endswith(SUFFIX):
+            with _opened(files[name]) as bundle:
+                for run in bundle.runs():
+                    changes = {"recording": True, "verdict": verdicts.get(run.id)}
+                    recordings.append((run.model_copy(update=changes), files[name]))
+    recordings.sort(key=lambda recording: recording[0].created_at, reverse=True)
+    return {run.id: (run, file) for run, file in recordings}
+
+
+def _files() -> list[Traversable]:
+    """What is in the folder; nothing where there is none."""
+    try:
+        return list(folder().iterdir())
+    except FileNotFoundError:
+        return []
+
+
+@cache
+def _rows(run_id: str) -> tuple[Row, ...]:
+    run, file = _recordings()[run_id]
+    with _opened(file) as bundle:
+        return tuple(bundle.rows(run))
+
+
+@contextmanager
+def _opened(file: Traversable) -> Iterator[BundleReader]:
+    with _plain_errors(), BundleReader(io.BytesIO(file.read_bytes()), file.name) as bundle:
+        yield bundle
+
+
+@contextmanager
+def _plain_errors() -> Iterator[None]:
+    try:
+        yield
+    except (BadBundle, OSError) as error:
+        raise StoreFailed(
+            f"a recording that ships with PinScope cannot be read ({error}); install PinScope again"
+        ) from None

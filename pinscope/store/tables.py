@@ -14,7 +14,7 @@ from pydantic import ValidationError
 from sqlalchemy import JSON, Column, DateTime, ForeignKey, Integer, LargeBinary, MetaData, String, Table
 
 from pinscope.errors import InvalidParameter
-from pinscope.records import limits
+from pinscope.records import base
 from pinscope.records.masks import mask_code, mask_text, mask_value
 from pinscope.records.run import Run
 from pinscope.text import quoted
@@ -128,22 +128,20 @@ def storable(run: RunT) -> RunT:
         raise InvalidParameter(f"run {run.id} has two attachments of the same name")
     if not _NAME.fullmatch(run.experiment):
         raise InvalidParameter(f"{quoted(run.experiment)} cannot be the name of an experiment")
-    if len(run.params) > limits.PARAMETERS:
-        raise InvalidParameter(
-            f"run {run.id} has {len(run.params):,} parameters; a run has at most {limits.PARAMETERS}"
-        )
-    if not _is_flat(run.params, limits.DEPTH + 1):
-        raise InvalidParameter(f"run {run.id}: its parameters are nested more than {limits.DEPTH} deep")
+    if len(run.params) > base.PARAMETERS:
+        raise InvalidParameter(f"run {run.id} has {len(run.params):,} parameters; a run has at most {base.PARAMETERS}")
+    if not _is_flat(run.params, base.DEPTH + 1):
+        raise InvalidParameter(f"run {run.id}: its parameters are nested more than {base.DEPTH} deep")
     try:
         written = run.model_dump(mode="json")
         dump_json(dict(run.params))  # pydantic writes NaN as null
         size = len(dump_json(written))
     except (TypeError, ValueError) as error:
         raise InvalidParameter(f"run {run.id}: the parameters cannot be stored: {error}") from None
-    if size > limits.RUN_BYTES:
+    if size > base.RUN_BYTES:
         raise InvalidParameter(
             f"the record of run {run.id}, without its observations, is {size >> 10:,} KiB; "
-            f"at most {limits.RUN_BYTES >> 10} KiB are allowed"
+            f"at most {base.RUN_BYTES >> 10} KiB are allowed"
         )
     if field := next((field for field, value in written.items() if not _fits(value)), None):
         raise InvalidParameter(f"run {run.id}: {field}: a number in it has more than 64 bits")
@@ -210,8 +208,8 @@ def _complaint(row: Mapping[str, Any]) -> str | None:
         return "repeat must be a whole number"
     if not isinstance(row.get("warmup"), bool):
         return "warmup must be true or false"
-    if len(row) > limits.ROW_FIELDS:
-        return f"it has {len(row):,} fields; an observation has at most {limits.ROW_FIELDS}"
+    if len(row) > base.ROW_FIELDS:
+        return f"it has {len(row):,} fields; an observation has at most {base.ROW_FIELDS}"
     return _field_complaint(row)
 
 
@@ -225,8 +223,8 @@ def _field_complaint(row: Mapping[Any, Any]) -> str | None:
         if wrong := _value_complaint(value):
             return f"{key[:_SHOWN]}: {wrong}"
         text += len(value) if isinstance(value, str) else 0
-    if text > limits.TEXT_CHARACTERS:
-        return f"it has {text:,} characters of text; an observation has at most {limits.TEXT_CHARACTERS:,}"
+    if text > base.TEXT_CHARACTERS:
+        return f"it has {text:,} characters of text; an observation has at most {base.TEXT_CHARACTERS:,}"
     return None
 
 
@@ -243,7 +241,7 @@ def _value_complaint(value: Any) -> str | None:
 @lru_cache(maxsize=1024)
 def _is_name(key: str) -> bool:
     """Whether a field of an observation may be called so."""
-    return len(key) <= limits.NAME_CHARACTERS and _is_text(key)
+    return len(key) <= base.NAME_CHARACTERS and _is_text(key)
 
 
 def _is_flat(value: Any, depth: int) -> bool:

@@ -13,8 +13,7 @@ from numpy.typing import NDArray
 
 from pinscope.records.trace_row import LARGE_BYTES, WAITS, TraceRow
 from pinscope.tracing.mapped_file import CUT
-from pinscope.tracing.places import NATIVE, Place, place_of
-from pinscope.tracing.sites import ALLOCATES, PinnedMemory
+from pinscope.tracing.sites import ALLOCATES, NATIVE, PinnedMemory, Place, place_of
 from pinscope.tracing.spool import MANAGED, RecordFiles
 from pinscope.tracing.stretch import Busy, once
 

@@ -1,8 +1,8 @@
 """``pinscope.trace``: a part of a program, named in the trace that runs, or recorded by itself.
 
 It imports the standard library only, and the recorder when a part is recorded. What is recorded is read, stored and
-shown by a process of PinScope's own, the keeper (``cli/traced_part.py``). It makes the spool and says where, through a
-pipe that is closed then: a program may close every descriptor. From then on the program writes files into the spool,
+shown by a process of PinScope's own, the keeper (``cli/trace_summary.py``). It makes the spool and says where, through
+a pipe that is closed then: a program may close every descriptor. From then on the program writes files into the spool,
 and the keeper looks there.
 """
 

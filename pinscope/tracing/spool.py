@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pinscope.text import encodable
-from pinscope.tracing.places import Sources
+from pinscope.tracing.sites import Sources
 from pinscope.tracing.stacks import Frame
 
 TABLES = {"MEMCPY": "copies", "CONCURRENT_KERNEL": "kernels", "MEMORY2": "allocations"}

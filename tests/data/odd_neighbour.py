@@ -6,7 +6,7 @@ import sys
 import time
 
 from pinscope.experiments.pinning_strategy.cuda_neighbour import Neighbour, timed
-from pinscope.lab.worker_protocol import Reply, serve_requests
+from pinscope.lab.child_processes import Reply, serve_requests
 
 
 class OddNeighbour(Neighbour):

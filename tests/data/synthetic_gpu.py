@@ -6,8 +6,7 @@ import dataclasses
 from collections.abc import Sequence
 
 from pinscope.probes.answer import Answer
-from pinscope.probes.devices import read_gpus
-from pinscope.probes.gpu import Bar1, GpuMemory, ProcessOnGpu, Utilization
+from pinscope.probes.gpu import Bar1, GpuMemory, ProcessOnGpu, Utilization, read_gpus
 from pinscope.probes.proc import Proc
 from pinscope.records.snapshot import DeviceFigures
 from tests.data.gpu_fake import FakeGpu, FakeNvml

@@ -12,8 +12,7 @@ from typing import Self
 
 from pinscope.live.source import snapshot
 from pinscope.probes.answer import Answer
-from pinscope.probes.devices import read_gpus
-from pinscope.probes.gpu import ProcessOnGpu
+from pinscope.probes.gpu import ProcessOnGpu, read_gpus
 from pinscope.records.snapshot import DeviceFigures, Snapshot
 from tests.data.gpu_fake import FakeNvml
 from tests.data.synthetic_gpu import busy_h200

@@ -142,17 +142,17 @@ def _serve() -> None:
 
 def _load() -> None:
     """Import what commands import when they need it."""
-    from pinscope.cli import main, reading  # noqa: F401
+    from pinscope.cli import main, screen  # noqa: F401
     from pinscope.experiments import registry  # noqa: F401
     from pinscope.live import source  # noqa: F401
     from pinscope.planning import reading as plan_reading  # noqa: F401
     from pinscope.probes import environment
-    from pinscope.report import document, json_report, write  # noqa: F401
+    from pinscope.report import document, write  # noqa: F401
     from pinscope.runner import recording  # noqa: F401
-    from pinscope.store import recordings
+    from pinscope.store import bundle
 
     environment.capture_environment()
-    recordings.recorded_runs()
+    bundle.recorded_runs()
 
 
 def _carry_out(order: Mapping[str, Any]) -> None:

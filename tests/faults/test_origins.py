@@ -18,7 +18,7 @@ from pathlib import Path
 
 import pytest
 
-from pinscope.dashboard import gate
+from pinscope.dashboard import middleware
 from tests.conftest import Outliving
 from tests.data.network_witness import Witness, compile_witness
 from tests.faults.campaign import Campaign
@@ -152,7 +152,12 @@ TARGETS: dict[str, Callable[[list[Header]], bytes]] = {
     "page": lambda headers: request("GET", "/runs", headers),
 }
 REFUSED = (400, 403)
-GATE = (gate.WRONG_ADDRESS.encode(), gate.FOREIGN_PAGE.encode(), b"This address is not known", b"Invalid HTTP request")
+GATE = (
+    middleware.WRONG_ADDRESS.encode(),
+    middleware.FOREIGN_PAGE.encode(),
+    b"This address is not known",
+    b"Invalid HTTP request",
+)
 
 
 def check(campaign: Campaign, served: Served, target: str, hosts: list[str], origins: list[str], *, own: bool) -> None:

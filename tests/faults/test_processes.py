@@ -24,12 +24,12 @@ from pinscope.live.reading import read_snapshot
 from pinscope.live.sampler import History
 from pinscope.live.series import changes, sample_of
 from pinscope.live.source import snapshot
-from pinscope.monitoring.metrics import SnapshotCollector
+from pinscope.monitoring.server import SnapshotCollector
 from pinscope.probes.answer import Answer
 from pinscope.probes.proc import MOST_MAPS_BYTES, MOST_OPEN_FILES, Proc
 from pinscope.probes.process_scan import Remembered
 from pinscope.records.snapshot import Holder, Snapshot
-from pinscope.report.json_report import render_snapshot
+from pinscope.report.write import render_snapshot
 from tests.data.snapshot_checks import captured_gpus
 from tests.data.synthetic_host import SyntheticHost, context, zero
 from tests.faults.campaign import Campaign

@@ -20,7 +20,7 @@ import pytest
 from cupy.cuda import runtime
 
 from pinscope.analysis.held import pool_settings
-from pinscope.analysis.rules.link import SLOW_LINK
+from pinscope.analysis.rules import SLOW_LINK
 from pinscope.errors import Cancelled
 from pinscope.experiments.bandwidth.reading import Cell, Copies
 from pinscope.experiments.dataloader.experiment import Dataloader, DataloaderObservation, DataloaderParams

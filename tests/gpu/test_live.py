@@ -21,12 +21,10 @@ from typing import Any
 import pytest
 
 from pinscope.errors import Cancelled, NotPossible
-from pinscope.live.registered import registered_by
 from pinscope.live.source import snapshot
-from pinscope.live.tracker import Tracker
-from pinscope.probes.devices import read_gpus
-from pinscope.probes.driver_library import installed_libraries
-from pinscope.probes.gpu import Nvml
+from pinscope.live.tracker import Tracker, registered_by
+from pinscope.probes.gpu import Nvml, read_gpus
+from pinscope.probes.uprobes import installed_libraries
 from pinscope.records.registration import PidRegistrations, Piece
 from pinscope.records.snapshot import DeviceFigures, Holder, Snapshot
 from tests.data.fake_driver import left_by

@@ -22,7 +22,7 @@ from pinscope.experiments.registration.reading import Trial, trials
 from pinscope.lab.backing import touch, why_not_backing
 from pinscope.lab.cuda import CudaLab
 from pinscope.lab.cuda_memory import HostPool, granularities
-from pinscope.lab.doorway import driver_memory
+from pinscope.lab.harness import driver_memory
 from pinscope.lab.protocol import HostBuffer
 from pinscope.records.run import Backing, DriverMemory
 from tests.data import synthetic

@@ -23,7 +23,7 @@ from pinscope.experiments.pinning_strategy.experiment import Neighbours
 from pinscope.lab.cuda_memory import CudaCalls, bus_id_here, is_pinned, takes_copy
 from pinscope.lab.pinned_array import pinned_empty
 from pinscope.probes.environment import capture_environment
-from pinscope.records.pinning_strategy import STRATEGIES
+from pinscope.records.registration import STRATEGIES
 from pinscope.runner.jobs import Request, prepare, start
 from pinscope.store.store import Store
 from tests.data import synthetic

@@ -21,8 +21,7 @@ import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 
 from pinscope.live.sampler import History
-from pinscope.monitoring.metrics import SnapshotCollector
-from pinscope.monitoring.server import MetricsServer
+from pinscope.monitoring.server import MetricsServer, SnapshotCollector
 from tests.data.hangups import hear_hangups
 from tests.data.synthetic_snapshot import TAKEN_AT, device, holder, link
 from tests.unit.monitoring.test_metrics import whole_snapshot

@@ -15,8 +15,8 @@ import pytest
 from pinscope.errors import NotPossible
 from pinscope.live.source import LiveSource, snapshot
 from pinscope.live.tracker import Tracker
-from pinscope.probes.driver_library import ANOTHER_COPY
 from pinscope.probes.tracefs import TraceInstance
+from pinscope.probes.uprobes import ANOTHER_COPY
 from pinscope.records.registration import PidRegistrations
 from tests.data.fake_driver import LIBRARY, Program, build, left_by, tracing
 

@@ -20,7 +20,7 @@ import pytest
 from pinscope.cli.main import main
 from pinscope.experiments.registry import read_run
 from pinscope.live.source import snapshot
-from pinscope.live.timeline.kind import TimelineParams
+from pinscope.live.timeline.reading import TimelineParams
 from pinscope.live.tracker import Tracker
 from pinscope.records.run import Progress, Run
 from pinscope.records.snapshot import Snapshot

@@ -41,10 +41,10 @@ from pinscope.cli.live import CsvRows
 from pinscope.cli.live_view import View, whole
 from pinscope.live.sampler import History
 from pinscope.live.series import Moment, TimelineRows
-from pinscope.monitoring.metrics import SnapshotCollector
+from pinscope.monitoring.server import SnapshotCollector
 from pinscope.records.timeline import TimelineRow
 from pinscope.report.snapshot_facts import holder_facts
-from pinscope.report.json_report import snapshot_document
+from pinscope.report.write import snapshot_document
 
 seen = captured(Path({str(HOST)!r}))
 one = next(holder for holder in seen.holders if holder.pid == {PID})

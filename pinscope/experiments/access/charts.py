@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from pinscope.analysis.link_model import link_limit
+from pinscope.analysis.models import link_limit
 from pinscope.charts.chart import Chart
 from pinscope.charts.plot import Curve, Panes, Spot, counts, curves, seconds
 from pinscope.experiments.access.reading import PATTERNS, WAYS, Accesses, By, Cell, winners

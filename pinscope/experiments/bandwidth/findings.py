@@ -7,9 +7,9 @@ from dataclasses import replace
 from itertools import combinations
 from operator import attrgetter
 
-from pinscope.analysis.link_model import SLOT_SETTINGS, link_below_best, link_evidence, packet_words, payload_now
+from pinscope.analysis.models import SLOT_SETTINGS, link_below_best, link_evidence, packet_words, payload_now
 from pinscope.analysis.read_rows import Rows, grouped
-from pinscope.analysis.rules.link import BELOW_LIKE, SHARED_UPLINK, SLOW_LINK
+from pinscope.analysis.rules import BELOW_LIKE, SHARED_UPLINK, SLOW_LINK
 from pinscope.analysis.texts import (
     Costed,
     Text,

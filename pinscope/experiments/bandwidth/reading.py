@@ -12,7 +12,7 @@ from typing import Annotated
 import numpy as np
 
 from pinscope.analysis.cells import Label, Value, cells, every_combination, first
-from pinscope.analysis.link_model import link_limit
+from pinscope.analysis.models import link_limit
 from pinscope.analysis.read_rows import Row, Rows, grouped
 from pinscope.analysis.statistics import Summary, measured
 from pinscope.analysis.texts import ROUGH, about, exceeds, is_distinct, on_lab, together

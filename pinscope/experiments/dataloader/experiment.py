@@ -15,9 +15,9 @@ from pinscope.errors import MeasurementFailed, NotEnoughMemory, NotPossible
 from pinscope.experiments.contract import AnyExperiment, BareParams, Case, Progress
 from pinscope.experiments.dataloader.reading import LEAST_BATCHES, LEAST_RUNS, MOST_RUNS, MSER_BATCH, OWN_TIMES
 from pinscope.experiments.dataloader.ways import BACKLOGS, CHANNELS, IMAGE_BYTES, KINDS, PIXELS, PREFETCHED, Loading
+from pinscope.lab.child_processes import Child, ChildProcesses
 from pinscope.lab.harness import CONTEXT_BYTES, Harness
 from pinscope.lab.protocol import Lab
-from pinscope.lab.worker_protocol import Child, ChildProcesses
 from pinscope.probes.capabilities import install_command
 from pinscope.records.environment import Environment
 from pinscope.records.parameters import Several, ascending, by_comma, parameter

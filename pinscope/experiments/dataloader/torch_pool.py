@@ -1,6 +1,6 @@
 """A process that pins through PyTorch with settings of its own: they are read once, when PyTorch first allocates.
 
-A program that :mod:`pinscope.lab.worker_protocol` starts.
+A program that :mod:`pinscope.lab.child_processes` starts.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import time
 
 from pinscope.analysis.held import SETTING_NAMES
 from pinscope.errors import NotPossible
-from pinscope.lab.worker_protocol import Reply, serve_requests
+from pinscope.lab.child_processes import Reply, serve_requests
 from pinscope.probes.host_memory import pinned_bytes
 
 

@@ -9,10 +9,10 @@ from itertools import cycle
 import plotly.graph_objects as go
 
 from pinscope.analysis.cells import LineStyle
-from pinscope.analysis.page_table_model import GPU_PAGE_SIZES, GRANULE_BYTES, page_table_bytes
+from pinscope.analysis.models import GPU_PAGE_SIZES, GRANULE_BYTES, page_table_bytes
 from pinscope.analysis.read_rows import Row, grouped, median
 from pinscope.charts.chart import Chart
-from pinscope.charts.lines import End, name_ends
+from pinscope.charts.marks import End, name_ends
 from pinscope.charts.plot import Curve, Length, Scale, Spot, TimePart, curves, lengths, parts_of_time
 from pinscope.charts.theme import DASHES
 from pinscope.experiments.page_tables.reading import GIB, Cell, PageTableCosts

@@ -11,8 +11,7 @@ from pydantic import Field
 from pinscope.experiments.contract import AnyExperiment, BareParams, Case, Progress, possible
 from pinscope.experiments.page_tables import ways
 from pinscope.experiments.page_tables.ways import Labels, Pinning, Steps
-from pinscope.lab.doorway import granularity_words
-from pinscope.lab.harness import Harness
+from pinscope.lab.harness import Harness, granularity_words
 from pinscope.lab.protocol import Lab
 from pinscope.records.environment import Environment
 from pinscope.records.parameters import Bytes, Several, parameter

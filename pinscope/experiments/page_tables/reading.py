@@ -8,7 +8,7 @@ from functools import cached_property
 from typing import Annotated
 
 from pinscope.analysis.cells import Label, Value, every_combination
-from pinscope.analysis.page_table_model import (
+from pinscope.analysis.models import (
     ENTRY_BYTES,
     GPU_PAGE_SIZES,
     GRANULE_BYTES,

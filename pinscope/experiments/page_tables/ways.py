@@ -10,7 +10,7 @@ from typing import Literal, cast, get_args
 
 from pinscope.analysis.cells import LineStyle, Way, of_kind, way
 from pinscope.lab.backing import GIGANTIC_PAGE, HUGE_PAGE, free_gigantic_pages, touch, why_not_backing
-from pinscope.lab.doorway import driver_memory, why_not_driver_memory
+from pinscope.lab.harness import driver_memory, why_not_driver_memory
 from pinscope.lab.protocol import HostBuffer, Lab
 from pinscope.probes.environment import read_huge_pages
 from pinscope.records.environment import Environment

@@ -1,4 +1,4 @@
-"""A neighbour on the GPU: a program that :mod:`pinscope.lab.worker_protocol` starts.
+"""A neighbour on the GPU: a program that :mod:`pinscope.lab.child_processes` starts.
 
 It makes one kind of driver call again and again, and says on an order how long the longest took since the last order.
 The kind ``control`` makes none: it sleeps as long as the others pause, and says how late it woke.
@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable
 from contextlib import ExitStack
 
-from pinscope.lab.worker_protocol import Reply, serve_requests
+from pinscope.lab.child_processes import Reply, serve_requests
 
 PAUSE_SECONDS = 2e-4
 """Between two calls: a neighbour that never rests would take a processor from those who touch memory."""

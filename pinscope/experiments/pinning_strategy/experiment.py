@@ -11,13 +11,13 @@ from typing import Any, Literal, Self
 from pinscope.experiments.contract import AnyExperiment, BareParams, Case, Progress, Reason, possible
 from pinscope.experiments.pinning_strategy.reading import NEIGHBOURS, WAYS, WITH_CONTEXT
 from pinscope.lab.backing import HUGE_PAGE, why_not_backing
+from pinscope.lab.child_processes import Child, ChildProcesses
 from pinscope.lab.harness import CONTEXT_BYTES, Harness
 from pinscope.lab.pinning import PAGE, Pinned, Pinner, default_threads
 from pinscope.lab.protocol import Lab
-from pinscope.lab.worker_protocol import Child, ChildProcesses
 from pinscope.records.environment import Environment
 from pinscope.records.parameters import Bytes, Seconds, Several, parameter
-from pinscope.records.pinning_strategy import STRATEGIES, StrategyName
+from pinscope.records.registration import STRATEGIES, StrategyName
 from pinscope.records.run import LabKind, Lasted, Observation, Positive
 from pinscope.units import parse_bytes
 

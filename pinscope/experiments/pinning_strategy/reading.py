@@ -24,7 +24,7 @@ from pinscope.analysis.read_rows import Row
 from pinscope.analysis.statistics import measured
 from pinscope.analysis.texts import fill
 from pinscope.records.finding import Quantity, Table, quantity, table
-from pinscope.records.pinning_strategy import STRATEGIES
+from pinscope.records.registration import STRATEGIES
 from pinscope.records.run import ExperimentRun
 from pinscope.units import format_bytes, format_seconds
 

@@ -1,4 +1,4 @@
-"""The process in the group that pins: a program that :mod:`pinscope.lab.worker_protocol` starts."""
+"""The process in the group that pins: a program that :mod:`pinscope.lab.child_processes` starts."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from contextlib import ExitStack
 
 from pinscope.experiments.pressure.ways import WAYS, WayName
 from pinscope.lab.backing import touch
-from pinscope.lab.doorway import open_lab
+from pinscope.lab.child_processes import Reply, serve_requests
+from pinscope.lab.harness import open_lab
 from pinscope.lab.protocol import Lab
-from pinscope.lab.worker_protocol import Reply, serve_requests
 
 
 class Holder:

@@ -9,15 +9,14 @@ from typing import Any, Literal
 
 from pydantic import model_validator
 
-from pinscope.analysis.page_table_model import GRANULE_BYTES
+from pinscope.analysis.models import GRANULE_BYTES
 from pinscope.errors import NotEnoughMemory, NotPossible
 from pinscope.experiments.contract import AnyExperiment, BareParams, Case
 from pinscope.experiments.pressure.ways import LEAST_ROUNDS, Rounds, WayName, Workers, ordinary
 from pinscope.lab.cgroup_sandbox import CgroupSandbox, find_place, swap_bytes
+from pinscope.lab.child_processes import MOST_ROUNDS, Child, ChildDied, folder_for
 from pinscope.lab.harness import Harness, safe_pinned_bytes
-from pinscope.lab.ordinary_process import MOST_ROUNDS, folder_for
 from pinscope.lab.protocol import Lab
-from pinscope.lab.worker_protocol import Child, ChildDied
 from pinscope.probes.host_memory import GroupMemory, HostPressure, read_limits, read_pressure
 from pinscope.records.base import Budget
 from pinscope.records.environment import Environment, Limits

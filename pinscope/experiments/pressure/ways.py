@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal
 
 from pinscope.analysis.cells import Way, way
-from pinscope.lab.worker_protocol import Child, ChildProcesses, Reply, Request
+from pinscope.lab.child_processes import Child, ChildProcesses, Reply, Request
 
 WayName = Literal["registered", "pinned", "write_combined"]
 WAYS: Mapping[WayName, Way] = {
@@ -25,8 +25,8 @@ memory from the disk."""
 
 
 def ordinary(name: str, folder: str | None, group: str | None = None, **work: Any) -> Child:
-    """An ordinary process, which pins nothing; ``work``: of :class:`pinscope.lab.ordinary_process.OrdinaryProcess`."""
-    return Child(name, "pinscope.lab.ordinary_process", {"folder": folder, **work}, group)
+    """An ordinary process, which pins nothing; ``work``: of :class:`pinscope.lab.child_processes.OrdinaryProcess`."""
+    return Child(name, "pinscope.lab.child_processes", {"folder": folder, **work}, group)
 
 
 class Workers(ChildProcesses[str]):

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from pinscope.analysis.read_rows import median
 from pinscope.charts.chart import Chart
-from pinscope.charts.matrix import Square
+from pinscope.charts.marks import Square
 from pinscope.charts.plot import RATE, Length, Scale, TimePart, lengths, matrix, parts_of_time
 from pinscope.experiments.registration.reading import SOURCES, WAYS, PageTables, Registrations, Trial
 from pinscope.records.run import ExperimentRun

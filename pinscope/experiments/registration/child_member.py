@@ -1,4 +1,4 @@
-"""One of several processes that share host memory: a program that :mod:`pinscope.lab.worker_protocol` starts.
+"""One of several processes that share host memory: a program that :mod:`pinscope.lab.child_processes` starts.
 
 It opens a lab on each of its GPUs (a context each), then carries out orders, most of them on the first.
 """
@@ -14,10 +14,10 @@ from typing import Literal
 
 from pinscope.errors import MeasurementFailed
 from pinscope.lab.backing import touch
-from pinscope.lab.doorway import open_lab, use_each_part_once
+from pinscope.lab.child_processes import Reply, serve_requests
+from pinscope.lab.harness import open_lab, use_each_part_once
 from pinscope.lab.pattern import WORD_BYTES, Pattern
 from pinscope.lab.protocol import DeviceBuffer, HostBuffer
-from pinscope.lab.worker_protocol import Reply, serve_requests
 from pinscope.probes.host_memory import page_table_bytes
 
 

@@ -25,10 +25,10 @@ from pinscope.experiments.registration.reading import (
     Strategy,
 )
 from pinscope.lab.backing import Segment, shared_region, why_not_segment
+from pinscope.lab.child_processes import Child, ChildProcesses, Reply, Request
 from pinscope.lab.harness import CONTEXT_BYTES, Harness
 from pinscope.lab.pattern import BLOCK_WORDS, Pattern
 from pinscope.lab.protocol import Lab
-from pinscope.lab.worker_protocol import Child, ChildProcesses, Reply, Request
 from pinscope.records.environment import Environment
 from pinscope.records.parameters import Bytes, Counts, Seconds, Several, parameter
 from pinscope.records.run import LabKind, Lasted, Observation, Positive

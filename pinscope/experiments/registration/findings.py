@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from itertools import chain
 from typing import Any
 
-from pinscope.analysis.page_table_model import GRANULE_BYTES
+from pinscope.analysis.models import GRANULE_BYTES
 from pinscope.analysis.statistics import measured
 from pinscope.analysis.texts import Costed, Text, dearest_first, exceeds, joined, say
 from pinscope.experiments.registration.reading import RATE, SOURCES, Registrations, count_words, pages_words

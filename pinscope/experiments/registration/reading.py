@@ -9,7 +9,7 @@ from itertools import accumulate
 from typing import Annotated, Any, Literal
 
 from pinscope.analysis.cells import Label, LineStyle, Value, Way, every_combination, way
-from pinscope.analysis.page_table_model import GPU_PAGE_SIZES, page_table_memory_bytes
+from pinscope.analysis.models import GPU_PAGE_SIZES, page_table_memory_bytes
 from pinscope.analysis.read_rows import Row, Rows, counted, grouped, labels, median, summary
 from pinscope.analysis.statistics import Summary, measured, summarize
 from pinscope.analysis.texts import on_lab

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from pinscope.analysis.cells import LineStyle
-from pinscope.analysis.link_model import link_limit
+from pinscope.analysis.models import link_limit
 from pinscope.analysis.read_rows import grouped
 from pinscope.charts.chart import Chart
 from pinscope.charts.plot import RATE, Curve, Length, Scale, Spot, TimePart, counts, curves, lengths, sizes

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pinscope.analysis.link_model import link_limit
+from pinscope.analysis.models import link_limit
 from pinscope.charts.chart import Chart
 from pinscope.charts.plot import RATE, Curve, Spot, TimePart, curves, parts_of_time, sizes
 from pinscope.experiments.staging.reading import Cell, Staging

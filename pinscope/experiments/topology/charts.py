@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from pinscope.charts.chart import Chart
-from pinscope.charts.matrix import Square
+from pinscope.charts.marks import Square
 from pinscope.charts.plot import RATE, Length, TimePart, lengths, matrix
 from pinscope.charts.theme import DIRECTION_TITLES
 from pinscope.experiments.topology.reading import TOWARDS, WAYS, Host

@@ -1,4 +1,4 @@
-"""One process of the experiment: a program that :mod:`pinscope.lab.worker_protocol` starts.
+"""One process of the experiment: a program that :mod:`pinscope.lab.child_processes` starts.
 
 It opens a lab on each of its GPUs (a context each), then carries out orders to copy on several GPUs at once.
 """
@@ -10,11 +10,11 @@ import time
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 
-from pinscope.lab.doorway import open_lab, use_each_part_once
+from pinscope.lab.child_processes import Reply, serve_requests
+from pinscope.lab.harness import open_lab, use_each_part_once
 from pinscope.lab.hostengine import wait_until
 from pinscope.lab.placement import preferring
 from pinscope.lab.protocol import Lab
-from pinscope.lab.worker_protocol import Reply, serve_requests
 from pinscope.records.run import Direction
 
 

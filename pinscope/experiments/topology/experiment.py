@@ -19,13 +19,13 @@ from typing import Any, Literal
 
 from pydantic import Field
 
-from pinscope.analysis.page_table_model import GPU_PAGE_SIZES, page_table_memory_bytes
+from pinscope.analysis.models import GPU_PAGE_SIZES, page_table_memory_bytes
 from pinscope.experiments.contract import AnyExperiment, Case, Params
 from pinscope.experiments.topology.reading import FLOWS, WAYS, IssuedBy, OneWay, gpus_words, issuer
+from pinscope.lab.child_processes import Child, ChildProcesses, Reply, Request
 from pinscope.lab.harness import CONTEXT_BYTES, Harness, Turn
 from pinscope.lab.placement import NEAR
 from pinscope.lab.protocol import Lab
-from pinscope.lab.worker_protocol import Child, ChildProcesses, Reply, Request
 from pinscope.probes.numa import read_nodes
 from pinscope.records.environment import Environment
 from pinscope.records.parameters import Bytes, Several, parameter

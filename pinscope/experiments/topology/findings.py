@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain
 from typing import Any
 
-from pinscope.analysis.rules.link import BELOW_LIKE
+from pinscope.analysis.rules import BELOW_LIKE
 from pinscope.analysis.statistics import Summary, measured
 from pinscope.analysis.texts import Costed, Text, dearest_first, exceeds, say
 from pinscope.experiments.topology.reading import (

@@ -9,7 +9,7 @@ from typing import Annotated, Literal
 
 from pinscope.analysis.cells import Label, LineStyle, Value, Way, every_combination, way
 from pinscope.analysis.read_rows import Rows, counted, grouped, labels
-from pinscope.analysis.rules.link import SHARED_UPLINK
+from pinscope.analysis.rules import SHARED_UPLINK
 from pinscope.analysis.statistics import Summary, measured, summarize
 from pinscope.analysis.texts import is_distinct, joined, known_within, part_of, together
 from pinscope.records.finding import Quantity, Table, quantity

@@ -12,7 +12,7 @@ from pinscope.analysis.pinning_strategy import default_strategy
 from pinscope.lab.backing import OwnMemory, why_not_backing
 from pinscope.lab.pinned_array import AUTO, pinned_empty
 from pinscope.lab.pinning import Pinner, PinningCalls, touch_all
-from pinscope.records.pinning_strategy import STRATEGIES, Strategy
+from pinscope.records.registration import STRATEGIES, Strategy
 
 WayName = Literal["touch", "host_alloc", "register", "chunks", "auto"]
 """A key of :data:`WAYS`."""

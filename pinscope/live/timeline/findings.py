@@ -4,28 +4,30 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 
-from pinscope.analysis.link_model import SLOT_ADVICE
+from pinscope.analysis.models import SLOT_ADVICE
 from pinscope.analysis.read_rows import Row
-from pinscope.analysis.rules.growth import (
+from pinscope.analysis.rules import (
+    DRIVER_BYTES,
     FEW_MISSING,
     LEAK_BYTES,
     LEAK_RISES,
     LEAK_RULE,
     LEAK_SECONDS,
+    RAM_NOTE,
+    UNEXPLAINED_BYTES,
     Growth,
+    Shortfall,
+    group_severity,
+    is_below,
+    is_busy,
+    is_lasting,
+    is_near_limit,
+    link_shortfall,
+    pinned_severity,
+    pinned_twice_bytes,
     steady_growth,
     unsteady_because,
 )
-from pinscope.analysis.rules.host_memory import (
-    DRIVER_BYTES,
-    RAM_NOTE,
-    UNEXPLAINED_BYTES,
-    group_severity,
-    is_near_limit,
-    pinned_severity,
-    pinned_twice_bytes,
-)
-from pinscope.analysis.rules.link import Shortfall, is_below, is_busy, is_lasting, link_shortfall
 from pinscope.analysis.texts import Text, Texts, say
 from pinscope.live.reading import DRIVER_MEMORY_ADVICE, DRIVER_MEMORY_IS, GROUP_ADVICE, PINNED_SHARE_ADVICE
 from pinscope.live.timeline.reading import (

@@ -10,13 +10,16 @@ from operator import attrgetter, itemgetter
 from typing import Any
 
 from pinscope.analysis.held import held_bytes
+from pinscope.analysis.kind import Kind
 from pinscope.analysis.read_rows import Row, grouped
-from pinscope.analysis.rules.growth import LEAK_BYTES, Amounts, Growth, gap_seconds, steady_growth
+from pinscope.analysis.rules import LEAK_BYTES, Amounts, Growth, gap_seconds, steady_growth
 from pinscope.analysis.statistics import summarize
 from pinscope.records.figure import figures
 from pinscope.records.finding import Quantity, Table, quantity, table
+from pinscope.records.parameters import Inputs, parameter
 from pinscope.records.run import Run
 from pinscope.records.snapshot import Holder
+from pinscope.records.timeline import TimelineRow
 from pinscope.units import format_bytes, format_duration
 
 MOST_HOLDERS = 100
@@ -567,3 +570,25 @@ def _events(seen: Watched) -> Table:
         "Several steps of one process in the same direction are one line, from the first of them on."
         + (f" The {MOST_CHANGES} largest; {left_out:,} smaller ones are left out." if left_out else ""),
     )
+
+
+class TimelineParams(Inputs):
+    """How the machine was watched."""
+
+    interval_seconds: float = parameter("Interval", "From one sample to the next.", 1.0, unit="seconds")
+    for_seconds: float | None = parameter("Asked for", "How long to watch.", None, unit="seconds")
+    pids: tuple[int, ...] = parameter("Only these processes", "By their ids.", ())
+    probe: bool = parameter("Registered memory followed", "By uprobes on the driver's library; needs root.", False)
+
+
+class Timeline:
+    """Who held pinned memory over a stretch of time, and what it cost each GPU."""
+
+    name = "timeline"
+    title = "Timeline"
+    question = "Who held pinned memory while this machine was watched, and what grew?"
+    Params = TimelineParams
+    Observation = TimelineRow
+
+
+KIND: Kind = Timeline()

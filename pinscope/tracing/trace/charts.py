@@ -11,9 +11,8 @@ import numpy as np
 import plotly.graph_objects as go
 
 from pinscope.analysis.read_rows import Attached, Row, grouped
-from pinscope.charts.bars import Part, bars, category_rows
 from pinscope.charts.chart import Chart, alt_text
-from pinscope.charts.lines import put
+from pinscope.charts.marks import Part, bars, category_rows, put
 from pinscope.charts.plot import TimePart, parts_of_time
 from pinscope.charts.theme import COLOURS, panels, seconds_unit
 from pinscope.errors import InvalidParameter

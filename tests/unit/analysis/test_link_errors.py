@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pinscope.analysis.link_model import link_error_findings, rises
+from pinscope.analysis.models import link_error_findings, rises
 from pinscope.experiments.registry import read_run
 from pinscope.records.environment import Device, LinkErrors
 from tests.data import synthetic

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pinscope.analysis.link_model import payload_now
+from pinscope.analysis.models import payload_now
 from pinscope.records.environment import PCIE, PCIE_WIDTHS, Link, c2c_bytes_per_second
 from tests.data.link_limits import pcie_limits
 

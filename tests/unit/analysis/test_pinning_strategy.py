@@ -9,7 +9,7 @@ import pytest
 
 from pinscope.analysis.pinning_strategy import DEFAULT_ARRAY, DEFAULT_CHUNKS, TITLES, Recipe, recommend, strategy_cells
 from pinscope.records.finding import Finding, Reading
-from pinscope.records.pinning_strategy import STRATEGIES
+from pinscope.records.registration import STRATEGIES
 from pinscope.units import parse_bytes
 from tests.data import synthetic
 from tests.data.readings import As

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pinscope.charts.bars import THICKNESS, Part, bars, limit_marks
+from pinscope.charts.marks import THICKNESS, Part, bars, limit_marks
 
 PARTS = (Part("touching", "touch", {"one": 3.0, "two": 1.0}), Part("pinning", "pinned", {"one": 1.0, "two": 2.0}))
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pinscope.charts.lines import End, name_ends
+from pinscope.charts.marks import End, name_ends
 from pinscope.charts.theme import panels
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pinscope.charts.matrix import Square
+from pinscope.charts.marks import Square
 from pinscope.charts.plot import RATE, Length, TimePart, lengths, matrix, parts_of_time
 
 BARS = {"": [Length("GPU 0", 50e9, TimePart("alone", "copy")), Length("GPU 1", 25e9, TimePart("together", "pinned"))]}

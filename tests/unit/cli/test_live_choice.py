@@ -7,7 +7,7 @@ from datetime import timedelta
 import pytest
 
 from pinscope.cli import terminal
-from pinscope.cli.live_screen import process_page
+from pinscope.cli.live import process_page
 from pinscope.cli.live_view import Choice, View, frame, holder_table, press
 from pinscope.cli.screen import key_names
 from pinscope.cli.terminal import sparkline, styled

@@ -12,7 +12,7 @@ from pinscope.cli.run import example, parse_settings
 from pinscope.errors import InvalidParameter
 from pinscope.experiments.bandwidth.experiment import BandwidthParams
 from pinscope.experiments.registry import EXPERIMENTS, Entry
-from pinscope.report.parameters import parameters_of
+from pinscope.report.document import parameters_of
 
 
 def test_settings_are_split_at_the_first_equals_sign() -> None:

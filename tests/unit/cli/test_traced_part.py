@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from pinscope.cli import traced_part
+from pinscope.cli import trace_summary
 from pinscope.errors import NotPossible
 from pinscope.runner.traced_program import make_spool
 from pinscope.tracing.spool import Scope, Spool
@@ -31,7 +31,7 @@ def test_a_spool_is_read_though_the_part_has_ended_as_soon_as_it_could_begin(
 
 
 def test_a_part_that_begins_and_ends_between_two_looks_is_kept(spool: Spool, monkeypatch: pytest.MonkeyPatch) -> None:
-    goes_on = traced_part._goes_on
+    goes_on = trace_summary._goes_on
 
     def whole_part(*arguments: object) -> bool:
         before = goes_on(spool, os.getppid())
@@ -40,18 +40,18 @@ def test_a_part_that_begins_and_ends_between_two_looks_is_kept(spool: Spool, mon
         end(spool)
         return before
 
-    monkeypatch.setattr(traced_part, "_goes_on", whole_part)
-    assert traced_part._begun_ns(spool, os.getppid()) == 5
-    monkeypatch.setattr(traced_part, "_goes_on", goes_on)
-    ended = traced_part._follow(spool, os.getppid(), 5, lambda _: None)
+    monkeypatch.setattr(trace_summary, "_goes_on", whole_part)
+    assert trace_summary._begun_ns(spool, os.getppid()) == 5
+    monkeypatch.setattr(trace_summary, "_goes_on", goes_on)
+    ended = trace_summary._follow(spool, os.getppid(), 5, lambda _: None)
     assert (ended.begun_ns, ended.ended_ns, ended.exit_code) == (5, 8, None)
 
 
 def test_a_part_that_does_not_begin_is_not_stored(spool: Spool, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(traced_part, "BEGIN_SECONDS", 0.0)
+    monkeypatch.setattr(trace_summary, "BEGIN_SECONDS", 0.0)
     with pytest.raises(NotPossible, match="ended before it could begin"):
-        traced_part._begun_ns(spool, os.getppid())
+        trace_summary._begun_ns(spool, os.getppid())
     end(spool)
-    monkeypatch.setattr(traced_part, "BEGIN_SECONDS", 60.0)
+    monkeypatch.setattr(trace_summary, "BEGIN_SECONDS", 60.0)
     with pytest.raises(NotPossible, match="ended before it could begin"):
-        traced_part._begun_ns(spool, os.getppid())
+        trace_summary._begun_ns(spool, os.getppid())

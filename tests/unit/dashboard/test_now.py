@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from starlette.routing import Router
 
-from pinscope.analysis.rules import growth
+from pinscope.analysis import rules
 from pinscope.dashboard import live_board, now, routes
 from pinscope.dashboard.live_board import MOST_VIEWS, Board, Json, chosen_facts, document, holder_key, patch
 from pinscope.dashboard.pages import NOW
@@ -137,7 +137,7 @@ def test_events_tell_who_took_and_gave_back(taken: Snapshot) -> None:
 
 
 def test_growing_processes_are_marked(taken: Snapshot, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(growth, "LEAK_SECONDS", 10.0)
+    monkeypatch.setattr(rules, "LEAK_SECONDS", 10.0)
     found = shown(*(with_locked(taken, amount * MIB) for amount in range(1, 60)))
     assert [one["pid"] for one in found["holders"].values() if one["grows"]] == [LOCKER]
     assert holder(found, LOCKER)["trend"][-1] == 100

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pinscope.dashboard.gate import (
+from pinscope.dashboard.middleware import (
     VARIABLE,
     Origin,
     is_address_of,

@@ -7,8 +7,8 @@ from pathlib import Path
 from streamlit import config
 
 from pinscope.charts.theme import COLOURS, SCHEMES, SchemeName
-from pinscope.dashboard.gate import ADDRESS, ALLOWED_HOSTS, SETTINGS
-from pinscope.records.limits import UPLOAD_MIB
+from pinscope.dashboard.middleware import ADDRESS, ALLOWED_HOSTS, SETTINGS
+from pinscope.records.base import UPLOAD_MIB
 
 ROOT = Path(__file__).parents[3]
 

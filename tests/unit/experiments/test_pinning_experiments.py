@@ -16,7 +16,7 @@ from pinscope.experiments.contract import budget_of
 from pinscope.experiments.pinning_strategy.experiment import PinningStrategy, PinningStrategyParams
 from pinscope.lab.harness import CONTEXT_BYTES, Harness
 from pinscope.lab.hostmodel import HostModelLab
-from pinscope.records.pinning_strategy import STRATEGIES
+from pinscope.records.registration import STRATEGIES
 from tests.data import synthetic
 
 MIB, GIB = 2**20, 2**30

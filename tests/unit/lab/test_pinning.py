@@ -22,7 +22,7 @@ from pinscope.errors import InvalidParameter, MeasurementFailed, NotEnoughMemory
 from pinscope.lab.backing import OwnMemory
 from pinscope.lab.pinned_array import PinnedArray, pinned_empty
 from pinscope.lab.pinning import LEAST_BYTES, PAGE, SHARE, TOO_LONG, TOUCH_BYTES, GentlePinner, Pinner, touch_pages
-from pinscope.records.pinning_strategy import STRATEGIES
+from pinscope.records.registration import STRATEGIES
 from tests.unit.lab.driver import RATE, Driver
 
 MIB = 2**20

@@ -24,12 +24,11 @@ from pinscope.analysis.pinning_strategy import (
 from pinscope.experiments.registry import checked_rows
 from pinscope.lab import pinned_array
 from pinscope.lab.pinning import PAGE, TOUCH_BYTES, Pinner
-from pinscope.planning.plan import PlanParams
-from pinscope.planning.prices import known_prices, plan_for
+from pinscope.planning.plan import PlanParams, known_prices, plan_for
 from pinscope.records.finding import Finding
-from pinscope.records.pinning_strategy import STRATEGIES, Strategy
+from pinscope.records.registration import STRATEGIES, Strategy
 from pinscope.records.run import Run
-from pinscope.store.recordings import recorded_observations, recorded_runs
+from pinscope.store.bundle import recorded_observations, recorded_runs
 from pinscope.store.store import Store
 from tests.data import synthetic
 from tests.data.readings import As

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from pinscope.analysis.page_table_model import context_overhead_bytes
+from pinscope.analysis.models import context_overhead_bytes
 from pinscope.live.source import snapshot
 from pinscope.probes.answer import Answer
 from pinscope.probes.gpu import ProcessOnGpu

@@ -9,7 +9,7 @@ import pytest
 from pinscope.cli.live_view import View, whole
 from pinscope.live.reading import read_snapshot, snapshot_verdict
 from pinscope.live.source import snapshot
-from pinscope.monitoring.metrics import HOST
+from pinscope.monitoring.server import HOST
 from pinscope.probes.gpu import ProcessOnGpu
 from pinscope.records.snapshot import Holder, Snapshot
 from pinscope.report.snapshot_facts import share_text

@@ -18,8 +18,8 @@ from hypothesis import strategies as st
 
 from pinscope.live import pinned_pieces
 from pinscope.live.pinned_pieces import IO_MEMORY, MOST_BYTES, WRITE_COMBINED, CreatedMemory, PinnedPieces, pinned_bytes
-from pinscope.live.registered import CALLS_NOT_FOLLOWED, NOT_FOLLOWED, registered_by
 from pinscope.live.source import snapshot
+from pinscope.live.tracker import CALLS_NOT_FOLLOWED, NOT_FOLLOWED, registered_by
 from pinscope.probes.answer import Answer
 from pinscope.probes.gpu import ProcessOnGpu
 from pinscope.probes.process import Caller

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from pinscope.cli import machine
+from pinscope.cli import pages
 from pinscope.cli.live import print_once
 from pinscope.cli.live_view import View
 from pinscope.cli.main import main
@@ -17,7 +17,7 @@ from pinscope.experiments.registry import find
 from pinscope.live.reading import read_snapshot
 from pinscope.probes.proc import Proc
 from pinscope.report.facts import by_severity
-from pinscope.store.recordings import recorded_runs
+from pinscope.store.bundle import recorded_runs
 from tests.data.snapshot_checks import captured
 
 ROOT = Path(__file__).parents[3]
@@ -36,9 +36,9 @@ def example(page: str, command: str) -> tuple[list[str], list[str]]:
 def on_the_recorded_host(monkeypatch: pytest.MonkeyPatch) -> None:
     """Commands find the machine of the recorded H200 runs."""
     run = next(one for one in recorded_runs() if one.experiment == "bandwidth" and one.environment.host == "h200")
-    monkeypatch.setattr(machine, "capture_environment", lambda: run.environment)
-    works = partial(machine.capabilities, proc=Proc.below(H200), installed=lambda module: True)
-    monkeypatch.setattr(machine, "capabilities", works)
+    monkeypatch.setattr(pages, "capture_environment", lambda: run.environment)
+    works = partial(pages.capabilities, proc=Proc.below(H200), installed=lambda module: True)
+    monkeypatch.setattr(pages, "capabilities", works)
 
 
 @pytest.mark.parametrize(("page", "command"), [("quick-start", "doctor"), ("plan", "plan")])

@@ -20,8 +20,8 @@ from pinscope.records.finding import Finding
 from pinscope.records.run import Run
 from pinscope.records.snapshot import Snapshot
 from pinscope.records.timeline import Event
-from pinscope.report.json_report import snapshot_document
-from pinscope.store.recordings import recorded_observations, recorded_runs
+from pinscope.report.write import snapshot_document
+from pinscope.store.bundle import recorded_observations, recorded_runs
 from pinscope.store.store import Imported
 
 BY_NAME = ("missing", "estimates", "bounds", "params", "packages")

@@ -14,7 +14,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from pinscope.live.sampler import History
 from pinscope.live.source import snapshot as look
 from pinscope.manual.reference import metrics_reference
-from pinscope.monitoring.metrics import GPU, HOLDER, HOLDER_GPU, HOST, LINK, MOST_HOLDERS, SnapshotCollector
+from pinscope.monitoring.server import GPU, HOLDER, HOLDER_GPU, HOST, LINK, MOST_HOLDERS, SnapshotCollector
 from pinscope.records.registration import ProbeState
 from pinscope.records.snapshot import GpuUse, Pressure, Snapshot, Unreadable
 from tests.data.synthetic_host import SyntheticHost, zero

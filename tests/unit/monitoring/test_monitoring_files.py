@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from pinscope.analysis.rules import gpu_memory, growth, host_memory, link
+from pinscope.analysis import rules
 from pinscope.cli.live import ALERTS, DASHBOARD
 from pinscope.cli.main import main
 from tests.unit.monitoring.test_metrics import names
@@ -47,25 +47,25 @@ def test_every_metric_of_the_rules_exists_and_every_alert_has_a_test() -> None:
 
 def test_rules_have_the_thresholds_of_the_findings() -> None:
     thresholds = {
-        "PinnedMemoryHigh": host_memory.RAM_WARNING,
-        "PinnedMemoryVeryHigh": host_memory.RAM_CRITICAL,
-        "HolderNearControlGroupLimit": host_memory.GROUP_WARNING,
-        "ContainerNearControlGroupLimit": host_memory.GROUP_WARNING,
-        "PageTablesTakeGpuMemory": gpu_memory.TABLES_WARNING,
-        "GpuLinkSlow": link.BUSY_SHARE,
+        "PinnedMemoryHigh": rules.RAM_WARNING,
+        "PinnedMemoryVeryHigh": rules.RAM_CRITICAL,
+        "HolderNearControlGroupLimit": rules.GROUP_WARNING,
+        "ContainerNearControlGroupLimit": rules.GROUP_WARNING,
+        "PageTablesTakeGpuMemory": rules.TABLES_WARNING,
+        "GpuLinkSlow": rules.BUSY_SHARE,
     }
     for alert, threshold in thresholds.items():
         rule = re.search(rf"- alert: {alert}\n(.*?)\n        labels:", RULES, re.S)
         assert rule is not None
         assert re.search(rf"[<>] {threshold}\n", rule[1]), alert
-    assert RULES.count(f"> {host_memory.MUCH_OF_GROUP} * ") == 3
-    assert RULES.count(f"> {1 + host_memory.TWICE_SHARE} * pinscope_host_memory_bytes\n") == 2
-    assert gpu_memory.UNATTRIBUTED_WARNING == 2 * 2**30
-    assert growth.ALERT_BYTES == 2**30
+    assert RULES.count(f"> {rules.MUCH_OF_GROUP} * ") == 3
+    assert RULES.count(f"> {1 + rules.TWICE_SHARE} * pinscope_host_memory_bytes\n") == 2
+    assert rules.UNATTRIBUTED_WARNING == 2 * 2**30
+    assert rules.ALERT_BYTES == 2**30
     for limit in (
-        f"offset {growth.ALERT_HOURS}h > 2^30",
-        f"offset {growth.ALERT_HOURS * 60 // growth.LEAK_PARTS}m >= {growth.LEAK_PART_SHARE} * (",
-        f"[{growth.ALERT_HOURS}h]) >= {growth.LEAK_RISES}\n",
+        f"offset {rules.ALERT_HOURS}h > 2^30",
+        f"offset {rules.ALERT_HOURS * 60 // rules.LEAK_PARTS}m >= {rules.LEAK_PART_SHARE} * (",
+        f"[{rules.ALERT_HOURS}h]) >= {rules.LEAK_RISES}\n",
     ):
         assert RULES.count(limit) == 2, limit
     assert "> 2 * 2^30" in RULES

@@ -13,8 +13,7 @@ import pytest
 
 from pinscope.errors import InvalidParameter, NotPossible
 from pinscope.live.sampler import History
-from pinscope.monitoring.metrics import SnapshotCollector
-from pinscope.monitoring.server import MOST_CONNECTIONS, MetricsServer
+from pinscope.monitoring.server import MOST_CONNECTIONS, MetricsServer, SnapshotCollector
 from tests.data.synthetic_snapshot import snapshot
 
 

@@ -8,12 +8,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pinscope.analysis.page_table_model import ENTRY_BYTES, GPU_PAGE_SIZES
+from pinscope.analysis.models import ENTRY_BYTES, GPU_PAGE_SIZES
 from pinscope.analysis.pinning_strategy import Recipe, Recipes
 from pinscope.planning.plan import ContextPrice, Demand, HostBudget, Origin, Pace, PagePrice, Plan, make_plan
 from pinscope.planning.reading import read_plan
 from pinscope.records.finding import Finding
-from pinscope.report.json_report import plan_document
+from pinscope.report.write import plan_document
 
 KIB, MIB, GIB, TIB = 2**10, 2**20, 2**30, 2**40
 GIVEN, MEASURED, RECORDED = (

@@ -7,13 +7,12 @@ from datetime import timedelta
 
 import pytest
 
-from pinscope.analysis.page_table_model import ENTRY_BYTES
-from pinscope.planning.plan import PlanParams
-from pinscope.planning.prices import known_prices, plan_for
+from pinscope.analysis.models import ENTRY_BYTES
+from pinscope.planning.plan import PlanParams, known_prices, plan_for
 from pinscope.records.environment import Environment
 from pinscope.records.run import Run
 from pinscope.store import store as store_module
-from pinscope.store.recordings import recorded_observations, recorded_runs
+from pinscope.store.bundle import recorded_observations, recorded_runs
 from pinscope.store.store import Store
 from pinscope.store.tables import Row
 from tests.data import synthetic

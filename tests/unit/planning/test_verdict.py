@@ -6,8 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from pinscope.planning.plan import HostBudget, Plan, PlanParams
-from pinscope.planning.prices import known_prices, plan_for, safety_of
+from pinscope.planning.plan import HostBudget, Plan, PlanParams, known_prices, plan_for, safety_of
 from pinscope.planning.reading import read_plan
 from pinscope.records.environment import Environment
 from pinscope.store.store import Store

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from pinscope.probes import driver_library
-from pinscope.probes.driver_library import ANOTHER_COPY, NAME, LibraryUsers, installed_libraries
+from pinscope.probes import uprobes
 from pinscope.probes.proc import Proc
+from pinscope.probes.uprobes import ANOTHER_COPY, NAME, LibraryUsers, installed_libraries
 
 ADDRESS = "7f1000000000-7f1000001000"
 
@@ -83,7 +83,7 @@ def test_when_the_time_is_spent_what_is_known_stays(host: Host, monkeypatch: pyt
     host.process(10, "other")
     host.users.not_followed()
     host.process(11, "other")
-    monkeypatch.setattr(driver_library, "MOST_SCAN_SECONDS", -1.0)
+    monkeypatch.setattr(uprobes, "MOST_SCAN_SECONDS", -1.0)
     assert host.users.not_followed() == {10: ANOTHER_COPY}
 
 
@@ -104,10 +104,10 @@ def test_installed_copies_come_from_the_loader_s_cache_and_the_usual_places_once
         f"echo '\tlibcudart.so.13 (libc6,x86-64) => {other}x'\necho '\t{NAME} (libc6) => {tmp_path}/gone'\n"
     )
     ldconfig.chmod(0o755)
-    monkeypatch.setattr(driver_library, "_LDCONFIG", (str(ldconfig),))
-    monkeypatch.setattr(driver_library, "USUAL_FOLDERS", (f"{tmp_path}/a", f"{tmp_path}/b", f"{tmp_path}/c"))
+    monkeypatch.setattr(uprobes, "_LDCONFIG", (str(ldconfig),))
+    monkeypatch.setattr(uprobes, "USUAL_FOLDERS", (f"{tmp_path}/a", f"{tmp_path}/b", f"{tmp_path}/c"))
     assert installed_libraries() == (other, real)
     other.write_bytes(b"\x7fELF\x01\x01\x01" + bytes(9) + b"\x03\x00\x03\x00")  # the 32-bit driver of a PC
     assert installed_libraries() == (real,)
-    monkeypatch.setattr(driver_library, "_LDCONFIG", (str(tmp_path / "none"),))
+    monkeypatch.setattr(uprobes, "_LDCONFIG", (str(tmp_path / "none"),))
     assert installed_libraries() == (real,)

@@ -12,7 +12,6 @@ import pynvml
 import pytest
 
 from pinscope.probes.answer import Answer
-from pinscope.probes.devices import read_devices, read_gpus, with_details
 from pinscope.probes.gpu import (
     Bar1,
     C2c,
@@ -24,6 +23,9 @@ from pinscope.probes.gpu import (
     ProcessOnGpu,
     Utilization,
     _only_bit,
+    read_devices,
+    read_gpus,
+    with_details,
 )
 from pinscope.records.environment import Device, LinkErrors, c2c_bytes_per_second
 from pinscope.records.snapshot import DeviceFigures

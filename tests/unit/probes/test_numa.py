@@ -13,7 +13,7 @@ import pytest
 
 from pinscope.lab.backing import OwnMemory, touch
 from pinscope.probes import numa
-from pinscope.probes.devices import read_devices
+from pinscope.probes.gpu import read_devices
 from pinscope.probes.host_memory import read_limits
 from pinscope.probes.numa import (
     BIND,

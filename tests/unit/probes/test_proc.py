@@ -177,7 +177,7 @@ ROOT = Path(__file__).parents[3]
 MIB = 2**20
 READERS = {
     "pinscope.probes.proc": "it is where files are read",
-    "pinscope.probes.driver_library": "the beginning of a library",
+    "pinscope.probes.uprobes": "the beginning of a library",
     "pinscope.probes.tracefs": "the kernel's own trace, in pieces",
     "pinscope.live.tracker": "tables of a library",
 }

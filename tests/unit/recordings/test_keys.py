@@ -8,7 +8,7 @@ import pytest
 
 from pinscope.experiments.registry import read_run
 from pinscope.records.run import Run
-from pinscope.store.recordings import recorded_observations, recorded_runs, recording_name
+from pinscope.store.bundle import recorded_observations, recorded_runs, recording_name
 
 
 def keys(run: Run) -> list[str | None]:

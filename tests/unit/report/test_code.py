@@ -7,11 +7,10 @@ from html import unescape
 
 import pytest
 
-from pinscope.cli.reading import print_findings
+from pinscope.cli.screen import print_findings
 from pinscope.records.finding import Finding
 from pinscope.report.document import Document
-from pinscope.report.json_report import run_document
-from pinscope.report.write import render
+from pinscope.report.write import render, run_document
 from tests.data import synthetic
 
 CODE = 'def pinned_buffer(nbytes):\n    """<b>&amp;</b> `*_`"""\n    return nbytes < 2**30\n'

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from pinscope.probes.devices import read_devices, with_details
+from pinscope.probes.gpu import read_devices, with_details
 from pinscope.probes.proc import Proc
 from pinscope.records.environment import Device, LinkErrors
 from pinscope.report.facts import bus_facts, environment_facts

@@ -9,10 +9,10 @@ import pytest
 
 from pinscope.analysis.read_rows import Attached
 from pinscope.errors import BadInput
-from pinscope.report import perfetto_trace
+from pinscope.report import perfetto
 from pinscope.report.document import Document, open_document
 from pinscope.report.perfetto import perfetto_pieces
-from pinscope.store.recordings import recorded_runs
+from pinscope.store.bundle import recorded_runs
 from pinscope.store.store import Store
 from pinscope.tracing.stretch import extent, within
 from tests.data import synthetic
@@ -130,7 +130,7 @@ def test_of_calls_that_begin_at_once_the_arrow_leads_from_the_one_that_took_as_l
 
 
 def test_of_many_events_the_first_ones_are_written_and_a_mark_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(perfetto_trace, "TRACE_EVENTS", 6)
+    monkeypatch.setattr(perfetto, "TRACE_EVENTS", 6)
     copies, kernels = ([{"at_ns": 10 * n + shift, "took_ns": 2} for n in range(9)] for shift in (0, 4))
     found = events(document(attached(copies=copies, kernels=kernels)))
     assert len(spans(found, "copy")) == len(spans(found, "kernel")) == 3

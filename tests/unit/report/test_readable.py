@@ -21,9 +21,8 @@ from pinscope.records.run import HOST_MODEL_NOTE
 from pinscope.report.document import Document
 from pinscope.report.facts import SEVERITY_WORDS, environment_facts, parameter_facts, quantity_text, run_facts
 from pinscope.report.html import CONTENT_SECURITY_POLICY, render_markdown
-from pinscope.report.json_report import run_document
-from pinscope.report.write import render
-from pinscope.store.recordings import recorded_runs
+from pinscope.report.write import render, run_document
+from pinscope.store.bundle import recorded_runs
 from tests.data import synthetic
 
 MIB = 2**20

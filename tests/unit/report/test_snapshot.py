@@ -9,7 +9,6 @@ import pytest
 
 from pinscope.live.reading import read_snapshot
 from pinscope.records.snapshot import Snapshot
-from pinscope.report.json_report import render_snapshot, snapshot_document
 from pinscope.report.snapshot_facts import (
     device_facts,
     figure_text,
@@ -20,6 +19,7 @@ from pinscope.report.snapshot_facts import (
     matching,
     share_text,
 )
+from pinscope.report.write import render_snapshot, snapshot_document
 from tests.data.synthetic_live import GIB, LOCKER, MIB, TRAINER, WORKER, empty, full
 
 

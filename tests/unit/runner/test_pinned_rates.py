@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from pinscope.runner.pinned_rates import pinned_rates
+from pinscope.runner.tracing import pinned_rates
 from pinscope.store.store import Store
 from tests.data import synthetic
 

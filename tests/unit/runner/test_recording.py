@@ -13,7 +13,7 @@ import pytest
 
 from pinscope.errors import BadInput, InvalidParameter, PathExists, PinScopeError, StoreFailed
 from pinscope.experiments.registry import read_run
-from pinscope.live.timeline.kind import TimelineParams
+from pinscope.live.timeline.reading import TimelineParams
 from pinscope.probes.process import current_process
 from pinscope.records.registration import ProbeState
 from pinscope.records.run import Progress, Run

@@ -19,7 +19,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from pinscope.errors import BadBundle, BadInput, InvalidParameter, StoreFailed, UnknownName
-from pinscope.records.limits import PART_BYTES, PART_COLUMNS, PART_ROWS
+from pinscope.records.base import PART_BYTES, PART_COLUMNS, PART_ROWS
 from pinscope.records.run import Run
 from pinscope.store.attachments import read_part
 from pinscope.store.bundle import BundleReader, open_bundle, render_bundle, write_bundle

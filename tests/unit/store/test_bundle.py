@@ -19,7 +19,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pinscope.errors import BadBundle, BadInput, PathExists, PinScopeError
-from pinscope.records import limits
+from pinscope.records import base
 from pinscope.store import new_file
 from pinscope.store.bundle import read_bundle, render_bundle, write_bundle
 from pinscope.store.tables import RunWithRows
@@ -222,7 +222,7 @@ def test_a_run_with_an_id_that_leaves_its_folder_is_refused() -> None:
 def test_a_zip_bomb_is_refused_before_it_unpacks(monkeypatch: pytest.MonkeyPatch) -> None:
     bomb = rewritten(lambda members: members.update({"runs/r0/observations.jsonl": b"\n" * 100_000_000}))
     assert len(bomb) < 200_000
-    monkeypatch.setattr(limits, "BUNDLE_BYTES", 50_000_000)
+    monkeypatch.setattr(base, "BUNDLE_BYTES", 50_000_000)
     monkeypatch.setattr(zipfile.ZipFile, "open", lambda *_: pytest.fail("it was unpacked"))
     assert_refused(bomb, "it unpacks to more than 47 MiB")
 
@@ -361,7 +361,7 @@ def test_what_no_bundle_can_hold_is_refused(tmp_path: Path, monkeypatch: pytest.
         render_bundle([sample()[0], sample()[0]])
     with pytest.raises(BadInput, match="observation 0: x: nan"):
         render_bundle([(sample()[0][0], [{"repeat": 0, "warmup": False, "x": float("nan")}])])
-    monkeypatch.setattr(limits, "BUNDLE_BYTES", 1000)
+    monkeypatch.setattr(base, "BUNDLE_BYTES", 1000)
     with pytest.raises(BadInput, match="export fewer at once"):
         render_bundle(sample())
 

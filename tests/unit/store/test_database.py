@@ -11,7 +11,7 @@ import pytest
 from sqlalchemy import event
 
 from pinscope.errors import BadInput, NotPossible, StoreFailed
-from pinscope.store import sqlite_file
+from pinscope.store import database
 from pinscope.store.database import Database
 from pinscope.store.store import Store
 from tests.unit.store.runs import new_rows, new_run
@@ -133,7 +133,7 @@ def test_sqlite_writes_ahead_waits_for_others_and_holds_its_references(tmp_path:
 
 
 def test_a_lock_that_somebody_keeps_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sqlite_file, "BUSY_SECONDS", 0)
+    monkeypatch.setattr(database, "BUSY_SECONDS", 0)
     with Store(f"sqlite:///{tmp_path}/x.db") as store:
         run = store.add(new_run())
         other = sqlite3.connect(tmp_path / "x.db", isolation_level=None)

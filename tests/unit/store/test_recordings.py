@@ -10,9 +10,9 @@ import pytest
 
 from pinscope.errors import BadInput, StoreFailed
 from pinscope.experiments.registry import EXPERIMENTS, readers
-from pinscope.manual.generated_tables import QUOTED, renewed
+from pinscope.manual.reference import QUOTED, renewed
 from pinscope.report.document import open_document
-from pinscope.store import recordings
+from pinscope.store import bundle
 from pinscope.store.bundle import read_bundle, render_bundle
 from pinscope.store.store import Store
 from tests.unit.store.runs import new_rows, new_run
@@ -23,8 +23,8 @@ NEW = new_run("rec-new", status="done", experiment="overlap", created_at=datetim
 
 
 def forget() -> None:
-    recordings._recordings.cache_clear()
-    recordings._rows.cache_clear()
+    bundle._recordings.cache_clear()
+    bundle._rows.cache_clear()
 
 
 @pytest.fixture
@@ -34,7 +34,7 @@ def shipped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     folder.mkdir()
     (folder / "a.pinscope").write_bytes(render_bundle([(OLD, new_rows(3)), (NEW, new_rows(2))]))
     (folder / "notes.txt").write_text("not a bundle")
-    monkeypatch.setattr(recordings, "folder", lambda: folder)
+    monkeypatch.setattr(bundle, "folder", lambda: folder)
     forget()
     yield folder
     forget()
@@ -95,7 +95,7 @@ def test_a_damaged_recording_is_told(store: Store, shipped: Path) -> None:
 def test_every_experiment_ships_a_recording_from_a_known_commit() -> None:
     """What is only kept, such as a timeline, may ship one: `pinscope record` makes one anywhere in no time."""
     forget()
-    runs = recordings.recorded_runs()
+    runs = bundle.recorded_runs()
     recorded = {run.experiment for run in runs}
     runnable = {entry.experiment.name for entry in EXPERIMENTS}
     assert runnable <= recorded <= {reader.kind.name for reader in readers()}
@@ -104,7 +104,7 @@ def test_every_experiment_ships_a_recording_from_a_known_commit() -> None:
 
 def test_every_experiment_that_runs_on_a_gpu_was_recorded_on_one() -> None:
     forget()
-    for run in recordings.recorded_runs():
+    for run in bundle.recorded_runs():
         labs = {entry.experiment.name: entry.experiment.labs for entry in EXPERIMENTS}.get(run.experiment)
         kept = {"timeline": "live", "trace": "traced"}
         expected = kept[run.experiment] if labs is None else "cuda" if labs["cuda"] is None else "host"
@@ -114,22 +114,22 @@ def test_every_experiment_that_runs_on_a_gpu_was_recorded_on_one() -> None:
 
 def test_every_shipped_recording_can_be_read_whole() -> None:
     forget()
-    for run in recordings.recorded_runs():
+    for run in bundle.recorded_runs():
         assert run.recording
         assert run.status == "done"
-        assert len(recordings.recorded_observations(run.id)) == run.observations > 0
+        assert len(bundle.recorded_observations(run.id)) == run.observations > 0
 
 
 def test_verdicts_and_the_figures_that_pages_quote_are_what_this_version_reads() -> None:
     """scripts/write-verdicts writes both."""
     forget()
     readings = {}
-    for run in recordings.recorded_runs():
-        document = open_document(run, recordings.recorded_observations(run.id), with_charts=False)
+    for run in bundle.recorded_runs():
+        document = open_document(run, bundle.recorded_observations(run.id), with_charts=False)
         assert run.verdict is not None
         assert run.verdict == document.reading.verdict
-        readings[recordings.recording_name(run)] = document.reading
-    assert len(readings) == len(recordings.recorded_runs())
+        readings[bundle.recording_name(run)] = document.reading
+    assert len(readings) == len(bundle.recorded_runs())
     quoting = [page for page in (ROOT / "docs").rglob("*.md") if QUOTED.search(page.read_text())]
     assert ROOT / "docs" / "claims.md" in quoting
     for page in quoting:

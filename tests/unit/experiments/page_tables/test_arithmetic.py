@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from pinscope.analysis.page_table_model import implied_page_bytes, page_table_bytes, page_table_memory_bytes
+from pinscope.analysis.models import implied_page_bytes, page_table_bytes, page_table_memory_bytes
 from pinscope.analysis.statistics import bound_slope, fit_line
 from pinscope.experiments.page_tables.charts import draw_small
 from pinscope.experiments.page_tables.experiment import PageTablesObservation

@@ -70,4 +70,4 @@ def test_a_neighbour_that_hangs_is_named_and_killed(monkeypatch: pytest.MonkeyPa
         monkeypatch.setattr(one, "_limit", 0.3)
         with pytest.raises(MeasurementFailed, match=r"\(cudaMalloc .*\) did not answer within 0\.3 s"):
             one.longest()
-        monkeypatch.setattr("pinscope.lab.worker_protocol.END_SECONDS", 0.3)
+        monkeypatch.setattr("pinscope.lab.child_processes.END_SECONDS", 0.3)

@@ -15,7 +15,7 @@ import pytest
 
 from pinscope.errors import Cancelled, MeasurementFailed
 from pinscope.experiments.pressure.ways import Workers, ordinary
-from pinscope.lab.ordinary_process import fault_nanoseconds, folder_for
+from pinscope.lab.child_processes import fault_nanoseconds, folder_for
 from pinscope.probes.containers import IN_MEMORY, file_system
 from pinscope.probes.proc import Proc
 
@@ -27,7 +27,7 @@ def others() -> list[psutil.Process]:
     found = []
     for child in psutil.Process().children():
         with suppress(psutil.NoSuchProcess):
-            found += [child] if "pinscope.lab.ordinary_process" in child.cmdline() else []
+            found += [child] if "pinscope.lab.child_processes" in child.cmdline() else []
     return found
 
 

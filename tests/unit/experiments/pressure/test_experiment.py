@@ -56,7 +56,7 @@ def others() -> list[psutil.Process]:
     found = []
     for child in psutil.Process().children():
         with suppress(psutil.NoSuchProcess):
-            found += [child] if "pinscope.lab.ordinary_process" in child.cmdline() else []
+            found += [child] if "pinscope.lab.child_processes" in child.cmdline() else []
     return found
 
 

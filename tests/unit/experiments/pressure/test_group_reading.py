@@ -12,7 +12,7 @@ from pinscope.experiments.pressure.experiment import PressureObservation, amount
 from pinscope.experiments.pressure.reading import OUTSIDE, Climb, Mark, courses, round_seconds
 from pinscope.experiments.registry import checked_rows, read_run
 from pinscope.records.finding import Reading
-from pinscope.store.recordings import recorded_observations, recorded_runs, recording_name
+from pinscope.store.bundle import recorded_observations, recorded_runs, recording_name
 from tests.data import synthetic
 from tests.data.readings import As
 

@@ -16,9 +16,9 @@ import pytest
 from pinscope.errors import Cancelled, MeasurementFailed, NotEnoughMemory, NotPossible
 from pinscope.experiments.registration.experiment import Registration, RegistrationObservation, RegistrationParams
 from pinscope.lab.backing import shared_region
+from pinscope.lab.child_processes import Child, ChildProcesses
 from pinscope.lab.harness import Harness
 from pinscope.lab.hostmodel import HostModelLab
-from pinscope.lab.worker_protocol import Child, ChildProcesses
 
 MIB = 2**20
 SMALL = {"shared": 8 * MIB, "buffer": 2 * MIB, "repeats": 1, "processes": "2", "step_limit": 30}

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from pinscope.charts.chart import Chart
-from pinscope.charts.matrix import Square, colour, matrices
+from pinscope.charts.marks import Square, colour, matrices
 from pinscope.charts.theme import COLOURS
 from pinscope.experiments.registry import draw_run
 from tests.unit.experiments.topology.hosts import FAR, LINK, ROWS, copied, host, run

@@ -4,19 +4,24 @@ from __future__ import annotations
 
 import pytest
 
-from pinscope.analysis.rules import gpu_memory
-from pinscope.analysis.rules.gpu_memory import page_table_severity, unattributed_severity
-from pinscope.analysis.rules.growth import gap_seconds
-from pinscope.analysis.rules.host_memory import (
+from pinscope.analysis import rules
+from pinscope.analysis.rules import (
+    BUSY_SHARE,
     GIB,
+    LINK_SAMPLES,
     MIB,
+    gap_seconds,
     group_severity,
+    is_busy,
+    is_lasting,
     is_much_rounding,
     is_well_below_host,
+    link_shortfall,
+    page_table_severity,
     pinned_severity,
     pinned_twice_bytes,
+    unattributed_severity,
 )
-from pinscope.analysis.rules.link import BUSY_SHARE, LINK_SAMPLES, is_busy, is_lasting, link_shortfall
 
 
 @pytest.mark.parametrize(
@@ -67,7 +72,7 @@ def test_rounding_counts_from_a_gib_on_or_from_a_share_of_a_small_host() -> None
 
 
 def test_page_tables_are_judged_by_their_share_of_the_gpu() -> None:
-    shares = (0.0099, gpu_memory.TABLES_WARNING, 0.0999, gpu_memory.TABLES_CRITICAL)
+    shares = (0.0099, rules.TABLES_WARNING, 0.0999, rules.TABLES_CRITICAL)
     assert [page_table_severity(share) for share in shares] == [None, "warning", "warning", "critical"]
 
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pinscope.analysis.rules.growth import LEAK_BYTES, steady_growth
+from pinscope.analysis.rules import LEAK_BYTES, steady_growth
 
 MIB, GIB = 2**20, 2**30
 

@@ -1,0 +1,282 @@
+"""Rules with their limits, each once: what grows as a leak does, what is too much memory, which link is slow."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Literal
+
+from pinscope.records.finding import Severity
+from pinscope.units import format_bytes, format_share
+
+MIB, GIB = 2**20, 2**30
+
+Amounts = Sequence[tuple[float, int]]
+"""A step function: from that second on, so many bytes."""
+
+LEAK_SECONDS = 30.0
+LEAK_BYTES = 16 * 2**20
+LEAK_RISES = 4
+LEAK_PARTS = 4
+LEAK_PART_SHARE = 0.05
+LEAK_STEP_SHARE = 0.5
+LEAK_RETURNED_SHARE = 0.05
+"""See :func:`steady_growth`."""
+STEADY_GROWTH = (
+    f"by at least {format_bytes(LEAK_BYTES)} in at least {LEAK_SECONDS:.0f} s, in {LEAK_RISES} or more steps of at "
+    f"most {format_share(LEAK_STEP_SHARE)} of the growth each, by at least {format_share(LEAK_PART_SHARE)} of the "
+    f"growth in each of {LEAK_PARTS} equal parts of the time, with at most {format_share(LEAK_RETURNED_SHARE)} of what "
+    "was taken given back"
+)
+"""The rule of :func:`steady_growth` in words, as they follow "memory grew"."""
+LEAK_RULE = f"PinScope suspects a leak where memory grows {STEADY_GROWTH}"
+ALERT_HOURS, ALERT_BYTES = 6, 2**30
+"""Alerts judge growth over so long, from so much on: an alert calls somebody, a finding is read by who looks."""
+
+
+@dataclass(frozen=True)
+class Growth:
+    """Steady growth of one amount."""
+
+    bytes: int
+    seconds: float
+    rises: int
+    first_bytes: int
+    """What there was before."""
+    returned_bytes: int = 0
+    """Given back meanwhile; ``bytes`` is without it."""
+
+    @property
+    def bytes_per_second(self) -> float:
+        return self.bytes / self.seconds
+
+
+def steady_growth(amounts: Amounts, end_seconds: float) -> Growth | None:
+    """Growth without release, as a leak shows it; ``None`` if it is not that.
+
+    An amount grows steadily if, from its first known value to the end,
+
+    1. it was watched for :data:`LEAK_SECONDS` or more, and grew by :data:`LEAK_BYTES` or more in all;
+    2. it rose at least :data:`LEAK_RISES` times, and no single rise was more than half of the growth: a program that
+       takes what it needs at once does not count;
+    3. it gave back at most 5 % of all that it took: what goes up and down does not count;
+    4. it grew in each quarter of that time by 5 % of the growth or more: what has stopped growing does not count.
+    """
+    if not amounts or unsteady_because(amounts, end_seconds) is not None:
+        return None
+    begin, first = amounts[0]
+    rises, fallen = _steps(amounts)
+    return Growth(amounts[-1][1] - first, end_seconds - begin, len(rises), first, fallen)
+
+
+def unsteady_because(amounts: Amounts, end_seconds: float) -> str | None:
+    """What of the rule of :func:`steady_growth` is not met, for people; ``None`` if all is.
+
+    Args:
+        amounts: one at least.
+        end_seconds: of the time in which they were watched.
+    """
+    begin, first = amounts[0]
+    rises, fallen = _steps(amounts)
+    length, grown = end_seconds - begin, amounts[-1][1] - first
+    edges = [_at(amounts, begin + length * part / LEAK_PARTS) for part in range(LEAK_PARTS + 1)]
+    broken = {
+        f"it was watched for less than {LEAK_SECONDS:.0f} s": length < LEAK_SECONDS,
+        f"it grew by less than {format_bytes(LEAK_BYTES)} after it was first seen": grown < LEAK_BYTES,
+        f"it grew in fewer than {LEAK_RISES} steps": len(rises) < LEAK_RISES,
+        f"one step was more than {format_share(LEAK_STEP_SHARE)} of the growth": (
+            max(rises, default=0) > LEAK_STEP_SHARE * grown
+        ),
+        f"it gave back more than {format_share(LEAK_RETURNED_SHARE)} of what it took": (
+            fallen > LEAK_RETURNED_SHARE * sum(rises)
+        ),
+        f"in one of {LEAK_PARTS} equal parts of the time it grew by less than {format_share(LEAK_PART_SHARE)} of the "
+        "growth": min(after - before for before, after in pairwise(edges)) < LEAK_PART_SHARE * grown,
+    }
+    return next((why for why, holds in broken.items() if holds), None)
+
+
+def _steps(amounts: Amounts) -> tuple[list[int], int]:
+    """All steps up, and the sum of those down."""
+    steps = [after - before for (_, before), (_, after) in pairwise(amounts)]
+    return [step for step in steps if step > 0], -sum(step for step in steps if step < 0)
+
+
+def _at(amounts: Amounts, seconds: float) -> int:
+    """The step function's value; before its first step it is that of the step."""
+    value = amounts[0][1]
+    for at, amount in amounts:
+        if at > seconds:
+            break
+        value = amount
+    return value
+
+
+GAP_INTERVALS = 2.5
+GAP_SECONDS = 1.0
+"""Two samples are apart by a gap if more than 2.5 intervals, and more than one interval and a second, lie between."""
+FEW_MISSING = 0.05
+"""Share of samples that may be missing: with more of them a series is no proof of anything."""
+
+
+def gap_seconds(interval_seconds: float) -> float:
+    """Samples that are further apart than this, of a series with that interval, have a gap between them."""
+    return max(GAP_INTERVALS * interval_seconds, interval_seconds + GAP_SECONDS)
+
+
+TABLES_WARNING, TABLES_CRITICAL = 0.01, 0.1
+"""Share of a GPU's memory that page tables take."""
+UNATTRIBUTED_NOTE, UNATTRIBUTED_WARNING = 512 * MIB, 2 * GIB
+"""GPU memory that neither processes nor page tables explain. With ten CUDA processes an H200 showed 61 MiB of it; a
+context that was left behind takes about 520 MiB there."""
+
+
+def page_table_severity(share: float) -> Severity | None:
+    """How grave it is that page tables take this share of a GPU's memory."""
+    if share < TABLES_WARNING:
+        return None
+    return "critical" if share >= TABLES_CRITICAL else "warning"
+
+
+def unattributed_severity(unexplained_bytes: int, *, sure: bool) -> Severity | None:
+    """How grave it is that nothing explains so much GPU memory.
+
+    Args:
+        unexplained_bytes: used by no process, page table or context.
+        sure: no process was hidden that may have it.
+    """
+    if unexplained_bytes < UNATTRIBUTED_NOTE:
+        return None
+    return "warning" if sure and unexplained_bytes >= UNATTRIBUTED_WARNING else "note"
+
+
+RAM_NOTE, RAM_WARNING, RAM_CRITICAL = 0.25, 0.5, 0.8
+"""Share of the host's memory that is pinned. Half is also the most that an experiment here may pin of what is free."""
+SCARCE_SHARE = 0.05
+"""Less than this share of the memory available, with much of it pinned: nothing can be reclaimed in time."""
+
+MUCH_OF_GROUP = 0.5
+"""Share of its control group's limit from which on it is the pinned memory that fills the group."""
+GROUP_WARNING, GROUP_CRITICAL = 0.1, 0.03
+"""Share of the control group's limit that is left."""
+WELL_BELOW_HOST = 0.75
+"""A control group that leaves less than this share of the host's memory is worth a note."""
+
+TWICE_SHARE = 0.05
+"""More than this share of RAM must be pinned beyond what is in use, before it is called pinned twice."""
+ROUNDING_BYTES, ROUNDING_SHARE = GIB, 0.02
+"""Possible rounding waste of a host that is worth a note: so much, or that share of RAM on a small host."""
+ROUNDING_RATIO = 1.25
+"""Pinned bytes over those asked for, of one request: from here on its rounding is worth a finding."""
+MUCH_LOCKED_BYTES = 64 * MIB
+"""Locked memory that is worth a word by itself. Init systems, and agents that keep keys, lock less for their own."""
+UNEXPLAINED_BYTES = 64 * MIB
+"""Pinned memory that no holder explains is worth a note from here on; other pins of a host come to less."""
+DRIVER_BYTES = GIB
+"""Driver memory of the holders that is worth a note."""
+
+
+def pinned_severity(share: float, available_share: float) -> Severity | None:
+    """How grave it is that this share of the host's memory is pinned, with that share of it available."""
+    if share < RAM_NOTE:
+        return None
+    if share >= RAM_CRITICAL or available_share < SCARCE_SHARE:
+        return "critical"
+    return "warning" if share >= RAM_WARNING else "note"
+
+
+def group_severity(pinned_bytes: int, headroom_bytes: int, limit_bytes: int) -> Severity | None:
+    """How grave it is that a control group with so much pinned memory has so much left below its limit."""
+    if not is_near_limit(headroom_bytes, limit_bytes) or pinned_bytes < MUCH_OF_GROUP * limit_bytes:
+        return None
+    return "critical" if headroom_bytes <= GROUP_CRITICAL * limit_bytes else "warning"
+
+
+def is_near_limit(headroom_bytes: int, limit_bytes: int) -> bool:
+    """Whether a control group has little left."""
+    return headroom_bytes <= GROUP_WARNING * limit_bytes
+
+
+def is_well_below_host(limit_bytes: int, headroom_bytes: int, total_bytes: int, available_bytes: int) -> bool:
+    """Whether a control group leaves clearly less than the host has, in all or now."""
+    return limit_bytes < WELL_BELOW_HOST * total_bytes or headroom_bytes < WELL_BELOW_HOST * available_bytes
+
+
+def pinned_twice_bytes(pinned_bytes: int, total_bytes: int, available_bytes: int) -> int | None:
+    """At least so much is pinned more than once: pins beyond the memory in use; ``None`` below the limit."""
+    beyond = pinned_bytes - (total_bytes - available_bytes)
+    return beyond if beyond > TWICE_SHARE * total_bytes else None
+
+
+def is_much_rounding(waste_bytes: int, total_bytes: int) -> bool:
+    """Whether possible rounding waste is worth a note on a host with so much memory."""
+    return waste_bytes > 0 and waste_bytes >= min(ROUNDING_BYTES, ROUNDING_SHARE * total_bytes)
+
+
+BUSY_SHARE = 0.1
+"""A GPU, or its link, that does this much or more is not idle: its link should be at its best generation."""
+LINK_SAMPLES = 3
+"""Over a series of samples a link is below its best if it was so in as many of them, and in half of those judged."""
+SLOW_LINK = 0.85
+"""Pinned copies below this share of the link's payload limit are worth a look."""
+SATURATED = 0.9
+"""Share of what a link can carry: rates from here on are the link's, and more copiers add nothing."""
+SHARED_UPLINK = 0.9
+"""GPUs that copy at once below this share of what they reach alone share something on the way."""
+
+BELOW_LIKE = 0.9
+"""Large pinned copies below this share of what another GPU of the same model reaches are worth a look."""
+
+
+@dataclass(frozen=True)
+class Shortfall:
+    """What a PCIe link is below its best in.
+
+    Attributes:
+        what: fewer lanes than it could have, or a lower generation.
+        severity: a note where a lower generation may be to save power.
+    """
+
+    what: Literal["lanes", "generation"]
+    severity: Severity
+
+
+def is_busy(*shares: float | None) -> bool:
+    """Whether any of these shares (of a GPU's time, of what its link carries each way) says that it is not idle."""
+    return any(share is not None and share >= BUSY_SHARE for share in shares)
+
+
+def is_below(now: int | None, best: int | None) -> bool:
+    """Whether both are known, and there is less now than at best."""
+    return now is not None and best is not None and now < best
+
+
+def link_shortfall(
+    generation_now: int | None,
+    generation_max: int | None,
+    width_now: int | None,
+    width_max: int | None,
+    *,
+    busy: bool | None,
+) -> Shortfall | None:
+    """What a PCIe link is below its best in; ``None`` if it is at its best, idle, or not known.
+
+    Lanes are trained at start-up and stay. An idle link lowers its generation to save power, so a lower one means
+    something while the GPU is busy only.
+
+    Args:
+        generation_now, generation_max: of PCI Express.
+        width_now, width_max: lanes.
+        busy: ``None`` where that is not known.
+    """
+    if is_below(width_now, width_max):
+        return Shortfall("lanes", "warning")
+    if is_below(generation_now, generation_max) and busy is not False:
+        return Shortfall("generation", "warning" if busy else "note")
+    return None
+
+
+def is_lasting(below: int, judged: int) -> bool:
+    """Whether so many samples with a link below its best, of so many that were judged, are enough for a finding."""
+    return below >= LINK_SAMPLES and 2 * below >= judged

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import webbrowser
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -13,23 +13,10 @@ import platformdirs
 import typer
 
 import pinscope
-from pinscope.analysis.machine import machine_findings
-from pinscope.cli.options import AsJson
-from pinscope.cli.runs import store_to_read
-from pinscope.cli.screen import print_below_verdict, print_findings
-from pinscope.cli.terminal import console, print_json, print_line, print_prose, print_table
-from pinscope.errors import BadInput, NotPossible
+from pinscope.cli.terminal import console, print_json, print_line
+from pinscope.errors import NotPossible
 from pinscope.manual.site import Site, write_html
-from pinscope.planning.plan import OPTIONS, Level, PlanParams, amount_words, known_prices, plan_for, safety_of
-from pinscope.planning.reading import origin_words, read_plan
-from pinscope.probes.capabilities import capabilities
-from pinscope.probes.environment import capture_environment
-from pinscope.records.base import Capability
-from pinscope.report.facts import environment_facts, version_text
-from pinscope.report.write import plan_document
-from pinscope.store.database import place_of_runs
 from pinscope.store.new_file import keep_private
-from pinscope.units import format_bytes
 
 if TYPE_CHECKING:
     from pinscope.manual.site import Site
@@ -202,89 +189,3 @@ def dashboard(
         return whole_site(context.find_root().command)
 
     return serve(port_from_environment() if port is None else port, open_browser, site, named)
-
-
-FORMAT = 1
-"""Version of ``doctor --json``; additive changes keep it."""
-
-
-def doctor(as_json: AsJson = False) -> None:
-    """Check this machine: what can be measured here, its links and limits, and what to change."""
-    environment, database = capture_environment(), _database()
-    abilities, findings = capabilities(environment), machine_findings(environment)
-    if as_json:
-        print_json(
-            {
-                "format": FORMAT,
-                "environment": environment.model_dump(mode="json"),
-                "capabilities": [ability.model_dump(mode="json") for ability in abilities],
-                "findings": [finding.model_dump(mode="json") for finding in findings],
-                "database": database,
-            }
-        )
-        return
-    facts = [*environment_facts(environment), ("PinScope", version_text(environment)), ("Runs are kept in", database)]
-    print_table(("", ""), facts, title="This machine")
-    print_table(("", ""), [(ability.title, _answer(ability)) for ability in abilities], title="What works here")
-    print_findings(findings)
-    if not findings:
-        print_line("Nothing to improve was found.")
-
-
-def _database() -> str:
-    """Where runs are kept, or why that cannot be said: the doctor answers all the same."""
-    try:
-        return place_of_runs()
-    except (BadInput, NotPossible) as error:
-        return f"n/a ({error})"
-
-
-def _answer(capability: Capability) -> str:
-    """Whether it works; if not, why not and what to do."""
-    if capability.works:
-        return "works"
-    return f"no: {capability.reason}" + (f". {capability.advice}" if capability.advice else "")
-
-
-_HELP = {name: field.description for name, field in PlanParams.model_fields.items()}
-"""The form of the dashboard says the same."""
-_STYLES: Mapping[Level, str] = {
-    "safe": "bold green",
-    "care": "bold yellow",
-    "not_safe": "bold red",
-    "unknown": "yellow",
-    "elsewhere": "bold cyan",
-}
-
-
-def plan(
-    pinned: Annotated[str, typer.Option(metavar="SIZE", help=_HELP["pinned"], show_default=False)],
-    processes: Annotated[int, typer.Option(metavar="N", help=_HELP["processes"])] = 1,
-    shared: Annotated[bool, typer.Option("--shared", help=_HELP["shared"])] = False,
-    gpus: Annotated[int, typer.Option(OPTIONS["gpus"], metavar="N", help=_HELP["gpus"])] = 1,
-    all_gpus: Annotated[int, typer.Option(OPTIONS["all_gpus"], metavar="N", help=_HELP["all_gpus"])] = 1,
-    gpu_memory: Annotated[
-        str | None, typer.Option(metavar="SIZE", help=f"Memory of one GPU. {_HELP['gpu_memory']}")
-    ] = None,
-    host_memory: Annotated[str | None, typer.Option(metavar="SIZE", help=_HELP["host_memory"])] = None,
-    page_size: Annotated[str | None, typer.Option(metavar="4KiB|64KiB|2MiB", help=_HELP["page_size"])] = None,
-    as_json: AsJson = False,
-) -> None:
-    """Calculate what pinned memory will take: page tables, contexts, time, and a safe amount. Nothing is pinned."""
-    stated = {name: value for name, value in locals().items() if name in _HELP and value is not None}
-    PlanParams().with_overrides(stated)  # bad input is refused before the database is opened
-    environment = capture_environment()
-    with store_to_read() as store:
-        prices = known_prices(store, environment)
-    params = PlanParams.for_machine(environment, prices.recorded).with_overrides(stated)
-    answer = plan_for(params, prices, environment)
-    reading = read_plan(answer)
-    if as_json:
-        print_json(plan_document(answer, reading))
-        return
-    print_prose(reading.verdict or "", style=_STYLES[safety_of(answer).level])
-    print_line()
-    pages = f"pages of {format_bytes(round(answer.price.page_bytes))}, {origin_words(answer.price.origin)}"
-    print_prose(f"{amount_words(answer.demand)} pinned; {pages}; GPUs of {format_bytes(params.gpu_memory)}")
-    print_line()
-    print_below_verdict(reading)

@@ -328,8 +328,7 @@ class _Session:
         )
 
 
-OLDEST_PIECES = 10
-"""So many pieces of each holder a snapshot shows."""
+OLDEST_PIECES = 10  # of each holder in a snapshot
 NOT_FOLLOWED = "registered memory is not shown in /proc; 'pinscope live --probe', as root, traces it from its start on"
 CALLS_NOT_FOLLOWED = "only 'pinscope live --probe', as root, traces the driver's calls, from its start on"
 _EARLIER = at_least("what it registered before the probe started is not known")

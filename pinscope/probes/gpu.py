@@ -55,8 +55,7 @@ class ProcessOnGpu:
     pid: int
     memory: int | None
     """Bytes of GPU memory; ``None`` where the driver keeps no account, as under Windows' own driver model."""
-    gpu_instance: int | None = None
-    """In Multi-Instance mode."""
+    gpu_instance: int | None = None  # in Multi-Instance mode
 
 
 @dataclass(frozen=True)

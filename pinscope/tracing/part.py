@@ -27,7 +27,7 @@ from pinscope.tracing.recorder import Recorder, can_record_here, recorder_here, 
 from pinscope.tracing.spool_folder import SpoolFolder
 from pinscope.tracing.stacks import OURS, is_own
 
-KEEPER = "pinscope.cli.traced_part"
+KEEPER = "pinscope.cli.trace_summary"
 _STANDARD = tuple(f"{os.path.dirname(each)}/" for each in (os.__file__, OURS))  # noqa: PTH120
 """Folders of Python's own library and of PinScope."""
 

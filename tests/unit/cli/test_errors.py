@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from pinscope.cli import pages
+from pinscope.cli import machine
 from pinscope.cli.main import main
 from pinscope.store.store import Store
 
@@ -117,7 +117,7 @@ def test_an_unexpected_error_is_one_line_that_says_how_to_see_more(
     def broken(document: object) -> None:
         raise RuntimeError("line one\nline \x1b[31mtwo")
 
-    monkeypatch.setattr(pages, "print_json", broken)
+    monkeypatch.setattr(machine, "print_json", broken)
     line = refused(["doctor", "--json"], 1, capsys)
     assert line == "unexpected RuntimeError: line one line [31mtwo (PINSCOPE_DEBUG=1 shows where)"
     monkeypatch.setenv("PINSCOPE_DEBUG", "1")
@@ -131,7 +131,7 @@ def test_an_interrupted_command_ends_with_130(
     def interrupted(document: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(pages, "print_json", interrupted)
+    monkeypatch.setattr(machine, "print_json", interrupted)
     assert refused(["doctor", "--json"], 130, capsys) == "interrupted"
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from pinscope.cli import pages
+from pinscope.cli import machine
 from pinscope.cli.live import print_once
 from pinscope.cli.live_view import View
 from pinscope.cli.main import main
@@ -36,9 +36,9 @@ def example(page: str, command: str) -> tuple[list[str], list[str]]:
 def on_the_recorded_host(monkeypatch: pytest.MonkeyPatch) -> None:
     """Commands find the machine of the recorded H200 runs."""
     run = next(one for one in recorded_runs() if one.experiment == "bandwidth" and one.environment.host == "h200")
-    monkeypatch.setattr(pages, "capture_environment", lambda: run.environment)
-    works = partial(pages.capabilities, proc=Proc.below(H200), installed=lambda module: True)
-    monkeypatch.setattr(pages, "capabilities", works)
+    monkeypatch.setattr(machine, "capture_environment", lambda: run.environment)
+    works = partial(machine.capabilities, proc=Proc.below(H200), installed=lambda module: True)
+    monkeypatch.setattr(machine, "capabilities", works)
 
 
 @pytest.mark.parametrize(("page", "command"), [("quick-start", "doctor"), ("plan", "plan")])

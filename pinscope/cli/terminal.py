@@ -18,8 +18,6 @@ from typing import TYPE_CHECKING, Any, Self, TextIO
 
 from pinscope.errors import Cancelled, MeasurementFailed, StoreFailed, UnknownName
 from pinscope.records.run import LAB_TITLES, ExperimentRun, Progress, Run
-from pinscope.runner.jobs import Job
-from pinscope.store.store import Store
 from pinscope.text import error_line, escaped, one_line, visible
 from pinscope.units import format_duration
 
@@ -27,6 +25,8 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from pinscope.records.finding import Severity
+    from pinscope.runner.jobs import Job
+    from pinscope.store.store import Store
 
 GAP = "  "
 INDENT = "    "

@@ -17,7 +17,6 @@ from types import FrameType
 from typing import TYPE_CHECKING, Any, Self, TextIO
 
 from pinscope.errors import Cancelled, MeasurementFailed, StoreFailed, UnknownName
-from pinscope.records.run import LAB_TITLES, ExperimentRun, Progress, Run
 from pinscope.text import error_line, escaped, one_line, visible
 from pinscope.units import format_duration
 
@@ -25,6 +24,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from pinscope.records.finding import Severity
+    from pinscope.records.run import ExperimentRun, Progress, Run
     from pinscope.runner.jobs import Job
     from pinscope.store.store import Store
 
@@ -359,6 +359,8 @@ def follow(store: Store, run: ExperimentRun, job: Job, stop: Stop) -> None:
     A database that fails meanwhile ends nothing: the child would end with this process, and it alone holds what the
     database did not take.
     """
+    from pinscope.records.run import LAB_TITLES  # pydantic, which help and completion do without
+
     about = f"about {format_duration(run.budget.seconds)}"
     if run.lab == "host":  # only GPU runs were recorded to compare with
         about += " or, on a slow processor, longer"

@@ -43,7 +43,7 @@ SECTIONS: Mapping[str, tuple[str, ...]] = {
     ),
     "Experiments": (),
     "Reference": ("reference/cli", "reference/json", "reference/findings", "reference/metrics", "settings"),
-    "Background": ("claims", "claims-table", "safety", "promises", "architecture"),
+    "Background": ("claims", "claims-table", "cost", "safety", "promises", "architecture"),
 }
 """Headings of the navigation → the pages below each. The experiments' pages are those of the registry."""
 _FOLDER = "experiments/"

@@ -235,10 +235,6 @@ def _keep(folder: Path, path: Path, what: Mapping[str, Any]) -> int:
         reconcile(store)
         if store.refusal:
             raise StoreFailed(f"nothing can be stored in {store.name}: {store.refusal}")
-        rates = pinned_rates(store, environment)
-        params = TraceParams(
-            program=tuple(what["program"]), part=what["name"], stacks=scope.stacks, children=False, **rates
-        )
         kept = folder / "kept"
         kept.mkdir()
         spool = make_spool(folder, setup, scope, time.time_ns())
@@ -246,6 +242,10 @@ def _keep(folder: Path, path: Path, what: Mapping[str, Any]) -> int:
         sys.stdout.write(f"\n{json.dumps(answer)}\n")
         sys.stdout.flush()
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # the program reads to the end
+        rates = pinned_rates(store, environment)
+        params = TraceParams(
+            program=tuple(what["program"]), part=what["name"], stacks=scope.stacks, children=False, **rates
+        )
         begun_ns = _begun_ns(spool, what["pid"])
         tracing = Tracing(store, new_run(params, environment), kept, scope, lambda _: ())
         traced = tracing.follow(lambda look: _follow(spool, what["pid"], begun_ns, look), output)

@@ -23,7 +23,7 @@ from pinscope.report.write import run_document
 from pinscope.runner.jobs import reconcile
 from pinscope.runner.recording import check_output
 from pinscope.runner.traced_program import ask_cupti, make_spool, opened_folder, refusal, remove_spool
-from pinscope.runner.tracing import Tracing, new_run, pinned_rates
+from pinscope.runner.tracing import Tracing, new_run, pinned_rates, write_traces
 from pinscope.runner.what_if import what_if_command
 from pinscope.store.safe_writer import saved_line
 from pinscope.store.store import Store
@@ -248,7 +248,9 @@ def _keep(folder: Path, path: Path, what: Mapping[str, Any]) -> int:
         )
         begun_ns = _begun_ns(spool, what["pid"])
         tracing = Tracing(store, new_run(params, environment), kept, scope, lambda _: ())
-        traced = tracing.follow(lambda look: _follow(spool, what["pid"], begun_ns, look), output)
+        traced = tracing.follow(lambda look: _follow(spool, what["pid"], begun_ns, look))
+        if output is not None:
+            write_traces(output, [traced], store)
     print_summary(open_document(traced.run, traced.rows, with_charts=False))
     if traced.run.error:
         complain(f"the trace failed: {traced.run.error}")

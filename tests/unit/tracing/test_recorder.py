@@ -161,7 +161,7 @@ os.write(goes_on, b"1")
 print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
 {COPIES}"""
     seen = record(library, tmp_path, program)
-    assert (seen.stdout, seen.spool.fault, seen.counts["MEMCPY"]) == ("8\n", None, 201)
+    assert (seen.stdout, seen.spool.said("fault"), seen.counts["MEMCPY"]) == ("8\n", None, 201)
     assert (seen.spool.ranges(), seen.spool.calls()["range"].sum()) == (["of the parent"], 1)
 
 
@@ -199,7 +199,7 @@ for _ in range(50):
 print(caught)
 """
     seen = record(library, tmp_path, program)
-    assert (seen.stdout, seen.stderr, seen.spool.fault) == ("50\n", "", None)
+    assert (seen.stdout, seen.stderr, seen.spool.said("fault")) == ("50\n", "", None)
 
 
 HELD = "copy(9 * 300_000_000, PAGEABLE, DEVICE)"
@@ -233,7 +233,7 @@ def test_what_a_signal_raises_during_a_call_comes_where_it_comes_without_a_trace
         [sys.executable, tmp_path / "program.py"], env=variables(library), capture_output=True, text=True, check=False
     )
     assert (seen.exit_code, seen.stdout, seen.stderr) == (plain.returncode, plain.stdout, plain.stderr)
-    assert seen.spool.fault is None
+    assert seen.spool.said("fault") is None
 
 
 def test_a_fault_while_a_signal_is_minded_stays_there(library: Path, tmp_path: Path) -> None:
@@ -268,7 +268,7 @@ def test_a_fault_of_ours_ends_the_recording_and_not_the_program_and_cupti_is_ask
 ) -> None:
     seen = record(library, tmp_path, f"{fault}\n{COPIES}{NOTHING_ASKED}")
     assert (seen.exit_code, seen.stdout, seen.stderr) == (0, "0\n", "")
-    assert (seen.spool.fault or "").startswith(named)
+    assert (seen.spool.said("fault") or "").startswith(named)
 
 
 def test_os_exit_ends_the_program_whatever_fails_in_ours(library: Path, tmp_path: Path) -> None:
@@ -290,7 +290,7 @@ sys.setrecursionlimit(1000)
 for _ in range(100): copy(*arguments)
 """
     seen = record(library, tmp_path, program)
-    assert (seen.stdout, seen.stderr, seen.spool.fault) == ("at the limit\n", "", None)
+    assert (seen.stdout, seen.stderr, seen.spool.said("fault")) == ("at the limit\n", "", None)
     stacks = seen.spool.calls()["stack"]
     lost = seen.counts["MEMCPY"] - len(stacks)
     assert 0 <= lost <= 3

@@ -193,13 +193,6 @@ def test_events_name_the_lines_that_made_them() -> None:
     ]
 
 
-def test_a_gpu_that_only_copied_in_a_stretch_shows_that_no_kernel_ran() -> None:
-    events = attached(copies=[{}], kernels=[{"at_ns": 50 * MS}])
-    whole = whole_of(events)
-    chart = timeline(stretch_of(events, whole, 0, MS))
-    assert titles(chart) == ["GPU 0, copies", "GPU 0, kernels: none"]
-
-
 def test_the_copy_that_was_looked_for_is_marked_in_all_panels(loop: Attached) -> None:
     whole = whole_of(loop)
     stretch = stretch_of(loop, whole, 80 * MS, 100 * MS)
@@ -243,11 +236,6 @@ def test_processes_have_the_names_that_the_lines_have_and_an_id_where_two_have_o
         "GPU 0 of rank 0, copies", "GPU 0 of rank 1, process 4712, copies", "GPU 0 of rank 1, process 4713, copies",
     ]  # fmt: skip
     assert list(timeline_of_all.figure.data[0].y) == ["7 of rank 0"]
-
-
-def test_a_report_s_charts_end_with_the_timeline_of_the_whole_trace(loop: Attached) -> None:
-    charts = draw_run(run(), [program(), site(33)], loop)
-    assert [chart.key for chart in charts] == ["trace-time", "trace-bytes", "trace-timeline"]
 
 
 @pytest.mark.parametrize(

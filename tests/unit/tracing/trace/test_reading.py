@@ -56,12 +56,6 @@ def test_what_pinning_saves_is_less_than_the_time_though_several_threads_hold_th
     assert reading.headline[0].value == pytest.approx(1.0 + SAVED)
 
 
-def test_the_code_beside_a_copy_to_the_host_shows_one_to_the_host() -> None:
-    (finding,) = found(read(program(), site(33, "device", "pageable")), "pageable-copies")
-    assert "buffer.copy_(result, non_blocking=True)" in (finding.code or "")
-    assert "DataLoader" not in (finding.code or "")
-
-
 def test_what_the_program_did_before_a_loop_is_not_in_its_share() -> None:
     """A start of 6 s: without it the copies take a quarter of the time."""
     reading = read(program(), site(33, first_seconds=6.0))
@@ -130,11 +124,6 @@ def test_the_program_is_shown_as_a_command_line_and_no_line_as_none() -> None:
     facts = dict(parameter_facts(traced))
     assert facts["Program"] == "loop.py 'two words' 400"
     assert facts["Lines pinned by --what-if"] == "none"
-
-
-def test_where_pinning_saves_nothing_the_verdict_does_not_promise_less() -> None:
-    verdict = read(program(), site(33, idle_seconds=0.01)).verdict or ""
-    assert verdict.endswith("With its data made in pinned memory the program would take as long.")
 
 
 def test_lines_are_ranked_by_what_pinning_saves_and_not_by_their_bytes() -> None:
@@ -342,10 +331,6 @@ def test_it_is_not_said_of_a_recording_that_ended_early_or_left_out_children() -
     early = run().model_copy(update={"notes": ("The recording ended before the program did: OSError: no room",)})
     assert read_run(early, [program(copies=0, kernels=0)]).verdict == NO_COPY
     assert read(program(copies=0, kernels=0), children=False).verdict == NO_COPY
-
-
-def test_a_program_that_still_runs_has_no_verdict() -> None:
-    assert read().verdict is None
 
 
 def test_what_was_not_recorded_is_said_first() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -83,17 +83,15 @@ def _gathering(run: ExperimentRun, rows: Sequence[Row]) -> dict[str, Any]:
     return {"gathered_bytes": sizes, **given} if sizes else {}
 
 
-def _nearest(store: Store, environment: Environment, experiment: str) -> Iterator[ExperimentRun]:
+def _nearest(store: Store, environment: Environment, experiment: str) -> list[ExperimentRun]:
+    models = {device.name for device in environment.devices}
     runs = [
         run
         for run in store.each_run(experiment=experiment, lab="cuda")
         if isinstance(run, ExperimentRun) and run.observations
+        if run.recording or run.environment.machine_id == environment.machine_id
     ]
-    here = [run for run in runs if not run.recording and run.environment.machine_id == environment.machine_id]
-    models = {device.name for device in environment.devices}
-    recordings = [run for run in runs if run.recording]
-    yield from here
-    yield from sorted(recordings, key=lambda run: run.gpu is None or run.gpu.name not in models)
+    return sorted(runs, key=lambda run: (run.recording, run.recording and (not run.gpu or run.gpu.name not in models)))
 
 
 @dataclass(frozen=True)

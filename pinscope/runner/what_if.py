@@ -12,7 +12,7 @@ import tempfile
 import termios
 import threading
 import tty
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -34,6 +34,7 @@ from pinscope.tracing.stacks import file_label
 MOST_PINNED_BYTES = 4 << 30
 """Of all buffers together; less where the host has not four times as much."""
 PINNED_BATCHES = "the DataLoader that it iterates over pinned its batches"
+LEFT_BATCHES = "the DataLoader that it iterates over left {:,} parts of its batches as they are: {}"
 LINGER_SECONDS = 2.0
 """After the program's end its stdout is read for so long at most: a child of it may hold it open."""
 _ALLOWED = "--what-if takes pin, or pin:FILE:LINE such as pin:train.py:33"
@@ -264,14 +265,28 @@ def _rows(seen: Seen, sites: Sequence[Site], spool: Path, is_same: bool) -> Iter
     program = seen.program or {}
     kept = {name: program[name] for name in ("seconds", "active_seconds", "copies", "kernels")}
     yield unnumbered(kind="before", same_output=is_same, **kept, **_together(sites))
-    for repeat, ((file, line), of_line) in enumerate(
-        grouped(sites, lambda site: (site.row["file"], site.row["line"])).items()
-    ):
+    of_lines = grouped(sites, lambda site: (site.row["file"], site.row["line"]))
+    for repeat, ((file, line), of_line) in enumerate(of_lines.items()):
         yield TraceRow(kind="line_before", repeat=repeat, warmup=False, file=file, line=line, **_together(of_line))
     path = spool / ACCOUNT
     account = json.loads(path.read_bytes()) if path.exists() else {"lines": [], "loaders": []}
-    for repeat, redirected in enumerate([*account["lines"], *_loaders(account["loaders"])]):
-        yield _redirected(repeat, redirected)
+    lines = [(line, "{:,} copies: {}", None) for line in account["lines"]]
+    loaders = [(loader, LEFT_BATCHES, PINNED_BATCHES) for loader in account["loaders"]]
+    for repeat, (redirected, left, otherwise) in enumerate([*lines, *loaders]):
+        yield TraceRow(
+            kind="redirected",
+            repeat=repeat,
+            warmup=False,
+            file=redirected["file"],
+            line=redirected["line"],
+            count=redirected["copies"],
+            bytes=redirected["bytes"],
+            gather_seconds=redirected["gather_ns"] / 1e9,
+            wait_seconds=redirected["wait_ns"] / 1e9,
+            pin_seconds=redirected["pin_ns"] / 1e9,
+            pinned_bytes=redirected["pinned_bytes"],
+            reason="; ".join(left.format(count, why) for why, (count, _) in redirected["left"].items()) or otherwise,
+        )
 
 
 def _together(sites: Sequence[Site]) -> dict[str, Any]:
@@ -287,35 +302,3 @@ def _together(sites: Sequence[Site]) -> dict[str, Any]:
         "first_seconds": min((row["first_seconds"] or 0.0 for row in rows), default=0.0),
         "estimated_seconds": None if None in saved else sum(each or 0.0 for each in saved),
     }
-
-
-def _loaders(accounts: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Of lines that iterated over a DataLoader which pinned its batches, with what is to be said of it."""
-    return [
-        {**account, "left": {_not_pinned(count, reason): None for reason, (count, _) in account["left"].items()}}
-        if account["left"]
-        else {**account, "left": {PINNED_BATCHES: None}}
-        for account in accounts
-    ]
-
-
-def _not_pinned(count: int, reason: str) -> str:
-    return f"the DataLoader that it iterates over left {count:,} parts of its batches as they are: {reason}"
-
-
-def _redirected(repeat: int, account: dict[str, Any]) -> TraceRow:
-    left = [f"{found[0]:,} copies: {reason}" if found else reason for reason, found in account["left"].items()]
-    return TraceRow(
-        kind="redirected",
-        repeat=repeat,
-        warmup=False,
-        file=account["file"],
-        line=account["line"],
-        count=account["copies"],
-        bytes=account["bytes"],
-        gather_seconds=account["gather_ns"] / 1e9,
-        wait_seconds=account["wait_ns"] / 1e9,
-        pin_seconds=account["pin_ns"] / 1e9,
-        pinned_bytes=account["pinned_bytes"],
-        reason="; ".join(left) or None,
-    )

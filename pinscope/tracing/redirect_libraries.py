@@ -255,10 +255,6 @@ def _without_waiting(arguments: Sequence[Any], named: dict[str, Any]) -> tuple[S
     return arguments, {**named, "non_blocking": True}
 
 
-def _change_tensors(redirect: Redirect, torch: ModuleType) -> None:
-    _Tensors(redirect, torch).change()
-
-
 def _change_loaders(redirect: Redirect, module: Any) -> None:
     """A DataLoader that a chosen line makes, or whose batches it may copy, pins them."""
     loader = module.DataLoader
@@ -327,13 +323,6 @@ def _account_of(frame: FrameType | None, pinning: Mapping[Any, Line]) -> Line | 
                 return line
         frame = frame.f_back
     return None
-
-
-TORCH: dict[str, Callable[[Redirect, ModuleType], None]] = {
-    "torch": _change_tensors,
-    "torch.utils.data.dataloader": _change_loaders,
-}
-"""Module → what is changed when the program has imported it."""
 
 
 _PINNED_MEMORY = 1
@@ -451,11 +440,11 @@ class _Copies:
         return ThreadPoolExecutor(self._most)
 
 
-def _change_arrays(redirect: Redirect, cupy: ModuleType) -> None:
-    _Arrays(redirect, cupy).change()
-
-
-CUPY: dict[str, Callable[[Redirect, ModuleType], None]] = {"cupy": _change_arrays}
+_CHANGES: dict[str, Callable[[Redirect, ModuleType], None]] = {
+    "torch": lambda redirect, torch: _Tensors(redirect, torch).change(),
+    "torch.utils.data.dataloader": _change_loaders,
+    "cupy": lambda redirect, cupy: _Arrays(redirect, cupy).change(),
+}
 """Module → what is changed when the program has imported it."""
 
 
@@ -468,8 +457,7 @@ def start_redirecting(folder: SpoolFolder, plan: Mapping[str, Any]) -> None:
     """
     redirect = Redirect(folder, plan)
     redirect.write_at_end()
-    patches = {**TORCH, **CUPY}
-    sys.meta_path.insert(0, _Imports({name: functools.partial(change, redirect) for name, change in patches.items()}))
+    sys.meta_path.insert(0, _Imports({name: functools.partial(change, redirect) for name, change in _CHANGES.items()}))
 
 
 class _Imports:

@@ -24,7 +24,6 @@ from pinscope.probes.environment import capture_environment
 from pinscope.report.document import Document, open_document
 from pinscope.report.write import run_document
 from pinscope.runner.jobs import reconcile
-from pinscope.runner.recording import check_output
 from pinscope.runner.traced_program import check_program
 from pinscope.runner.tracing import Traced, trace_program, write_traces
 from pinscope.runner.what_if import Compared, parse_request, run_twice
@@ -248,6 +247,8 @@ def trace(
     )
     thresholds = [parse_threshold(text) for text in fail_on or ()]
     if output is not None:
+        from pinscope.runner.recording import check_output
+
         check_output(output, "trace")
     if as_json is not None:
         check_new(as_json)

@@ -21,7 +21,6 @@ from pinscope.report import facts
 from pinscope.report.document import open_document
 from pinscope.report.write import run_document
 from pinscope.runner.jobs import reconcile
-from pinscope.runner.recording import check_output
 from pinscope.runner.traced_program import ask_cupti, make_spool, opened_folder, refusal, remove_spool
 from pinscope.runner.tracing import Tracing, new_run, pinned_rates, write_traces
 from pinscope.runner.what_if import what_if_command
@@ -228,6 +227,8 @@ def _give_up(path: Path, *signalled: object) -> NoReturn:
 def _keep(folder: Path, path: Path, what: Mapping[str, Any]) -> int:
     output = None if what["output"] is None else Path(what["output"])
     if output is not None:
+        from pinscope.runner.recording import check_output
+
         check_output(output, "trace")
     environment, scope = capture_environment(), Scope(stacks=what["stacks"], children=False)
     setup = ask_cupti(environment.cuda_driver)

@@ -216,8 +216,8 @@ def ask_cupti(cuda: str | None) -> Mapping[str, Any]:
         raise NotPossible(f"CUPTI does not work here: {reason[:200]}") from None
     if problem := answered.get("problem"):
         raise _explained(problem, " ".join(str(answered["reason"]).split())[:300], cuda)
-    found = {name: os.environ.get(name) for name in _INJECTION}
-    attached = next((name for name, value in found.items() if value and "libcupti" not in value), None)
+    injected = {name: os.environ.get(name) for name in _INJECTION}
+    attached = next((name for name, value in injected.items() if value and "libcupti" not in value), None)
     if attached:
         raise NotPossible(f"another profiler is attached ({attached} is set); {_OTHER_PROFILER}")
     return answered

@@ -300,5 +300,5 @@ def _together(sites: Sequence[Site]) -> dict[str, Any]:
         "copy_seconds": sum(row["copy_seconds"] or 0.0 for row in rows),
         "idle_seconds": None if None in idle else sum(idle),
         "first_seconds": min((row["first_seconds"] or 0.0 for row in rows), default=0.0),
-        "estimated_seconds": None if None in saved else sum(each or 0.0 for each in saved),
+        "estimated_seconds": None if None in saved else sum(seconds or 0.0 for seconds in saved),
     }

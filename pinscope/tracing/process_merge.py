@@ -5,7 +5,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -220,7 +219,7 @@ def attachments(merged: MergedTrace) -> Iterator[tuple[str, pa.Schema, Iterator[
     text = {"direction", "source", "target", "call", "file"}
     for name, (count, columns_of) in _TABLES.items():
         tables = [
-            (count(process.totals), {**columns_of(process, merged.begun_ns), "process": partial(_pid, process)})
+            (count(process.totals), {**columns_of(process, merged.begun_ns), **_process(process)})
             for process in merged.processes
         ]
         schema = pa.schema(
@@ -246,8 +245,8 @@ def _pieces(tables: Sequence[tuple[int, _Columns]], schema: pa.Schema) -> Iterat
             )
 
 
-def _pid(process: Process, piece: slice) -> NDArray[np.int32]:
-    return np.full(piece.stop - piece.start, process.pid, np.int32)
+def _process(process: Process) -> _Columns:
+    return {"process": lambda piece: np.full(piece.stop - piece.start, process.pid, np.int32)}
 
 
 def _copies(process: Process, begun: int) -> _Columns:

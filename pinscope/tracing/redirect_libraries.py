@@ -248,7 +248,7 @@ def _is_async(arguments: Sequence[Any], named: dict[str, Any]) -> bool:
 
 
 def _without_waiting(arguments: Sequence[Any], named: dict[str, Any]) -> tuple[Sequence[Any], dict[str, Any]]:
-    """The same call, ``non_blocking``."""
+    """A call with ``non_blocking``."""
     for place, value in enumerate(arguments):
         if isinstance(value, bool):
             return (*arguments[:place], True, *arguments[place + 1 :]), named
@@ -281,9 +281,9 @@ def _change_loaders(redirect: Redirect, module: Any) -> None:
             self.pin_memory = False
         place = redirect.place(frame)
         line = redirect.loaders.setdefault(place, Line(*place))
-        for each in (iterator, getattr(iterator, "_pin_memory_thread", None)):
-            if each is not None:
-                pinning[each] = line
+        for owner in (iterator, getattr(iterator, "_pin_memory_thread", None)):
+            if owner is not None:
+                pinning[owner] = line
         return iterator
 
     def is_chosen(self: Any, frame: FrameType) -> bool:

@@ -32,8 +32,8 @@ def folder(tmp_path: Path) -> Path:
 
 def test_a_sample_of_programs_runs_as_without_a_trace_but_for_what_the_manual_says(folder: Path, library: Path) -> None:
     here = Interpreter.at(sys.executable)
-    sample = [each for each in programs() if each.name in SAMPLE and here.can_run(each)]
-    assert {each.name for each in sample} == SAMPLE
+    sample = [entry for entry in programs() if entry.name in SAMPLE and here.can_run(entry)]
+    assert {entry.name for entry in sample} == SAMPLE
     wrong = [
         f"{program.kind}: {program.name}: {differences or 'differs no more'}"
         for program, differences in compare_all(sample, here, folder, library)
@@ -45,7 +45,7 @@ def test_a_sample_of_programs_runs_as_without_a_trace_but_for_what_the_manual_sa
 def test_the_manual_has_each_kind_of_difference_and_no_other() -> None:
     _, _, section = MANUAL.read_text().partition("## What differs from python")
     rows = [line.split(" | ")[0] for line in section.partition("\n## ")[0].splitlines() if line.startswith("| ")]
-    assert {row.removeprefix("| ") for row in rows[2:]} == {each.differs for each in programs()} - {None}
+    assert {row.removeprefix("| ") for row in rows[2:]} == {entry.differs for entry in programs()} - {None}
 
 
 def test_the_table_has_at_least_250_programs() -> None:

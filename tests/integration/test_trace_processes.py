@@ -66,7 +66,7 @@ def test_each_process_that_copies_stands_in_the_result_with_its_rank(
     assert (whole["copies"], whole["kernels"]) == (27, 27)
     assert "rank 1" in capfd.readouterr().err
     assert document["run"]["verdict"].split(" copied")[0].endswith("where 5 more processes copy too,")
-    (accused,) = (each for each in document["run"]["findings"] if each["rule"] == "pageable-copies")
+    (accused,) = (finding for finding in document["run"]["findings"] if finding["rule"] == "pageable-copies")
     assert accused["detail"].endswith("5 more processes copy there likewise.")
     copies = attached(document, "copies")
     assert {(row["process"], row["site"]) for row in copies} == {(row["process"], row["number"]) for row in sites}
@@ -222,7 +222,7 @@ import json, os, subprocess, sys
 def seen():
     names = [name for name in sys.modules if name.startswith(("pinscope", "sitecustomize"))]
     loader = type(sys.modules["ctypes"].__spec__.loader).__name__ if "ctypes" in sys.modules else None
-    return [dict(os.environ), sys.path[1:], names, loader, [type(each).__name__ for each in sys.meta_path]]
+    return [dict(os.environ), sys.path[1:], names, loader, [type(finder).__name__ for finder in sys.meta_path]]
 if __name__ == "__main__":
     import ctypes
     answers = [seen()]

@@ -72,7 +72,7 @@ def test_the_program_runs_twice_and_what_pinning_saved_is_measured(
     (left,) = (table["rows"] for table in second["run"]["tables"] if table["title"] == "Still pageable")
     assert [(row[0], row[1]) for row in left] == [(f"train.py:{COPIES + 5}", "d2h")]
     with Store() as store:
-        first, again = (store.run(each["run"]["id"]) for each in (document, second))
+        first, again = (store.run(trace["run"]["id"]) for trace in (document, second))
     assert again.params["what_if"] == [f"{path}:{COPIES}"]
     assert again.params["what_if_of"] == first.id
     assert again.verdict is not None

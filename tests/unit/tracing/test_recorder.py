@@ -219,8 +219,8 @@ signal.setitimer(signal.ITIMER_REAL, 0.1)
         f"{CTRL_C}list(map(lambda size: copy(size, PAGEABLE, DEVICE), [9 * 100_000_000] * 4))",
         f"{ALARM}try: {{}}['x']\nexcept KeyError: {HELD}",
         ALARM.replace('Timeout("mine")', "SystemExit(7)") + HELD,
-        f"import functools, operator\none = functools.partial({HELD.replace('(', ', ', 1)}\n"
-        "list(map(operator.call, [ctypes.pythonapi.PyErr_SetInterrupt, one]))",
+        f"import functools, operator\ncall = functools.partial({HELD.replace('(', ', ', 1)}\n"
+        "list(map(operator.call, [ctypes.pythonapi.PyErr_SetInterrupt, call]))",
     ],
     ids=["caught", "in a loop of C", "alarm in a handler", "exit", "ctrl-C right before"],
 )
@@ -240,8 +240,8 @@ def test_a_fault_while_a_signal_is_minded_stays_there(library: Path, tmp_path: P
     program = (
         "import functools, operator\ncopy(1, PAGEABLE, DEVICE)\n"
         "sys.modules['pinscope.tracing.recorder']._RECORDINGS[-1]._log.note = None\n"
-        "one = functools.partial(copy, 1, PAGEABLE, DEVICE)\n"
-        "try: list(map(operator.call, [ctypes.pythonapi.PyErr_SetInterrupt, one]))\n"
+        "call = functools.partial(copy, 1, PAGEABLE, DEVICE)\n"
+        "try: list(map(operator.call, [ctypes.pythonapi.PyErr_SetInterrupt, call]))\n"
         "except KeyboardInterrupt as error: print(type(error.__context__))\n"
     )
     seen = record(library, tmp_path, program)

@@ -33,8 +33,8 @@ runpy.run_path(sys.argv[0], run_name="__main__")
 PRELUDE = """\
 import sys, zlib, gpu_model, numpy as np, torch
 from torch.utils.data.dataloader import DataLoader
-def shown(array): return array.shape, str(array.dtype), zlib.crc32(array.tobytes())
-def show(*results): print([shown(each.cpu().array) for each in results])
+def checked(array): return array.shape, str(array.dtype), zlib.crc32(array.tobytes())
+def show(*results): print([checked(result.cpu().array) for result in results])
 """
 N = 40_000
 """Numbers of 4 bytes, above the limit of small copies."""
@@ -183,7 +183,7 @@ check(made)
 """
     seen = Seen(tmp_path, text)
     assert [memory for memory, _ in seen.sent] == 3 * ["pinned"] + 3 * ["pageable"] + ["pinned"]
-    assert [(each["line"], each["left"]) for each in seen.account["loaders"]] == [(9, {}), (12, {})]
+    assert [(loader["line"], loader["left"]) for loader in seen.account["loaders"]] == [(9, {}), (12, {})]
     assert [line["copies"] for line in seen.lines] == [0, 0]
     assert {memory for memory, _ in Seen(tmp_path, text, plan={"all_loaders": True}, lines=[]).sent} == {"pinned"}
 
@@ -209,7 +209,10 @@ except RuntimeError as error:
 """
     seen = Seen(tmp_path, text, plan={"all_loaders": True})
     reason = "RuntimeError: only dense CPU tensors can be pinned"
-    assert [(each["line"], each["left"]) for each in seen.account["loaders"]] == [(11, {reason: [12, 0]}), (12, {})]
+    assert [(loader["line"], loader["left"]) for loader in seen.account["loaders"]] == [
+        (11, {reason: [12, 0]}),
+        (12, {}),
+    ]
     assert [memory for memory, _ in seen.sent].count("pinned") == 12
 
 
@@ -241,7 +244,7 @@ for order in "CF":
     for step, each in enumerate(arrays):
         source += 1
         each.set(source)  # pin
-    print([each.get()[:2, :2].tolist() for each in arrays])
+    print([array.get()[:2, :2].tolist() for array in arrays])
     large = np.asarray(np.arange(1 << 21, dtype=np.float32).reshape(1024, -1), order=order)
     array = cupy.ndarray(large.shape, large.dtype, order)
     array.set(large)  # pin

@@ -39,7 +39,7 @@ def test_a_pageable_line_is_named_with_what_it_costs_and_what_pinning_saves() ->
 def test_of_processes_that_run_beside_each_other_the_program_saves_what_one_saves_at_most() -> None:
     processes = [row("process", process=4 + rank, active_seconds=10.0, copies=1, kernels=1) for rank in range(8)]
     sites = [site(33, process=4 + rank, rank=rank, idle_seconds=2.0 + rank / 10) for rank in range(8)]
-    headline = {each.name: each.value for each in read(program(), *processes, *sites).headline}
+    headline = {figure.name: figure.value for figure in read(program(), *processes, *sites).headline}
     assert headline["Saved if pinned (about)"] == pytest.approx(1.7 + SAVED)
     assert headline["Saved if also issued early (of the copies, at most)"] == pytest.approx(2.7)
 
@@ -269,7 +269,7 @@ def test_a_program_without_kernels_is_judged_by_the_cpu() -> None:
     reading = read(*rows)
     assert reading.verdict is not None
     assert "the CPU was held 1.00 s for it, 10.0 % of 10.0 s" in reading.verdict
-    assert {each.name: each.reason for each in reading.headline if each.value is None} == dict.fromkeys(
+    assert {figure.name: figure.reason for figure in reading.headline if figure.value is None} == dict.fromkeys(
         ("GPU compute busy, first to last copy or kernel", "GPU compute idle for large pageable copies"),
         "the program ran no kernel",
     )
@@ -356,7 +356,9 @@ def test_of_copies_that_wait_for_pages_pinning_promises_what_staging_takes() -> 
     (finding,) = found(reading, "pageable-copies")
     assert "may be page faults or reading a mapped file" in finding.detail
     staged = size / 10.5e9 - size / 55e9
-    assert {each.name: each.value for each in finding.evidence}["Saved if pinned (about)"] == pytest.approx(staged)
+    assert {figure.name: figure.value for figure in finding.evidence}["Saved if pinned (about)"] == pytest.approx(
+        staged
+    )
     in_memory = read(program(1.45), site(33, bytes=size, idle_seconds=0.31, **slow), **rates)
     assert "page faults" not in str(in_memory)
     assert in_memory.headline[0].value == pytest.approx(0.31 - size / 55e9)

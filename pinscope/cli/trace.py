@@ -24,10 +24,9 @@ from pinscope.probes.environment import capture_environment
 from pinscope.report.document import Document, open_document
 from pinscope.report.write import run_document
 from pinscope.runner.jobs import reconcile
-from pinscope.runner.recording import check_output
 from pinscope.runner.traced_program import check_program
-from pinscope.runner.tracing import Traced, trace_program
-from pinscope.runner.what_if import Compared, parse_request, run_twice, write_both
+from pinscope.runner.tracing import Traced, trace_program, write_traces
+from pinscope.runner.what_if import Compared, parse_request, run_twice
 from pinscope.store.new_file import check_new
 from pinscope.store.safe_writer import saved_line
 from pinscope.store.store import Store
@@ -248,6 +247,8 @@ def trace(
     )
     thresholds = [parse_threshold(text) for text in fail_on or ()]
     if output is not None:
+        from pinscope.runner.recording import check_output
+
         check_output(output, "trace")
     if as_json is not None:
         check_new(as_json)
@@ -262,12 +263,12 @@ def trace(
             raise StoreFailed(f"nothing can be stored in {store.name}: {store.refusal}")
         environment = capture_environment()
         if request is None:
-            compared = Compared(trace_program(store, command, environment, scope, output=output))
+            compared = Compared(trace_program(store, command, environment, scope))
         else:
             traced_as = partial(trace_program, store, command, environment, scope)
-            compared = run_twice(lambda variant: traced_as(variant=variant), request, environment, complain)
-            if output is not None:
-                write_both(output, compared, store)
+            compared = run_twice(traced_as, request, environment, complain)
+        if output is not None:
+            write_traces(output, filter(None, (compared.before, compared.after)), store)
     traced = compared.before
     document = open_document(traced.run, traced.rows, with_charts=False)
     if as_json is not None:

@@ -21,9 +21,8 @@ from pinscope.report import facts
 from pinscope.report.document import open_document
 from pinscope.report.write import run_document
 from pinscope.runner.jobs import reconcile
-from pinscope.runner.recording import check_output
 from pinscope.runner.traced_program import ask_cupti, make_spool, opened_folder, refusal, remove_spool
-from pinscope.runner.tracing import Tracing, new_run, pinned_rates
+from pinscope.runner.tracing import Tracing, new_run, pinned_rates, write_traces
 from pinscope.runner.what_if import what_if_command
 from pinscope.store.safe_writer import saved_line
 from pinscope.store.store import Store
@@ -228,6 +227,8 @@ def _give_up(path: Path, *signalled: object) -> NoReturn:
 def _keep(folder: Path, path: Path, what: Mapping[str, Any]) -> int:
     output = None if what["output"] is None else Path(what["output"])
     if output is not None:
+        from pinscope.runner.recording import check_output
+
         check_output(output, "trace")
     environment, scope = capture_environment(), Scope(stacks=what["stacks"], children=False)
     setup = ask_cupti(environment.cuda_driver)
@@ -235,10 +236,6 @@ def _keep(folder: Path, path: Path, what: Mapping[str, Any]) -> int:
         reconcile(store)
         if store.refusal:
             raise StoreFailed(f"nothing can be stored in {store.name}: {store.refusal}")
-        rates = pinned_rates(store, environment)
-        params = TraceParams(
-            program=tuple(what["program"]), part=what["name"], stacks=scope.stacks, children=False, **rates
-        )
         kept = folder / "kept"
         kept.mkdir()
         spool = make_spool(folder, setup, scope, time.time_ns())
@@ -246,9 +243,15 @@ def _keep(folder: Path, path: Path, what: Mapping[str, Any]) -> int:
         sys.stdout.write(f"\n{json.dumps(answer)}\n")
         sys.stdout.flush()
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # the program reads to the end
+        rates = pinned_rates(store, environment)
+        params = TraceParams(
+            program=tuple(what["program"]), part=what["name"], stacks=scope.stacks, children=False, **rates
+        )
         begun_ns = _begun_ns(spool, what["pid"])
         tracing = Tracing(store, new_run(params, environment), kept, scope, lambda _: ())
-        traced = tracing.follow(lambda look: _follow(spool, what["pid"], begun_ns, look), output)
+        traced = tracing.follow(lambda look: _follow(spool, what["pid"], begun_ns, look))
+        if output is not None:
+            write_traces(output, [traced], store)
     print_summary(open_document(traced.run, traced.rows, with_charts=False))
     if traced.run.error:
         complain(f"the trace failed: {traced.run.error}")

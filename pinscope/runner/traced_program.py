@@ -122,11 +122,6 @@ if not over:
 _OTHER_PROFILER = "one profiler at a time can follow a CUDA program: end the other one, or run without it"
 
 
-def _no_rows(folder: Path) -> Iterable[TraceRow]:
-    del folder
-    return ()
-
-
 @dataclass(frozen=True)
 class Variant:
     """How a program is run, where that is not as the user would.
@@ -143,7 +138,7 @@ class Variant:
     stderr: int | None = None
     redirect: Mapping[str, Any] | None = None
     params: Mapping[str, Any] = field(default_factory=dict)
-    rows: Callable[[Path], Iterable[TraceRow]] = _no_rows
+    rows: Callable[[Path], Iterable[TraceRow]] = lambda _: ()
 
 
 AS_IT_IS = Variant()
@@ -221,8 +216,8 @@ def ask_cupti(cuda: str | None) -> Mapping[str, Any]:
         raise NotPossible(f"CUPTI does not work here: {reason[:200]}") from None
     if problem := answered.get("problem"):
         raise _explained(problem, " ".join(str(answered["reason"]).split())[:300], cuda)
-    found = {name: os.environ.get(name) for name in _INJECTION}
-    attached = next((name for name, value in found.items() if value and "libcupti" not in value), None)
+    injected = {name: os.environ.get(name) for name in _INJECTION}
+    attached = next((name for name, value in injected.items() if value and "libcupti" not in value), None)
     if attached:
         raise NotPossible(f"another profiler is attached ({attached} is set); {_OTHER_PROFILER}")
     return answered
@@ -277,15 +272,13 @@ class ProgramSignals:
 def _inherited_files() -> list[int]:
     """Descriptors that we were given to hand on, such as those of ``<(…)`` and ``3<FILE`` in a shell. Python's own and
     those of well-kept libraries are not inherited; the NVIDIA driver's are ours, whatever they are."""
-    numbers = [int(name) for name in os.listdir("/proc/self/fd") if int(name) > 2]  # noqa: PTH208
-    return [number for number in numbers if _is_inherited(number)]
-
-
-def _is_inherited(number: int) -> bool:
-    try:
-        return os.get_inheritable(number) and not os.readlink(f"/proc/self/fd/{number}").startswith("/dev/nvidia")  # noqa: PTH115
-    except OSError:  # the one by which the folder was listed
-        return False
+    inherited = []
+    for path in Path("/proc/self/fd").iterdir():
+        with suppress(OSError):  # the one by which the folder was listed
+            number, is_driver = int(path.name), str(path.readlink()).startswith("/dev/nvidia")
+            if number > 2 and os.get_inheritable(number) and not is_driver:
+                inherited.append(number)
+    return inherited
 
 
 def run_program(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -47,63 +47,51 @@ def pinned_rates(store: Store, environment: Environment) -> dict[str, Any]:
     Raises:
         StoreFailed: the database cannot be read.
     """
-    return {**_copying(store, environment), **_gathering(store, environment)}
+    known: dict[str, Any] = {}
+    sources = ("bandwidth", _copying, "pinned_from"), ("scatter", _gathering, "gathered_from")
+    for experiment, rates_of, origin in sources:
+        for run in _nearest(store, environment, experiment):
+            try:
+                rates = rates_of(run, store.observations(run.id))
+            except (BadInput, ArithmeticError):  # an imported run may hold anything
+                continue
+            if rates:
+                gpu = run.gpu.name if run.gpu else "an unknown GPU"
+                known |= {**rates, origin: f"recording on {gpu}" if run.recording else f"run {run.id} on this machine"}
+                break
+    return known
 
 
-def _copying(store: Store, environment: Environment) -> dict[str, Any]:
-    for run in _nearest(store, environment, "bandwidth"):
-        try:
-            copies = Copies(run, checked_rows(run.experiment, store.observations(run.id)))
-            rates = {
-                f"{memory}_{direction}": curve[-1].bytes_per_second
-                for memory, direction in (("pinned", "h2d"), ("pinned", "d2h"), ("pageable", "h2d"))
-                if (curve := copies.engine(memory, direction))
-            }
-        except (BadInput, ArithmeticError):  # an imported run may hold anything
-            continue
-        if rates.keys() - {"pageable_h2d"}:
-            return {**rates, "pinned_from": _origin(run)}
-    return {}
+def _copying(run: ExperimentRun, rows: Sequence[Row]) -> dict[str, Any]:
+    copies = Copies(run, checked_rows(run.experiment, rows))
+    rates = {
+        f"{memory}_{direction}": curve[-1].bytes_per_second
+        for memory, direction in (("pinned", "h2d"), ("pinned", "d2h"), ("pageable", "h2d"))
+        if (curve := copies.engine(memory, direction))
+    }
+    return rates if rates.keys() - {"pageable_h2d"} else {}
 
 
-def _gathering(store: Store, environment: Environment) -> dict[str, Any]:
-    for run in _nearest(store, environment, "scatter"):
-        rows = [row for row in store.observations(run.id) if row.get("way") == "cpu" and row.get("threads") == 1]
-        try:
-            gathered = Scatter.of(checked_rows(run.experiment, rows)).cells
-        except (BadInput, ArithmeticError):  # as above
-            continue
-        rates = {
-            direction: {
-                cell.bytes: cell.bytes_per_second
-                for cell in gathered
-                if (cell.direction, cell.layout) == (direction, "scattered")
-            }
-            for direction in ("h2d", "d2h")
-        }
-        sizes = sorted(rates["h2d"].keys() & rates["d2h"].keys())
-        if sizes:
-            given = {f"gathered_{direction}": [rates[direction][size] for size in sizes] for direction in rates}
-            return {"gathered_bytes": sizes, **given, "gathered_from": _origin(run)}
-    return {}
+def _gathering(run: ExperimentRun, rows: Sequence[Row]) -> dict[str, Any]:
+    by_cpu = [row for row in rows if row.get("way") == "cpu" and row.get("threads") == 1]
+    rates: dict[str, dict[int, float]] = {"h2d": {}, "d2h": {}}
+    for cell in Scatter.of(checked_rows(run.experiment, by_cpu)).cells:
+        if cell.layout == "scattered" and cell.direction in rates:
+            rates[cell.direction][cell.bytes] = cell.bytes_per_second
+    sizes = sorted(rates["h2d"].keys() & rates["d2h"].keys())
+    given = {f"gathered_{direction}": [known[size] for size in sizes] for direction, known in rates.items()}
+    return {"gathered_bytes": sizes, **given} if sizes else {}
 
 
-def _origin(run: ExperimentRun) -> str:
-    gpu = run.gpu.name if run.gpu else "an unknown GPU"
-    return f"recording on {gpu}" if run.recording else f"run {run.id} on this machine"
-
-
-def _nearest(store: Store, environment: Environment, experiment: str) -> Iterator[ExperimentRun]:
+def _nearest(store: Store, environment: Environment, experiment: str) -> list[ExperimentRun]:
+    models = {device.name for device in environment.devices}
     runs = [
         run
         for run in store.each_run(experiment=experiment, lab="cuda")
         if isinstance(run, ExperimentRun) and run.observations
+        if run.recording or run.environment.machine_id == environment.machine_id
     ]
-    here = [run for run in runs if not run.recording and run.environment.machine_id == environment.machine_id]
-    models = {device.name for device in environment.devices}
-    recordings = [run for run in runs if run.recording]
-    yield from here
-    yield from sorted(recordings, key=lambda run: run.gpu is None or run.gpu.name not in models)
+    return sorted(runs, key=lambda run: (run.recording, run.recording and (not run.gpu or run.gpu.name not in models)))
 
 
 @dataclass(frozen=True)
@@ -126,13 +114,7 @@ class Traced:
 
 
 def trace_program(
-    store: Store,
-    program: Sequence[str],
-    environment: Environment,
-    scope: Scope,
-    *,
-    output: Path | None = None,
-    variant: Variant = AS_IT_IS,
+    store: Store, program: Sequence[str], environment: Environment, scope: Scope, variant: Variant = AS_IT_IS
 ) -> Traced:
     """Run the program to its end and store the trace.
 
@@ -141,13 +123,11 @@ def trace_program(
         program: a file, or ``-m`` and a module, and its arguments.
         environment: this machine.
         scope: what of it is recorded.
-        output: a bundle to write at the end, if wanted.
         variant: how it is run.
 
     Raises:
         NotPossible: nothing can be recorded here; the program was not started.
         StoreFailed: the run could not be stored; the program was not started.
-        PinScopeError: the file could not be written; the run is in the database.
     """
     setup = ask_cupti(environment.cuda_driver)
     rates = pinned_rates(store, environment)
@@ -173,9 +153,24 @@ def trace_program(
             return run_program(spool, path, setup, program, signals, scope=scope, look=look, variant=variant)
 
         try:
-            return tracing.follow(run, output)
+            return tracing.follow(run)
         finally:
             remove_spool(spool)
+
+
+def write_traces(path: Path, traces: Iterable[Traced], store: Store) -> None:
+    """A bundle of the traces that are in the store.
+
+    Raises:
+        PinScopeError: the file could not be written; the runs are in the database.
+    """
+    stored = [(traced.run, traced.rows) for traced in traces if traced.saved is None]
+    try:
+        if stored:
+            write_bundle(path, stored, store.parts)
+    except PinScopeError as error:
+        names = " ".join(run.id for run, _ in stored)
+        raise PinScopeError(f"{error}; what was recorded is kept: pinscope export {names} -o FILE") from None
 
 
 def new_run(params: TraceParams, environment: Environment) -> Run:
@@ -216,16 +211,14 @@ class Tracing:
         """Why records could not be kept, while the program ran."""
         self._gap: str | None = None
 
-    def follow(self, run: Callable[[Callable[[Spool], None]], Ended], output: Path | None) -> Traced:
+    def follow(self, run: Callable[[Callable[[Spool], None]], Ended]) -> Traced:
         """Run the program; whatever happens to it, what was recorded is stored.
 
         Args:
             run: runs it to its end; calls what it is given with the spool now and then, and at its end.
-            output: a bundle to write at the end, if wanted.
 
         Raises:
             NotPossible: nothing can be recorded here.
-            PinScopeError: the file could not be written; the run is in the database.
         """
         refusal: list[NotPossible] = []
 
@@ -253,18 +246,8 @@ class Tracing:
             if saved is None:
                 self._store.delete(self._run.id)
             raise refusal[0]
-        return self._ended(saved, output)
-
-    def _ended(self, saved: Path | None, output: Path | None) -> Traced:
-        if saved is not None:
-            return Traced(self._writer.run, self._writer.rows, self._exit_code, saved, self._gap)
-        run, rows = self._store.run(self._run.id), self._writer.rows
-        try:
-            if output is not None:
-                write_bundle(output, [(run, rows)], self._store.parts)
-        except PinScopeError as error:
-            raise PinScopeError(f"{error}; run {run.id} is kept: pinscope export {run.id} -o FILE") from None
-        return Traced(run, rows, self._exit_code, None, self._gap)
+        stored = self._writer.run if saved is not None else self._store.run(self._run.id)
+        return Traced(stored, self._writer.rows, self._exit_code, saved, self._gap)
 
     def _look(self, spool: Spool, reporter: Reporter) -> None:
         """Empty the spool while the program runs. Where that fails, the recording ends; the program goes on."""
@@ -283,7 +266,7 @@ class Tracing:
         files = self._files
         if files is None:
             raise PinScopeError(f"nothing was recorded: {self._lost}")
-        faults = list(files.faults())  # before the buffers are taken away from processes that outlive the program
+        faults = list(files.said("fault"))  # before the buffers are taken away from processes that outlive the program
         try:
             files.take(ended=True)
         except Exception as error:  # noqa: BLE001 - what was kept until then is read
@@ -291,7 +274,8 @@ class Tracing:
         early = [f"one trace holds at most {MOST_RECORDS:,} records"] if files.is_full else []
         for reason in (early := [*early, *faults]):
             reporter.note(f"The recording ended before the program did: {reason}")
-        if not early and ended.exit_code is not None and ended.exit_code >= 0 and not files.spool.has_ended:
+        has_exited = ended.exit_code is not None and ended.exit_code >= 0
+        if not early and has_exited and files.spool.document("ended.json") is None:
             if files.spool.document("started.json") is None:
                 raise PinScopeError(
                     "nothing was recorded: the program's Python did not import PinScope's sitecustomize"
@@ -302,7 +286,7 @@ class Tracing:
         if self._lost is not None:
             self._gap = self._lost
             reporter.note(f"Not all was recorded: {self._lost}.")
-        for which in files.unnamed():
+        for which in files.said("full"):
             reporter.note(f"Not all lines are named: {which}.")
         ended = replace(ended, unrecorded=ended.unrecorded + files.unrecorded())
         merged = files.join(ended, self._scope.is_part)

@@ -12,21 +12,21 @@ import tempfile
 import termios
 import threading
 import tty
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any, Self
 
-from pinscope.errors import BadInput, PinScopeError
+from pinscope.analysis.read_rows import grouped
+from pinscope.errors import BadInput
 from pinscope.experiments.registry import checked_rows
 from pinscope.records.environment import Environment
 from pinscope.records.run import Run
 from pinscope.records.trace_row import LARGE_BYTES, TraceRow
 from pinscope.runner.traced_program import Variant
 from pinscope.runner.tracing import Traced
-from pinscope.store.bundle import write_bundle
-from pinscope.store.store import Store
+from pinscope.tracing.line_totals import unnumbered
 from pinscope.tracing.redirect import ACCOUNT
 from pinscope.tracing.sites import Seen, Site, library_folders, seen_in
 from pinscope.tracing.stacks import file_label
@@ -34,25 +34,19 @@ from pinscope.tracing.stacks import file_label
 MOST_PINNED_BYTES = 4 << 30
 """Of all buffers together; less where the host has not four times as much."""
 PINNED_BATCHES = "the DataLoader that it iterates over pinned its batches"
+LEFT_BATCHES = "the DataLoader that it iterates over left {:,} parts of its batches as they are: {}"
 LINGER_SECONDS = 2.0
 """After the program's end its stdout is read for so long at most: a child of it may hold it open."""
 _ALLOWED = "--what-if takes pin, or pin:FILE:LINE such as pin:train.py:33"
 
 
-@dataclass(frozen=True)
-class Request:
-    """What is to be pinned.
-
-    Attributes:
-        lines: files, without links, and lines in them; empty: every line that the first run shows to copy large pieces
-            from pageable memory more than once.
-    """
-
-    lines: tuple[tuple[str, int], ...] = ()
+Lines = Sequence[tuple[str, int]]
+"""Files, without links, and lines in them."""
 
 
-def parse_request(texts: Sequence[str], script: str) -> Request | None:
-    """What the options ask for.
+def parse_request(texts: Sequence[str], script: str) -> Lines | None:
+    """The lines that are to be pinned; ``None``: none. Empty: every line that the first run shows to copy large pieces
+    from pageable memory more than once.
 
     Args:
         texts: of each option.
@@ -66,7 +60,7 @@ def parse_request(texts: Sequence[str], script: str) -> Request | None:
     lines = [_parse_line(text, script) for text in texts if text != "pin"]
     if lines and len(lines) < len(texts):
         raise BadInput(f"{_ALLOWED}; pin alone means every line")
-    return Request(tuple(dict.fromkeys(lines)))
+    return tuple(dict.fromkeys(lines))
 
 
 def what_if_command(run: Run, seen: Seen) -> str | None:
@@ -119,13 +113,13 @@ class Compared:
 
 
 def run_twice(
-    trace: Callable[[Variant], Traced], request: Request, environment: Environment, announce: Callable[[str], object]
+    trace: Callable[[Variant], Traced], wanted: Lines, environment: Environment, announce: Callable[[str], object]
 ) -> Compared:
     """Run a program as it is, then with lines pinned; what it writes to stdout then is compared, not shown.
 
     Args:
         trace: traces the program, and keeps the trace.
-        request: what is to be pinned.
+        wanted: of :func:`parse_request`.
         environment: this machine.
         announce: gets a line before the second run.
     """
@@ -136,7 +130,7 @@ def run_twice(
     if before.exit_code or before.run.error:
         return Compared(before, None, "the program did not end well, so it was not run again")
     seen = seen_in(before.run, checked_rows(before.run.experiment, before.rows))
-    chosen = list(dict.fromkeys(request.lines or map(_place, _chosen(seen))))
+    chosen = list(dict.fromkeys(wanted or map(_place, _chosen(seen))))
     sites = [site for site in seen.sites if site.row["direction"] == "h2d" and _place(site) in chosen]
     named = {_place(site): site.row["file"] for site in sites}
     lines = [(named.get(line, line[0]), line[1]) for line in chosen]
@@ -144,32 +138,17 @@ def run_twice(
         return Compared(before, None, "no line copies large pieces from pageable memory more than once: nothing to pin")
     announce(f"the program runs again, copying from pinned memory at {', '.join(map(_short, lines))}")
     with _stdin_again(stdin_place) as stdin, HeardStdout(pass_on=False) as stdout, tempfile.TemporaryFile() as stderr:
-        second = _Second(seen, sites, stdout, written)
         variant = Variant(
             stdin=stdin,
             stdout=stdout.descriptor,
             stderr=stderr.fileno(),
-            rows=second.rows,
-            redirect=_plan(lines, not request.lines, environment),
+            rows=lambda spool: _rows(seen, sites, spool, stdout.finish() == written),
+            redirect=_plan(lines, not wanted, environment),
             params={"what_if": tuple(f"{file}:{line}" for file, line in lines), "what_if_of": before.run.id},
         )
         after = trace(variant)
         problem = f"with lines pinned {_how_it_ended(after.exit_code, stderr)}" if after.exit_code else None
     return Compared(before, after, problem)
-
-
-def write_both(path: Path, compared: Compared, store: Store) -> None:
-    """A bundle of the runs that are in the store.
-
-    Raises:
-        PinScopeError: the file could not be written; the runs are in the database.
-    """
-    runs = [traced for traced in (compared.before, compared.after) if traced is not None and traced.saved is None]
-    try:
-        write_bundle(path, [(traced.run, traced.rows) for traced in runs], store.parts)
-    except PinScopeError as error:
-        names = " ".join(traced.run.id for traced in runs)
-        raise PinScopeError(f"{error}; the runs are kept: pinscope export {names} -o FILE") from None
 
 
 def _place(site: Site) -> tuple[str, int]:
@@ -273,44 +252,41 @@ def _stdin_again(place: int | None) -> Iterator[int | None]:
         yield nothing.fileno()
 
 
-class _Second:
-    """What the second run's trace says beside its own records.
+def _rows(seen: Seen, sites: Sequence[Site], spool: Path, is_same: bool) -> Iterator[TraceRow]:
+    """What the second run's trace says beside its own records: the first run, and the account of each line.
 
     Args:
         seen: the first run.
         sites: of it, the copies to the GPU that the chosen lines made, those from pinned memory among them: the second
             run's are counted likewise.
-        stdout: of the second run.
-        written: sum of the first run's stdout.
+        spool: of the second run.
+        is_same: both wrote the same to stdout.
     """
-
-    def __init__(self, seen: Seen, sites: Sequence[Site], stdout: HeardStdout, written: str) -> None:
-        self._seen, self._sites = seen, sites
-        self._stdout, self._written = stdout, written
-
-    def rows(self, spool: Path) -> Iterable[TraceRow]:
-        """The first run, and the account of each line."""
-        program = self._seen.program or {}
+    program = seen.program or {}
+    kept = {name: program[name] for name in ("seconds", "active_seconds", "copies", "kernels")}
+    yield unnumbered(kind="before", same_output=is_same, **kept, **_together(sites))
+    of_lines = grouped(sites, lambda site: (site.row["file"], site.row["line"]))
+    for repeat, ((file, line), of_line) in enumerate(of_lines.items()):
+        yield TraceRow(kind="line_before", repeat=repeat, warmup=False, file=file, line=line, **_together(of_line))
+    path = spool / ACCOUNT
+    account = json.loads(path.read_bytes()) if path.exists() else {"lines": [], "loaders": []}
+    lines = [(line, "{:,} copies: {}", None) for line in account["lines"]]
+    loaders = [(loader, LEFT_BATCHES, PINNED_BATCHES) for loader in account["loaders"]]
+    for repeat, (redirected, left, otherwise) in enumerate([*lines, *loaders]):
         yield TraceRow(
-            kind="before",
-            repeat=0,
+            kind="redirected",
+            repeat=repeat,
             warmup=False,
-            seconds=program["seconds"],
-            active_seconds=program["active_seconds"],
-            copies=program["copies"],
-            kernels=program["kernels"],
-            same_output=self._stdout.finish() == self._written,
-            **_together(self._sites),
+            file=redirected["file"],
+            line=redirected["line"],
+            count=redirected["copies"],
+            bytes=redirected["bytes"],
+            gather_seconds=redirected["gather_ns"] / 1e9,
+            wait_seconds=redirected["wait_ns"] / 1e9,
+            pin_seconds=redirected["pin_ns"] / 1e9,
+            pinned_bytes=redirected["pinned_bytes"],
+            reason="; ".join(left.format(count, why) for why, (count, _) in redirected["left"].items()) or otherwise,
         )
-        lines: dict[tuple[str, int], list[Site]] = {}
-        for site in self._sites:
-            lines.setdefault((site.row["file"], site.row["line"]), []).append(site)
-        for repeat, ((file, line), sites) in enumerate(lines.items()):
-            yield TraceRow(kind="line_before", repeat=repeat, warmup=False, file=file, line=line, **_together(sites))
-        path = spool / ACCOUNT
-        account = json.loads(path.read_bytes()) if path.exists() else {"lines": [], "loaders": []}
-        for repeat, redirected in enumerate([*account["lines"], *_loaders(account["loaders"])]):
-            yield _redirected(repeat, redirected)
 
 
 def _together(sites: Sequence[Site]) -> dict[str, Any]:
@@ -324,37 +300,5 @@ def _together(sites: Sequence[Site]) -> dict[str, Any]:
         "copy_seconds": sum(row["copy_seconds"] or 0.0 for row in rows),
         "idle_seconds": None if None in idle else sum(idle),
         "first_seconds": min((row["first_seconds"] or 0.0 for row in rows), default=0.0),
-        "estimated_seconds": None if None in saved else sum(each or 0.0 for each in saved),
+        "estimated_seconds": None if None in saved else sum(seconds or 0.0 for seconds in saved),
     }
-
-
-def _loaders(accounts: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Of lines that iterated over a DataLoader which pinned its batches, with what is to be said of it."""
-    return [
-        {**account, "left": {_not_pinned(count, reason): None for reason, (count, _) in account["left"].items()}}
-        if account["left"]
-        else {**account, "left": {PINNED_BATCHES: None}}
-        for account in accounts
-    ]
-
-
-def _not_pinned(count: int, reason: str) -> str:
-    return f"the DataLoader that it iterates over left {count:,} parts of its batches as they are: {reason}"
-
-
-def _redirected(repeat: int, account: dict[str, Any]) -> TraceRow:
-    left = [f"{found[0]:,} copies: {reason}" if found else reason for reason, found in account["left"].items()]
-    return TraceRow(
-        kind="redirected",
-        repeat=repeat,
-        warmup=False,
-        file=account["file"],
-        line=account["line"],
-        count=account["copies"],
-        bytes=account["bytes"],
-        gather_seconds=account["gather_ns"] / 1e9,
-        wait_seconds=account["wait_ns"] / 1e9,
-        pin_seconds=account["pin_ns"] / 1e9,
-        pinned_bytes=account["pinned_bytes"],
-        reason="; ".join(left) or None,
-    )

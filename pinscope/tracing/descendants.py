@@ -35,7 +35,7 @@ JOINING = os.path.join(os.path.dirname(os.path.realpath(__file__)), "joining")  
 """Folder whose ``sitecustomize`` Python imports as it starts."""
 _PACKAGE = os.path.dirname(os.path.dirname(JOINING))  # noqa: PTH120
 _JOINING_EMPTY = f"{JOINING}/"
-"""The same where the variable was empty, which is not as if there was none."""
+"""In its place where the variable was empty, which is not as if there was none."""
 TRIGGER = "ctypes"
 """Module with whose import a child's recording begins: NumPy imports it, and so does all that brings CUDA to Python."""
 _ENVIRONMENT_OF_FORK_EXEC = 5

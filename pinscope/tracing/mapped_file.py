@@ -61,9 +61,6 @@ def part_from_file(address: int, size: int) -> None:
     )
 
 
-bind(globals())
-
-
 BUFFER_BYTES = 1 << 20
 """Of one; CUPTI takes one for each thread, and new ones as they fill."""
 
@@ -109,9 +106,6 @@ class ActivityBuffers:
         for address in self._files:
             part_from_file(address, BUFFER_BYTES)
         self._files.clear()
-
-
-bind(globals())
 
 
 PIECE_CALLS = 1 << 15

@@ -28,7 +28,7 @@ from pinscope.tracing.spool_folder import SpoolFolder
 from pinscope.tracing.stacks import OURS, is_own
 
 KEEPER = "pinscope.cli.trace_summary"
-_STANDARD = tuple(f"{os.path.dirname(each)}/" for each in (os.__file__, OURS))  # noqa: PTH120
+_STANDARD = tuple(f"{os.path.dirname(module)}/" for module in (os.__file__, OURS))  # noqa: PTH120
 """Folders of Python's own library and of PinScope."""
 
 

@@ -95,19 +95,12 @@ class ProcessFiles:
                 self._files[spool.folder] = RecordFiles(spool, kept)
                 self._files[spool.folder].is_full = self.is_full
 
-    def faults(self) -> Iterator[str]:
-        """Why a recording ended early, or could not begin, each a line."""
-        yield from self._said(lambda spool: spool.fault)
-
-    def unnamed(self) -> Iterator[str]:
-        """Which lines are named, where not all are, each a line."""
-        yield from self._said(lambda spool: spool.full)
-
-    def _said(self, line: Callable[[Spool], str | None]) -> Iterator[str]:
+    def said(self, name: str) -> Iterator[str]:
+        """A line of each process that has one: :meth:`Spool.said`."""
         for files in self._files.values():
             spool, started = files.spool, files.spool.document("started.json")
             process = f"process {started['pid']}: " if started and spool.program else ""
-            if said := line(spool):
+            if said := spool.said(name):
                 yield process + said
 
     def unrecorded(self) -> int:

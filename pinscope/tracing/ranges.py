@@ -124,9 +124,6 @@ class Ranges:
         return self._numbers.setdefault(name, number)
 
 
-bind(globals())
-
-
 PUSH_A, PUSH_W, PUSH_EX, POP = 8, 9, 10, 11
 DOMAIN_PUSH_EX, DOMAIN_POP = 33, 34
 REGISTER_A, REGISTER_W = 39, 40

@@ -73,7 +73,7 @@ def _written_bytes(library: Any, name: str, kind: int) -> int | None:
 def _layout(cupti: Any, record: str, written: int | None = None) -> dict[str, Any]:
     """Size and fields of a record: name → offset and NumPy's type."""
     pattern = re.compile(rf"activity_{record}(\d*)_dtype" if record != "callback_data" else r"callback_data(\d*)_dtype")
-    versions = {int(found[1] or 1): name for name in dir(cupti) if (found := pattern.fullmatch(name))}
+    versions = {int(match[1] or 1): name for name in dir(cupti) if (match := pattern.fullmatch(name))}
     kind = getattr(cupti, versions[max(versions)])
     fields = {name: (offset, type_.str) for name, (type_, offset, *_) in kind.fields.items()}
     return {"size": written or kind.itemsize, "fields": fields}

@@ -248,15 +248,11 @@ def _is_async(arguments: Sequence[Any], named: dict[str, Any]) -> bool:
 
 
 def _without_waiting(arguments: Sequence[Any], named: dict[str, Any]) -> tuple[Sequence[Any], dict[str, Any]]:
-    """The same call, ``non_blocking``."""
+    """A call with ``non_blocking``."""
     for place, value in enumerate(arguments):
         if isinstance(value, bool):
             return (*arguments[:place], True, *arguments[place + 1 :]), named
     return arguments, {**named, "non_blocking": True}
-
-
-def _change_tensors(redirect: Redirect, torch: ModuleType) -> None:
-    _Tensors(redirect, torch).change()
 
 
 def _change_loaders(redirect: Redirect, module: Any) -> None:
@@ -285,9 +281,9 @@ def _change_loaders(redirect: Redirect, module: Any) -> None:
             self.pin_memory = False
         place = redirect.place(frame)
         line = redirect.loaders.setdefault(place, Line(*place))
-        for each in (iterator, getattr(iterator, "_pin_memory_thread", None)):
-            if each is not None:
-                pinning[each] = line
+        for owner in (iterator, getattr(iterator, "_pin_memory_thread", None)):
+            if owner is not None:
+                pinning[owner] = line
         return iterator
 
     def is_chosen(self: Any, frame: FrameType) -> bool:
@@ -327,13 +323,6 @@ def _account_of(frame: FrameType | None, pinning: Mapping[Any, Line]) -> Line | 
                 return line
         frame = frame.f_back
     return None
-
-
-TORCH: dict[str, Callable[[Redirect, ModuleType], None]] = {
-    "torch": _change_tensors,
-    "torch.utils.data.dataloader": _change_loaders,
-}
-"""Module → what is changed when the program has imported it."""
 
 
 _PINNED_MEMORY = 1
@@ -451,11 +440,11 @@ class _Copies:
         return ThreadPoolExecutor(self._most)
 
 
-def _change_arrays(redirect: Redirect, cupy: ModuleType) -> None:
-    _Arrays(redirect, cupy).change()
-
-
-CUPY: dict[str, Callable[[Redirect, ModuleType], None]] = {"cupy": _change_arrays}
+_CHANGES: dict[str, Callable[[Redirect, ModuleType], None]] = {
+    "torch": lambda redirect, torch: _Tensors(redirect, torch).change(),
+    "torch.utils.data.dataloader": _change_loaders,
+    "cupy": lambda redirect, cupy: _Arrays(redirect, cupy).change(),
+}
 """Module → what is changed when the program has imported it."""
 
 
@@ -468,8 +457,7 @@ def start_redirecting(folder: SpoolFolder, plan: Mapping[str, Any]) -> None:
     """
     redirect = Redirect(folder, plan)
     redirect.write_at_end()
-    patches = {**TORCH, **CUPY}
-    sys.meta_path.insert(0, _Imports({name: functools.partial(change, redirect) for name, change in patches.items()}))
+    sys.meta_path.insert(0, _Imports({name: functools.partial(change, redirect) for name, change in _CHANGES.items()}))
 
 
 class _Imports:

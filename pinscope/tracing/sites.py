@@ -192,7 +192,7 @@ class Seen:
 
     @property
     def saved_early(self) -> float:
-        """Likewise, if each copy were also issued early, at most."""
+        """Seconds at most, if each copy were also issued early."""
         return self._saved(lambda site: site.saved_early)
 
     def _saved(self, of_site: Callable[[Site], float]) -> float:

@@ -182,23 +182,9 @@ class Spool:
             document = json.loads((self.folder / name).read_bytes())
         return document
 
-    @property
-    def has_ended(self) -> bool:
-        """Whether the recorder saw the program's end."""
-        return self.document("ended.json") is not None
-
-    @property
-    def fault(self) -> str | None:
-        """Why the recording ended before the program did, one line."""
-        return self._line("fault")
-
-    @property
-    def full(self) -> str | None:
-        """Which lines are named, if not all are, one line."""
-        return self._line("full")
-
-    def _line(self, name: str) -> str | None:
-        """The first line of a file; ``None`` if it is not there."""
+    def said(self, name: str) -> str | None:
+        """``fault``: why the recording ended before the program did; ``full``: which lines are named, if not all are;
+        one line, ``None`` where nothing is said."""
         path = self.folder / name
         if not path.exists():
             return None

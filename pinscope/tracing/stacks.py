@@ -27,7 +27,7 @@ def is_own(file: str, libraries: Sequence[str]) -> bool:
     """
     if file.startswith(("<", OURS)):
         return False
-    return not any(each in file for each in INSTALLED) and not file.startswith(tuple(libraries))
+    return not any(folder in file for folder in INSTALLED) and not file.startswith(tuple(libraries))
 
 
 MOST_FRAMES = 32
@@ -91,7 +91,7 @@ class Stacks:
         numbered = enumerate(frames, 1)
         own = next((number for number, frame in numbered if self._is_own(frame.f_code.co_filename)), None)
         path = tuple((frame.f_code, frame.f_lasti) for frame in frames[:own])
-        key = tuple(each for code, place in path for each in (id(code), place))
+        key = tuple(part for code, place in path for part in (id(code), place))
         number = self._numbers.get(key)
         if number is None:
             if path and len(self._numbers) >= MOST_STACKS:

@@ -193,7 +193,7 @@ class Stretch:
 
     @property
     def processes(self) -> Mapping[int, str]:
-        """As of the :class:`Extent`."""
+        """Ids and names, of the :class:`Extent`."""
         return self.whole.processes
 
     @property

@@ -14,8 +14,8 @@ from pinscope.records.run import Run
 from pinscope.store.bundle import read_bundle
 from pinscope.store.store import Store
 from pinscope.store.tables import Row
-from tests.data.fake_cupti import PRELUDE
-from tests.integration.traces import Document, built_library, given_cupti, program, traced  # noqa: F401 - fixtures
+from tests.data.fake_cupti import FIRST_LINE, PRELUDE
+from tests.integration.traces import Document, program, traced
 
 PARTS = """\
 import pinscope
@@ -39,8 +39,7 @@ def run(folder: Path, text: str, **changes: str) -> subprocess.CompletedProcess[
 def kept() -> list[tuple[Run, list[Row]]]:
     """All traces that were made here, the first one first."""
     with Store() as store:
-        runs = [run for run in store.runs(experiment="trace") if not run.recording]
-        return [(each, list(store.observations(each.id))) for each in reversed(runs)]
+        return [(run, list(store.observations(run.id))) for run in reversed(store.runs(recordings=False))]
 
 
 def sites(rows: list[Row]) -> list[tuple[int, str | None]]:
@@ -58,16 +57,18 @@ copies(5)
 def decorated(): copies(6); return "its result"
 print(decorated())
 copies(7)
+print(sum("pinscope-trace" in line for line in open("/proc/self/maps")))
 with pinscope.trace("fails"): raise KeyError("of the program")
 """
     done = run(tmp_path, text)
-    assert (done.returncode, done.stdout) == (1, "its result\n")
+    assert (done.returncode, done.stdout) == (1, "its result\n0\n")
     assert done.stderr.index("pinscope: part training: program.py:") < done.stderr.index("pinscope: part decorated:")
     assert done.stderr.endswith("KeyError: 'of the program'\n")
     assert "part.py" not in done.stderr
     first, second, third = kept()
-    assert [each.params["part"] for each, _ in (first, second, third)] == ["training", "decorated", "fails"]
-    assert {each.status for each, _ in (first, second, third)} == {"done"}
+    assert [(run.params["part"], run.status) for run, _ in kept()] == [
+        ("training", "done"), ("decorated", "done"), ("fails", "done"),
+    ]  # fmt: skip
     assert sites(first[1]) == [(9, "training, inner")]
     assert [count for count, _ in sites(second[1])] == [6]
     assert sites(third[1]) == []
@@ -78,43 +79,32 @@ with pinscope.trace("fails"): raise KeyError("of the program")
     assert bundled.id == first[0].id
 
 
-def test_a_copy_that_goes_on_when_its_part_ends_accuses_no_line(tmp_path: Path) -> None:
-    held = "other = threading.Thread(target=copy, args=(9 * 800_000_000, PAGEABLE, DEVICE))\n"
-    part = "with pinscope.trace('part'): copies(2); other.start(); time.sleep(0.2)\nother.join()"
-    assert run(tmp_path, held + part).returncode == 0
-    assert sites(kept()[0][1]) == [(2, "part")]
-
-
-def test_parts_of_a_program_whose_threads_copy_all_the_time_accuse_no_line(tmp_path: Path) -> None:
+def test_a_part_accuses_no_line_of_copies_that_threads_make_at_its_end(tmp_path: Path) -> None:
     text = """
 sys.setswitchinterval(1e-5)
 def loop():
     while threading.main_thread().is_alive(): copy(64, PAGEABLE, DEVICE)
-for _ in range(3): threading.Thread(target=loop, daemon=True).start()
-for _ in range(3):
-    with pinscope.trace("part"): time.sleep(0.05)
+for _ in range(2): threading.Thread(target=loop, daemon=True).start()
+other = threading.Thread(target=copy, args=(9 * 800_000_000, PAGEABLE, DEVICE))
+with pinscope.trace("part"): copies(2); other.start(); time.sleep(0.2)
+other.join()
+with pinscope.trace("again"): time.sleep(0.05)
 os._exit(0)
 """
     assert run(tmp_path, text).returncode == 0
-    named = [[bool(row["file"]) for row in rows if row["kind"] == "site"] for _, rows in kept()]
-    assert named == [[True]] * 3
-
-
-def test_parts_leave_no_memory_behind(tmp_path: Path) -> None:
-    text = """
-for _ in range(3):
-    with pinscope.trace("part"): copies(10)
-    print(sum("pinscope-trace" in line for line in open("/proc/self/maps")))
-"""
-    assert run(tmp_path, text).stdout == "0\n" * 3
+    (_, first), (_, second) = kept()
+    assert {row["file"] for row in (*first, *second) if row["kind"] == "site"} == {str(tmp_path / "program.py")}
+    assert [row["bytes"] for row in first if row["kind"] == "site" and row["line"] == FIRST_LINE + 1] == [2 << 20]
+    assert max(row["bytes"] // row["count"] for row in first if row["kind"] == "site") == 1 << 20
 
 
 def test_a_program_that_is_killed_in_its_part_keeps_what_was_recorded(tmp_path: Path) -> None:
-    done = run(tmp_path, "with pinscope.trace('killed'):\n    copies(8); time.sleep(0.5); os.kill(os.getpid(), 9)")
-    assert done.returncode == -9  # and the keeper, which has the same stderr, has ended
+    text = "with pinscope.trace('killed' + 5_000_000 * 'x'):\n    copies(8); time.sleep(0.4); os.kill(os.getpid(), 9)"
+    done = run(tmp_path, text)
+    assert (done.returncode, len(done.stderr) < 5000) == (-9, True)  # and the keeper, which has its stderr, has ended
     ((recorded, rows),) = kept()
-    assert recorded.status == "done"
-    assert sites(rows) == [(8, "killed")]
+    assert (recorded.status, recorded.params["part"]) == ("done", "killed" + 194 * "x")
+    assert [row["count"] for row in rows if row["kind"] == "site"] == [8]
 
 
 def test_a_file_that_is_there_and_a_part_without_a_name_are_refused(tmp_path: Path) -> None:
@@ -158,88 +148,84 @@ def test_pinscope_is_as_light_to_import_as_before() -> None:
 
 
 ALONE = "import shutil\nfrom pinscope.tracing import part\nalone = part._ALONE\n"
-BREAKS = {
-    "the process that keeps it is killed, and its files are gone":
-        "alone._keeper.kill(); alone._keeper.wait(); shutil.rmtree(alone._spool.path)",
-    "its files are gone": "gone = alone._spool.path + '.gone'; os.rename(alone._spool.path, gone); shutil.rmtree(gone)",
-    "the recorder cannot end": "alone._recorder._write = os.stat",
-    "the recorder fails in the part": "alone._recorder.leave_part = os.stat",
-}  # fmt: skip
 
 
-@pytest.mark.parametrize("what", BREAKS)
-def test_whatever_fails_in_a_part_the_exception_of_its_block_stays(what: str, tmp_path: Path) -> None:
-    block = f"    copies(1); {BREAKS[what]}\n    raise KeyError('mine')\n"
-    caught = "except KeyError as error: print('as ever', error.__context__)\n"
-    done = run(tmp_path, f"{ALONE}try:\n  with pinscope.trace('part'):\n{block}{caught}print('end')")
-    assert (done.returncode, done.stdout) == (0, "as ever None\nend\n"), done.stderr
+def test_whatever_fails_in_a_part_the_exception_of_its_block_stays(tmp_path: Path) -> None:
+    text = f"""{ALONE}
+def keeper_is_killed():
+    alone._keeper.kill(); alone._keeper.wait(); shutil.rmtree(alone._spool.path)
+def recorder_cannot_end(): alone._recorder._write = os.stat
+def recorder_fails(): alone._recorder.leave_part = os.stat
+for fail in (keeper_is_killed, recorder_cannot_end, recorder_fails):
+    try:
+        with pinscope.trace(fail.__name__):
+            copies(1); fail()
+            raise KeyError("mine")
+    except KeyError as error: print(error.__context__)
+"""
+    done = run(tmp_path, text)
+    assert (done.returncode, done.stdout) == (0, "None\n" * 3), done.stderr
     assert "Traceback" not in done.stderr
-    assert "pinscope: " in done.stderr
+    assert all(f"pinscope: the part {name!r} " in done.stderr for name in ("keeper_is_killed", "recorder_fails"))
 
 
 CANNOT_BEGIN = {
     "no store": "os.environ['PINSCOPE_DATABASE'] = 'sqlite:////proc/nowhere/x.db'",
     "no process for it": "part.command = lambda *_: ['nowhere/python']",
     "no recorder": "part.start_recording = os.readlink",
-    "another profiler is attached": "os.environ['FAKE_CUPTI_REFUSES'] = '39'",
     "there is no NVIDIA driver here": "os.environ['FAKE_CUPTI'] = ''",
 }
 
 
-@pytest.mark.parametrize("what", CANNOT_BEGIN)
-def test_where_a_part_cannot_begin_one_line_says_so_and_the_block_runs(what: str, tmp_path: Path) -> None:
-    text = f"{ALONE}{CANNOT_BEGIN[what]}\nwith pinscope.trace('part'): print('runs')\nprint(alone._open)"
+def test_where_a_part_cannot_begin_one_line_says_so_and_the_block_runs(tmp_path: Path) -> None:
+    text = f"""{ALONE}
+as_ever = part.command, part.start_recording, dict(os.environ)
+for what, change in {CANNOT_BEGIN!r}.items():
+    exec(change)
+    with pinscope.trace(what): print("runs", flush=True)
+    part.command, part.start_recording, environment = as_ever
+    os.environ.update(environment)
+    assert not alone._open
+    sys.stderr.flush()
+"""
     done = run(tmp_path, text)
-    assert (done.returncode, done.stdout) == (0, "runs\n0\n"), done.stderr
-    assert done.stderr.startswith("pinscope: the part 'part' is not recorded: ")
-    assert what.startswith("no ") or what in done.stderr
-    assert done.stderr.count("\n") == 1
+    assert (done.returncode, done.stdout) == (0, "runs\n" * len(CANNOT_BEGIN)), done.stderr
+    lines = done.stderr.splitlines()
+    for line, what in zip(lines, CANNOT_BEGIN, strict=True):
+        begin, _, why = line.partition(" is not recorded: ")
+        assert begin == f"pinscope: the part {what!r}"
+        assert what.startswith("no ") or what in why
     assert kept() == []
 
 
 INTERRUPTED = """
-class Late(OSError): pass
-def handler(*_): raise {error}
-signal.signal(signal.SIGALRM, handler)
-signal.setitimer(signal.ITIMER_REAL, {seconds})
-try:
-    with pinscope.trace("first"): print("begins")
-except (KeyboardInterrupt, Late) as error: print(type(error).__name__)
-with pinscope.trace("second"): copies(2)
-"""
-
-
-@pytest.mark.parametrize("error", ["KeyboardInterrupt", "Late"])
-def test_ctrl_c_while_a_part_begins_ends_what_has_begun_and_the_next_part_is_recorded(
-    error: str, tmp_path: Path
-) -> None:
-    done = run(tmp_path, INTERRUPTED.format(error=error, seconds=0.2))
-    assert (done.returncode, done.stdout) == (0, f"{error}\n"), done.stderr
-    assert [each.params["part"] for each, _ in kept()] == ["second"]
-    assert sites(kept()[0][1]) == [(2, "second")]
-
-
-@pytest.mark.parametrize("step", ["_hook", "_subscribe", "_report", "_is_wanted", "_note_switch"])
-def test_wherever_ctrl_c_comes_as_a_recording_begins_cupti_is_let_go(step: str, tmp_path: Path) -> None:
-    text = f"""
 from pinscope.tracing import recorder
-owner = recorder if {step!r} == "_hook" else recorder.Recorder
-as_ever = owner.{step}
-def interrupted(*arguments):
-    owner.{step} = as_ever
-    as_ever(*arguments)
-    raise KeyboardInterrupt
-owner.{step} = interrupted
-try:
-    with pinscope.trace("first"): print("begins")
-except KeyboardInterrupt: print("interrupted", cuda.fake_asked())
+class Late(OSError): pass
+def interrupted(owner, step, error):
+    as_ever = getattr(owner, step)
+    def interrupt(*arguments):
+        setattr(owner, step, as_ever)
+        as_ever(*arguments)
+        raise error
+    setattr(owner, step, interrupt)
+def handler(*_): raise Late
+signal.signal(signal.SIGALRM, handler)
+signal.setitimer(signal.ITIMER_REAL, 0.2)
+for step in (None, "_hook", "_report", "_note_switch"):
+    if step: interrupted(recorder if step == "_hook" else recorder.Recorder, step, KeyboardInterrupt)
+    try:
+        with pinscope.trace("first"): print("begins")
+    except (KeyboardInterrupt, Late) as error: print(type(error).__name__, cuda.fake_asked())
 with pinscope.trace("second"): copies(2)
 """
-    done = run(tmp_path, text)
-    assert (done.returncode, done.stdout) == (0, "interrupted 0\n"), done.stderr
+
+
+def test_wherever_ctrl_c_comes_as_a_part_begins_it_ends_and_the_next_part_is_recorded(tmp_path: Path) -> None:
+    done = run(tmp_path, INTERRUPTED)
+    assert (done.returncode, done.stdout) == (0, "Late 0\n" + "KeyboardInterrupt 0\n" * 3), done.stderr
     second, rows = kept()[-1]
     assert (second.params["part"], second.status, sites(rows)) == ("second", "done", [(2, "second")])
-    assert {each.status for each, _ in kept()[:-1]} <= {"interrupted"}  # its keeper may have begun to store it
+    assert {run.status for run, _ in kept()[:-1]} <= {"interrupted"}  # its keeper may have begun to store it
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
@@ -259,7 +245,7 @@ def test_a_part_on_a_full_disk_ends_and_keeps_what_was_recorded(tmp_path: Path) 
     full = """
 import resource
 with pinscope.trace("part"):
-    copies(3); time.sleep(0.5)
+    copies(3); time.sleep(0.4)
     resource.prlimit(part._ALONE._keeper.pid, resource.RLIMIT_FSIZE, (1 << 21, resource.RLIM_INFINITY))
     resource.setrlimit(resource.RLIMIT_FSIZE, (0, resource.RLIM_INFINITY))
     for _ in range(40): cuda.fake_copies(5000)
@@ -271,9 +257,3 @@ print("goes on", flush=True)
     ((recorded, rows),) = kept()
     assert recorded.status == "done"
     assert rows[0]["copies"] >= 3
-
-
-def test_of_a_long_name_the_beginning_is_kept_and_printed(tmp_path: Path) -> None:
-    done = run(tmp_path, "with pinscope.trace('long' + 5_000_000 * 'x'): copies(1)")
-    assert (done.returncode, len(done.stderr) < 5000) == (0, True)
-    assert [each.params["part"] for each, _ in kept()] == ["long" + 196 * "x"]

@@ -3,32 +3,19 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from pinscope.cli.main import main
 from pinscope.store.store import Store
-from tests.data.fake_cupti import PRELUDE, built, variables
+from tests.data.fake_cupti import PRELUDE
 
 Document = dict[str, Any]
-
-
-@pytest.fixture(scope="module", name="library")
-def built_library(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The stand-in."""
-    return built(tmp_path_factory.mktemp("cupti"))
-
-
-@pytest.fixture(name="_cupti")
-def given_cupti(library: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The stand-in, for what this process starts."""
-    for name in ("FAKE_CUPTI", "PYTHONPATH"):
-        monkeypatch.setenv(name, variables(library)[name])
 
 
 def program(folder: Path, text: str, name: str = "train.py") -> Path:
@@ -47,11 +34,45 @@ def traced(tmp_path: Path, *arguments: str | Path) -> tuple[int, Document]:
     return code, document
 
 
-def started(arguments: list[str | Path], environment: Mapping[str, str], **options: Any) -> subprocess.Popen[str]:
-    """``pinscope trace`` as a process of its own."""
-    command = [sys.executable, "-m", "pinscope", "trace", *map(str, arguments)]
-    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
-    return subprocess.Popen(command, env=environment, **{**pipes, **options})
+def started(
+    arguments: Sequence[str | Path],
+    environment: Mapping[str, str],
+    *,
+    inherits: int | None = None,
+    is_exec: bool = False,
+) -> subprocess.Popen[str]:
+    """``pinscope trace`` as a process and session of its own.
+
+    Args:
+        arguments: behind ``trace``.
+        environment: of the process.
+        inherits: a descriptor that it is given.
+        is_exec: begin with ``python -m pinscope``; else it is a fork of this process, which need not import all again.
+    """
+    command = ["trace", *map(str, arguments)]
+
+    def begin() -> None:
+        for number in {int(path.name) for path in Path("/proc/self/fd").iterdir()} - {0, 1, 2, inherits}:
+            with suppress(OSError):  # the one by which the folder was listed
+                os.close(number)
+        os._exit(_carried_out(command, environment))
+
+    return subprocess.Popen(
+        [sys.executable, "-m", "pinscope", *command], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        env=environment, pass_fds=[] if inherits is None else [inherits], start_new_session=True,
+        restore_signals=is_exec, preexec_fn=None if is_exec else begin,  # noqa: PLW1509 - this process runs no thread of ours
+    )  # fmt: skip
+
+
+def _carried_out(command: list[str], environment: Mapping[str, str]) -> int:
+    os.environ.clear()
+    os.environ.update(environment)
+    sys.stdin, sys.stdout, sys.stderr = (os.fdopen(number, mode, closefd=False) for number, mode in enumerate("rww"))
+    try:
+        return main(command)
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
 
 
 def rows(document: Document, kind: str) -> list[dict[str, Any]]:

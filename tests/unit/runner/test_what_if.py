@@ -11,7 +11,7 @@ import pytest
 
 from pinscope.errors import BadInput
 from pinscope.runner import what_if
-from pinscope.runner.what_if import HeardStdout, Request, parse_request
+from pinscope.runner.what_if import HeardStdout, parse_request
 
 
 def test_lines_are_looked_for_here_and_beside_the_program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -22,10 +22,10 @@ def test_lines_are_looked_for_here_and_beside_the_program(tmp_path: Path, monkey
     monkeypatch.chdir(tmp_path / "here")
     program = "../there/there.py"
     assert parse_request([], program) is None
-    assert parse_request(["pin", "pin"], program) == Request()
-    assert parse_request(["pin:here.py:1", "pin:there.py:2", "pin:here.py:1"], program) == Request((
+    assert parse_request(["pin", "pin"], program) == ()
+    assert parse_request(["pin:here.py:1", "pin:there.py:2", "pin:here.py:1"], program) == (
         (str(tmp_path / "here" / "here.py"), 1), (str(tmp_path / "there" / "there.py"), 2),
-    ))  # fmt: skip
+    )  # fmt: skip
 
 
 @pytest.mark.parametrize(

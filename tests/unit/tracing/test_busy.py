@@ -13,12 +13,6 @@ def times(*values: int) -> np.ndarray:
     return np.asarray(values, np.int64)
 
 
-def test_overlapping_and_touching_intervals_are_one() -> None:
-    busy = Busy(times(30, 0, 5, 10), times(40, 10, 8, 20))
-    assert busy.seconds == 30 / 1e9
-    assert busy.within(times(0, 15, 20, 35, 50), times(40, 25, 30, 60, 70)).tolist() == [30, 5, 0, 5, 0]
-
-
 def test_it_agrees_with_counting_every_moment() -> None:
     chance = random.Random(7)
     starts = [chance.randrange(500) for _ in range(60)]

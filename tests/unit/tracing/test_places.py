@@ -80,40 +80,6 @@ def test_names_of_any_length_fit_into_a_row_and_paths_of_usual_length_are_whole(
         assert (place.file == file) == (file is usual)
 
 
-CALLS = """\
-batch = torch.randn(
-    64,  # rows
-    64,
-).cuda()
-other = (
-    load("(")
-    .to("cuda")
-)
-copy(
-    batch,
-    other.cpu(),
-)
-put(f(")"))
-"""
-
-
-@pytest.mark.parametrize(
-    ("line", "source"),
-    [
-        (4, "batch = torch.randn( 64,  # rows 64, ).cuda()"),
-        (7, 'load("(") .to("cuda")'),
-        (9, "copy( batch, other.cpu(), )"),
-        (11, "other.cpu(),"),
-        (13, 'put(f(")"))'),
-        (14, ""),
-    ],
-)
-def test_of_a_call_that_stands_on_several_lines_all_are_shown(line: int, source: str, tmp_path: Path) -> None:
-    path = tmp_path / "train.py"
-    path.write_text(CALLS)
-    assert place_of([(str(path), line, "<module>")]).source == source
-
-
 def test_the_lines_are_those_by_which_python_names_calls(tmp_path: Path) -> None:
     """Each call of this text calls ``here``, which takes the line from its caller's frame."""
     text = "here(\n 1,\n).here()\n(\n here()\n .here()\n)\nhere(\n here(),\n)\n"
@@ -135,8 +101,9 @@ def test_the_lines_are_those_by_which_python_names_calls(tmp_path: Path) -> None
 
 def test_what_is_no_python_is_shown_as_it_stands(tmp_path: Path) -> None:
     path = tmp_path / "train.py"
-    path.write_text("copy(\n")
-    assert place_of([(str(path), 1, "<module>")]).source == "copy("
+    path.write_text("copy(\nput(f(')'))\n")
+    sources = [place_of([(str(path), line, "<module>")]).source for line in (1, 2, 3)]
+    assert sources == ["copy(", "put(f(')'))", ""]
 
 
 def test_of_a_long_text_the_middle_is_left_out(tmp_path: Path) -> None:

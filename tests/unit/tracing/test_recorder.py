@@ -80,8 +80,8 @@ COPIES = "for _ in range(100): copy(1 << 20, PAGEABLE, DEVICE)\n"
 
 @pytest.mark.parametrize(
     ("end", "exit_code"),
-    [("", 0), ("sys.exit(3)", 3), ("os._exit(4)", 4), ("os.kill(os.getpid(), 9)", -9), ("ctypes.string_at(0)", -11),
-     ("raise KeyError('x')", 1), ("os.kill(os.getpid(), 15)", -15), ("os.execv('/bin/true', ['true'])", 0)],
+    [("", 0), ("os._exit(4)", 4), ("os.kill(os.getpid(), 9)", -9), ("ctypes.string_at(0)", -11),
+     ("os.execv('/bin/true', ['true'])", 0)],
 )  # fmt: skip
 def test_whatever_ends_the_program_what_was_recorded_is_kept(
     end: str, exit_code: int, library: Path, tmp_path: Path
@@ -126,15 +126,21 @@ print(own() - before, mapped())
     assert pieces <= 3  # an activity buffer, and the pieces of the calls' log that are not full
 
 
-def test_each_call_has_the_stack_it_came_from(library: Path, tmp_path: Path) -> None:
+def test_each_call_has_the_stack_it_came_from_and_lasts_from_its_beginning_to_its_return(
+    library: Path, tmp_path: Path
+) -> None:
     program = (
         "def up():\n    copy(1, PAGEABLE, DEVICE)\ndef down():\n    copy(1, DEVICE, PAGEABLE)\nup(); down(); up()\n"
+        "begun = time.time_ns(); wait(20_000_000); print(time.time_ns() - begun)"
     )
     seen = record(library, tmp_path, program)
-    stacks = seen.spool.stacks()
-    innermost = [stacks[pair["stack"] - 1][0][1:] for pair in seen.spool.calls()]
-    assert innermost == [(FIRST_LINE + 1, "up"), (FIRST_LINE + 3, "down"), (FIRST_LINE + 1, "up")]
+    *copies, waits = seen.spool.calls()
+    stacks = [seen.spool.stacks()[call["stack"] - 1] for call in copies]
+    assert [stack[0][1:] for stack in stacks] == [
+        (FIRST_LINE + 1, "up"), (FIRST_LINE + 3, "down"), (FIRST_LINE + 1, "up"),
+    ]  # fmt: skip
     assert all(stack[1][1:] == (FIRST_LINE + 4, "<module>") for stack in stacks)
+    assert 20_000_000 <= waits["end"] - waits["start"] < int(seen.stdout)
 
 
 def test_without_stacks_copies_and_calls_are_recorded_all_the_same(library: Path, tmp_path: Path) -> None:
@@ -144,18 +150,19 @@ def test_without_stacks_copies_and_calls_are_recorded_all_the_same(library: Path
     assert seen.spool.stacks() == []
 
 
-def test_a_call_lasts_from_its_beginning_to_its_return(library: Path, tmp_path: Path) -> None:
-    program = "begun = time.time_ns(); wait(20_000_000); print(time.time_ns() - begun)"
+def test_what_a_forked_child_does_is_its_own_though_it_fills_a_buffer(library: Path, tmp_path: Path) -> None:
+    program = f"""
+{COPIES}
+go_on, goes_on = os.pipe()
+child = os.fork()
+if not child: os.read(go_on, 1); push(b"of the child"); copies(20_000); sys.exit(8)
+push(b"of the parent"); copy(1, PAGEABLE, DEVICE); pop()
+os.write(goes_on, b"1")
+print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+{COPIES}"""
     seen = record(library, tmp_path, program)
-    (waits,) = seen.spool.calls()
-    assert 20_000_000 <= waits["end"] - waits["start"] < int(seen.stdout)
-
-
-def test_what_a_forked_child_does_is_its_own(library: Path, tmp_path: Path) -> None:
-    program = f"{COPIES}child = os.fork()\nif not child:\n    {COPIES}    sys.exit(8)\n"
-    seen = record(library, tmp_path, program + "print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))\n" + COPIES)
-    assert seen.stdout == "8\n"
-    assert seen.counts["MEMCPY"] == 200
+    assert (seen.stdout, seen.spool.said("fault"), seen.counts["MEMCPY"]) == ("8\n", None, 201)
+    assert (seen.spool.ranges(), seen.spool.calls()["range"].sum()) == (["of the parent"], 1)
 
 
 def test_a_signal_that_all_threads_of_the_program_block_waits_for_it(library: Path, tmp_path: Path) -> None:
@@ -166,12 +173,6 @@ print(signal.sigtimedwait({signal.SIGTERM}, 2).si_signo)
 """
     seen = record(library, tmp_path, program)
     assert (seen.exit_code, seen.stdout) == (0, "15\n")
-
-
-def test_a_forked_child_that_fills_a_buffer_takes_nothing_from_its_parent(library: Path, tmp_path: Path) -> None:
-    child = "child = os.fork()\nif not child:\n    copies(20_000)\n    os._exit(0)\nos.waitpid(child, 0)\n"
-    seen = record(library, tmp_path, f"{COPIES}{child}{COPIES}")
-    assert (seen.spool.fault, seen.counts["MEMCPY"]) == (None, 200)
 
 
 def test_a_program_may_close_all_files_and_open_others(library: Path, tmp_path: Path) -> None:
@@ -198,15 +199,7 @@ for _ in range(50):
 print(caught)
 """
     seen = record(library, tmp_path, program)
-    assert (seen.stdout, seen.stderr, seen.spool.fault) == ("50\n", "", None)
-
-
-def test_ctrl_c_during_copies_ends_the_program_as_ever(library: Path, tmp_path: Path) -> None:
-    program = "threading.Timer(0.3, os.kill, (os.getpid(), 2)).start()\nwhile True: copy(64, PAGEABLE, DEVICE)\n"
-    seen = record(library, tmp_path, program)
-    assert seen.exit_code == -2
-    assert seen.stderr.endswith("KeyboardInterrupt\n")
-    assert "recorder.py" not in seen.stderr
+    assert (seen.stdout, seen.stderr, seen.spool.said("fault")) == ("50\n", "", None)
 
 
 HELD = "copy(9 * 300_000_000, PAGEABLE, DEVICE)"
@@ -222,21 +215,15 @@ signal.setitimer(signal.ITIMER_REAL, 0.1)
 @pytest.mark.parametrize(
     "program",
     [
-        CTRL_C + HELD,
         f"{CTRL_C}try: {HELD}\nexcept KeyboardInterrupt: print('saved')\nsum(range(100_000)); time.sleep(0.1)",
         f"{CTRL_C}list(map(lambda size: copy(size, PAGEABLE, DEVICE), [9 * 100_000_000] * 4))",
-        f"{ALARM}{HELD}",
         f"{ALARM}try: {{}}['x']\nexcept KeyError: {HELD}",
-        f"{ALARM}try: {HELD}\nexcept Timeout as error: print(type(error) is Timeout, error.args)\nprint('end')",
         ALARM.replace('Timeout("mine")', "SystemExit(7)") + HELD,
-        f"import functools, operator\none = functools.partial({HELD.replace('(', ', ', 1)}\n"
-        "list(map(operator.call, [ctypes.pythonapi.PyErr_SetInterrupt, one]))",
+        f"import functools, operator\ncall = functools.partial({HELD.replace('(', ', ', 1)}\n"
+        "list(map(operator.call, [ctypes.pythonapi.PyErr_SetInterrupt, call]))",
     ],
-    ids=[
-        "ctrl-C in the last copy", "caught", "in a loop of C", "alarm", "alarm in a handler", "alarm caught", "exit",
-        "ctrl-C right before",
-    ],
-)  # fmt: skip
+    ids=["caught", "in a loop of C", "alarm in a handler", "exit", "ctrl-C right before"],
+)
 def test_what_a_signal_raises_during_a_call_comes_where_it_comes_without_a_trace(
     program: str, library: Path, tmp_path: Path
 ) -> None:
@@ -246,15 +233,15 @@ def test_what_a_signal_raises_during_a_call_comes_where_it_comes_without_a_trace
         [sys.executable, tmp_path / "program.py"], env=variables(library), capture_output=True, text=True, check=False
     )
     assert (seen.exit_code, seen.stdout, seen.stderr) == (plain.returncode, plain.stdout, plain.stderr)
-    assert seen.spool.fault is None
+    assert seen.spool.said("fault") is None
 
 
 def test_a_fault_while_a_signal_is_minded_stays_there(library: Path, tmp_path: Path) -> None:
     program = (
         "import functools, operator\ncopy(1, PAGEABLE, DEVICE)\n"
         "sys.modules['pinscope.tracing.recorder']._RECORDINGS[-1]._log.note = None\n"
-        "one = functools.partial(copy, 1, PAGEABLE, DEVICE)\n"
-        "try: list(map(operator.call, [ctypes.pythonapi.PyErr_SetInterrupt, one]))\n"
+        "call = functools.partial(copy, 1, PAGEABLE, DEVICE)\n"
+        "try: list(map(operator.call, [ctypes.pythonapi.PyErr_SetInterrupt, call]))\n"
         "except KeyboardInterrupt as error: print(type(error.__context__))\n"
     )
     seen = record(library, tmp_path, program)
@@ -281,7 +268,7 @@ def test_a_fault_of_ours_ends_the_recording_and_not_the_program_and_cupti_is_ask
 ) -> None:
     seen = record(library, tmp_path, f"{fault}\n{COPIES}{NOTHING_ASKED}")
     assert (seen.exit_code, seen.stdout, seen.stderr) == (0, "0\n", "")
-    assert (seen.spool.fault or "").startswith(named)
+    assert (seen.spool.said("fault") or "").startswith(named)
 
 
 def test_os_exit_ends_the_program_whatever_fails_in_ours(library: Path, tmp_path: Path) -> None:
@@ -303,7 +290,7 @@ sys.setrecursionlimit(1000)
 for _ in range(100): copy(*arguments)
 """
     seen = record(library, tmp_path, program)
-    assert (seen.stdout, seen.stderr, seen.spool.fault) == ("at the limit\n", "", None)
+    assert (seen.stdout, seen.stderr, seen.spool.said("fault")) == ("at the limit\n", "", None)
     stacks = seen.spool.calls()["stack"]
     lost = seen.counts["MEMCPY"] - len(stacks)
     assert 0 <= lost <= 3
@@ -330,9 +317,10 @@ thread.join()
 def test_a_call_that_began_before_the_recording_is_marked_as_cut(library: Path, tmp_path: Path) -> None:
     program = """
 import pinscope
+part = pinscope.trace("part")  # which is imported now: a busy machine takes long
 thread = threading.Thread(target=copy, args=(9 * 500_000_000, PAGEABLE, DEVICE)); thread.start()
 time.sleep(0.1)
-with pinscope.trace("part"): thread.join(); copy(1, PAGEABLE, DEVICE)
+with part: thread.join(); copy(1, PAGEABLE, DEVICE)
 """
     seen = record(library, tmp_path, program, Scope(children=False, only_parts=True))
     assert [call["function"] == CUT for call in seen.spool.calls()] == [True, False]
@@ -384,49 +372,22 @@ def test_functions_that_the_driver_lacks_are_not_followed_and_others_are(library
     assert seen.counts["MEMCPY"] == 1
 
 
-def test_the_program_s_environment_and_modules_are_its_own(library: Path, tmp_path: Path) -> None:
-    program = "print(sorted(os.environ), [name for name in ('numpy', 'cupti') if name in sys.modules])"
-    seen = record(library, tmp_path, program)
-    plain = subprocess.run(
-        [sys.executable, tmp_path / "program.py"], env=variables(library), capture_output=True, text=True, check=True
-    )
-    assert seen.stdout == plain.stdout
-
-
 def test_each_call_has_the_innermost_range_of_its_thread(library: Path, tmp_path: Path) -> None:
     program = """
 push(b"outer"); copy(1, 1, 3); push(b"inner"); copy(1, 1, 3); pop(); copy(1, 1, 3); pop(); copy(1, 1, 3)
 push_in(7, b"registered"); push(b"of another domain"); pop_in(7); copy(1, 1, 3); pop(); copy(1, 1, 3)
-push(b"main's"); other = threading.Thread(target=copy, args=(1, 1, 3)); other.start(); other.join()
-"""
-    seen = record(library, tmp_path, program)
-    names = ["", *seen.spool.ranges()]
-    assert [names[call["range"]] for call in seen.spool.calls()] == [
-        "outer", "inner", "outer", "", "of another domain", "", ""
-    ]  # fmt: skip
-
-
-def test_ranges_of_a_forked_child_are_its_own(library: Path, tmp_path: Path) -> None:
-    program = """
-go_on, goes_on = os.pipe()
-child = os.fork()
-if not child: os.read(go_on, 1); push(b"of the child"); os._exit(0)
-push(b"of the parent"); copy(1, 1, 3); pop()
-os.write(goes_on, b"1"); os.waitpid(child, 0)
-"""
-    seen = record(library, tmp_path, program)
-    assert (seen.spool.ranges(), seen.spool.calls()["range"].tolist()) == (["of the parent"], [1])
-
-
-def test_a_thread_does_not_inherit_the_ranges_of_one_that_has_ended(library: Path, tmp_path: Path) -> None:
-    program = """
 def run(*arguments):
     thread = threading.Thread(*arguments); thread.start(); thread.join()
+push(b"main's")
 for _ in range(20):
     run(None, push, None, (b"never popped",))
     run(None, copy, None, (1, 1, 3))
 """
-    assert record(library, tmp_path, program).spool.calls()["range"].tolist() == [0] * 20
+    seen = record(library, tmp_path, program)
+    names = ["", *seen.spool.ranges()]
+    assert [names[call["range"]] for call in seen.spool.calls()] == [
+        "outer", "inner", "outer", "", "of another domain", *[""] * 21,
+    ]  # fmt: skip
 
 
 def test_a_program_may_make_up_any_number_of_range_names(library: Path, tmp_path: Path) -> None:

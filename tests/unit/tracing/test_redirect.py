@@ -33,8 +33,8 @@ runpy.run_path(sys.argv[0], run_name="__main__")
 PRELUDE = """\
 import sys, zlib, gpu_model, numpy as np, torch
 from torch.utils.data.dataloader import DataLoader
-def shown(array): return array.shape, str(array.dtype), zlib.crc32(array.tobytes())
-def show(*results): print([shown(each.cpu().array) for each in results])
+def checked(array): return array.shape, str(array.dtype), zlib.crc32(array.tobytes())
+def show(*results): print([checked(result.cpu().array) for result in results])
 """
 N = 40_000
 """Numbers of 4 bytes, above the limit of small copies."""
@@ -94,29 +94,19 @@ for turn in range(5):
     assert all(line["gather_ns"] > 0 and line["pinned_bytes"] >= 1 << 20 for line in seen.lines)
 
 
-def test_a_layout_is_kept(tmp_path: Path) -> None:
+def test_a_layout_is_kept_and_a_copy_that_waited_still_waits_where_the_program_has_streams(tmp_path: Path) -> None:
     text = f"""
 matrix = np.arange({N}, dtype=np.float32).reshape(200, -1)
 for turned in (matrix.T, matrix[:, ::2]):
     moved = torch.Tensor(turned).cuda()  # pin
     print(moved.stride())
     show(moved)
+source = torch.tensor(np.ones({N}))
+torch.cuda.Stream()
+moved = source.cuda()  # pin
+print(moved.array[:3])  # read by another stream
 """
-    (line,) = Seen(tmp_path, text).lines
-    assert line["copies"] == 2
-
-
-def test_a_module_that_a_program_looks_for_before_it_imports_it_is_changed_all_the_same(tmp_path: Path) -> None:
-    text = f"""
-import importlib.util
-print(importlib.util.find_spec("cupy") is not None, importlib.util.find_spec("cupy") is not None)
-import cupy
-array = cupy.ndarray(({N},), np.dtype("float32"), "C")
-array.set(np.ones({N}, np.float32))  # pin
-"""
-    seen = Seen(tmp_path, text)
-    assert [memory for memory, _ in seen.sent] == ["pinned"]
-    assert seen.lines[0]["copies"] == 1
+    assert [line["copies"] for line in Seen(tmp_path, text).lines] == [2, 1]
 
 
 def test_other_lines_small_copies_and_pinned_memory_stay_as_they_are(tmp_path: Path) -> None:
@@ -176,16 +166,6 @@ show(torch.tensor(np.zeros({N})).cuda().copy_(sparse))  # pin
     assert [(line["copies"], line["left"]) for line in (own, sparse, copied)] == [(0, {}), (0, {}), (1, {})]
 
 
-def test_a_copy_that_waited_still_waits_where_the_program_has_streams(tmp_path: Path) -> None:
-    text = f"""
-source = torch.tensor(np.ones({N}))
-torch.cuda.Stream()
-moved = source.cuda()  # pin
-print(moved.array[:3])  # read by another stream
-"""
-    assert Seen(tmp_path, text).lines[0]["copies"] == 1
-
-
 def test_a_dataloader_pins_its_batches_where_it_is_made_or_iterated_over(tmp_path: Path) -> None:
     text = f"""
 def loader():
@@ -203,7 +183,7 @@ check(made)
 """
     seen = Seen(tmp_path, text)
     assert [memory for memory, _ in seen.sent] == 3 * ["pinned"] + 3 * ["pageable"] + ["pinned"]
-    assert [(each["line"], each["left"]) for each in seen.account["loaders"]] == [(9, {}), (12, {})]
+    assert [(loader["line"], loader["left"]) for loader in seen.account["loaders"]] == [(9, {}), (12, {})]
     assert [line["copies"] for line in seen.lines] == [0, 0]
     assert {memory for memory, _ in Seen(tmp_path, text, plan={"all_loaders": True}, lines=[]).sent} == {"pinned"}
 
@@ -229,7 +209,10 @@ except RuntimeError as error:
 """
     seen = Seen(tmp_path, text, plan={"all_loaders": True})
     reason = "RuntimeError: only dense CPU tensors can be pinned"
-    assert [(each["line"], each["left"]) for each in seen.account["loaders"]] == [(11, {reason: [12, 0]}), (12, {})]
+    assert [(loader["line"], loader["left"]) for loader in seen.account["loaders"]] == [
+        (11, {reason: [12, 0]}),
+        (12, {}),
+    ]
     assert [memory for memory, _ in seen.sent].count("pinned") == 12
 
 
@@ -252,6 +235,8 @@ check(other)
 
 def test_cupy_s_arrays_are_set_from_pinned_memory(tmp_path: Path) -> None:
     text = f"""
+import importlib.util
+print([importlib.util.find_spec("cupy") is not None for _ in range(2)])  # found, and not executed
 import cupy
 for order in "CF":
     source = np.asarray(np.arange({N}, dtype=np.float32).reshape(200, -1), order=order)
@@ -259,7 +244,7 @@ for order in "CF":
     for step, each in enumerate(arrays):
         source += 1
         each.set(source)  # pin
-    print([each.get()[:2, :2].tolist() for each in arrays])
+    print([array.get()[:2, :2].tolist() for array in arrays])
     large = np.asarray(np.arange(1 << 21, dtype=np.float32).reshape(1024, -1), order=order)
     array = cupy.ndarray(large.shape, large.dtype, order)
     array.set(large)  # pin

@@ -72,9 +72,9 @@ def test_a_buffer_that_is_given_back_while_it_is_taken_is_taken_once(tmp_path: P
 
 def test_a_fault_that_could_not_be_written_is_one_all_the_same(tmp_path: Path) -> None:
     seen = spool(tmp_path)
-    assert seen.fault is None
+    assert seen.said("fault") is None
     (tmp_path / "fault").touch()
-    assert seen.fault == "the reason could not be written"
+    assert seen.said("fault") == "the reason could not be written"
 
 
 def test_what_stands_behind_a_record_of_unknown_length_is_counted_as_lost(tmp_path: Path) -> None:

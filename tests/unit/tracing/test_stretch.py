@@ -52,9 +52,9 @@ def titles(chart: Chart) -> list[str]:
     return [note.text for note in chart.figure.layout.annotations]
 
 
-def part(found: Stretch, name: str, kind: str) -> float:
+def part(stretched: Stretch, name: str, kind: str) -> float:
     """On average over the stretch."""
-    return float(next(pieces.mean() for key, pieces in found.at_once.items() if key[:2] == (name, kind)))
+    return float(next(pieces.mean() for key, pieces in stretched.at_once.items() if key[:2] == (name, kind)))
 
 
 def test_the_extent_reaches_from_the_first_event_to_the_last_and_names_each_line_s_costliest_copy(
@@ -68,23 +68,23 @@ def test_the_extent_reaches_from_the_first_event_to_the_last_and_names_each_line
 
 def test_a_stretch_with_few_events_has_each_of_them(loop: Attached) -> None:
     whole = whole_of(loop)
-    found = stretch_of(loop, whole, 20 * MS, 30 * MS)
-    assert found.events == 4 + 1  # the wait before ends where it begins
-    (copy,) = found.singles["copies", "pageable", 0, 0]
+    stretched = stretch_of(loop, whole, 20 * MS, 30 * MS)
+    assert stretched.events == 4 + 1  # the wait before ends where it begins
+    (copy,) = stretched.singles["copies", "pageable", 0, 0]
     assert (copy.begin_ns, copy.end_ns, copy.lane, copy.name) == (21 * MS, 25 * MS, "7", "h2d")
-    assert part(found, "calls", "copy") == pytest.approx(0.5)
-    assert part(found, "kernels", "compute") == pytest.approx(0.3)
+    assert part(stretched, "calls", "copy") == pytest.approx(0.5)
+    assert part(stretched, "kernels", "compute") == pytest.approx(0.3)
 
 
 def test_of_many_events_it_says_how_much_ran_at_once(loop: Attached, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(stretch, "MOST_SINGLE", 10)
     whole = whole_of(loop)
-    found = stretch_of(loop, whole, 0, 100 * MS)
-    assert not found.singles
-    assert found.events == 40
-    assert part(found, "copies", "pageable") == pytest.approx(0.4)
-    assert part(found, "calls", "wait") == pytest.approx(0.1)
-    pieces = found.at_once["copies", "pageable", 0, 0]
+    stretched = stretch_of(loop, whole, 0, 100 * MS)
+    assert not stretched.singles
+    assert stretched.events == 40
+    assert part(stretched, "copies", "pageable") == pytest.approx(0.4)
+    assert part(stretched, "calls", "wait") == pytest.approx(0.1)
+    pieces = stretched.at_once["copies", "pageable", 0, 0]
     assert len(pieces) == PIECES
     assert pieces[: PIECES // 100].tolist() == pytest.approx([0.0] * 4)  # the first millisecond
     assert pieces[4:8].tolist() == pytest.approx([1.0] * 4)
@@ -133,9 +133,9 @@ def test_the_timeline_has_a_panel_for_the_cpu_and_two_for_each_gpu(
     loop: Attached, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     whole = whole_of(loop)
-    found = stretch_of(loop, whole, 20 * MS, 30 * MS)
-    assert moment(found, 1.5) == 21_500_000
-    chart = timeline(found)
+    stretched = stretch_of(loop, whole, 20 * MS, 30 * MS)
+    assert moment(stretched, 1.5) == 21_500_000
+    chart = timeline(stretched)
     assert titles(chart) == [
         "CPU, in calls of CUDA", "GPU 0, copies", "GPU 0, kernels",
     ]  # fmt: skip
@@ -178,8 +178,8 @@ def test_the_heart_of_a_stretch_is_where_most_of_what_ran_ran(loop: Attached) ->
     late = attached(kernels=[{"at_ns": 0, "took_ns": MS}, {"at_ns": 90 * MS, "took_ns": 10 * MS}])
     for attachments, heart in ((late, (90, 99)), (loop, (10, 90))):
         whole = whole_of(attachments)
-        found = stretch_of(attachments, whole, whole.begin_ns, whole.end_ns)
-        assert [moment / MS for moment in found.heart_ns] == pytest.approx(heart, abs=2)
+        stretched = stretch_of(attachments, whole, whole.begin_ns, whole.end_ns)
+        assert [moment / MS for moment in stretched.heart_ns] == pytest.approx(heart, abs=2)
     assert Stretch(10 * MS, 20 * MS).heart_ns == (10 * MS, 20 * MS)
 
 
@@ -191,13 +191,6 @@ def test_events_name_the_lines_that_made_them() -> None:
         "cuMemcpyHtoDAsync, train.py:33, thread 1: 1.00 µs",
         "h2d, pageable, 1 MiB, train.py:33, stream 7: 1.00 µs",
     ]
-
-
-def test_a_gpu_that_only_copied_in_a_stretch_shows_that_no_kernel_ran() -> None:
-    events = attached(copies=[{}], kernels=[{"at_ns": 50 * MS}])
-    whole = whole_of(events)
-    chart = timeline(stretch_of(events, whole, 0, MS))
-    assert titles(chart) == ["GPU 0, copies", "GPU 0, kernels: none"]
 
 
 def test_the_copy_that_was_looked_for_is_marked_in_all_panels(loop: Attached) -> None:
@@ -243,11 +236,6 @@ def test_processes_have_the_names_that_the_lines_have_and_an_id_where_two_have_o
         "GPU 0 of rank 0, copies", "GPU 0 of rank 1, process 4712, copies", "GPU 0 of rank 1, process 4713, copies",
     ]  # fmt: skip
     assert list(timeline_of_all.figure.data[0].y) == ["7 of rank 0"]
-
-
-def test_a_report_s_charts_end_with_the_timeline_of_the_whole_trace(loop: Attached) -> None:
-    charts = draw_run(run(), [program(), site(33)], loop)
-    assert [chart.key for chart in charts] == ["trace-time", "trace-bytes", "trace-timeline"]
 
 
 @pytest.mark.parametrize(

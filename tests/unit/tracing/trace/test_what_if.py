@@ -47,7 +47,7 @@ def test_the_saving_stands_beside_the_estimate_and_the_results() -> None:
         "With train.py:7 pinned the program took 9.00 s from that line's first copy on, 1.00 s less than the 10.0 s "
         "without; the estimate, for data made in pinned memory, was 950 ms less. The two runs wrote the same to stdout."
     )
-    assert [(each.name, each.value) for each in seen.headline[:3]] == [
+    assert [(figure.name, figure.value) for figure in seen.headline[:3]] == [
         ("Saved by pinning (measured)", 1.0), ("Saved by pinning (estimated)", 0.95),
         ("As it is, from the lines' first copy to the end", 10.0),
     ]  # fmt: skip

@@ -9,7 +9,8 @@ from dataclasses import dataclass
 
 from pinscope.analysis.models import GRANULE_BYTES, page_table_memory_bytes
 from pinscope.analysis.rules import MUCH_LOCKED_BYTES
-from pinscope.live.tracker import Registered, Share, asked_driver_memory, context_count, registered_by, split_pieces
+from pinscope.live.ownership import Share, asked_driver_memory, context_count, split_pieces
+from pinscope.live.tracker import Registered, registered_by
 from pinscope.probes.answer import Answer
 from pinscope.probes.containers import GroupHeadrooms
 from pinscope.probes.proc import Proc

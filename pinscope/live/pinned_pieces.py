@@ -9,8 +9,7 @@ pools of host memory by address.
 from __future__ import annotations
 
 import os
-from bisect import bisect_left, bisect_right, insort
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Protocol
@@ -19,139 +18,86 @@ from pinscope.probes.process import Caller
 from pinscope.probes.uprobes import CALLS, FLAGLESS, Action, Entered, Executed, Lost, Returned, TraceEvent, Wanted
 from pinscope.records.registration import DRIVER_MEMORY, PidRegistrations, Piece, PieceKind
 
-MOST_UNREAD = 100
-"""Pieces of unknown handle; each handle that nobody knows is looked for among them."""
-
 
 @dataclass(eq=False)
 class _Made:
-    bytes: int
-    piece: Piece | None
-    """``None``: it lies on a GPU. Its handle must be known all the same, or it would be taken for another's."""
-    handle: int | None
+    piece: Piece
+    handle: int
     handles: int = 1
     """How often its handle was given out and not released."""
     mappings: int = 0
 
-    @property
-    def is_gone(self) -> bool:
-        return self.handles <= 0 and self.mappings <= 0
-
 
 class CreatedMemory:
-    """What one process made and has not given back.
-
-    Where the trace gives no handle, the next one that nobody knows is taken for it: to map memory, of that size.
-    """
+    """Host memory that one process made by cuMemCreate: it is there while a handle or a mapping refers to it."""
 
     def __init__(self) -> None:
-        self._known: dict[int, _Made] = {}
-        self._unread: list[_Made] = []
+        self._by_handle: dict[int, _Made] = {}
         self._mapped: dict[int, tuple[int, _Made]] = {}
         """By first address: the address behind the last, and what is mapped there."""
-        self._starts: list[int] = []
-        """The first addresses, in order."""
-        self.guessed = False
-        """Some handle could not be read."""
-
-    @property
-    def is_full(self) -> bool:
-        """One more piece of unknown handle would be too many."""
-        return len(self._unread) >= MOST_UNREAD
 
     def __len__(self) -> int:
-        return len(self._known) + len(self._unread) + len(self._mapped)
+        return len(self._by_handle) + len(self._mapped)
 
     def __iter__(self) -> Iterator[Piece]:
-        """What lies on the host, in no order."""
-        behind = (made for _, made in self._mapped.values() if made.handles <= 0)
-        every = dict.fromkeys([*self._known.values(), *self._unread, *behind])
-        return (made.piece for made in every if made.piece is not None)
+        """In no order."""
+        mapped = (made for _, made in self._mapped.values())
+        return (made.piece for made in dict.fromkeys([*self._by_handle.values(), *mapped]))
 
-    def create(self, handle: int | None, size: int, piece: Piece | None) -> list[Piece]:
-        """Keep memory; gives what had the same handle, which must be gone.
+    def create(self, handle: int, piece: Piece) -> None:
+        """Keep memory that a handle stands for from now on."""
+        self._by_handle[handle] = _Made(piece, handle)
 
-        Args:
-            handle: ``None`` where it could not be read.
-            size: in bytes.
-            piece: ``None`` if it lies on a GPU.
-        """
-        made = _Made(size, piece, handle)
-        if handle is None:
-            self._unread.append(made)
-            self.guessed = True
+    def forget(self, handle: int) -> list[Piece]:
+        """A handle means other memory now: the calls that gave back what it meant were lost; gives that."""
+        made = self._by_handle.pop(handle, None)
+        if made is None:
             return []
-        before = self._known.pop(handle, None)
-        gone = [] if before is None else self._forget(before)
-        self._known[handle] = made
-        return gone
-
-    def import_again(self, handle: int) -> bool:
-        """A handle was imported; false if it is not of memory that is known."""
-        made = self._known.get(handle)
-        if made is not None:
-            made.handles += 1
-        return made is not None
+        self._mapped = {start: known for start, known in self._mapped.items() if known[1] is not made}
+        return [made.piece]
 
     def retain(self, address: int) -> None:
         """The handle of what is mapped at an address was given out once more."""
-        before = bisect_right(self._starts, address) - 1
-        end, made = self._mapped[self._starts[before]] if before >= 0 else (0, None)
-        if made is None or made.handle is None or address >= end:
-            return
-        if self._known.setdefault(made.handle, made) is made:  # or it is another's number by now
+        made = next((made for start, (end, made) in self._mapped.items() if start <= address < end), None)
+        # Its number may be another's by now.
+        if made is not None and self._by_handle.setdefault(made.handle, made) is made:
             made.handles += 1
 
     def release(self, handle: int) -> list[Piece]:
-        """A handle was given back; gives the memory on the host that is gone with it."""
-        made = self._known.get(handle) or (self._unread[0] if self._unread else None)
-        if made is None:  # created before anybody looked, or imported
+        """A handle was given back; gives the memory that is gone with it."""
+        made = self._by_handle.get(handle)
+        if made is None:  # on a GPU, created before anybody looked, or imported
             return []
         made.handles -= 1
-        return self._swept(made)
+        return self._without_unused(made)
 
     def map(self, start: int, size: int, handle: int) -> list[Piece]:
         """Memory was mapped; gives what was mapped there before, if it must be gone."""
-        gone = self._unmapped(start) if start in self._mapped else []
-        made = self._known.get(handle)
-        if made is None:
-            made = next((memory for memory in self._unread if memory.bytes == size), None)
-            if made is None:
-                return gone
-            self._unread.remove(made)
-            self._known[handle], made.handle = made, handle
-        made.mappings += 1
-        self._mapped[start] = (start + size, made)
-        insort(self._starts, start)
+        gone = self._unmap_at(start)
+        made = self._by_handle.get(handle)
+        if made is not None:
+            made.mappings += 1
+            self._mapped[start] = (start + size, made)
         return gone
 
     def unmap(self, start: int, size: int) -> list[Piece]:
-        """All mappings within a range are gone; gives the memory on the host that is gone with them."""
-        begins = self._starts[bisect_left(self._starts, start) : bisect_left(self._starts, start + size)]
-        whole = [at for at in begins if self._mapped[at][0] <= start + size]
-        return [piece for at in whole for piece in self._unmapped(at)]
+        """All mappings within a range are gone; gives the memory that is gone with them."""
+        within = [at for at, (end, _) in self._mapped.items() if start <= at and end <= start + size]
+        return [piece for at in within for piece in self._unmap_at(at)]
 
-    def _unmapped(self, start: int) -> list[Piece]:
-        """One mapping is gone."""
-        del self._starts[bisect_left(self._starts, start)]
+    def _unmap_at(self, start: int) -> list[Piece]:
+        if start not in self._mapped:
+            return []
         _, made = self._mapped.pop(start)
         made.mappings -= 1
-        return self._swept(made)
+        return self._without_unused(made)
 
-    def _forget(self, made: _Made) -> list[Piece]:
-        """Its handle means other memory now: the calls that gave it back were lost."""
-        for start in [start for start, (_, memory) in self._mapped.items() if memory is made] if made.mappings else ():
-            self._unmapped(start)
-        return [made.piece] if made.piece is not None else []
-
-    def _swept(self, made: _Made) -> list[Piece]:
-        """Forget memory that nothing refers to any more."""
-        if made.handles <= 0:
-            if made.handle is not None and self._known.get(made.handle) is made:
-                del self._known[made.handle]  # the driver may give its number to another
-            elif made in self._unread and made.is_gone:
-                self._unread.remove(made)
-        return [made.piece] if made.is_gone and made.piece is not None else []
+    def _without_unused(self, made: _Made) -> list[Piece]:
+        if made.handles > 0:
+            return []
+        if self._by_handle.get(made.handle) is made:
+            del self._by_handle[made.handle]  # the driver may give its number to another
+        return [] if made.mappings > 0 else [made.piece]
 
 
 WRITE_COMBINED = 0x04
@@ -175,7 +121,7 @@ class Pieces:
     """Handles of pools of host memory."""
 
     def __len__(self) -> int:
-        """How much is kept, also of memory on GPUs."""
+        """How much is kept."""
         by_key = len(self.registered) + len(self.allocated) + len(self.from_pools) + len(self.unknown)
         return by_key + len(self.created) + len(self.pools)
 
@@ -204,7 +150,8 @@ class ProcessPieces:
     """Pools of host memory that it ever made or found."""
     unread_pools: int = 0
     """Those of them whose handle could not be read."""
-    imported: bool = False
+    unread_handles: bool = False
+    """Some handle of cuMemCreate could not be read."""
     calls: int = 0
     dropped_pieces: int = 0
     context_ended_at: datetime | None = None
@@ -264,9 +211,8 @@ class ProcessPieces:
                 registrations=len(self.pieces.registered),
                 pinned_registered_bytes=self.pinned_registered_bytes,
                 driver_memory_bytes=self.driver_memory_bytes,
-                unread_handles=self.pieces.created.guessed,
+                unread_handles=self.unread_handles,
                 host_pools=self.host_pools,
-                imported=self.imported,
                 pieces=tuple(self.pieces),
                 calls=self.calls,
                 dropped_pieces=self.dropped_pieces,
@@ -372,15 +318,15 @@ class PinnedPieces:
         if len(self._entered) > MOST_UNFINISHED:  # threads that ended in a call
             self._entered = {key: entered for key, entered in self._entered.items() if self._callers.owner(key[0])}
 
-    def unresolved(self) -> Mapping[int, Sequence[Wanted]]:
-        """Pieces whose address nobody has looked for yet, by pid."""
+    def unresolved(self) -> Mapping[int, tuple[Sequence[Wanted], Collection[int]]]:
+        """By pid: pieces whose address nobody has looked for yet, and the known addresses of the others."""
         by_pid: dict[int, list[Wanted]] = {}
         for pid, wanted in self._unresolved:
             process = self._processes.get(pid)
             if process is not None and wanted.number in process.pieces.unknown:  # not released meanwhile
                 by_pid.setdefault(pid, []).append(wanted)
         self._unresolved = []
-        return by_pid
+        return {pid: (wanted, frozenset(self._processes[pid].pieces.allocated)) for pid, wanted in by_pid.items()}
 
     def resolve(self, pid: int, number: int, address: int) -> None:
         """A piece's address was found after all; one that is another piece's is not believed.
@@ -392,10 +338,6 @@ class PinnedPieces:
             piece = process.pieces.unknown.pop(number)
             process.pieces.allocated[address] = piece.model_copy(update={"address": address})
             process.record = None
-
-    def addresses(self, pid: int) -> frozenset[int]:
-        """Addresses of a process's allocated pieces, as far as they are known."""
-        return frozenset(self._processes[pid].pieces.allocated)
 
     def by_pid(self) -> Mapping[int, PidRegistrations]:
         """What is known of each process."""
@@ -441,45 +383,41 @@ class PinnedPieces:
         elif action in ("free", "unregister", "give"):
             process.release(entered.arguments[0], action)
         else:
-            self._refer(process, entered, returned)
+            self._refer(process, entered)
         self._pieces += len(process.pieces) - kept
 
     def _is_full(self, process: ProcessPieces) -> bool:
         return len(process.pieces) >= MOST_PIECES or self._pieces >= MOST_PIECES_OF_ALL
 
     def _pin(self, process: ProcessPieces, entered: Entered, returned: Returned, moment: datetime) -> None:
-        """Memory was taken: on the host, or on a GPU by cuMemCreate."""
+        """Memory was taken on the host, or a handle was given to memory on a GPU."""
         first, size, third = entered.arguments
         creates = CALLS[entered.call] == "create"
         kind = process.kind(entered)
-        if kind is None and not creates:
+        address_or_handle = first if kind == "register" else returned.word_at(first) or None
+        if creates and address_or_handle is not None:
+            process.count(*process.pieces.created.forget(address_or_handle), sign=-1)
+        if kind is None:
             return
-        process.calls += kind is not None
+        process.calls += 1
         if self._is_full(process) or not 0 < size < MOST_BYTES - process.registered_bytes - process.driver_memory_bytes:
             process.dropped_pieces += 1
             return
-        address_or_handle = first if kind == "register" else returned.word_at(first) or None
-        piece = (
-            None
-            if kind is None
-            else Piece(
-                kind=kind,
-                address=None if creates else address_or_handle,
-                bytes=size,
-                flags=third & 0xFFFFFFFF if entered.call in _FLAGGED else 0,
-                since=moment,
-                seconds=max(0.0, returned.seconds - entered.seconds),
-            )
+        piece = Piece(
+            kind=kind,
+            address=None if creates else address_or_handle,
+            bytes=size,
+            flags=third & 0xFFFFFFFF if entered.call in _FLAGGED else 0,
+            since=moment,
+            seconds=max(0.0, returned.seconds - entered.seconds),
         )
-        if creates and address_or_handle is None and process.pieces.created.is_full:
-            process.dropped_pieces += 1
-            return
-        if creates:
-            process.count(*process.pieces.created.create(address_or_handle, size, piece), sign=-1)
-        elif piece is not None and not self._place(process, piece, Wanted(self._serial, first, size)):
-            return
-        if piece is not None:
-            process.count(piece, sign=1)
+        if not creates:
+            kept = self._place(process, piece, Wanted(self._serial, first, size))
+        elif kept := address_or_handle is not None:
+            process.pieces.created.create(address_or_handle, piece)
+        else:
+            process.unread_handles = True
+        process.count(*[piece] * kept, sign=1)
 
     def _place(self, process: ProcessPieces, piece: Piece, wanted: Wanted) -> bool:
         """Keep a piece by its address; false if it is left out."""
@@ -505,15 +443,12 @@ class PinnedPieces:
         else:
             process.unread_pools += 1
 
-    def _refer(self, process: ProcessPieces, entered: Entered, returned: Returned) -> None:
+    def _refer(self, process: ProcessPieces, entered: Entered) -> None:
         """A handle or a mapping of created memory came or went."""
         first, second, _ = entered.arguments
         created = process.pieces.created
         gone: Sequence[Piece] = ()
         match CALLS[entered.call]:
-            case "import":
-                handle = returned.word_at(first)
-                process.imported |= handle is None or not created.import_again(handle)
             case "retain":
                 created.retain(second)
             case "map" if self._is_full(process):

@@ -20,8 +20,8 @@ from pinscope.analysis.held import held_by
 from pinscope.analysis.models import context_overhead_bytes
 from pinscope.analysis.rules import MUCH_LOCKED_BYTES
 from pinscope.live.holder import COUNTER_SLACK_BYTES, Surroundings, page_table_bound, read_holder
+from pinscope.live.ownership import Candidate, Share, attribute, without_larger
 from pinscope.live.sampler import GpuWatch
-from pinscope.live.tracker import Candidate, Share, attribute, without_larger
 from pinscope.probes.answer import Answer
 from pinscope.probes.containers import WSL2, GroupHeadrooms, has_own_pids, hides_processes, wsl_version
 from pinscope.probes.host_memory import NO_HOST, PIN_COUNTERS_ADVICE, read_host

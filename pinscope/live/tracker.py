@@ -16,12 +16,10 @@ import itertools
 import os
 import threading
 import time
-from collections import Counter
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from math import inf
 from pathlib import Path
 from typing import Self
 
@@ -31,9 +29,9 @@ from pinscope.live.sampler import Repeater
 from pinscope.probes import uprobes
 from pinscope.probes.answer import Answer
 from pinscope.probes.proc import HERE, Proc
-from pinscope.probes.process import CUDA_STEP_BYTES, LiveCallers, MemoryMaps, ObjectKey, covered_bytes
+from pinscope.probes.process import LiveCallers
 from pinscope.probes.tracefs import TraceInstance, remove_leftovers, tracing_access
-from pinscope.probes.uprobes import CALLS, POOL_CALLS, FileKey, LibraryUsers, Wanted
+from pinscope.probes.uprobes import CALLS, POOL_CALLS, FileKey, LibraryUsers
 from pinscope.records.figure import Bound, about, at_least, at_most
 from pinscope.records.registration import PidRegistrations, Piece, PieceKind, ProbedLibrary, Registrations
 
@@ -123,9 +121,6 @@ LOOK_SECONDS = 1.0
 """How often to look for processes that use another copy of the library, or have ended."""
 STOP_SECONDS = 5.0
 """How long a stop waits for a reading in progress, which may hang where another program's files do."""
-
-Unresolved = Mapping[int, tuple[Sequence[Wanted], Collection[int]]]
-"""By pid: pieces of unknown address, and the addresses of the others."""
 
 _NO_LIBRARY = "no libcuda.so.1 on this host: install NVIDIA's driver"
 _NOT_STARTED = "the probe on the driver's library does not run"
@@ -240,10 +235,15 @@ class Tracker:
                     session.update(not_followed)
             except OSError as error:
                 self._trouble = f"the probe on the driver's library broke off ({error}): stop it and start it again"
-            unresolved = session.unresolved()
-        addresses = session.addresses(unresolved)  # without the lock: a program's memory may be slow to answer
+            unresolved = session.pieces.unresolved()
+        resolved = [  # without the lock: a program's memory may be slow to answer
+            (pid, number, address)
+            for pid, (wanted, taken) in unresolved.items()
+            for number, address in uprobes.find_addresses(pid, wanted, taken, self._proc).items()
+        ]
         with self._lock:
-            session.resolve(addresses)
+            for piece in resolved:
+                session.pieces.resolve(*piece)
 
 
 class _Session:
@@ -272,7 +272,7 @@ class _Session:
             self._since, since = datetime.now(UTC), time.clock_gettime(time.CLOCK_BOOTTIME)
             # Once: if the clock is set meanwhile, moments that are compared stay on one scale.
             self._booted = self._since.timestamp() - since
-            self._pieces = PinnedPieces(LiveCallers(proc), since)
+            self.pieces = PinnedPieces(LiveCallers(proc), since)
         except BaseException:
             self._instance.close()
             raise
@@ -283,24 +283,8 @@ class _Session:
 
     def read(self) -> None:
         """Apply what the kernel saw since the last time."""
-        self._pieces.apply(uprobes.parse_trace(self._instance.read()), self._booted)
-        self._probed.follow_pools(self._pieces.has_host_pools)
-
-    def unresolved(self) -> Unresolved:
-        """Pieces whose address nobody has looked for yet."""
-        return {pid: (wanted, self._pieces.addresses(pid)) for pid, wanted in self._pieces.unresolved().items()}
-
-    def addresses(self, unresolved: Unresolved) -> Mapping[int, Mapping[int, int]]:
-        """Look for them in the processes' memory: by pid, those that were found by number."""
-        return {
-            pid: uprobes.find_addresses(pid, wanted, taken, self._proc) for pid, (wanted, taken) in unresolved.items()
-        }
-
-    def resolve(self, by_pid: Mapping[int, Mapping[int, int]]) -> None:
-        """Keep them."""
-        for pid, addresses in by_pid.items():
-            for number, address in addresses.items():
-                self._pieces.resolve(pid, number, address)
+        self.pieces.apply(uprobes.parse_trace(self._instance.read()), self._booted)
+        self._probed.follow_pools(self.pieces.has_host_pools)
 
     def not_followed(self) -> Mapping[int, str] | None:
         """Why processes are not followed, by pid, if it is time to look; for one thread only."""
@@ -311,19 +295,19 @@ class _Session:
 
     def update(self, not_followed: Mapping[int, str]) -> None:
         """Keep who is not followed, and forget ended processes."""
-        self._pieces.check()
+        self.pieces.check()
         self._not_followed = not_followed
 
     def registrations(self, trouble: str | None) -> Registrations:
         """What processes that run now have pinned; nobody's if there is trouble: they would not be up to date."""
-        self._pieces.check()
+        self.pieces.check()
         return Registrations(
             since=self._since,
-            by_pid=self._pieces.by_pid() if trouble is None else {},
-            lost_events=self._pieces.lost_events,
+            by_pid=self.pieces.by_pid() if trouble is None else {},
+            lost_events=self.pieces.lost_events,
             not_followed=self._not_followed,
             libraries=tuple(self._probed.libraries),
-            left_out_processes=self._pieces.left_out_processes,
+            left_out_processes=self.pieces.left_out_processes,
             trouble=trouble,
         )
 
@@ -340,8 +324,7 @@ _ENDED_AND_MORE = about("it has ended a CUDA context, and some of its pinned mem
 _LEFT_OUT = at_least("more processes pin memory than the probe follows")
 _TAKEN_EARLIER = at_least("what it took before the probe started is not known")
 _POOLS = at_least("a pool of host memory holds more than is allocated from it")
-_IMPORTED = at_least("it imported memory of another process, whose size the call does not give")
-_UNREAD = about("the handle of some cuMemCreate memory could not be read")
+_UNREAD = at_least("cuMemCreate memory whose handle could not be read is left out")
 
 
 @dataclass(frozen=True)
@@ -407,10 +390,8 @@ def _estimate(known: PidRegistrations, registrations: Registrations) -> Bound | 
 def _driver_estimate(known: PidRegistrations, registrations: Registrations) -> Bound | None:
     if registrations.lost_events:
         return _LOST
-    if known.unread_handles:
-        return _UNREAD
-    more = _at_least(known, registrations, _TAKEN_EARLIER)
-    least = more or (_POOLS if known.host_pools else _IMPORTED if known.imported else None)
+    least = _at_least(known, registrations, _TAKEN_EARLIER)
+    least = least or (_UNREAD if known.unread_handles else _POOLS if known.host_pools else None)
     return _after_contexts(known, "write_combined", least)
 
 
@@ -430,170 +411,3 @@ def _at_least(known: PidRegistrations, registrations: Registrations, earlier: Bo
     if known.dropped_pieces:
         return _TOO_MANY
     return _LEFT_OUT if registrations.left_out_processes and not known.calls else None
-
-
-MIB = 2**20
-CONTEXT_PIECES = 4
-"""Pieces of pinned memory, of :data:`CUDA_STEP_BYTES` each, that a context has."""
-CONTEXT_MAPPINGS: Mapping[int, int] = {56 * MIB: 1, 6_205_440: 1, 2 * MIB: 4, 4096: 20}
-"""Mappings of driver memory that a context has: bytes of each → how many."""
-_TELLING = (56 * MIB, 6_205_440)
-"""Those by which the contexts of a process are counted."""
-_UNFAMILIAR = at_most(
-    "it includes what the driver maps for its contexts, as this driver maps other sizes than version 580"
-)
-_MOST_GENERATIONS = 100
-"""So many ancestors decide between two that started in one tick."""
-
-
-def context_count(maps: MemoryMaps) -> int:
-    """Contexts that a process has, also several on one GPU, or has inherited."""
-    sizes = Counter(maps.driver_sizes)
-    return max(len(maps.gpus), min(sizes[size] for size in _TELLING))
-
-
-def split_pieces(sizes: Sequence[int], contexts: int) -> tuple[list[int], int]:
-    """Pieces that the program asked for, and bytes of those that the driver has for its contexts."""
-    small = sizes.count(CUDA_STEP_BYTES)
-    own = min(CONTEXT_PIECES * contexts, small)
-    asked = [size for size in sizes if size != CUDA_STEP_BYTES] + [CUDA_STEP_BYTES] * (small - own)
-    return asked, own * CUDA_STEP_BYTES
-
-
-def asked_driver_memory(sizes: Sequence[int], contexts: int) -> tuple[int, Bound | None]:
-    """Bytes of driver memory beyond what the contexts have, and why the figure is an estimate if it is one."""
-    if not sizes:
-        return 0, None
-    rest = Counter(sizes)
-    own = Counter({size: count * contexts for size, count in CONTEXT_MAPPINGS.items()})
-    familiar = own <= rest
-    return sum(size * count for size, count in (rest - own).items()), None if familiar else _UNFAMILIAR
-
-
-@dataclass(frozen=True)
-class Candidate:
-    """A process with mappings."""
-
-    pid: int
-    parent: int | None
-    started: int | None
-    """Clock ticks since boot; ``None`` where that is not known."""
-    maps: MemoryMaps
-
-
-@dataclass
-class Share:
-    """What one process has of it."""
-
-    owned: list[int] = field(default_factory=list)
-    """Bytes of each piece that it owns."""
-    inherited: list[int] = field(default_factory=list)
-    """Bytes that it maps of each piece that another process owns."""
-    inherited_from: set[int] = field(default_factory=set)
-    inherited_by: set[int] = field(default_factory=set)
-    driver_sizes: list[int] = field(default_factory=list)
-    """Bytes of each mapping of driver memory that is not its owner's as well."""
-
-
-def attribute(candidates: Collection[Candidate]) -> dict[int, Share]:
-    """Each candidate's share, by pid.
-
-    A forked process inherits its parent's mappings. The pages stay the parent's: it pinned them. So of several
-    processes that map one piece, the owner is the one that started first; its size is what any of them maps of it.
-    Mappings of driver memory have no name of their own: a process has inherited those that lie where they lie in a
-    process from which it has inherited pieces, and every context has pieces.
-    """
-    parents = {candidate.pid: candidate.parent for candidate in candidates}
-    ranks = {candidate.pid: _rank(candidate, parents) for candidate in candidates}
-    common = _common(candidates)
-    shares = {candidate.pid: Share(_alone(candidate.maps.sizes, common)) for candidate in candidates}
-    for key, users in _users(candidates, common).items():
-        owner = min(users, key=lambda candidate: ranks[candidate.pid])
-        shares[owner.pid].owned.append(
-            covered_bytes([extent for candidate in users for extent in candidate.maps.shared_zero[key]])
-        )
-        for candidate in users:
-            if candidate is not owner:
-                shares[candidate.pid].inherited.append(candidate.maps.sizes[key])
-                shares[candidate.pid].inherited_from.add(owner.pid)
-                shares[owner.pid].inherited_by.add(candidate.pid)
-    driver = {candidate.pid: candidate.maps.driver for candidate in candidates}
-    for pid, share in shares.items():
-        own = driver[pid].difference(*(driver[owner] for owner in share.inherited_from))
-        share.driver_sizes = [last - first for first, last in own]
-    return shares
-
-
-def without_larger(candidates: Collection[Candidate], pinned_bytes: int | None) -> list[Candidate]:
-    """The candidates without pieces that are larger than all that is pinned: those are ordinary shared memory.
-
-    Nothing is left out where the kernel's count has not even what the driver pins for its contexts, as with drivers
-    that pin in another way.
-
-    Args:
-        candidates: with all their mappings.
-        pinned_bytes: on the whole host, with the slack of its counters; ``None`` where that is not known.
-    """
-    if pinned_bytes is None or pinned_bytes < _of_contexts(candidates):
-        return list(candidates)
-    return [_without_larger(candidate, pinned_bytes) for candidate in candidates]
-
-
-def _of_contexts(candidates: Collection[Candidate]) -> int:
-    """Bytes that the driver itself has pinned for contexts; a forked child's are its parent's."""
-    met: set[ObjectKey] = set()
-    total = 0
-    for candidate in candidates:
-        small = (
-            {key for key, size in candidate.maps.sizes.items() if size == CUDA_STEP_BYTES}
-            if candidate.maps.gpus
-            else set()
-        )
-        total += split_pieces([CUDA_STEP_BYTES] * len(small - met), len(candidate.maps.gpus))[1]
-        met |= small
-    return total
-
-
-def _without_larger(candidate: Candidate, most: int) -> Candidate:
-    sizes = candidate.maps.sizes
-    if all(size <= most for size in sizes.values()):
-        return candidate
-    kept = {key: extents for key, extents in candidate.maps.shared_zero.items() if sizes[key] <= most}
-    maps = MemoryMaps(kept, candidate.maps.managed_bytes, candidate.maps.driver, candidate.maps.gpus)
-    return Candidate(candidate.pid, candidate.parent, candidate.started, maps)
-
-
-def _common(candidates: Collection[Candidate]) -> set[ObjectKey]:
-    """Pieces that more than one process maps; nearly always none, and one process may have thousands."""
-    met: set[ObjectKey] = set()
-    common: set[ObjectKey] = set()
-    for candidate in candidates:
-        common.update(met & candidate.maps.shared_zero.keys())
-        met.update(candidate.maps.shared_zero)
-    return common
-
-
-def _users(candidates: Collection[Candidate], common: set[ObjectKey]) -> dict[ObjectKey, list[Candidate]]:
-    """Who maps each of these pieces."""
-    users: dict[ObjectKey, list[Candidate]] = {}
-    for candidate in candidates:
-        for key in common & candidate.maps.shared_zero.keys():
-            users.setdefault(key, []).append(candidate)
-    return users
-
-
-def _alone(sizes: Mapping[ObjectKey, int], common: set[ObjectKey]) -> list[int]:
-    """Sizes of the pieces that only this process maps."""
-    if common.isdisjoint(sizes):
-        return list(sizes.values())
-    return [size for key, size in sizes.items() if key not in common]
-
-
-def _rank(candidate: Candidate, parents: Mapping[int, int | None]) -> tuple[float, int, int]:
-    """Owners first: by start; of two that started in one tick the ancestor, then the lower pid."""
-    depth, above, passed = 0, candidate.parent, {candidate.pid}
-    # A torn reading may show a circle, and a program may fork without end.
-    while above is not None and above in parents and above not in passed and depth < _MOST_GENERATIONS:
-        passed.add(above)
-        depth, above = depth + 1, parents[above]
-    return (inf if candidate.started is None else candidate.started, depth, candidate.pid)

@@ -32,7 +32,6 @@ Action = Literal[
     "create",
     "retain",
     "release",
-    "import",
     "map",
     "unmap",
     "make_pool",
@@ -57,7 +56,6 @@ CALLS: Mapping[str, Action] = {
     "cuMemCreate": "create",
     "cuMemRetainAllocationHandle": "retain",
     "cuMemRelease": "release",
-    "cuMemImportFromShareableHandle": "import",
     "cuMemMap": "map",
     "cuMemUnmap": "unmap",
     "cuMemPoolCreate": "make_pool",
@@ -130,7 +128,7 @@ def definitions(group: str, place: str, offsets: Mapping[str, int], architecture
         yield f"r:{group}/{call}_r {where} ret=$retval:s32{extra}"
 
 
-_GIVES_AN_ADDRESS: frozenset[Action] = frozenset({"allocate", "create", "import", "make_pool", "find_pool", "take"})
+_GIVES_AN_ADDRESS: frozenset[Action] = frozenset({"allocate", "create", "make_pool", "find_pool", "take"})
 """Or a handle, through a pointer that is the first argument."""
 
 

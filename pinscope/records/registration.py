@@ -52,12 +52,10 @@ class PidRegistrations(Record):
     driver_memory_bytes: int = 0
     """Live memory of the kinds in :data:`DRIVER_MEMORY`, as the program asked for it."""
     unread_handles: bool = False
-    """Of some memory of cuMemCreate the handle could not be read: which of it was released is a guess."""
+    """Of some memory of cuMemCreate the handle could not be read: it is left out."""
     host_pools: int = 0
     """Pools of host memory that it made or found. A pool holds at least what is allocated from it; what was allocated
     in the first tenths of a second, before these calls were followed, is not known."""
-    imported: bool = False
-    """It imported memory from another process: whether that lies on the host, and how much it is, is not known."""
     pieces: tuple[Piece, ...] = ()
     """Live memory, oldest first: what stands at the front for long is what a leak looks like."""
     calls: int = 0

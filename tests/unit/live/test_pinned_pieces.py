@@ -6,7 +6,6 @@ Calls come in order, twice, in part, or from the wrong process.
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -38,7 +37,7 @@ SINCE = 1000.0
 """When the probe did, in seconds after that."""
 REGISTER, UNREGISTER = "cuMemHostRegister_v2", "cuMemHostUnregister"
 ALLOCATE, FREE = "cuMemHostAlloc", "cuMemFreeHost"
-CREATE, RELEASE, IMPORT = "cuMemCreate", "cuMemRelease", "cuMemImportFromShareableHandle"
+CREATE, RELEASE = "cuMemCreate", "cuMemRelease"
 MAP, UNMAP, RETAIN = "cuMemMap", "cuMemUnmap", "cuMemRetainAllocationHandle"
 MAKE_POOL, END_POOL, TAKE, GIVE = "cuMemPoolCreate", "cuMemPoolDestroy", "cuMemAllocFromPoolAsync", "cuMemFreeAsync"
 
@@ -163,6 +162,13 @@ SCENES: Mapping[str, tuple[list[tuple[str, tuple[int, ...], dict[str, int]]], di
         ],
         {"driver_memory_bytes": 4 * MIB, "kinds": ["create"], "calls": 3, "registered_bytes": 0},
     ),
+    "a handle that a GPU's memory has now had been given back": (
+        [
+            call(CREATE, 0x500, 4 * MIB, 0x600, address=2, place=2),
+            call(CREATE, 0x500, 4 * MIB, 0x600, address=2, place=1),
+        ],
+        {"driver_memory_bytes": 0, "kinds": []},
+    ),
     "and goes with the mapping": (
         [
             call(CREATE, 0x500, 4 * MIB, 0x600, address=2, place=2), call(MAP, 0x7000, 4 * MIB, 0, 2),
@@ -175,18 +181,7 @@ SCENES: Mapping[str, tuple[list[tuple[str, tuple[int, ...], dict[str, int]]], di
         {"driver_memory_bytes": 0, "calls": 0, "kinds": [], "unread_handles": False},
     ),
     "a handle that could not be read is said": (
-        [call(CREATE, 0x500, MIB, 0x600, place=3), call(RELEASE, 0x1234)],
-        {"driver_memory_bytes": 0, "unread_handles": True},
-    ),
-    "an import of its own memory is one more handle": (
-        [
-            call(CREATE, 0x500, MIB, 0x600, address=1, place=3), call(IMPORT, 0x500, 0x40, 1, address=1),
-            call(RELEASE, 1),
-        ],
-        {"driver_memory_bytes": MIB, "imported": False},
-    ),
-    "an import of another process's memory is said": (
-        [call(IMPORT, 0x500, 0x40, 1, address=9), call(RELEASE, 9)], {"driver_memory_bytes": 0, "imported": True},
+        [call(CREATE, 0x500, MIB, 0x600, place=3)], {"driver_memory_bytes": 0, "kinds": [], "unread_handles": True},
     ),
     "what a pool gave at an unknown address is left out and counted": (
         [POOL, call(TAKE, 0x500, MIB, 0xA0)], {"driver_memory_bytes": 0, "dropped_pieces": 1},
@@ -293,9 +288,9 @@ def test_unknown_addresses_are_asked_for_once_and_kept(calls: Calls) -> None:
     calls.does(20, ALLOCATE, 0x500, 3000, 0)
     calls.does(20, ALLOCATE, 0x508, 4000, 0)
     calls.does(20, ALLOCATE, 0x510, 5000, 0, address=0x7000)
-    ((pid, wanted),) = calls.pieces.unresolved().items()
+    ((pid, (wanted, taken)),) = calls.pieces.unresolved().items()
     assert [(piece.pointer, piece.bytes) for piece in wanted] == [(0x500, 3000), (0x508, 4000)]
-    assert (calls.pieces.unresolved(), calls.pieces.addresses(20)) == ({}, {0x7000})
+    assert (calls.pieces.unresolved(), taken) == ({}, {0x7000})
     calls.pieces.resolve(pid, wanted[1].number, 0x9000)
     calls.pieces.resolve(pid, wanted[0].number, 0x9000)  # no two pieces lie at one address
     calls.pieces.resolve(99, wanted[0].number, 0x9000)
@@ -390,7 +385,6 @@ def created_piece(size: int) -> Piece:
 
 
 A, B, C = (created_piece(size) for size in (2 * MIB, 4 * MIB, 2 * MIB + 1))
-GPU = None
 CREATED: Mapping[str, list[tuple[str, tuple[Any, ...], list[Piece]]]] = {
     "what is not mapped is gone with its only handle": [("create", (7, A), []), ("release", (7,), [A])],
     "a handle of what is mapped may come back": [
@@ -410,14 +404,6 @@ CREATED: Mapping[str, list[tuple[str, tuple[Any, ...], list[Piece]]]] = {
         ("create", (7, A), []), ("create", (8, B), []), ("map", (0x1000, A.bytes, 7), []), ("release", (7,), []),
         ("map", (0x1000, B.bytes, 8), [A]), ("release", (8,), []), ("unmap", (0x1000, B.bytes), [B]),
     ],
-    "memory of a GPU is followed but is none of the host": [
-        ("create", (7, GPU), []), ("map", (0x1000, 2 * MIB, 7), []), ("release", (7,), []),
-        ("unmap", (0x1000, 2 * MIB), []),
-    ],
-    "a handle that could not be read is guessed by size and by age": [
-        ("create", (None, A), []), ("create", (None, B), []), ("map", (0x1000, B.bytes, 9), []), ("release", (9,), []),
-        ("release", (10,), [A]), ("unmap", (0x1000, B.bytes), [B]),
-    ],
     "what nobody saw made changes nothing": [
         ("create", (7, A), []), ("release", (9,), []), ("unmap", (0x1000, MIB), []), ("map", (0x1000, MIB, 9), []),
         ("retain", (0x1000,), []), ("release", (7,), [A]),
@@ -431,59 +417,14 @@ def test_created_memory_is_gone_with_the_last_of_its_handles_and_mappings(scene:
     for name, arguments, gone in CREATED[scene]:
         if name == "create":
             handle, piece = arguments
-            assert created.create(handle, 2 * MIB if piece is GPU else piece.bytes, piece) == gone
-            alive |= set() if piece is GPU else {piece.bytes}
+            assert created.forget(handle) == gone
+            created.create(handle, piece)
+            alive.add(piece.bytes)
         else:
             assert (getattr(created, name)(*arguments) or []) == gone
         alive -= {piece.bytes for piece in gone}
         assert {piece.bytes for piece in created} == alive
     assert (alive, len(created)) == (set(), 0)
-
-
-STEP = st.tuples(
-    st.sampled_from(["create", "release", "retain", "map", "unmap", "import"]),
-    st.integers(0, 4),
-    st.integers(1, 3),
-    st.booleans(),
-)
-
-
-@given(st.lists(STEP, max_size=80))
-def test_each_created_piece_goes_at_most_once_and_only_if_it_came(steps: list[tuple[str, int, int, bool]]) -> None:
-    created, held = CreatedMemory(), dict[int, Piece]()
-    for number, (word, place, size, flag) in enumerate(steps):
-        gone: list[Piece] = []
-        match word:
-            case "create":
-                piece = None if place == 4 else created_piece(size).model_copy(update={"seconds": float(number)})
-                gone = created.create(None if flag else place, size, piece)
-                if piece is not None:
-                    held[id(piece)] = piece
-            case "release":
-                gone = created.release(place)
-            case "retain":
-                created.retain(place)
-            case "map":
-                gone = created.map(place, size, place)
-            case "unmap":
-                gone = created.unmap(place, size)
-            case _:
-                created.import_again(place)
-        for piece in gone:
-            del held[id(piece)]
-        assert sorted(map(id, created)) == sorted(held)
-
-
-def test_twenty_thousand_mappings_cost_little_to_look_up() -> None:
-    created = CreatedMemory()
-    created.create(7, 2 * MIB, None)
-    for number in range(20_000):
-        created.map(number * 4 * MIB, 2 * MIB, 7)
-    begun = time.process_time()
-    for number in range(2000):
-        created.unmap(number * 4 * MIB + 1, 2 * MIB)  # none whole
-        created.retain(number * 4 * MIB + MIB)
-    assert (time.process_time() - begun) / 4000 < 0.0002
 
 
 LONG_AGO = datetime(2000, 1, 1, tzinfo=UTC)
@@ -560,8 +501,7 @@ def test_with_a_probe_registered_memory_is_explained_by_the_page(host: Synthetic
         ({}, None, None),
         ({"from_start": False}, "at least: what it took", "at least"),
         ({"host_pools": 1}, "at least: a pool", None),
-        ({"imported": True}, "at least: it imported", None),
-        ({"unread_handles": True}, "about: the handle", None),
+        ({"unread_handles": True}, "at least: cuMemCreate", None),
         ({"dropped_pieces": 1}, "at least: not all", "at least"),
         ({"context_ended_at": AFTER}, "at most: it has ended", "at most"),
         ({"context_ended_at": AFTER, "host_pools": 1}, "about: it has ended", "at most"),

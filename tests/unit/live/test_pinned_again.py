@@ -10,7 +10,7 @@ from pinscope.cli.live_view import View, whole
 from pinscope.live.reading import read_snapshot, snapshot_verdict
 from pinscope.live.source import snapshot
 from pinscope.monitoring.server import HOST
-from pinscope.probes.gpu import ProcessOnGpu
+from pinscope.probes.gpu import process_on_gpu
 from pinscope.records.snapshot import Holder, Snapshot
 from pinscope.report.snapshot_facts import share_text
 from tests.data.synthetic_gpu import busy_h200, figures
@@ -31,7 +31,7 @@ def a_host(folder: Path, pinned: int | None, used: int, total: int = TIB, **memi
 
 def look(host: SyntheticHost, *users: int) -> Snapshot:
     """A snapshot, with these processes on a GPU."""
-    return snapshot(host.proc, figures(host.proc, [busy_h200(40 * MIB, *(ProcessOnGpu(pid, MIB) for pid in users))]))
+    return snapshot(host.proc, figures(host.proc, [busy_h200(40 * MIB, *(process_on_gpu(pid, MIB) for pid in users))]))
 
 
 def of(seen: Snapshot, pid: int) -> Holder:

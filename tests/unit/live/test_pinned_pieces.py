@@ -20,7 +20,7 @@ from pinscope.live.pinned_pieces import IO_MEMORY, MOST_BYTES, WRITE_COMBINED, C
 from pinscope.live.source import snapshot
 from pinscope.live.tracker import CALLS_NOT_FOLLOWED, NOT_FOLLOWED, registered_by
 from pinscope.probes.answer import Answer
-from pinscope.probes.gpu import ProcessOnGpu
+from pinscope.probes.gpu import process_on_gpu
 from pinscope.probes.process import Caller
 from pinscope.probes.uprobes import CALLS, Entered, Executed, Lost, Returned, TraceEvent, parse_trace
 from pinscope.records.registration import DRIVER_MEMORY, PidRegistrations, Piece, ProbedLibrary, Registrations
@@ -459,7 +459,7 @@ def look(host: SyntheticHost, pid: int, *known: PidRegistrations, **more: Any) -
     registrations = Registrations(
         **{"since": LONG_AGO, "by_pid": {one.pid: one for one in known}, "libraries": libraries} | more
     )
-    gpus = figures(host.proc, [busy_h200(50 * MIB, ProcessOnGpu(pid, 520 * MIB))])
+    gpus = figures(host.proc, [busy_h200(50 * MIB, process_on_gpu(pid, 520 * MIB))])
     seen = snapshot(host.proc, gpus, registrations=registrations)
     return seen, next(holder for holder in seen.holders if holder.pid == pid)
 

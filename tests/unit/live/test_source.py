@@ -10,7 +10,7 @@ from pinscope.errors import NotPossible
 from pinscope.live.sampler import GpuWatch
 from pinscope.live.source import LiveSource, open_source
 from pinscope.probes import process, process_scan
-from pinscope.probes.gpu import ProcessOnGpu
+from pinscope.probes.gpu import process_on_gpu
 from pinscope.records.snapshot import Snapshot
 from tests.data.gpu_fake import FakeNvml
 from tests.data.synthetic_gpu import busy_h200
@@ -21,7 +21,7 @@ MIB, GIB = 2**20, 2**30
 
 def watch(*pids: int) -> GpuWatch:
     """Over one GPU with a context of each of these."""
-    gpus = [busy_h200(2 * MIB, *(ProcessOnGpu(pid, 520 * MIB) for pid in pids))]
+    gpus = [busy_h200(2 * MIB, *(process_on_gpu(pid, 520 * MIB) for pid in pids))]
     return GpuWatch(lambda: FakeNvml(gpus=gpus))
 
 

@@ -15,8 +15,10 @@ from pathlib import Path
 
 import pytest
 
+from pinscope.errors import NotPossible
 from pinscope.live.source import snapshot
 from pinscope.live.tracker import Tracker
+from pinscope.probes.uprobes import ANOTHER_COPY
 from pinscope.records.registration import PidRegistrations
 from tests.data.fake_driver import Program, build, left_by, tracing
 
@@ -272,3 +274,44 @@ def test_reading_costs_little(tracker: Tracker, program: Program) -> None:
     for _ in range(20):
         tracker.registered()
     assert (time.thread_time() - begun) / 20 < 0.005
+
+
+def test_a_second_probe_in_one_process_is_refused_and_a_forked_child_leaves_its_parents_alone(
+    tracker: Tracker, program: Program, library: Path, kernel: Path
+) -> None:
+    with pytest.raises(NotPossible, match="has a probe already"):
+        Tracker(libraries=[library]).start()
+    child = os.fork()
+    if not child:
+        tracker.stop()
+        os._exit(0)
+    assert os.waitpid(child, 0)[1] == 0
+    assert left_by(os.getpid(), kernel) != set()
+    program.does("register", program.does("map", MIB), 5000, 0)
+    assert told(tracker, program).registered_bytes == 5000
+
+
+def test_moments_stay_on_one_scale_when_the_clock_is_set(
+    tracker: Tracker, program: Program, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(time, "time", lambda now=time.time: now() + 3600)
+    program.does("register", program.does("map", MIB), 5000, 0)
+    (piece,) = told(tracker, program).pieces
+    assert 0 <= (piece.since - tracker.registered().since).total_seconds() < 600
+
+
+def test_of_a_program_with_another_copy_it_is_said_that_it_is_not_followed(
+    tmp_path: Path, tracker: Tracker, program: Program
+) -> None:
+    with Program(build(tmp_path)) as other:
+        program.does("register", program.does("map", MIB), 5000, 0)
+        other.does("register", other.does("map", MIB), 6000, 0)
+        deadline = time.monotonic() + 60
+        while other.pid not in tracker.registered().not_followed:
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+        registrations = tracker.registered()
+        assert registrations.not_followed[other.pid] == ANOTHER_COPY
+        assert program.pid not in registrations.not_followed
+        assert other.pid not in registrations.by_pid
+        assert registrations.by_pid[program.pid].registered_bytes == 5000

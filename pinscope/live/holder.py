@@ -144,8 +144,6 @@ def read_holder(seen: SeenProcess, share: Share, around: Surroundings) -> Holder
     started = start_time(seen.pid, identity.started, around.booted)
     registered = registered_by(seen.pid, cuda.value, started.value, around.registrations)
     driver_memory, kind = _driver_memory(owned, share, contexts, cuda)
-    if (registered.driver_memory.value or 0) > (driver_memory.value or 0):  # it need not be mapped for the CPU
-        driver_memory, kind = registered.driver_memory, registered.driver_estimate
     more_sizes = len(allocations) - MOST_SIZES
     estimates = {
         "host_alloc_bytes": doubt,

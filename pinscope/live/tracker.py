@@ -3,9 +3,6 @@
 From its start on, every process of every user is followed that uses the library which this host's programs would load;
 of a process with another copy it is said that it is not. Pids are those of the initial pid namespace, as the kernel's
 trace tells them; in a container with process ids of its own the probe is therefore refused.
-
-Programs allocate from pools and free again for each tensor on a GPU. Probes on those calls would slow all of them down,
-so they are switched on only while some process has a pool of host memory.
 """
 
 from __future__ import annotations
@@ -31,9 +28,9 @@ from pinscope.probes.answer import Answer
 from pinscope.probes.proc import HERE, Proc
 from pinscope.probes.process import LiveCallers
 from pinscope.probes.tracefs import TraceInstance, remove_leftovers, tracing_access
-from pinscope.probes.uprobes import CALLS, POOL_CALLS, FileKey, LibraryUsers
+from pinscope.probes.uprobes import CALLS, FileKey, LibraryUsers
 from pinscope.records.figure import Bound, about, at_least, at_most
-from pinscope.records.registration import PidRegistrations, Piece, PieceKind, ProbedLibrary, Registrations
+from pinscope.records.registration import PidRegistrations, Piece, ProbedLibrary, Registrations
 
 _NOT_PINNING = "it exports none of the driver's calls that pin memory"
 _NO_PROBES_THERE = (
@@ -55,9 +52,7 @@ class ProbedLibraries:
     libraries: list[ProbedLibrary] = field(default_factory=list)
     reasons: dict[FileKey, str | None] = field(default_factory=dict)
     """Why a file is not followed; ``None`` if it is."""
-    _pool_groups: list[str] = field(default_factory=list)
     _numbers: Iterator[int] = field(default_factory=itertools.count)
-    _pools: bool = False
 
     def add(self, path: str) -> None:
         """Probe a copy; a file that is known already, or is gone, is passed over."""
@@ -77,42 +72,21 @@ class ProbedLibraries:
         finally:
             os.close(descriptor)
 
-    def follow_pools(self, on: bool) -> None:
-        """Switch the probes on pool calls on or off.
-
-        Raises:
-            OSError: the kernel does not let probes be switched any more.
-        """
-        if on != self._pools:
-            self._pools = on
-            for group in self._pool_groups:
-                self.instance.switch_group(group, on)
-
     def _probe(self, path: str, descriptor: int) -> ProbedLibrary:
         offsets = uprobes.function_offsets(descriptor, CALLS, self.machine)
         if not offsets.value:
             return ProbedLibrary(path=path, reason=offsets.reason or _NOT_PINNING)
         # By the open file: a path may hold blanks, which end it.
         place, calls = f"/proc/{os.getpid()}/fd/{descriptor}", offsets.value
-        pool_calls = {call: offset for call, offset in calls.items() if call in POOL_CALLS}
-        others = {call: offset for call, offset in calls.items() if call not in POOL_CALLS}
-        groups = []
+        architecture = uprobes.ARCHITECTURES[self.machine]
         try:
-            groups.append(self._define(place, others, on=True))
-            if pool_calls:
-                self._pool_groups.append(self._define(place, pool_calls, on=False))
+            self.instance.add_group(
+                next(self._numbers), lambda group: uprobes.definitions(group, place, calls, architecture)
+            )
         except OSError as error:
-            for group in groups:
-                self.instance.remove_group(group)
             reason = _NO_PROBES_THERE if error.errno == errno.EIO else f"the kernel refuses: {error.strerror or error}"
             return ProbedLibrary(path=path, reason=reason)
         return ProbedLibrary(path=path, calls=tuple(calls))
-
-    def _define(self, place: str, offsets: Mapping[str, int], on: bool) -> str:
-        architecture = uprobes.ARCHITECTURES[self.machine]
-        return self.instance.add_group(
-            next(self._numbers), lambda group: uprobes.definitions(group, place, offsets, architecture), on=on
-        )
 
 
 READ_SECONDS = 0.1
@@ -284,7 +258,6 @@ class _Session:
     def read(self) -> None:
         """Apply what the kernel saw since the last time."""
         self.pieces.apply(uprobes.parse_trace(self._instance.read()), self._booted)
-        self._probed.follow_pools(self.pieces.has_host_pools)
 
     def not_followed(self) -> Mapping[int, str] | None:
         """Why processes are not followed, by pid, if it is time to look; for one thread only."""
@@ -314,7 +287,6 @@ class _Session:
 
 OLDEST_PIECES = 10  # of each holder in a snapshot
 NOT_FOLLOWED = "registered memory is not shown in /proc; 'pinscope live --probe', as root, traces it from its start on"
-CALLS_NOT_FOLLOWED = "only 'pinscope live --probe', as root, traces the driver's calls, from its start on"
 _EARLIER = at_least("what it registered before the probe started is not known")
 _LOST = about("some calls came too fast to be followed")
 _TOO_MANY = at_least("not all of its pieces could be followed")
@@ -322,9 +294,6 @@ _ANOTHER_COPY = at_least("it uses another copy of the driver's library too, whic
 _CONTEXT_ENDED = at_most("it has ended a CUDA context, which releases the memory pinned in it")
 _ENDED_AND_MORE = about("it has ended a CUDA context, and some of its pinned memory is not known")
 _LEFT_OUT = at_least("more processes pin memory than the probe follows")
-_TAKEN_EARLIER = at_least("what it took before the probe started is not known")
-_POOLS = at_least("a pool of host memory holds more than is allocated from it")
-_UNREAD = at_least("cuMemCreate memory whose handle could not be read is left out")
 
 
 @dataclass(frozen=True)
@@ -334,17 +303,12 @@ class Registered:
     bytes: Answer[int]
     """To the byte."""
     pieces: Answer[int]
-    driver_memory: Answer[int]
-    """Write-combined memory, cuMemCreate on the host, and what is allocated from pools of host memory: in bytes as the
-    process asked for it, mapped or not."""
     pinned_bytes: int = 0
     """The whole pages that the kernel pins for it; 0 where that is not known."""
     estimate: Bound | None = None
     """Why the figures are no more than an estimate."""
     oldest: tuple[Piece, ...] = ()
     """Live pieces that were pinned first, allocated ones too."""
-    driver_estimate: Bound | None = None
-    """Of ``driver_memory``, as ``estimate``."""
 
 
 def registered_by(
@@ -360,52 +324,37 @@ def registered_by(
     """
     unknown = NOT_FOLLOWED if registrations is None else registrations.trouble
     if registrations is None or unknown is not None:
-        calls = CALLS_NOT_FOLLOWED if registrations is None else unknown
-        return Registered(Answer(None, unknown), Answer(None, unknown), Answer(None, calls))
+        return Registered(Answer(None, unknown), Answer(None, unknown))
     known = registrations.by_pid.get(pid)
     if known is None and pid in registrations.not_followed:
         unfollowed: Answer[int] = Answer.missing(registrations.not_followed[pid])
-        return Registered(unfollowed, unfollowed, unfollowed)
+        return Registered(unfollowed, unfollowed)
     if known is None and cuda is False:
-        return Registered(Answer(0), Answer(0), Answer(0))
+        return Registered(Answer(0), Answer(0))
     since_its_start = started_at is not None and started_at > registrations.since
     known = known or PidRegistrations(pid=pid, name="", from_start=since_its_start)
     return Registered(
         Answer(known.registered_bytes),
         Answer(known.registrations),
-        Answer(known.driver_memory_bytes),
         known.pinned_registered_bytes,
         _estimate(known, registrations),
         known.pieces[:OLDEST_PIECES],
-        _driver_estimate(known, registrations),
     )
 
 
 def _estimate(known: PidRegistrations, registrations: Registrations) -> Bound | None:
     if registrations.lost_events:
         return _LOST
-    return _after_contexts(known, "register", _at_least(known, registrations))
-
-
-def _driver_estimate(known: PidRegistrations, registrations: Registrations) -> Bound | None:
-    if registrations.lost_events:
-        return _LOST
-    least = _at_least(known, registrations, _TAKEN_EARLIER)
-    least = least or (_UNREAD if known.unread_handles else _POOLS if known.host_pools else None)
-    return _after_contexts(known, "write_combined", least)
-
-
-def _after_contexts(known: PidRegistrations, kind: PieceKind, least: Bound | None) -> Bound | None:
-    """What holds if a context has ended since one of the pieces of this kind was taken."""
+    least = _at_least(known, registrations)
     ended = known.context_ended_at
-    if ended is not None and any(piece.kind == kind and piece.since < ended for piece in known.pieces):
+    if ended is not None and any(piece.kind == "register" and piece.since < ended for piece in known.pieces):
         return _ENDED_AND_MORE if least else _CONTEXT_ENDED
     return least
 
 
-def _at_least(known: PidRegistrations, registrations: Registrations, earlier: Bound = _EARLIER) -> Bound | None:
+def _at_least(known: PidRegistrations, registrations: Registrations) -> Bound | None:
     if not known.from_start:
-        return earlier
+        return _EARLIER
     if known.pid in registrations.not_followed:
         return _ANOTHER_COPY
     if known.dropped_pieces:

@@ -4,8 +4,7 @@ The kernel writes one line when a process enters such a function and one when it
 trace/uprobetracer). Its arguments stand in registers, by each architecture's calling convention. Where
 cuMemHostAlloc puts the address of what it allocated is known on entry, the address itself only on return, in the
 program's memory: so the return probe also reads what may still point there, the registers that a callee preserves
-and the caller's end of the stack. The handles that cuMemCreate and cuMemPoolCreate give are read in the same way.
-Where such memory lies stands in a structure that the program passes: the entry probe reads it there.
+and the caller's end of the stack.
 """
 
 from __future__ import annotations
@@ -23,23 +22,7 @@ from pinscope.probes.answer import Answer
 from pinscope.probes.child_lifetime import ending_with_this
 from pinscope.probes.proc import HERE, Allowance, Proc, read_at
 
-Action = Literal[
-    "allocate",
-    "free",
-    "register",
-    "unregister",
-    "end_context",
-    "create",
-    "retain",
-    "release",
-    "map",
-    "unmap",
-    "make_pool",
-    "find_pool",
-    "end_pool",
-    "take",
-    "give",
-]
+Action = Literal["allocate", "free", "register", "unregister", "end_context"]
 
 CALLS: Mapping[str, Action] = {
     "cuMemHostAlloc": "allocate",
@@ -53,34 +36,14 @@ CALLS: Mapping[str, Action] = {
     "cuCtxDestroy_v2": "end_context",
     "cuDevicePrimaryCtxReset": "end_context",
     "cuDevicePrimaryCtxReset_v2": "end_context",
-    "cuMemCreate": "create",
-    "cuMemRetainAllocationHandle": "retain",
-    "cuMemRelease": "release",
-    "cuMemMap": "map",
-    "cuMemUnmap": "unmap",
-    "cuMemPoolCreate": "make_pool",
-    "cuMemGetDefaultMemPool": "find_pool",
-    "cuMemGetMemPool": "find_pool",
-    "cuMemPoolDestroy": "end_pool",
-    "cuMemAllocFromPoolAsync": "take",
-    "cuMemAllocFromPoolAsync_ptsz": "take",
-    "cuMemFreeAsync": "give",
-    "cuMemFreeAsync_ptsz": "give",
-    "cuMemFree_v2": "give",
 }
 """Functions of the CUDA driver API; the runtime API, CuPy and PyTorch all come through them (measured on an H200).
 
 A context takes what was pinned in it along when it ends. cuDevicePrimaryCtxRelease is not among them: libraries retain
 and release the primary context all the time, and only the last release ends it.
 """
-POOL_CALLS = frozenset(call for call, action in CALLS.items() if action in ("take", "give"))
-"""Programs make them for each tensor on a GPU. They are followed only while a process has a pool of host memory."""
 FLAGLESS = frozenset({"cuMemAllocHost", "cuMemAllocHost_v2"})
 """They allocate without flags: what stands in the third register means nothing."""
-HOST_PLACES = frozenset({2, 3, 4})
-"""CU_MEM_LOCATION_TYPE_HOST, _HOST_NUMA and _HOST_NUMA_CURRENT (CUDA driver API)."""
-PINNED_TYPE = 1
-"""CU_MEM_ALLOCATION_TYPE_PINNED; the other is managed memory, whose location is but a preference."""
 EXEC_EVENT = "sched_process_exec"
 """The kernel's own event of a process that becomes another program."""
 
@@ -92,14 +55,14 @@ _WORD_BYTES = 8
 class Architecture:
     """Names of registers, as the kernel's probes call them."""
 
-    arguments: tuple[str, str, str, str]
+    arguments: tuple[str, str, str]
     preserved: tuple[str, ...]
     """A called function leaves them as they were: a caller that still needs a pointer keeps it in one of them."""
 
 
 ARCHITECTURES: Mapping[str, Architecture] = {
-    "x86_64": Architecture(("di", "si", "dx", "cx"), ("bx", "bp", "r12", "r13", "r14", "r15")),
-    "aarch64": Architecture(("x0", "x1", "x2", "x3"), tuple(f"x{number}" for number in range(19, 30))),
+    "x86_64": Architecture(("di", "si", "dx"), ("bx", "bp", "r12", "r13", "r14", "r15")),
+    "aarch64": Architecture(("x0", "x1", "x2"), tuple(f"x{number}" for number in range(19, 30))),
 }
 """By the name that ``uname -m`` gives."""
 
@@ -113,23 +76,13 @@ def definitions(group: str, place: str, offsets: Mapping[str, int], architecture
         offsets: of the functions, in the file.
         architecture: of this machine.
     """
-    first, second, third, fourth = architecture.arguments
-    more: Mapping[Action, str] = {
-        "map": f" d=%{fourth}:x64",
-        # CUmemAllocationProp and CUmemPoolProps begin alike: kind of memory, kind of handle, kind of place, its number.
-        "create": f" type=+0(%{third}):s32 place=+8(%{third}):s32",
-        "make_pool": f" type=+0(%{second}):s32 place=+8(%{second}):s32",
-        "find_pool": f" type=%{third}:s32 place=+0(%{second}):s32",
-    }
+    first, second, third = architecture.arguments
     for call, offset in offsets.items():
-        where, action = f"{place}:0x{offset:x}", CALLS[call]
-        yield f"p:{group}/{call} {where} a=%{first}:x64 b=%{second}:x64 c=%{third}:x64{more.get(action, '')}"
-        extra = _pointers(architecture) if action in _GIVES_AN_ADDRESS else ""
+        where = f"{place}:0x{offset:x}"
+        yield f"p:{group}/{call} {where} a=%{first}:x64 b=%{second}:x64 c=%{third}:x64"
+        # What it allocated stands where its first argument points to.
+        extra = _pointers(architecture) if CALLS[call] == "allocate" else ""
         yield f"r:{group}/{call}_r {where} ret=$retval:s32{extra}"
-
-
-_GIVES_AN_ADDRESS: frozenset[Action] = frozenset({"allocate", "create", "make_pool", "find_pool", "take"})
-"""Or a handle, through a pointer that is the first argument."""
 
 
 def _pointers(architecture: Architecture) -> str:
@@ -148,13 +101,6 @@ class Entered:
     """On the clock that the trace runs by: since boot."""
     call: str
     arguments: tuple[int, int, int]
-    words: Mapping[str, int] = field(default_factory=dict)
-    """What else was read, by the names in the definition."""
-
-    @property
-    def is_pinned_on_host(self) -> bool:
-        """It asks for memory, or for a pool of it, that the driver pins on the host."""
-        return self.words.get("place") in HOST_PLACES and self.words.get("type") == PINNED_TYPE
 
 
 @dataclass(frozen=True, slots=True)
@@ -234,8 +180,7 @@ def _event(line: re.Match[str]) -> TraceEvent | None:
         return None if result is None else Returned(thread, process, seconds, call, result, words)
     if not {"a", "b", "c"} <= words.keys():
         return None
-    arguments = (words.pop("a"), words.pop("b"), words.pop("c"))
-    return Entered(thread, process, seconds, call, arguments, words)
+    return Entered(thread, process, seconds, call, (words["a"], words["b"], words["c"]))
 
 
 def _words(text: str) -> dict[str, int]:

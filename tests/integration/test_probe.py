@@ -27,8 +27,6 @@ PAGE = os.sysconf("SC_PAGE_SIZE")
 SLOW = 0x100
 """Flag by which the stand-in takes 50 ms."""
 WRITE_COMBINED = 0x04
-DEVICE, HOST_NUMA = 1, 3
-"""Kinds of places."""
 TICK_SECONDS = 0.05
 """More than the kernel's clock of process starts counts in."""
 
@@ -148,68 +146,6 @@ def test_a_forked_child_holds_nothing_and_another_program_in_its_place_neither(
     assert tracker.registered().by_pid.get(program.pid, PidRegistrations(pid=0, name="")).registered_bytes == 0
     program.does("register", program.does("map", MIB), 6000, 0)
     assert told(tracker, program).registered_bytes == 6000
-
-
-def test_created_memory_is_there_as_long_as_a_handle_or_a_mapping_refers_to_it(
-    tracker: Tracker, program: Program
-) -> None:
-    handle = program.does("create", 6 * MIB, HOST_NUMA)
-    program.does("create", 8 * MIB, DEVICE)
-    one = told(tracker, program)
-    assert [(piece.kind, piece.bytes, piece.address) for piece in one.pieces] == [("create", 6 * MIB, None)]
-    assert (one.driver_memory_bytes, one.registered_bytes, one.unread_handles) == (6 * MIB, 0, False)
-    program.does("attach", 0x7000000000, 4 * MIB, handle)
-    program.does("attach", 0x7800000000, 6 * MIB, handle)
-    assert program.does("retain", 0x7000000000 + MIB) == handle
-    program.does("release", handle)
-    program.does("detach", 0x7000000000, 4 * MIB)
-    program.does("release", handle)
-    assert told(tracker, program).driver_memory_bytes == 6 * MIB  # still mapped
-    program.does("detach", 0x7800000000, 6 * MIB)
-    one = told(tracker, program)
-    assert (one.driver_memory_bytes, one.pieces) == (0, ())
-
-
-def test_memory_whose_handle_cannot_be_read_is_left_out_and_it_is_said(tracker: Tracker, program: Program) -> None:
-    program.does("far_create", 6 * MIB, HOST_NUMA)
-    known = told(tracker, program)
-    assert (known.driver_memory_bytes, known.unread_handles) == (0, True)
-
-
-@pytest.mark.parametrize("word", ["pool", "default_pool"])
-def test_of_a_pool_of_host_memory_what_was_allocated_is_known_until_it_is_freed(
-    tracker: Tracker, program: Program, word: str
-) -> None:
-    pool, other = program.does(word, HOST_NUMA), program.does("pool", DEVICE)
-    assert told(tracker, program).host_pools == 1  # and from now on its calls are followed
-    taken = program.does("take", 5 * MIB + 1, pool)
-    program.does("take", 9 * MIB, other)
-    one = told(tracker, program)
-    assert [(piece.kind, piece.bytes, piece.address) for piece in one.pieces] == [("pool", 5 * MIB + 1, taken)]
-    assert one.driver_memory_bytes == 5 * MIB + 1
-    program.does("end_pool", pool)
-    assert told(tracker, program).driver_memory_bytes == 5 * MIB + 1
-    program.does("give", taken)
-    one = told(tracker, program)
-    assert (one.driver_memory_bytes, one.pieces) == (0, ())
-
-
-def test_programs_without_a_pool_of_host_memory_are_not_slowed_down_when_they_free(
-    tracker: Tracker, program: Program, kernel: Path
-) -> None:
-    def hits() -> int:
-        lines = (kernel / "uprobe_profile").read_text().splitlines()
-        return sum(int(line.split()[-1]) for line in lines if "cuMemFreeAsync" in line)
-
-    program.does("pool", DEVICE)
-    tracker.registered()
-    before = hits()
-    program.does("frees", 100)
-    assert hits() == before
-    program.does("pool", HOST_NUMA)
-    assert told(tracker, program).host_pools == 1
-    program.does("frees", 100)
-    assert hits() == before + 200
 
 
 def test_a_context_that_ended_is_noted(tracker: Tracker, program: Program) -> None:

@@ -198,10 +198,10 @@ def test_programs_of_an_installed_library_that_cannot_be_probed_are_not_followed
     odd = build(tmp_path)
     adds = TraceInstance.add_group
 
-    def refuses(self: TraceInstance, number: int, lines: Callable[[str], Iterable[str]], on: bool = True) -> str:
-        if number > 2:  # the second group of the second library
+    def refuses(self: TraceInstance, number: int, lines: Callable[[str], Iterable[str]]) -> str:
+        if number > 0:  # that of the second library
             raise OSError(5, "Input/output error")
-        return adds(self, number, lines, on)
+        return adds(self, number, lines)
 
     monkeypatch.setattr(TraceInstance, "add_group", refuses)
     with Tracker(libraries=[library, odd]) as tracker, Program(odd) as program:

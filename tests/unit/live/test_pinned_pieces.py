@@ -16,17 +16,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pinscope.live import pinned_pieces
-from pinscope.live.pinned_pieces import IO_MEMORY, MOST_BYTES, WRITE_COMBINED, CreatedMemory, PinnedPieces, pinned_bytes
+from pinscope.live.pinned_pieces import IO_MEMORY, MOST_BYTES, WRITE_COMBINED, PinnedPieces, pinned_bytes
 from pinscope.live.source import snapshot
-from pinscope.live.tracker import CALLS_NOT_FOLLOWED, NOT_FOLLOWED, registered_by
-from pinscope.probes.answer import Answer
+from pinscope.live.tracker import NOT_FOLLOWED
 from pinscope.probes.gpu import process_on_gpu
 from pinscope.probes.process import Caller
 from pinscope.probes.uprobes import CALLS, Entered, Executed, Lost, Returned, TraceEvent, parse_trace
-from pinscope.records.registration import DRIVER_MEMORY, PidRegistrations, Piece, ProbedLibrary, Registrations
+from pinscope.records.registration import PidRegistrations, Piece, ProbedLibrary, Registrations
 from pinscope.records.snapshot import Holder, Snapshot
 from tests.data.synthetic_gpu import busy_h200, figures
-from tests.data.synthetic_host import SyntheticHost, context, named, zero
+from tests.data.synthetic_host import SyntheticHost, zero
 
 H200 = (Path(__file__).parents[2] / "data" / "trace" / "h200.txt").read_text()
 PAGE = os.sysconf("SC_PAGE_SIZE")
@@ -37,9 +36,6 @@ SINCE = 1000.0
 """When the probe did, in seconds after that."""
 REGISTER, UNREGISTER = "cuMemHostRegister_v2", "cuMemHostUnregister"
 ALLOCATE, FREE = "cuMemHostAlloc", "cuMemFreeHost"
-CREATE, RELEASE = "cuMemCreate", "cuMemRelease"
-MAP, UNMAP, RETAIN = "cuMemMap", "cuMemUnmap", "cuMemRetainAllocationHandle"
-MAKE_POOL, END_POOL, TAKE, GIVE = "cuMemPoolCreate", "cuMemPoolDestroy", "cuMemAllocFromPoolAsync", "cuMemFreeAsync"
 
 
 class Calls:
@@ -67,18 +63,15 @@ class Calls:
         result: int = 0,
         address: int | None = None,
         thread: int | None = None,
-        place: int | None = None,
     ) -> list[TraceEvent]:
         """The two events of a call.
 
-        ``address``: what it allocated, or a handle, if the return probe could read it; ``place``: the kind of place
-        that it asks for.
+        ``address``: what it allocated, if the return probe could read it.
         """
-        first, second, third, fourth = (*arguments, 0, 0, 0, 0)[:4]
-        more = {"d": fourth} | ({} if place is None else {"type": 1, "place": place})
+        first, second, third = (*arguments, 0, 0, 0)[:3]
         words = {} if address is None else {"bx": first, "at_bx": address}
         process = pid if thread is None else None
-        entered = Entered(thread or pid, process, self.now, name, (first, second, third), more)
+        entered = Entered(thread or pid, process, self.now, name, (first, second, third))
         self.now += 0.25
         return [entered, Returned(thread or pid, process, self.now, name, result, words)]
 
@@ -102,7 +95,6 @@ def call(name: str, *arguments: int, **more: int) -> tuple[str, tuple[int, ...],
 
 
 REGISTERED = call(REGISTER, 0x1010, 5000, 1)
-POOL = call(MAKE_POOL, 0x500, 0x600, address=0xA0, place=3)
 SCENES: Mapping[str, tuple[list[tuple[str, tuple[int, ...], dict[str, int]]], dict[str, Any]]] = {
     "registered memory counts whole pages, by address": (
         [REGISTERED, call(REGISTER, 0x9000, PAGE, 0)],
@@ -123,7 +115,7 @@ SCENES: Mapping[str, tuple[list[tuple[str, tuple[int, ...], dict[str, int]]], di
         ],
         {
             "kinds": ["alloc", "register", "write_combined", "alloc"], "sizes": [3000, 1000, 2000, 1500],
-            "flags": [0, 0, WRITE_COMBINED, 0], "driver_memory_bytes": 2000,
+            "flags": [0, 0, WRITE_COMBINED, 0],
         },
     ),
     "an allocation and a registration at one address are two things": (
@@ -155,37 +147,6 @@ SCENES: Mapping[str, tuple[list[tuple[str, tuple[int, ...], dict[str, int]]], di
         [call(REGISTER, number * 0x1000, MOST_BYTES // 2, 0) for number in range(1, 5)],
         {"registered_bytes": MOST_BYTES // 2, "dropped_pieces": 3},
     ),
-    "cuMemCreate on the host counts until its last handle and mapping are gone": (
-        [
-            *(call(CREATE, 0x500, 4 * MIB, 0x600, address=place, place=place) for place in (2, 3, 4)),
-            call(MAP, 0x7000, 4 * MIB, 0, 2), call(RETAIN, 0x500, 0x7000), *(call(RELEASE, n) for n in (2, 2, 3, 4)),
-        ],
-        {"driver_memory_bytes": 4 * MIB, "kinds": ["create"], "calls": 3, "registered_bytes": 0},
-    ),
-    "a handle that a GPU's memory has now had been given back": (
-        [
-            call(CREATE, 0x500, 4 * MIB, 0x600, address=2, place=2),
-            call(CREATE, 0x500, 4 * MIB, 0x600, address=2, place=1),
-        ],
-        {"driver_memory_bytes": 0, "kinds": []},
-    ),
-    "and goes with the mapping": (
-        [
-            call(CREATE, 0x500, 4 * MIB, 0x600, address=2, place=2), call(MAP, 0x7000, 4 * MIB, 0, 2),
-            call(RELEASE, 2), call(UNMAP, 0x7000, 4 * MIB),
-        ],
-        {"driver_memory_bytes": 0, "kinds": []},
-    ),
-    "cuMemCreate on a GPU, or where the place could not be read, is none of the host's": (
-        [call(CREATE, 0x500, MIB, 0x600, address=1, place=1), call(CREATE, 0x500, MIB, 0x600, address=2)],
-        {"driver_memory_bytes": 0, "calls": 0, "kinds": [], "unread_handles": False},
-    ),
-    "a handle that could not be read is said": (
-        [call(CREATE, 0x500, MIB, 0x600, place=3)], {"driver_memory_bytes": 0, "kinds": [], "unread_handles": True},
-    ),
-    "what a pool gave at an unknown address is left out and counted": (
-        [POOL, call(TAKE, 0x500, MIB, 0xA0)], {"driver_memory_bytes": 0, "dropped_pieces": 1},
-    ),
     "a context that ended is noted, unless the call failed": (
         [REGISTERED, call("cuCtxDestroy_v2", 0x1234), call("cuDevicePrimaryCtxReset_v2", 0, result=3)],
         {"context_ended_at": datetime.fromtimestamp(BOOT + 2000.5, UTC), "registered_bytes": 5000},
@@ -210,22 +171,6 @@ def test_a_piece_says_what_was_called_when_and_for_how_long(calls: Calls) -> Non
     (piece,) = calls.does(20, REGISTER, 0x1010, 5000, 1).pieces
     since = datetime.fromtimestamp(BOOT + 2000.25, UTC)
     assert piece == Piece(kind="register", address=0x1010, bytes=5000, flags=1, since=since, seconds=0.25)
-
-
-@pytest.mark.parametrize("name", [MAKE_POOL, "cuMemGetDefaultMemPool", "cuMemGetMemPool"])
-def test_of_a_pool_of_host_memory_what_is_allocated_counts_until_it_is_freed(calls: Calls, name: str) -> None:
-    assert not calls.pieces.has_host_pools
-    calls.does(20, name, 0x500, 0x600, 1, address=0xA0, place=3)
-    calls.does(20, name, 0x500, 0x600, 1, address=0xB0, place=1)
-    for size, pool in ((MIB, 0xA0), (2 * MIB, 0xB0), (3 * MIB, 0xA0)):
-        known = calls.does(20, TAKE, 0x500, size, pool, address=0x1000 * size)
-    assert [(piece.kind, piece.bytes) for piece in known.pieces] == [("pool", MIB), ("pool", 3 * MIB)]
-    assert (known.driver_memory_bytes, known.host_pools, known.calls) == (4 * MIB, 1, 2)
-    calls.does(20, "cuMemFree_v2", 0x1000 * MIB)
-    known = calls.does(20, END_POOL, 0xA0)
-    assert (known.driver_memory_bytes, calls.pieces.has_host_pools) == (3 * MIB, True)
-    known = calls.does(20, GIVE, 0x3000 * MIB)
-    assert (known.driver_memory_bytes, known.host_pools, calls.pieces.has_host_pools) == (0, 1, False)
 
 
 def test_a_process_that_started_after_the_probe_is_known_from_its_start(calls: Calls) -> None:
@@ -361,70 +306,19 @@ CALL = st.tuples(
     st.sampled_from([0, 4]),
     st.sampled_from([0, 0, 0, 2]),
     st.one_of(st.none(), st.integers(1, 8)),
-    st.sampled_from([1, 3]),
 )
 
 
 @given(st.lists(CALL, max_size=60))
-def test_the_sums_are_always_those_of_the_live_pieces(
-    made: list[tuple[int, str, int, int, int, int, int, int]],
-) -> None:
+def test_the_sums_are_always_those_of_the_live_pieces(made: list[tuple[int, str, int, int, int, int, int]]) -> None:
     calls = Calls()
-    for pid, name, first, size, third, result, address, place in made:
-        calls.apply(pid, name, first, size, third, third, result=result, address=address, place=place)
+    for pid, name, first, size, third, result, address in made:
+        calls.apply(pid, name, first, size, third, result=result, address=address)
     for known in calls.pieces.by_pid().values():
         assert known.registered_bytes == sum(piece.bytes for piece in known.pieces if piece.kind == "register")
         assert known.pinned_registered_bytes == sum(map(pinned_bytes, known.pieces))
         assert list(known.pieces) == sorted(known.pieces, key=lambda piece: piece.since)
-        assert known.driver_memory_bytes == sum(piece.bytes for piece in known.pieces if piece.kind in DRIVER_MEMORY)
-    assert calls.pieces._pieces == sum(len(process.pieces) for process in calls.pieces._processes.values())
-
-
-def created_piece(size: int) -> Piece:
-    return Piece(kind="create", address=None, bytes=size, flags=0, since=datetime(2026, 1, 1, tzinfo=UTC), seconds=0.0)
-
-
-A, B, C = (created_piece(size) for size in (2 * MIB, 4 * MIB, 2 * MIB + 1))
-CREATED: Mapping[str, list[tuple[str, tuple[Any, ...], list[Piece]]]] = {
-    "what is not mapped is gone with its only handle": [("create", (7, A), []), ("release", (7,), [A])],
-    "a handle of what is mapped may come back": [
-        ("create", (7, A), []), ("map", (0x1000, A.bytes, 7), []), ("release", (7,), []), ("retain", (0x1FFF,), []),
-        ("unmap", (0x1000, A.bytes), []), ("release", (7,), [A]),
-    ],
-    "one call may unmap several mappings but none in part": [
-        ("create", (7, A), []), ("create", (8, B), []), ("map", (0, A.bytes, 7), []),
-        ("map", (2 * MIB, B.bytes, 8), []), ("release", (7,), []), ("release", (8,), []),
-        ("unmap", (2 * MIB, 2 * MIB), []), ("unmap", (0, 6 * MIB), [A, B]),
-    ],
-    "a number that the driver gives again is other memory": [
-        ("create", (7, A), []), ("map", (0x1000, A.bytes, 7), []), ("release", (7,), []), ("create", (7, B), []),
-        ("unmap", (0x1000, A.bytes), [A]), ("create", (7, C), [B]), ("release", (7,), [C]),
-    ],
-    "what is mapped where something was had been unmapped": [
-        ("create", (7, A), []), ("create", (8, B), []), ("map", (0x1000, A.bytes, 7), []), ("release", (7,), []),
-        ("map", (0x1000, B.bytes, 8), [A]), ("release", (8,), []), ("unmap", (0x1000, B.bytes), [B]),
-    ],
-    "what nobody saw made changes nothing": [
-        ("create", (7, A), []), ("release", (9,), []), ("unmap", (0x1000, MIB), []), ("map", (0x1000, MIB, 9), []),
-        ("retain", (0x1000,), []), ("release", (7,), [A]),
-    ],
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("scene", CREATED)
-def test_created_memory_is_gone_with_the_last_of_its_handles_and_mappings(scene: str) -> None:
-    created, alive = CreatedMemory(), set()
-    for name, arguments, gone in CREATED[scene]:
-        if name == "create":
-            handle, piece = arguments
-            assert created.forget(handle) == gone
-            created.create(handle, piece)
-            alive.add(piece.bytes)
-        else:
-            assert (getattr(created, name)(*arguments) or []) == gone
-        alive -= {piece.bytes for piece in gone}
-        assert {piece.bytes for piece in created} == alive
-    assert (alive, len(created)) == (set(), 0)
+    assert calls.pieces._pieces == sum(len(process) for process in calls.pieces._processes.values())
 
 
 LONG_AGO = datetime(2000, 1, 1, tzinfo=UTC)
@@ -496,27 +390,19 @@ def test_with_a_probe_registered_memory_is_explained_by_the_page(host: Synthetic
 
 
 @pytest.mark.parametrize(
-    ("changes", "driver_bound", "bound"),
+    ("changes", "bound"),
     [
-        ({}, None, None),
-        ({"from_start": False}, "at least: what it took", "at least"),
-        ({"host_pools": 1}, "at least: a pool", None),
-        ({"unread_handles": True}, "at least: cuMemCreate", None),
-        ({"dropped_pieces": 1}, "at least: not all", "at least"),
-        ({"context_ended_at": AFTER}, "at most: it has ended", "at most"),
-        ({"context_ended_at": AFTER, "host_pools": 1}, "about: it has ended", "at most"),
-        ({"context_ended_at": AFTER, "from_start": False}, "about: it has ended", "about"),
-        ({"context_ended_at": BEFORE}, None, None),
+        ({}, None),
+        ({"from_start": False}, "at least"),
+        ({"dropped_pieces": 1}, "at least"),
+        ({"context_ended_at": AFTER}, "at most"),
+        ({"context_ended_at": AFTER, "from_start": False}, "about"),
+        ({"context_ended_at": BEFORE}, None),
     ],
 )
 def test_each_figure_says_its_bound_and_the_sum_is_no_more_certain(
-    host: SyntheticHost, changes: Mapping[str, object], driver_bound: str | None, bound: str | None
+    host: SyntheticHost, changes: Mapping[str, object], bound: str | None
 ) -> None:
-    piece = Piece(kind="write_combined", address=0x1000, bytes=5000, flags=4, since=NOW, seconds=0.1)
-    account = registered(7, 0, driver_memory_bytes=5000, pieces=(piece,), **changes)
-    known = registered_by(7, True, NOW, Registrations(LONG_AGO, {7: account}))
-    assert known.driver_memory == Answer(5000)
-    assert begins(known.driver_estimate, driver_bound)
     pid = cuda(host)
     seen, holder = look(host, pid, registered(pid, GIB, **changes))
     assert begins(holder.estimates.get("registered_bytes"), bound)
@@ -601,24 +487,9 @@ def test_what_a_process_with_an_unfollowed_copy_registered_is_missing_and_not_no
     assert begins(seen.host.estimates["explained_bytes"], "at least")
 
 
-def test_of_the_drivers_host_memory_calls_say_nothing_without_a_probe_or_in_another_copy() -> None:
-    assert registered_by(7, True, NOW, None).driver_memory == Answer.missing(CALLS_NOT_FOLLOWED)
-    other = Registrations(LONG_AGO, {}, not_followed={7: "another copy"})
-    assert registered_by(7, True, NOW, other).driver_memory == Answer.missing("another copy")
-    assert registered_by(7, False, NOW, Registrations(LONG_AGO, {})).driver_memory == Answer(0)
-
-
 def test_copies_and_processes_that_are_not_followed_are_told(host: SyntheticHost) -> None:
     odd = ProbedLibrary(path="/odd/libcuda.so.1", reason="why not")
     known = Registrations(LONG_AGO, {}, libraries=(odd,), not_followed={7: "another", 5: "another", 9: "why not"})
     gaps = {gap.what: gap.reason for gap in snapshot(host.proc, registrations=known).unreadable}
     assert gaps["Registered memory of 2 processes (pid 5, 7)"] == "another"
     assert gaps["Registered memory of programs that use /odd/libcuda.so.1"] == "why not"
-
-
-def test_driver_memory_is_known_from_the_probe_and_never_less_than_is_mapped(host: SyntheticHost) -> None:
-    pid = host.cuda_process([*context(), named(64 * MIB, "/dev/nvidiactl")], started=100, VmSize=30 * GIB)
-    for taken, expected in ((GIB, GIB), (MIB, 64 * MIB)):
-        _, holder = look(host, pid, registered(pid, GIB, driver_memory_bytes=taken, host_pools=1))
-        assert holder.driver_memory_bytes == expected
-        assert ("driver_memory_bytes" in holder.estimates) == (taken == expected)

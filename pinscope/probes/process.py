@@ -44,7 +44,6 @@ _PLAIN = re.compile(
     rb"\nVmSize:\t *([0-9]{1,20}) kB\nVmLck:\t       0 kB\nVmPin:\t       0 kB\n"
     rb"VmHWM:.*\nVmRSS:.*\nRssAnon:.*\nRssFile:.*\nRssShmem:\t       0 kB\n"
 )
-_PARENT = re.compile(r"\nPPid:\t([0-9]{1,20})\n", re.ASCII)
 
 
 class ProcessStatus:
@@ -97,12 +96,6 @@ class ProcessStatus:
     def may_share(self) -> bool:
         """False if no page of shared memory is resident (RssShmem); true where that is not known."""
         return _NOTHING_SHARED not in self._text and self.bytes("RssShmem") != 0
-
-    @property
-    def parent(self) -> int | None:
-        """The parent's pid."""
-        match = _PARENT.search(self._text)
-        return None if match is None else int(match[1])
 
     @property
     def size(self) -> str:

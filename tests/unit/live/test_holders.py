@@ -235,10 +235,11 @@ def test_a_capture_of_this_host_holds_its_holders_and_none_of_their_secrets(tmp_
 
 
 CHILD = f"""
-import os, sys
+import mmap, os, sys
 sys.path.insert(0, {str(ROOT)!r})
 from tests.data.like_cuda import map_like_cuda
 map_like_cuda(int(sys.argv[1]))
+reserved = mmap.mmap(-1, 2**30, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)  # as CUDA does
 workers = []
 for _ in range(int(sys.argv[2])):
     worker = os.fork()

@@ -67,18 +67,12 @@ def test_a_process_with_locked_memory_is_seen_without_nvidia_files(host: Synthet
     assert seen[locked].maps is None
 
 
-def test_a_forked_child_without_a_resident_page_is_seen_beside_its_parent(host: SyntheticHost) -> None:
+def test_a_forked_child_without_a_resident_page_is_seen_by_its_address_space(host: SyntheticHost) -> None:
     parent = host.cuda_process([zero(64 * MIB, 1)])
-    child = host.cuda_process([zero(64 * MIB, 1)], parent=parent, RssShmem=0)
-    grandchild = host.cuda_process([zero(64 * MIB, 1)], parent=child, RssShmem=0)
-    stranger = host.process("sh", parent=parent)
-    assert {one.pid for one in look(host.proc).seen} == {parent, child, grandchild}
-    assert stranger not in {one.pid for one in look(host.proc).seen}
-
-
-def test_an_orphan_that_inherited_is_seen_by_its_address_space(host: SyntheticHost) -> None:
-    orphan = host.cuda_process([zero(64 * MIB, 1)], parent=1, RssShmem=0, VmSize=LEAST_CUDA_BYTES)
-    assert [one.pid for one in look(host.proc).seen] == [orphan]
+    child = host.cuda_process([zero(64 * MIB, 1)], parent=parent, RssShmem=0, VmSize=LEAST_CUDA_BYTES)
+    orphan = host.cuda_process([zero(64 * MIB, 2)], parent=1, RssShmem=0, VmSize=LEAST_CUDA_BYTES)
+    host.process("sh", parent=parent)
+    assert {process.pid for process in look(host.proc).seen} == {parent, child, orphan}
 
 
 def test_files_that_may_not_be_seen_are_counted_and_nvml_helps(host: SyntheticHost) -> None:

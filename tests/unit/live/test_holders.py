@@ -63,15 +63,6 @@ def test_each_gpu_with_a_context_pays(host: SyntheticHost) -> None:
     assert [use.index for use in holder(found, pid).gpus] == [0, 1]
 
 
-def test_a_process_on_two_instances_of_a_gpu_is_one_use_of_it(host: SyntheticHost) -> None:
-    pid = host.cuda_process([zero(GIB, 1)])
-    gpu = busy_h200(2 * MIB, process_on_gpu(pid, 100, 1), process_on_gpu(pid, 200, 2))
-    found = snapshot(host.proc, figures(host.proc, [gpu]))
-    assert [use.memory_bytes for use in holder(found, pid).gpus] == [300]
-    assert found.devices[0].page_table_bytes == 2 * MIB
-    assert found.devices[0].estimates["page_table_bytes"].text.endswith("on top")
-
-
 def test_pins_that_the_kernel_accounts_are_explained_too(host: SyntheticHost) -> None:
     pid = host.process("storage", VmPin=GIB, VmLck=2 * GIB, HugetlbPages=MIB)
     found = snapshot(host.proc)
@@ -149,12 +140,6 @@ def test_the_hosts_init_process_is_a_holder_only_if_much_of_what_it_locked_is_th
         pids = {one.pid for one in snapshot(host.proc).holders}
         assert pids == {other, *([1] if shown else [])}
     assert holder(snapshot(host.proc), 1).estimates["locked_bytes"].text.startswith("at most")
-
-
-def test_a_rest_below_the_counters_own_slack_is_none_at_all(tmp_path: Path) -> None:
-    host = SyntheticHost(tmp_path, pinned_bytes=GIB - 40 * 4096)
-    host.cuda_process([zero(GIB, 1)])
-    assert snapshot(host.proc).host.other_pinned_bytes == 0
 
 
 def test_a_kernel_without_counters_still_shows_holders(tmp_path: Path) -> None:

@@ -21,7 +21,7 @@ from pinscope.live.source import snapshot
 from pinscope.live.tracker import NOT_FOLLOWED
 from pinscope.probes.gpu import process_on_gpu
 from pinscope.probes.process import Caller
-from pinscope.probes.uprobes import CALLS, Entered, Executed, Lost, Returned, TraceEvent, parse_trace
+from pinscope.probes.uprobes import CALLS, Entered, Executed, Returned, TraceEvent, parse_trace
 from pinscope.records.registration import PidRegistrations, Piece, ProbedLibrary, Registrations
 from pinscope.records.snapshot import Holder, Snapshot
 from tests.data.synthetic_gpu import busy_h200, figures
@@ -247,17 +247,6 @@ def test_unknown_addresses_are_asked_for_once_and_kept(calls: Calls) -> None:
     assert [piece.bytes for piece in calls.pieces.by_pid()[20].pieces] == [5000]
 
 
-def test_what_was_released_meanwhile_is_not_asked_for(calls: Calls) -> None:
-    calls.does(20, ALLOCATE, 0x500, 3000, 0)
-    calls.does(20, FREE, 0x7000)
-    assert calls.pieces.unresolved() == {}
-
-
-def test_lost_events_add_up(calls: Calls) -> None:
-    calls.pieces.apply([Lost(3), Lost(4)], BOOT)
-    assert calls.pieces.lost_events == 7
-
-
 def test_memory_stays_bounded_and_what_is_left_out_is_counted(calls: Calls, monkeypatch: pytest.MonkeyPatch) -> None:
     assert MOST_BYTES * pinned_pieces.MOST_PROCESSES < 2**63
     for name, most in (("PIECES", 10), ("PIECES_OF_ALL", 15), ("PROCESSES", 2), ("UNFINISHED", 5)):
@@ -416,13 +405,6 @@ def test_lost_events_make_every_figure_an_estimate(host: SyntheticHost) -> None:
     assert begins(seen.host.estimates["explained_bytes"], "about")
 
 
-def test_what_may_be_too_little_and_too_much_is_an_estimate(host: SyntheticHost) -> None:
-    pid, other = cuda(host), cuda(host)
-    ended = registered(other, GIB, context_ended_at=AFTER)
-    seen, _ = look(host, pid, registered(pid, GIB, dropped_pieces=1), ended)
-    assert begins(seen.host.estimates["explained_bytes"], "about")
-
-
 def test_the_same_memory_registered_by_two_counts_twice_as_the_kernel_counts_it(host: SyntheticHost) -> None:
     pid, other = cuda(host), cuda(host)
     seen, _ = look(host, pid, registered(pid, 8 * GIB), registered(other, 8 * GIB))
@@ -430,12 +412,6 @@ def test_the_same_memory_registered_by_two_counts_twice_as_the_kernel_counts_it(
     seen, _ = look(host, pid, registered(pid, 26 * GIB))
     assert seen.host.other_pinned_bytes is None
     assert "not pinned" in seen.host.missing["other_pinned_bytes"]
-
-
-def test_holders_are_ordered_by_registered_memory_too(host: SyntheticHost) -> None:
-    small, large = cuda(host, zero(GIB, 1)), cuda(host)
-    seen, _ = look(host, small, registered(large, 2 * GIB))
-    assert [holder.pid for holder in seen.holders] == [large, small]
 
 
 def test_a_process_that_never_called_has_registered_nothing(host: SyntheticHost) -> None:
@@ -454,14 +430,6 @@ def test_of_a_process_older_than_the_probe_it_is_at_least_so_much(host: Syntheti
     assert holder.registered_bytes == (GIB if called else 0)
     assert begins(holder.estimates["registered_bytes"], "at least")
     assert begins(seen.host.estimates["explained_bytes"], "at least")
-
-
-def test_the_oldest_pieces_are_shown_and_no_more_than_ten(host: SyntheticHost) -> None:
-    pid = cuda(host)
-    (piece,) = registered(pid, GIB).pieces
-    many = tuple(piece.model_copy(update={"address": number}) for number in range(25))
-    _, holder = look(host, pid, registered(pid, GIB, pieces=many))
-    assert [piece.address for piece in holder.oldest_pieces] == list(range(10))
 
 
 def test_a_probe_that_broke_off_is_told_and_its_figures_are_missing(host: SyntheticHost) -> None:

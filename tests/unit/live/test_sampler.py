@@ -151,28 +151,6 @@ def test_a_history_is_frozen_and_the_same_parts_for_all_who_ask(scene: Scene) ->
         last.samples = ()  # type: ignore[misc]
 
 
-def test_several_may_ask_at_once_and_each_sees_a_whole_history(scene: Scene) -> None:
-    one = Sampler(scene.take, interval_seconds=0.01)
-    torn: list[str] = []
-
-    def ask() -> None:
-        for _ in range(300):
-            found = one.history()
-            moments = [sample.taken_at for sample in found.samples]
-            if moments != sorted(moments) or (
-                moments and (found.latest is None or found.latest.taken_at != moments[-1])
-            ):
-                torn.append(f"{len(moments)} samples")
-
-    with one:
-        readers = [threading.Thread(target=ask) for _ in range(4)]
-        for reader in readers:
-            reader.start()
-        for reader in readers:
-            reader.join(LONG)
-    assert torn == []
-
-
 def test_a_reading_that_fails_is_reported_until_the_next_one_succeeds(scene: Scene) -> None:
     one = Sampler(scene.take, interval_seconds=0.01)
     with one:

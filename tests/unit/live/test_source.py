@@ -33,13 +33,6 @@ def test_the_first_snapshot_already_has_the_gpus(host: SyntheticHost) -> None:
     assert found.devices[0].page_table_bytes == 2 * MIB
 
 
-def test_without_a_watch_the_driver_is_not_asked(host: SyntheticHost) -> None:
-    host.process()
-    with LiveSource(host.proc) as source:
-        found = source.take()
-    assert [gap.reason for gap in found.unreadable] == ["the driver was not asked"]
-
-
 def test_it_can_be_entered_again(host: SyntheticHost) -> None:
     source = LiveSource(host.proc, watch())
     for _ in range(2):
@@ -64,15 +57,6 @@ def test_maps_are_parsed_again_only_if_their_text_changed(host: SyntheticHost, m
         host.write(f"proc/{pid}/maps", maps_text([zero(GIB - MIB, 2), zero(MIB, 3)]))
         assert len(source.take().holders[0].allocations) == 2
         assert len(parsed) == 2
-
-
-def test_what_a_series_remembers_goes_with_the_process(host: SyntheticHost) -> None:
-    pid = host.cuda_process([zero(GIB, 1)])
-    with LiveSource(host.proc) as source:
-        assert source.take().holders[0].host_alloc_bytes == GIB
-        (host.folder / "proc" / str(pid) / "status").write_text("")
-        assert source.take().holders == ()
-        assert source._remembered.maps == {}
 
 
 def test_a_clock_that_is_set_makes_nobody_another_process(host: SyntheticHost) -> None:
@@ -112,14 +96,6 @@ def test_where_the_probe_is_refused_nothing_runs_on(host: SyntheticHost) -> None
     with pytest.raises(NotPossible, match="no uprobes"), LiveSource(host.proc, watch(), Refuses()):  # type: ignore[arg-type]
         pass
     assert set(threading.enumerate()) <= before
-
-
-def test_the_usual_source_reads_this_machine() -> None:
-    with open_source() as source:
-        found = source.take()
-    assert found.host.total_bytes > 0
-    with open_source(gpus=False) as source:
-        assert "not asked" in next(gap.reason for gap in source.take().unreadable if gap.what == "GPUs")
 
 
 @pytest.mark.parametrize(("asked", "given"), [(0.1, 1.0), (2.0, 2.0), (3600.0, 5.0)])

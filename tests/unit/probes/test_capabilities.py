@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 import shlex
-import subprocess
 import sys
 import tomllib
 from pathlib import Path
@@ -20,7 +19,6 @@ from pinscope.probes.capabilities import (
     Extra,
     capabilities,
     install_command,
-    installed,
     uninstall_command,
 )
 from pinscope.probes.environment import capture_environment
@@ -116,18 +114,6 @@ def test_a_driver_too_old_for_the_installed_cupy(gpu_host: Environment, tree: Pr
     assert found["cuda-lab"].reason == found["cupy"].reason
 
 
-def test_a_driver_too_old_for_any_cupy(gpu_host: Environment, tree: Proc) -> None:
-    environment = gpu_host.model_copy(update={"cuda_driver": "11.4", "driver": "470.1"})
-    cupy = look(environment, tree, "cupy")["cupy"]
-    assert "CUDA 11.4" in (cupy.reason or "")
-    assert "driver 580 or newer" in (cupy.advice or "")
-
-
-def test_a_newer_driver_runs_an_older_cupy(gpu_host: Environment, tree: Proc) -> None:
-    environment = gpu_host.model_copy(update={"packages": {"cupy-cuda12x": "14.2.0"}})
-    assert look(environment, tree, "cupy")["cupy"].works
-
-
 def test_two_cupy_wheels_exclude_each_other(gpu_host: Environment, tree: Proc) -> None:
     environment = gpu_host.model_copy(update={"packages": {"cupy-cuda12x": "14.2.0", "cupy-cuda13x": "14.2.0"}})
     cupy = look(environment, tree, "cupy")["cupy"]
@@ -183,46 +169,7 @@ def test_huge_pages_are_transparent_or_reserved(
     assert look(environment, tree)["huge-pages"].works is works
 
 
-def test_the_postgresql_driver_is_optional(bare_host: Environment, tree: Proc) -> None:
-    missing = look(bare_host, tree)["postgresql"]
-    assert missing.advice == f"Run: {install_command('postgresql')}"
-    assert look(bare_host, tree, "psycopg")["postgresql"].works
-
-
-def test_looking_for_a_module_does_not_import_it() -> None:
-    import sys
-
-    assert installed("this_module_is_not_there.at_all") is False
-    assert installed("xmlrpc.server") is True
-    assert "xmlrpc.server" not in sys.modules
-
-
-def test_a_capability_that_does_not_work_must_say_why() -> None:
-    with pytest.raises(ValueError, match="needs a reason"):
-        Capability(name="x", title="X", works=False)
-    with pytest.raises(ValueError, match="needs a reason"):
-        Capability(name="x", title="X", works=True, reason="y")
-
-
 ROOT = Path(__file__).parents[3]
-PROJECT = """
-[build-system]
-requires = []
-build-backend = "backend"
-backend-path = ["."]
-"""
-BACKEND = """
-from pathlib import Path
-
-def prepare_metadata_for_build_editable(folder, config_settings=None):
-    place = Path(folder, "stand_in-1.dist-info")
-    place.mkdir()
-    (place / "METADATA").write_text("Metadata-Version: 2.1\\nName: stand-in\\nVersion: 1\\nProvides-Extra: torch\\n")
-    return place.name
-
-def build_wheel(*arguments): ...
-def build_editable(*arguments): ...
-"""
 
 
 def test_the_extras_are_those_of_the_project() -> None:
@@ -240,17 +187,6 @@ def test_a_clone_is_installed_by_its_own_path_with_the_python_that_runs(extra: E
     assert (Path(folder) / "pyproject.toml").samefile(ROOT / "pyproject.toml")
     assert name.rstrip("]") in EXTRAS
     assert os.access(python, os.X_OK)
-
-
-def test_pip_understands_what_is_advised(tmp_path: Path) -> None:
-    """With a package that is here: a project of the same form, without dependencies and without an index."""
-    folder = tmp_path / "a clone"
-    folder.mkdir()
-    (folder / "pyproject.toml").write_text(PROJECT)
-    (folder / "backend.py").write_text(BACKEND)
-    command = [*shlex.split(install_command("torch", folder)), "--dry-run", "--no-index", "--no-deps"]
-    done = subprocess.run([*command, "--no-build-isolation"], capture_output=True, text=True, check=False)
-    assert "Would install stand-in-1" in done.stdout, done.stderr
 
 
 def test_elsewhere_the_packages_themselves_are_named(tmp_path: Path) -> None:

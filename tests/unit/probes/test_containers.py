@@ -11,12 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pinscope.probes.containers import (
-    IN_MEMORY,
     NO_LIMIT,
     GroupHeadrooms,
     Headroom,
     file_system,
-    has_own_pids,
     hides_processes,
     memory_headroom,
     virtualization,
@@ -222,17 +220,6 @@ def test_the_nearest_and_last_mount_counts(plant: Plant, folder: str, kind: str)
     assert file_system(folder, plant({"/proc/self/mountinfo": MOUNTS})).value == kind
 
 
-def test_a_folder_whose_mounts_are_unknown_has_a_reason(plant: Plant) -> None:
-    assert file_system("/x", plant({})).reason == "/proc/self/mountinfo is not there"
-    assert file_system("/x", plant({"/proc/self/mountinfo": "torn\n"})).reason == "no mount holds /x"
-
-
-def test_this_machine_tells(tmp_path: Path) -> None:
-    assert file_system(str(tmp_path)).value
-    if Path("/dev/shm").is_dir():
-        assert file_system("/dev/shm").value in IN_MEMORY
-
-
 HYPERVISOR = {"/proc/cpuinfo": "processor: 0\nflags\t\t: fpu hypervisor lm\n"}
 BARE = {"/proc/cpuinfo": "processor: 0\nflags\t\t: fpu lm\n"}
 ARM = {"/proc/cpuinfo": "processor: 0\nCPU implementer: 0x41\n"}
@@ -302,8 +289,3 @@ def test_hidepid_hides_nobody_from_root(plant: Plant, capabilities: str, users: 
         "/proc/self/uid_map": f"         {users}\n",
     }
     assert hides_processes(plant(files)) is hidden
-
-
-def test_a_machine_that_does_not_tell_its_namespace_has_the_hosts_pids(plant: Plant) -> None:
-    assert not has_own_pids(plant({}))
-    assert not hides_processes(plant({}))

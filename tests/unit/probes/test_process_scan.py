@@ -117,13 +117,6 @@ def test_a_process_that_starts_to_use_cuda_is_looked_at_again(host: SyntheticHos
     assert remembered.bystanders == {}
 
 
-def test_ended_processes_are_forgotten(host: SyntheticHost) -> None:
-    remembered = Remembered({5: "\nVmPeak: 1 kB"})
-    look_at_one = host.process("x", mappings=[zero(MIB, 1)])
-    look(host.proc, remembered=remembered)
-    assert remembered.bystanders.keys() == {look_at_one}
-
-
 def test_a_process_that_vanishes_while_it_is_read_is_left_out(host: SyntheticHost) -> None:
     holder = host.cuda_process([zero(MIB, 1)])
     ended = host.process("ended")
@@ -141,12 +134,6 @@ def test_without_proc_there_is_a_reason(tmp_path: Path) -> None:
     assert read_processes(Proc.below(tmp_path)).reason == "/proc is not there"
     (tmp_path / "proc").mkdir()
     assert read_processes(Proc.below(tmp_path)).reason == "/proc shows no process"
-
-
-def test_this_machine_shows_this_process_among_others() -> None:
-    found = read_processes().value
-    assert found is not None
-    assert found.looked_at > 1
 
 
 def test_a_kernel_thread_is_read_once_in_a_series_and_a_process_that_follows_with_its_pid_is_seen(

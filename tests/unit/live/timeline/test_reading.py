@@ -72,12 +72,6 @@ def test_the_headline_tells_peak_end_and_who_grew() -> None:
     )
 
 
-def test_what_never_changed_has_no_moment() -> None:
-    found = reading(watched(3))
-    assert table(found, "Highs and lows").rows[0][3] is None
-    assert headline(found, "Grew most").reason == "no holder grew"
-
-
 def test_what_is_not_known_says_why() -> None:
     rows = synthetic_timeline.rows_of(
         [snapshot(host=host(pinned_bytes=None, missing={"pinned_bytes": "needs Linux 5.7"}), devices=(), holders=())]
@@ -185,14 +179,6 @@ def test_a_holder_that_takes_more_and_more_is_suspected_of_a_leak() -> None:
     assert "no-leak-seen" not in rules(found)
 
 
-def test_what_a_leaking_holder_gave_back_is_in_the_title() -> None:
-    rows = watched(
-        60, holders=lambda n: (holder(1, name="leaky", host_alloc_bytes=GIB + (n - 2 * (n == 30)) * 8 * MIB),)
-    )
-    one = finding(reading(rows), "leak-suspected")
-    assert one.title == "leaky (pid 1) took 480 MiB in 58 steps and gave only 8 MiB back"
-
-
 @pytest.mark.parametrize(
     ("amount", "grown", "why"),
     [
@@ -244,12 +230,6 @@ def test_who_grew_until_it_was_killed_is_suspected_too() -> None:
     assert "was killed" in one.advice
     assert "--pid" not in one.advice
     assert "no-leak-seen" not in rules(reading(rows))
-
-
-def test_who_leaks_is_told_once_however_many_do() -> None:
-    crowd = range(1, 9)
-    rows = watched(60, holders=lambda n: tuple(holder(pid, host_alloc_bytes=n * pid * GIB // 8) for pid in crowd))
-    assert rules(reading(rows)) == ["leak-suspected"] * 5
 
 
 def test_without_enough_samples_nothing_is_said_to_be_well() -> None:
@@ -364,15 +344,6 @@ def test_fewer_lanes_are_found_always_and_a_lower_generation_of_busy_gpus_only(
     assert ("link-below-best" in rules(found)) == told
 
 
-def test_of_a_link_only_what_is_known_and_below_is_told() -> None:
-    half = link(generation_now=None, generation_max=None, width_now=8, limit_bytes_per_second=None)
-    one = finding(reading(watched(5, devices=lambda n: (device(link=half),))), "link-below-best")
-    assert one.detail.startswith("It ran at 8 lanes instead of 16 lanes. An idle link")
-    both = link(generation_now=4, width_now=8)
-    one = finding(reading(watched(5, devices=lambda n: (device(link=both),))), "link-below-best")
-    assert "generation 4 instead of generation 5 and 8 lanes instead of 16 lanes. At its best" in one.detail
-
-
 def failing(samples: int, fail: Any) -> list[dict[str, Any]]:
     made = TimelineRows()
     rows = []
@@ -390,14 +361,6 @@ def test_samples_that_are_missing_are_counted_with_their_reason() -> None:
         "Missing, of all samples": 0.02, "Times without samples": 1, "The longest": 3.0, "It began after": 39.0,
     }  # fmt: skip
     assert finding(reading(failing(100, lambda n: n % 2 == 1)), "samples-missing").severity == "warning"
-
-
-def test_a_machine_that_slept_is_told() -> None:
-    made = TimelineRows()
-    rows = [row for at in (0.0, 1.0, 601.0, 602.0) for row in made.of(snapshot(devices=()), Moment(int(at), at), 0.1)]
-    one = finding(reading(rows), "samples-missing")
-    assert "the machine slept" in one.detail
-    assert one.title == "599 samples are missing"
 
 
 def test_a_timeline_without_samples_tells_only_why() -> None:

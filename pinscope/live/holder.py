@@ -72,30 +72,6 @@ class Surroundings:
     registrations: Registrations | None = None
     """What the probe tells of registered memory, if it runs."""
 
-    def inputs(self, seen: SeenProcess, share: Share) -> tuple[object, ...]:
-        """All that the record of one process is made of."""
-        gpus = tuple(
-            (device.index, device.minor, device.missing, tuple(p for p in device.processes if p.pid == seen.pid))
-            for device in self.gpus.value or ()
-        )
-        return (
-            seen.status.without_switches,
-            seen.files,
-            seen.maps,
-            share,
-            self.gpus.reason,
-            gpus,
-            self.strangers,
-            self.own_pids,
-            self.covers,
-            self.proven,
-            self.booted,
-            self.groups.memberships(seen.pid),
-            self.groups.of(seen.pid),
-            self.identify(seen),
-            self.registrations,
-        )
-
 
 def page_table_bound(registrations: Registrations | None, *, driver_memory: bool, may_be_ordinary: bool) -> Bound:
     """Why page tables that holders' memory implies are no more than an estimate.

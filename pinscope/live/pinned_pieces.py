@@ -8,13 +8,13 @@ down to the oldest such piece of the process.
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Protocol
 
 from pinscope.probes.process import Caller
-from pinscope.probes.uprobes import CALLS, FLAGLESS, Entered, Executed, Lost, Returned, TraceEvent, Wanted
+from pinscope.probes.uprobes import CALLS, FLAGLESS, Entered, Executed, Lost, Returned, TraceEvent
 from pinscope.records.registration import PidRegistrations, Piece
 
 WRITE_COMBINED = 0x04
@@ -33,8 +33,8 @@ class ProcessPieces:
     """By address."""
     allocated: dict[int, Piece] = field(default_factory=dict)
     """By address."""
-    unknown: dict[int, Piece] = field(default_factory=dict)
-    """Allocated pieces of unknown address, by number in order of time."""
+    unknown: list[Piece] = field(default_factory=list)
+    """Allocated pieces of unknown address, oldest first."""
     registered_bytes: int = 0
     pinned_registered_bytes: int = 0
     calls: int = 0
@@ -56,7 +56,7 @@ class ProcessPieces:
     def free(self, address: int) -> None:
         """Memory was freed; an address that nobody knows is put down to the oldest piece of unknown address."""
         if address and self.allocated.pop(address, None) is None and self.unknown:  # to free nothing is allowed
-            del self.unknown[next(iter(self.unknown))]
+            del self.unknown[0]
 
     def unregister(self, address: int) -> None:
         """Memory was unregistered; nothing happens if nobody saw it registered."""
@@ -67,7 +67,7 @@ class ProcessPieces:
     def as_record(self) -> PidRegistrations:
         """What is known of it, as a record; oldest pieces first."""
         if self.record is None:
-            pieces = (*self.registered.values(), *self.allocated.values(), *self.unknown.values())
+            pieces = (*self.registered.values(), *self.allocated.values(), *self.unknown)
             self.record = PidRegistrations(
                 pid=self.caller.pid,
                 name=self.caller.name,
@@ -128,8 +128,6 @@ class PinnedPieces:
         self._processes: dict[int, ProcessPieces] = {}
         self._entered: dict[tuple[int, str], Entered] = {}
         self._pieces = 0
-        self._serial = 0
-        self._unresolved: list[tuple[int, Wanted]] = []
         self.lost_events = 0
         self._left_out: set[Caller] = set()
 
@@ -174,27 +172,6 @@ class PinnedPieces:
                 self._forget(pid)
         if len(self._entered) > MOST_UNFINISHED:  # threads that ended in a call
             self._entered = {key: entered for key, entered in self._entered.items() if self._callers.owner(key[0])}
-
-    def unresolved(self) -> Mapping[int, tuple[Sequence[Wanted], Collection[int]]]:
-        """By pid: pieces whose address nobody has looked for yet, and the known addresses of the others."""
-        by_pid: dict[int, list[Wanted]] = {}
-        for pid, wanted in self._unresolved:
-            process = self._processes.get(pid)
-            if process is not None and wanted.number in process.unknown:  # not released meanwhile
-                by_pid.setdefault(pid, []).append(wanted)
-        self._unresolved = []
-        return {pid: (wanted, frozenset(self._processes[pid].allocated)) for pid, wanted in by_pid.items()}
-
-    def resolve(self, pid: int, number: int, address: int) -> None:
-        """A piece's address was found after all; one that is another piece's is not believed.
-
-        Nothing happens if the piece was released meanwhile.
-        """
-        process = self._processes.get(pid)
-        if process is not None and number in process.unknown and address not in process.allocated:
-            piece = process.unknown.pop(number)
-            process.allocated[address] = piece.model_copy(update={"address": address})
-            process.record = None
 
     def by_pid(self) -> Mapping[int, PidRegistrations]:
         """What is known of each process."""
@@ -259,9 +236,7 @@ class PinnedPieces:
             seconds=max(0.0, returned.seconds - entered.seconds),
         )
         if piece.address is None:
-            process.unknown[self._serial] = piece
-            self._unresolved.append((process.caller.pid, Wanted(self._serial, first, size)))
-            self._serial += 1
+            process.unknown.append(piece)
         elif registers:
             process.unregister(piece.address)  # in a call that was lost
             process.registered[piece.address] = piece

@@ -210,7 +210,6 @@ def snapshot(
             identify=partial(known_identity, proc=proc, remembered=remembered),
             registrations=registrations,
         ),
-        remembered,
     )
     gaps = tuple(unreadable(proc, host, processes, gpus, registrations))
     return Snapshot(
@@ -225,9 +224,7 @@ def snapshot(
     )
 
 
-def _holders(
-    processes: Answer[Processes], host: HostTotals, around: Surroundings, remembered: Remembered
-) -> tuple[Holder, ...]:
+def _holders(processes: Answer[Processes], host: HostTotals, around: Surroundings) -> tuple[Holder, ...]:
     """Whoever holds something, most bytes first."""
     if processes.value is None:
         return ()
@@ -240,15 +237,8 @@ def _holders(
         covers = claimed <= pinned
         proven = covers and claimed >= pinned - 2 * COUNTER_SLACK_BYTES
         around = replace(around, covers=covers, proven=proven)
-    before, remembered.holders = remembered.holders, {}
-    for process in seen:
-        share = shares.get(process.pid, Share())
-        inputs, (known, holder) = around.inputs(process, share), before.get(process.pid, ((), None))
-        if holder is None or known != inputs:
-            holder = read_holder(process, share, around)
-        remembered.holders[process.pid] = inputs, holder
-    kept = (holder for _, holder in remembered.holders.values() if _holds(holder, around.own_pids))
-    return tuple(sorted(kept, key=_weight, reverse=True))
+    holders = (read_holder(process, shares.get(process.pid, Share()), around) for process in seen)
+    return tuple(sorted((holder for holder in holders if _holds(holder, around.own_pids)), key=_weight, reverse=True))
 
 
 def _claimed(seen: Sequence[SeenProcess], shares: Mapping[int, Share], registrations: Registrations | None) -> int:

@@ -9,13 +9,12 @@ from __future__ import annotations
 
 import atexit
 import errno
-import itertools
 import os
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Self
@@ -36,57 +35,6 @@ _NOT_PINNING = "it exports none of the driver's calls that pin memory"
 _NO_PROBES_THERE = (
     "its file system does not take probes; a copy on a disk or in memory (ext4, xfs, overlay, squashfs, tmpfs) does"
 )
-
-
-@dataclass
-class ProbedLibraries:
-    """The probes on copies of the driver's library.
-
-    Args:
-        instance: an open one.
-        machine: the processor, as ``uname -m`` calls it.
-    """
-
-    instance: TraceInstance
-    machine: str
-    libraries: list[ProbedLibrary] = field(default_factory=list)
-    reasons: dict[FileKey, str | None] = field(default_factory=dict)
-    """Why a file is not followed; ``None`` if it is."""
-    _numbers: Iterator[int] = field(default_factory=itertools.count)
-
-    def add(self, path: str) -> None:
-        """Probe a copy; a file that is known already, or is gone, is passed over."""
-        try:
-            descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
-        except FileNotFoundError:
-            return
-        except OSError as error:
-            self.libraries.append(ProbedLibrary(path=path, reason=f"it cannot be opened: {error.strerror or error}"))
-            return
-        try:
-            status = os.fstat(descriptor)
-            file = (status.st_dev, status.st_ino)
-            if file not in self.reasons:
-                self.libraries.append(self._probe(path, descriptor))
-                self.reasons[file] = self.libraries[-1].reason
-        finally:
-            os.close(descriptor)
-
-    def _probe(self, path: str, descriptor: int) -> ProbedLibrary:
-        offsets = uprobes.function_offsets(descriptor, CALLS, self.machine)
-        if not offsets.value:
-            return ProbedLibrary(path=path, reason=offsets.reason or _NOT_PINNING)
-        # By the open file: a path may hold blanks, which end it.
-        place, calls = f"/proc/{os.getpid()}/fd/{descriptor}", offsets.value
-        architecture = uprobes.ARCHITECTURES[self.machine]
-        try:
-            self.instance.add_group(
-                next(self._numbers), lambda group: uprobes.definitions(group, place, calls, architecture)
-            )
-        except OSError as error:
-            reason = _NO_PROBES_THERE if error.errno == errno.EIO else f"the kernel refuses: {error.strerror or error}"
-            return ProbedLibrary(path=path, reason=reason)
-        return ProbedLibrary(path=path, calls=tuple(calls))
 
 
 READ_SECONDS = 0.1
@@ -199,7 +147,7 @@ class Tracker:
             self._catch_up(session, session.not_followed())
 
     def _catch_up(self, session: _Session, not_followed: Mapping[int, str] | None = None) -> None:
-        """Apply what happened, and look for the addresses that the trace did not give."""
+        """Apply what happened."""
         with self._lock:
             if self._session is not session or self._trouble is not None:
                 return
@@ -209,15 +157,6 @@ class Tracker:
                     session.update(not_followed)
             except OSError as error:
                 self._trouble = f"the probe on the driver's library broke off ({error}): stop it and start it again"
-            unresolved = session.pieces.unresolved()
-        resolved = [  # without the lock: a program's memory may be slow to answer
-            (pid, number, address)
-            for pid, (wanted, taken) in unresolved.items()
-            for number, address in uprobes.find_addresses(pid, wanted, taken, self._proc).items()
-        ]
-        with self._lock:
-            for piece in resolved:
-                session.pieces.resolve(*piece)
 
 
 class _Session:
@@ -235,21 +174,62 @@ class _Session:
         except OSError as error:
             raise NotPossible(f"the kernel does not let PinScope trace: {error}") from None
         try:
-            self._probed = ProbedLibraries(self._instance, os.uname().machine)
+            self._libraries: list[ProbedLibrary] = []
+            reasons: dict[FileKey, str | None] = {}
             for path in installed:
-                self._probed.add(str(path))
-            if None not in self._probed.reasons.values():
-                reason = next((library.reason for library in self._probed.libraries), "it is gone")
+                self._add(str(path), reasons)
+            if None not in reasons.values():
+                reason = next((library.reason for library in self._libraries), "it is gone")
                 raise NotPossible(f"the driver's library cannot be probed: {reason}")
-            self._users = LibraryUsers(self._probed.reasons, proc)
+            self._users = LibraryUsers(reasons, proc)
             self._not_followed = self._users.not_followed()
             self._since, since = datetime.now(UTC), time.clock_gettime(time.CLOCK_BOOTTIME)
             # Once: if the clock is set meanwhile, moments that are compared stay on one scale.
             self._booted = self._since.timestamp() - since
-            self.pieces = PinnedPieces(LiveCallers(proc), since)
+            self._pieces = PinnedPieces(LiveCallers(proc), since)
         except BaseException:
             self._instance.close()
             raise
+
+    def _add(self, path: str, reasons: dict[FileKey, str | None]) -> None:
+        """Probe a copy of the library; one that is known already, or is gone, is passed over.
+
+        Args:
+            path: of the copy.
+            reasons: why each file is not followed, ``None`` if it is; brought up to date.
+        """
+        try:
+            descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+        except FileNotFoundError:
+            return
+        except OSError as error:
+            self._libraries.append(ProbedLibrary(path=path, reason=f"it cannot be opened: {error.strerror or error}"))
+            return
+        try:
+            status = os.fstat(descriptor)
+            file = (status.st_dev, status.st_ino)
+            if file not in reasons:
+                self._libraries.append(self._probe(path, descriptor))
+                reasons[file] = self._libraries[-1].reason
+        finally:
+            os.close(descriptor)
+
+    def _probe(self, path: str, descriptor: int) -> ProbedLibrary:
+        machine = os.uname().machine
+        offsets = uprobes.function_offsets(descriptor, CALLS, machine)
+        if not offsets.value:
+            return ProbedLibrary(path=path, reason=offsets.reason or _NOT_PINNING)
+        # By the open file: a path may hold blanks, which end it.
+        place, calls = f"/proc/{os.getpid()}/fd/{descriptor}", offsets.value
+        architecture = uprobes.ARCHITECTURES[machine]
+        try:
+            self._instance.add_group(
+                len(self._libraries), lambda group: uprobes.definitions(group, place, calls, architecture)
+            )
+        except OSError as error:
+            reason = _NO_PROBES_THERE if error.errno == errno.EIO else f"the kernel refuses: {error.strerror or error}"
+            return ProbedLibrary(path=path, reason=reason)
+        return ProbedLibrary(path=path, calls=tuple(calls))
 
     def close(self) -> None:
         """Remove the probes."""
@@ -257,7 +237,7 @@ class _Session:
 
     def read(self) -> None:
         """Apply what the kernel saw since the last time."""
-        self.pieces.apply(uprobes.parse_trace(self._instance.read()), self._booted)
+        self._pieces.apply(uprobes.parse_trace(self._instance.read()), self._booted)
 
     def not_followed(self) -> Mapping[int, str] | None:
         """Why processes are not followed, by pid, if it is time to look; for one thread only."""
@@ -268,19 +248,19 @@ class _Session:
 
     def update(self, not_followed: Mapping[int, str]) -> None:
         """Keep who is not followed, and forget ended processes."""
-        self.pieces.check()
+        self._pieces.check()
         self._not_followed = not_followed
 
     def registrations(self, trouble: str | None) -> Registrations:
         """What processes that run now have pinned; nobody's if there is trouble: they would not be up to date."""
-        self.pieces.check()
+        self._pieces.check()
         return Registrations(
             since=self._since,
-            by_pid=self.pieces.by_pid() if trouble is None else {},
-            lost_events=self.pieces.lost_events,
+            by_pid=self._pieces.by_pid() if trouble is None else {},
+            lost_events=self._pieces.lost_events,
             not_followed=self._not_followed,
-            libraries=tuple(self._probed.libraries),
-            left_out_processes=self.pieces.left_out_processes,
+            libraries=tuple(self._libraries),
+            left_out_processes=self._pieces.left_out_processes,
             trouble=trouble,
         )
 

@@ -78,11 +78,6 @@ class ProcessStatus:
         return whole(words[0]) if words else None
 
     @property
-    def without_switches(self) -> str:
-        """All that stands before the counts of context switches, which change without anything else."""
-        return self._text.partition("\nvoluntary_ctxt_switches:")[0]
-
-    @property
     def has_memory(self) -> bool:
         """False for kernel threads and for processes that have ended."""
         return "\nVmSize:" in self._text
@@ -311,7 +306,7 @@ def command_line(pid: int, proc: Proc) -> Answer[str]:
     """The command line with blanks between the words, and secrets in it masked; one that is very long is cut, and ends
     in "…"."""
     path = f"/proc/{pid}/cmdline"
-    return proc.beginning(path, most_bytes(path)).then(lambda found: _words(*found), f"{path} is empty")
+    return proc.beginning(path, most_bytes(path)).then(lambda text: _words(*text), f"{path} is empty")
 
 
 def _words(text: str, is_whole: bool) -> str | None:

@@ -20,7 +20,6 @@ from dataclasses import dataclass, field
 from pinscope.probes.answer import Answer
 from pinscope.probes.proc import HERE, MOST_OPEN_FILES, Allowance, Proc
 from pinscope.probes.process import Identity, MemoryMaps, ProcessStatus, identify, parse_maps, plain_address_space
-from pinscope.records.snapshot import Holder
 
 LEAST_CUDA_BYTES = 2**30
 """CUDA reserves gigabytes of address space when it starts, and a forked child inherits them."""
@@ -84,8 +83,6 @@ class Remembered:
     """The ``maps`` of candidates."""
     candidates: dict[int, KnownCandidate] = field(default_factory=dict)
     """Candidates, as long as their ``statm`` and the host's counters of pins stay as they were."""
-    holders: dict[int, tuple[tuple[object, ...], Holder]] = field(default_factory=dict)
-    """The last snapshot's, with what each was made of."""
     resume_at: int = 0
     """The process at which the last snapshot's time was spent: those before it come last now."""
     is_series: bool = True
@@ -302,7 +299,7 @@ def _maps_of_candidates(
         text = scan.proc.read(path)
         allowance.maps_bytes -= len(text.value or "")
         read = text.then(lambda text, before=before: _known(text, before), f"{path} is empty")  # type: ignore[misc]
-        maps[pid] = read.then(lambda found: found.maps)
+        maps[pid] = read.then(lambda known_maps: known_maps.maps)
         # Other than ASCII takes up to four times the memory: it is parsed each time.
         if read.value is not None and read.value.text.isascii():
             known[pid] = read.value

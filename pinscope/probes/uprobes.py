@@ -13,14 +13,14 @@ import os
 import re
 import struct
 import subprocess
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
 from pinscope.probes.answer import Answer
 from pinscope.probes.child_lifetime import ending_with_this
-from pinscope.probes.proc import HERE, Allowance, Proc, read_at
+from pinscope.probes.proc import HERE, Allowance, Proc
 
 Action = Literal["allocate", "free", "register", "unregister", "end_context"]
 
@@ -294,106 +294,6 @@ def _read(descriptor: int, offset: int, size: int) -> bytes:
     if len(data) < size:
         raise ValueError("the file ends early")
     return data
-
-
-MOST_LOOKED_FOR = 200
-"""Pieces of one process in one go; of the rest the address stays unknown."""
-
-_MAPPING = re.compile(
-    # What cudaHostAlloc returns lies in shared anonymous memory, write-combined memory in the driver's device file
-    # (measured on an H200).
-    r"^([0-9a-f]+)-([0-9a-f]+) rw[-x]s [0-9a-f]+ [0-9a-f:]+ (\d+) +(/dev/zero \(deleted\)|/dev/nvidia\w*)$",
-    re.ASCII | re.MULTILINE,
-)
-_POINTER = struct.Struct("=Q")
-_PRESENT, _OF_A_FILE = 1 << 63, 1 << 61
-"""Bits of an entry in /proc/PID/pagemap (Linux documentation, admin-guide/mm/pagemap)."""
-
-
-@dataclass(frozen=True, slots=True)
-class Wanted:
-    """A piece of unknown address."""
-
-    number: int
-    pointer: int
-    """Where the call was to put the address."""
-    bytes: int
-
-
-@dataclass(frozen=True, slots=True)
-class _Mapping:
-    start: int
-    end: int
-    inode: int
-    anonymous: bool
-
-
-def find_addresses(pid: int, wanted: Iterable[Wanted], taken: Collection[int], proc: Proc = HERE) -> Mapping[int, int]:
-    """Addresses of pieces, as far as they can be found, by the pieces' numbers.
-
-    Args:
-        pid: of the process.
-        wanted: its pieces of unknown address, oldest first.
-        taken: addresses of its other pieces.
-        proc: where /proc is read.
-    """
-    mappings = [
-        _Mapping(int(start, 16), int(end, 16), int(inode), name.startswith("/dev/zero"))
-        for start, end, inode, name in _MAPPING.findall(proc.read(f"/proc/{pid}/maps").value or "")
-    ]
-    addresses: dict[int, int] = {}
-    used = set(taken)
-    for piece in list(wanted)[:MOST_LOOKED_FOR]:
-        address = _pointed_at(pid, piece, mappings, used)
-        if address is None:
-            address = _mapped_alone(piece, mappings, used)
-        if address is not None:
-            addresses[piece.number] = address
-            used.add(address)
-    return addresses
-
-
-def _pointed_at(pid: int, piece: Wanted, mappings: Iterable[_Mapping], used: Collection[int]) -> int | None:
-    try:
-        if not _is_at_hand(pid, piece.pointer):
-            return None
-        address = _word(f"/proc/{pid}/mem", piece.pointer)
-    except (OSError, OverflowError, struct.error):  # ended, or not mapped any more
-        return None
-    fits = any(mapping.start <= address and address + piece.bytes <= mapping.end for mapping in mappings)
-    return address if fits and address not in used else None
-
-
-def _is_at_hand(pid: int, pointer: int) -> bool:
-    """Whether reading there waits for nobody.
-
-    A page of a file may have to be fetched by the process that serves that file, which may be the author's own and
-    never answer (FUSE, userfaultfd). So only pages are read that are in memory and are no file's: the stack, the heap,
-    and those of a program's variables that were written to, which are copies of their own. What the driver has just
-    written to is all of that, unless it lies in shared memory.
-    """
-    page = os.sysconf("SC_PAGE_SIZE")
-    if pointer % page > page - _POINTER.size:  # it goes on in the next page
-        return False
-    entry = _word(f"/proc/{pid}/pagemap", pointer // page * _POINTER.size)
-    return bool(entry & _PRESENT) and not entry & _OF_A_FILE
-
-
-def _word(path: str, offset: int) -> int:
-    (word,) = _POINTER.unpack(read_at(path, offset, _POINTER.size))
-    return int(word)
-
-
-def _mapped_alone(piece: Wanted, mappings: Iterable[_Mapping], used: Collection[int]) -> int | None:
-    """The newest mapping that holds such a piece and nothing else."""
-    page = os.sysconf("SC_PAGE_SIZE")
-    size = -(-piece.bytes // page) * page
-    fitting = [
-        mapping
-        for mapping in mappings
-        if mapping.anonymous and mapping.end - mapping.start == size and mapping.start not in used
-    ]
-    return max(fitting, key=lambda mapping: mapping.inode).start if fitting else None
 
 
 NAME = "libcuda.so.1"

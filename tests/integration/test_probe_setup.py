@@ -141,32 +141,6 @@ def test_two_processes_probe_at_once_and_what_a_killed_one_left_is_removed_by_th
         assert tracker.registered().by_pid[program.pid].registered_bytes == 11000
 
 
-def test_a_program_whose_memory_does_not_answer_holds_up_nobody(
-    library: Path, kernel: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    answers = threading.Event()
-    asked = threading.Event()
-
-    def waits(*arguments: object) -> dict[int, int]:
-        asked.set()
-        answers.wait(PATIENCE_SECONDS)
-        return {}
-
-    monkeypatch.setattr("pinscope.probes.uprobes.find_addresses", waits)
-    monkeypatch.setattr("pinscope.live.sampler.STOP_SECONDS", 0.1)
-    try:
-        with Tracker(libraries=[library]) as tracker, Program(library) as program:
-            program.does("far", 3000, 0)
-            program.does("register", program.does("map", MIB), 5000, 0)
-            assert asked.wait(PATIENCE_SECONDS)
-            assert tracker.registered().by_pid[program.pid].registered_bytes == 5000
-        assert left_by(os.getpid(), kernel) == set()
-        assert not answers.is_set()
-    finally:
-        answers.set()
-    until(lambda: "pinscope-tracker" not in {thread.name for thread in threading.enumerate()})
-
-
 def test_a_stop_takes_the_probe_away_though_a_reading_hangs(
     library: Path, kernel: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -229,22 +229,12 @@ def test_a_process_that_renames_itself_stays_and_another_program_in_its_place_ho
     assert calls.pieces.by_pid()[20].registered_bytes == 800
 
 
-def test_unknown_addresses_are_asked_for_once_and_kept(calls: Calls) -> None:
-    calls.does(20, ALLOCATE, 0x500, 3000, 0)
-    calls.does(20, ALLOCATE, 0x508, 4000, 0)
-    calls.does(20, ALLOCATE, 0x510, 5000, 0, address=0x7000)
-    ((pid, (wanted, taken)),) = calls.pieces.unresolved().items()
-    assert [(piece.pointer, piece.bytes) for piece in wanted] == [(0x500, 3000), (0x508, 4000)]
-    assert (calls.pieces.unresolved(), taken) == ({}, {0x7000})
-    calls.pieces.resolve(pid, wanted[1].number, 0x9000)
-    calls.pieces.resolve(pid, wanted[0].number, 0x9000)  # no two pieces lie at one address
-    calls.pieces.resolve(99, wanted[0].number, 0x9000)
-    assert [piece.address for piece in calls.pieces.by_pid()[20].pieces] == [None, 0x9000, 0x7000]
-    assert [piece.bytes for piece in calls.does(20, FREE, 0x9000).pieces] == [3000, 5000]
-    for _ in range(2):  # what nobody knows is put down to the piece of unknown address
-        assert [piece.bytes for piece in calls.does(20, FREE, 0xABC).pieces] == [5000]
-    calls.pieces.resolve(pid, wanted[0].number, 0xB000)  # found after the release
-    assert [piece.bytes for piece in calls.pieces.by_pid()[20].pieces] == [5000]
+def test_what_nobody_knows_is_put_down_to_the_oldest_piece_of_unknown_address(calls: Calls) -> None:
+    for size, address in ((3000, None), (4000, None), (5000, 0x7000)):
+        calls.does(20, ALLOCATE, 0x500, size, 0, address=address)
+    assert [piece.address for piece in calls.pieces.by_pid()[20].pieces] == [None, None, 0x7000]
+    for left in ([4000, 5000], [5000], [5000]):
+        assert [piece.bytes for piece in calls.does(20, FREE, 0xABC).pieces] == left
 
 
 def test_memory_stays_bounded_and_what_is_left_out_is_counted(calls: Calls, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -30,18 +30,6 @@ _CHECK_EVERY = 64
 
 
 @dataclass(frozen=True, slots=True)
-class KnownMaps:
-    """A process's ``maps`` as read, and what it says.
-
-    To parse it takes longer than to read it. Only the same text proves that nothing changed: what ``status`` says of
-    sizes stays as it was if one buffer goes and another of its size comes.
-    """
-
-    text: str
-    maps: MemoryMaps
-
-
-@dataclass(frozen=True, slots=True)
 class KnownCandidate:
     """A candidate's files and maps when its memory was last seen to change."""
 
@@ -79,8 +67,6 @@ class Remembered:
     They get no memory any more. Only a kernel thread that starts a helper program of the kernel's (modprobe) does,
     and that uses no CUDA.
     """
-    maps: dict[int, KnownMaps] = field(default_factory=dict)
-    """The ``maps`` of candidates."""
     candidates: dict[int, KnownCandidate] = field(default_factory=dict)
     """Candidates, as long as their ``statm`` and the host's counters of pins stay as they were."""
     resume_at: int = 0
@@ -284,34 +270,18 @@ def _maps_of_candidates(
     scan: Scan, pids: Iterable[int], remembered: Remembered, allowance: Allowance
 ) -> dict[int, Answer[MemoryMaps]]:
     maps: dict[int, Answer[MemoryMaps]] = {}
-    known: dict[int, KnownMaps] = {}
     for pid in pids:
-        before, earlier = remembered.maps.get(pid), remembered.candidates.get(pid)
+        earlier, path = remembered.candidates.get(pid), f"/proc/{pid}/maps"
         if scan.same_pins and earlier is not None and earlier.size == scan.sizes.get(pid):
             maps[pid] = earlier.maps
-            if before is not None:
-                known[pid] = before
-            continue
-        path = f"/proc/{pid}/maps"
-        if allowance.maps_bytes <= 0 or allowance.is_spent:
+        elif allowance.maps_bytes <= 0 or allowance.is_spent:
             maps[pid] = Answer(None, f"{path} was not read: {_NO_TURN.reason}")
-            continue
-        text = scan.proc.read(path)
-        allowance.maps_bytes -= len(text.value or "")
-        read = text.then(lambda text, before=before: _known(text, before), f"{path} is empty")  # type: ignore[misc]
-        maps[pid] = read.then(lambda known_maps: known_maps.maps)
-        # Other than ASCII takes up to four times the memory: it is parsed each time.
-        if read.value is not None and read.value.text.isascii():
-            known[pid] = read.value
-    remembered.maps = known
+        else:
+            text = scan.proc.read(path)
+            allowance.maps_bytes -= len(text.value or "")
+            # An empty one is that of a process that is about to end.
+            maps[pid] = text.then(lambda content: parse_maps(content) if content else None, f"{path} is empty")
     return maps
-
-
-def _known(text: str, before: KnownMaps | None) -> KnownMaps | None:
-    """What maps says now. An empty one is that of a process that is about to end."""
-    if before is not None and before.text == text:
-        return before
-    return KnownMaps(text, parse_maps(text)) if text else None
 
 
 def _files_of_suspects(

@@ -295,19 +295,6 @@ for step in (call.mlock, call.munlock):
 """
 
 
-def test_memory_that_a_real_process_locks_shows_until_it_unlocks() -> None:
-    command = [sys.executable, "-c", LOCKS, str(MIB)]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as child:
-        assert child.stdout is not None
-        assert child.stdin is not None
-        assert child.stdout.readline() == "done\n", "this user may lock no memory"
-        assert holder(snapshot(), child.pid).locked_bytes == MIB
-        child.stdin.write("\n")
-        child.stdin.flush()
-        assert child.stdout.readline() == "done\n"
-        assert child.pid not in {one.pid for one in snapshot().holders}
-
-
 PINS = """
 import ctypes, mmap, os, sys
 size = int(sys.argv[1])

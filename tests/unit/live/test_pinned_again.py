@@ -102,16 +102,6 @@ def test_who_pins_its_memory_several_times_for_rdma_has_no_more_pinned_than_it_h
     assert snapshot_verdict(seen).startswith(f"storage (pid {pid}) holds at most 11 GiB of pinned memory; at most")
 
 
-def test_without_a_count_of_pins_what_the_holders_explain_is_no_more_than_is_in_use(tmp_path: Path) -> None:
-    host = a_host(tmp_path, None, 140 * GIB)
-    for rank in range(8):
-        host.process(f"rank{rank}", VmPin=128 * GIB, VmRSS=129 * GIB)
-    seen = look(host)
-    assert (seen.host.pinned_bytes, seen.host.explained_bytes) == (None, 140 * GIB)
-    assert seen.host.bounds["explained_bytes"] == "at_most"
-    assert rules(seen) == []
-
-
 @pytest.mark.parametrize("file", ["/dev/vfio/12", "/dev/iommu"])
 def test_a_virtual_machine_with_a_device_passed_through_pins_and_does_not_only_lock(tmp_path: Path, file: str) -> None:
     host = a_host(tmp_path, 64 * GIB, 80 * GIB)

@@ -404,12 +404,6 @@ def test_the_same_memory_registered_by_two_counts_twice_as_the_kernel_counts_it(
     assert "not pinned" in seen.host.missing["other_pinned_bytes"]
 
 
-def test_a_process_that_never_called_has_registered_nothing(host: SyntheticHost) -> None:
-    _, holder = look(host, cuda(host))
-    assert (holder.registered_bytes, holder.registrations) == (0, 0)
-    assert "registered_bytes" not in holder.estimates
-
-
 @pytest.mark.parametrize("called", [True, False])
 def test_of_a_process_older_than_the_probe_it_is_at_least_so_much(host: SyntheticHost, called: bool) -> None:
     pid = cuda(host)

@@ -98,27 +98,37 @@ def test_a_missing_cupy_gives_the_line_that_installs_the_fitting_one(
     assert cupy.advice == f"Run: {install_command(extra)}"
 
 
+BOTH = {"cupy-cuda12x": "14.2.0", "cupy-cuda13x": "14.2.0"}
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason", "advice"),
+    [
+        (
+            {"cuda_driver": "12.4", "driver": "550.54"},
+            "cupy-cuda13x needs CUDA 13, but driver 550.54 supports CUDA 12.4",
+            f"{uninstall_command('cupy-cuda13x')} && {install_command('cuda12')}",
+        ),
+        ({"cuda_driver": "11.4", "driver": "470.1"}, "CUDA 11.4", "driver 580 or newer"),
+        ({"packages": BOTH}, "cupy-cuda12x, cupy-cuda13x", uninstall_command(*BOTH)),
+        ({"packages": {"cupy-cuda12x": "14.2.0"}}, None, None),  # a newer driver runs an older CuPy
+    ],
+)
+def test_a_cupy_that_does_not_fit_the_driver_is_named_with_the_one_that_does(
+    gpu_host: Environment, tree: Proc, changes: dict[str, Any], reason: str | None, advice: str | None
+) -> None:
+    known = look(gpu_host.model_copy(update=changes), tree, "cupy")
+    assert known["cupy"].works == (reason is None)
+    assert (reason or "") in (known["cupy"].reason or "")
+    assert (advice or "") in (known["cupy"].advice or "")
+    assert known["cuda-lab"].reason == known["cupy"].reason
+
+
 def test_an_old_gpu_gets_the_cupy_that_still_supports_it(gpu_host: Environment, tree: Proc) -> None:
     volta = gpu_host.devices[0].model_copy(update={"name": "Tesla V100", "compute_capability": "7.0"})
-    environment = gpu_host.model_copy(update={"devices": (volta,)})
-    cupy = look(environment, tree, "cupy")["cupy"]
+    cupy = look(gpu_host.model_copy(update={"devices": (volta,)}), tree, "cupy")["cupy"]
     assert "no longer supports Tesla V100" in (cupy.reason or "")
     assert install_command("cuda12") in (cupy.advice or "")
-
-
-def test_a_driver_too_old_for_the_installed_cupy(gpu_host: Environment, tree: Proc) -> None:
-    environment = gpu_host.model_copy(update={"cuda_driver": "12.4", "driver": "550.54"})
-    found = look(environment, tree, "cupy")
-    assert found["cupy"].reason == "cupy-cuda13x needs CUDA 13, but driver 550.54 supports CUDA 12.4"
-    assert f"{uninstall_command('cupy-cuda13x')} && {install_command('cuda12')}" in (found["cupy"].advice or "")
-    assert found["cuda-lab"].reason == found["cupy"].reason
-
-
-def test_two_cupy_wheels_exclude_each_other(gpu_host: Environment, tree: Proc) -> None:
-    environment = gpu_host.model_copy(update={"packages": {"cupy-cuda12x": "14.2.0", "cupy-cuda13x": "14.2.0"}})
-    cupy = look(environment, tree, "cupy")["cupy"]
-    assert "cupy-cuda12x, cupy-cuda13x" in (cupy.reason or "")
-    assert uninstall_command("cupy-cuda12x", "cupy-cuda13x") in (cupy.advice or "")
 
 
 def test_a_package_without_its_module_is_broken(gpu_host: Environment, tree: Proc) -> None:

@@ -25,7 +25,7 @@ from pinscope.probes.gpu import (
 )
 from pinscope.records.environment import Device, LinkErrors, c2c_bytes_per_second
 from pinscope.records.snapshot import DeviceFigures
-from tests.data.gpu_fake import FakeGpu, FakeNvml, NotGivenError
+from tests.data.gpu_fake import FakeGpu, FakeNvml
 from tests.data.link_limits import pcie_limits
 from tests.data.synthetic_gpu import on_bus
 
@@ -93,60 +93,45 @@ def test_every_field_that_is_none_has_its_reason(plant: Plant) -> None:
     assert set(device.link_errors.missing) == {"replays", "correctable", "nonfatal", "fatal"}
 
 
-def test_the_best_generation_is_the_lower_of_the_gpu_and_the_slot(h200: FakeGpu, plant: Plant) -> None:
-    # Some virtual machines report the GPU's own generation as that of the slot, others the other way round.
-    for together, alone in ((4, 5), (5, 4)):
-        pcie = h200.pcie | {"generation_max": Answer(together), "gpu_generation_max": Answer(alone)}
-        device = only_device(dataclasses.replace(h200, pcie=pcie), plant)
-        assert device.link is not None
-        assert device.link.generation_max == 4
-        assert device.link.limit_bytes_per_second == pcie_limits(4, 16)[1]
+UNKNOWN = Answer[int].missing("not supported")
 
 
-def test_an_old_driver_that_knows_only_one_of_the_two_generations_is_enough(h200: FakeGpu, plant: Plant) -> None:
-    pcie = h200.pcie | {"gpu_generation_max": Answer[int].missing("Function Not Found")}
+@pytest.mark.parametrize(
+    ("together", "alone", "width", "generation", "reason"),
+    [
+        # Some virtual machines report the GPU's own generation as that of the slot, others the other way round.
+        (Answer(4), Answer(5), Answer(16), 4, None),
+        (Answer(5), Answer(4), Answer(16), 4, None),
+        (Answer(5), UNKNOWN, Answer(16), 5, None),  # an old driver
+        (Answer(5), Answer(5), UNKNOWN, 5, "not supported"),
+        (Answer(7), Answer(7), Answer(16), 7, "PinScope knows no PCIe 7 link of 16 lanes"),
+    ],
+)
+def test_the_limit_of_a_link_is_that_of_the_lower_generation_of_gpu_and_slot(
+    h200: FakeGpu, plant: Plant, together: Answer[int], alone: Answer[int], width: Answer[int], generation: int,
+    reason: str | None,
+) -> None:  # fmt: skip
+    pcie = h200.pcie | {"generation_max": together, "gpu_generation_max": alone, "width_max": width}
     device = only_device(dataclasses.replace(h200, pcie=pcie), plant)
     assert device.link is not None
-    assert device.link.generation_max == 5
-    assert "link.generation_max" not in device.missing
+    assert (device.link.generation_max, "link.generation_max" in device.missing) == (generation, False)
+    assert device.missing.get("link.limit_bytes_per_second") == reason
+    expected = pcie_limits(generation, 16)[1] if reason is None else None
+    assert device.link.limit_bytes_per_second == expected
 
 
-def test_a_link_of_unknown_width_has_no_limit_and_says_why(h200: FakeGpu, plant: Plant) -> None:
-    pcie = h200.pcie | {"width_max": Answer[int].missing("not supported")}
-    device = only_device(dataclasses.replace(h200, pcie=pcie), plant)
+@pytest.mark.parametrize(
+    ("name", "rate", "expected"),
+    [("GH200 480GB", 447.12e9, 447.12e9), ("GH200 480GB", 0.0, c2c_bytes_per_second("GH200")), ("H200", 0.0, None)],
+)
+def test_a_coherent_gpu_has_the_bandwidth_that_the_driver_tells_or_the_published_one(
+    h200: FakeGpu, plant: Plant, name: str, rate: float, expected: float | None
+) -> None:
+    device = only_device(dataclasses.replace(h200, name=Answer(f"NVIDIA {name}"), c2c=Answer(rate)), plant)
     assert device.link is not None
-    assert device.link.limit_bytes_per_second is None
-    assert device.missing["link.limit_bytes_per_second"] == "not supported"
-
-
-def test_a_generation_newer_than_pinscope_has_no_limit(h200: FakeGpu, plant: Plant) -> None:
-    pcie = h200.pcie | {"generation_max": Answer(7), "gpu_generation_max": Answer(7)}
-    device = only_device(dataclasses.replace(h200, pcie=pcie), plant)
-    assert device.link is not None
-    assert device.link.limit_bytes_per_second is None
-    assert device.missing["link.limit_bytes_per_second"] == "PinScope knows no PCIe 7 link of 16 lanes"
-
-
-def test_a_coherent_gpu_has_the_links_bandwidth_that_the_driver_tells(h200: FakeGpu, plant: Plant) -> None:
-    gpu = dataclasses.replace(h200, name=Answer("NVIDIA GH200 480GB"), c2c=Answer(447.12e9))
-    device = only_device(gpu, plant)
-    assert device.link is not None
-    assert (device.link.kind, device.link.raw_bytes_per_second) == ("nvlink-c2c", 447.12e9)
+    assert (device.link.kind, device.link.raw_bytes_per_second) == ("nvlink-c2c", expected)
     assert "NVLink-C2C" in device.missing["link.generation_now"]
-
-
-def test_without_the_drivers_figure_the_published_one_stands(h200: FakeGpu, plant: Plant) -> None:
-    gpu = dataclasses.replace(h200, name=Answer("NVIDIA GH200 480GB"), c2c=Answer(0.0))
-    device = only_device(gpu, plant)
-    assert device.link is not None
-    assert device.link.raw_bytes_per_second == c2c_bytes_per_second("GH200") == 450e9
-
-
-def test_an_unknown_coherent_gpu_has_no_figure(h200: FakeGpu, plant: Plant) -> None:
-    device = only_device(dataclasses.replace(h200, c2c=Answer(0.0)), plant)
-    assert device.link is not None
-    assert device.link.raw_bytes_per_second is None
-    assert "NVIDIA H200" in device.missing["link.raw_bytes_per_second"]
+    assert (f"NVIDIA {name}" in device.missing.get("link.raw_bytes_per_second", "")) == (expected is None)
 
 
 @pytest.mark.parametrize(
@@ -170,16 +155,6 @@ def test_no_driver_and_no_gpu_are_different_reasons(plant: Plant) -> None:
         assert read_gpus(nvml, plant({})).reason == "no NVIDIA driver is installed here"
     with FakeNvml() as nvml:
         assert read_devices(nvml, plant({})).reason == "the NVIDIA driver works, but it shows no GPU"
-
-
-def test_the_fake_fails_when_asked_for_what_it_was_not_given(plant: Plant) -> None:
-    with FakeNvml(gpus=[FakeGpu(name=Answer("x"))]) as nvml:
-        assert nvml.name(0).value == "x"
-        for question in (nvml.driver_version, nvml.cuda_version, lambda: nvml.uuid(0), lambda: nvml.name(1)):
-            with pytest.raises(NotGivenError):
-                question()
-    with pytest.raises(NotGivenError, match="not open"):
-        nvml.name(0)
 
 
 def test_on_a_machine_without_driver_every_answer_says_so() -> None:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import os
 import resource
-import subprocess
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -154,7 +152,6 @@ def test_what_is_left_is_the_tighter_of_host_and_control_group(plant: Plant, lim
     assert read.left_bytes == left
 
 
-ROOT = Path(__file__).parents[3]
 IPC_LOCK = "CapEff:\t0000000000004000\n"
 NO_CAPABILITY = "CapEff:\t0000000000000000\n"
 ALL_USERS = "         0          0 4294967295\n"
@@ -200,39 +197,6 @@ def test_without_the_limits_file_the_limit_of_this_process_is_asked_for(plant: P
     soft, _ = resource.getrlimit(resource.RLIMIT_MEMLOCK)
     answer = memlock_headroom(plant({"/proc/self/status": status(locked="")}))
     assert answer.value == (None if soft == resource.RLIM_INFINITY else soft)
-
-
-LOCKS_WHAT_IT_MAY = """
-import ctypes, mmap, os, resource
-from pinscope.probes.host_memory import memlock_headroom
-from pinscope.probes.proc import HERE
-resource.setrlimit(resource.RLIMIT_MEMLOCK, (2**20, 2**20))
-if os.geteuid() == 0:
-    os.setuid(65534)
-libc = ctypes.CDLL(None, use_errno=True)
-memory = mmap.mmap(-1, 2**21)
-start = ctypes.addressof(ctypes.c_char.from_buffer(memory))
-lock = lambda nbytes: libc.mlock(ctypes.c_void_p(start), ctypes.c_size_t(nbytes)) == 0
-page = mmap.PAGESIZE
-assert lock(64 * page)
-headroom = memlock_headroom(HERE).value
-print(headroom, lock(64 * page + headroom + page), lock(64 * page + headroom))
-"""
-
-
-def test_the_kernel_lets_a_process_lock_exactly_its_headroom() -> None:
-    """As an ordinary user, in a child: 64 pages are locked already, the limit is 1 MiB."""
-    done = subprocess.run(
-        [sys.executable, "-c", LOCKS_WHAT_IT_MAY], cwd=ROOT, capture_output=True, text=True, check=False
-    )
-    expected = 2**20 - 64 * resource.getpagesize()
-    assert done.stdout == f"{expected} False True\n", done.stderr
-
-
-def test_host_memory_is_that_of_the_tree(plant: Plant) -> None:
-    meminfo = "MemTotal:  1000 kB\nMemFree: 1 kB\nMemAvailable:  600 kB\n"
-    limits = read_limits(plant({"/proc/meminfo": meminfo}))
-    assert (limits.host_total_bytes, limits.host_available_bytes) == (1000 * 1024, 600 * 1024)
 
 
 def test_without_meminfo_psutil_answers(plant: Plant) -> None:

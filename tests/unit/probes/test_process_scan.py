@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from pinscope.probes.answer import Answer
-from pinscope.probes.proc import HERE, Proc
+from pinscope.probes.proc import Proc
 from pinscope.probes.process_scan import LEAST_CUDA_BYTES, Processes, Remembered, read_processes
 from tests.data.one_door import OneDoor
 from tests.data.synthetic_host import SyntheticHost, zero
@@ -151,33 +149,6 @@ def test_a_kernel_thread_is_read_once_in_a_series_and_a_process_that_follows_wit
     (folder / "status").write_text("Name:\tprogram\nVmPeak:\t8 kB\nVmSize:\t8 kB\nVmLck:\t4 kB\nVmPin:\t0 kB\n")
     (locked,) = look(spy, remembered=remembered).seen
     assert locked.pid == 77
-
-
-LOCKER = """
-import ctypes, sys
-libc = ctypes.CDLL(None)
-memory = ctypes.create_string_buffer(b"x" * 2**20, 2**20)
-for line in sys.stdin:
-    {"lock": libc.mlock, "unlock": libc.munlock}[line.strip()](memory, ctypes.c_size_t(2**20))
-    print("done", flush=True)
-"""
-
-
-def test_memory_that_a_quiet_process_had_before_is_seen_once_it_is_locked() -> None:
-    remembered = Remembered()
-
-    def locked(pid: int) -> bool:
-        return any(one.pid == pid for one in look(HERE, remembered=remembered).seen)
-
-    with subprocess.Popen([sys.executable, "-c", LOCKER], stdin=-1, stdout=-1, text=True) as child:
-        assert child.stdin is not None
-        assert child.stdout is not None
-        for word, expected in (("unlock", False), ("lock", True), ("unlock", False)):
-            child.stdin.write(f"{word}\n")
-            child.stdin.flush()
-            child.stdout.readline()
-            assert [locked(child.pid) for _ in range(3)] == [expected] * 3
-        child.stdin.close()
 
 
 def test_a_quiet_process_costs_its_statm_alone_until_the_host_counts_a_lock_or_it_grows(tmp_path: Path) -> None:

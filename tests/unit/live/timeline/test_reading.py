@@ -8,7 +8,7 @@ import pytest
 
 from pinscope.experiments.registry import read_run
 from pinscope.live.series import Moment, TimelineRows
-from pinscope.live.timeline.reading import MOST_CHANGES, MOST_HOLDERS
+from pinscope.live.timeline.reading import MOST_HOLDERS
 from pinscope.records.finding import Finding, Quantity, Reading, Table
 from pinscope.units import format_bytes
 from tests.data import synthetic_timeline
@@ -126,14 +126,6 @@ def test_steps_in_one_direction_are_told_as_one_change() -> None:
         (4.0, "python", "8", "grew", "cudaHostAlloc", 1, 2 * GIB, 5 * GIB),
     ]
     assert [cells[0] for cells in happened.rows] == ["03:04:06", "03:04:06", "03:04:08", "03:04:09"]
-
-
-def test_of_very_many_changes_the_largest_are_told_in_order() -> None:
-    rows = watched(2 * MOST_CHANGES, holders=lambda n: (holder(host_alloc_bytes=(n * MIB if n % 2 else 0) + GIB),))
-    shown = table(reading(rows), "What happened")
-    assert len(shown.rows) == MOST_CHANGES
-    assert [cells[1] for cells in shown.rows] == [99.0, *(float(n) for n in range(101, 200))]  # up, and down again
-    assert "99 smaller ones are left out" in shown.note
 
 
 def test_more_holders_than_a_table_shows_are_counted() -> None:

@@ -68,7 +68,8 @@ class Surroundings:
     booted: Answer[int]
     """Boot time in seconds since 1970."""
     groups: GroupHeadrooms
-    identify: Callable[[SeenProcess], Identity]
+    identify: Callable[[int], Identity]
+    """By pid; each is read once."""
     registrations: Registrations | None = None
     """What the probe tells of registered memory, if it runs."""
 
@@ -116,7 +117,7 @@ def read_holder(seen: SeenProcess, share: Share, around: Surroundings) -> Holder
     group = group_of(seen.pid, around.groups.memberships(seen.pid))
     left = around.groups.of(seen.pid)
     user = _number(seen, "Uid").then(user_name)
-    identity = around.identify(seen)
+    identity = around.identify(seen.pid)
     started = start_time(seen.pid, identity.started, around.booted)
     registered = registered_by(seen.pid, cuda.value, started.value, around.registrations)
     driver_memory, kind = _driver_memory(owned, share, contexts, cuda)

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from datetime import UTC, datetime
-from functools import partial
+from functools import cache
 from typing import TYPE_CHECKING, Self
 
 from pinscope.analysis.held import held_by
@@ -26,8 +26,8 @@ from pinscope.probes.answer import Answer
 from pinscope.probes.containers import WSL2, GroupHeadrooms, has_own_pids, hides_processes, wsl_version
 from pinscope.probes.host_memory import NO_HOST, PIN_COUNTERS_ADVICE, read_host
 from pinscope.probes.proc import HERE, Proc
-from pinscope.probes.process import MemoryMaps, boot_time, open_files
-from pinscope.probes.process_scan import Processes, Remembered, SeenProcess, known_identity, read_processes
+from pinscope.probes.process import MemoryMaps, boot_time, identify, open_files
+from pinscope.probes.process_scan import Processes, Remembered, SeenProcess, read_processes
 from pinscope.records.figure import Bound, BoundKind, about, at_least, at_most, bound_of_sum
 from pinscope.records.registration import Registrations
 from pinscope.records.snapshot import PINNED_AGAIN, DeviceFigures, Holder, HostTotals, Snapshot, Unreadable
@@ -207,7 +207,7 @@ def snapshot(
             proven=False,
             booted=remembered.booted,
             groups=groups,
-            identify=partial(known_identity, proc=proc, remembered=remembered),
+            identify=cache(lambda pid: identify(pid, proc)),
             registrations=registrations,
         ),
     )
@@ -257,7 +257,7 @@ def _candidate(process: SeenProcess, around: Surroundings) -> Candidate:
     return Candidate(
         pid=process.pid,
         parent=process.status.number("PPid"),
-        started=around.identify(process).started.value,
+        started=around.identify(process.pid).started.value,
         maps=maps if maps is not None else MemoryMaps({}),
     )
 

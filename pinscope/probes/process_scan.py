@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 
 from pinscope.probes.answer import Answer
 from pinscope.probes.proc import HERE, MOST_OPEN_FILES, Allowance, Proc
-from pinscope.probes.process import Identity, MemoryMaps, ProcessStatus, identify, parse_maps, plain_address_space
+from pinscope.probes.process import MemoryMaps, ProcessStatus, parse_maps, plain_address_space
 
 LEAST_CUDA_BYTES = 2**30
 """CUDA reserves gigabytes of address space when it starts, and a forked child inherits them."""
@@ -27,6 +27,18 @@ _LOCKS = re.compile(r"^unevictable_pgs_m(?:un)?locked \d+$", re.MULTILINE)
 _PINS = re.compile(r"^nr_foll_pin_\w+ \d+$", re.MULTILINE)
 """In /proc/vmstat: pages that were ever locked and unlocked, pinned and unpinned."""
 _CHECK_EVERY = 64
+
+
+@dataclass(frozen=True, slots=True)
+class KnownMaps:
+    """A process's ``maps`` as read, and what it says.
+
+    To parse it takes longer than to read it. Only the same text proves that nothing changed: what ``status`` says of
+    sizes stays as it was if one buffer goes and another of its size comes.
+    """
+
+    text: str
+    maps: MemoryMaps
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,15 +70,14 @@ class Remembered:
     locks: str = ""
     pins: str = ""
     """Those counters at the last snapshot."""
-    identities: dict[int, tuple[tuple[int, bytes], Identity]] = field(default_factory=dict)
-    """Of holders, with the inode and ``statm`` that they had."""
-    snapshots: int = 0
     without_memory: dict[int, int] = field(default_factory=dict)
     """Kernel threads and processes that ended without being reaped, as :meth:`Proc.tasks` tells them.
 
     They get no memory any more. Only a kernel thread that starts a helper program of the kernel's (modprobe) does,
     and that uses no CUDA.
     """
+    maps: dict[int, KnownMaps] = field(default_factory=dict)
+    """The ``maps`` of candidates."""
     candidates: dict[int, KnownCandidate] = field(default_factory=dict)
     """Candidates, as long as their ``statm`` and the host's counters of pins stay as they were."""
     resume_at: int = 0
@@ -161,8 +172,6 @@ UVM = "/dev/nvidia-uvm"
 """CUDA opens it when it starts; NVML alone and display servers do not."""
 
 _NVIDIA = "/dev/nvidia"
-_IDENTITY_TURNS = 10
-"""A program may change its command line at any time; after so many snapshots it is read again."""
 _NONE: Answer[frozenset[str]] = Answer(frozenset())
 _NO_TURN: Answer[frozenset[str]] = Answer.missing("a snapshot reads only so much of other processes' files")
 _TOO_MANY: Answer[frozenset[str]] = Answer.missing(f"it has more than {MOST_OPEN_FILES} open files")
@@ -178,8 +187,6 @@ class SeenProcess:
     """NVIDIA device files that it has open."""
     maps: Answer[MemoryMaps] | None
     """``None`` where there was no reason to scan."""
-    size: tuple[int, bytes] | None = None
-    """Inode of its folder and ``statm``, where they were read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,7 +216,6 @@ def read_processes(
         remembered: what earlier snapshots learned; it is brought up to date.
     """
     remembered = remembered or Remembered(is_series=False)
-    remembered.snapshots += 1
     allowance = Allowance()
     answer = scan_processes(proc, gpu_pids, remembered, allowance)
     if answer.value is None:
@@ -219,39 +225,19 @@ def read_processes(
     candidates = [pid for pid, held in files.items() if held.value or (held.value is None and pid in gpu_pids)]
     maps = _maps_of_candidates(scan, _fair(candidates, scan, gpu_pids), remembered, allowance)
     rest = [pid for pid in scan.status.keys() - maps.keys() if scan.status[pid].has_locked]
-    seen = [
-        SeenProcess(pid, scan.status[pid], files.get(pid, _NONE), maps.get(pid), scan.sizes.get(pid))
-        for pid in (*candidates, *rest)
-    ]
+    seen = [SeenProcess(pid, scan.status[pid], files.get(pid, _NONE), maps.get(pid)) for pid in (*candidates, *rest)]
     skipped = {pid for pid, held in files.items() if held in (_NO_TURN, _TOO_MANY)}
     closed = {pid for pid, held in files.items() if held.value is None} - skipped
-    named = {process.pid for process in seen}
-    remembered.identities = {pid: known for pid, known in remembered.identities.items() if pid in named}
     remembered.candidates = {
-        process.pid: KnownCandidate(process.size, process.files, process.maps)
+        process.pid: KnownCandidate(scan.sizes[process.pid], process.files, process.maps)
         for process in seen
         if process.maps is not None
         and process.maps.value is not None
         and process.files.value
-        and process.size is not None
+        and process.pid in scan.sizes
     }
     strangers = frozenset(gpu_pids) - maps.keys()
     return Answer(Processes(tuple(seen), scan.looked_at, len(closed), strangers, scan.unread, len(skipped)))
-
-
-def known_identity(process: SeenProcess, proc: Proc, remembered: Remembered) -> Identity:
-    """Who a process is, read once in a snapshot, and in a series again when its memory changed or its turn comes."""
-    before = remembered.identities.get(process.pid)
-    is_due = remembered.snapshots % _IDENTITY_TURNS == process.pid % _IDENTITY_TURNS
-    if (
-        before is not None
-        and before[0] == (process.size or (remembered.snapshots, b""))
-        and not (process.size and is_due)
-    ):
-        return before[1]
-    identity = identify(process.pid, proc)
-    remembered.identities[process.pid] = (process.size or (remembered.snapshots, b"")), identity
-    return identity
 
 
 def _fair(pids: Iterable[int], scan: Scan, gpu_pids: Collection[int]) -> list[int]:
@@ -270,18 +256,34 @@ def _maps_of_candidates(
     scan: Scan, pids: Iterable[int], remembered: Remembered, allowance: Allowance
 ) -> dict[int, Answer[MemoryMaps]]:
     maps: dict[int, Answer[MemoryMaps]] = {}
+    known: dict[int, KnownMaps] = {}
     for pid in pids:
-        earlier, path = remembered.candidates.get(pid), f"/proc/{pid}/maps"
+        before, earlier = remembered.maps.get(pid), remembered.candidates.get(pid)
         if scan.same_pins and earlier is not None and earlier.size == scan.sizes.get(pid):
             maps[pid] = earlier.maps
-        elif allowance.maps_bytes <= 0 or allowance.is_spent:
+            if before is not None:
+                known[pid] = before
+            continue
+        path = f"/proc/{pid}/maps"
+        if allowance.maps_bytes <= 0 or allowance.is_spent:
             maps[pid] = Answer(None, f"{path} was not read: {_NO_TURN.reason}")
-        else:
-            text = scan.proc.read(path)
-            allowance.maps_bytes -= len(text.value or "")
-            # An empty one is that of a process that is about to end.
-            maps[pid] = text.then(lambda content: parse_maps(content) if content else None, f"{path} is empty")
+            continue
+        text = scan.proc.read(path)
+        allowance.maps_bytes -= len(text.value or "")
+        read = text.then(lambda text, before=before: _known(text, before), f"{path} is empty")  # type: ignore[misc]
+        maps[pid] = read.then(lambda known_maps: known_maps.maps)
+        # Other than ASCII takes up to four times the memory: it is parsed each time.
+        if read.value is not None and read.value.text.isascii():
+            known[pid] = read.value
+    remembered.maps = known
     return maps
+
+
+def _known(text: str, before: KnownMaps | None) -> KnownMaps | None:
+    """What maps says now. An empty one is that of a process that is about to end."""
+    if before is not None and before.text == text:
+        return before
+    return KnownMaps(text, parse_maps(text)) if text else None
 
 
 def _files_of_suspects(

@@ -9,11 +9,12 @@ import pytest
 from pinscope.errors import NotPossible
 from pinscope.live.sampler import GpuWatch
 from pinscope.live.source import LiveSource, open_source
+from pinscope.probes import process, process_scan
 from pinscope.probes.gpu import process_on_gpu
 from pinscope.records.snapshot import Snapshot
 from tests.data.gpu_fake import FakeNvml
 from tests.data.synthetic_gpu import busy_h200
-from tests.data.synthetic_host import BOOTED, SyntheticHost, zero
+from tests.data.synthetic_host import BOOTED, SyntheticHost, maps_text, zero
 
 MIB, GIB = 2**20, 2**30
 
@@ -38,6 +39,24 @@ def test_it_can_be_entered_again(host: SyntheticHost) -> None:
         with source:
             assert len(source.take().devices) == 1
         assert source.take().devices == ()
+
+
+def test_maps_are_parsed_again_only_if_their_text_changed(host: SyntheticHost, monkeypatch: pytest.MonkeyPatch) -> None:
+    pid = host.cuda_process([zero(GIB, 1)])
+    parsed: list[str] = []
+
+    def parse(text: str) -> process.MemoryMaps:
+        parsed.append(text)
+        return process.parse_maps(text)
+
+    monkeypatch.setattr(process_scan, "parse_maps", parse)
+    with LiveSource(host.proc) as source:
+        assert [source.take().holders[0].host_alloc_bytes for _ in range(3)] == [GIB] * 3
+        assert len(parsed) == 1
+        # Another buffer of the same size: status stays as it was to the last digit.
+        host.write(f"proc/{pid}/maps", maps_text([zero(GIB - MIB, 2), zero(MIB, 3)]))
+        assert len(source.take().holders[0].allocations) == 2
+        assert len(parsed) == 2
 
 
 def test_a_clock_that_is_set_makes_nobody_another_process(host: SyntheticHost) -> None:

@@ -109,7 +109,7 @@ _ACCOUNTS = ("MemFree", "Buffers", "Cached", "SwapCached", "AnonPages", "Slab", 
 """Lines of /proc/meminfo that together have every page of an idle host but those that a driver allocated for itself;
 none counts a page of another (proc_meminfo(5); measured on H100 and H200 hosts)."""
 _NEWER_ACCOUNTS = ("Hugetlb", "SecPageTables", "Zswap", "Balloon")
-"""The same, where the kernel has them; huge pages have had a line of their own since Linux 4.19."""
+"""Further ones, where the kernel has them; huge pages have had a line of their own since Linux 4.19."""
 _STACKS = ("VmallocUsed", "KernelStack")
 """Kernel stacks lie in the first as a rule, where the driver keeps its lists too: 12 MiB for each GiB that it pins or
 takes. Linux before 5.3 writes 0 there."""

@@ -204,7 +204,7 @@ MACHINES: Mapping[str, int] = {"x86_64": 62, "aarch64": 183}
 MOST_TABLE_BYTES = 4 * 2**20
 """Libraries whose tables are larger are refused; those of the driver have some 100 KB."""
 MOST_SEGMENTS = 64
-"""Likewise: the driver's library has some 10."""
+"""Libraries with more are refused; the driver's has some 10."""
 
 _HEADER = struct.Struct("<16sHHIQQQIHHHHHH")
 _SEGMENT = struct.Struct("<IIQQQQQQ")

@@ -235,16 +235,16 @@ def test_every_report_can_be_made_of_it_and_it_travels_in_a_bundle(
     assert json.loads((tmp_path / "report.json").read_text())["observations"] == rows
     capsys.readouterr()
     assert main(["runs", "show", run.id]) == 0
-    shown = capsys.readouterr().out
-    assert all(words in shown for words in ("Holders", "live view", "Interval"))
-    assert "Takes at most" not in shown
+    facts = capsys.readouterr().out
+    assert all(words in facts for words in ("Holders", "live view", "Interval"))
+    assert "Takes at most" not in facts
     assert main(["import", str(file), "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["skipped"] == [run.id]
     monkeypatch.setenv("PINSCOPE_DATABASE", f"sqlite:///{tmp_path / 'empty.db'}")
     assert main(["import", str(file), "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["added"] == [run.id]
     assert main(["runs", "show", run.id]) == 0
-    assert capsys.readouterr().out == shown
+    assert capsys.readouterr().out == facts
 
 
 def test_a_database_that_is_deleted_meanwhile_leaves_all_of_it_in_the_file(tmp_path: Path) -> None:

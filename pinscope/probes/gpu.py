@@ -409,7 +409,7 @@ def _pcie_rates(link: tuple[int, ...], packet_bytes: int | None) -> Answer[tuple
 
 
 def with_details(nvml: Nvml, proc: Proc, device: Device) -> Device:
-    """The same GPU with its IOMMU, its BAR1, its persistence mode and the errors that its link has had."""
+    """The GPU with its IOMMU, its BAR1, its persistence mode and the errors that its link has had."""
     missing = {**device.missing, "link_errors_after": "nothing was run"}
     bar1 = nvml.bar1(device.index).then(lambda window: window[0])
     whole = bar1.then(

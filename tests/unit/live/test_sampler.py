@@ -116,25 +116,6 @@ def test_memory_is_bounded_with_many_holders_that_all_change() -> None:
     assert used - events < window * MOST_BYTES_OF_A_SAMPLE
 
 
-def test_stop_and_start_go_on_with_the_same_history(scene: Scene) -> None:
-    one = Sampler(scene.take, interval_seconds=0.01)
-    lengths = []
-    for _ in range(5):
-        one.start()
-        assert one.running
-        assert threads() == 1
-        before = scene.taken
-        until(lambda before=before: scene.taken >= before + 2)  # type: ignore[misc]
-        one.stop()
-        assert not one.running
-        assert threads() == 0
-        lengths.append(len(one.history().samples))
-        assert scene.taken == lengths[-1]
-    elapsed = [sample.elapsed_seconds for sample in one.history().samples]
-    assert elapsed == sorted(elapsed)
-    assert lengths == sorted(set(lengths))
-
-
 def test_a_history_is_frozen(scene: Scene) -> None:
     one = Sampler(scene.take, interval_seconds=0.01)
     assert one.history() == History(interval_seconds=0.01)

@@ -162,15 +162,6 @@ def test_a_process_grows_if_it_takes_more_and_more_and_gives_nothing_back(
     assert growing(series(*amounts)) == (frozenset({1}) if grows else frozenset())
 
 
-def test_registered_memory_that_becomes_known_is_no_growth() -> None:
-    amounts = [None, None, GIB, GIB, GIB, GIB]
-    samples = [
-        sample_of(seen(holder(1, host_alloc_bytes=GIB, registered_bytes=amount)), float(second))
-        for second, amount in enumerate(amounts)
-    ]
-    assert growing(samples) == frozenset()
-
-
 BEGIN = datetime(2026, 1, 1, tzinfo=UTC)
 KNOWN, OTHER, WHOLE = BANDS
 LOCKED, DRIVER = list(SERIES)[3:]

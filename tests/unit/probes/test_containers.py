@@ -7,8 +7,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from pinscope.probes.containers import (
     NO_LIMIT,
@@ -20,7 +18,6 @@ from pinscope.probes.containers import (
     virtualization,
 )
 from pinscope.probes.host_memory import read_group
-from pinscope.probes.proc import Proc
 from tests.data.synthetic_host import SyntheticHost
 
 if TYPE_CHECKING:
@@ -146,28 +143,6 @@ def test_a_limit_that_cannot_be_judged_says_so(plant: Plant, broken: str) -> Non
 
 def test_without_the_files_the_reason_names_them(plant: Plant) -> None:
     assert "/proc/self/cgroup is not there" in (memory_headroom(plant({})).reason or "")
-
-
-@given(
-    levels=st.lists(
-        st.tuples(st.integers(0, 10**6), st.integers(0, 10**6), st.integers(0, 10**6)), min_size=1, max_size=4
-    )
-)
-def test_headroom_is_the_minimum_over_all_levels(
-    levels: list[tuple[int, int, int]], tmp_path_factory: pytest.TempPathFactory
-) -> None:
-    top = tmp_path_factory.mktemp("groups")
-    folder = "".join(f"/g{number}" for number in range(len(levels)))
-    files = {"/proc/self/cgroup": f"0::{folder}\n", "/proc/self/mountinfo": V2_MOUNT}
-    for number, (limit, usage, inactive) in enumerate(levels):
-        files |= v2("".join(f"/g{n}" for n in range(number + 1)), str(limit), usage, inactive)
-    for path, text in files.items():
-        (top / path.lstrip("/")).parent.mkdir(parents=True, exist_ok=True)
-        (top / path.lstrip("/")).write_text(text)
-    expected = min(max(0, limit - usage + min(inactive, usage)) for limit, usage, inactive in levels)
-    found = memory_headroom(Proc.below(top)).value
-    assert found is not None
-    assert found.bytes == expected
 
 
 SECOND = {

@@ -185,13 +185,6 @@ def test_a_call_that_nvml_refuses_is_a_reason(refused: Nvml) -> None:
         assert "Uninitialized" in (answer.reason or "")
 
 
-def test_a_function_that_the_installed_package_lacks_is_a_reason(
-    refused: Nvml, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.delattr(pynvml, "nvmlDeviceGetCount")
-    assert refused.device_count().reason == "the installed nvidia-ml-py has no nvmlDeviceGetCount"
-
-
 @pytest.mark.parametrize(
     ("words", "expected"), [([1, 0], 0), ([0, 1], 64), ([4, 0], 2), ([0, 0], None), ([3, 0], None), ([1, 1], None)]
 )

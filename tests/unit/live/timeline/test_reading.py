@@ -257,12 +257,6 @@ def test_the_peak_share_of_memory_that_was_pinned_is_told(share: float, severity
     assert evidence(one)["Samples with 25.0 % or more"] == 0.25
 
 
-def test_a_kernel_that_does_not_count_pins_is_judged_by_what_the_holders_explain() -> None:
-    rows = watched(4, pinned_bytes=lambda n: None, explained_bytes=lambda n: 300 * GIB)
-    one = finding(reading(rows), "pinned-share-of-ram")
-    assert (one.severity, evidence(one)["Pinned"]) == ("warning", 300 * GIB)
-
-
 def near_limit(left: float, held: int, **totals: Any) -> Reading:
     """A control group of 64 GiB, from the second sample on with this share left."""
     return reading(

@@ -9,7 +9,8 @@ from dataclasses import dataclass
 
 from pinscope.analysis.models import GRANULE_BYTES, page_table_memory_bytes
 from pinscope.analysis.rules import MUCH_LOCKED_BYTES
-from pinscope.live.tracker import Registered, Share, asked_driver_memory, context_count, registered_by, split_pieces
+from pinscope.live.ownership import Share, asked_driver_memory, context_count, split_pieces
+from pinscope.live.tracker import Registered, registered_by
 from pinscope.probes.answer import Answer
 from pinscope.probes.containers import GroupHeadrooms
 from pinscope.probes.proc import Proc
@@ -67,33 +68,10 @@ class Surroundings:
     booted: Answer[int]
     """Boot time in seconds since 1970."""
     groups: GroupHeadrooms
-    identify: Callable[[SeenProcess], Identity]
+    identify: Callable[[int], Identity]
+    """By pid; each is read once."""
     registrations: Registrations | None = None
     """What the probe tells of registered memory, if it runs."""
-
-    def inputs(self, seen: SeenProcess, share: Share) -> tuple[object, ...]:
-        """All that the record of one process is made of."""
-        gpus = tuple(
-            (device.index, device.minor, device.missing, tuple(p for p in device.processes if p.pid == seen.pid))
-            for device in self.gpus.value or ()
-        )
-        return (
-            seen.status.without_switches,
-            seen.files,
-            seen.maps,
-            share,
-            self.gpus.reason,
-            gpus,
-            self.strangers,
-            self.own_pids,
-            self.covers,
-            self.proven,
-            self.booted,
-            self.groups.memberships(seen.pid),
-            self.groups.of(seen.pid),
-            self.identify(seen),
-            self.registrations,
-        )
 
 
 def page_table_bound(registrations: Registrations | None, *, driver_memory: bool, may_be_ordinary: bool) -> Bound:
@@ -139,12 +117,10 @@ def read_holder(seen: SeenProcess, share: Share, around: Surroundings) -> Holder
     group = group_of(seen.pid, around.groups.memberships(seen.pid))
     left = around.groups.of(seen.pid)
     user = _number(seen, "Uid").then(user_name)
-    identity = around.identify(seen)
+    identity = around.identify(seen.pid)
     started = start_time(seen.pid, identity.started, around.booted)
     registered = registered_by(seen.pid, cuda.value, started.value, around.registrations)
     driver_memory, kind = _driver_memory(owned, share, contexts, cuda)
-    if (registered.driver_memory.value or 0) > (driver_memory.value or 0):  # it need not be mapped for the CPU
-        driver_memory, kind = registered.driver_memory, registered.driver_estimate
     more_sizes = len(allocations) - MOST_SIZES
     estimates = {
         "host_alloc_bytes": doubt,

@@ -2,157 +2,20 @@
 
 Registered memory is kept by address, which each call gives. So is allocated memory whose address the probe could
 read. A piece of unknown address counts with its size all the same; a release of an address that is not kept is put
-down to the oldest such piece of the process. Memory of cuMemCreate is kept by its handle, and what was allocated from
-pools of host memory by address.
+down to the oldest such piece of the process.
 """
 
 from __future__ import annotations
 
 import os
-from bisect import bisect_left, bisect_right, insort
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Protocol
 
 from pinscope.probes.process import Caller
-from pinscope.probes.uprobes import CALLS, FLAGLESS, Action, Entered, Executed, Lost, Returned, TraceEvent, Wanted
-from pinscope.records.registration import DRIVER_MEMORY, PidRegistrations, Piece, PieceKind
-
-MOST_UNREAD = 100
-"""Pieces of unknown handle; each handle that nobody knows is looked for among them."""
-
-
-@dataclass(eq=False)
-class _Made:
-    bytes: int
-    piece: Piece | None
-    """``None``: it lies on a GPU. Its handle must be known all the same, or it would be taken for another's."""
-    handle: int | None
-    handles: int = 1
-    """How often its handle was given out and not released."""
-    mappings: int = 0
-
-    @property
-    def is_gone(self) -> bool:
-        return self.handles <= 0 and self.mappings <= 0
-
-
-class CreatedMemory:
-    """What one process made and has not given back.
-
-    Where the trace gives no handle, the next one that nobody knows is taken for it: to map memory, of that size.
-    """
-
-    def __init__(self) -> None:
-        self._known: dict[int, _Made] = {}
-        self._unread: list[_Made] = []
-        self._mapped: dict[int, tuple[int, _Made]] = {}
-        """By first address: the address behind the last, and what is mapped there."""
-        self._starts: list[int] = []
-        """The first addresses, in order."""
-        self.guessed = False
-        """Some handle could not be read."""
-
-    @property
-    def is_full(self) -> bool:
-        """One more piece of unknown handle would be too many."""
-        return len(self._unread) >= MOST_UNREAD
-
-    def __len__(self) -> int:
-        return len(self._known) + len(self._unread) + len(self._mapped)
-
-    def __iter__(self) -> Iterator[Piece]:
-        """What lies on the host, in no order."""
-        behind = (made for _, made in self._mapped.values() if made.handles <= 0)
-        every = dict.fromkeys([*self._known.values(), *self._unread, *behind])
-        return (made.piece for made in every if made.piece is not None)
-
-    def create(self, handle: int | None, size: int, piece: Piece | None) -> list[Piece]:
-        """Keep memory; gives what had the same handle, which must be gone.
-
-        Args:
-            handle: ``None`` where it could not be read.
-            size: in bytes.
-            piece: ``None`` if it lies on a GPU.
-        """
-        made = _Made(size, piece, handle)
-        if handle is None:
-            self._unread.append(made)
-            self.guessed = True
-            return []
-        before = self._known.pop(handle, None)
-        gone = [] if before is None else self._forget(before)
-        self._known[handle] = made
-        return gone
-
-    def import_again(self, handle: int) -> bool:
-        """A handle was imported; false if it is not of memory that is known."""
-        made = self._known.get(handle)
-        if made is not None:
-            made.handles += 1
-        return made is not None
-
-    def retain(self, address: int) -> None:
-        """The handle of what is mapped at an address was given out once more."""
-        before = bisect_right(self._starts, address) - 1
-        end, made = self._mapped[self._starts[before]] if before >= 0 else (0, None)
-        if made is None or made.handle is None or address >= end:
-            return
-        if self._known.setdefault(made.handle, made) is made:  # or it is another's number by now
-            made.handles += 1
-
-    def release(self, handle: int) -> list[Piece]:
-        """A handle was given back; gives the memory on the host that is gone with it."""
-        made = self._known.get(handle) or (self._unread[0] if self._unread else None)
-        if made is None:  # created before anybody looked, or imported
-            return []
-        made.handles -= 1
-        return self._swept(made)
-
-    def map(self, start: int, size: int, handle: int) -> list[Piece]:
-        """Memory was mapped; gives what was mapped there before, if it must be gone."""
-        gone = self._unmapped(start) if start in self._mapped else []
-        made = self._known.get(handle)
-        if made is None:
-            made = next((memory for memory in self._unread if memory.bytes == size), None)
-            if made is None:
-                return gone
-            self._unread.remove(made)
-            self._known[handle], made.handle = made, handle
-        made.mappings += 1
-        self._mapped[start] = (start + size, made)
-        insort(self._starts, start)
-        return gone
-
-    def unmap(self, start: int, size: int) -> list[Piece]:
-        """All mappings within a range are gone; gives the memory on the host that is gone with them."""
-        begins = self._starts[bisect_left(self._starts, start) : bisect_left(self._starts, start + size)]
-        whole = [at for at in begins if self._mapped[at][0] <= start + size]
-        return [piece for at in whole for piece in self._unmapped(at)]
-
-    def _unmapped(self, start: int) -> list[Piece]:
-        """One mapping is gone."""
-        del self._starts[bisect_left(self._starts, start)]
-        _, made = self._mapped.pop(start)
-        made.mappings -= 1
-        return self._swept(made)
-
-    def _forget(self, made: _Made) -> list[Piece]:
-        """Its handle means other memory now: the calls that gave it back were lost."""
-        for start in [start for start, (_, memory) in self._mapped.items() if memory is made] if made.mappings else ():
-            self._unmapped(start)
-        return [made.piece] if made.piece is not None else []
-
-    def _swept(self, made: _Made) -> list[Piece]:
-        """Forget memory that nothing refers to any more."""
-        if made.handles <= 0:
-            if made.handle is not None and self._known.get(made.handle) is made:
-                del self._known[made.handle]  # the driver may give its number to another
-            elif made in self._unread and made.is_gone:
-                self._unread.remove(made)
-        return [made.piece] if made.is_gone and made.piece is not None else []
-
+from pinscope.probes.uprobes import CALLS, FLAGLESS, Entered, Executed, Lost, Returned, TraceEvent
+from pinscope.records.registration import PidRegistrations, Piece
 
 WRITE_COMBINED = 0x04
 """CU_MEMHOSTALLOC_WRITECOMBINED (CUDA driver API)."""
@@ -161,113 +24,58 @@ IO_MEMORY = 0x04
 
 
 @dataclass
-class Pieces:
-    """Live memory of one process."""
-
-    registered: dict[int, Piece] = field(default_factory=dict)
-    """By address; likewise below."""
-    allocated: dict[int, Piece] = field(default_factory=dict)
-    from_pools: dict[int, Piece] = field(default_factory=dict)
-    unknown: dict[int, Piece] = field(default_factory=dict)
-    """Allocated pieces of unknown address, by number in order of time."""
-    created: CreatedMemory = field(default_factory=CreatedMemory)
-    pools: set[int] = field(default_factory=set)
-    """Handles of pools of host memory."""
-
-    def __len__(self) -> int:
-        """How much is kept, also of memory on GPUs."""
-        by_key = len(self.registered) + len(self.allocated) + len(self.from_pools) + len(self.unknown)
-        return by_key + len(self.created) + len(self.pools)
-
-    def __iter__(self) -> Iterator[Piece]:
-        """Oldest first."""
-        by_key = (self.registered, self.allocated, self.from_pools, self.unknown)
-        every = [*self.created, *(piece for pieces in by_key for piece in pieces.values())]
-        return iter(sorted(every, key=lambda piece: piece.since))
-
-    def of_kind(self, kind: PieceKind) -> dict[int, Piece]:
-        """Those that are kept by address as this kind is."""
-        return {"register": self.registered, "pool": self.from_pools}.get(kind, self.allocated)
-
-
-@dataclass
 class ProcessPieces:
     """One process: its live memory, and sums since it was first seen."""
 
     caller: Caller
     from_start: bool
-    pieces: Pieces = field(default_factory=Pieces)
+    registered: dict[int, Piece] = field(default_factory=dict)
+    """By address."""
+    allocated: dict[int, Piece] = field(default_factory=dict)
+    """By address."""
+    unknown: list[Piece] = field(default_factory=list)
+    """Allocated pieces of unknown address, oldest first."""
     registered_bytes: int = 0
     pinned_registered_bytes: int = 0
-    driver_memory_bytes: int = 0
-    host_pools: int = 0
-    """Pools of host memory that it ever made or found."""
-    unread_pools: int = 0
-    """Those of them whose handle could not be read."""
-    imported: bool = False
     calls: int = 0
     dropped_pieces: int = 0
     context_ended_at: datetime | None = None
     record: PidRegistrations | None = None
     """Made when it is asked for; ``None`` when something has happened since."""
 
-    @property
-    def may_use_pools(self) -> bool:
-        """It may still take memory from a pool of host memory, or give some back."""
-        return bool(self.pieces.pools or self.pieces.from_pools or self.unread_pools)
+    def __len__(self) -> int:
+        """How many pieces are kept."""
+        return len(self.registered) + len(self.allocated) + len(self.unknown)
 
-    def kind(self, entered: Entered) -> PieceKind | None:
-        """What a call takes on the host; ``None`` if it takes nothing there."""
-        match CALLS[entered.call]:
-            case "register":
-                return "register"
-            case "create":
-                return "create" if entered.is_pinned_on_host else None
-            case "take":
-                return "pool" if entered.arguments[2] in self.pieces.pools else None
-        flags = 0 if entered.call in FLAGLESS else entered.arguments[2]
-        return "write_combined" if flags & WRITE_COMBINED else "alloc"
+    def count(self, piece: Piece, sign: int) -> None:
+        """Count a piece in (1) or out (-1)."""
+        if piece.kind == "register":
+            self.registered_bytes += sign * piece.bytes
+            self.pinned_registered_bytes += sign * pinned_bytes(piece)
 
-    def count(self, *pieces: Piece, sign: int) -> None:
-        """Count pieces in (1) or out (-1)."""
-        for piece in pieces:
-            if piece.kind == "register":
-                self.registered_bytes += sign * piece.bytes
-                self.pinned_registered_bytes += sign * pinned_bytes(piece)
-            elif piece.kind in DRIVER_MEMORY:
-                self.driver_memory_bytes += sign * piece.bytes
+    def free(self, address: int) -> None:
+        """Memory was freed; an address that nobody knows is put down to the oldest piece of unknown address."""
+        if address and self.allocated.pop(address, None) is None and self.unknown:  # to free nothing is allowed
+            del self.unknown[0]
 
-    def release(self, address: int, action: Action) -> None:
-        """Memory was freed or unregistered; what nobody knows, if it was freed, is put down to the oldest piece of
-        unknown address."""
-        kind: PieceKind = "register" if action == "unregister" else "pool" if action == "give" else "alloc"
-        if not address:  # to free nothing is allowed
-            return
-        if not self.take_off(self.pieces.of_kind(kind), address) and action == "free" and self.pieces.unknown:
-            self.take_off(self.pieces.unknown, next(iter(self.pieces.unknown)))
-
-    def take_off(self, pieces: dict[int, Piece], key: int) -> bool:
-        """Take a piece away; false if there is none."""
-        piece = pieces.pop(key, None)
+    def unregister(self, address: int) -> None:
+        """Memory was unregistered; nothing happens if nobody saw it registered."""
+        piece = self.registered.pop(address, None)
         if piece is not None:
             self.count(piece, sign=-1)
-        return piece is not None
 
     def as_record(self) -> PidRegistrations:
-        """What is known of it, as a record."""
+        """What is known of it, as a record; oldest pieces first."""
         if self.record is None:
+            pieces = (*self.registered.values(), *self.allocated.values(), *self.unknown)
             self.record = PidRegistrations(
                 pid=self.caller.pid,
                 name=self.caller.name,
                 from_start=self.from_start,
                 registered_bytes=self.registered_bytes,
-                registrations=len(self.pieces.registered),
+                registrations=len(self.registered),
                 pinned_registered_bytes=self.pinned_registered_bytes,
-                driver_memory_bytes=self.driver_memory_bytes,
-                unread_handles=self.pieces.created.guessed,
-                host_pools=self.host_pools,
-                imported=self.imported,
-                pieces=tuple(self.pieces),
+                pieces=tuple(sorted(pieces, key=lambda piece: piece.since)),
                 calls=self.calls,
                 dropped_pieces=self.dropped_pieces,
                 context_ended_at=self.context_ended_at,
@@ -320,8 +128,6 @@ class PinnedPieces:
         self._processes: dict[int, ProcessPieces] = {}
         self._entered: dict[tuple[int, str], Entered] = {}
         self._pieces = 0
-        self._serial = 0
-        self._unresolved: list[tuple[int, Wanted]] = []
         self.lost_events = 0
         self._left_out: set[Caller] = set()
 
@@ -329,11 +135,6 @@ class PinnedPieces:
     def left_out_processes(self) -> int:
         """Processes that are not followed because there were too many; of those, too, only so many are kept apart."""
         return len(self._left_out)
-
-    @property
-    def has_host_pools(self) -> bool:
-        """Some process has a pool of host memory, or memory from one."""
-        return any(process.may_use_pools for process in self._processes.values())
 
     def apply(self, events: Iterable[TraceEvent], boot: float) -> None:
         """Apply what happened.
@@ -372,31 +173,6 @@ class PinnedPieces:
         if len(self._entered) > MOST_UNFINISHED:  # threads that ended in a call
             self._entered = {key: entered for key, entered in self._entered.items() if self._callers.owner(key[0])}
 
-    def unresolved(self) -> Mapping[int, Sequence[Wanted]]:
-        """Pieces whose address nobody has looked for yet, by pid."""
-        by_pid: dict[int, list[Wanted]] = {}
-        for pid, wanted in self._unresolved:
-            process = self._processes.get(pid)
-            if process is not None and wanted.number in process.pieces.unknown:  # not released meanwhile
-                by_pid.setdefault(pid, []).append(wanted)
-        self._unresolved = []
-        return by_pid
-
-    def resolve(self, pid: int, number: int, address: int) -> None:
-        """A piece's address was found after all; one that is another piece's is not believed.
-
-        Nothing happens if the piece was released meanwhile.
-        """
-        process = self._processes.get(pid)
-        if process is not None and number in process.pieces.unknown and address not in process.pieces.allocated:
-            piece = process.pieces.unknown.pop(number)
-            process.pieces.allocated[address] = piece.model_copy(update={"address": address})
-            process.record = None
-
-    def addresses(self, pid: int) -> frozenset[int]:
-        """Addresses of a process's allocated pieces, as far as they are known."""
-        return frozenset(self._processes[pid].pieces.allocated)
-
     def by_pid(self) -> Mapping[int, PidRegistrations]:
         """What is known of each process."""
         return {pid: process.as_record() for pid, process in self._processes.items()}
@@ -419,7 +195,7 @@ class PinnedPieces:
         process = self._processes.get(pid)
         if process is not None and (before is None or process.caller.started <= before):
             del self._processes[pid]
-            self._pieces -= len(process.pieces)
+            self._pieces -= len(process)
 
     def _apply_call(self, caller: Caller | None, entered: Entered, returned: Returned, moment: datetime) -> None:
         # An event older than the process is that of an earlier one with the same number.
@@ -429,103 +205,41 @@ class PinnedPieces:
         if process is None:
             return
         process.record = None
-        kept, action = len(process.pieces), CALLS[returned.call]
-        if action in _TAKES:
-            self._pin(process, entered, returned, moment)
-        elif action == "end_context":
-            process.context_ended_at = moment
-        elif action in ("make_pool", "find_pool"):
-            self._keep_pool(process, entered, returned)
-        elif action == "end_pool":  # what was allocated from it stays until it is freed
-            process.pieces.pools.discard(entered.arguments[0])
-        elif action in ("free", "unregister", "give"):
-            process.release(entered.arguments[0], action)
-        else:
-            self._refer(process, entered, returned)
-        self._pieces += len(process.pieces) - kept
-
-    def _is_full(self, process: ProcessPieces) -> bool:
-        return len(process.pieces) >= MOST_PIECES or self._pieces >= MOST_PIECES_OF_ALL
+        kept = len(process)
+        match CALLS[returned.call]:
+            case "free":
+                process.free(entered.arguments[0])
+            case "unregister":
+                process.unregister(entered.arguments[0])
+            case "end_context":
+                process.context_ended_at = moment
+            case _:
+                self._pin(process, entered, returned, moment)
+        self._pieces += len(process) - kept
 
     def _pin(self, process: ProcessPieces, entered: Entered, returned: Returned, moment: datetime) -> None:
-        """Memory was taken: on the host, or on a GPU by cuMemCreate."""
-        first, size, third = entered.arguments
-        creates = CALLS[entered.call] == "create"
-        kind = process.kind(entered)
-        if kind is None and not creates:
-            return
-        process.calls += kind is not None
-        if self._is_full(process) or not 0 < size < MOST_BYTES - process.registered_bytes - process.driver_memory_bytes:
+        """Memory was registered or allocated."""
+        process.calls += 1
+        first, size, flags = entered.arguments
+        is_full = len(process) >= MOST_PIECES or self._pieces >= MOST_PIECES_OF_ALL
+        if is_full or not 0 < size < MOST_BYTES - process.registered_bytes:
             process.dropped_pieces += 1
             return
-        address_or_handle = first if kind == "register" else returned.word_at(first) or None
-        piece = (
-            None
-            if kind is None
-            else Piece(
-                kind=kind,
-                address=None if creates else address_or_handle,
-                bytes=size,
-                flags=third & 0xFFFFFFFF if entered.call in _FLAGGED else 0,
-                since=moment,
-                seconds=max(0.0, returned.seconds - entered.seconds),
-            )
+        flags = 0 if entered.call in FLAGLESS else flags & 0xFFFFFFFF
+        registers = CALLS[entered.call] == "register"
+        piece = Piece(
+            kind="register" if registers else "write_combined" if flags & WRITE_COMBINED else "alloc",
+            address=first if registers else returned.word_at(first) or None,
+            bytes=size,
+            flags=flags,
+            since=moment,
+            seconds=max(0.0, returned.seconds - entered.seconds),
         )
-        if creates and address_or_handle is None and process.pieces.created.is_full:
-            process.dropped_pieces += 1
-            return
-        if creates:
-            process.count(*process.pieces.created.create(address_or_handle, size, piece), sign=-1)
-        elif piece is not None and not self._place(process, piece, Wanted(self._serial, first, size)):
-            return
-        if piece is not None:
-            process.count(piece, sign=1)
-
-    def _place(self, process: ProcessPieces, piece: Piece, wanted: Wanted) -> bool:
-        """Keep a piece by its address; false if it is left out."""
-        if piece.address is not None:
-            process.take_off(process.pieces.of_kind(piece.kind), piece.address)  # released in a call that was lost
-            process.pieces.of_kind(piece.kind)[piece.address] = piece
-        elif piece.kind == "pool":  # programs free so much on GPUs that its release could not be followed
-            process.dropped_pieces += 1
-            return False
+        if piece.address is None:
+            process.unknown.append(piece)
+        elif registers:
+            process.unregister(piece.address)  # in a call that was lost
+            process.registered[piece.address] = piece
         else:
-            process.pieces.unknown[wanted.number] = piece
-            self._unresolved.append((process.caller.pid, wanted))
-            self._serial += 1
-        return True
-
-    def _keep_pool(self, process: ProcessPieces, entered: Entered, returned: Returned) -> None:
-        if not entered.is_pinned_on_host:
-            return
-        pool = returned.word_at(entered.arguments[0])
-        process.host_pools += pool not in process.pieces.pools
-        if pool and not self._is_full(process):
-            process.pieces.pools.add(pool)
-        else:
-            process.unread_pools += 1
-
-    def _refer(self, process: ProcessPieces, entered: Entered, returned: Returned) -> None:
-        """A handle or a mapping of created memory came or went."""
-        first, second, _ = entered.arguments
-        created = process.pieces.created
-        gone: Sequence[Piece] = ()
-        match CALLS[entered.call]:
-            case "import":
-                handle = returned.word_at(first)
-                process.imported |= handle is None or not created.import_again(handle)
-            case "retain":
-                created.retain(second)
-            case "map" if self._is_full(process):
-                process.dropped_pieces += 1
-            case "map":
-                gone = created.map(first, second, entered.words.get("d", 0))
-            case "unmap":
-                gone = created.unmap(first, second)
-            case _:
-                gone = created.release(first)
-        process.count(*gone, sign=-1)
-
-
-_TAKES: frozenset[Action] = frozenset({"allocate", "register", "create", "take"})
-_FLAGGED = {call for call, action in CALLS.items() if action in ("allocate", "register")} - FLAGLESS
+            process.allocated[piece.address] = piece
+        process.count(piece, sign=1)

@@ -190,10 +190,6 @@ def by_holder(name: str, holders: Sequence[Holder], amount: Callable[[Holder], i
 
 
 GIB = 2**30
-_ONE_OWNER = (
-    "Let one process register the memory and copy into the others' GPU buffers through CUDA IPC; "
-    "'pinscope run registration' measures both ways here."
-)
 
 
 def read_snapshot(snapshot: Snapshot) -> tuple[Finding, ...]:
@@ -268,7 +264,7 @@ def _pinned_twice(snapshot: Snapshot) -> Iterator[Finding]:
     """More pins than memory in use: pages are there only once, so some of them are pinned more than once."""
     host = snapshot.host
     beyond = _beyond_use(host)
-    if beyond is None or any(_registered_by_many(snapshot)):
+    if beyond is None:
         return
     yield note(
         "memory-pinned-more-than-once",
@@ -280,31 +276,9 @@ def _pinned_twice(snapshot: Snapshot) -> Iterator[Finding]:
         detail=f"{format_bytes(host.pins_bytes)} of pins stand on {format_bytes(host.pinned_bytes)} of memory in use: "
         "several processes have registered the same memory, for instance. The host holds it once, but every GPU pays "
         f"page tables for each of them, {format_bytes(page_table_bytes(GIB, PAGE_BYTES))} a GiB.",
-        advice=_ONE_OWNER,
+        advice="Let one process register the memory and copy into the others' GPU buffers through CUDA IPC; 'pinscope "
+        "run registration' measures both ways here.",
     )
-
-
-def _registered_by_many(snapshot: Snapshot) -> Iterator[Finding]:
-    """Equal amounts in several processes, on memory that cannot be each one's own: seen only with the probe."""
-    amounts: dict[int, list[Holder]] = {}
-    for holder in ranked(snapshot.holders, _registered):
-        amount, own = holder.registered_bytes, holder.rss_anon_bytes
-        if amount is not None and own is not None and amount > own + (holder.hugetlb_bytes or 0):
-            amounts.setdefault(amount, []).append(holder)
-    for amount, holders in amounts.items():
-        if len(holders) < 2:
-            continue
-        tables = page_table_bytes(amount, PAGE_BYTES)
-        yield note(
-            "same-memory-registered-by-many",
-            *by_holder("Registered by", holders, _registered),
-            quantity("Page tables on one GPU, at most", tables * len(holders), "bytes"),
-            quantity("With one owner, at most", tables, "bytes"),
-            title=f"{len(holders)} processes have {format_bytes(amount)} registered each, probably the same",
-            detail="It is more than their own memory, so it is shared. Each process pays a page table of up to "
-            f"{format_bytes(tables)} on every GPU on which it has a context.",
-            advice=_ONE_OWNER,
-        )
 
 
 def _rounding(snapshot: Snapshot) -> Iterator[Finding]:
@@ -349,7 +323,6 @@ _RULES: tuple[Callable[[Snapshot], Iterator[Finding]], ...] = (
     _pinned_share,
     _near_group_limit,
     _pinned_twice,
-    _registered_by_many,
     memory_of_the_driver,
     page_tables,
     unexplained,

@@ -257,8 +257,6 @@ class _Kept:
     failing: str | None = None
     callbacks_failing: str | None = None
     reading_since: float | None = None
-    frozen: tuple[tuple[Sample, ...], tuple[Event, ...]] | None = None
-    """Made once for all who ask between two readings."""
 
 
 class Sampler:
@@ -330,11 +328,8 @@ class Sampler:
     def history(self) -> History:
         """All that is known now; it does not change afterwards."""
         with self._lock:
-            kept = self._kept
-            if kept.frozen is None:
-                kept.frozen = (tuple(kept.samples), tuple(kept.events))
-            samples, events = kept.frozen
-            return History(kept.latest, samples, events, self._trouble(), self._repeater.interval_seconds)
+            kept, interval = self._kept, self._repeater.interval_seconds
+            return History(kept.latest, tuple(kept.samples), tuple(kept.events), self._trouble(), interval)
 
     def _trouble(self) -> str | None:
         kept, lines = self._kept, []
@@ -379,7 +374,6 @@ class Sampler:
         while kept.samples[0].elapsed_seconds < sample.elapsed_seconds - self._history_seconds:
             kept.samples.popleft()
         kept.events.extend(events)
-        kept.frozen = None
 
     def _hand_on(
         self, callbacks: tuple[Callback, ...], taken: Snapshot, sample: Sample, events: tuple[Event, ...]

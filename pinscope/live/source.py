@@ -13,21 +13,21 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from datetime import UTC, datetime
-from functools import partial
+from functools import cache
 from typing import TYPE_CHECKING, Self
 
 from pinscope.analysis.held import held_by
 from pinscope.analysis.models import context_overhead_bytes
 from pinscope.analysis.rules import MUCH_LOCKED_BYTES
 from pinscope.live.holder import COUNTER_SLACK_BYTES, Surroundings, page_table_bound, read_holder
+from pinscope.live.ownership import Candidate, Share, attribute, without_larger
 from pinscope.live.sampler import GpuWatch
-from pinscope.live.tracker import Candidate, Share, attribute, without_larger
 from pinscope.probes.answer import Answer
 from pinscope.probes.containers import WSL2, GroupHeadrooms, has_own_pids, hides_processes, wsl_version
 from pinscope.probes.host_memory import NO_HOST, PIN_COUNTERS_ADVICE, read_host
 from pinscope.probes.proc import HERE, Proc
-from pinscope.probes.process import MemoryMaps, boot_time, open_files
-from pinscope.probes.process_scan import Processes, Remembered, SeenProcess, known_identity, read_processes
+from pinscope.probes.process import MemoryMaps, boot_time, identify, open_files
+from pinscope.probes.process_scan import Processes, Remembered, SeenProcess, read_processes
 from pinscope.records.figure import Bound, BoundKind, about, at_least, at_most, bound_of_sum
 from pinscope.records.registration import Registrations
 from pinscope.records.snapshot import PINNED_AGAIN, DeviceFigures, Holder, HostTotals, Snapshot, Unreadable
@@ -207,10 +207,9 @@ def snapshot(
             proven=False,
             booted=remembered.booted,
             groups=groups,
-            identify=partial(known_identity, proc=proc, remembered=remembered),
+            identify=cache(lambda pid: identify(pid, proc)),
             registrations=registrations,
         ),
-        remembered,
     )
     gaps = tuple(unreadable(proc, host, processes, gpus, registrations))
     return Snapshot(
@@ -225,9 +224,7 @@ def snapshot(
     )
 
 
-def _holders(
-    processes: Answer[Processes], host: HostTotals, around: Surroundings, remembered: Remembered
-) -> tuple[Holder, ...]:
+def _holders(processes: Answer[Processes], host: HostTotals, around: Surroundings) -> tuple[Holder, ...]:
     """Whoever holds something, most bytes first."""
     if processes.value is None:
         return ()
@@ -240,15 +237,8 @@ def _holders(
         covers = claimed <= pinned
         proven = covers and claimed >= pinned - 2 * COUNTER_SLACK_BYTES
         around = replace(around, covers=covers, proven=proven)
-    before, remembered.holders = remembered.holders, {}
-    for process in seen:
-        share = shares.get(process.pid, Share())
-        inputs, (known, holder) = around.inputs(process, share), before.get(process.pid, ((), None))
-        if holder is None or known != inputs:
-            holder = read_holder(process, share, around)
-        remembered.holders[process.pid] = inputs, holder
-    kept = (holder for _, holder in remembered.holders.values() if _holds(holder, around.own_pids))
-    return tuple(sorted(kept, key=_weight, reverse=True))
+    holders = (read_holder(process, shares.get(process.pid, Share()), around) for process in seen)
+    return tuple(sorted((holder for holder in holders if _holds(holder, around.own_pids)), key=_weight, reverse=True))
 
 
 def _claimed(seen: Sequence[SeenProcess], shares: Mapping[int, Share], registrations: Registrations | None) -> int:
@@ -267,7 +257,7 @@ def _candidate(process: SeenProcess, around: Surroundings) -> Candidate:
     return Candidate(
         pid=process.pid,
         parent=process.status.number("PPid"),
-        started=around.identify(process).started.value,
+        started=around.identify(process.pid).started.value,
         maps=maps if maps is not None else MemoryMaps({}),
     )
 

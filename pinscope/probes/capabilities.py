@@ -86,7 +86,6 @@ _PACKAGES = (
     "cupti-python",
 )
 _COMMIT = re.compile(r"[0-9a-f]{7,64}(-dirty)?")
-_CHECKOUT = Path(pinscope.__file__).resolve().parent.parent
 _GIT_SECONDS = 10
 
 
@@ -101,7 +100,7 @@ def package_versions() -> dict[str, str]:
     return versions
 
 
-def source_commit(checkout: Path = _CHECKOUT, variables: Mapping[str, str] = os.environ) -> Answer[str]:
+def source_commit(checkout: Path = _ROOT, variables: Mapping[str, str] = os.environ) -> Answer[str]:
     """The commit that this source is, with ``-dirty`` if tracked files were changed since."""
     given = variables.get(COMMIT_VARIABLE)
     if given is not None:

@@ -86,7 +86,7 @@ def capture_devices(proc: Proc = HERE, nvml: Nvml | None = None) -> tuple[Device
 
 def _devices(gpus: Nvml, proc: Proc) -> Answer[tuple[Device, ...]]:
     return read_devices(gpus, proc).then(
-        lambda found: tuple(with_details(gpus, proc, device) for device in found), "the driver shows no GPU"
+        lambda devices: tuple(with_details(gpus, proc, device) for device in devices), "the driver shows no GPU"
     )
 
 

@@ -30,52 +30,8 @@ class GpuMemory:
     """Kept by driver and firmware, not part of ``used``; ``None`` with drivers before 510."""
 
 
-@dataclass(frozen=True)
-class C2c:
-    """The NVLink-C2C to the host processor."""
-
-    links: int | None
-    """Active links; ``None`` if the driver does not tell, as below."""
-    bytes_per_second: float | None
-    """All of them together, one direction."""
-
-
-@dataclass(frozen=True)
-class Bar1:
-    """The window through which the host and other devices reach a GPU's memory, in bytes."""
-
-    total: int
-    used: int
-
-
-@dataclass(frozen=True)
-class ProcessOnGpu:
-    """A process with a context on a GPU."""
-
-    pid: int
-    memory: int | None
-    """Bytes of GPU memory; ``None`` where the driver keeps no account, as under Windows' own driver model."""
-    gpu_instance: int | None = None  # in Multi-Instance mode
-
-
-@dataclass(frozen=True)
-class Utilization:
-    """Share of the last sample period in which kernels ran, and in which device memory was read or written."""
-
-    busy: float
-    memory_busy: float
-
-
-@dataclass(frozen=True)
-class MigPart:
-    """One instance of a GPU in Multi-Instance mode."""
-
-    uuid: Answer[str]
-    gpu_instance: Answer[int]
-    memory: Answer[GpuMemory]
-    copy_engines: Answer[int]
-
-
+UNKNOWN = "unknown"
+"""Name or UUID of a GPU that does not tell it; the reason stands in ``Device.missing``."""
 _NO_C2C = "the GPU has no NVLink-C2C"
 _PCIE_FUNCTIONS: dict[PcieNumber, str] = {
     "generation_now": "nvmlDeviceGetCurrPcieLinkGeneration",
@@ -97,6 +53,7 @@ _INIT_REASONS = {
     ),
     "NVML_ERROR_NO_PERMISSION": "this user may not use the NVIDIA driver",
 }
+_NO_ACCOUNT = "the driver keeps no account of this process's memory"
 _NO_INSTANCE = 0xFFFFFFFF
 """NVML's instance id of a process on a GPU that is not in Multi-Instance mode."""
 _NODE_MASK_WORDS = 16
@@ -146,7 +103,7 @@ class Nvml:
         state = self._ask("nvmlSystemGetConfComputeState")
         if state.value is None and "Not Supported" in (state.reason or ""):
             return Answer(False)  # these GPUs have no such feature
-        return state.then(lambda found: bool(found.ccFeature))
+        return state.then(lambda info: bool(info.ccFeature))
 
     def device_count(self) -> Answer[int]:
         return self._ask("nvmlDeviceGetCount")
@@ -182,15 +139,19 @@ class Nvml:
         # NVML gives 0 for a link it knows nothing about.
         return self._of(index, _PCIE_FUNCTIONS[number]).then(lambda value: value or None, "NVML gives 0")
 
-    def c2c(self, index: int) -> Answer[C2c]:
-        """The NVLink-C2C link; missing where the GPU is attached by PCIe."""
-        rates = self._c2c_rates(index)
-        if rates:
-            return Answer(C2c(len(rates), sum(rates)))
-        mode = self._of(index, "nvmlDeviceGetC2cModeInfoV")
-        return mode.then(lambda info: C2c(None, None) if info.isC2cEnabled else None, _NO_C2C)
+    def c2c(self, index: int) -> Answer[float]:
+        """Bytes/second, one direction, of the NVLink-C2C to the host processor, of all its active links together.
 
-    def processes(self, index: int) -> Answer[tuple[ProcessOnGpu, ...]]:
+        0 if the driver does not tell; missing where the GPU is attached by PCIe.
+        """
+        rate = self._c2c_rate(index)
+        if rate:
+            return Answer(rate)
+        return self._of(index, "nvmlDeviceGetC2cModeInfoV").then(
+            lambda info: 0.0 if info.isC2cEnabled else None, _NO_C2C
+        )
+
+    def processes(self, index: int) -> Answer[tuple[GpuProcess, ...]]:
         """Processes with a compute or graphics context, one entry for each process and MIG instance."""
         compute = self._of(index, "nvmlDeviceGetComputeRunningProcesses")
         if compute.value is None:
@@ -201,12 +162,13 @@ class Nvml:
         for info in (*graphics, *compute.value):  # of a process in both lists, the compute entry counts
             instance = getattr(info, "gpuInstanceId", None)
             instance = None if instance in (None, _NO_INSTANCE) else instance
-            by_process[info.pid, instance] = ProcessOnGpu(info.pid, info.usedGpuMemory, instance)
+            by_process[info.pid, instance] = process_on_gpu(info.pid, info.usedGpuMemory, instance)
         return Answer(tuple(by_process.values()))
 
-    def bar1(self, index: int) -> Answer[Bar1]:
+    def bar1(self, index: int) -> Answer[tuple[int, int]]:
+        """(all, used) bytes of the window through which the host and other devices reach the GPU's memory."""
         return self._of(index, "nvmlDeviceGetBAR1MemoryInfo").then(
-            lambda info: Bar1(info.bar1Total, info.bar1Used) if info.bar1Total else None, "the GPU has no BAR1"
+            lambda info: (info.bar1Total, info.bar1Used) if info.bar1Total else None, "the GPU has no BAR1"
         )
 
     def pcie_rate(self, index: int, flow: PcieFlow) -> Answer[float]:
@@ -215,9 +177,10 @@ class Nvml:
         rate = self._chosen(index, "nvmlDeviceGetPcieThroughput", f"NVML_PCIE_UTIL_{flow.upper()}_BYTES")
         return rate.then(lambda kilobytes: kilobytes * 1e3)
 
-    def utilization(self, index: int) -> Answer[Utilization]:
+    def utilization(self, index: int) -> Answer[tuple[float, float]]:
+        """Shares of the last sample period in which kernels ran, and in which device memory was read or written."""
         rates = self._of(index, "nvmlDeviceGetUtilizationRates")
-        return rates.then(lambda info: Utilization(info.gpu / 100, info.memory / 100))
+        return rates.then(lambda info: (info.gpu / 100, info.memory / 100))
 
     def clock(self, index: int, clock: Clock) -> Answer[float]:
         """Hertz, now."""
@@ -230,7 +193,7 @@ class Nvml:
 
     def copy_engines(self, index: int) -> Answer[int]:
         attributes = self._of(index, "nvmlDeviceGetAttributes_v2")
-        return attributes.then(lambda found: found.sharedCopyEngineCount or None, "NVML tells of no copy engine")
+        return attributes.then(lambda info: info.sharedCopyEngineCount or None, "NVML tells of no copy engine")
 
     def persistence_mode(self, index: int) -> Answer[bool]:
         """Whether the driver keeps the GPU ready while nobody uses it."""
@@ -242,7 +205,7 @@ class Nvml:
             return self._of(index, "nvmlDeviceGetPcieReplayCounter")
         return self._field(index, _PCIE_ERROR_FIELDS[kind], 0)
 
-    def mig(self, index: int) -> Answer[tuple[MigPart, ...]]:
+    def mig(self, index: int) -> Answer[tuple[MigInstance, ...]]:
         """The instances; none where the GPU is whole, or cannot be parted."""
         mode = self._of(index, "nvmlDeviceGetMigMode")
         if mode.value is None:
@@ -253,38 +216,37 @@ class Nvml:
             return Answer(())
         return self._of(index, "nvmlDeviceGetMaxMigDeviceCount").then(lambda most: self._mig_parts(index, most))
 
-    def _mig_parts(self, index: int, most: int) -> tuple[MigPart, ...]:
+    def _mig_parts(self, index: int, most: int) -> tuple[MigInstance, ...]:
         parts = (self._of(index, "nvmlDeviceGetMigDeviceHandleByIndex", number) for number in range(most))
         return tuple(self._mig_part(part.value) for part in parts if part.value is not None)
 
-    def _mig_part(self, handle: Any) -> MigPart:
+    def _mig_part(self, handle: Any) -> MigInstance:
+        missing: dict[str, str] = {}
         attributes = self._ask("nvmlDeviceGetAttributes_v2", handle)
-        return MigPart(
-            uuid=_text(self._ask("nvmlDeviceGetUUID", handle)),
-            gpu_instance=self._ask("nvmlDeviceGetGpuInstanceId", handle),
-            memory=self._ask("nvmlDeviceGetMemoryInfo", handle).then(_memory),
-            copy_engines=attributes.then(lambda found: found.sharedCopyEngineCount),
+        memory = self._ask("nvmlDeviceGetMemoryInfo", handle).then(_memory)
+        return MigInstance(
+            uuid=_text(self._ask("nvmlDeviceGetUUID", handle)).note(missing, "uuid") or UNKNOWN,
+            gpu_instance=self._ask("nvmlDeviceGetGpuInstanceId", handle).note(missing, "gpu_instance"),
+            memory_total_bytes=memory.then(lambda amounts: amounts.total).note(missing, "memory_total_bytes"),
+            memory_used_bytes=memory.then(lambda amounts: amounts.used).note(missing, "memory_used_bytes"),
+            copy_engines=attributes.then(lambda info: info.sharedCopyEngineCount).note(missing, "copy_engines"),
+            missing=missing,
         )
 
     def _constant(self, name: str) -> Answer[int]:
         value = getattr(self._library, name, None)
         return Answer.missing(f"the installed nvidia-ml-py has no {name}") if value is None else Answer(value)
 
-    def _c2c_rates(self, index: int) -> list[float]:
-        """Bytes/second of each active C2C link; none if the driver does not tell."""
-        count = self._field(index, "NVML_FI_DEV_C2C_LINK_COUNT", 0).value or 0
-        rates = []
-        for link in range(min(count, 64)):
-            if self._field(index, "NVML_FI_DEV_C2C_LINK_GET_STATUS", link).value == 1:
-                megabytes = self._field(index, "NVML_FI_DEV_C2C_LINK_GET_MAX_BW", link).value
-                if megabytes:
-                    rates.append(megabytes * 1e6)
-        return rates
+    def _c2c_rate(self, index: int) -> float:
+        """Bytes/second of all active C2C links; 0 if the driver does not tell."""
+        links = range(min(self._field(index, "NVML_FI_DEV_C2C_LINK_COUNT", 0).value or 0, 64))
+        active = [link for link in links if self._field(index, "NVML_FI_DEV_C2C_LINK_GET_STATUS", link).value == 1]
+        return sum((self._field(index, "NVML_FI_DEV_C2C_LINK_GET_MAX_BW", link).value or 0) * 1e6 for link in active)
 
     def _field(self, index: int, name: str, scope: int) -> Answer[int]:
         """One of NVML's numbered field values."""
         values = self._constant(name).ask(lambda field: self._of(index, "nvmlDeviceGetFieldValues", [(field, scope)]))
-        return values.then(lambda found: found[0].value.uiVal if found[0].nvmlReturn == 0 else None, f"no {name}")
+        return values.then(lambda of: of[0].value.uiVal if of[0].nvmlReturn == 0 else None, f"no {name}")
 
     def _chosen(self, index: int, function: str, constant: str) -> Answer[Any]:
         """Ask about one GPU what one of NVML's constants stands for."""
@@ -317,6 +279,12 @@ def _init_reason(error: Exception, library: Any) -> str:
     return f"NVML could not be opened: {error}"
 
 
+def process_on_gpu(pid: int, memory_bytes: int | None, instance: int | None = None) -> GpuProcess:
+    """A process with a context; ``None`` bytes where the driver keeps no account, as under Windows' driver model."""
+    missing = {} if memory_bytes is not None else {"memory_bytes": _NO_ACCOUNT}
+    return GpuProcess(pid=pid, memory_bytes=memory_bytes, gpu_instance=instance, missing=missing)
+
+
 def _memory(info: Any) -> GpuMemory:
     """The first form of the driver's answer has no reserved memory."""
     return GpuMemory(info.total, info.free, info.used, getattr(info, "reserved", None))
@@ -336,8 +304,6 @@ def _only_bit(words: Any) -> int | None:
     return mask.bit_length() - 1 if mask.bit_count() == 1 else None
 
 
-UNKNOWN = "unknown"
-"""Name or UUID of a GPU that does not tell it; the reason stands in ``Device.missing``."""
 _NODES = "/sys/devices/system/node/online"
 
 
@@ -362,8 +328,8 @@ def _device(nvml: Nvml, proc: Proc, index: int) -> Device:
         name=name,
         pci_bus_id=bus_id.note(missing, "pci_bus_id"),
         numa_node=_numa_node(nvml, proc, index, bus_id).note(missing, "numa_node"),
-        memory_total_bytes=memory.then(lambda found: found.total).note(missing, "memory_total_bytes"),
-        memory_free_bytes=memory.then(lambda found: found.free).note(missing, "memory_free_bytes"),
+        memory_total_bytes=memory.then(lambda amounts: amounts.total).note(missing, "memory_total_bytes"),
+        memory_free_bytes=memory.then(lambda amounts: amounts.free).note(missing, "memory_free_bytes"),
         compute_capability=capability.note(missing, "compute_capability"),
         link=_link(nvml, index, name, folder.ask(lambda path: max_payload(proc, path)), missing),
         missing=missing,
@@ -395,9 +361,9 @@ def _link(nvml: Nvml, index: int, name: str, payload: Answer[int], missing: dict
     return link
 
 
-def _c2c_link(c2c: C2c, name: str, missing: dict[str, str]) -> Link:
+def _c2c_link(driver_rate: float, name: str, missing: dict[str, str]) -> Link:
     """The driver's figure, else the published one. No packet overhead is published: raw and payload are the same."""
-    rate = c2c.bytes_per_second or c2c_bytes_per_second(name)
+    rate = driver_rate or c2c_bytes_per_second(name)
     for field in ("generation_now", "width_now", "generation_max", "width_max", "max_payload_bytes"):
         missing[f"link.{field}"] = "the GPU is attached by NVLink-C2C, not by PCIe"
     if rate is None:
@@ -443,9 +409,9 @@ def _pcie_rates(link: tuple[int, ...], packet_bytes: int | None) -> Answer[tuple
 
 
 def with_details(nvml: Nvml, proc: Proc, device: Device) -> Device:
-    """The same GPU with its IOMMU, its BAR1, its persistence mode and the errors that its link has had."""
+    """The GPU with its IOMMU, its BAR1, its persistence mode and the errors that its link has had."""
     missing = {**device.missing, "link_errors_after": "nothing was run"}
-    bar1 = nvml.bar1(device.index).then(lambda window: window.total)
+    bar1 = nvml.bar1(device.index).then(lambda window: window[0])
     whole = bar1.then(
         lambda window: window >= device.memory_total_bytes if device.memory_total_bytes else None,
         missing.get("memory_total_bytes", "its memory is not known"),
@@ -489,7 +455,6 @@ def _folder(device: Device) -> Answer[str]:
 
 NOT_SAMPLED = "not asked for: the driver takes 20 ms to sample it"
 NOT_JOINED = "the processes have not been looked at"
-_NO_ACCOUNT = "the driver keeps no account of this process's memory"
 
 
 def read_gpus(gpus: Nvml, proc: Proc = HERE, rates: bool = False) -> Answer[tuple[DeviceFigures, ...]]:
@@ -510,63 +475,58 @@ def _figures(gpus: Nvml, device: Device, rates: bool) -> DeviceFigures:
     missing = {key: reason for key, reason in device.missing.items() if key in ("name", "uuid") or "link" in key}
     missing |= dict.fromkeys(("page_table_bytes", "context_overhead_bytes"), NOT_JOINED)
     memory = gpus.memory(index)
-    reserved = memory.then(lambda found: found.reserved, "drivers before 510 count it as used memory")
+    reserved = memory.then(lambda amounts: amounts.reserved, "drivers before 510 count it as used memory")
     processes = gpus.processes(index)
     attributed = processes.then(_sum, _NO_ACCOUNT)
     bar1 = gpus.bar1(index)
     load = gpus.utilization(index)
-    rx, tx = (_rate(gpus, device, flow, rates) for flow in ("rx", "tx"))
+    flows: tuple[PcieFlow, PcieFlow] = ("rx", "tx")
+    rx, tx = (gpus.pcie_rate(index, flow) if rates else Answer[float].missing(NOT_SAMPLED) for flow in flows)
     limit = _limit(device)
     return DeviceFigures(
         index=index,
         minor=gpus.minor(index).note(missing, "minor"),
         uuid=device.uuid,
         name=device.name,
-        memory_total_bytes=memory.then(lambda found: found.total).note(missing, "memory_total_bytes"),
-        memory_free_bytes=memory.then(lambda found: found.free).note(missing, "memory_free_bytes"),
-        memory_used_bytes=memory.then(lambda found: found.used).note(missing, "memory_used_bytes"),
+        memory_total_bytes=memory.then(lambda amounts: amounts.total).note(missing, "memory_total_bytes"),
+        memory_free_bytes=memory.then(lambda amounts: amounts.free).note(missing, "memory_free_bytes"),
+        memory_used_bytes=memory.then(lambda amounts: amounts.used).note(missing, "memory_used_bytes"),
         memory_reserved_bytes=reserved.note(missing, "memory_reserved_bytes"),
-        processes=tuple(_process(process) for process in processes.note(missing, "processes") or ()),
+        processes=processes.note(missing, "processes") or (),
         processes_bytes=attributed.note(missing, "processes_bytes"),
         unattributed_bytes=_unattributed(memory, reserved, attributed).note(missing, "unattributed_bytes"),
         page_table_bytes=None,
         context_overhead_bytes=None,
-        bar1_total_bytes=bar1.then(lambda found: found.total).note(missing, "bar1_total_bytes"),
-        bar1_used_bytes=bar1.then(lambda found: found.used).note(missing, "bar1_used_bytes"),
+        bar1_total_bytes=bar1.then(lambda window: window[0]).note(missing, "bar1_total_bytes"),
+        bar1_used_bytes=bar1.then(lambda window: window[1]).note(missing, "bar1_used_bytes"),
         link=device.link,
         rx_bytes_per_second=rx.note(missing, "rx_bytes_per_second"),
         tx_bytes_per_second=tx.note(missing, "tx_bytes_per_second"),
         rx_share=_share(rx, limit).note(missing, "rx_share"),
         tx_share=_share(tx, limit).note(missing, "tx_share"),
-        busy_share=load.then(lambda found: found.busy).note(missing, "busy_share"),
-        memory_busy_share=load.then(lambda found: found.memory_busy).note(missing, "memory_busy_share"),
+        busy_share=load.then(lambda shares: shares[0]).note(missing, "busy_share"),
+        memory_busy_share=load.then(lambda shares: shares[1]).note(missing, "memory_busy_share"),
         copy_engines=gpus.copy_engines(index).note(missing, "copy_engines"),
         sm_clock_hertz=gpus.clock(index, "sm").note(missing, "sm_clock_hertz"),
         memory_clock_hertz=gpus.clock(index, "memory").note(missing, "memory_clock_hertz"),
         temperature_celsius=gpus.temperature(index).note(missing, "temperature_celsius"),
-        mig=tuple(_mig(part) for part in gpus.mig(index).note(missing, "mig") or ()),
+        mig=gpus.mig(index).note(missing, "mig") or (),
         missing=missing,
     )
 
 
-def _sum(processes: tuple[ProcessOnGpu, ...]) -> int | None:
-    amounts = [process.memory for process in processes if process.memory is not None]
+def _sum(processes: tuple[GpuProcess, ...]) -> int | None:
+    amounts = [process.memory_bytes for process in processes if process.memory_bytes is not None]
     return sum(amounts) if len(amounts) == len(processes) else None
 
 
 def _unattributed(memory: Answer[GpuMemory], reserved: Answer[int], attributed: Answer[int]) -> Answer[int]:
     """Used memory of no process. Without knowing what is reserved, used memory contains it and tells nothing."""
-    amounts = all_of(memory.then(lambda found: found.used), reserved, attributed)
+    amounts = all_of(memory.then(lambda amounts: amounts.used), reserved, attributed)
     return amounts.then(
         lambda used: used[0] - used[2] if used[2] <= used[0] else None,
         "the driver attributes more memory to processes than it says is used",
     )
-
-
-def _rate(gpus: Nvml, device: Device, flow: PcieFlow, wanted: bool) -> Answer[float]:
-    if not wanted:
-        return Answer.missing(NOT_SAMPLED)
-    return gpus.pcie_rate(device.index, flow)
 
 
 def _limit(device: Device) -> Answer[float]:
@@ -580,20 +540,3 @@ def _limit(device: Device) -> Answer[float]:
 
 def _share(rate: Answer[float], limit: Answer[float]) -> Answer[float]:
     return all_of(rate, limit).then(lambda pair: pair[0] / pair[1])
-
-
-def _process(process: ProcessOnGpu) -> GpuProcess:
-    missing = {} if process.memory is not None else {"memory_bytes": _NO_ACCOUNT}
-    return GpuProcess(pid=process.pid, memory_bytes=process.memory, gpu_instance=process.gpu_instance, missing=missing)
-
-
-def _mig(part: MigPart) -> MigInstance:
-    missing: dict[str, str] = {}
-    return MigInstance(
-        uuid=part.uuid.note(missing, "uuid") or UNKNOWN,
-        gpu_instance=part.gpu_instance.note(missing, "gpu_instance"),
-        memory_total_bytes=part.memory.then(lambda found: found.total).note(missing, "memory_total_bytes"),
-        memory_used_bytes=part.memory.then(lambda found: found.used).note(missing, "memory_used_bytes"),
-        copy_engines=part.copy_engines.note(missing, "copy_engines"),
-        missing=missing,
-    )

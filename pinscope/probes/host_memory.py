@@ -109,7 +109,7 @@ _ACCOUNTS = ("MemFree", "Buffers", "Cached", "SwapCached", "AnonPages", "Slab", 
 """Lines of /proc/meminfo that together have every page of an idle host but those that a driver allocated for itself;
 none counts a page of another (proc_meminfo(5); measured on H100 and H200 hosts)."""
 _NEWER_ACCOUNTS = ("Hugetlb", "SecPageTables", "Zswap", "Balloon")
-"""The same, where the kernel has them; huge pages have had a line of their own since Linux 4.19."""
+"""Further ones, where the kernel has them; huge pages have had a line of their own since Linux 4.19."""
 _STACKS = ("VmallocUsed", "KernelStack")
 """Kernel stacks lie in the first as a rule, where the driver keeps its lists too: 12 MiB for each GiB that it pins or
 takes. Linux before 5.3 writes 0 there."""
@@ -375,37 +375,25 @@ def read_group(kind: str, folder: str, proc: Proc = HERE) -> GroupMemory:
         folder: the group's.
         proc: where they are read.
     """
-    return (_second if kind == "cgroup2" else _first)(folder, proc)
-
-
-def _second(folder: str, proc: Proc) -> GroupMemory:
     missing: dict[str, str] = {}
+    first = kind == "cgroup"
     statistics, path = proc.fields(f"{folder}/memory.stat"), f"{folder}/memory.pressure"
     refaults = statistics.amount("workingset_refault_file")
-    if refaults.value is None:
+    if refaults.value is None and not first:
         refaults = statistics.amount("workingset_refault")  # Linux before 5.9
-    stalled = proc.fields(path).text("some").then(stalled_seconds, f"{path} has no total")
+    used, events = ("usage_in_bytes", "oom_control") if first else ("current", "events")
+    cache = _files(statistics.amount("cache" if first else "file"), statistics.amount("shmem"))
+    swap = statistics.amount("swap") if first else proc.number(f"{folder}/memory.swap.current")
+    stalled: Answer[float] = Answer.missing("control groups of version 1 do not report stalls")
+    if not first:
+        stalled = proc.fields(path).text("some").then(stalled_seconds, f"{path} has no total")
     return GroupMemory(
-        used_bytes=proc.number(f"{folder}/memory.current").note(missing, "used_bytes"),
-        cache_bytes=_files(statistics.amount("file"), statistics.amount("shmem")).note(missing, "cache_bytes"),
-        swap_bytes=proc.number(f"{folder}/memory.swap.current").note(missing, "swap_bytes"),
+        used_bytes=proc.number(f"{folder}/memory.{used}").note(missing, "used_bytes"),
+        cache_bytes=cache.note(missing, "cache_bytes"),
+        swap_bytes=swap.note(missing, "swap_bytes"),
         refaults=refaults.note(missing, "refaults"),
-        kills=proc.fields(f"{folder}/memory.events").amount("oom_kill").note(missing, "kills"),
+        kills=proc.fields(f"{folder}/memory.{events}").amount("oom_kill").note(missing, "kills"),
         stalled_seconds=stalled.note(missing, "stalled_seconds"),
-        missing=missing,
-    )
-
-
-def _first(folder: str, proc: Proc) -> GroupMemory:
-    missing = {"stalled_seconds": "control groups of version 1 do not report stalls"}
-    statistics = proc.fields(f"{folder}/memory.stat")
-    return GroupMemory(
-        used_bytes=proc.number(f"{folder}/memory.usage_in_bytes").note(missing, "used_bytes"),
-        cache_bytes=_files(statistics.amount("cache"), statistics.amount("shmem")).note(missing, "cache_bytes"),
-        swap_bytes=statistics.amount("swap").note(missing, "swap_bytes"),
-        refaults=statistics.amount("workingset_refault_file").note(missing, "refaults"),
-        kills=proc.fields(f"{folder}/memory.oom_control").amount("oom_kill").note(missing, "kills"),
-        stalled_seconds=None,
         missing=missing,
     )
 

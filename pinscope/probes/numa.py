@@ -36,7 +36,7 @@ def read_nodes(proc: Proc = HERE) -> Answer[tuple[NumaNode, ...]]:
     """The nodes that are online, by number."""
     path = f"{_FOLDER}/online"
     numbers = proc.line(path).then(_numbers, f"{path} is no list of nodes")
-    return numbers.then(lambda found: _with_host_memory(proc, [_node(proc, number) for number in found]))
+    return numbers.then(lambda online: _with_host_memory(proc, [_node(proc, number) for number in online]))
 
 
 def _with_host_memory(proc: Proc, nodes: Sequence[NumaNode]) -> tuple[NumaNode, ...]:

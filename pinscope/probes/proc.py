@@ -129,7 +129,7 @@ class Proc:
     def pids(self) -> Answer[tuple[int, ...]]:
         """Process ids in /proc, in the order of the folder; missing if it shows none."""
         names = self._at("/proc", os.listdir)
-        return names.then(lambda found: tuple(map(int, filter(self._is_pid, found))) or None, _NO_PROCESS)
+        return names.then(lambda listed: tuple(map(int, filter(self._is_pid, listed))) or None, _NO_PROCESS)
 
     def tasks(self) -> Answer[dict[int, int]]:
         """Process id → inode number of its folder, which a later process with the same id does not get."""

@@ -44,7 +44,6 @@ _PLAIN = re.compile(
     rb"\nVmSize:\t *([0-9]{1,20}) kB\nVmLck:\t       0 kB\nVmPin:\t       0 kB\n"
     rb"VmHWM:.*\nVmRSS:.*\nRssAnon:.*\nRssFile:.*\nRssShmem:\t       0 kB\n"
 )
-_PARENT = re.compile(r"\nPPid:\t([0-9]{1,20})\n", re.ASCII)
 
 
 class ProcessStatus:
@@ -79,11 +78,6 @@ class ProcessStatus:
         return whole(words[0]) if words else None
 
     @property
-    def without_switches(self) -> str:
-        """All that stands before the counts of context switches, which change without anything else."""
-        return self._text.partition("\nvoluntary_ctxt_switches:")[0]
-
-    @property
     def has_memory(self) -> bool:
         """False for kernel threads and for processes that have ended."""
         return "\nVmSize:" in self._text
@@ -97,12 +91,6 @@ class ProcessStatus:
     def may_share(self) -> bool:
         """False if no page of shared memory is resident (RssShmem); true where that is not known."""
         return _NOTHING_SHARED not in self._text and self.bytes("RssShmem") != 0
-
-    @property
-    def parent(self) -> int | None:
-        """The parent's pid."""
-        match = _PARENT.search(self._text)
-        return None if match is None else int(match[1])
 
     @property
     def size(self) -> str:
@@ -318,7 +306,7 @@ def command_line(pid: int, proc: Proc) -> Answer[str]:
     """The command line with blanks between the words, and secrets in it masked; one that is very long is cut, and ends
     in "…"."""
     path = f"/proc/{pid}/cmdline"
-    return proc.beginning(path, most_bytes(path)).then(lambda found: _words(*found), f"{path} is empty")
+    return proc.beginning(path, most_bytes(path)).then(lambda text: _words(*text), f"{path} is empty")
 
 
 def _words(text: str, is_whole: bool) -> str | None:

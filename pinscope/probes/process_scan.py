@@ -13,14 +13,13 @@ anyone.
 from __future__ import annotations
 
 import re
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from pinscope.probes.answer import Answer
 from pinscope.probes.proc import HERE, MOST_OPEN_FILES, Allowance, Proc
-from pinscope.probes.process import Identity, MemoryMaps, ProcessStatus, identify, parse_maps, plain_address_space
-from pinscope.records.snapshot import Holder
+from pinscope.probes.process import MemoryMaps, ProcessStatus, parse_maps, plain_address_space
 
 LEAST_CUDA_BYTES = 2**30
 """CUDA reserves gigabytes of address space when it starts, and a forked child inherits them."""
@@ -71,9 +70,6 @@ class Remembered:
     locks: str = ""
     pins: str = ""
     """Those counters at the last snapshot."""
-    identities: dict[int, tuple[tuple[int, bytes], Identity]] = field(default_factory=dict)
-    """Of holders, with the inode and ``statm`` that they had."""
-    snapshots: int = 0
     without_memory: dict[int, int] = field(default_factory=dict)
     """Kernel threads and processes that ended without being reaped, as :meth:`Proc.tasks` tells them.
 
@@ -84,8 +80,6 @@ class Remembered:
     """The ``maps`` of candidates."""
     candidates: dict[int, KnownCandidate] = field(default_factory=dict)
     """Candidates, as long as their ``statm`` and the host's counters of pins stay as they were."""
-    holders: dict[int, tuple[tuple[object, ...], Holder]] = field(default_factory=dict)
-    """The last snapshot's, with what each was made of."""
     resume_at: int = 0
     """The process at which the last snapshot's time was spent: those before it come last now."""
     is_series: bool = True
@@ -105,33 +99,14 @@ class Scan:
     """Nothing was locked, unlocked, pinned or unpinned on this host since the last snapshot."""
     same_pins: bool
     """Nothing was pinned or unpinned since then."""
-    plain: dict[int, bytes] = field(default_factory=dict)
-    """The ``status`` of those that are no suspects and have nothing locked."""
-    others: dict[int, ProcessStatus] = field(default_factory=dict)
+    status: dict[int, ProcessStatus] = field(default_factory=dict)
+    """Of those that are suspects, or may have something locked."""
     suspects: list[int] = field(default_factory=list)
-    """Those of the others that could hold pinned memory."""
+    """Those that could hold pinned memory."""
     sizes: dict[int, tuple[int, bytes]] = field(default_factory=dict)
-    """Inode and ``statm`` of the others, where it was read."""
-    bystanders: dict[int, str] = field(default_factory=dict)
-    """Of those that were not looked at again, as in :attr:`Remembered.bystanders`."""
+    """Inode and ``statm`` of these, where it was read."""
     unread: int = 0
     """Processes whose turn did not come before the allowance was spent."""
-
-    def status(self, pid: int) -> ProcessStatus:
-        """What is known of one of them."""
-        if pid not in self.others:
-            text = self.plain[pid] if pid in self.plain else self.proc.glance(f"/proc/{pid}/status") or b""
-            self.others[pid] = _status(text)
-        return self.others[pid]
-
-    def children(self) -> dict[int, list[int]]:
-        """The children of each process whose ``status`` was read."""
-        children: dict[int, list[int]] = {}
-        for pid, text in self.plain.items():
-            children.setdefault(_status(text).parent or 0, []).append(pid)
-        for pid, status in self.others.items():
-            children.setdefault(status.parent or 0, []).append(pid)
-        return children
 
 
 def scan_processes(proc: Proc, gpu_pids: Collection[int], remembered: Remembered, allowance: Allowance) -> Answer[Scan]:
@@ -173,16 +148,18 @@ def _scan(
             continue
         text = proc.glance(f"/proc/{pid}/status") or b""
         if pid not in gpu_pids and (plain_address_space(text) or LEAST_CUDA_BYTES) < LEAST_CUDA_BYTES:
-            scan.plain[pid] = text
             if size[1]:
                 quiet[pid] = size
             continue
-        status = _status(text)
+        status = ProcessStatus(text.decode("utf-8", "replace"))
         if status.has_memory:
-            scan.others[pid] = status
+            scan.status[pid] = status
             if size[1]:
                 scan.sizes[pid] = size
-            if pid in gpu_pids or _could_hold(status):
+            # Pinned pages are mapped, so cudaHostAlloc memory counts in its owner's RssShmem. A CUDA process that has
+            # none, or an orphan that inherited some and never touched it, shows by the size of its address space.
+            is_large = (status.bytes("VmSize") or LEAST_CUDA_BYTES) >= LEAST_CUDA_BYTES
+            if pid in gpu_pids or status.may_share or is_large:
                 scan.suspects.append(pid)
             elif size[1] and not status.has_locked:
                 quiet[pid] = size
@@ -191,30 +168,10 @@ def _scan(
     remembered.without_memory, remembered.quiet = without, quiet
 
 
-def _status(text: bytes) -> ProcessStatus:
-    return ProcessStatus(text.decode("utf-8", "replace"))
-
-
-def _could_hold(status: ProcessStatus) -> bool:
-    """False if the process cannot own cudaHostAlloc memory, and is not likely to use CUDA at all.
-
-    Pinned pages are mapped, so cudaHostAlloc memory counts in its owner's RssShmem. A CUDA process that has none, or
-    an orphan that inherited some and never touched it, shows by the size of its address space.
-    """
-    return status.may_share or is_large(status)
-
-
-def is_large(status: ProcessStatus) -> bool:
-    """True if it has as much address space as CUDA reserves."""
-    return (status.bytes("VmSize") or LEAST_CUDA_BYTES) >= LEAST_CUDA_BYTES
-
-
 UVM = "/dev/nvidia-uvm"
 """CUDA opens it when it starts; NVML alone and display servers do not."""
 
 _NVIDIA = "/dev/nvidia"
-_IDENTITY_TURNS = 10
-"""A program may change its command line at any time; after so many snapshots it is read again."""
 _NONE: Answer[frozenset[str]] = Answer(frozenset())
 _NO_TURN: Answer[frozenset[str]] = Answer.missing("a snapshot reads only so much of other processes' files")
 _TOO_MANY: Answer[frozenset[str]] = Answer.missing(f"it has more than {MOST_OPEN_FILES} open files")
@@ -230,8 +187,6 @@ class SeenProcess:
     """NVIDIA device files that it has open."""
     maps: Answer[MemoryMaps] | None
     """``None`` where there was no reason to scan."""
-    size: tuple[int, bytes] | None = None
-    """Inode of its folder and ``statm``, where they were read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -261,7 +216,6 @@ def read_processes(
         remembered: what earlier snapshots learned; it is brought up to date.
     """
     remembered = remembered or Remembered(is_series=False)
-    remembered.snapshots += 1
     allowance = Allowance()
     answer = scan_processes(proc, gpu_pids, remembered, allowance)
     if answer.value is None:
@@ -270,40 +224,20 @@ def read_processes(
     files = _files_of_suspects(scan, gpu_pids, remembered, allowance)
     candidates = [pid for pid, held in files.items() if held.value or (held.value is None and pid in gpu_pids)]
     maps = _maps_of_candidates(scan, _fair(candidates, scan, gpu_pids), remembered, allowance)
-    rest = [pid for pid in (files.keys() | scan.others.keys()) - maps.keys() if scan.status(pid).has_locked]
-    seen = [
-        SeenProcess(pid, scan.status(pid), files.get(pid, _NONE), maps.get(pid), scan.sizes.get(pid))
-        for pid in (*candidates, *rest)
-    ]
+    rest = [pid for pid in scan.status.keys() - maps.keys() if scan.status[pid].has_locked]
+    seen = [SeenProcess(pid, scan.status[pid], files.get(pid, _NONE), maps.get(pid)) for pid in (*candidates, *rest)]
     skipped = {pid for pid, held in files.items() if held in (_NO_TURN, _TOO_MANY)}
     closed = {pid for pid, held in files.items() if held.value is None} - skipped
-    named = {process.pid for process in seen}
-    remembered.identities = {pid: known for pid, known in remembered.identities.items() if pid in named}
     remembered.candidates = {
-        process.pid: KnownCandidate(process.size, process.files, process.maps)
+        process.pid: KnownCandidate(scan.sizes[process.pid], process.files, process.maps)
         for process in seen
         if process.maps is not None
         and process.maps.value is not None
         and process.files.value
-        and process.size is not None
+        and process.pid in scan.sizes
     }
     strangers = frozenset(gpu_pids) - maps.keys()
     return Answer(Processes(tuple(seen), scan.looked_at, len(closed), strangers, scan.unread, len(skipped)))
-
-
-def known_identity(process: SeenProcess, proc: Proc, remembered: Remembered) -> Identity:
-    """Who a process is, read once in a snapshot, and in a series again when its memory changed or its turn comes."""
-    before = remembered.identities.get(process.pid)
-    is_due = remembered.snapshots % _IDENTITY_TURNS == process.pid % _IDENTITY_TURNS
-    if (
-        before is not None
-        and before[0] == (process.size or (remembered.snapshots, b""))
-        and not (process.size and is_due)
-    ):
-        return before[1]
-    identity = identify(process.pid, proc)
-    remembered.identities[process.pid] = (process.size or (remembered.snapshots, b"")), identity
-    return identity
 
 
 def _fair(pids: Iterable[int], scan: Scan, gpu_pids: Collection[int]) -> list[int]:
@@ -312,7 +246,7 @@ def _fair(pids: Iterable[int], scan: Scan, gpu_pids: Collection[int]) -> list[in
     met: Counter[int | None] = Counter()
     turns = {}
     for pid in pids:
-        user = scan.status(pid).number("Uid")
+        user = scan.status[pid].number("Uid")
         turns[pid] = (pid not in gpu_pids, met[user])
         met[user] += 1
     return sorted(turns, key=turns.__getitem__)
@@ -337,7 +271,7 @@ def _maps_of_candidates(
         text = scan.proc.read(path)
         allowance.maps_bytes -= len(text.value or "")
         read = text.then(lambda text, before=before: _known(text, before), f"{path} is empty")  # type: ignore[misc]
-        maps[pid] = read.then(lambda found: found.maps)
+        maps[pid] = read.then(lambda known_maps: known_maps.maps)
         # Other than ASCII takes up to four times the memory: it is parsed each time.
         if read.value is not None and read.value.text.isascii():
             known[pid] = read.value
@@ -355,37 +289,24 @@ def _known(text: str, before: KnownMaps | None) -> KnownMaps | None:
 def _files_of_suspects(
     scan: Scan, gpu_pids: Collection[int], remembered: Remembered, allowance: Allowance
 ) -> dict[int, Answer[frozenset[str]]]:
-    """NVIDIA device files of each process that could hold pinned memory, and of the children of those that have some.
+    """NVIDIA device files of each process that could hold pinned memory.
 
     To list the open files of every process on a host would cost more than all the rest.
     """
-    children: dict[int, list[int]] = {}  # made once there is a parent to look for
     files: dict[int, Answer[frozenset[str]]] = {}
-    sizes = scan.bystanders
-    suspects = []
-    for pid in scan.suspects:
-        size = scan.status(pid).size
+    bystanders: dict[int, str] = {}
+    for pid in _fair(scan.suspects, scan, gpu_pids):
+        size = scan.status[pid].size
         if size and remembered.bystanders.get(pid) == size and pid not in gpu_pids:
-            sizes[pid] = size
-        else:
-            suspects.append(pid)
-    waiting = deque(_fair(suspects, scan, gpu_pids))
-    while waiting:
-        pid = waiting.popleft()
-        if pid in files or pid in sizes:
+            bystanders[pid] = size
             continue
         held = _nvidia_files(pid, scan, remembered, allowance)
         if held.value is None and held is not _NO_TURN and not scan.proc.exists(f"/proc/{pid}"):
             continue
         files[pid] = held
-        status = scan.status(pid)
-        if held.value:
-            if not is_large(status):  # else its forked children are large as well, and suspects already
-                children = children or scan.children()
-                waiting += children.get(pid, ())
-        elif held.value is not None:
-            sizes[pid] = status.size
-    remembered.bystanders = sizes
+        if held.value is not None and not held.value:
+            bystanders[pid] = size
+    remembered.bystanders = bystanders
     return files
 
 

@@ -171,13 +171,12 @@ class TraceInstance:
             self.close()
             raise
 
-    def add_group(self, number: int, lines: Callable[[str], Iterable[str]], on: bool = True) -> str:
-        """Define events, all or none.
+    def add_group(self, number: int, lines: Callable[[str], Iterable[str]]) -> str:
+        """Define events and switch them on, all or none.
 
         Args:
             number: of the group, one that is not in use.
             lines: gives the definitions for a group of that name.
-            on: switch them on at once.
 
         Returns:
             The group's name.
@@ -192,19 +191,13 @@ class TraceInstance:
                 # One each: a refused one is then known. Written at the end: without O_APPEND all others would go, and
                 # Python's open(…, "a") seeks, which this file does not allow.
                 _put(self._folder / "uprobe_events", line, append=True)
-            if on:
-                self.switch_group(group, True)
+            self._switch_group(group, True)
         except BaseException:
             self.remove_group(group)
             raise
         return group
 
-    def switch_group(self, group: str, on: bool) -> None:
-        """Switch a group's events on or off.
-
-        Raises:
-            OSError: the kernel refuses.
-        """
+    def _switch_group(self, group: str, on: bool) -> None:
         _put(self._path / "events" / group / "enable", "1" if on else "0")
 
     def remove_group(self, group: str) -> None:
@@ -214,7 +207,7 @@ class TraceInstance:
             OSError: the kernel refuses.
         """
         with suppress(FileNotFoundError):  # no event of it was defined
-            self.switch_group(group, False)
+            self._switch_group(group, False)
         _remove_group(self._folder, group)
         self._groups.discard(group)
 

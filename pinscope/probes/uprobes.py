@@ -4,8 +4,7 @@ The kernel writes one line when a process enters such a function and one when it
 trace/uprobetracer). Its arguments stand in registers, by each architecture's calling convention. Where
 cuMemHostAlloc puts the address of what it allocated is known on entry, the address itself only on return, in the
 program's memory: so the return probe also reads what may still point there, the registers that a callee preserves
-and the caller's end of the stack. The handles that cuMemCreate and cuMemPoolCreate give are read in the same way.
-Where such memory lies stands in a structure that the program passes: the entry probe reads it there.
+and the caller's end of the stack.
 """
 
 from __future__ import annotations
@@ -14,33 +13,16 @@ import os
 import re
 import struct
 import subprocess
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
 from pinscope.probes.answer import Answer
 from pinscope.probes.child_lifetime import ending_with_this
-from pinscope.probes.proc import HERE, Allowance, Proc, read_at
+from pinscope.probes.proc import HERE, Allowance, Proc
 
-Action = Literal[
-    "allocate",
-    "free",
-    "register",
-    "unregister",
-    "end_context",
-    "create",
-    "retain",
-    "release",
-    "import",
-    "map",
-    "unmap",
-    "make_pool",
-    "find_pool",
-    "end_pool",
-    "take",
-    "give",
-]
+Action = Literal["allocate", "free", "register", "unregister", "end_context"]
 
 CALLS: Mapping[str, Action] = {
     "cuMemHostAlloc": "allocate",
@@ -54,35 +36,14 @@ CALLS: Mapping[str, Action] = {
     "cuCtxDestroy_v2": "end_context",
     "cuDevicePrimaryCtxReset": "end_context",
     "cuDevicePrimaryCtxReset_v2": "end_context",
-    "cuMemCreate": "create",
-    "cuMemRetainAllocationHandle": "retain",
-    "cuMemRelease": "release",
-    "cuMemImportFromShareableHandle": "import",
-    "cuMemMap": "map",
-    "cuMemUnmap": "unmap",
-    "cuMemPoolCreate": "make_pool",
-    "cuMemGetDefaultMemPool": "find_pool",
-    "cuMemGetMemPool": "find_pool",
-    "cuMemPoolDestroy": "end_pool",
-    "cuMemAllocFromPoolAsync": "take",
-    "cuMemAllocFromPoolAsync_ptsz": "take",
-    "cuMemFreeAsync": "give",
-    "cuMemFreeAsync_ptsz": "give",
-    "cuMemFree_v2": "give",
 }
 """Functions of the CUDA driver API; the runtime API, CuPy and PyTorch all come through them (measured on an H200).
 
 A context takes what was pinned in it along when it ends. cuDevicePrimaryCtxRelease is not among them: libraries retain
 and release the primary context all the time, and only the last release ends it.
 """
-POOL_CALLS = frozenset(call for call, action in CALLS.items() if action in ("take", "give"))
-"""Programs make them for each tensor on a GPU. They are followed only while a process has a pool of host memory."""
 FLAGLESS = frozenset({"cuMemAllocHost", "cuMemAllocHost_v2"})
 """They allocate without flags: what stands in the third register means nothing."""
-HOST_PLACES = frozenset({2, 3, 4})
-"""CU_MEM_LOCATION_TYPE_HOST, _HOST_NUMA and _HOST_NUMA_CURRENT (CUDA driver API)."""
-PINNED_TYPE = 1
-"""CU_MEM_ALLOCATION_TYPE_PINNED; the other is managed memory, whose location is but a preference."""
 EXEC_EVENT = "sched_process_exec"
 """The kernel's own event of a process that becomes another program."""
 
@@ -94,14 +55,14 @@ _WORD_BYTES = 8
 class Architecture:
     """Names of registers, as the kernel's probes call them."""
 
-    arguments: tuple[str, str, str, str]
+    arguments: tuple[str, str, str]
     preserved: tuple[str, ...]
     """A called function leaves them as they were: a caller that still needs a pointer keeps it in one of them."""
 
 
 ARCHITECTURES: Mapping[str, Architecture] = {
-    "x86_64": Architecture(("di", "si", "dx", "cx"), ("bx", "bp", "r12", "r13", "r14", "r15")),
-    "aarch64": Architecture(("x0", "x1", "x2", "x3"), tuple(f"x{number}" for number in range(19, 30))),
+    "x86_64": Architecture(("di", "si", "dx"), ("bx", "bp", "r12", "r13", "r14", "r15")),
+    "aarch64": Architecture(("x0", "x1", "x2"), tuple(f"x{number}" for number in range(19, 30))),
 }
 """By the name that ``uname -m`` gives."""
 
@@ -115,23 +76,13 @@ def definitions(group: str, place: str, offsets: Mapping[str, int], architecture
         offsets: of the functions, in the file.
         architecture: of this machine.
     """
-    first, second, third, fourth = architecture.arguments
-    more: Mapping[Action, str] = {
-        "map": f" d=%{fourth}:x64",
-        # CUmemAllocationProp and CUmemPoolProps begin alike: kind of memory, kind of handle, kind of place, its number.
-        "create": f" type=+0(%{third}):s32 place=+8(%{third}):s32",
-        "make_pool": f" type=+0(%{second}):s32 place=+8(%{second}):s32",
-        "find_pool": f" type=%{third}:s32 place=+0(%{second}):s32",
-    }
+    first, second, third = architecture.arguments
     for call, offset in offsets.items():
-        where, action = f"{place}:0x{offset:x}", CALLS[call]
-        yield f"p:{group}/{call} {where} a=%{first}:x64 b=%{second}:x64 c=%{third}:x64{more.get(action, '')}"
-        extra = _pointers(architecture) if action in _GIVES_AN_ADDRESS else ""
+        where = f"{place}:0x{offset:x}"
+        yield f"p:{group}/{call} {where} a=%{first}:x64 b=%{second}:x64 c=%{third}:x64"
+        # What it allocated stands where its first argument points to.
+        extra = _pointers(architecture) if CALLS[call] == "allocate" else ""
         yield f"r:{group}/{call}_r {where} ret=$retval:s32{extra}"
-
-
-_GIVES_AN_ADDRESS: frozenset[Action] = frozenset({"allocate", "create", "import", "make_pool", "find_pool", "take"})
-"""Or a handle, through a pointer that is the first argument."""
 
 
 def _pointers(architecture: Architecture) -> str:
@@ -150,13 +101,6 @@ class Entered:
     """On the clock that the trace runs by: since boot."""
     call: str
     arguments: tuple[int, int, int]
-    words: Mapping[str, int] = field(default_factory=dict)
-    """What else was read, by the names in the definition."""
-
-    @property
-    def is_pinned_on_host(self) -> bool:
-        """It asks for memory, or for a pool of it, that the driver pins on the host."""
-        return self.words.get("place") in HOST_PLACES and self.words.get("type") == PINNED_TYPE
 
 
 @dataclass(frozen=True, slots=True)
@@ -236,8 +180,7 @@ def _event(line: re.Match[str]) -> TraceEvent | None:
         return None if result is None else Returned(thread, process, seconds, call, result, words)
     if not {"a", "b", "c"} <= words.keys():
         return None
-    arguments = (words.pop("a"), words.pop("b"), words.pop("c"))
-    return Entered(thread, process, seconds, call, arguments, words)
+    return Entered(thread, process, seconds, call, (words["a"], words["b"], words["c"]))
 
 
 def _words(text: str) -> dict[str, int]:
@@ -261,7 +204,7 @@ MACHINES: Mapping[str, int] = {"x86_64": 62, "aarch64": 183}
 MOST_TABLE_BYTES = 4 * 2**20
 """Libraries whose tables are larger are refused; those of the driver have some 100 KB."""
 MOST_SEGMENTS = 64
-"""Likewise: the driver's library has some 10."""
+"""Libraries with more are refused; the driver's has some 10."""
 
 _HEADER = struct.Struct("<16sHHIQQQIHHHHHH")
 _SEGMENT = struct.Struct("<IIQQQQQQ")
@@ -351,106 +294,6 @@ def _read(descriptor: int, offset: int, size: int) -> bytes:
     if len(data) < size:
         raise ValueError("the file ends early")
     return data
-
-
-MOST_LOOKED_FOR = 200
-"""Pieces of one process in one go; of the rest the address stays unknown."""
-
-_MAPPING = re.compile(
-    # What cudaHostAlloc returns lies in shared anonymous memory, write-combined memory in the driver's device file
-    # (measured on an H200).
-    r"^([0-9a-f]+)-([0-9a-f]+) rw[-x]s [0-9a-f]+ [0-9a-f:]+ (\d+) +(/dev/zero \(deleted\)|/dev/nvidia\w*)$",
-    re.ASCII | re.MULTILINE,
-)
-_POINTER = struct.Struct("=Q")
-_PRESENT, _OF_A_FILE = 1 << 63, 1 << 61
-"""Bits of an entry in /proc/PID/pagemap (Linux documentation, admin-guide/mm/pagemap)."""
-
-
-@dataclass(frozen=True, slots=True)
-class Wanted:
-    """A piece of unknown address."""
-
-    number: int
-    pointer: int
-    """Where the call was to put the address."""
-    bytes: int
-
-
-@dataclass(frozen=True, slots=True)
-class _Mapping:
-    start: int
-    end: int
-    inode: int
-    anonymous: bool
-
-
-def find_addresses(pid: int, wanted: Iterable[Wanted], taken: Collection[int], proc: Proc = HERE) -> Mapping[int, int]:
-    """Addresses of pieces, as far as they can be found, by the pieces' numbers.
-
-    Args:
-        pid: of the process.
-        wanted: its pieces of unknown address, oldest first.
-        taken: addresses of its other pieces.
-        proc: where /proc is read.
-    """
-    mappings = [
-        _Mapping(int(start, 16), int(end, 16), int(inode), name.startswith("/dev/zero"))
-        for start, end, inode, name in _MAPPING.findall(proc.read(f"/proc/{pid}/maps").value or "")
-    ]
-    addresses: dict[int, int] = {}
-    used = set(taken)
-    for piece in list(wanted)[:MOST_LOOKED_FOR]:
-        address = _pointed_at(pid, piece, mappings, used)
-        if address is None:
-            address = _mapped_alone(piece, mappings, used)
-        if address is not None:
-            addresses[piece.number] = address
-            used.add(address)
-    return addresses
-
-
-def _pointed_at(pid: int, piece: Wanted, mappings: Iterable[_Mapping], used: Collection[int]) -> int | None:
-    try:
-        if not _is_at_hand(pid, piece.pointer):
-            return None
-        address = _word(f"/proc/{pid}/mem", piece.pointer)
-    except (OSError, OverflowError, struct.error):  # ended, or not mapped any more
-        return None
-    fits = any(mapping.start <= address and address + piece.bytes <= mapping.end for mapping in mappings)
-    return address if fits and address not in used else None
-
-
-def _is_at_hand(pid: int, pointer: int) -> bool:
-    """Whether reading there waits for nobody.
-
-    A page of a file may have to be fetched by the process that serves that file, which may be the author's own and
-    never answer (FUSE, userfaultfd). So only pages are read that are in memory and are no file's: the stack, the heap,
-    and those of a program's variables that were written to, which are copies of their own. What the driver has just
-    written to is all of that, unless it lies in shared memory.
-    """
-    page = os.sysconf("SC_PAGE_SIZE")
-    if pointer % page > page - _POINTER.size:  # it goes on in the next page
-        return False
-    entry = _word(f"/proc/{pid}/pagemap", pointer // page * _POINTER.size)
-    return bool(entry & _PRESENT) and not entry & _OF_A_FILE
-
-
-def _word(path: str, offset: int) -> int:
-    (word,) = _POINTER.unpack(read_at(path, offset, _POINTER.size))
-    return int(word)
-
-
-def _mapped_alone(piece: Wanted, mappings: Iterable[_Mapping], used: Collection[int]) -> int | None:
-    """The newest mapping that holds such a piece and nothing else."""
-    page = os.sysconf("SC_PAGE_SIZE")
-    size = -(-piece.bytes // page) * page
-    fitting = [
-        mapping
-        for mapping in mappings
-        if mapping.anonymous and mapping.end - mapping.start == size and mapping.start not in used
-    ]
-    return max(fitting, key=lambda mapping: mapping.inode).start if fitting else None
 
 
 NAME = "libcuda.so.1"

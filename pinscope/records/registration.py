@@ -10,20 +10,16 @@ from typing import Literal
 from pinscope.records.base import Record
 from pinscope.records.run import Backing
 
-PieceKind = Literal["alloc", "write_combined", "register", "create", "pool"]
-"""``register`` is cudaHostRegister; the first two are cudaHostAlloc, the second with its write-combined flag.
-``create`` is cuMemCreate on the host; ``pool`` was allocated from a pool of host memory (cudaMallocFromPoolAsync)."""
-DRIVER_MEMORY: frozenset[PieceKind] = frozenset({"write_combined", "create", "pool"})
-"""Host memory that the driver itself took: it is in none of the kernel's accounts."""
+PieceKind = Literal["alloc", "write_combined", "register"]
+"""``register`` is cudaHostRegister; the others are cudaHostAlloc, the second with its write-combined flag."""
 
 
 class Piece(Record):
     """Memory that one call pinned and no later call released."""
 
     kind: PieceKind
-    """``alloc``, ``write_combined``, ``register``, ``create`` (cuMemCreate) or ``pool``."""
     address: int | None
-    """In the process; ``None`` where it could not be read, and of memory that is known by a handle."""
+    """In the process; ``None`` where it could not be read."""
     bytes: int
     """As the program asked."""
     flags: int
@@ -49,15 +45,6 @@ class PidRegistrations(Record):
     """Pieces of it."""
     pinned_registered_bytes: int = 0
     """The whole pages that it pins; without I/O memory, which is not pinned."""
-    driver_memory_bytes: int = 0
-    """Live memory of the kinds in :data:`DRIVER_MEMORY`, as the program asked for it."""
-    unread_handles: bool = False
-    """Of some memory of cuMemCreate the handle could not be read: which of it was released is a guess."""
-    host_pools: int = 0
-    """Pools of host memory that it made or found. A pool holds at least what is allocated from it; what was allocated
-    in the first tenths of a second, before these calls were followed, is not known."""
-    imported: bool = False
-    """It imported memory from another process: whether that lies on the host, and how much it is, is not known."""
     pieces: tuple[Piece, ...] = ()
     """Live memory, oldest first: what stands at the front for long is what a leak looks like."""
     calls: int = 0

@@ -1,8 +1,6 @@
 /* A stand-in for CUDA's driver library: the entry points that take host memory, which really take and lock it.
  *
- * Small allocations share a chunk, as the driver's do. A flag of 0x100 makes a registration take 50 ms. Created memory
- * has one handle, whoever retains it, and is there as long as a handle or a mapping is; of pools the stand-in gives
- * nothing but addresses. The structures begin as the driver's do.
+ * Small allocations share a chunk, as the driver's do. A flag of 0x100 makes a registration take 50 ms.
  */
 #define _GNU_SOURCE
 #include <stddef.h>
@@ -81,91 +79,6 @@ static int release(struct piece *piece) {
 int cuMemHostUnregister(void *memory) {
     struct piece *piece = memory ? find(registered, memory) : NULL;
     return piece ? release(piece) : NOT_REGISTERED;
-}
-
-struct properties {
-    int type, handle_types, place, number;
-};
-enum { DEFAULT_POOL = 7777 };
-
-static struct made {
-    size_t bytes;
-    int handles, mappings;
-} made[PIECES];
-static struct mapping {
-    char *start;
-    size_t bytes;
-    struct made *of;
-} mappings[PIECES];
-
-int cuMemCreate(unsigned long long *handle, size_t bytes, const struct properties *properties, unsigned long long flags) {
-    struct made *new = made;
-    while (new->handles || new->mappings) new++;
-    if (!bytes || bytes % CHUNK || flags || properties->place < 1) return INVALID;
-    *new = (struct made){bytes, 1, 0};
-    *handle = (unsigned long long)(size_t)new;
-    return OK;
-}
-
-int cuMemRelease(unsigned long long handle) {
-    struct made *old = (struct made *)(size_t)handle;
-    if (old->handles < 1) return INVALID;
-    old->handles--;
-    return OK;
-}
-
-int cuMemMap(char *start, size_t bytes, size_t offset, unsigned long long handle, unsigned long long flags) {
-    struct mapping *new = mappings;
-    while (new->start) new++;
-    *new = (struct mapping){start, bytes, (struct made *)(size_t)handle};
-    if (offset + bytes > new->of->bytes || flags) return new->start = NULL, INVALID;
-    new->of->mappings++;
-    return OK;
-}
-
-int cuMemUnmap(char *start, size_t bytes) {
-    for (struct mapping *old = mappings; old < mappings + PIECES; old++)
-        if (old->start && old->start >= start && old->start + old->bytes <= start + bytes) {
-            old->of->mappings--;
-            old->start = NULL;
-        }
-    return OK;
-}
-
-int cuMemRetainAllocationHandle(unsigned long long *handle, char *address) {
-    for (struct mapping *one = mappings; one < mappings + PIECES; one++)
-        if (one->start && one->start <= address && address < one->start + one->bytes) {
-            one->of->handles++;
-            *handle = (unsigned long long)(size_t)one->of;
-            return OK;
-        }
-    return INVALID;
-}
-
-int cuMemPoolCreate(void **pool, const struct properties *properties) {
-    static size_t pools;
-    *pool = (void *)++pools;
-    return properties->place < 1 ? INVALID : OK;
-}
-
-int cuMemGetDefaultMemPool(void **pool, const int *place, int type) {
-    (void)place;
-    *pool = (void *)DEFAULT_POOL;
-    return type == 1 ? OK : INVALID;
-}
-
-int cuMemPoolDestroy(void *pool) { return pool ? OK : INVALID; }
-
-int cuMemAllocFromPoolAsync(void **result, size_t bytes, void *pool, void *stream) {
-    static size_t given = 1ul << 40;
-    (void)stream;
-    *result = (void *)(given += bytes);
-    return pool ? OK : INVALID;
-}
-
-int cuMemFreeAsync(void *memory, void *stream) {
-    (void)stream;
-    return memory ? OK : INVALID;
 }
 
 int cuDevicePrimaryCtxReset_v2(int device) {

@@ -5,12 +5,6 @@
  *   far BYTES FLAGS       into a variable that is overwritten at once
  *   old BYTES             by cuMemAllocHost
  *   map BYTES             ordinary memory, touched; nothing is pinned
- *   create BYTES PLACE    by cuMemCreate; the answer's address is the handle
- *   far_create BYTES PLACE  likewise, the handle overwritten at once
- *   attach ADDRESS BYTES HANDLE, detach ADDRESS BYTES, retain ADDRESS, release HANDLE
- *   pool PLACE, default_pool PLACE, end_pool POOL   the answer's address is the pool
- *   take BYTES POOL, give ADDRESS
- *   frees COUNT           frees so often asynchronously
  *   register ADDRESS BYTES FLAGS, unregister ADDRESS, free ADDRESS
  *   pairs COUNT           registers and unregisters one page so often
  *   reset                 ends the device's context
@@ -36,19 +30,6 @@ extern int cuMemFreeHost(void *);
 extern int cuMemHostRegister_v2(void *, size_t, unsigned);
 extern int cuMemHostUnregister(void *);
 extern int cuDevicePrimaryCtxReset_v2(int);
-struct properties {
-    int type, handle_types, place, number;
-};
-extern int cuMemCreate(void **, size_t, const struct properties *, unsigned long long);
-extern int cuMemRelease(void *);
-extern int cuMemMap(void *, size_t, size_t, void *, unsigned long long);
-extern int cuMemUnmap(void *, size_t);
-extern int cuMemRetainAllocationHandle(void **, void *);
-extern int cuMemPoolCreate(void **, const struct properties *);
-extern int cuMemGetDefaultMemPool(void **, const int *, int);
-extern int cuMemPoolDestroy(void *);
-extern int cuMemAllocFromPoolAsync(void **, size_t, void *, void *);
-extern int cuMemFreeAsync(void *, void *);
 
 static volatile int last;
 static void *far_away[1 << 16];
@@ -66,32 +47,6 @@ __attribute__((noipa)) static int wrapper(void **result, size_t bytes, unsigned 
 __attribute__((noipa)) static void *local(size_t bytes, unsigned flags) {
     void *memory = NULL;
     last = cuMemHostAlloc(&memory, bytes, flags);
-    return memory;
-}
-
-__attribute__((noipa)) static void *create(size_t bytes, int place) {
-    const struct properties properties = {.type = 1, .place = place};
-    void *handle = NULL;
-    last = cuMemCreate(&handle, bytes, &properties, 0);
-    return handle;
-}
-
-__attribute__((noipa)) static void *pool(int place) {
-    const struct properties properties = {.type = 1, .place = place};
-    void *made = NULL;
-    last = cuMemPoolCreate(&made, &properties);
-    return made;
-}
-
-__attribute__((noipa)) static void *default_pool(int place) {
-    void *found = NULL;
-    last = cuMemGetDefaultMemPool(&found, &place, 1);
-    return found;
-}
-
-__attribute__((noipa)) static void *take(size_t bytes, void *pool) {
-    void *memory = NULL;
-    last = cuMemAllocFromPoolAsync(&memory, bytes, pool, NULL);
     return memory;
 }
 
@@ -120,24 +75,6 @@ static void *command(void *line) {
     if (!strcmp(word, "register")) last = cuMemHostRegister_v2((void *)one, two, three);
     if (!strcmp(word, "unregister")) last = cuMemHostUnregister((void *)one);
     if (!strcmp(word, "free")) last = cuMemFreeHost((void *)one);
-    if (!strcmp(word, "create")) result = create(one, two);
-    if (!strcmp(word, "far_create")) {
-        const struct properties properties = {.type = 1, .place = two};
-        last = cuMemCreate(&far_away[777], one, &properties, 0);
-        result = far_away[777];
-        far_away[777] = NULL;
-    }
-    if (!strcmp(word, "attach")) last = cuMemMap((void *)one, two, 0, (void *)three, 0);
-    if (!strcmp(word, "detach")) last = cuMemUnmap((void *)one, two);
-    if (!strcmp(word, "retain")) last = cuMemRetainAllocationHandle(&result, (void *)one);
-    if (!strcmp(word, "release")) last = cuMemRelease((void *)one);
-    if (!strcmp(word, "pool")) result = pool(one);
-    if (!strcmp(word, "default_pool")) result = default_pool(one);
-    if (!strcmp(word, "end_pool")) last = cuMemPoolDestroy((void *)one);
-    if (!strcmp(word, "take")) result = take(one, (void *)two);
-    if (!strcmp(word, "give")) last = cuMemFreeAsync((void *)one, NULL);
-    if (!strcmp(word, "frees"))
-        for (unsigned long i = 1; i <= one; i++) last |= cuMemFreeAsync((void *)i, NULL);
     if (!strcmp(word, "reset")) last = cuDevicePrimaryCtxReset_v2(0);
     if (!strcmp(word, "pairs")) {
         void *page = map(4096);

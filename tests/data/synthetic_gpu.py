@@ -6,9 +6,9 @@ import dataclasses
 from collections.abc import Sequence
 
 from pinscope.probes.answer import Answer
-from pinscope.probes.gpu import Bar1, GpuMemory, ProcessOnGpu, Utilization, read_gpus
+from pinscope.probes.gpu import GpuMemory, read_gpus
 from pinscope.probes.proc import Proc
-from pinscope.records.snapshot import DeviceFigures
+from pinscope.records.snapshot import DeviceFigures, GpuProcess
 from tests.data.gpu_fake import FakeGpu, FakeNvml
 
 RESERVED = 600_000_000
@@ -58,20 +58,20 @@ def idle_h200() -> FakeGpu:
             "width_max": Answer(16),
         },
         processes=Answer(()),
-        bar1=Answer(Bar1(total=274_877_906_944, used=1_048_576)),
-        pcie_rates={"rx": Answer(27.6e9), "tx": Answer(0.0)},
-        utilization=Answer(Utilization(busy=0.5, memory_busy=0.25)),
-        clocks={"sm": Answer(1.98e9), "memory": Answer(3.201e9)},
+        bar1=Answer((274_877_906_944, 1_048_576)),
+        pcie_rate={"rx": Answer(27.6e9), "tx": Answer(0.0)},
+        utilization=Answer((0.5, 0.25)),
+        clock={"sm": Answer(1.98e9), "memory": Answer(3.201e9)},
         temperature=Answer(31.0),
         copy_engines=Answer.missing("nvmlDeviceGetAttributes_v2: Not Supported"),
         mig=Answer(()),
     )
 
 
-def busy_h200(unattributed_bytes: int, *processes: ProcessOnGpu) -> FakeGpu:
+def busy_h200(unattributed_bytes: int, *processes: GpuProcess) -> FakeGpu:
     """One with processes, and with so much used memory that is of none of them."""
     gpu = idle_h200()
-    used = unattributed_bytes + sum(one.memory or 0 for one in processes)
+    used = unattributed_bytes + sum(process.memory_bytes or 0 for process in processes)
     assert gpu.memory is not None
     assert gpu.memory.value is not None
     memory = dataclasses.replace(gpu.memory.value, used=used, free=gpu.memory.value.total - RESERVED - used)

@@ -12,7 +12,7 @@ from typing import Self
 
 from pinscope.live.source import snapshot
 from pinscope.probes.answer import Answer
-from pinscope.probes.gpu import ProcessOnGpu, read_gpus
+from pinscope.probes.gpu import process_on_gpu, read_gpus
 from pinscope.records.snapshot import DeviceFigures, Snapshot
 from tests.data.gpu_fake import FakeNvml
 from tests.data.synthetic_gpu import busy_h200
@@ -74,7 +74,7 @@ def full(folder: Path, gpus: int = 2, command: str = "python", others: int = 0) 
         host.process(f"other{number}", pid=10_000 + number, VmLck=(number + 1) * 64 * 1024)
     figures: Answer[tuple[DeviceFigures, ...]] = Answer.missing("no NVIDIA driver is installed here")
     if gpus:
-        described = [busy_h200(78 * MIB, ProcessOnGpu(TRAINER, 20 * GIB)) for _ in range(gpus)]
+        described = [busy_h200(78 * MIB, process_on_gpu(TRAINER, 20 * GIB)) for _ in range(gpus)]
         with FakeNvml(gpus=described) as nvml:
             figures = read_gpus(nvml, host.proc, rates=True)
     return snapshot(host.proc, figures)

@@ -28,15 +28,15 @@ say("released")
 """
 
 
-def compile_program(name: str, folder: Path, library: Path | None = None) -> Path:
-    """Build a C program against a library, the CUDA runtime by default; skips where there is no compiler or toolkit."""
+def compile_program(name: str, folder: Path) -> Path:
+    """Build a C program against the CUDA runtime; skips where there is no compiler or toolkit."""
     nvcc = shutil.which("nvcc") or "/usr/local/cuda/bin/nvcc"
     toolkit = Path(nvcc).resolve().parent.parent
     compiler = shutil.which("cc")
     if compiler is None or not (toolkit / "include/cuda_runtime.h").exists():
         pytest.skip("needs a C compiler and the CUDA toolkit's headers")
     runtimes = (toolkit / "lib64/libcudart.so", toolkit / "lib/libcudart.so")
-    library = library or next((path for path in runtimes if path.exists()), None)
+    library = next((path for path in runtimes if path.exists()), None)
     if library is None:
         pytest.skip(f"no libcudart.so in {toolkit}")
     program = folder / name

@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote, urlsplit
 
-import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 
 from pinscope.live.sampler import History
@@ -33,9 +32,9 @@ WAIT_SECONDS = 60.0
 
 
 def tool(name: str) -> str:
-    found = shutil.which(name)
-    assert found, f"no {name} here: apt-get install prometheus"
-    return found
+    program = shutil.which(name)
+    assert program, f"no {name} here: apt-get install prometheus"
+    return program
 
 
 def promtool(*arguments: str, text: str | None = None) -> str:
@@ -57,12 +56,12 @@ def get(url: str, **headers: str) -> tuple[int, str]:
         connection.close()
 
 
-def until(found: Callable[[], Any], what: str) -> Any:
-    """What is found once it is there."""
+def until(read: Callable[[], Any], what: str) -> Any:
+    """What is read once it is there."""
     deadline = time.monotonic() + WAIT_SECONDS
-    while not (value := found()):
+    while not (value := read()):
         assert time.monotonic() < deadline, f"{what}: not within {WAIT_SECONDS:g} s"
-        time.sleep(0.2)
+        time.sleep(0.1)
     return value
 
 
@@ -70,7 +69,7 @@ def until(found: Callable[[], Any], what: str) -> Any:
 def exporter(*arguments: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
     """A running exporter on a free port, and the address it told."""
     with subprocess.Popen(
-        [sys.executable, "-m", "pinscope", "exporter", "--port", "0", "--no-gpu", "--interval", "0.5", *arguments],
+        [sys.executable, "-m", "pinscope", "exporter", "--port", "0", "--no-gpu", "--interval", "0.2", *arguments],
         env={**os.environ, "PYTHONPATH": str(ROOT)}, stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
         preexec_fn=hear_hangups,  # noqa: PLW1509 - no other thread runs
@@ -82,6 +81,14 @@ def exporter(*arguments: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
             yield process, line.split()[4]
         finally:
             process.kill()
+
+
+def stopped_by(process: subprocess.Popen[str], number: signal.Signals) -> str:
+    """It ends well on a signal; what it wrote on stderr."""
+    process.send_signal(number)
+    out, errors = process.communicate(timeout=20)
+    assert (process.returncode, out) == (0, "")
+    return errors
 
 
 def test_promtool_accepts_the_rules_and_their_tests_pass() -> None:
@@ -96,24 +103,21 @@ def test_promtool_accepts_every_metric() -> None:
     assert promtool("check", "metrics", text=generate_latest(registry).decode()) == ""
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
-def test_the_exporter_reads_this_host_until_it_is_stopped(number: signal.Signals) -> None:
+def test_the_exporter_reads_this_host_until_it_is_stopped() -> None:
     with exporter() as (process, url):
         until(lambda: "pinscope_host_memory_bytes" in get(url)[1], "figures")
         text = get(url)[1]
         assert "\npinscope_up 1.0\n" in text
         assert promtool("check", "metrics", text=text) == ""
         assert get(url, Host="evil.example")[0] == 403
-        process.send_signal(number)
-        out, errors = process.communicate(timeout=20)
-        assert (process.returncode, out) == (0, "")
+        errors = stopped_by(process, signal.SIGTERM)
         assert errors.splitlines()[0] == "pinscope: cannot be read: GPUs: the driver was not asked"
         assert "Traceback" not in errors
 
 
 @contextmanager
 def prometheus(folder: Path, *targets: str) -> Iterator[str]:
-    """A Prometheus on loopback that scrapes each second and evaluates the rules that ship."""
+    """A Prometheus on loopback that scrapes four times a second and evaluates the rules that ship."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
@@ -121,7 +125,7 @@ def prometheus(folder: Path, *targets: str) -> Iterator[str]:
     scrape = {"job_name": "pinscope", "static_configs": [{"targets": targets}]}
     rules = str(FOLDER / "alerts.yaml")
     whole = {
-        "global": {"scrape_interval": "1s", "evaluation_interval": "1s"},
+        "global": {"scrape_interval": "250ms", "evaluation_interval": "250ms"},
         "rule_files": [rules], "scrape_configs": [scrape],
     }  # fmt: skip
     configuration.write_text(json.dumps(whole))
@@ -166,7 +170,7 @@ def test_a_real_prometheus_scrapes_evaluates_the_rules_and_answers_the_dashboard
     )
     history = History(latest=bad)
     metrics = SnapshotCollector(lambda: history, lambda: TAKEN_AT)
-    with exporter() as (_, real), MetricsServer(metrics, port=0) as made:
+    with exporter() as (process, real), MetricsServer(metrics, port=0) as made:
         here, there = urlsplit(real).netloc, urlsplit(made.url).netloc
         with prometheus(tmp_path, here, there) as base:
             until(lambda: is_ready(base), "Prometheus")
@@ -176,7 +180,7 @@ def test_a_real_prometheus_scrapes_evaluates_the_rules_and_answers_the_dashboard
             assert float(pinned["value"][1]) == bad.host.pinned_bytes
             alerts = f'ALERTS{{instance="{there}"}}'  # of rules that Prometheus evaluates one after the other
             pending = until(lambda: len(query(base, alerts)) >= 3 and query(base, alerts), "pending alerts")
-            assert {one["metric"]["alertname"] for one in pending} == {
+            assert {alert["metric"]["alertname"] for alert in pending} == {
                 "PinnedMemoryHigh", "PinnedMemoryVeryHigh", "GpuLinkFewerLanes",
             }  # fmt: skip
             groups = json.loads(get(f"{base}/api/v1/rules")[1])["data"]["groups"]
@@ -186,3 +190,4 @@ def test_a_real_prometheus_scrapes_evaluates_the_rules_and_answers_the_dashboard
             for expression in expressions():
                 asked = expression.replace("$instance", there).replace("[5m]", "[10s]")
                 until(lambda asked=asked: query(base, asked), asked)  # type: ignore[misc]
+        stopped_by(process, signal.SIGHUP)

@@ -85,38 +85,24 @@ def running(*arguments: str, **changes: str) -> Iterator[subprocess.Popen[str]]:
             process.kill()
 
 
-def once(*arguments: str) -> str:
-    done = subprocess.run(
-        live("--once", *arguments), env=variables(), capture_output=True, text=True, timeout=60, check=True
-    )
-    assert done.stderr == ""
-    return done.stdout
-
-
-def test_a_process_that_locks_memory_is_told_and_gone_once_it_unlocks(locker: Locker) -> None:
-    document = json.loads(once("--json", "--pid", str(locker.pid)))
-    (one,) = document["holders"]
-    assert (one["pid"], one["locked_bytes"], one["host_alloc_bytes"]) == (locker.pid, LOCKED_BYTES, 0)
-    assert document["format"] == 1
-    assert {"host", "devices", "unreadable", "findings"} <= document.keys()
-    assert re.search(rf"^ *{locker.pid} .* 8 MiB ", once(), re.M)
-    locker.tell("unlock")
-    assert json.loads(once("--json", "--pid", str(locker.pid)))["holders"] == []
-
-
 def test_json_goes_on_line_by_line_and_tells_what_happened(locker: Locker) -> None:
     with running("--json", "--interval", "0.1", "--pid", str(locker.pid)) as process:
         assert process.stdout is not None
         first = json.loads(process.stdout.readline())
-        assert [one["locked_bytes"] for one in first["holders"]] == [LOCKED_BYTES]
-        assert (first["events"], first["growing"]) == ([], [])
+        (holder,) = first["holders"]
+        held = (holder["pid"], holder["locked_bytes"], holder["host_alloc_bytes"])
+        assert held == (locker.pid, LOCKED_BYTES, 0)
+        assert (first["format"], first["events"], first["growing"]) == (1, [], [])
+        assert {"host", "devices", "unreadable", "findings"} <= first.keys()
         locker.tell("unlock")
         events: list[dict[str, Any]] = []
         while not events:
-            events = json.loads(process.stdout.readline())["events"]
-        assert [(one["kind"], one["what"], one["change_bytes"]) for one in events] == [
+            document = json.loads(process.stdout.readline())
+            events = document["events"]
+        assert [(event["kind"], event["what"], event["change_bytes"]) for event in events] == [
             ("released", "locked", -LOCKED_BYTES)
         ]
+        assert document["holders"] == []
         process.send_signal(signal.SIGINT)
         rest, errors = process.communicate(timeout=20)
         assert (process.returncode, errors) == (0, "")
@@ -135,22 +121,21 @@ def test_csv_has_its_header_once(locker: Locker) -> None:
     assert len({row["taken_at"] for row in rows}) == 3
 
 
-def test_without_a_terminal_tables_follow_each_other_in_plain_text(locker: Locker) -> None:
+def test_without_a_terminal_tables_follow_each_other_in_plain_text_until_the_pipe_closes(locker: Locker) -> None:
     with running("--interval", "0.1") as process:
         assert process.stdout is not None
-        shown = ""
-        while shown.count("Memory  ") < 3:
-            shown += process.stdout.readline()
-        process.send_signal(signal.SIGINT)
-        process.communicate(timeout=20)
-        assert process.returncode == 0
-    assert "\x1b" not in shown
-    assert shown.count(f"{locker.pid} ") >= 2
+        assert process.stderr is not None
+        text = ""
+        while text.count("Memory  ") < 3:
+            text += process.stdout.readline()
+        process.stdout.close()
+        assert (process.wait(20), process.stderr.read()) == (0, "")
+    assert "\x1b" not in text
+    assert len(re.findall(rf"^ *{locker.pid} .* 8 MiB ", text, re.M)) >= 2
 
 
-@pytest.mark.parametrize("interval", ["0.1", "3600"])
-def test_a_pipe_that_closes_ends_it_quietly(interval: str) -> None:
-    with running("--json", "--interval", interval) as process:
+def test_a_pipe_that_closes_ends_it_quietly_however_rare_the_snapshots() -> None:
+    with running("--json", "--interval", "3600") as process:
         assert process.stdout is not None
         assert process.stderr is not None
         json.loads(process.stdout.readline())
@@ -159,8 +144,8 @@ def test_a_pipe_that_closes_ends_it_quietly(interval: str) -> None:
         assert process.stderr.read() == ""
 
 
-@pytest.mark.parametrize("columns", [60, 80, 120])
-def test_a_terminal_gets_a_screen_that_changes_in_place_and_keeps_the_last_one(locker: Locker, columns: int) -> None:
+def test_a_terminal_gets_a_screen_that_changes_in_place_and_keeps_the_last_one(locker: Locker) -> None:
+    columns = 60
     terminal, end = pty.openpty()
     fcntl.ioctl(end, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
     with subprocess.Popen(
@@ -183,8 +168,7 @@ def test_a_terminal_gets_a_screen_that_changes_in_place_and_keeps_the_last_one(l
     plain = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", left).replace("\r", "")
     assert "Memory  " in plain
     assert max(map(len, plain.splitlines())) <= columns
-    shown = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "\n", screen)
-    assert not re.search(r"^[KMGT]iB", shown, re.M)
+    assert not re.search(r"^[KMGT]iB", re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "\n", screen), re.M)
 
 
 def _until(terminal: int, enough: Any, seconds: float = 20.0) -> str:
@@ -197,15 +181,6 @@ def _until(terminal: int, enough: Any, seconds: float = 20.0) -> str:
         except OSError:
             break
     return drawn.decode(errors="replace")
-
-
-def test_a_process_that_is_not_there_is_refused() -> None:
-    highest = 2**22 + 1  # beyond the kernel's largest pid
-    done = subprocess.run(
-        live("--pid", str(highest)), env=variables(), capture_output=True, text=True, timeout=60, check=False
-    )
-    assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr == f"pinscope: there is no process {highest}\n"
 
 
 @pytest.fixture(scope="module")
@@ -222,28 +197,27 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_the_probe_tells_what_a_program_registers_meanwhile(kernel: Path, library: Path) -> None:
     with Program(library) as program:
-        chosen = ("--once", "--json", "--probe", "--interval", "2", "--pid", str(program.pid))
+        chosen = ("--once", "--json", "--probe", "--interval", "1", "--pid", str(program.pid))
         with running(*chosen, LD_LIBRARY_PATH=str(library.parent)) as process:
             assert process.stderr is not None
-            assert process.stderr.readline() == "pinscope: tracing registered memory for 2 s\n"
+            assert process.stderr.readline() == "pinscope: tracing registered memory for 1 s\n"
             program.does("register", program.does("map", MIB), MIB)
             out, errors = process.communicate(timeout=60)
             assert (process.returncode, errors) == (0, "")
         document = json.loads(out)
-        (one,) = document["holders"]
-        assert (one["pid"], one["registered_bytes"], one["registrations"]) == (program.pid, MIB, 1)
+        (holder,) = document["holders"]
+        assert (holder["pid"], holder["registered_bytes"], holder["registrations"]) == (program.pid, MIB, 1)
         assert document["probe"]["lost_events"] == 0
         assert left_by(process.pid, kernel) == set()
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
-def test_a_signal_takes_the_probe_away(kernel: Path, library: Path, number: signal.Signals) -> None:
+def test_a_terminal_that_closes_takes_the_probe_away(kernel: Path, library: Path) -> None:
     there = {"LD_LIBRARY_PATH": str(library.parent)}
     with Program(library), running("--json", "--probe", "--interval", "0.2", **there) as process:
         assert process.stdout is not None
         assert json.loads(process.stdout.readline())["probe"]["since"]
         assert left_by(process.pid, kernel)
-        process.send_signal(number)
+        process.send_signal(signal.SIGHUP)
         process.communicate(timeout=30)
         assert process.returncode == 0
         assert left_by(process.pid, kernel) == set()

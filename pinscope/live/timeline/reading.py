@@ -49,7 +49,7 @@ class Life:
     amounts: list[tuple[float, int]] = field(default_factory=list)
     """What it held from each of these seconds on; empty if that was never known."""
     pinned: list[tuple[float, int]] = field(default_factory=list)
-    """The same without what mlock holds."""
+    """What it held but for what mlock holds."""
     locked: list[tuple[float, int]] = field(default_factory=list)
     """What mlock holds."""
     driver: list[tuple[float, int]] = field(default_factory=list)

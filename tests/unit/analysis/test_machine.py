@@ -10,7 +10,7 @@ import pytest
 from pinscope.analysis.machine import machine_findings
 from pinscope.probes.answer import Answer
 from pinscope.probes.environment import capture_environment
-from pinscope.probes.gpu import Bar1, GpuMemory
+from pinscope.probes.gpu import GpuMemory
 from pinscope.probes.proc import Proc
 from pinscope.records.environment import Environment
 from pinscope.records.finding import Finding
@@ -27,7 +27,7 @@ def gpu(**pcie: int) -> FakeGpu:
     return FakeGpu(
         name=Answer("NVIDIA H200"), uuid=Answer("GPU-1"), pci_bus_id=Answer("00000000:1B:00.0"),
         memory=Answer(GpuMemory(141 * GIB, 140 * GIB, GIB, None)), compute_capability=Answer((9, 0)),
-        c2c=Answer.missing("none"), bar1=Answer(Bar1(256 * GIB, 0)),
+        c2c=Answer.missing("none"), bar1=Answer((256 * GIB, 0)),
         pcie={name: Answer(pcie.get(name, value)) for name, value in best.items()},
     )  # fmt: skip
 

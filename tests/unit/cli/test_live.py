@@ -19,7 +19,7 @@ from pinscope.errors import NotPossible
 from pinscope.live.reading import read_snapshot
 from pinscope.live.sampler import GpuWatch
 from pinscope.live.source import LiveSource
-from pinscope.probes.gpu import ProcessOnGpu
+from pinscope.probes.gpu import process_on_gpu
 from pinscope.records.finding import Finding
 from pinscope.records.snapshot import GpuUse, Unreadable
 from pinscope.records.timeline import Event
@@ -201,7 +201,7 @@ def busy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> int:
     made = SyntheticHost(tmp_path, pinned_bytes=9 * GIB)
     pid = made.cuda_process([zero(8 * GIB, 1)], parent=2)
     made.cuda_process([zero(GIB, 2)], name="=cmd", parent=2)
-    nvml = FakeNvml(gpus=[busy_h200(18 * MIB, ProcessOnGpu(pid, GIB))])
+    nvml = FakeNvml(gpus=[busy_h200(18 * MIB, process_on_gpu(pid, GIB))])
 
     def opened(probe: bool = False, gpus: bool = True, interval_seconds: float = 1.0) -> LiveSource:
         return LiveSource(made.proc, GpuWatch(lambda: nvml, proc=made.proc) if gpus else None)

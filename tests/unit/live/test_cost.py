@@ -12,9 +12,7 @@ import pytest
 
 from pinscope.live.sampler import Sampler
 from pinscope.live.source import LiveSource, snapshot
-from pinscope.probes.answer import Answer
 from tests.data.fast_time import FastTime
-from tests.data.one_door import OneDoor
 from tests.data.synthetic_host import SyntheticHost, busy_host
 
 pytestmark = pytest.mark.alone
@@ -125,23 +123,3 @@ def test_sampling_them_every_second_stays_below_3_percent_of_a_core(busy: Synthe
     assert history.trouble is None
     assert history.samples[-1].explained_bytes == 24 * 2**30
     assert least < MOST_SECONDS_OF_SERIES
-
-
-class Reads(OneDoor):
-    """Remembers which files were read."""
-
-    def __init__(self, folder: Path) -> None:
-        super().__init__(folder / "proc", folder / "sys", folder)
-        self.paths: list[str] = []
-
-    def read(self, path: str) -> Answer[str]:
-        self.paths.append(path)
-        return super().read(path)
-
-
-def test_nobodys_smaps_is_read_and_only_the_holders_maps(tmp_path: Path) -> None:
-    busy_host(tmp_path, processes=50, pieces=3)
-    proc = Reads(tmp_path)
-    (holder,) = snapshot(proc).holders
-    assert [path for path in proc.paths if "maps" in path] == [f"/proc/{holder.pid}/maps"]
-    assert sum(path.endswith("/status") for path in proc.paths) == 50

@@ -124,21 +124,6 @@ def test_more_pins_than_memory_in_use_are_pins_of_the_same_memory() -> None:
     assert "CUDA IPC" in finding.advice
 
 
-def test_the_probe_shows_who_registers_the_same_shared_memory() -> None:
-    workers = tuple(holder(pid, host_alloc_bytes=0, registered_bytes=8 * GIB) for pid in (1, 2, 3, 4))
-    finding = found(snapshot(holders=workers))["same-memory-registered-by-many"]
-    assert finding.title.startswith("4 processes have 8 GiB registered each")
-    assert values(finding)["Page tables on one GPU, at most"] == 64 * MIB
-    assert values(finding)["With one owner, at most"] == 16 * MIB
-
-
-def test_processes_that_register_their_own_memory_share_nothing() -> None:
-    workers = tuple(holder(pid, registered_bytes=8 * GIB, rss_anon_bytes=9 * GIB) for pid in (1, 2))
-    huge = tuple(holder(pid, registered_bytes=8 * GIB, hugetlb_bytes=8 * GIB) for pid in (3, 4))
-    assert read_snapshot(snapshot(holders=workers + huge)) == ()
-    assert read_snapshot(snapshot(holders=(holder(registered_bytes=8 * GIB),))) == ()
-
-
 @pytest.mark.parametrize(("tables", "severity"), [(GPU_BYTES // 50, "warning"), (GPU_BYTES // 5, "critical")])
 def test_page_tables_that_take_a_share_of_a_gpu_are_found(tables: int, severity: str) -> None:
     gpu = device(page_table_bytes=tables, unattributed_bytes=tables)

@@ -119,15 +119,3 @@ def test_starting_again_uses_the_thread_that_hangs_instead_of_another(hanging: H
     assert hanging.begun.acquire(timeout=LONG)
     assert hanging.begun.acquire(timeout=LONG)  # it goes on
     assert len(threads()) == 1
-
-
-def test_work_may_stop_its_own_repeating() -> None:
-    finished = threading.Event()
-
-    def work() -> None:
-        repeated.stop()
-
-    repeated = Repeater("worker", work, 0.01, finish=finished.set)
-    repeated.start()
-    assert finished.wait(LONG)
-    assert not repeated.running

@@ -62,14 +62,6 @@ def test_holders_appear_grow_release_and_end_the_largest_change_first() -> None:
     assert {one.at for one in found} == {after.taken_at}
 
 
-def test_driver_memory_is_an_event_and_is_kept_of_each_holder_and_of_the_host() -> None:
-    before = seen(holder(1, driver_memory_bytes=0))
-    after = seen(holder(1, driver_memory_bytes=2 * GIB), host=host(driver_memory_bytes=3 * GIB))
-    assert told(changes(before, after)) == [("grew", 1, "driver_memory", 2 * GIB, 2 * GIB)]
-    kept = sample_of(after, 0.0)
-    assert (kept.driver_memory_bytes, kept.holders[0].driver_memory_bytes) == (3 * GIB, 2 * GIB)
-
-
 def test_what_is_not_known_is_no_change() -> None:
     known, unknown = (
         holder(1, host_alloc_bytes=GIB),
@@ -89,11 +81,6 @@ def test_the_same_pid_started_later_is_another_process() -> None:
     assert [(kind, change) for kind, _, _, change, _ in told(changes(seen(first), seen(second)))] == [
         ("ended", -GIB), ("appeared", GIB)
     ]  # fmt: skip
-
-
-def test_one_without_cuda_that_is_no_holder_any_more_has_released_and_need_not_have_ended() -> None:
-    locker = holder(1, cuda=False, host_alloc_bytes=0, locked_bytes=MIB)
-    assert told(changes(seen(locker), seen())) == [("released", 1, "locked", -MIB, 0)]
 
 
 AMOUNTS = st.none() | st.integers(0, 2**50)
@@ -173,15 +160,6 @@ def test_a_process_grows_if_it_takes_more_and_more_and_gives_nothing_back(
     amounts: tuple[int | None, ...], grows: bool
 ) -> None:
     assert growing(series(*amounts)) == (frozenset({1}) if grows else frozenset())
-
-
-def test_registered_memory_that_becomes_known_is_no_growth() -> None:
-    amounts = [None, None, GIB, GIB, GIB, GIB]
-    samples = [
-        sample_of(seen(holder(1, host_alloc_bytes=GIB, registered_bytes=amount)), float(second))
-        for second, amount in enumerate(amounts)
-    ]
-    assert growing(samples) == frozenset()
 
 
 BEGIN = datetime(2026, 1, 1, tzinfo=UTC)

@@ -52,13 +52,3 @@ def test_processes_that_are_hidden_may_be_holders(tmp_path: Path) -> None:
     found = snapshot(host.proc)
     assert [gap.hides_holders for gap in found.unreadable if gap.what == "Processes of other users"] == [True]
     assert found.host.estimates["explained_bytes"].text.startswith("at least")
-
-
-def test_a_silent_driver_is_said(tmp_path: Path) -> None:
-    host = SyntheticHost(tmp_path)
-    host.process()
-    assert gaps(host, gpus=False) == ["GPUs"]
-
-
-def test_a_host_without_processes_is_said(tmp_path: Path) -> None:
-    assert gaps(SyntheticHost(tmp_path)) == ["Processes"]

@@ -7,22 +7,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from pinscope.probes.containers import (
-    IN_MEMORY,
     NO_LIMIT,
     GroupHeadrooms,
     Headroom,
     file_system,
-    has_own_pids,
     hides_processes,
     memory_headroom,
     virtualization,
 )
 from pinscope.probes.host_memory import read_group
-from pinscope.probes.proc import Proc
 from tests.data.synthetic_host import SyntheticHost
 
 if TYPE_CHECKING:
@@ -150,28 +145,6 @@ def test_without_the_files_the_reason_names_them(plant: Plant) -> None:
     assert "/proc/self/cgroup is not there" in (memory_headroom(plant({})).reason or "")
 
 
-@given(
-    levels=st.lists(
-        st.tuples(st.integers(0, 10**6), st.integers(0, 10**6), st.integers(0, 10**6)), min_size=1, max_size=4
-    )
-)
-def test_headroom_is_the_minimum_over_all_levels(
-    levels: list[tuple[int, int, int]], tmp_path_factory: pytest.TempPathFactory
-) -> None:
-    top = tmp_path_factory.mktemp("groups")
-    folder = "".join(f"/g{number}" for number in range(len(levels)))
-    files = {"/proc/self/cgroup": f"0::{folder}\n", "/proc/self/mountinfo": V2_MOUNT}
-    for number, (limit, usage, inactive) in enumerate(levels):
-        files |= v2("".join(f"/g{n}" for n in range(number + 1)), str(limit), usage, inactive)
-    for path, text in files.items():
-        (top / path.lstrip("/")).parent.mkdir(parents=True, exist_ok=True)
-        (top / path.lstrip("/")).write_text(text)
-    expected = min(max(0, limit - usage + min(inactive, usage)) for limit, usage, inactive in levels)
-    found = memory_headroom(Proc.below(top)).value
-    assert found is not None
-    assert found.bytes == expected
-
-
 SECOND = {
     "memory.current": "536870912\n", "memory.swap.current": "4096\n",
     "memory.stat": "anon 100\nfile 300000\nshmem 100000\nworkingset_refault_file 7\n",
@@ -220,17 +193,6 @@ MOUNTS = (
 )  # fmt: skip
 def test_the_nearest_and_last_mount_counts(plant: Plant, folder: str, kind: str) -> None:
     assert file_system(folder, plant({"/proc/self/mountinfo": MOUNTS})).value == kind
-
-
-def test_a_folder_whose_mounts_are_unknown_has_a_reason(plant: Plant) -> None:
-    assert file_system("/x", plant({})).reason == "/proc/self/mountinfo is not there"
-    assert file_system("/x", plant({"/proc/self/mountinfo": "torn\n"})).reason == "no mount holds /x"
-
-
-def test_this_machine_tells(tmp_path: Path) -> None:
-    assert file_system(str(tmp_path)).value
-    if Path("/dev/shm").is_dir():
-        assert file_system("/dev/shm").value in IN_MEMORY
 
 
 HYPERVISOR = {"/proc/cpuinfo": "processor: 0\nflags\t\t: fpu hypervisor lm\n"}
@@ -302,8 +264,3 @@ def test_hidepid_hides_nobody_from_root(plant: Plant, capabilities: str, users: 
         "/proc/self/uid_map": f"         {users}\n",
     }
     assert hides_processes(plant(files)) is hidden
-
-
-def test_a_machine_that_does_not_tell_its_namespace_has_the_hosts_pids(plant: Plant) -> None:
-    assert not has_own_pids(plant({}))
-    assert not hides_processes(plant({}))

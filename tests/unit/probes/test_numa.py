@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ctypes
 import mmap
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -12,7 +11,6 @@ from typing import TYPE_CHECKING
 import pytest
 
 from pinscope.lab.backing import OwnMemory, touch
-from pinscope.probes import numa
 from pinscope.probes.gpu import read_devices
 from pinscope.probes.host_memory import read_limits
 from pinscope.probes.numa import (
@@ -84,27 +82,11 @@ def test_touched_pages_lie_on_a_node_and_untouched_ones_nowhere() -> None:
     assert found.value[1:] == (found.value[0], None)
 
 
-def test_memory_that_is_not_there_lies_nowhere() -> None:
-    assert page_nodes([0]).value == (None,)
-
-
 def test_a_bound_thread_says_so_and_its_memory_lies_there(bound: int) -> None:
     assert bound_nodes() == (bound,)
     with OwnMemory(64 * mmap.PAGESIZE) as memory:
         touch(memory)
         assert page_nodes([memory.address]).value == (bound,)
-
-
-def test_threads_that_are_started_inherit_the_binding(bound: int) -> None:
-    found: list[tuple[int, ...]] = []
-    thread = threading.Thread(target=lambda: found.append(bound_nodes()))
-    thread.start()
-    thread.join()
-    assert found == [(bound,)]
-
-
-def test_a_thread_that_is_not_bound_says_nothing() -> None:
-    assert bound_nodes() == ()
 
 
 def test_limits_are_those_of_the_node_to_which_the_thread_is_bound(
@@ -125,11 +107,6 @@ def test_a_call_that_the_kernel_refuses_says_why() -> None:
     assert bound_nodes() == ()
 
 
-def test_a_processor_whose_calls_are_not_known_is_a_reason(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(numa.platform, "machine", lambda: "riscv128")
-    assert page_nodes([0]).reason == "PinScope does not know the number of move_pages on riscv128"
-
-
 ON_METAL = "flags\t\t: fpu sse\n"
 IN_A_MACHINE = "flags\t\t: fpu sse hypervisor\n"
 
@@ -137,10 +114,6 @@ IN_A_MACHINE = "flags\t\t: fpu sse hypervisor\n"
 @pytest.mark.parametrize("written", ["0000:1B:00.0", "00000000:1b:00.0", "0000:1b:00.0"])
 def test_an_address_is_found_however_it_is_written(written: str) -> None:
     assert sysfs_folder(written) == SYSFS
-
-
-def test_what_is_no_address_leads_nowhere() -> None:
-    assert sysfs_folder("0000:1b:00.0/../../x") is None
 
 
 @pytest.mark.parametrize(("code", "payload"), [(0, 128), (1, 256), (2, 512), (5, 4096)])
@@ -196,16 +169,6 @@ def test_a_device_in_no_group_has_no_iommu_and_one_that_is_not_there_is_not_know
     proc = plant({f"{SYSFS}/config": b""})
     assert iommu(proc, SYSFS).value == "off"
     assert iommu(proc, f"{SYSFS}9").reason == f"{SYSFS}9 is not there"
-
-
-def test_a_group_of_another_type_is_told_as_the_kernel_calls_it(plant: Plant) -> None:
-    found = iommu(plant({f"{SYSFS}/iommu_group/type": "blocked\n"}), SYSFS)
-    assert found.reason == "the kernel calls the GPU's IOMMU group 'blocked'"
-
-
-def test_errors_of_the_link_are_the_kernels_totals(plant: Plant) -> None:
-    proc = plant(on_bus())
-    assert [link_errors(proc, SYSFS, kind).value for kind in ("correctable", "nonfatal", "fatal")] == [2, 0, 0]
 
 
 def test_where_the_kernel_counts_no_errors_it_says_so(plant: Plant) -> None:

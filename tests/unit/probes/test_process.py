@@ -10,18 +10,17 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import psutil
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from pinscope.errors import NotPossible
 from pinscope.probes.answer import Answer
-from pinscope.probes.proc import HERE, Proc
+from pinscope.probes.proc import Proc
 from pinscope.probes.process import (
     MOST_COMMAND_CHARACTERS,
     LiveCallers,
@@ -38,7 +37,6 @@ from pinscope.probes.process import (
     process_of,
     start_ticks,
     start_time,
-    user_name,
 )
 from tests.data.like_cuda import map_like_cuda, room_of, unmap
 from tests.data.synthetic_host import BOOTED, SyntheticHost, context, maps_text, named, ordinary, zero
@@ -58,11 +56,6 @@ def child(program: str = WAITS) -> Iterator[subprocess.Popen[str]]:
         assert process.stdout is not None
         assert process.stdout.readline() == "ready\n"
         yield process
-
-
-def test_this_process_is_alive_and_always_the_same() -> None:
-    assert is_alive(current_process())
-    assert current_process() == current_process()
 
 
 def test_a_child_is_alive_until_it_ends() -> None:
@@ -86,15 +79,6 @@ def test_a_zombie_is_not_alive() -> None:
             time.sleep(0.01)
         assert not is_alive(process)
         assert process_of(started.pid) is None
-
-
-def test_a_name_full_of_parentheses_does_not_confuse() -> None:
-    rename = "open('/proc/self/comm', 'w').write('a) Z (1 2'); "
-    with child(rename + WAITS) as started:
-        process = process_of(started.pid)
-        assert process is not None
-        assert process.started >= current_process().started
-        assert is_alive(process)
 
 
 def test_a_later_process_with_the_same_pid_is_another_one() -> None:
@@ -188,20 +172,6 @@ def test_a_command_line_is_words_without_secrets_and_not_endless(tmp_path: Path)
     assert "is empty" in (command_line(pid, host.proc).reason or "")
 
 
-def test_users_without_a_name_are_numbers() -> None:
-    assert user_name(os.getuid()) == psutil.Process().username()
-    assert user_name(4_000_000_123) == "4000000123"
-
-
-def test_the_start_is_that_which_psutil_tells() -> None:
-    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as child:
-        started = start_time(child.pid, start_ticks(child.pid, HERE), boot_time(HERE)).value
-        told = datetime.fromtimestamp(psutil.Process(child.pid).create_time(), UTC)
-        child.communicate(b"\n")
-    assert started is not None
-    assert abs(started - told) <= timedelta(seconds=1)
-
-
 def test_a_start_needs_the_boot_and_a_process(tmp_path: Path) -> None:
     host = SyntheticHost(tmp_path)
     pid = host.process(started=250)
@@ -266,7 +236,6 @@ def test_the_quick_questions_of_a_snapshot_agree_with_the_amounts() -> None:
     status = ProcessStatus(text)
     assert not status.has_locked
     assert not status.may_share
-    assert status.parent == 396
     assert plain_address_space(text.encode()) == status.bytes("VmSize")
     for key in ("VmLck", "VmPin", "RssShmem"):
         changed = text.replace(f"{key}:\t       0 kB", f"{key}:\t12345678 kB")
@@ -280,25 +249,6 @@ def test_this_process_has_the_form_that_is_read_quickly() -> None:
     status = ProcessStatus(text)
     expected = None if status.has_locked or status.may_share else status.bytes("VmSize")
     assert plain_address_space(text.encode()) == expected
-
-
-def test_the_quick_questions_are_answered_in_another_form_than_the_kernels_too() -> None:
-    text = "Name:\tx\nVmSize:\t8 kB\nVmLck: 0 kB\nVmPin: 0 kB\nRssShmem: 0 kB\n"
-    status = ProcessStatus(text)
-    assert not status.has_locked
-    assert not status.may_share
-    assert plain_address_space(text.encode()) is None
-    nothing = ProcessStatus("Name:\tx\n")
-    assert not nothing.has_locked
-    assert nothing.may_share  # it is not told
-    assert nothing.parent is None
-
-
-def test_a_kernel_thread_has_no_memory() -> None:
-    status = ProcessStatus("Name:\tkworker/0:0\nState:\tI (idle)\nPPid:\t2\nUid:\t0\t0\t0\t0\nThreads:\t1\n")
-    assert not status.has_memory
-    assert status.size == ""
-    assert status.bytes("VmLck") is None
 
 
 def test_a_process_name_cannot_fake_a_line() -> None:
@@ -417,5 +367,4 @@ def test_no_text_makes_the_parsers_raise(text: str) -> None:
         assert (status.number(key) or 0) >= 0
     assert isinstance(status.size, str)
     assert {type(status.has_memory), type(status.has_locked), type(status.may_share)} == {bool}
-    assert (status.parent or 0) >= 0
     assert (plain_address_space(text.encode()) or 0) >= 0

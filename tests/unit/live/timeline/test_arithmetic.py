@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from pinscope.experiments.registry import checked_rows
 from pinscope.live.series import Moment, TimelineRows
-from pinscope.live.timeline.charts import stretches, thinned
+from pinscope.live.timeline.charts import thinned
 from pinscope.live.timeline.reading import Watched, of, points, reason_of
 from tests.data.synthetic_snapshot import GIB, device, holder, host, snapshot
 from tests.data.synthetic_timeline import rows_of, run
@@ -55,12 +55,6 @@ def test_who_gave_all_back_and_took_again_is_one_life() -> None:
     assert (life.gone, life.last_seconds) == (False, 5.0)
 
 
-def test_a_holder_of_which_nothing_is_known_is_still_there() -> None:
-    closed = holder(1, host_alloc_bytes=None, locked_bytes=None, vm_pin_bytes=None)
-    (life,) = seen(rows_watched(3, lambda n: (closed,))).lives
-    assert (life.first_bytes, life.peak_bytes, life.last_bytes, life.grew_bytes) == (None,) * 4
-
-
 # Figures and reasons
 
 
@@ -99,11 +93,6 @@ def timed(times: Sequence[float], missed: Sequence[float] = (), interval: float 
     return seen(rows, interval)
 
 
-def test_even_samples_have_no_gaps_and_late_ones_neither() -> None:
-    assert timed([0, 1, 2, 3]).gaps == ()
-    assert timed([0, 1.4, 2, 3.9, 5]).gaps == ()
-
-
 def test_a_time_in_which_nobody_took_samples_is_a_gap_without_reason() -> None:
     (gap,) = timed([0, 1, 2, 62, 63]).gaps
     assert (gap.start_seconds, gap.end_seconds, gap.samples, gap.reason) == (2.0, 62.0, 59, None)
@@ -116,24 +105,9 @@ def test_samples_that_failed_are_gaps_with_a_reason_also_at_the_ends() -> None:
     ]  # fmt: skip
 
 
-def test_a_failure_at_the_very_moment_of_a_sample_counts_once() -> None:
-    made = TimelineRows()
-    rows = [row for at in (0.0, 1.0, 2.0) for row in made.of(snapshot(devices=()), Moment(int(at), at), 0.0)]
-    found = seen([*rows, *made.missed("OSError: no", Moment(3, 1.0))])
-    assert [gap.samples for gap in found.gaps] == [1]
-    assert found.missing_share == 0.25
-
-
 def test_fast_samples_of_a_busy_machine_are_no_gap_before_a_second() -> None:
     assert timed([0, 0.1, 0.2, 1.1, 1.2], interval=0.1).gaps == ()
     assert len(timed([0, 0.1, 0.2, 1.5], interval=0.1).gaps) == 1
-
-
-def test_a_timeline_that_does_not_say_its_interval_is_judged_by_its_samples() -> None:
-    rows = checked_rows("timeline", rows_of([snapshot(devices=())] * 5, interval_seconds=10.0))
-    found = of(run().model_copy(update={"params": {"interval_seconds": "often"}}), rows)
-    assert found.interval_seconds == 10.0
-    assert found.gaps == ()
 
 
 # Drawing
@@ -150,8 +124,3 @@ def test_a_thinned_series_keeps_ends_extremes_and_order(values: list[float], mos
         assert (thin[0], thin[-1]) == (whole[0], whole[-1])
         assert max(value for _, value in thin) == max(values)
         assert min(value for _, value in thin) == min(values)
-
-
-def test_a_series_is_cut_where_samples_are_missing() -> None:
-    assert stretches([(0, 1), (1, 1), (9, 2), (10, 2)], gap_seconds=2.5) == [[(0, 1), (1, 1)], [(9, 2), (10, 2)]]
-    assert stretches([], 1.0) == []

@@ -13,7 +13,7 @@ from pinscope.experiments.registry import draw_run
 from pinscope.live.series import Moment, TimelineRows
 from pinscope.live.timeline.charts import MOST_POINTS
 from tests.data import synthetic_timeline
-from tests.data.synthetic_snapshot import GIB, device, holder, host, snapshot
+from tests.data.synthetic_snapshot import GIB, holder, host, snapshot
 from tests.data.synthetic_timeline import run, watched
 
 
@@ -56,14 +56,6 @@ def test_pinned_memory_is_split_and_stands_beside_the_memory_there_is(drawn: dic
     assert "host memory 512 GiB (off scale)" in found  # 10 GiB pinned would lie on the ground beside it
 
 
-def test_a_limit_that_is_near_is_drawn_to_scale() -> None:
-    chart = charts(watched(3, pinned_bytes=lambda n: 300 * GIB))["timeline-pinned"]
-    assert lines(chart)["host memory 512 GiB"].y == (512.0, 512.0)
-    low, high = chart.figure.layout.yaxis.range
-    assert low == 0
-    assert high > 512
-
-
 def test_many_holders_are_six_lines_apart_in_more_than_colour_and_their_rest_together() -> None:
     crowd = [holder(pid, host_alloc_bytes=pid * GIB) for pid in range(1, 11)]
     found = lines(charts(watched(3, holders=lambda n: crowd))["timeline-holders"])
@@ -81,19 +73,6 @@ def test_each_gpu_has_a_panel_and_each_line_one_name_in_the_legend(drawn: dict[s
         assert [note.text for note in figure.layout.annotations] == ["GPU 0", "GPU 1"]
         shown = [trace.name for trace in figure.data if trace.showlegend]
         assert sorted(shown) == sorted(names)
-
-
-def test_rates_are_drawn_under_the_limit_of_the_link(drawn: dict[str, Chart]) -> None:
-    found = lines(drawn["timeline-pcie"])
-    assert found["Received over PCIe"].y[0] == pytest.approx(27.6)
-    assert found["the link carries 57.6 GB/s"].y == (57.6, 57.6)
-
-
-def test_a_gpu_that_tells_nothing_has_no_panel() -> None:
-    mute = device(1, unattributed_bytes=None, page_table_bytes=None, rx_bytes_per_second=None, tx_bytes_per_second=None)
-    for key in ("timeline-page-tables", "timeline-pcie"):
-        figure = charts(watched(3, devices=lambda n: (device(0), mute)))[key].figure
-        assert [note.text for note in figure.layout.annotations] == ["GPU 0"]
 
 
 def test_a_time_without_samples_is_a_hole_in_every_line() -> None:
@@ -122,10 +101,6 @@ def test_a_long_watch_stays_light_and_keeps_its_peak() -> None:
     assert max(trace.y) == 100
     assert list(chart.figure.select_xaxes())[-1].title.text == "Time (hours)"
     assert trace.x[trace.y.index(100)] == pytest.approx(peak / 3600)
-
-
-def test_one_sample_is_a_marker() -> None:
-    assert lines(charts(watched(1))["timeline-pinned"])["Pinned, whole host"].mode == "markers"
 
 
 def test_what_a_process_calls_itself_is_no_markup() -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from pinscope.experiments.registry import read_run
 from pinscope.live.series import Moment, TimelineRows
-from pinscope.live.timeline.reading import MOST_CHANGES, MOST_HOLDERS
+from pinscope.live.timeline.reading import MOST_HOLDERS
 from pinscope.records.finding import Finding, Quantity, Reading, Table
 from pinscope.units import format_bytes
 from tests.data import synthetic_timeline
@@ -72,12 +72,6 @@ def test_the_headline_tells_peak_end_and_who_grew() -> None:
     )
 
 
-def test_what_never_changed_has_no_moment() -> None:
-    found = reading(watched(3))
-    assert table(found, "Highs and lows").rows[0][3] is None
-    assert headline(found, "Grew most").reason == "no holder grew"
-
-
 def test_what_is_not_known_says_why() -> None:
     rows = synthetic_timeline.rows_of(
         [snapshot(host=host(pinned_bytes=None, missing={"pinned_bytes": "needs Linux 5.7"}), devices=(), holders=())]
@@ -134,14 +128,6 @@ def test_steps_in_one_direction_are_told_as_one_change() -> None:
     assert [cells[0] for cells in happened.rows] == ["03:04:06", "03:04:06", "03:04:08", "03:04:09"]
 
 
-def test_of_very_many_changes_the_largest_are_told_in_order() -> None:
-    rows = watched(2 * MOST_CHANGES, holders=lambda n: (holder(host_alloc_bytes=(n * MIB if n % 2 else 0) + GIB),))
-    shown = table(reading(rows), "What happened")
-    assert len(shown.rows) == MOST_CHANGES
-    assert [cells[1] for cells in shown.rows] == [99.0, *(float(n) for n in range(101, 200))]  # up, and down again
-    assert "99 smaller ones are left out" in shown.note
-
-
 def test_more_holders_than_a_table_shows_are_counted() -> None:
     crowd = tuple(holder(pid) for pid in range(1, MOST_HOLDERS + 11))
     holders = table(reading(watched(2, holders=lambda n: crowd)), "Holders")
@@ -183,14 +169,6 @@ def test_a_holder_that_takes_more_and_more_is_suspected_of_a_leak() -> None:
     assert told["At that pace all of it is taken in"] == pytest.approx((400 * GIB - 59 * 8 * MIB) / (8 * MIB))
     assert "--pid 1" in one.advice
     assert "no-leak-seen" not in rules(found)
-
-
-def test_what_a_leaking_holder_gave_back_is_in_the_title() -> None:
-    rows = watched(
-        60, holders=lambda n: (holder(1, name="leaky", host_alloc_bytes=GIB + (n - 2 * (n == 30)) * 8 * MIB),)
-    )
-    one = finding(reading(rows), "leak-suspected")
-    assert one.title == "leaky (pid 1) took 480 MiB in 58 steps and gave only 8 MiB back"
 
 
 @pytest.mark.parametrize(
@@ -246,12 +224,6 @@ def test_who_grew_until_it_was_killed_is_suspected_too() -> None:
     assert "no-leak-seen" not in rules(reading(rows))
 
 
-def test_who_leaks_is_told_once_however_many_do() -> None:
-    crowd = range(1, 9)
-    rows = watched(60, holders=lambda n: tuple(holder(pid, host_alloc_bytes=n * pid * GIB // 8) for pid in crowd))
-    assert rules(reading(rows)) == ["leak-suspected"] * 5
-
-
 def test_without_enough_samples_nothing_is_said_to_be_well() -> None:
     made, rows = TimelineRows(), []
     for number in range(120):
@@ -283,12 +255,6 @@ def test_the_peak_share_of_memory_that_was_pinned_is_told(share: float, severity
     one = finding(found, "pinned-share-of-ram")
     assert (one.severity, "after 2.00 s" in one.detail) == (severity, True)
     assert evidence(one)["Samples with 25.0 % or more"] == 0.25
-
-
-def test_a_kernel_that_does_not_count_pins_is_judged_by_what_the_holders_explain() -> None:
-    rows = watched(4, pinned_bytes=lambda n: None, explained_bytes=lambda n: 300 * GIB)
-    one = finding(reading(rows), "pinned-share-of-ram")
-    assert (one.severity, evidence(one)["Pinned"]) == ("warning", 300 * GIB)
 
 
 def near_limit(left: float, held: int, **totals: Any) -> Reading:
@@ -364,15 +330,6 @@ def test_fewer_lanes_are_found_always_and_a_lower_generation_of_busy_gpus_only(
     assert ("link-below-best" in rules(found)) == told
 
 
-def test_of_a_link_only_what_is_known_and_below_is_told() -> None:
-    half = link(generation_now=None, generation_max=None, width_now=8, limit_bytes_per_second=None)
-    one = finding(reading(watched(5, devices=lambda n: (device(link=half),))), "link-below-best")
-    assert one.detail.startswith("It ran at 8 lanes instead of 16 lanes. An idle link")
-    both = link(generation_now=4, width_now=8)
-    one = finding(reading(watched(5, devices=lambda n: (device(link=both),))), "link-below-best")
-    assert "generation 4 instead of generation 5 and 8 lanes instead of 16 lanes. At its best" in one.detail
-
-
 def failing(samples: int, fail: Any) -> list[dict[str, Any]]:
     made = TimelineRows()
     rows = []
@@ -390,14 +347,6 @@ def test_samples_that_are_missing_are_counted_with_their_reason() -> None:
         "Missing, of all samples": 0.02, "Times without samples": 1, "The longest": 3.0, "It began after": 39.0,
     }  # fmt: skip
     assert finding(reading(failing(100, lambda n: n % 2 == 1)), "samples-missing").severity == "warning"
-
-
-def test_a_machine_that_slept_is_told() -> None:
-    made = TimelineRows()
-    rows = [row for at in (0.0, 1.0, 601.0, 602.0) for row in made.of(snapshot(devices=()), Moment(int(at), at), 0.1)]
-    one = finding(reading(rows), "samples-missing")
-    assert "the machine slept" in one.detail
-    assert one.title == "599 samples are missing"
 
 
 def test_a_timeline_without_samples_tells_only_why() -> None:

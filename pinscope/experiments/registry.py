@@ -48,7 +48,7 @@ class Reader:
     @property
     def kind(self) -> Kind:
         """What they are, and what is concluded from their rows."""
-        return cast("Kind", self._module("kind").KIND)
+        return cast("Kind", self._module("reading").KIND)
 
     @property
     def texts(self) -> Texts:

@@ -56,12 +56,6 @@ def findings(found: ROWS) -> dict[str, Finding]:
     return {one.rule: one for one in read_access(synthetic.run("overlap"), found).findings}
 
 
-def test_repeats_of_one_combination_are_one_cell_and_warm_ups_are_not_counted() -> None:
-    (cell,) = cells(rows("copy", 4e-3, spacing=4, uses=2))
-    assert cell.wall_seconds.count == 8
-    assert cell.useful_bytes_per_second == pytest.approx(SIZE / 4 * 2 / 4e-3)
-
-
 def test_where_one_way_falls_behind_is_known_at_measured_points_only() -> None:
     (course,) = accesses(lines()).courses("uses")
     assert course.stretches == [("faster", [1, 2]), ("slower", [4, 8])]
@@ -127,11 +121,6 @@ def test_tables_charts_and_findings_call_the_same_ways_as_good() -> None:
     assert f"{AS_GOOD - 1:.0%}".rstrip("%") in finding.detail
 
 
-def test_a_run_says_for_which_measured_uses_zero_copy_is_faster() -> None:
-    found = findings(lines())["access-uses"]
-    assert "zero-copy is faster for 1 to 2 uses, slower for 4 to 8 uses" in found.detail
-
-
 @pytest.mark.parametrize(
     ("mapped", "words"), [((1e-3, 2e-3), "faster for 1 to 2 uses"), ((9e-3, 18e-3), "slower for 1 to 2 uses")]
 )
@@ -139,17 +128,6 @@ def test_a_way_that_leads_everywhere_is_said_to(mapped: tuple[float, float], wor
     found = rows("copy", 5e-3) + rows("copy", 5e-3, uses=2)
     found += rows("mapped", mapped[0]) + rows("mapped", mapped[1], uses=2)
     assert words in findings(found)["access-uses"].detail
-
-
-def test_patterns_that_do_alike_are_one_finding_and_named_together() -> None:
-    found: ROWS = []
-    for pattern, seconds in (("stream_read", 5e-3), ("stream_write", 5e-3), ("random_read", 50e-3)):
-        for uses in (1, 2):
-            found += rows("copy", 5e-3, pattern, uses=uses) + rows("mapped", seconds * uses, pattern, uses=uses)
-    finding = findings(found)["access-uses"]
-    assert finding.title.endswith("up to 20.0 times as long as an explicit copy (random read, 2 uses)")
-    assert "as good for 1 use, slower for 2 uses (streaming read and streaming write)" in finding.detail
-    assert "slower for 1 to 2 uses (random read)" in finding.detail
 
 
 def test_single_words_are_held_against_copying_all_at_the_shares_that_were_measured() -> None:
@@ -207,35 +185,10 @@ def test_wrong_data_is_critical() -> None:
     assert finding.evidence[0].value == 8
 
 
-def test_the_headline_names_the_best_way_for_data_used_whole_and_once() -> None:
-    headline = {one.name: one.value for one in read_access(synthetic.run("overlap"), lines()).headline}
-    assert headline["Fastest for one streaming read"] == "zero-copy (mapped)"
-    assert headline["Useful rate of the fastest, one streaming read"] == pytest.approx(SIZE / 2e-3)
-
-
 def test_a_run_without_rows_says_and_draws_nothing() -> None:
     reading = read_access(synthetic.run("overlap"), [])
     assert (reading.headline, reading.tables, reading.findings) == ((), (), ())
     assert draw(synthetic.run("overlap"), []) == []
-
-
-def test_charts_show_each_way_over_uses_and_over_the_share() -> None:
-    over, share = draw(
-        synthetic.run("overlap"), lines() + rows("copy", 5e-3, spacing=4) + rows("mapped", 1e-3, spacing=4)
-    )
-    mapped = next(trace for trace in over.figure.data if trace.name == "zero-copy (mapped)")
-    assert list(mapped.x) == [1, 2, 4, 8]
-    assert list(mapped.y) == pytest.approx([2e-3, 4e-3, 8e-3, 16e-3])
-    assert {trace.name for trace in share.figure.data} == {"explicit copy", "zero-copy (mapped)", "link limit"}
-    assert all("Dotted: all of it over the link" in chart.caption for chart in (over, share))
-
-
-def test_of_several_patterns_the_first_chart_shows_the_one_that_the_verdict_speaks_of() -> None:
-    slow = [{**row, "pattern": "random_read"} for row in lines()]
-    found = rows("copy", 5e-3) + rows("mapped", 5e-3) + slow
-    answer, *_ = draw(synthetic.run("overlap"), found)
-    assert answer.title == "Zero-copy and copies: random read"
-    assert "zero-copy (mapped) 16.0 ms" in answer.alt
 
 
 @pytest.mark.parametrize(

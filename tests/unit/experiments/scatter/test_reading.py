@@ -103,15 +103,6 @@ def test_a_loop_suffices_from_the_size_on_above_which_it_always_does() -> None:
     assert loop_suffices(fine + dip) is None
 
 
-def test_the_verdict_names_the_winner_of_the_smallest_pieces_beside_a_loop() -> None:
-    assert read(as_on_an_h100()).verdict == (
-        "4,096 scattered pieces of 4 KiB move to the GPU at 49.7 GB/s by one kernel, 1.45 GB/s by a loop of copies; a "
-        "loop is good enough from 4 MiB a piece on."
-    )
-    assert read(rows("loop", 1e9)).verdict is None
-    assert "no way is clearly faster" in (read(rows("loop", 10e9) + rows("batch", 10e9)).verdict or "")
-
-
 def test_each_winner_is_a_finding_with_its_code() -> None:
     found = findings(as_on_an_h100())
     kernel, batch = found["scatter-by-kernel"], found["scatter-by-batch"]
@@ -130,26 +121,6 @@ def test_code_to_paste_is_python_with_the_measured_numbers(way: str) -> None:
     compile(text, way, "exec")
     assert "piece, pieces = 4096, 4096" in text
     assert "BLOCKS" not in text
-
-
-def test_a_loop_is_told_from_which_size_it_does_and_who_sets_its_pace() -> None:
-    found = findings(as_on_an_h100())["scatter-loop-suffices"]
-    assert found.title == "A loop of copies is good enough from 4 MiB a piece on"
-    assert "it is no faster" in found.detail
-    slow_program = rows("contiguous", 50e9) + rows("loop", 1e9) + rows("graph", 1.5e9)
-    found = findings(slow_program)["scatter-loop-suffices"]
-    assert "not good enough at any measured size, up to 4 KiB a piece" in found.title
-    assert "the program that calls sets the pace" in found.detail
-
-
-def test_a_loop_that_holds_the_thread_is_told_beside_the_other_ways() -> None:
-    found = findings(as_on_an_h100())["scatter-cpu-held"]
-    assert "holds the program's thread for 90.0 % of the time, 10.4 ms" in found.title
-    assert [one.name.removeprefix("Thread held, ") for one in found.evidence] == [
-        "loop of copies", "CUDA graph", "batch call", "CPU threads, one copy", "kernel"
-    ]  # fmt: skip
-    assert {one.unit for one in found.evidence} == {"seconds"}
-    assert "scatter-cpu-held" not in findings(rows("loop", 1e9, held=0.1) + rows("kernel", 2e9, blocks=1))
 
 
 def test_what_the_kernel_costs_compute_is_told_for_few_and_many_blocks_and_beside_the_batch() -> None:
@@ -173,16 +144,6 @@ def test_a_run_without_rows_says_and_draws_nothing_and_one_of_a_single_way_no_mo
     assert draw(synthetic.run("overlap"), []) == []
     one = read(rows("contiguous", 50e9))
     assert (one.verdict, one.headline, one.findings) == (None, (), ())
-
-
-def test_charts_show_rates_with_the_links_limit_blocks_and_compute() -> None:
-    charts = {one.key: one for one in draw(synthetic.run("overlap"), as_on_an_h100() + loads("kernel", 0.03, 8))}
-    assert list(charts) == ["scatter-scattered", "scatter-blocks", "scatter-compute"]
-    rate = {trace.name: trace for trace in charts["scatter-scattered"].figure.data}
-    assert set(rate["link limit"].y) == {57.6}
-    assert list(rate["loop of copies"].y) == pytest.approx([1.45, 34.5, 52.5])
-    assert list(charts["scatter-blocks"].figure.data[0].x) == [2, 8, 132]
-    assert "4 KiB to the GPU 8 blocks" in charts["scatter-blocks"].alt
 
 
 @pytest.mark.parametrize("layout", ["scattered", "strided"])

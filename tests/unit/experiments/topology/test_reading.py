@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from typing import Any
 
 import pytest
@@ -12,7 +11,7 @@ from pinscope.experiments.registry import read_run
 from pinscope.experiments.topology.experiment import Flight, common_window
 from pinscope.experiments.topology.reading import MOVED, Host
 from pinscope.records.finding import Finding, Reading
-from tests.unit.experiments.topology.hosts import FAR, LINK, ROWS, UPLINK, copied, host, run
+from tests.unit.experiments.topology.hosts import FAR, LINK, ROWS, copied, host, run
 
 TWO_PAIRS = ((0, 1), (2, 3))
 TWO_SWITCHES = ((0, 1, 2, 3), (4, 5, 6, 7))
@@ -34,13 +33,6 @@ def test_planted_uplinks_are_found_and_no_others(gpus: int, uplinks: list[tuple[
     measured = Host(host(gpus, uplinks))
     assert measured.uplinks("h2d") == list(uplinks)
     assert measured.uplinks("d2h") == list(uplinks)
-
-
-def test_what_gpus_reach_together_is_a_share_of_their_rates_alone() -> None:
-    whole = Host(host(4, TWO_PAIRS)).at_once("h2d")
-    assert whole is not None
-    assert whole.alone_share == pytest.approx(2 * UPLINK / (4 * LINK))
-    assert {gpu: rate.median for gpu, rate in whole.own.items()} == pytest.approx(dict.fromkeys(range(4), UPLINK / 2))
 
 
 def test_a_shared_uplink_is_the_verdict_and_a_warning_with_code_for_gpus_that_share_none() -> None:
@@ -76,35 +68,12 @@ def test_an_uplink_of_all_gpus_leaves_no_choice_of_gpus() -> None:
     assert "no choice of GPUs" in one.advice
 
 
-def test_gpus_with_uplinks_of_their_own_are_said_to_have_them() -> None:
-    rows = host(8)
-    assert read(rows, 8).verdict == (
-        "No two of 8 GPUs slow each other one way: together 400 GB/s to the GPUs, 100.0 % of the sum alone."
-    )
-    assert (read(host(2)).verdict or "").startswith("GPUs 0 and 1 do not slow each other one way: together 100 ")
-    assert findings(rows, 8) == {}
-
-
 def test_all_at_once_may_be_slower_though_no_pair_is() -> None:
     rows = [row for row in host(4, directions=("h2d",)) if row["devices"] != 4]
     rows += copied(dict.fromkeys(range(4), LINK / 2))
     found = findings(rows, 4)
     assert found["all-at-once-slower"].severity == "warning"
     assert "50.0 % of the sum alone" in (read(rows, 4).verdict or "")
-
-
-def test_gpus_that_copy_both_ways_at_once_and_reach_less_are_said_in_a_finding_and_the_verdict() -> None:
-    directions = ("h2d", "d2h", "bidirectional")
-    rows = [row for row in host(2, directions=directions) if (row["devices"], row["direction"]) != (2, "bidirectional")]
-    both = copied(dict.fromkeys((0, 1), 0.737 * LINK), "bidirectional")
-    found = findings([*rows, *both])["slower-both-ways"]
-    assert "GPUs 0 and 1" in found.title
-    assert "73.7 % of their rates alone" in found.title
-    assert "147 GB/s" in found.detail
-    assert re.search(
-        r"of the sum alone; both ways at once \d+ GB/s, 73.7 % of the sum\.$", read([*rows, *both]).verdict or ""
-    )
-    assert "slower-both-ways" not in findings(host(2, directions=directions))
 
 
 def test_a_share_of_rates_alone_is_no_finer_than_it_is_known_and_no_reason_where_noise_may_have_made_it() -> None:
@@ -143,11 +112,6 @@ def test_a_far_node_that_slows_a_gpu_is_named_with_the_command_that_avoids_it() 
     assert one.severity == "warning"
     assert one.title.startswith("GPU 1 reaches 60.0 % of its rate with host memory on NUMA node 0 instead of node 1")
     assert "numactl --cpunodebind=1 --membind=1" in one.advice
-
-
-def test_a_node_that_the_system_calls_near_and_that_is_slower_is_pointed_out() -> None:
-    rows = copied({0: FAR}, near={0: 0}) + copied({0: LINK}, node=1)
-    assert "names the slower node (0) as the one near the GPU" in findings(rows, 1, 2)["far-node-slower"].detail
 
 
 def test_nodes_that_copy_alike_are_nothing_to_say() -> None:
@@ -219,10 +183,6 @@ def test_the_common_window_ends_with_the_first_to_finish() -> None:
     assert window == (10.5, 12.5)
     assert fast.done(12.5) - fast.done(10.5) == 2.0
     assert slow.done(12.5) - slow.done(10.5) == pytest.approx(1.25 - 0.25)
-
-
-def test_flows_that_never_ran_together_have_no_window() -> None:
-    assert common_window([flight(0.0, 1.0), flight(1.0, 1.0)]) is None
 
 
 def test_turns_that_touch_are_not_copying_at_once() -> None:

@@ -149,16 +149,6 @@ def pageable(rate: float, backing: str, cache: str, size: int = 16 * MIB, **labe
     return copies(rate, size, memory="pageable", backing=backing, cache=cache, **labels)
 
 
-def test_pinned_is_compared_with_pageable_memory_as_malloc_gives_it_in_no_cache_and_says_so() -> None:
-    rows = copies(50e9, 16 * MIB) + copies(30e9, 16 * MIB, cache="warm")
-    rows += pageable(20e9, "thp", "warm") + pageable(12e9, "thp", "cold") + pageable(10e9, "4k", "cold")
-    reading = read_bandwidth(synthetic.run("bandwidth"), rows)
-    headline = {one.name: one.value for one in reading.headline}
-    assert headline["Speed-up over pageable (4 KiB pages, cold CPU caches), h2d, 16 MiB"] == pytest.approx(5)
-    found = {finding.rule: finding for finding in reading.findings}
-    assert "(4 KiB pages, cold CPU caches)" in found["pageable-slower"].title
-
-
 def passes_of(seconds: float, **changes: Any) -> list[dict[str, Any]]:
     return [one_pass(seconds, **changes) for _ in range(8)]
 

@@ -7,8 +7,7 @@ from typing import Any
 import pytest
 
 from pinscope.analysis.cells import AS_GOOD
-from pinscope.errors import InvalidParameter
-from pinscope.experiments.access.experiment import AccessObservation, AccessParams
+from pinscope.experiments.access.experiment import AccessObservation
 from pinscope.experiments.access.reading import Accesses, Cell, Pair, of, winners
 from pinscope.records.finding import Finding
 from tests.data import synthetic
@@ -121,15 +120,6 @@ def test_tables_charts_and_findings_call_the_same_ways_as_good() -> None:
     assert f"{AS_GOOD - 1:.0%}".rstrip("%") in finding.detail
 
 
-@pytest.mark.parametrize(
-    ("mapped", "words"), [((1e-3, 2e-3), "faster for 1 to 2 uses"), ((9e-3, 18e-3), "slower for 1 to 2 uses")]
-)
-def test_a_way_that_leads_everywhere_is_said_to(mapped: tuple[float, float], words: str) -> None:
-    found = rows("copy", 5e-3) + rows("copy", 5e-3, uses=2)
-    found += rows("mapped", mapped[0]) + rows("mapped", mapped[1], uses=2)
-    assert words in findings(found)["access-uses"].detail
-
-
 def test_single_words_are_held_against_copying_all_at_the_shares_that_were_measured() -> None:
     found: ROWS = []
     for spacing in (1, 4, 16):
@@ -150,14 +140,6 @@ def test_blocks_are_held_against_a_copy_of_these_blocks_and_not_of_all() -> None
     assert "as good from 100.0 % to 6.2 % (streaming read)" in finding.detail
     assert finding.evidence[1].name == "Streaming read of 6.2 %, 2D copy of the part"
     assert "cudaMemcpy2DAsync" in finding.advice
-
-
-def test_the_dearest_to_ignore_stands_first_among_notes() -> None:
-    found = rows("copy", 5e-3) + rows("copy", 5e-3, uses=2) + rows("managed", 50e-3)
-    found += rows("mapped", 5e-3) + rows("mapped", 10e-3, uses=2)
-    assert list(findings(found)) == ["managed-on-demand", "access-uses"]
-    found += rows("mapped", 100e-3, uses=8) + rows("copy", 5e-3, uses=8)
-    assert list(findings(found)) == ["access-uses", "managed-on-demand"]
 
 
 def test_slow_migration_on_demand_is_warned_of_and_prefetching_told() -> None:
@@ -189,11 +171,3 @@ def test_a_run_without_rows_says_and_draws_nothing() -> None:
     reading = read_access(synthetic.run("overlap"), [])
     assert (reading.headline, reading.tables, reading.findings) == ((), (), ())
     assert draw(synthetic.run("overlap"), []) == []
-
-
-@pytest.mark.parametrize(
-    ("name", "value"), [("size", 3 * 2**20), ("size", 2**34), ("spacings", "3"), ("uses", "0"), ("ways", "teleport")]
-)
-def test_what_makes_no_sense_is_refused(name: str, value: object) -> None:
-    with pytest.raises(InvalidParameter, match=name):
-        AccessParams.preset("cuda", quick=True).with_overrides({name: value})

@@ -119,16 +119,6 @@ def test_memory_with_fewer_faults_than_pages_is_flagged_and_compared_with_nothin
     assert not {"pays-late", "pays-soon"} & set(rules)
 
 
-def test_small_pinned_buffers_that_the_driver_kept_are_named_and_compared_with_nothing() -> None:
-    large = [*PAGEABLE, *buffers("pinned", 0.38, 0.1, page_faults=GIB // 4096), *BOTH_COPIES]
-    small = [*buffers("fresh_4k", 3e-4, 3e-5, MIB, page_faults=256), *buffers("pinned", 1e-5, 5e-6, MIB, page_faults=0),
-             *copies("pageable", 1e-4, MIB), *copies("pinned", 5e-5, MIB)]  # fmt: skip
-    rules = findings([*large, *small])
-    assert rules["kept-by-driver"].title.startswith("cudaHostAlloc of 1 MiB takes only 15.0 µs, probably because")
-    assert "buffer of 1 MiB" not in rules["pays-soon"].detail
-    assert "kept-by-driver" not in findings(small)  # a driver that never takes faults tells nothing
-
-
 def test_faults_that_were_not_counted_accuse_nobody() -> None:
     rows = [*buffers("fresh_4k", 0.3, 0.1), *buffers("pinned", 0.38, 0.1), *BOTH_COPIES]
     assert measured(rows).reused == []
@@ -166,17 +156,6 @@ def test_a_buffer_that_costs_nothing_extra_has_paid_though_copies_gain_nothing()
 def test_the_break_even_decides_the_finding(get: float, rule: str | None) -> None:
     rows = [*PAGEABLE, *buffers("pinned", get, 0.1), *BOTH_COPIES]
     assert {"pays-soon", "pays-late"} & set(findings(rows)) == ({rule} if rule else set())
-
-
-def test_a_faster_way_to_pinned_memory_is_named() -> None:
-    fresh = buffers("pinned", 0.5, 0.1)
-    assert (
-        "600 ms, 2.5 times (3 repeats) as long as touch + register, huge pages (240 ms)"
-        in findings([*fresh, *buffers("registered_thp", 0.2, 0.04)])["faster-way"].title
-    )
-    assert "faster-way" not in findings([*fresh, *buffers("registered_thp", 0.45), *buffers("pool", 1e-6)])
-    dear_to_free = buffers("registered_thp", 0.2, 0.3)
-    assert "faster-way" not in findings([*fresh, *dear_to_free])
 
 
 def test_the_host_model_speaks_of_mlock_not_of_cuda() -> None:

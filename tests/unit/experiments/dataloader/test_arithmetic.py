@@ -6,8 +6,7 @@ from typing import Any
 
 import pytest
 
-from pinscope.errors import InvalidParameter
-from pinscope.experiments.dataloader.experiment import DataloaderObservation, DataloaderParams
+from pinscope.experiments.dataloader.experiment import DataloaderObservation
 from pinscope.experiments.dataloader.reading import Cell, Loops, speedup
 from pinscope.records.finding import Finding, Reading
 from tests.data import synthetic
@@ -180,20 +179,6 @@ def test_the_verdict_says_what_pinned_batches_bring_and_that_the_gpu_waits() -> 
     assert findings(wrong)["batch-wrong"].severity == "critical"
 
 
-def test_a_setting_that_makes_a_loop_slower_is_named_with_its_number_of_workers() -> None:
-    slower = [*rows(False, False, 8e-3, 2), *rows(True, False, 8.7e-3, 2)]
-    rules = findings([*all_four(8), *slower])
-    finding = rules["pin-memory-alone-slower"]
-    assert finding.severity == "note"  # less than a quarter longer
-    assert finding.title == "pin_memory alone makes the loop 0.92 times as fast with 2 workers: slower"
-    assert finding.advice == "Leave it off with 2 workers."
-    gain = rules["pin-memory-alone"]
-    assert gain.title == "pin_memory alone makes the loop 1.45 times as fast with 8 workers"
-    assert "With 2 workers 0.92 (0.92 to 0.92), slower." in gain.detail
-    assert gain.advice.endswith("Not with 2 workers, where it is slower.")
-    assert "With 8 workers 1.45 (1.45 to 1.45), faster." in finding.detail
-
-
 def test_rounds_that_lack_one_of_two_are_left_out_of_their_ratio() -> None:
     plain, pinned = cells([*rows(False, False, 8e-3), *[r for r in rows(True, True, 5e-3) if r["round"] < 2]])
     ratio = speedup(pinned, plain)
@@ -233,25 +218,6 @@ def test_the_part_that_is_busy_longest_bounds_the_loop(
     assert ("pinning" in {busy.part for busy in cell.busy}) == bool(workers)
 
 
-def test_a_loop_without_a_part_that_is_always_busy_is_said_to_wait_in_turn() -> None:
-    finding = findings(rows(True, True, 20e-3, wait_seconds=16e-3))["bound"]
-    assert finding.title.startswith(
-        "No part of the fastest loop is busy all the time: computing for 24.0 % of each step"
-    )
-    assert finding.title.endswith(", and the GPU computes for 20.0 %")
-    assert finding.severity == "warning"
-    assert "wait for each other in turn" in finding.advice
-
-
-def test_more_workers_are_advised_only_where_they_were_not_measured_to_be_slower() -> None:
-    bounded = rows(True, True, 10e-3, 4, make_seconds=38e-3)
-    assert findings(bounded)["bound"].advice.startswith("Take more workers")
-    slower = rows(True, True, 12e-3, 8, make_seconds=90e-3)
-    assert findings([*bounded, *slower])["bound"].advice.startswith("More workers were no faster here")
-    alone = rows(True, True, 10e-3, 0, make_seconds=9e-3, pin_seconds=0.5e-3)
-    assert "num_workers" in findings(alone)["bound"].advice
-
-
 def test_a_run_stored_before_there_were_rounds_opens_and_says_what_it_lacks() -> None:
     old = as_stored_before_there_were_rounds(all_four())
     rules = findings(old)
@@ -279,12 +245,3 @@ def test_a_program_that_waits_for_its_gpu_does_not_bound_the_loop() -> None:
     (cell,) = cells(steps)
     assert (cell.busiest, cell.busy_share) == ("computing", pytest.approx(0.9, rel=1e-3))
     assert "bound" not in findings(steps)
-
-
-@pytest.mark.parametrize(
-    ("name", "value"),
-    [("workers", "-1"), ("batch", 0), ("pin_memory", "maybe"), ("steps", 34), ("rounds", 2), ("rounds", 12)],
-)
-def test_what_makes_no_sense_is_refused(name: str, value: object) -> None:
-    with pytest.raises(InvalidParameter, match=name):
-        DataloaderParams.preset("cuda", quick=True).with_overrides({name: value})

@@ -147,25 +147,6 @@ def test_the_directories_above_the_tables_do_not_hide_the_page_size() -> None:
     assert growth.page_bytes == 4096
 
 
-@pytest.mark.parametrize("early", [4, 32, 60])
-def test_upper_level_tables_that_bring_a_step_forward_change_the_slope_little(early: int) -> None:
-    """On a GPU the tables' own tables come out of the same memory: from some point on each step comes earlier."""
-    shifted = [
-        {**row, "nvml_used_bytes": GIB + page_table_bytes(row["bytes"] + 64 * MIB, 4096) // (2 * MIB) * 2 * MIB}
-        if row["phase"] == "held" and row["repeat"] > early * 4 else row
-        for row in rows(steps=256)
-    ]  # fmt: skip
-    growth = cells_of(shifted)[0]
-    assert growth.straight
-    assert growth.known_page_bytes == 4096
-    assert growth.per_byte == pytest.approx(8 / 4096, rel=0.02)
-
-
-def test_a_page_size_is_named_only_where_one_fits() -> None:
-    assert cells_of(rows(4096))[0].known_page_bytes == 4096
-    assert cells_of(rows(16 * 1024))[0].known_page_bytes is None
-
-
 def test_growth_below_two_steps_of_the_meter_is_unknown_not_zero() -> None:
     result = reading(rows(2 * MIB))
     assert result.headline[0].value is None
@@ -198,9 +179,6 @@ def test_huge_pages_are_said_to_help_only_where_they_do() -> None:
     small = rows(backing="4k")
     assert "all-kinds-same-tables" in rules(small + rows(backing="thp"))
     assert "kind-shrinks-tables" in rules(small + rows(2 * MIB, backing="hugetlb"))
-
-
-KINDS = ("write_combined", "created", "created_pieces", "pool_granted")
 
 
 def test_a_kind_that_takes_less_is_named() -> None:

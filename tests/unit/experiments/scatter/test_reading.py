@@ -159,18 +159,6 @@ def test_pieces_have_places_of_their_own_and_half_of_the_area_stays_free(layout:
     assert Case("h2d", layout, 4 * KIB, 300, 2**30).within(2**20, 256).pieces == 128
 
 
-@pytest.mark.parametrize(
-    ("name", "value", "words"),
-    [
-        ("sizes", "24", "no multiple of 16 bytes"), ("sizes", "32MiB", "up to 16 MiB"), ("area", "4MiB", "area"),
-        ("blocks", "0", "blocks"), ("ways", "teleport", "ways"), ("pieces", "1", "pieces"),
-    ],
-)  # fmt: skip
-def test_what_makes_no_sense_is_refused(name: str, value: str, words: str) -> None:
-    with pytest.raises(InvalidParameter, match=words):
-        ScatterParams.preset("cuda", quick=False).with_overrides({name: value})
-
-
 def test_a_2d_copy_is_measured_of_strided_pieces_only() -> None:
     params = ScatterParams.preset("cuda", quick=True)
     moves = [case.what for case in cast("Any", EXPERIMENT).cases(params)]

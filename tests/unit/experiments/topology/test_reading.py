@@ -114,10 +114,6 @@ def test_a_far_node_that_slows_a_gpu_is_named_with_the_command_that_avoids_it() 
     assert "numactl --cpunodebind=1 --membind=1" in one.advice
 
 
-def test_nodes_that_copy_alike_are_nothing_to_say() -> None:
-    assert findings(two_nodes(LINK), nodes=2) == {}
-
-
 def test_a_gpu_slower_than_others_of_its_model_is_named() -> None:
     one = findings(copied({0: LINK}) + copied({1: LINK / 2}))["gpu-slower-than-others"]
     assert one.severity == "warning"

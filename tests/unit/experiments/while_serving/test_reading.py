@@ -138,13 +138,6 @@ def test_chunks_found_at_run_time_that_exceed_the_limit_or_cost_much_are_said() 
     assert "1.80 times" in findings([*others, *rows("auto", 0.9, 0.015, chunk=16 * MIB)])["auto-costs-time"].title
 
 
-@pytest.mark.parametrize(("wait", "chunk"), [(0.015, 256 * MIB), (0.003, 16 * MIB)])
-def test_a_higher_limit_is_advised_only_where_it_would_lengthen_the_chunks(wait: float, chunk: int) -> None:
-    dear = findings([*ALL[: -len(AUTO)], *rows("auto", 0.9, wait, chunk=chunk)])
-    assert "auto-costs-time" not in dear
-    assert "1.80 times as long" in dear["auto-keeps-limit"].detail
-
-
 def test_memory_that_cuda_does_not_call_pinned_is_critical() -> None:
     assert findings([*HOST_ALLOC, *rows("register", 0.6, 0.2, pinned=False)])["not-pinned"].severity == "critical"
 

@@ -136,15 +136,6 @@ def test_two_runs_on_one_gpu_take_turns() -> None:
     assert any(job.run_id in words for job in jobs for words in waited)
 
 
-@pytest.mark.two_gpus
-def test_several_gpus_at_once_are_measured_beside_each_alone() -> None:
-    document = run("bandwidth", "memory=pinned", "sizes=256MiB", quick=True)
-    cells = Copies(synthetic.run("bandwidth"), document["observations"]).cells
-    measured = {(cell.device, cell.devices) for cell in cells if cell.copier == "engine"}
-    count = runtime.getDeviceCount()
-    assert {(device, devices) for device in range(count) for devices in (1, count)} <= measured
-
-
 needs_torch = pytest.mark.skipif(find_spec("torch") is None, reason="the extra torch is not installed")
 
 

@@ -69,6 +69,7 @@ def test_deeper_rings_are_measured_with_the_full_recipe_alone() -> None:
         ("bandwidth", "precision", "nan", ""),
         ("bandwidth", "repeats", "0", ".*greater than or equal to 8"),
         ("bandwidth", "time_limit", "-1", ".*greater than 0"),
+        ("page_tables", "all_devices", "maybe", ""),
         ("registration", "buffer", "3MiB", "it takes a multiple of 2 MiB"),
         ("registration", "shared", "33MiB", "it takes a multiple of the GPU buffer"),
         ("registration", "processes", "0,2", ".*greater than or equal to 1"),

@@ -128,23 +128,6 @@ def test_one_wrong_word_is_critical() -> None:
     assert bandwidth_findings(copies(50e9, wrong_words=1))["content-wrong"].severity == "critical"
 
 
-@pytest.mark.parametrize(("together", "shared"), [(55e9, False), (28e9, True)])
-def test_gpus_at_once_tell_whether_they_share_an_uplink(together: float, shared: bool) -> None:
-    alone = [one for device in (0, 1) for one in copies(55e9, device=device)]
-    both = [one for device in (0, 1) for one in copies(together, device=device, devices=2)]
-    assert ("shared-uplink" in bandwidth_findings(alone + both)) == shared
-
-
-def test_what_gpus_reach_together_is_no_finer_than_it_is_known() -> None:
-    alone = [one for device in (0, 1) for one in copies(55e9, device=device)]
-    wild = [row(256 * MIB / rate, 256 * MIB, device=device, devices=2)
-            for device in (0, 1) for rate in (25e9, 30e9, 27e9, 27.5e9) for _ in range(2)]  # fmt: skip
-    assert bandwidth_findings(alone + wild)["shared-uplink"].title.startswith("2 GPUs at once reach 50 % (±")
-    wilder = [row(256 * MIB / rate, 256 * MIB, device=device, devices=2)
-              for device in (0, 1) for rate in (30e9, 60e9, 45e9, 50e9) for _ in range(2)]  # fmt: skip
-    assert "shared-uplink" not in bandwidth_findings(alone + wilder)
-
-
 def pageable(rate: float, backing: str, cache: str, size: int = 16 * MIB, **labels: Any) -> list[dict[str, Any]]:
     return copies(rate, size, memory="pageable", backing=backing, cache=cache, **labels)
 

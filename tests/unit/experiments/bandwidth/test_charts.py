@@ -87,21 +87,3 @@ def test_rows_of_earlier_versions_are_drawn_as_they_were() -> None:
 
 def test_two_sizes_give_no_fit() -> None:
     assert "latency-fit" not in drawn([row(), row(bytes=2**21)])
-
-
-def test_all_gpus_at_once_stand_beside_each_alone() -> None:
-    rows = [
-        row(device_seconds=1e-3),
-        row(device=1, device_seconds=2e-3),
-        row(devices=2, device_seconds=4e-3),
-        row(device=1, devices=2, device_seconds=5e-3),
-    ]
-
-    figure = drawn(rows, devices=2)["all-devices"].figure
-
-    rate = 2**20 / 1e9
-    alone, at_once = figure.data
-    assert (alone.name, at_once.name) == ("alone", "all at once")
-    assert list(alone.y) == ["GPU 0, h2d", "GPU 1, h2d"]
-    assert alone.x == pytest.approx([rate / 1e-3, rate / 2e-3])
-    assert at_once.x == pytest.approx([rate / 4e-3, rate / 5e-3])

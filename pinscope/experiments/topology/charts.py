@@ -26,7 +26,6 @@ def draw(run: ExperimentRun, host: Host) -> Iterator[Chart]:
     """The charts of a run, also of one that still goes on; none of what was not measured."""
     yield from _pairs(host)
     yield from _rates(run, host)
-    yield from _nodes(host)
 
 
 def _name(gpu: int) -> str:
@@ -95,29 +94,3 @@ def _bars(host: Host, way: str, words: str) -> Iterator[Length]:
         for look, cell in zip(CONDITIONS, cells, strict=True):
             if cell:
                 yield Length(f"GPU {gpu}, {words or look.name}", cell.own[gpu].median, look)
-
-
-def _nodes(host: Host) -> Iterator[Chart]:
-    """Each GPU with host memory on each NUMA node, where it was measured on several."""
-    nodes, grids = set[int](), Grids()
-    for way in filter(host.by_node, host.directions):
-        grid = grids[DIRECTION_TITLES[way]] = {}
-        for gpu, own in host.by_node(way).items():
-            best = max(cell.rate for cell in own.values())
-            nodes |= own.keys()
-            for node, cell in own.items():
-                text = format_bandwidth(cell.rate) + (" (near)" if cell.placed == "near" else "")
-                hover = f"GPU {gpu} and node {node} {TOWARDS[way]}: {text}"
-                grid[_name(gpu), f"node {node}"] = Square(cell.rate / best if best else 1.0, text, hover)
-    if len(nodes) > 1:
-        yield matrix(
-            "topology-nodes",
-            "Host memory on each NUMA node",
-            "Each GPU alone. The colour compares a node with the GPU's best one. Near: the node that the system names "
-            "for the GPU.",
-            grids,
-            [f"node {node}" for node in sorted(nodes)],
-            list(map(_name, host.gpus)),
-            ("NUMA node of the host memory", "GPU"),
-            "Rates by NUMA node",
-        )

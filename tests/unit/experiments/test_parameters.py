@@ -79,7 +79,6 @@ def test_deeper_rings_are_measured_with_the_full_recipe_alone() -> None:
         ("pressure", "cap", "32MiB", "must be 64 MiB or more"),
         ("pressure", "limit", "128MiB", "must be 256 MiB or more"),
         ("pressure", "share", "1.5", ".*less than or equal to 1"),
-        ("pressure", "sample", "100", ""),
         ("while_serving", "chunks", "10000", ".*no multiple of 4 KiB"),
         ("while_serving", "size", "1MiB", ".*67108864"),
         ("scatter", "sizes", "24", ".*no multiple of 16 bytes"),

@@ -72,10 +72,6 @@ def test_ways_to_use_data_are_compared_as_far_as_they_were_measured() -> None:
         return As("access").read(synthetic.run("overlap"), rows).verdict
 
     assert verdict(access_rows("copy", 5e-3)) is None
-    assert verdict(access_rows("copy", 5e-3) + access_rows("managed", 25e-3)) == (
-        "Managed memory that migrates on demand takes 5.00 times as long as an explicit copy for 1 streaming read of "
-        "256 MiB."
-    )
     assert (verdict(access_rows("copy", 5e-3) + access_rows("mapped", 2e-3)) or "").startswith("Let kernels reach")
     assert (verdict(access_rows("copy", 5e-3) + access_rows("mapped", 9e-3)) or "").startswith("Copy data")
     mixed = access_rows("copy", 5e-3) + access_rows("mapped", 2e-3)

@@ -25,7 +25,7 @@ from tests.data import synthetic
 from tests.data.readings import As
 
 MIB, GIB = 2**20, 2**30
-SMALL = {"cap": 64 * MIB, "steps": 2, "step_seconds": 0.05, "file": 8 * MIB, "sample": MIB, "floor": 64 * MIB}
+SMALL = {"cap": 64 * MIB, "steps": 2, "step_seconds": 0.05, "file": 8 * MIB, "floor": 64 * MIB}
 
 
 def params(**overrides: object) -> PressureParams:
@@ -118,7 +118,7 @@ def test_every_phase_has_rounds_and_readings_and_memory_is_locked_only_between()
         rounds = [row for row in mine if row.kind == "process"]
         assert len(rounds) >= 3
         assert all((row.fault_median_seconds or 0) > 0 for row in rounds)
-        assert all(0 < (row.fault_pages or 0) <= 256 for row in rounds)  # a busy machine leaves no time for all
+        assert all(0 < (row.fault_pages or 0) <= 4096 for row in rounds)  # a busy machine leaves no time for all
     ends = [row.bytes for row in rows if row.moment == "end"]
     assert ends == [0, 32 * MIB, 64 * MIB, 0]
     assert max(locked) - locked[0] == 64 * MIB

@@ -145,7 +145,7 @@ class TwoEngines(HostModelLab):
 
 
 def params(**overrides: object) -> RegistrationParams:
-    small = {"shared": 64 * MIB, "buffer": 2 * MIB, "repeats": 1, "processes": "2", "step_limit": 30}
+    small = {"shared": 64 * MIB, "buffer": 2 * MIB, "repeats": 1, "processes": "2"}
     return RegistrationParams.preset("host", True).with_overrides({**small, **overrides})
 
 

@@ -16,7 +16,7 @@ from pinscope.lab.harness import Harness
 from pinscope.lab.hostmodel import HostModelLab
 
 MIB = 2**20
-SMALL = {"shared": 8 * MIB, "buffer": 2 * MIB, "repeats": 1, "processes": "2", "step_limit": 30}
+SMALL = {"shared": 8 * MIB, "buffer": 2 * MIB, "repeats": 1, "processes": "2"}
 
 
 def params(**overrides: object) -> RegistrationParams:

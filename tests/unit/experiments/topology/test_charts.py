@@ -10,7 +10,7 @@ from pinscope.charts.chart import Chart
 from pinscope.charts.marks import Square, colour, matrices
 from pinscope.charts.theme import COLOURS
 from pinscope.experiments.registry import draw_run
-from tests.unit.experiments.topology.hosts import FAR, LINK, ROWS, copied, host, run
+from tests.unit.experiments.topology.hosts import ROWS, host, run
 
 PAIRS = ((0, 1), (2, 3), (4, 5), (6, 7))
 
@@ -36,15 +36,6 @@ def test_the_matrix_has_every_pair_twice_and_each_alone_on_its_diagonal(gpus: in
                 assert matrix.z[one][other] == pytest.approx(0.6 if shares else 1.0)
     assert texts(chart).count("60" if gpus > 4 else "60.0 %<br>60.0 GB/s") == 2 * gpus
     assert "GPUs 0 and 1 to the GPU 60.0 %" in chart.alt
-
-
-def test_nodes_are_drawn_where_there_are_several() -> None:
-    near = {0: 0, 1: 1}
-    rows = host(2, near=near) + copied({0: FAR}, node=1) + copied({1: FAR}, node=0)
-    chart = charts(rows, nodes=2)["topology-nodes"]
-    assert chart.figure.data[0].z == ([1.0, FAR / LINK], [FAR / LINK, 1.0])
-    assert "50.0 GB/s (near)" in texts(chart)
-    assert "topology-nodes" not in charts(host(2))
 
 
 def test_a_run_that_goes_on_draws_what_there_is() -> None:

@@ -6,7 +6,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from itertools import product
-from typing import Any, Literal, Self
+from typing import Any, Literal
 
 from pinscope.experiments.contract import AnyExperiment, BareParams, Case, Progress, Reason, possible
 from pinscope.experiments.pinning_strategy.reading import NEIGHBOURS, WAYS, WITH_CONTEXT
@@ -211,21 +211,8 @@ class Neighbours(ChildProcesses[str]):
     def __init__(self, bus_id: str, calls: Sequence[str] = tuple(NEIGHBOURS), module: str = _NEIGHBOUR) -> None:
         names = {call: f"the neighbour process ({NEIGHBOURS[call].title})" for call in calls}
         children = {call: Child(name, module, {"kind": call, "bus_id": bus_id}) for call, name in names.items()}
-        super().__init__(children, ANSWER_SECONDS)
+        super().__init__(children, ANSWER_SECONDS, ready_limit=ANSWER_SECONDS)
         self._calls = calls
-
-    def __enter__(self) -> Self:
-        """Start them side by side and wait until all make calls.
-
-        Raises:
-            MeasurementFailed: one does not start.
-        """
-        super().__enter__()
-        with ExitStack() as opening:
-            opening.push(self)
-            self.ask("getting ready", {call: {"do": "start"} for call in self._calls})
-            opening.pop_all()
-        return self
 
     def longest(self) -> dict[str, float]:
         """Seconds of the longest call of each kind since this was last asked (or since the start).

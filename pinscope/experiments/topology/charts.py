@@ -63,34 +63,29 @@ def _pairs(host: Host) -> Iterator[Chart]:
 
 
 def _rates(run: ExperimentRun, host: Host) -> Iterator[Chart]:
-    """Each GPU alone and beside all others, with what its link carries; of one GPU a bar for each direction."""
+    """Each GPU alone and beside all others, with what its link carries."""
     links = (device.link and device.link.limit_bytes_per_second for device in run.environment.devices)
     link = max((limit for limit in links if limit), default=None)
-    several = len(host.gpus) > 1
-    for way in host.directions if several else ("rates",):
-        names = {way: ""} if several else {direction: direction for direction in host.directions}
-        bars = [bar for direction, words in names.items() for bar in _bars(host, direction, words)]
-        if not bars:
-            continue
+    for way in host.directions if len(host.gpus) > 1 else ():
         both = way == "bidirectional"
         limit = link and link * (2 if both else 1)
-        which = ", both ways together" if both else "" if several else " one way"
+        which = ", both ways together" if both else ""
         dotted = f" Dotted: the most that a GPU's link can carry, {format_bandwidth(limit)}{which}." if limit else ""
         yield lengths(
             f"topology-{way}",
-            f"Each GPU alone and with all others, {way}" if several else "The GPU alone",
-            ("Over the time in which all copied." if several else "From pinned memory near the GPU.") + dotted,
-            {"": bars},
+            f"Each GPU alone and with all others, {way}",
+            f"Over the time in which all copied.{dotted}",
+            {"": list(_bars(host, way))},
             RATE,
-            "Rates of each GPU" if several else "Rates of the GPU",
+            "Rates of each GPU",
             limit=limit,
         )
 
 
-def _bars(host: Host, way: str, words: str) -> Iterator[Length]:
-    """A bar for each condition; ``words``: in place of its name."""
+def _bars(host: Host, way: str) -> Iterator[Length]:
+    """A bar for each GPU and condition."""
     for gpu in host.gpus:
         cells = (host.alone(way).get(gpu), *(host.at_once(way, issued_by) for issued_by in WAYS))
-        for look, cell in zip(CONDITIONS, cells, strict=True):
+        for part, cell in zip(CONDITIONS, cells, strict=True):
             if cell:
-                yield Length(f"GPU {gpu}, {words or look.name}", cell.own[gpu].median, look)
+                yield Length(f"GPU {gpu}, {part.name}", cell.own[gpu].median, part)

@@ -83,9 +83,7 @@ def test_what_a_pinned_buffer_replaces_decides_when_it_has_paid() -> None:
     rows = [*PAGEABLE, *huge, *buffers("pinned", 0.395, 0.1), *BOTH_COPIES]
     paid = {even.base: even.copies for even in measured(rows).evens}
     assert paid == {"fresh_4k": 2, "fresh_thp": 11}
-    finding = findings(rows)["pays-soon"]
-    assert "pays after 2 copies" in finding.title
-    assert "In place of fresh memory in huge pages it has paid after 11 copies" in finding.detail
+    assert "pays after 2 copies" in findings(rows)["pays-soon"].title
 
 
 @pytest.mark.parametrize(

@@ -99,7 +99,7 @@ def test_the_best_pinned_rate_is_judged_by_what_the_link_can_carry() -> None:
 
 
 def test_a_rate_above_the_limit_of_the_link_is_no_share_above_100_per_cent() -> None:
-    headline = {one.name: one for one in read_bandwidth(synthetic.run("bandwidth"), copies(60e9)).headline}
+    headline = {figure.name: figure for figure in read_bandwidth(synthetic.run("bandwidth"), copies(60e9)).headline}
     share = headline["Share of the link's limit, best pinned h2d"]
     assert share.value is None
     assert share.reason
@@ -107,7 +107,9 @@ def test_a_rate_above_the_limit_of_the_link_is_no_share_above_100_per_cent() -> 
 
 def test_small_copies_alone_do_not_judge_the_link() -> None:
     assert "link-slow" not in bandwidth_findings(copies(1e9, 4096))
-    assert not any("link" in one.name for one in read_bandwidth(synthetic.run("bandwidth"), copies(1e9, 4096)).headline)
+    assert not any(
+        "link" in figure.name for figure in read_bandwidth(synthetic.run("bandwidth"), copies(1e9, 4096)).headline
+    )
 
 
 def test_a_link_narrower_than_it_could_be_is_found() -> None:
@@ -165,7 +167,7 @@ def test_no_share_of_a_run_lies_beyond_nothing_and_everything() -> None:
     rows = passes_of(0.9) + passes_of(2.3, separate_stream=False)
     rows += passes_of(6.5, memory="pageable", copy_alone_seconds=5.3)
     reading = read_overlap(synthetic.run("overlap"), rows)
-    shown = [*reading.headline, *(each for finding in reading.findings for each in finding.evidence)]
+    shown = [*reading.headline, *(figure for finding in reading.findings for figure in finding.evidence)]
     assert all(0 <= one.value <= 1 for one in shown if one.unit == "share" and isinstance(one.value, float))
     (table,) = reading.tables
     shares = [cell for row in table.rows for cell, unit in zip(row, table.units, strict=True) if unit == "share"]

@@ -123,10 +123,10 @@ def test_no_headline_says_3_99_kib_where_4_kib_fits(steps: int) -> None:
         for row in rows(steps=steps)
     ]  # fmt: skip
     result = reading(early)
-    assert next(one.value for one in result.headline if one.name == "Page size of the mapping") == 4096
+    assert next(figure.value for figure in result.headline if figure.name == "Page size of the mapping") == 4096
     (finding,) = (one for one in result.findings if one.rule == "page-table-price")
     assert finding.title.endswith("the GPU maps it in pages of 4 KiB")
-    low, high = (one.value for one in finding.evidence[:2])
+    low, high = (figure.value for figure in finding.evidence[:2])
     assert isinstance(low, float)
     assert isinstance(high, float)
     assert low * (1 - 1e-9) <= 2 * MIB <= high * (1 + 1e-9)

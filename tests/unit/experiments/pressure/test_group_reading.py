@@ -132,7 +132,7 @@ def test_each_conclusion_is_a_finding() -> None:
     assert rules(filled()) == {"killed": "warning", "cliff": "warning"}
     assert rules(filled("refused")) == {"refused": "note", "cliff": "warning"}
     slow = [
-        one | {"write_seconds": 0.1} if one["who"] == "outside" and one["bytes"] > CLIFF else one for one in filled()
+        row | {"write_seconds": 0.1} if row["who"] == "outside" and row["bytes"] > CLIFF else row for row in filled()
     ]
     assert rules(slow)["outside-slower"] == "warning"
     after = [row("round", phase="after", who="outside", write_seconds=0.12)] * 3

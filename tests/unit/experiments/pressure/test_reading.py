@@ -85,7 +85,7 @@ def test_a_calm_run_is_good_and_names_the_price() -> None:
     found = findings(rows())
     assert set(found) == {"gone-for-everybody"}
     assert found["gone-for-everybody"].title == "Each pinned GiB lowered the host's available memory by 1 GiB"
-    headline = {one.name: one.value for one in reading(rows()).headline}
+    headline = {figure.name: figure.value for figure in reading(rows()).headline}
     assert headline["Available memory lost per pinned GiB"] == pytest.approx(GIB)
     assert headline["Page fault time with 1 GiB pinned (the slowest step) ÷ before"] == pytest.approx(
         2.25 / 2.3
@@ -98,7 +98,9 @@ def test_the_share_is_that_of_the_control_group_where_it_has_less_than_the_host(
     calm = reading(rows(), cgroup_limit_bytes=8 * GIB)
     assert (calm.verdict or "").startswith("With 4 GiB pinned (50.0 % of the control group's memory)")
     roomy = reading(rows(), cgroup_limit_bytes=2**40)
-    assert {one.name: one.value for one in roomy.headline}["Most memory pinned, share of the host's memory"] == 4 / 128
+    assert {figure.name: figure.value for figure in roomy.headline}[
+        "Most memory pinned, share of the host's memory"
+    ] == 4 / 128
 
 
 @pytest.mark.parametrize(
@@ -176,7 +178,7 @@ def test_what_is_not_told_is_missing_with_a_reason_and_never_zero() -> None:
         "per_cpu_bytes": None,
     }  # fmt: skip
     result = reading(rows(**nothing))
-    missing = {one.name: one.reason for one in result.headline if one.value is None}
+    missing = {figure.name: figure.reason for figure in result.headline if figure.value is None}
     assert missing == {
         "Least share of the test file in the page cache": "no file could be made; the notes say why",
         "Longest stall for memory, share of a step's time": "this kernel does not report it; the notes say why",
@@ -187,9 +189,9 @@ def test_what_is_not_told_is_missing_with_a_reason_and_never_zero() -> None:
 @pytest.mark.parametrize("count", [0, 1, 5, 7, 12, 20, 40, 48])
 def test_a_run_that_goes_on_reads_as_far_as_it_is(count: int) -> None:
     result = reading(rows()[:count])
-    assert all(one.value is not None or one.reason for one in result.headline)
+    assert all(figure.value is not None or figure.reason for figure in result.headline)
     if count == 12:  # in the midst of the first step
-        assert {one.reason for one in result.headline if one.value is None} == {
+        assert {figure.reason for figure in result.headline if figure.value is None} == {
             "too few steps", "no step has ended yet"
         }  # fmt: skip
 

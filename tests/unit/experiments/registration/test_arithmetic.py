@@ -107,7 +107,7 @@ def test_the_owners_rate_is_judged_by_that_of_all_by_themselves(rate: float, slo
 
 
 def test_one_wrong_word_is_critical() -> None:
-    found = {one.rule: one.severity for one in reading(rows("one_owner", 2, wrong=1)).findings}
+    found = {finding.rule: finding.severity for finding in reading(rows("one_owner", 2, wrong=1)).findings}
     assert found["content-wrong"] == "critical"
 
 

@@ -51,29 +51,31 @@ def loads(way: str, slower: float, blocks: int | None = None) -> ROWS:
 
 def as_on_an_h100() -> ROWS:
     """Rounded: what a C++ program reached, and a larger size at which a loop is good enough."""
-    found: ROWS = []
+    measured: ROWS = []
     for size, loop, batch, kernel, contiguous in (
         (4 * KIB, 1.45e9, 3.3e9, 49.7e9, 54e9), (256 * KIB, 34.5e9, 48.7e9, 51.1e9, 55e9),
         (4096 * KIB, 52.5e9, 54e9, 50.5e9, 55e9),
     ):  # fmt: skip
-        found += rows("contiguous", contiguous, size) + rows("loop", loop, size, held=0.9) + rows("batch", batch, size)
-        found += rows("graph", loop, size, held=0.75) + rows("cpu", 9e9, size, threads=1)
-        found += rows("kernel", kernel * 0.6, size, blocks=2, sms=2, held=0.01)
-        found += rows("kernel", kernel, size, blocks=8, sms=8, held=0.01)
-        found += rows("kernel", kernel * 1.01, size, blocks=132, sms=132, held=0.01)
-    return found
+        measured += (
+            rows("contiguous", contiguous, size) + rows("loop", loop, size, held=0.9) + rows("batch", batch, size)
+        )
+        measured += rows("graph", loop, size, held=0.75) + rows("cpu", 9e9, size, threads=1)
+        measured += rows("kernel", kernel * 0.6, size, blocks=2, sms=2, held=0.01)
+        measured += rows("kernel", kernel, size, blocks=8, sms=8, held=0.01)
+        measured += rows("kernel", kernel * 1.01, size, blocks=132, sms=132, held=0.01)
+    return measured
 
 
-def read(found: ROWS) -> Reading:
-    return As("scatter").read(synthetic.run("overlap"), found)
+def read(measured: ROWS) -> Reading:
+    return As("scatter").read(synthetic.run("overlap"), measured)
 
 
-def findings(found: ROWS) -> dict[str, Finding]:
-    return {one.rule: one for one in read(found).findings}
+def findings(measured: ROWS) -> dict[str, Finding]:
+    return {finding.rule: finding for finding in read(measured).findings}
 
 
-def loop_suffices(found: ROWS) -> int | None:
-    return Scatter.of(found).loop_suffices["h2d", "scattered"]
+def loop_suffices(measured: ROWS) -> int | None:
+    return Scatter.of(measured).loop_suffices["h2d", "scattered"]
 
 
 def test_the_fewest_blocks_that_nearly_reach_the_best_rate_stand_for_the_kernel() -> None:
@@ -90,8 +92,8 @@ def test_of_ways_as_good_as_the_fastest_the_simplest_is_advised() -> None:
 
 def test_a_way_that_noise_may_have_made_faster_is_not_advised() -> None:
     wild = [row for rate in (20e9, 55e9, 55e9, 90e9) for row in rows("kernel", rate, blocks=8, sms=8)[1:3]]
-    found = [*rows("contiguous", 54e9), *rows("loop", 40e9), *wild]
-    assert "scatter-by-kernel" not in findings(found)
+    measured = [*rows("contiguous", 54e9), *rows("loop", 40e9), *wild]
+    assert "scatter-by-kernel" not in findings(measured)
 
 
 def test_a_loop_suffices_from_the_size_on_above_which_it_always_does() -> None:
@@ -104,15 +106,15 @@ def test_a_loop_suffices_from_the_size_on_above_which_it_always_does() -> None:
 
 
 def test_each_winner_is_a_finding_with_its_code() -> None:
-    found = findings(as_on_an_h100())
-    kernel, batch = found["scatter-by-kernel"], found["scatter-by-batch"]
+    concluded = findings(as_on_an_h100())
+    kernel, batch = concluded["scatter-by-kernel"], concluded["scatter-by-batch"]
     assert (kernel.severity, batch.severity) == ("warning", "warning")
     assert "at 1.45 GB/s, one kernel at 49.7 GB/s" in kernel.title
     assert "scattered pieces of 4 KiB to the GPU" in kernel.detail
     assert "8 blocks of 512 threads, each on a multiprocessor, are the fewest measured" in kernel.detail
     assert "blocks=8" in (kernel.code or "")
     assert "cuMemcpyBatchAsync" in (batch.code or "")
-    assert "scatter-by-loop" not in found
+    assert "scatter-by-loop" not in concluded
 
 
 @pytest.mark.parametrize("way", ["batch", "copy_2d", "kernel"])
@@ -125,10 +127,10 @@ def test_code_to_paste_is_python_with_the_measured_numbers(way: str) -> None:
 
 def test_what_the_kernel_costs_compute_is_told_for_few_and_many_blocks_and_beside_the_batch() -> None:
     beside = loads("kernel", 0.002, 8) + loads("kernel", 0.3, 132) + loads("batch", -0.01)
-    found = findings(as_on_an_h100() + beside)["scatter-compute"]
-    assert found.severity == "warning"
-    assert "a kernel of 132 blocks to the GPU takes 30.0 % longer, beside a kernel of 8 blocks 0.2 %" in found.title
-    assert "Beside a batch call it takes 0.0 % longer at most" in found.detail
+    finding = findings(as_on_an_h100() + beside)["scatter-compute"]
+    assert finding.severity == "warning"
+    assert "a kernel of 132 blocks to the GPU takes 30.0 % longer, beside a kernel of 8 blocks 0.2 %" in finding.title
+    assert "Beside a batch call it takes 0.0 % longer at most" in finding.detail
     assert "scatter-compute" not in findings(as_on_an_h100() + loads("kernel", 0.001, 8))
 
 

@@ -61,7 +61,7 @@ def read(found: Rows, limit: float = LIMIT) -> Reading:
 
 
 def findings(found: Rows, limit: float = LIMIT) -> dict[str, Finding]:
-    return {one.rule: one for one in read(found, limit).findings}
+    return {finding.rule: finding for finding in read(found, limit).findings}
 
 
 def test_the_longest_chunk_that_keeps_to_the_limit_does_so_while_memory_is_given_back_too() -> None:

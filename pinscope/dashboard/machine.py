@@ -29,7 +29,7 @@ from pinscope.dashboard.widgets import (
 )
 from pinscope.errors import PinScopeError
 from pinscope.experiments.bandwidth.charts import draw_small as bandwidth_bars
-from pinscope.experiments.bandwidth.findings import below_like
+from pinscope.experiments.bandwidth.findings import slower_than_same_model
 from pinscope.experiments.overlap.charts import draw_small as overlap_bars
 from pinscope.experiments.page_tables.charts import draw_small as page_tables_bars
 from pinscope.experiments.registry import checked_rows
@@ -166,7 +166,7 @@ def _behind(store: Store, card: _Card, newest: Mapping[str, Measured]) -> Iterat
         return
     for like, name in _likes(card.gpu, newest):
         rows, like_rows = open_run(store, own).rows, open_run(store, like).rows
-        if finding := below_like(own, rows, like, like_rows, name):
+        if finding := slower_than_same_model(own, rows, like, like_rows, name):
             yield finding
             return
 

@@ -26,7 +26,7 @@ SMALL = {
     "bandwidth": ("sizes=64KiB", "repeats=8", "time_limit=0.1", "memory=pinned", "directions=h2d", "copiers=engine"),
     "overlap": ("chunk=64KiB",), "page_tables": ("total=16MiB",),
     "registration": ("shared=8MiB", "processes=2"), "allocation": ("sizes=64KiB",), "pinning_strategy": ("size=8MiB",),
-    "access": ("size=4MiB",), "pressure": ("cap=64MiB", "file=4MiB", "sample=1MiB", "step_seconds=0.2"),
+    "access": ("size=4MiB",), "pressure": ("cap=64MiB", "file=4MiB", "step_seconds=0.2"),
 }  # fmt: skip
 HOST = [entry.experiment.name for entry in EXPERIMENTS if entry.experiment.labs.get("host") is None]
 

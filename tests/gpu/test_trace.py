@@ -4,8 +4,7 @@ Of which processes, times and parts; and what the recorder costs.
 
 Predicted before the first run on an H200: all counts and bytes as the programs' sources say, also of copies that run on
 behind a part's end; 4 KiB copies 5 µs slower with stacks (seen: 7); the training loop 0.2 % slower from pinned memory
-(seen: 0.6 %); the saving of pinning right within 20 %; a child by fork that uses CUDA first does so as without a trace;
-a training step under torch.profiler with stacks takes at least 10 % more; a copy beside a busy thread waits 5 to 25 ms.
+(seen: 0.6 %); the saving of pinning right within 20 %; a child by fork that uses CUDA first does so as without a trace.
 """
 
 from __future__ import annotations
@@ -368,9 +367,9 @@ def test_a_training_loop_from_pinned_memory_is_less_than_1_percent_slower(tmp_pa
     assert statistics.median(map(truediv, times["on"], times["off"])) < 1.01
 
 
-def test_pinned_memory_waits_and_the_file_for_perfetto_of_a_real_program(tmp_path: Path) -> None:
+def test_pinned_memory_and_waits_of_a_real_program_are_recorded(tmp_path: Path) -> None:
     """Predicted: each of 20 buffers asks for 16 MiB and holds as much; 8 at most are there at once; 20 waits find the
-    copy before them running; every call, copy and kernel is in the file, with an arrow to each copy."""
+    copy before them running."""
     pytest.importorskip("cupy")
     seen = traced(tmp_path, PINS_AND_WAITS)
     assert seen.exit_code == 0, seen.stderr
@@ -381,20 +380,6 @@ def test_pinned_memory_waits_and_the_file_for_perfetto_of_a_real_program(tmp_pat
     (wait,) = (row for row in seen.rows if row["kind"] == "synchronisation" and "# waits" in row["source_line"])
     sys.stdout.write(f"{wait}\n")
     assert (wait["count"], wait["after_async_count"]) == (20, 20)
-    file = tmp_path / "trace.perfetto.json"
-    command = [sys.executable, "-m", "pinscope", "report", seen.run["id"], "-o", str(file)]
-    subprocess.run(command, check=True, cwd=ROOT)
-    events = json.loads(file.read_text())["traceEvents"]
-    counts = {each["name"]: each["rows"] for each in seen.run["attachments"]}
-    spans = {kind: sum(event.get("cat") == kind and event["ph"] == "X" for event in events)
-             for kind in ("call", "copy", "kernel")}  # fmt: skip
-    sys.stdout.write(f"{counts} {spans}\n")
-    assert spans == {"call": counts["calls"], "copy": counts["copies"], "kernel": counts["kernels"]}
-    assert sum(event["ph"] == "s" for event in events) == counts["copies"]
-    pinned = [event["args"]["bytes"] for event in events if event["name"] == "pinned memory"]
-    sys.stdout.write(f"pinned memory: {pinned[:50]}\n")
-    assert max(pinned) >= 8 * 16 * MIB
-    assert min(pinned) >= 0
 
 
 PINS_AND_WAITS = """\
@@ -546,21 +531,3 @@ def test_parts_are_recorded_by_themselves_under_plain_python(tmp_path: Path) -> 
     for name, count in (("first", 30), ("second", 35)):
         assert f"part {name}: All {count} large copies use pinned memory" in " ".join(done.stderr.split())
     assert "of torch" in done.stderr
-
-
-@pytest.mark.alone
-def test_a_training_loop_beside_torch_profiler(tmp_path: Path) -> None:
-    times = overhead("profiler", tmp_path)
-    slower = {name: statistics.median(map(truediv, way["on"], way["off"])) for name, way in times.items()}
-    ways = overhead("training", tmp_path)["pinned"]
-    ours = statistics.median(map(truediv, ways["on"], ways["off"]))
-    sys.stdout.write(f"a step takes {ours:.4f} times as long, under torch.profiler {json.dumps(slower)}\n")
-    assert ours < slower["with stacks"]
-
-
-@pytest.mark.alone
-def test_a_copy_beside_a_busy_thread_waits_for_the_interpreter_a_few_times(tmp_path: Path) -> None:
-    (times,) = overhead("busy", tmp_path).values()
-    waited = statistics.median(map(sub, times["on"], times["off"]))
-    sys.stdout.write(f"a copy takes {waited:.2f} ms more beside a busy thread\n")
-    assert waited < 25  # milliseconds; the interpreter is passed on each 5 ms

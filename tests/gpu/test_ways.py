@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from contextlib import ExitStack
 from importlib.util import find_spec
 from itertools import product
-from statistics import median
 from typing import Any
 
 import cupy
@@ -68,31 +67,6 @@ def test_a_2d_copy_of_a_part_takes_the_part_alone(lab: CudaLab) -> None:
         whole, part = found["copy", pattern, 1, 1], found["copy_part", pattern, spacing, 1]
         assert part.useful_bytes_per_second > least * whole.useful_bytes_per_second
         assert part.wall_seconds.median < 0.5 * found["copy", pattern, spacing, 1].wall_seconds.median
-
-
-def test_prefetching_what_is_overwritten_brings_no_content_to_the_gpu(lab: CudaLab) -> None:
-    """On an H200, 256 MiB took 5.5 ms with content and 1.6 ms without."""
-    accessor = Accessor(lab)
-    if why := accessor.why_not_discard():
-        pytest.skip(why)
-    seconds = {}
-    with accessor.managed(256 * MIB) as data, lab.stream() as stream, lab.event() as start, lab.event() as end:
-        for name, move in (
-            ("with content", lambda: accessor.prefetch(data, stream, to_host=False)),
-            ("without", lambda: accessor.discard_and_prefetch(data, stream)),
-        ):
-            times = []
-            for _ in range(5):
-                accessor.prefetch(data, stream, to_host=True)
-                stream.synchronize()
-                accessor.read_pages(data)
-                start.record(stream)
-                move()
-                end.record(stream)
-                stream.synchronize()
-                times.append(lab.elapsed(start, end))
-            seconds[name] = median(times)
-    assert seconds["without"] < 0.7 * seconds["with content"]
 
 
 @pytest.mark.parametrize(("pattern", "spacing"), list(product(("stream_write", "scatter_write"), (1, 8))))
@@ -180,25 +154,10 @@ def test_the_figures_are_those_of_a_cpp_program(lab: CudaLab) -> None:
     assert scattered["kernel"].held_share < 0.2
 
 
-def test_copy_engines_and_few_blocks_cost_compute_next_to_nothing(lab: CudaLab) -> None:
-    """On an H200 8 blocks cost compute 0.2 % and then move 16 GB/s; 132 blocks cost 8 % and move 43 GB/s."""
-    rows = rows_of(lab, sizes="4KiB", layouts="scattered", ways="loop,batch,kernel", blocks="8,132", directions="h2d")
-    loads = {(one.way, one.blocks): one for one in Scatter.of(rows).loads}
-    assert loads["batch", None].longer_share < 0.05
-    few, many = loads["kernel", 8], loads["kernel", 132]
-    assert few.longer_share < 0.05
-    assert few.longer_share < many.longer_share + 0.01
-    alone = Scatter.of(rows).first.ways["kernel"].bytes_per_second
-    assert 0.15 * alone < few.bytes_per_second < many.bytes_per_second  # one after the other: 0.07
-    assert many.bytes_per_second > 0.7 * alone
-
-
-def test_a_driver_without_the_batch_call_says_so(lab: CudaLab, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_driver_without_the_batch_call_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("pinscope.experiments.scatter.cuda_ways._batch_call", lambda: None)
-    with ExitStack() as stack:
-        bench = Bench(lab, 4 * MIB, 2 * MIB, stack)
-        assert "12.8" in (why_not("batch", bench) or "")
-        assert why_not("loop", bench) is None
+    assert "12.8" in (why_not("batch") or "")
+    assert why_not("loop") is None
 
 
 @pytest.mark.parametrize("way", ["batch", "copy_2d", "kernel"])
@@ -232,13 +191,6 @@ def test_every_way_brings_the_data_whole_and_all_memory_comes_back(lab: CudaLab)
     here = {way for way in WAYS if find_spec("torch") or not way.startswith("torch")}
     assert {cell.way for cell in found.cells} == here
     assert before - runtime.memGetInfo()[0] <= 4 * MIB
-
-
-def test_a_pinned_copy_takes_a_hundredth_of_the_processor_time_of_a_pageable_one(lab: CudaLab) -> None:
-    """On an H100, 0.7 against 134 ms a GB."""
-    found = staged(lab, sizes="256MiB", ways="plain,in_place", repeats=8, time_limit=1.0)
-    seconds = {cell.way: cell.cpu_seconds for cell in found.cells}
-    assert seconds["in_place"] <= 0.01 * seconds["plain"]
 
 
 def test_two_buffers_in_turn_take_as_long_as_the_slower_half_and_beat_a_plain_copy_with_threads(lab: CudaLab) -> None:

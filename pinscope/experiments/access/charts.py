@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
@@ -39,20 +38,7 @@ def draw(run: ExperimentRun, accesses: Accesses) -> list[Chart]:
         ),
     }
     several: list[By] = [by for by in words if len({getattr(cell, by) for cell in accesses.cells}) > 1]
-    answer = _answer(accesses, several[0], least) if several else []
-    return [*answer, *(_chart(*words[by], _panes(accesses, by), by, least) for by in several)]
-
-
-def _answer(accesses: Accesses, by: By, least: float | None) -> list[Chart]:
-    """The pattern for which zero-copy differs most from a copy: what the verdict speaks of."""
-    pairs = [pair for pair in accesses.pairs if pair.cell.spacing == 1]
-    if not pairs or len(accesses.patterns) == 1:  # then the other charts show no more than it
-        return []
-    worst = max(pairs, key=lambda pair: abs(math.log(pair.times)))
-    pattern, size = PATTERNS[worst.cell.pattern], format_bytes(worst.cell.bytes)
-    panes = {title: pane for title, pane in _panes(accesses, by).items() if title == pattern.capitalize()}
-    caption = f"{size} on the host, until the result can be used: the pattern for which zero-copy differs most."
-    return [_chart("access-answer", f"Zero-copy and copies: {pattern}", caption, panes, by, least)]
+    return [_chart(*words[by], _panes(accesses, by), by, least) for by in several]
 
 
 def _chart(key: str, title: str, caption: str, panes: Panes, by: By, least: float | None) -> Chart:

@@ -14,7 +14,7 @@ from pinscope.analysis.statistics import Summary, measured
 from pinscope.analysis.texts import exceeds, joined
 from pinscope.records.finding import Quantity, Table, quantity, table
 from pinscope.records.run import ExperimentRun
-from pinscope.units import format_bytes, format_share
+from pinscope.units import format_share
 
 WayName = Literal["copy", "copy_part", "mapped", "managed", "prefetched"]
 PatternName = Literal["stream_read", "stream_write", "random_read", "scatter_write"]
@@ -214,7 +214,7 @@ def verdict(accesses: Accesses) -> str | None:
     if any(cell.wrong_count for cell in accesses.cells):
         return "Data was read or written wrong: do not trust any figure of this run."
     if not accesses.pairs:
-        return _other_ways(accesses)
+        return None
     whole = [pair for pair in accesses.pairs if pair.cell.spacing == 1]
     least, most = (choose(whole or accesses.pairs, key=lambda pair: pair.times) for choose in (min, max))
     if not whole or (least.verdict, most.verdict) == ("faster", "slower"):
@@ -240,21 +240,6 @@ def _faster_shares(parts: Sequence[Pair]) -> str:
     faster = takewhile(lambda group: all(pair.verdict == "faster" for pair in group[1]), by_spacing)
     won = [format_share(1 / spacing) for spacing, _ in faster]
     return f"{won[-1].removesuffix(' %')} to {won[0]}" if len(won) > 1 else "".join(won)
-
-
-def _other_ways(accesses: Accesses) -> str | None:
-    """The widest difference between two ways, where zero-copy and a copy were not both measured."""
-    pairs = [
-        Pair(max(group, key=lambda cell: cell.seconds), winners(group)[0])
-        for group in accesses.alike.values()
-        if len(group) > 1
-    ]
-    if not pairs:
-        return None
-    slowest, best = widest = max(pairs, key=lambda pair: pair.times)
-    way = WAYS[slowest.way].words
-    longer = f"{widest.times_words} times as long as {WAYS[best.way].words}"
-    return f"{way[0].upper()}{way[1:]} takes {longer} for {slowest.words} of {format_bytes(slowest.bytes)}."
 
 
 def headline(accesses: Accesses) -> Iterator[Quantity]:

@@ -22,7 +22,7 @@ _PAYS = (
 )
 _TAKES = (
     "Getting and freeing it takes {took:seconds}, {even.extra_seconds:seconds} more than a touched pageable one; "
-    "each {even.direction} copy is {even.gain_seconds:seconds} faster than a pageable one.[ {elsewhere}.]"
+    "each {even.direction} copy is {even.gain_seconds:seconds} faster than a pageable one."
 )
 _FASTER = "{usual} of {size:bytes} takes {slow:seconds}, {gain} as long as {best} ({fast:seconds})"
 _BOTH = "Both times are those of getting and freeing the buffer, with one thread."
@@ -163,7 +163,6 @@ def _break_even(buffers: Buffers) -> Iterator[Costed]:
         even=worst,
         after=_after(evens),
         took=pinned.median,
-        elsewhere=_elsewhere(buffers.evens, worst),
     )
 
 
@@ -171,23 +170,6 @@ def _after(evens: Sequence[BreakEven]) -> str:
     """``1 copy (h2d and d2h)``, ``2 copies (h2d) and 7 copies (d2h)``."""
     counts = {even.copies: [other.direction for other in evens if other.copies == even.copies] for even in evens}
     return joined([f"{copies_words(count or 0)} ({joined(ways)})" for count, ways in counts.items()])
-
-
-def _elsewhere(evens: Sequence[BreakEven], named: BreakEven) -> str | None:
-    """The same in place of memory in huge pages, and of the smallest buffer."""
-    same = [even for even in evens if (even.way, even.direction) == (named.way, named.direction)]
-    huge = [even for even in same if even.base == "fresh_thp" and even.bytes == named.bytes]
-    least = min((even for even in same if even.usual), key=lambda even: even.bytes)
-    clauses = [f"In place of fresh memory in huge pages it {_takes(even)}" for even in huge]
-    if least.bytes < named.bytes:
-        clauses.append(f"{'a' if clauses else 'A'} buffer of {format_bytes(least.bytes)} {_takes(least)}")
-    return "; ".join(clauses) or None
-
-
-def _takes(even: BreakEven) -> str:
-    if even.copies == 0:
-        return "costs nothing extra"
-    return "never pays" if even.copies is None else f"has paid after {copies_words(even.copies)} ({even.direction})"
 
 
 def _pool(buffers: Buffers) -> Iterator[Costed]:

@@ -18,10 +18,6 @@ from pinscope.records.finding import Quantity, Table, quantity
 from pinscope.records.run import ExperimentRun
 from pinscope.units import format_bytes, format_seconds
 
-GIB = 2**30
-SMALLEST_PIECE = 2**20
-"""Bytes of the smallest buffer whose pace is given per GiB: nobody takes a GiB in smaller ones."""
-
 
 @dataclass(frozen=True)
 class Cell:
@@ -37,19 +33,6 @@ class Cell:
     unregister_seconds: Annotated[Summary | None, Value("of it unregister", "seconds", "less")]
     page_faults: Annotated[int | None, Value("page faults", "count", make=min)]
     """While the buffer was got: the fewest of all rows; ``None`` where they were not counted."""
-
-    @property
-    def get_gib_seconds(self) -> Annotated[float | None, Value("per GiB, get", "seconds", "less")]:
-        """At this pace; ``None`` of small buffers: nobody takes a GiB in such pieces."""
-        return self._per_gib(self.get_seconds)
-
-    @property
-    def give_back_gib_seconds(self) -> Annotated[float | None, Value("per GiB, give back", "seconds", "less")]:
-        """Of the same buffers."""
-        return self._per_gib(self.give_back_seconds)
-
-    def _per_gib(self, seconds: Summary) -> float | None:
-        return seconds.median * GIB / self.bytes if self.bytes >= SMALLEST_PIECE else None
 
 
 @dataclass(frozen=True)
@@ -270,8 +253,8 @@ def tables(buffers: Buffers) -> Iterator[Table]:
     if buffers.cells:
         yield every_combination(
             [replace(cell, way=ways[cell.way].title) for cell in buffers.cells],
-            "Medians; of page faults the fewest. n/a: the way has no such step, the kernel does not count it, or the "
-            "buffer is too small for a figure per GiB. A pool had its buffers before: only reuse is timed.",
+            "Medians; of page faults the fewest. n/a: the way has no such step, or the kernel does not count it. A "
+            "pool had its buffers before: only reuse is timed.",
             "Getting and giving back",
         )
     if buffers.evens:

@@ -77,7 +77,6 @@ def draw(run: ExperimentRun, copies: Copies) -> Iterator[Chart]:
             _panes(states, lambda cell: cell.state, _rate, _state_style),
             _RATE,
         )
-    yield from _together(copies)
 
 
 def draw_small(run: ExperimentRun, rows: Sequence[Row]) -> Chart | None:
@@ -221,22 +220,3 @@ def _fitted(curve: Curve, fit: LatencyFit) -> plot.Curve:
     )
     spots = [Spot(float(size), float(time), text) for size, time in zip(sizes, times, strict=True)]
     return plot.Curve(_style(curve[0]), spots, mode="lines")
-
-
-def _together(copies: Copies) -> Iterator[Chart]:
-    """Each GPU alone beside all of them at once."""
-    at_once = {f"GPU {cell.device}, {cell.direction}": cell for cell in copies.at_once}
-    if at_once:
-        cells_alone = {name: copies.by_itself(cell) for name, cell in at_once.items()}
-        alone = {name: cell.bytes_per_second if cell else None for name, cell in cells_alone.items()}
-        yield plot.parts_of_time(
-            "all-devices",
-            "All GPUs at once",
-            f"Pinned copies of {format_bytes(copies.at_once[0].bytes)}. Bars that shrink when all copy at once show a "
-            "shared uplink.",
-            (TimePart("alone", "pinned"), TimePart("all at once", "pinned", "/")),
-            {name: (alone[name], cell.bytes_per_second) for name, cell in at_once.items()},
-            "All GPUs at once",
-            axis=_RATE,
-            side_by_side=True,
-        )

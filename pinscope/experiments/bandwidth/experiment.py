@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cache
 from itertools import groupby, product
 from typing import Any, Literal, get_args
@@ -13,8 +13,6 @@ from pinscope.experiments.bandwidth.ways import (
     ONE_WAYS,
     Flow,
     HostState,
-    Timing,
-    by_device,
     copies_in_a_row,
     most_warm_bytes,
     seconds_between_events,
@@ -33,9 +31,6 @@ from pinscope.units import format_bytes, format_seconds
 MemoryChoice = Literal["pageable", "pinned", "write_combined", "mapped", "registered"]
 CopierChoice = Literal["engine", "kernel"]
 PageableBacking = Literal["4k", "thp"]
-AT_ONCE = 4
-"""Copies in a row of each GPU where all copy at once, at least: the first and the last run alone for a moment."""
-
 PRESETS: Mapping[tuple[LabKind, bool], tuple[str, float, int, float]] = {
     ("cuda", False): ("4KiB 16KiB 64KiB 256KiB 1MiB 4MiB 16MiB 64MiB 256MiB 1GiB", 0.01, 60, 0.8),
     ("cuda", True): ("4KiB 64KiB 1MiB 16MiB 256MiB", 0.02, 15, 0.25),
@@ -68,9 +63,6 @@ class BandwidthParams(Params):
         "Processor caches",
         "State of pageable memory before a copy. cold: the processor's caches do not hold it; warm: the processor has "
         "just written it.",
-    )
-    all_devices: bool = parameter(
-        "All GPUs at once", "With several GPUs, also copy on all of them at once, to show a shared uplink.", True
     )
 
     @classmethod
@@ -111,7 +103,7 @@ class BandwidthObservation(Observation):
     device: int
     """Index of the GPU."""
     devices: Positive
-    """How many GPUs copied at the same time."""
+    """How many GPUs copied at the same time: one, but in older runs, which measured what ``topology`` does now."""
     device_seconds: Lasted
     """One copy from an idle stream, by device events; without the call, but for pageable memory, where it copies."""
     one_more_seconds: Lasted | None = None
@@ -138,12 +130,6 @@ class Combination(HostState):
     direction: Direction
     copier: CopierChoice
     bytes: int
-    devices: int = 1
-
-    @property
-    def copies(self) -> int:
-        """How many copies in a row tell what one more takes."""
-        return max(copies_in_a_row(self.bytes), AT_ONCE if self.devices > 1 else 1)
 
 
 Copy = tuple[HostState, Combination]
@@ -171,7 +157,6 @@ class Bandwidth:
         first = {state.memory: state for state in reversed(states)}
         by_kernel = next((state for state in states if state.memory != "pageable"), None)
         flows = 2 if "bidirectional" in params.directions else 1
-        everywhere = max(len(environment.devices), 1) if environment and params.all_devices else 1
         # Copies are preceded and followed by laying and checking their pattern, at about 3 GB/s together. All states
         # take as long, though some are measured in fewer combinations.
         once = {size: min(params.time_limit * 1.3, params.repeats * (size / 3e9 + 2e-4)) for size in params.sizes}
@@ -190,7 +175,7 @@ class Bandwidth:
                     f"{state.words} {way} {format_bytes(size)} by {copier}",
                     (state, Combination(**vars(state), direction=way, copier=copier, bytes=size)),
                     lasts * once[size],
-                    pinned_bytes=pinned * held * max(flows, everywhere),
+                    pinned_bytes=pinned * held * flows,
                     pageable_bytes=(not pinned) * held * flows,
                     device_bytes=largest * flows * 2,
                 )
@@ -199,7 +184,7 @@ class Bandwidth:
         return cases
 
     def measure(self, params: BandwidthParams, lab: Lab, harness: Harness) -> Iterator[BandwidthObservation]:
-        """Every combination in turn, then all GPUs at once where there are several."""
+        """Every combination in turn."""
         cases = possible(self.cases(params), harness, _left_out(lab))
         # A kernel copies the first kind that it reaches: it reaches all of them in the same way.
         reached = next((case.what[0].memory for case in cases if case.what[1].copier == "kernel"), None)
@@ -220,44 +205,22 @@ class Bandwidth:
                     way = combination.direction
                     chosen = [flow for flow in flows if way in ("bidirectional", flow.direction)]
                     yield from self._repeat(params, harness, chosen, combination)
-        if params.all_devices and len(lab.peers()) > 1 and "pinned" in params.memory:
-            yield from self._everywhere(params, lab, harness)
 
     def _repeat(
         self, params: BandwidthParams, harness: Harness, flows: Sequence[Flow], combination: Combination
     ) -> Iterator[BandwidthObservation]:
-        """Repeats of one combination: one observation a repeat, one per device if several copy at once."""
+        """Repeats of one combination."""
         for flow in flows:
             flow.resize(combination.bytes)
         for turn in harness.turns(params.harness_precision()):
-            alone, rows = _one_repeat(flows, combination, harness)
-            for row in rows:
-                yield BandwidthObservation(**turn.labels, **vars(combination), **row, **vars(alone))
-            turn.count(max(row["one_more_seconds"] for row in rows))
-
-    def _everywhere(self, params: BandwidthParams, lab: Lab, harness: Harness) -> Iterator[BandwidthObservation]:
-        """Each other GPU alone, then all of them together, at the largest size from pinned memory."""
-        size = max(params.sizes)
-        state = HostState("pinned")
-        for way in (way for way in ONE_WAYS if way in params.directions):
-            combination = Combination(**vars(state), direction=way, copier="engine", bytes=size)
-            with ExitStack() as stack:
-                labs = [lab if index == lab.device else stack.enter_context(lab.peer(index)) for index in lab.peers()]
-                flows = [Flow(stack, peer, way, state, size) for peer in labs]
-                for flow in flows:
-                    if flow.lab is not lab:
-                        harness.progress(0.99, f"GPU {flow.lab.device} alone, {way}")
-                        yield from self._repeat(params, harness, [flow], combination)
-                harness.progress(0.99, f"{len(flows)} GPUs at once, {way}")
-                yield from self._repeat(params, harness, flows, replace(combination, devices=len(flows)))
+            values = _one_repeat(flows, combination, harness)
+            yield BandwidthObservation(**turn.labels, **vars(combination), devices=1, **values)
+            turn.count(values["one_more_seconds"])
 
 
-def _one_repeat(
-    flows: Sequence[Flow], combination: Combination, harness: Harness
-) -> tuple[Timing, list[dict[str, Any]]]:
-    """Wall and issue time of one copy, and for each device what is read from its events."""
-    copier, copies, clock = combination.copier, combination.copies, harness.clock
-    groups = by_device(flows)
+def _one_repeat(flows: Sequence[Flow], combination: Combination, harness: Harness) -> dict[str, Any]:
+    """What one copy takes and one more, as an observation names it."""
+    copier, copies, clock = combination.copier, copies_in_a_row(combination.bytes), harness.clock
     for flow in flows:
         flow.prepare(1)
     alone = time_copies(flows, copier, 1, clock, events=not flows[0].held)
@@ -265,26 +228,23 @@ def _one_repeat(
         for flow in flows:
             flow.again()
         time_copies(flows, copier, 1, clock)
-    owns = [{flow.direction: flow.lab.elapsed(flow.start, flow.end) for flow in group} for group in groups]
-    seconds = [whole_seconds(group) for group in groups]
-    each = seconds
+    own = {flow.direction: flow.lab.elapsed(flow.start, flow.end) for flow in flows}
+    one_copy = one_more = whole_seconds(flows)
     if copies > 1:
         for flow in flows:
             flow.prepare(copies)
         time_copies(flows, copier, copies, clock)
-        each = [whole_seconds(group) / copies for group in groups]
-    return alone, [
-        {
-            "device": group[0].lab.device,
-            "device_seconds": one_copy,
-            "one_more_seconds": one_more,
-            "one_more_copies": copies,
-            "h2d_seconds": own.get("h2d"),
-            "d2h_seconds": own.get("d2h"),
-            "wrong_words": sum(flow.wrong_words() for flow in group),
-        }
-        for group, own, one_copy, one_more in zip(groups, owns, seconds, each, strict=True)
-    ]
+        one_more = whole_seconds(flows) / copies
+    return {
+        **vars(alone),
+        "device": flows[0].lab.device,
+        "device_seconds": one_copy,
+        "one_more_seconds": one_more,
+        "one_more_copies": copies,
+        "h2d_seconds": own.get("h2d"),
+        "d2h_seconds": own.get("d2h"),
+        "wrong_words": sum(flow.wrong_words() for flow in flows),
+    }
 
 
 def _states(params: BandwidthParams) -> list[HostState]:

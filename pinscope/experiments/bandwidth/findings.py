@@ -9,21 +9,8 @@ from operator import attrgetter
 
 from pinscope.analysis.models import SLOT_SETTINGS, link_below_best, link_evidence, packet_words, payload_now
 from pinscope.analysis.read_rows import Rows, grouped
-from pinscope.analysis.rules import BELOW_LIKE, SHARED_UPLINK, SLOW_LINK
-from pinscope.analysis.texts import (
-    Costed,
-    Text,
-    dearest_first,
-    exceeds,
-    is_distinct,
-    joined,
-    known_within,
-    part_of,
-    part_words,
-    say,
-    times,
-    together,
-)
+from pinscope.analysis.rules import BELOW_LIKE, SLOW_LINK
+from pinscope.analysis.texts import Costed, Text, dearest_first, exceeds, joined, part_words, say, times
 from pinscope.experiments.bandwidth.reading import LARGE, PAYS, Cell, Copies, Gain
 from pinscope.records.finding import Finding, Quantity, costing, quantity, wrong_data
 from pinscope.records.run import ExperimentRun
@@ -55,12 +42,6 @@ TEXTS = {
         "Check the link's generation under load (pinscope doctor while a copy runs), that the process runs on the "
         "GPU's NUMA node (numactl --cpunodebind), and that no other program copies at the same time.",
     ),
-    "shared-uplink": Text(
-        f"GPUs that copy at once reach together less than {SHARED_UPLINK:.0%} of their rates alone",
-        "{count} GPUs at once reach {share} of their rates alone, {way}",
-        "They share an uplink, a NUMA link or host memory bandwidth.",
-        "Spread transfers over time, or over GPUs that share no uplink ('pinscope run topology').",
-    ),
     "below-its-like": Text(
         f"large pinned copies reach less than {BELOW_LIKE:.0%} of the rate of another GPU of the same model",
         "GPU {device} copies at {own:rate} ({way}, pinned), {name} at {like:rate}",
@@ -77,19 +58,21 @@ TEXTS["pageable-slower/model"] = replace(
 
 def findings(copies: Copies) -> tuple[Finding, ...]:
     """All findings of a run."""
-    rules = (_arrival, _pageable, _link, _uplink, _states)
+    rules = (_arrival, _pageable, _link, _states)
     return dearest_first(costed for rule in rules for costed in rule(copies))
 
 
-def below_like(run: ExperimentRun, rows: Rows, like: ExperimentRun, like_rows: Rows, name: str) -> Finding | None:
+def slower_than_same_model(
+    run: ExperimentRun, rows: Rows, other: ExperimentRun, other_rows: Rows, name: str
+) -> Finding | None:
     """The direction in which the GPU falls farthest behind another of its model; ``None`` if it does not.
 
     Args:
         run, rows: a bandwidth run of the GPU.
-        like, like_rows: one of the other GPU.
+        other, other_rows: one of the other GPU.
         name: of the other GPU, as a sentence names it.
     """
-    own, best = _largest_pinned(Copies(run, rows)), _largest_pinned(Copies(like, like_rows))
+    own, best = _largest_pinned(Copies(run, rows)), _largest_pinned(Copies(other, other_rows))
     behind = {way: cell.bytes_per_second / best[way].bytes_per_second for way, cell in own.items() if way in best}
     way = min(behind, key=behind.__getitem__, default="")
     if not way or behind[way] >= BELOW_LIKE:
@@ -245,26 +228,3 @@ def _link(copies: Copies) -> Iterator[Costed]:
             packets=packet_words(link),
             enough=SLOW_LINK,
         )
-
-
-def _uplink(copies: Copies) -> Iterator[Costed]:
-    """Whether GPUs that copy at once are slower together than alone."""
-    for way, members in sorted(grouped(copies.at_once, lambda cell: cell.direction).items()):
-        alone = [cell for member in members if (cell := copies.by_itself(member))]
-        if len(alone) < len(members):
-            continue
-        total, sum_alone = sum(map(RATE, members)), sum(map(RATE, alone))
-        off = [max((cell.one_more_seconds for cell in group), key=known_within) for group in (members, alone)]
-        share = total / sum_alone
-        if share < SHARED_UPLINK and is_distinct(share, together(*off)):
-            yield say(
-                TEXTS,
-                "shared-uplink",
-                quantity("Together", total, "bytes/second"),
-                quantity("Sum of each alone", sum_alone, "bytes/second"),
-                cost=1 / share,
-                severity=costing(1 / share),
-                count=len(members),
-                share=part_of(share, *off),
-                way=way,
-            )

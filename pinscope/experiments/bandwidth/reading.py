@@ -269,17 +269,6 @@ class Copies:
         return {way: cell.bytes_per_second / self.limit for way, cell in self.best_pinned.items() if self.limit}
 
     @cached_property
-    def at_once(self) -> list[Cell]:
-        """Copies of all GPUs at once."""
-        return [curve[-1] for curve in self.curves if curve[0].devices > 1]
-
-    def by_itself(self, cell: Cell) -> Cell | None:
-        """The same copy while no other GPU copied, from pinned memory by an engine."""
-        wanted = ("pinned", cell.direction, "engine", 1, cell.device)
-        curves = [curve for curve in self.curves if curve[0].curve[:5] == wanted]
-        return next((other for curve in curves for other in curve if other.bytes == cell.bytes), None)
-
-    @cached_property
     def of_one_kind(self) -> list[Cell]:
         """The largest copies of one kind of memory in two directions at most: of pinned memory where there is any."""
         curves = sorted(self.compared.values(), key=lambda curve: curve[0].copier != "engine")

@@ -251,24 +251,21 @@ class Timing:
 
 
 def time_copies(flows: Sequence[Flow], copier: Copier, copies: int, clock: Clock, events: bool = True) -> Timing:
-    """Run ``copies`` copies of each flow, all flows side by side; the flows have been prepared.
+    """Run ``copies`` copies of each flow, all flows of one device side by side; the flows have been prepared.
 
     With events, whole and own times can be read from the flows afterwards; where copies can be held, those of all
     flows begin together, within a microsecond on an H200, once all of them are queued. Without, all is done as by a
     program that does not measure.
     """
-    calls = _calls(flows, copier, copies)
-    if events:
-        for group in by_device(flows):
-            if group[0].held:
-                _lead(group, copier)
+    calls, held = _calls(flows, copier, copies), events and flows[0].held
+    if held:
+        _lead(flows, copier)
     # A kernel that copies both ways runs in the first flow's stream: the other one's events stand there, too.
-    streams = [_first(flows, flow).stream if copier == "kernel" else flow.stream for flow in flows]
+    streams = [flows[0].stream if copier == "kernel" else flow.stream for flow in flows]
     with ExitStack() as holds:
+        if held:
+            holds.enter_context(flows[0].lab.hold(*(flow.stream for flow in flows)))
         if events:
-            for group in by_device(flows):
-                if group[0].held:
-                    holds.enter_context(group[0].lab.hold(*(flow.stream for flow in group)))
             for flow, stream in zip(flows, streams, strict=True):
                 flow.start.record(stream)
         begun = clock()
@@ -283,7 +280,7 @@ def time_copies(flows: Sequence[Flow], copier: Copier, copies: int, clock: Clock
     return Timing(clock() - begun, issue)
 
 
-def _lead(group: Sequence[Flow], copier: Copier) -> None:
+def _lead(flows: Sequence[Flow], copier: Copier) -> None:
     """End the work of each stream with a held copy of its own kind, so that what follows stays in one channel.
 
     The driver chooses a channel for each copy: by its direction, and on an idle stream another one for 16 KiB and less
@@ -291,44 +288,27 @@ def _lead(group: Sequence[Flow], copier: Copier) -> None:
     channel, the one looks for the end of the other in steps of a microsecond and more: 4 KiB to the device took 5.7 to
     13 µs on an H200 host, where they take 5.2 in one channel, held for 0 or for 60 µs.
     """
-    with group[0].lab.hold(*(flow.stream for flow in group)):
-        for flow in group:
+    with flows[0].lab.hold(*(flow.stream for flow in flows)):
+        for flow in flows:
             flow.lead(copier)
-    for flow in group:
+    for flow in flows:
         flow.stream.synchronize()
 
 
 def _calls(flows: Sequence[Flow], copier: Copier, copies: int) -> list[Call]:
-    """The calls of all flows, a copy of each in turn. Kernels copy both ways of a device as one."""
-    calls: list[list[Call]] = []
-    for group in by_device(flows):
-        if copier == "kernel" and len(group) > 1:
-            inward, outward = sorted(group, key=lambda flow: flow.direction, reverse=True)
-            sides = zip(inward.sides(copies), outward.sides(copies), strict=True)
-            both = inward.lab.copy_both_ways
-            stream = _first(flows, inward).stream
-            calls.append(
-                [partial(both, there, source, target, back, stream) for (source, there), (target, back) in sides]
-            )
-        else:
-            calls += [flow.calls(copier, copies) for flow in group]
+    """The calls of all flows, a copy of each in turn. Kernels copy both ways as one."""
+    if copier == "kernel" and len(flows) > 1:
+        inward, outward = sorted(flows, key=lambda flow: flow.direction, reverse=True)
+        sides = zip(inward.sides(copies), outward.sides(copies), strict=True)
+        both, stream = inward.lab.copy_both_ways, flows[0].stream
+        return [partial(both, there, source, target, back, stream) for (source, there), (target, back) in sides]
+    calls = [flow.calls(copier, copies) for flow in flows]
     return [call for turn in zip(*calls, strict=True) for call in turn]
 
 
-def _first(flows: Sequence[Flow], flow: Flow) -> Flow:
-    """The first flow of the same device."""
-    return next(other for other in flows if other.lab is flow.lab)
-
-
-def by_device(flows: Sequence[Flow]) -> list[list[Flow]]:
-    """The flows of each device, by its number."""
-    devices = sorted({flow.lab.device for flow in flows})
-    return [[flow for flow in flows if flow.lab.device == device] for device in devices]
-
-
-def whole_seconds(group: Sequence[Flow]) -> float:
+def whole_seconds(flows: Sequence[Flow]) -> float:
     """Device seconds from the first start to the last end of one device's flows."""
-    return max(first.lab.elapsed(first.start, last.end) for first in group for last in group)
+    return max(first.lab.elapsed(first.start, last.end) for first in flows for last in flows)
 
 
 def seconds_between_events(lab: Lab) -> float:

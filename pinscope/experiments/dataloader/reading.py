@@ -248,14 +248,6 @@ class Cell:
         return None if stalled is None else 1 - stalled
 
     @property
-    def wait_share(self) -> Annotated[float | None, Value("waits for the loader", "share", "less")]:
-        return self.share(self.wait_seconds)
-
-    @property
-    def pin_bytes_per_second(self) -> Annotated[float | None, Value("pinning rate", "bytes/second", "more")]:
-        return self.batch_bytes / self.pin_seconds if self.pin_seconds else None
-
-    @property
     def copy_bytes_per_second(self) -> Annotated[float | None, Value("copy rate", "bytes/second", "more")]:
         return self.batch_bytes / self.copy_seconds if self.copy_seconds else None
 

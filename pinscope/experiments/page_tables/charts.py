@@ -1,4 +1,4 @@
-"""What a page_tables run looks like: page tables over pinned memory beside the formula, and where the time goes."""
+"""What a page_tables run looks like: page tables over pinned memory beside the formula."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ import plotly.graph_objects as go
 
 from pinscope.analysis.cells import LineStyle
 from pinscope.analysis.models import GPU_PAGE_SIZES, GRANULE_BYTES, page_table_bytes
-from pinscope.analysis.read_rows import Row, grouped, median
+from pinscope.analysis.read_rows import Row, grouped
 from pinscope.charts.chart import Chart
 from pinscope.charts.marks import End, name_ends
-from pinscope.charts.plot import Curve, Length, Scale, Spot, TimePart, curves, lengths, parts_of_time
+from pinscope.charts.plot import Curve, Length, Scale, Spot, TimePart, curves, lengths
 from pinscope.charts.theme import DASHES
 from pinscope.experiments.page_tables.reading import GIB, Cell, PageTableCosts
 from pinscope.experiments.page_tables.ways import BACKINGS, WAYS
@@ -30,7 +30,7 @@ TAKEN = Scale("GPU memory (MiB)", MIB, lambda size: format_bytes(round(size)))
 def draw(run: ExperimentRun, costs: PageTableCosts) -> list[Chart]:
     """The charts of a run."""
     del run
-    return [_growth(costs), *_times(costs)]
+    return [_growth(costs)]
 
 
 def draw_small(run: ExperimentRun, rows: Sequence[Row]) -> Chart | None:
@@ -116,21 +116,3 @@ def _way_count(members: Sequence[Cell], of: int) -> str:
     if len(members) == 1:
         return _name(members[0])
     return f"all {of} ways" if len(members) == of else f"{len(members)} of {of} ways"
-
-
-def _times(costs: PageTableCosts) -> list[Chart]:
-    times = {
-        _name(cost): [median(cost.touch_seconds_per_gib) or 0.0, cost.pin_seconds_per_gib.median]
-        for cost in costs.own
-        if cost.pin_seconds_per_gib
-    }
-    chart = parts_of_time(
-        "pinning-times",
-        "Where the time goes",
-        "Time for a GiB. Touching is writing to each page for the first time, by one thread. Where the driver "
-        "allocates the memory it touches it too: the bar has one part.",
-        (TimePart("touching", "touch"), TimePart("pinning", "pinned")),
-        times,
-        "Time to pin a GiB",
-    )
-    return [chart] if times else []

@@ -6,7 +6,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from itertools import product
-from typing import Any, Literal, Self
+from typing import Any, Literal
 
 from pinscope.experiments.contract import AnyExperiment, BareParams, Case, Progress, Reason, possible
 from pinscope.experiments.pinning_strategy.reading import NEIGHBOURS, WAYS, WITH_CONTEXT
@@ -16,7 +16,7 @@ from pinscope.lab.harness import CONTEXT_BYTES, Harness
 from pinscope.lab.pinning import PAGE, Pinned, Pinner, default_threads
 from pinscope.lab.protocol import Lab
 from pinscope.records.environment import Environment
-from pinscope.records.parameters import Bytes, Seconds, Several, parameter
+from pinscope.records.parameters import Bytes, Several, parameter
 from pinscope.records.registration import STRATEGIES, StrategyName
 from pinscope.records.run import LabKind, Lasted, Observation, Positive
 from pinscope.units import parse_bytes
@@ -24,7 +24,7 @@ from pinscope.units import parse_bytes
 Pinning = tuple[int, StrategyName]
 """Which repeat of which strategy."""
 IDLE_SECONDS = 1.0
-QUICK_IDLE_SECONDS = 0.3
+"""How long the waits of other processes are measured before anything is pinned, for comparison."""
 SLOWEST = 1.5e9
 """Bytes/second at which the slowest strategy pins and frees, for the estimate of a run's length."""
 COPY_BYTES = 2**30
@@ -61,13 +61,6 @@ class PinningStrategyParams(BareParams):
         le=100,
     )
     target: Bytes = parameter("Your size", "Amount that your program will pin: the result estimates the time for it.")
-    idle_seconds: Seconds = parameter(
-        "Idle watch",
-        "How long the waits of other processes are measured before anything is pinned, for comparison.",
-        IDLE_SECONDS,
-        gt=0,
-        le=60,
-    )
 
     @classmethod
     def preset(cls, lab: LabKind, quick: bool) -> PinningStrategyParams:
@@ -77,7 +70,6 @@ class PinningStrategyParams(BareParams):
             strategies=tuple(STRATEGIES),
             repeats=1 if quick else 3,
             target=parse_bytes("64GiB"),
-            idle_seconds=QUICK_IDLE_SECONDS if quick else IDLE_SECONDS,
         )
 
     def thread_count(self) -> int:
@@ -168,7 +160,7 @@ class PinningStrategy:
             Case(
                 STRATEGIES[name].title,
                 (repeat, name),
-                params.size / SLOWEST / 3 + params.idle_seconds / len(plan),
+                params.size / SLOWEST / 3 + IDLE_SECONDS / len(plan),
                 pinned_bytes=params.size,
                 device_bytes=min(params.chunk, params.size, COPY_BYTES) + params.size // 512 + contexts,
             )
@@ -189,7 +181,7 @@ class PinningStrategy:
             with Pinner(STRATEGIES["touch_register"], calls, None, threads).pinned(params.size):
                 harness.check_cancelled()
             neighbours.longest()
-            time.sleep(params.idle_seconds)
+            time.sleep(IDLE_SECONDS)
             yield PinningStrategyObservation(
                 repeat=0,
                 warmup=False,
@@ -197,7 +189,7 @@ class PinningStrategy:
                 bytes=params.size,
                 chunk_bytes=None,
                 threads=threads,
-                total_seconds=params.idle_seconds,
+                total_seconds=IDLE_SECONDS,
                 **_waits(neighbours.longest()),
             )
             for repeat, name in Progress(cases, harness):
@@ -219,21 +211,8 @@ class Neighbours(ChildProcesses[str]):
     def __init__(self, bus_id: str, calls: Sequence[str] = tuple(NEIGHBOURS), module: str = _NEIGHBOUR) -> None:
         names = {call: f"the neighbour process ({NEIGHBOURS[call].title})" for call in calls}
         children = {call: Child(name, module, {"kind": call, "bus_id": bus_id}) for call, name in names.items()}
-        super().__init__(children, ANSWER_SECONDS)
+        super().__init__(children, ANSWER_SECONDS, ready_limit=ANSWER_SECONDS)
         self._calls = calls
-
-    def __enter__(self) -> Self:
-        """Start them side by side and wait until all make calls.
-
-        Raises:
-            MeasurementFailed: one does not start.
-        """
-        super().__enter__()
-        with ExitStack() as opening:
-            opening.push(self)
-            self.ask("getting ready", {call: {"do": "start"} for call in self._calls})
-            opening.pop_all()
-        return self
 
     def longest(self) -> dict[str, float]:
         """Seconds of the longest call of each kind since this was last asked (or since the start).

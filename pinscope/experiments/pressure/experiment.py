@@ -31,6 +31,8 @@ PAGE = 4096
 SMALLEST = 64 * 2**20
 """Less than this moves the host's figures no more than everybody else does."""
 SMALLEST_FILE = 16 * 2**20
+SAMPLE = 2**24
+"""Fresh memory that the ordinary process touches in each round on the host, page by page."""
 SMALLEST_GROUP = 256 * 2**20
 """It must hold two interpreters and what they work on."""
 PACE, DISK, MEMORY = 4e9, 1.2e9, 5e9
@@ -59,11 +61,6 @@ class PressureParams(BareParams):
     )
     file: Bytes = parameter(
         "File", "Length of the file that an ordinary process, which pins nothing, reads again and again meanwhile."
-    )
-    sample: Bytes = parameter(
-        "Fresh memory",
-        "Amount of fresh memory that this process touches, page by page, in each round.",
-        multiple_of=PAGE,
     )
     step_seconds: Seconds = parameter(
         "Time per step", "How long this process works at each step, three rounds at least.", gt=0, le=600
@@ -103,7 +100,6 @@ class PressureParams(BareParams):
             steps=4 if quick else 10,
             floor=parse_bytes("1GiB"),
             file=parse_bytes("128MiB" if quick else "512MiB"),
-            sample=parse_bytes("16MiB" if quick else "64MiB"),
             step_seconds=0.5 if quick else 2.0,
             group="none",
             limit=parse_bytes({"cuda": "2GiB", "host": "512MiB"}[lab] if quick else "4GiB"),
@@ -281,7 +277,7 @@ class Pressure:
         limits = read_limits() if environment is None else environment.limits
         step = params.step_bytes(limits)
         _check_floor(limits, step, params.floor)
-        pinned, others = step * params.steps, params.file + params.sample
+        pinned, others = step * params.steps, params.file + SAMPLE
         seconds = 1.0 + params.file / 2e8 + (params.steps + 2) * params.step_seconds + 2 * pinned / PACE
         return [Case("host", None, seconds, pinned, others, pinned // 512 + GRANULE_BYTES)]
 
@@ -334,7 +330,7 @@ def _on_host(params: PressureParams, lab: Lab, harness: Harness, folder: str | N
             harness.note(f"Not known: {field}. {missing}.")
     harness.progress(0.0, "starting the ordinary process")
     name = "the ordinary process beside the run"
-    child = ordinary(name, folder, file_bytes=params.file, sample_bytes=params.sample)
+    child = ordinary(name, folder, file_bytes=params.file, sample_bytes=SAMPLE)
     with Workers({"ordinary": child}, params.step_seconds, harness.check_cancelled) as beside, ExitStack() as held:
         yield from _OnHost(params, harness, folder, beside, step, harness.clock()).all(lab, held)
 

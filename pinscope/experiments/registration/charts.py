@@ -1,4 +1,4 @@
-"""What a registration run looks like: GPU memory by what it is for, rates, the time to get there; several GPUs."""
+"""What a registration run looks like: GPU memory by what it is for, and rates; several GPUs."""
 
 from __future__ import annotations
 
@@ -18,11 +18,6 @@ MOST_WIDE = 4
 """With more columns a phone has room for a few letters in each."""
 KINDS = {name: TimePart(way.title, way.style.colour) for name, way in WAYS.items() if way.style}
 MEMORY_PARTS = (TimePart("contexts", "reference"), TimePart("buffers", "device"), TimePart("page tables", "page_table"))
-TIME_PARTS = (
-    TimePart("start-up (all at once)", "reference"),
-    TimePart("touching", "touch"),
-    TimePart("pinning (one after the other)", "pinned"),
-)
 
 
 def draw(run: ExperimentRun, shared: Registrations) -> Iterator[Chart]:
@@ -54,7 +49,7 @@ def _tables(shared: Registrations) -> Iterator[Chart]:
 
 
 def _trials(trials: Sequence[Trial]) -> Iterator[Chart]:
-    """What was taken for what on one GPU, how fast copies were, and how long it took."""
+    """What was taken for what on one GPU, and how fast copies were."""
     rates = [
         Length(trial.title, rate, KINDS[trial.strategy])
         for trial in trials
@@ -64,11 +59,6 @@ def _trials(trials: Sequence[Trial]) -> Iterator[Chart]:
         trial.title: (trial.context_bytes, trial.buffer_bytes or 0, trial.table_bytes)
         for trial in trials
         if trial.context_bytes is not None and trial.table_bytes is not None
-    }
-    times = {
-        trial.title: (trial.start_seconds or 0.0, trial.touch_seconds or 0.0, trial.pin_seconds * trial.pinners)
-        for trial in trials
-        if trial.pin_seconds is not None
     }
     if memory:
         yield parts_of_time(
@@ -89,16 +79,6 @@ def _trials(trials: Sequence[Trial]) -> Iterator[Chart]:
             {"": rates},
             RATE,
             "Rate of all processes together",
-        )
-    if times:
-        yield parts_of_time(
-            "registration-times",
-            "How long it takes until all have pinned",
-            "Start-up is the median of the processes. Shared memory is touched by the first process only; the owner's "
-            "pinning includes touching.",
-            TIME_PARTS,
-            times,
-            "Time until all processes had pinned",
         )
 
 

@@ -30,7 +30,7 @@ from pinscope.lab.harness import CONTEXT_BYTES, Harness
 from pinscope.lab.pattern import BLOCK_WORDS, Pattern
 from pinscope.lab.protocol import Lab
 from pinscope.records.environment import Environment
-from pinscope.records.parameters import Bytes, Counts, Seconds, Several, parameter
+from pinscope.records.parameters import Bytes, Counts, Several, parameter
 from pinscope.records.run import LabKind, Lasted, Observation, Positive
 from pinscope.units import format_bytes, parse_bytes
 
@@ -39,6 +39,8 @@ PROCESS_BYTES = 512 * 2**20
 """Set aside of host memory for each process: Python, NumPy, CuPy and the driver's part."""
 SMALLEST_BUFFER = 2 * 2**20
 """Smaller device buffers may share one allocation, which an IPC handle would export as a whole."""
+STEP_SECONDS = 120.0
+"""How long a step of a process may take: to start, pin, copy, free."""
 COPIES = 4
 """Into the opened memory of another GPU, back to back."""
 
@@ -80,13 +82,6 @@ class RegistrationParams(BareParams):
         ge=1,
         le=1000,
     )
-    step_limit: Seconds = parameter(
-        "Step limit",
-        "Time limit of each step of a process: start, pin, copy, free. If one exceeds it, the run fails; what "
-        "was measured until then is kept.",
-        gt=0,
-        le=3600,
-    )
     all_devices: bool = parameter(
         "All GPUs",
         "Where there are several GPUs, measure also what the processes take on each, and copies into memory of another "
@@ -112,7 +107,6 @@ class RegistrationParams(BareParams):
             strategies=("each_registers", "one_owner"),
             sharing=("memfd",) if quick else tuple(SHARINGS) if lab == "cuda" else _WITHOUT_CONTEXTS,
             repeats=3 if quick else 7,
-            step_limit=120.0,
         )
 
     def smaller(self) -> RegistrationParams | None:
@@ -327,7 +321,7 @@ class _Members:
     @contextmanager
     def _started(self) -> Iterator[Timed]:
         """Processes that have opened their labs, and the time that each took to; they end with the block."""
-        case, limit, check = self._case, self._case.params.step_limit, self._harness.check_cancelled
+        case, limit, check = self._case, STEP_SECONDS, self._harness.check_cancelled
         with shared_region(case.params.shared, _segment(case.sharing)) as descriptor:
             common = {"seed": secrets.randbits(63), "descriptor": descriptor, "nbytes": case.params.shared}
             children = {

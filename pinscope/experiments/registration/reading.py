@@ -119,11 +119,6 @@ class Trial:
         shared = "" if self.sharing == "memfd" else f", {_shared(self.sharing)}"
         return f"{count_words(self.processes)} register{'s' if self.processes == 1 else ''}{shared}"
 
-    @property
-    def pinners(self) -> int:
-        """Processes that pin."""
-        return self.processes if self.strategy == "each_registers" else 1
-
 
 def trials(rows: Rows) -> list[Trial]:
     """Every strategy and number of processes on one GPU, in the order measured."""

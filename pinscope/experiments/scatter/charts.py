@@ -8,12 +8,12 @@ from pinscope.analysis.cells import LineStyle
 from pinscope.analysis.models import link_limit
 from pinscope.analysis.read_rows import grouped
 from pinscope.charts.chart import Chart
-from pinscope.charts.plot import RATE, Curve, Length, Scale, Spot, TimePart, counts, curves, lengths, sizes
+from pinscope.charts.plot import RATE, Curve, Spot, counts, curves, sizes
 from pinscope.charts.theme import DIRECTION_TITLES
-from pinscope.experiments.scatter.reading import TOWARDS, Cell, Load, Scatter
+from pinscope.experiments.scatter.reading import TOWARDS, Cell, Scatter
 from pinscope.experiments.scatter.ways import WAYS, Variant
 from pinscope.records.run import ExperimentRun
-from pinscope.units import format_bandwidth, format_bytes, format_share
+from pinscope.units import format_bandwidth, format_bytes
 
 _BLOCKS = (LineStyle("mapped", "triangle-up"), LineStyle("pinned"), LineStyle("issue", "square"))
 """Of the smallest, a middle and the largest size."""
@@ -22,7 +22,7 @@ _BLOCKS = (LineStyle("mapped", "triangle-up"), LineStyle("pinned"), LineStyle("i
 def draw(run: ExperimentRun, scatter: Scatter) -> list[Chart]:
     """The charts of a run, also of one that still goes on."""
     limit = link_limit(run)
-    return [*_rates(scatter, limit), *_blocks(scatter, limit), *_compute(scatter.loads)]
+    return [*_rates(scatter, limit), *_blocks(scatter, limit)]
 
 
 def _dotted(limit: float | None) -> str:
@@ -94,27 +94,3 @@ def _blocks(scatter: Scatter, limit: float | None) -> Iterator[Chart]:
         limit=limit,
         ends=[(f"{format_bytes(cell.bytes)} {TOWARDS[cell.direction]}", f"{cell.blocks} blocks") for cell in enough],
     )
-
-
-def _compute(loads: Sequence[Load]) -> Iterator[Chart]:
-    """How much longer a compute load takes beside the kernel, and beside the batch."""
-    if loads:
-        look = TimePart("compute takes longer", "compute")
-        bars = [
-            Length(
-                f"{load.mover.removeprefix('a ')} {TOWARDS[load.direction]}",
-                load.longer_share,
-                look,
-                f"{format_share(load.longer_share)}, {format_bandwidth(load.bytes_per_second)}",
-            )
-            for load in loads
-        ]
-        yield lengths(
-            "scatter-compute",
-            "What it costs compute beside it",
-            f"How much longer a load on all multiprocessors takes while pieces of {format_bytes(loads[0].bytes)} move; "
-            "then how fast these move meanwhile.",
-            {"": bars},
-            Scale("Longer than alone (%)", 0.01, format_share),
-            "How much longer compute takes, and what is moved meanwhile",
-        )

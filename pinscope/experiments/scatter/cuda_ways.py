@@ -17,19 +17,10 @@ import numpy as np
 from cupy.cuda import runtime
 from numpy.typing import NDArray
 
-from pinscope.experiments.scatter.ways import WAYS, Case, Variant, WayName
+from pinscope.experiments.scatter.ways import MEASURED, Case, Variant, WayName
 from pinscope.lab.cuda import CudaLab
 from pinscope.lab.cuda_handles import CudaEvent, CudaStream
-from pinscope.lab.cuda_memory import (
-    DEVICE_TO_HOST,
-    HOST_TO_DEVICE,
-    Location,
-    check,
-    driver_library,
-    managed_memory,
-    prefetch_to_host,
-    why_not_managed,
-)
+from pinscope.lab.cuda_memory import DEVICE_TO_HOST, HOST_TO_DEVICE, Location, check, driver_library
 from pinscope.lab.harness import Clock
 from pinscope.lab.pattern import words_at
 from pinscope.lab.protocol import DeviceBuffer, HostBuffer, require_type
@@ -45,12 +36,6 @@ SHORT_SECONDS = 1e-3
 """Moves shorter than this are made twice, and the second counts: by then neither caches nor GPU are idle."""
 FIRST_CALLS = 256
 """Calls of a loop that are timed apart: a stream takes that many before it makes the next one wait."""
-MANAGED_PIECES, MANAGED_BYTES = 256, 2**26
-"""Managed memory is moved in small amounts: each range costs the driver some 10 µs and more."""
-MANAGED_SHARE = 0.25
-"""Of what the GPU has free: more managed memory than is free can hang the GPU."""
-_BY_ADDRESS = 4
-"""cudaMemcpyDefault: the addresses tell where they are."""
 _IN_STREAM_ORDER = 1
 """CU_MEMCPY_SRC_ACCESS_ORDER_STREAM."""
 _BATCH = "cuMemcpyBatchAsync"
@@ -147,14 +132,10 @@ class _Attributes(ctypes.Structure):
     _fields_ = (("order", ctypes.c_int), ("source", Location), ("target", Location), ("flags", ctypes.c_uint))
 
 
-def why_not(way: WayName, bench: Bench) -> str | None:
+def why_not(way: WayName) -> str | None:
     """Why a way cannot be had on this machine; ``None`` if it can."""
     if way == "batch" and _batch_call() is None:
         return f"the driver has no {_BATCH} (CUDA 12.8, driver 570)"
-    if way == "managed":
-        if runtime.memGetInfo()[0] * MANAGED_SHARE < MANAGED_BYTES:
-            return "the GPU has too little memory free"
-        return why_not_managed(bench.ordinal)
     return None
 
 
@@ -174,9 +155,6 @@ class Mover:
 
     def prepare(self) -> None:
         """Everything that need not be repeated."""
-
-    def get_ready(self) -> None:
-        """Everything where it comes from; complete on return. Not for timed parts."""
 
     def before(self) -> None:
         """What the CPU does before the first call."""
@@ -370,46 +348,8 @@ class Cpu(Mover):
         self._area[self._places[part]] = self._staging[part]
 
 
-class Managed(Mover):
-    """Managed memory: a cudaMemPrefetchAsync for each piece, which stays in its place."""
-
-    def prepare(self) -> None:
-        size = self.case.piece_bytes
-        self.case = self.case.within(
-            min(MANAGED_BYTES, 2 * MANAGED_PIECES * size, self.case.area_bytes), MANAGED_PIECES
-        )
-        self._area = self._held.enter_context(managed_memory(self.case.area_bytes))
-        runtime.memcpy(self._area.address, self.bench.right.address, self._area.nbytes, _BY_ADDRESS)
-        runtime.deviceSynchronize()
-        self._ranges = (self._area.address + self.places() * size).tolist()
-
-    def get_ready(self) -> None:
-        self._prefetch([self._area.address], self._area.nbytes, to_device=not self.to_device)
-        self.bench.stream.synchronize()
-
-    def issue(self) -> None:
-        self._prefetch(self._ranges, self.case.piece_bytes, self.to_device)
-
-    def _prefetch(self, ranges: Sequence[int], nbytes: int, to_device: bool) -> None:
-        stream, device = self.bench.stream.handle, self.bench.ordinal
-        for address in ranges:
-            if to_device:
-                runtime.memPrefetchAsync(address, nbytes, device, stream)
-            else:
-                prefetch_to_host(address, nbytes, stream)
-
-    def spoil(self) -> None:
-        """Nothing: the pieces have one place."""
-
-    def wrong_words(self) -> int:
-        with ExitStack() as held:
-            numbers = self.bench.numbers(np.arange(self.case.slots, dtype=np.int64), held)
-            right, words = self.bench.right.address, self.case.slots * self.case.piece_bytes // 8
-            return self.bench.wrong((self._area.address, words), numbers, self.case.piece_bytes, right, right)
-
-
 MOVERS: Mapping[WayName, type[Mover]] = dict(
-    zip(WAYS, (Contiguous, Loop, Batch, Graph, Copy2D, Kernel, Cpu, Managed), strict=True)
+    zip(MEASURED, (Contiguous, Loop, Batch, Graph, Copy2D, Kernel, Cpu), strict=True)
 )
 
 
@@ -420,7 +360,6 @@ def time_once(bench: Bench, mover: Mover) -> dict[str, float]:
 
 
 def _time(bench: Bench, mover: Mover) -> dict[str, float]:
-    mover.get_ready()
     clock, stream = bench.clock, bench.stream
     begun = clock()
     mover.before()

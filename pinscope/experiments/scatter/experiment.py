@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from functools import partial
 from itertools import groupby, product
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
@@ -15,7 +14,7 @@ from pinscope.analysis.statistics import LEAST_VALUES
 from pinscope.experiments.contract import AnyExperiment, Params, Progress, Reason, possible
 from pinscope.experiments.contract import Case as RunCase
 from pinscope.experiments.scatter import reading
-from pinscope.experiments.scatter.ways import WAYS, Case, Layout, OneWay, Variant, WayName, pieces_in
+from pinscope.experiments.scatter.ways import MEASURED, WAYS, Case, Choice, Layout, OneWay, Variant, WayName, pieces_in
 from pinscope.lab.harness import Harness, Turn
 from pinscope.lab.protocol import Lab, require_type
 from pinscope.records.environment import Environment
@@ -35,8 +34,8 @@ COMPUTE_SECONDS = 5e-3
 """Length of the compute load that runs beside a kernel or a batch: many times what the small pieces take together."""
 LINK, CPU = 48e9, 5.5e9
 """Bytes/second of the link, and of a CPU thread that collects, for the estimate of a run's length (H100 and H200)."""
-CALL, PACE = 2e-6, 40e-6
-"""Seconds for each piece of a loop or a batch, and of managed memory, for the same."""
+CALL = 2e-6
+"""Seconds for each piece of a loop or a batch, for the same."""
 EXPECTED_REPEATS = 9
 """Until a median is known, for the same."""
 CHECKED = 22e9
@@ -63,7 +62,7 @@ class ScatterParams(Params):
         "Layouts", "scattered: in random places, in random order; strided: every other."
     )
     directions: Several[OneWay] = parameter("Directions", "h2d: from the host, side by side onto the GPU; d2h: back.")
-    ways: Several[WayName] = parameter("Ways", "; ".join(f"{name}: {way.help}" for name, way in WAYS.items()) + ".")
+    ways: Several[Choice] = parameter("Ways", "; ".join(f"{name}: {WAYS[name].help}" for name in MEASURED) + ".")
     blocks: Blocks = parameter("Blocks", "Of the kernel, 512 threads each: one takes one multiprocessor.")
     threads: Counts = parameter("CPU threads", "That collect or spread the pieces; at most the CPUs of the run.")
 
@@ -91,7 +90,7 @@ class ScatterParams(Params):
             area=2**28 if quick else 2**30,
             layouts=("scattered", "strided"),
             directions=("h2d", "d2h"),
-            ways=tuple(WAYS),
+            ways=MEASURED,
             blocks=(4, 8, 132) if quick else (1, 2, 4, 8, 16, 32, 132),
             threads=(1, 4) if quick else (1, 4, 16),
             precision=0.05 if quick else 0.03,
@@ -157,7 +156,7 @@ class ScatterObservation(Observation):
 
 
 class Scatter:
-    """The same pieces, moved in eight ways."""
+    """The same pieces, moved in seven ways."""
 
     name = "scatter"
     title = "Many small copies"
@@ -194,7 +193,7 @@ class Scatter:
 
         with ExitStack() as stack:
             bench = Bench(require_type(lab, CudaLab), params.area, params.most_bytes, stack, harness.clock)
-            moves = possible(self.cases(params), harness, partial(_why_not, bench), "ways=loop,kernel")
+            moves = possible(self.cases(params), harness, _why_not, "ways=loop,kernel")
             progress = Progress(moves, harness)
             seen: list[ScatterObservation] = []
             for _, group in groupby(moves, lambda move: move.what[0]):
@@ -226,22 +225,21 @@ def _variants(params: ScatterParams, layout: Layout) -> list[Variant]:
 
 def _seconds(params: ScatterParams, case: Case, variant: Variant) -> float:
     """What one way takes until its median is known."""
-    managed, calls = variant.way == "managed", variant.way in ("loop", "graph", "batch")
-    once = max(case.nbytes / LINK, min(case.pieces, 256) * PACE if managed else 0.0)
+    calls, once = variant.way in ("loop", "graph", "batch"), case.nbytes / LINK
     once += case.nbytes / (CPU * variant.threads**0.5) if variant.threads else 0.0
     once += case.pieces * CALL if calls else 0.0
     repeats = max(min(params.time_limit / once, EXPECTED_REPEATS, params.repeats), LEAST_VALUES)
     return (2 + repeats) * once + params.area / CHECKED
 
 
-def _why_not(bench: Bench, move: Move) -> Reason:
+def _why_not(move: Move) -> Reason:
     """What this machine has not: the way, or so many processors."""
     from pinscope.experiments.scatter.cuda_ways import why_not  # noqa: PLC0415
 
     there, (_, variant) = len(os.sched_getaffinity(0)), move
     if (variant.threads or 0) > there:
         return f"more than {there} CPU threads", f"The run has {there} CPUs."
-    reason = why_not(variant.way, bench)
+    reason = why_not(variant.way)
     return variant.way, f"{reason[0].upper()}{reason[1:]}." if reason else None
 
 
@@ -293,7 +291,7 @@ def _rows(
                 direction=case.direction,
                 layout=case.layout,
                 bytes=case.piece_bytes,
-                pieces=mover.case.pieces,
+                pieces=case.pieces,
                 **turn.labels,
                 **values,
             )

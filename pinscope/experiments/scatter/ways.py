@@ -43,13 +43,18 @@ WAYS: Mapping[str, Way] = {
         "prefetches of managed memory",
         "managed pentagon",
         "cudaMemPrefetchAsync for each piece, of few",
+        "older",
     ),
 }
-"""Of ways that are as good the ``simplest``, then the first, is advised: no multiprocessor, no thread, little code."""
+"""Of ways that are as good the ``simplest``, then the first, is advised: no multiprocessor, no thread, little code. An
+``older`` one is in runs of earlier versions; the experiment access measures managed memory."""
+MEASURED = tuple(name for name, way in WAYS.items() if "older" not in way.kinds)
 if TYPE_CHECKING:
     WayName = str
+    Choice = str
 else:
     WayName = Literal[tuple(WAYS)]
+    Choice = Literal[MEASURED]
 OneWay = Literal["h2d", "d2h"]
 Layout = Literal["scattered", "strided"]
 SEED = 20_240_607
@@ -103,11 +108,6 @@ class Case:
     def nbytes(self) -> int:
         """Of all pieces."""
         return self.pieces * self.piece_bytes
-
-    def within(self, area_bytes: int, most: int) -> Case:
-        """The same in a smaller area, with as many pieces as it takes, ``most`` at most."""
-        pieces = pieces_in(area_bytes, self.piece_bytes, min(most, self.pieces))
-        return Case(self.direction, self.layout, self.piece_bytes, pieces, area_bytes)
 
     def places(self) -> NDArray[np.int64]:
         """Number of each piece in the area, in the order in which they lie on the GPU."""

@@ -26,7 +26,6 @@ def draw(run: ExperimentRun, host: Host) -> Iterator[Chart]:
     """The charts of a run, also of one that still goes on; none of what was not measured."""
     yield from _pairs(host)
     yield from _rates(run, host)
-    yield from _nodes(host)
 
 
 def _name(gpu: int) -> str:
@@ -64,60 +63,29 @@ def _pairs(host: Host) -> Iterator[Chart]:
 
 
 def _rates(run: ExperimentRun, host: Host) -> Iterator[Chart]:
-    """Each GPU alone and beside all others, with what its link carries; of one GPU a bar for each direction."""
+    """Each GPU alone and beside all others, with what its link carries."""
     links = (device.link and device.link.limit_bytes_per_second for device in run.environment.devices)
     link = max((limit for limit in links if limit), default=None)
-    several = len(host.gpus) > 1
-    for way in host.directions if several else ("rates",):
-        names = {way: ""} if several else {direction: direction for direction in host.directions}
-        bars = [bar for direction, words in names.items() for bar in _bars(host, direction, words)]
-        if not bars:
-            continue
+    for way in host.directions if len(host.gpus) > 1 else ():
         both = way == "bidirectional"
         limit = link and link * (2 if both else 1)
-        which = ", both ways together" if both else "" if several else " one way"
+        which = ", both ways together" if both else ""
         dotted = f" Dotted: the most that a GPU's link can carry, {format_bandwidth(limit)}{which}." if limit else ""
         yield lengths(
             f"topology-{way}",
-            f"Each GPU alone and with all others, {way}" if several else "The GPU alone",
-            ("Over the time in which all copied." if several else "From pinned memory near the GPU.") + dotted,
-            {"": bars},
+            f"Each GPU alone and with all others, {way}",
+            f"Over the time in which all copied.{dotted}",
+            {"": list(_bars(host, way))},
             RATE,
-            "Rates of each GPU" if several else "Rates of the GPU",
+            "Rates of each GPU",
             limit=limit,
         )
 
 
-def _bars(host: Host, way: str, words: str) -> Iterator[Length]:
-    """A bar for each condition; ``words``: in place of its name."""
+def _bars(host: Host, way: str) -> Iterator[Length]:
+    """A bar for each GPU and condition."""
     for gpu in host.gpus:
         cells = (host.alone(way).get(gpu), *(host.at_once(way, issued_by) for issued_by in WAYS))
-        for look, cell in zip(CONDITIONS, cells, strict=True):
+        for part, cell in zip(CONDITIONS, cells, strict=True):
             if cell:
-                yield Length(f"GPU {gpu}, {words or look.name}", cell.own[gpu].median, look)
-
-
-def _nodes(host: Host) -> Iterator[Chart]:
-    """Each GPU with host memory on each NUMA node, where it was measured on several."""
-    nodes, grids = set[int](), Grids()
-    for way in filter(host.by_node, host.directions):
-        grid = grids[DIRECTION_TITLES[way]] = {}
-        for gpu, own in host.by_node(way).items():
-            best = max(cell.rate for cell in own.values())
-            nodes |= own.keys()
-            for node, cell in own.items():
-                text = format_bandwidth(cell.rate) + (" (near)" if cell.placed == "near" else "")
-                hover = f"GPU {gpu} and node {node} {TOWARDS[way]}: {text}"
-                grid[_name(gpu), f"node {node}"] = Square(cell.rate / best if best else 1.0, text, hover)
-    if len(nodes) > 1:
-        yield matrix(
-            "topology-nodes",
-            "Host memory on each NUMA node",
-            "Each GPU alone. The colour compares a node with the GPU's best one. Near: the node that the system names "
-            "for the GPU.",
-            grids,
-            [f"node {node}" for node in sorted(nodes)],
-            list(map(_name, host.gpus)),
-            ("NUMA node of the host memory", "GPU"),
-            "Rates by NUMA node",
-        )
+                yield Length(f"GPU {gpu}, {part.name}", cell.own[gpu].median, part)

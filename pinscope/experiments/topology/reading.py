@@ -91,16 +91,6 @@ class Cell:
         return self.rate / sum(single.median for single in self.alone) if together else None
 
     @property
-    def slowest_bytes_per_second(self) -> Annotated[float, Value("slowest GPU", RATE, "more")]:
-        """Of the GPU that copied slowest."""
-        return min(own.median for own in self.own.values())
-
-    @property
-    def fastest_bytes_per_second(self) -> Annotated[float, Value("fastest GPU", RATE, "more")]:
-        """Of the GPU that copied fastest."""
-        return max(own.median for own in self.own.values())
-
-    @property
     def rate(self) -> float:
         """Bytes/second of all together, the median."""
         return self.bytes_per_second.median

@@ -30,6 +30,8 @@ from pinscope.units import format_bytes, parse_bytes
 Phase = Literal["idle", "taken", "given_back"]
 KERNEL_SECONDS = 2e-4
 """Of a round: what a step of a small model takes. While the program waits for it, other threads of Python may run."""
+IDLE_SECONDS = 1.0
+"""For how long the calls are timed with no other work, for comparison."""
 COPY_BYTES = 2**20
 SMALLEST = 2**26
 RATES: Mapping[WayName, float] = {"touch": 40e9, "host_alloc": 2.1e9, "register": 15.5e9, "chunks": 18e9, "auto": 16e9}
@@ -74,9 +76,6 @@ class WhileServingParams(BareParams):
         ge=1,
         le=100,
     )
-    idle_seconds: Seconds = parameter(
-        "Idle watch", "For how long the calls are timed with no other work, for comparison.", 1.0, gt=0, le=60
-    )
 
     @field_validator("chunks")
     @classmethod
@@ -91,7 +90,6 @@ class WhileServingParams(BareParams):
             size=parse_bytes("1GiB" if quick else "16GiB"),
             chunks=sizes("16MiB 128MiB" if quick else "2MiB 16MiB 64MiB 256MiB 1GiB 4GiB"),
             repeats=1 if quick else 3,
-            idle_seconds=0.3 if quick else 1.0,
         )
 
     def thread_count(self) -> int:
@@ -166,7 +164,7 @@ class WhileServing:
         One way at a time with its page table is held, and the loop's copy.
         """
         held = {"pinned_bytes": params.size + COPY_BYTES, "device_bytes": COPY_BYTES + params.size // 512 + HUGE_PAGE}
-        first = params.idle_seconds + params.size / RATES["register"]
+        first = IDLE_SECONDS + params.size / RATES["register"]
         cases = [Case("the calls alone", Beside(0, "idle"), first, **held)]
         for repeat, way in product(range(params.repeats), params.ways):
             if way == "host_alloc" and repeat > 0:
@@ -238,9 +236,8 @@ class _Bench:
 
     def idle(self) -> WhileServingObservation:
         """The loop with nothing going on."""
-        seconds = self.params.idle_seconds
-        serve_during(lambda: time.sleep(seconds / 4), self.calls, self.harness.clock)  # warms up
-        _, served = serve_during(lambda: time.sleep(seconds), self.calls, self.harness.clock)
+        serve_during(lambda: time.sleep(IDLE_SECONDS / 4), self.calls, self.harness.clock)  # warms up
+        _, served = serve_during(lambda: time.sleep(IDLE_SECONDS), self.calls, self.harness.clock)
         return self._row("idle", "idle", 0, served)
 
     def beside(

@@ -1,14 +1,12 @@
 """What the recorder costs: ``overhead.py small|training CONFIG FOLDER`` prints times without and with it, in turn.
 
 ``small``: microseconds of a copy of 4 KiB, 13 frames deep. ``training``: milliseconds of a step of an MLP of eight
-layers of 2048², from pinned and from pageable memory. ``busy``: milliseconds of a copy of 4 KiB beside a thread that
-never gives up the interpreter by itself. ``profiler``: as ``training`` from pinned memory, under torch.profiler
-instead, with and without stacks. The recorder is started and ended in this process, so that both are measured alike.
+layers of 2048², from pinned and from pageable memory. The recorder is started and ended in this process, so that both
+are measured alike.
 """
 
 import json
 import sys
-import threading
 import time
 from pathlib import Path
 
@@ -111,57 +109,4 @@ def training():
     compare(measure)
 
 
-def profiler():
-    import torch
-    from torch.profiler import ProfilerActivity, profile
-
-    train, sources = network()
-    source = sources["pinned"]
-
-    def timed():
-        train(source, 5)
-        begun = time.perf_counter()
-        train(source, 100)
-        return (time.perf_counter() - begun) / 100 * 1e3
-
-    timed()
-    times = {}
-    for with_stack in (False, True):
-        ways = times["with stacks" if with_stack else "without stacks"] = {"off": [], "on": []}
-        for _ in range(3):
-            ways["off"].append(timed())
-            with profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA], with_stack=with_stack):
-                ways["on"].append(timed())
-    torch.cuda.synchronize()
-    print(json.dumps(times))
-
-
-def busy():
-    import cupy as cp
-
-    runtime = cp.cuda.runtime
-    device, pinned, stream = runtime.malloc(4096), runtime.hostAlloc(4096, 0), cp.cuda.Stream(non_blocking=True)
-
-    def measure():
-        going = [True]
-
-        def count():
-            while going[0]:
-                sum(range(100))
-
-        beside = threading.Thread(target=count)
-        beside.start()
-        begun = time.perf_counter()
-        for _ in range(15):
-            runtime.memcpyAsync(device, pinned, 4096, 1, stream.ptr)
-        took = (time.perf_counter() - begun) / 15 * 1e3
-        going[0] = False
-        beside.join()
-        stream.synchronize()
-        return {"beside a busy thread": took}
-
-    measure()
-    compare(measure)
-
-
-{"small": small, "training": training, "busy": busy, "profiler": profiler}[sys.argv[1]]()
+{"small": small, "training": training}[sys.argv[1]]()

@@ -142,7 +142,6 @@ def test_an_interrupted_command_ends_with_130(
         ("sizes=0", "sizes: must be greater than 0 (given: '0')"),
         ("repeats=7.5", "repeats: must be a whole number (given: '7.5')"),
         ("precision=fine", "precision: must be a number (given: 'fine')"),
-        ("all_devices=maybe", "all_devices: must be yes or no (given: 'maybe')"),
         ("memory=gold", "memory: must be 'pageable', 'pinned', 'write_combined', 'mapped' or 'registered'"),
     ],
 )

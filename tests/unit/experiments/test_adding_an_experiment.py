@@ -5,15 +5,12 @@ The example is put into a copy of PinScope, and then runs there through the whol
 
 from __future__ import annotations
 
-import ast
-import io
 import json
 import os
 import re
 import shutil
 import subprocess
 import sys
-import tokenize
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -26,8 +23,6 @@ from tests.unit.test_architecture import violations
 ROOT = Path(__file__).parents[3]
 FOLDER = "pinscope/experiments/pin_once"
 FILES = tuple(f"{FOLDER}/{name}.py" for name in ("__init__", "charts", "experiment", "findings", "reading", "ways"))
-MOST_LINES = 160
-"""Of code: docstrings and blank lines are not counted."""
 REGISTRY = "pinscope/experiments/registry.py"
 
 FORM = """
@@ -67,19 +62,6 @@ def blocks() -> dict[str, str]:
     """The example's code blocks, by the file that the first line of each names."""
     found = re.findall(r"```python\n# (\S+)\n(.*?)```", (ROOT / "CONTRIBUTING.md").read_text(), re.S)
     return dict(found)
-
-
-def code_lines(source: str) -> int:
-    """Lines that hold a token other than a comment or a bare string."""
-    layout = (tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER)
-    bare = {
-        line
-        for node in ast.walk(ast.parse(source))
-        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
-        for line in range(node.lineno, (node.end_lineno or node.lineno) + 1)
-    }
-    tokens = [token for token in tokenize.generate_tokens(io.StringIO(source).readline) if token.type not in layout]
-    return len({line for token in tokens for line in range(token.start[0], token.end[0] + 1)} - bare)
 
 
 class Copy:
@@ -172,10 +154,6 @@ def test_it_is_one_folder_and_one_line_of_the_registry(copy: Copy) -> None:
         if line not in (ROOT / REGISTRY).read_text().splitlines()
     }
     assert added == {'    "pin_once",'}
-
-
-def test_it_is_a_usual_experiment_in_few_lines() -> None:
-    assert sum(code_lines(blocks()[name]) for name in FILES) <= MOST_LINES
 
 
 def test_it_keeps_the_rules_of_the_house(copy: Copy) -> None:

@@ -31,6 +31,8 @@ def test_a_run_is_said_to_take_as_long_as_the_recorded_one_took(
     experiment = next(entry.experiment for entry in EXPERIMENTS if entry.name == run.experiment)
     fields = experiment.Params.model_fields  # a recorded run may have set what is fixed now
     given = {name: value for name, value in run.params.items() if name in fields}
+    if "ways" in given:  # one that an earlier version measured is left out
+        given["ways"] = [way for way in given["ways"] if way in experiment.Params.preset("cuda", quick=False).ways]
     later = {name: value for name, value in experiment.Params.preset("cuda", quick=False) if fields[name].is_required()}
     params = experiment.Params.model_validate(later | given)
     assert run.finished_at is not None

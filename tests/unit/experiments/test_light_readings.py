@@ -19,7 +19,7 @@ from pinscope.planning.reading import read_plan
 from pinscope.store.bundle import recorded_observations, recorded_runs
 from tests.unit.planning.test_plan import plan
 
-for run in recorded_runs():
+for run in {run.experiment: run for run in recorded_runs()}.values():
     print(run.experiment, bool(read_run(run, recorded_observations(run.id)).verdict))
 print("plan", bool(read_plan(plan(2**30)).verdict))
 """

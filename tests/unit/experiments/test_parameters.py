@@ -10,8 +10,6 @@ from pinscope.errors import InvalidParameter, UnknownName
 from pinscope.experiments.bandwidth.experiment import BandwidthParams
 from pinscope.experiments.contract import Params
 from pinscope.experiments.overlap.experiment import OverlapParams, recipes
-from pinscope.experiments.page_tables.experiment import PageTablesParams
-from pinscope.experiments.registration.experiment import RegistrationParams
 from pinscope.experiments.registry import EXPERIMENTS, find
 from pinscope.records.run import LabKind
 
@@ -39,82 +37,9 @@ def test_sizes_take_units_and_lists_and_come_out_ascending_and_once() -> None:
     assert params.sizes == (4096, 65536, 1_000_000, 2**20)
 
 
-@pytest.mark.parametrize(
-    ("overrides", "complaint"),
-    [
-        ({"sizes": "0"}, "sizes: .*greater than 0"),
-        ({"sizes": "-4KiB"}, "sizes: .*greater than 0"),
-        ({"sizes": "4KiB,-1"}, "sizes: .*greater than 0"),
-        ({"sizes": ""}, "sizes: needs at least one value"),
-        ({"sizes": "many"}, "sizes: 'many' is not a size"),
-        ({"sizes": "12"}, "sizes: a size must be a multiple of 8"),
-        ({"memory": "pinned,paged"}, "memory: .*'pageable', 'pinned'"),
-        ({"directions": "up"}, "directions: .*'h2d', 'd2h' or 'bidirectional'"),
-        ({"precision": "nan"}, "precision: "),
-        ({"repeats": "0"}, "repeats: .*greater than or equal to 8"),
-        ({"time_limit": "-1"}, "time_limit: .*greater than 0"),
-        ({"colour": "red"}, "no parameter 'colour'; there are: .*sizes"),
-    ],
-)
-def test_bad_values_are_refused_in_one_line_that_names_the_parameter(overrides: dict[str, str], complaint: str) -> None:
-    with pytest.raises(InvalidParameter, match=complaint) as caught:
-        BandwidthParams.preset("host", True).with_overrides(overrides)
-    assert "\n" not in str(caught.value)
-
-
-@pytest.mark.parametrize(
-    ("overrides", "complaint"),
-    [
-        ({"buffer": "3MiB"}, "^buffer: it takes a multiple of 2 MiB"),
-        ({"shared": "33MiB"}, "^shared: it takes a multiple of the GPU buffer"),
-        ({"processes": "0,2"}, "^processes: .*greater than or equal to 1"),
-        ({"processes": "65"}, "^processes: .*less than or equal to 64"),
-        ({"strategies": "both"}, "^strategies: .*'each_registers' or 'one_owner'"),
-        ({"step_limit": "0"}, "^step_limit: .*greater than 0"),
-    ],
-)
-def test_sizes_and_counts_that_do_not_fit_together_are_refused(overrides: dict[str, str], complaint: str) -> None:
-    with pytest.raises(InvalidParameter, match=complaint) as caught:
-        RegistrationParams.preset("host", True).with_overrides(overrides)
-    assert "\n" not in str(caught.value)
-
-
-def test_smaller_page_table_runs_take_half_in_the_same_ways() -> None:
-    full = PageTablesParams.preset("cuda", False)
-    half = full.smaller()
-    assert half is not None
-    assert (half.total, half.backings, half.memory) == (full.total // 2, full.backings, full.memory)
-
-
-def test_smaller_registration_runs_stay_within_what_is_taken() -> None:
-    params: RegistrationParams | None = RegistrationParams.preset("cuda", False)
-    while params is not None:
-        smallest = params
-        params = params.smaller()
-    assert smallest.buffer == 2 * 2**20
-
-
 def test_an_unknown_experiment_is_refused_with_those_there_are() -> None:
     with pytest.raises(UnknownName, match="no experiment 'bandwith'; there are: bandwidth, overlap"):
         find("bandwith")
-
-
-def test_smaller_bandwidth_runs_lose_their_largest_size_until_one_is_left() -> None:
-    params: BandwidthParams | None = BandwidthParams.preset("host", True)
-    sizes = []
-    while params is not None:
-        sizes.append(params.sizes)
-        params = params.smaller()
-    assert [len(one) for one in sizes] == [4, 3, 2, 1]
-    assert all(one[0] == sizes[0][0] for one in sizes)
-
-
-def test_smaller_overlap_runs_move_smaller_chunks_down_to_a_limit() -> None:
-    params: OverlapParams | None = OverlapParams.preset("host", True)
-    while params is not None:
-        smallest = params
-        params = params.smaller()
-    assert smallest.chunk == 4 * 2**20
 
 
 def test_each_ingredient_is_left_out_once() -> None:
@@ -129,3 +54,75 @@ def test_deeper_rings_are_measured_with_the_full_recipe_alone() -> None:
     chosen = recipes(OverlapParams.preset("cuda", False))
     assert [recipe.label for recipe in chosen if recipe.depth > 2] == ["full recipe, ring of 4"]
     assert len(chosen) == 6
+
+
+@pytest.mark.parametrize(
+    ("experiment", "name", "value", "complaint"),
+    [
+        ("bandwidth", "sizes", "-4KiB", ".*greater than 0"),
+        ("bandwidth", "sizes", "4KiB,-1", ".*greater than 0"),
+        ("bandwidth", "sizes", "", "needs at least one value"),
+        ("bandwidth", "sizes", "many", "'many' is not a size"),
+        ("bandwidth", "sizes", "12", "a size must be a multiple of 8"),
+        ("bandwidth", "memory", "pinned,paged", ".*'pageable', 'pinned'"),
+        ("bandwidth", "directions", "up", ".*'h2d', 'd2h' or 'bidirectional'"),
+        ("bandwidth", "precision", "nan", ""),
+        ("bandwidth", "repeats", "0", ".*greater than or equal to 8"),
+        ("bandwidth", "time_limit", "-1", ".*greater than 0"),
+        ("page_tables", "all_devices", "maybe", ""),
+        ("registration", "buffer", "3MiB", "it takes a multiple of 2 MiB"),
+        ("registration", "shared", "33MiB", "it takes a multiple of the GPU buffer"),
+        ("registration", "processes", "0,2", ".*greater than or equal to 1"),
+        ("registration", "processes", "65", ".*less than or equal to 64"),
+        ("pinning_strategy", "chunk", "3MiB", ".*multiple of 2097152"),
+        ("pinning_strategy", "threads", "-1", ".*greater than or equal to 0"),
+        ("pressure", "cap", "32MiB", "must be 64 MiB or more"),
+        ("pressure", "limit", "128MiB", "must be 256 MiB or more"),
+        ("pressure", "share", "1.5", ".*less than or equal to 1"),
+        ("while_serving", "chunks", "10000", ".*no multiple of 4 KiB"),
+        ("while_serving", "size", "1MiB", ".*67108864"),
+        ("scatter", "sizes", "24", ".*no multiple of 16 bytes"),
+        ("scatter", "sizes", "32MiB", ".*up to 16 MiB"),
+        ("scatter", "pieces", "1", ""),
+        ("dataloader", "pin_memory", "maybe", ""),
+        ("dataloader", "steps", 34, ""),
+        ("dataloader", "rounds", 12, ""),
+        ("access", "size", 3 * 2**20, ""),
+        ("access", "spacings", "3", ""),
+        ("access", "ways", "teleport", ""),
+    ],
+)
+def test_bad_values_are_refused_in_one_line_that_names_the_parameter(
+    experiment: str, name: str, value: object, complaint: str
+) -> None:
+    with pytest.raises(InvalidParameter, match=f"^{name}.*?: {complaint}") as caught:
+        find(experiment).experiment.Params.preset("cuda", True).with_overrides({name: value})
+    assert "\n" not in str(caught.value)
+
+
+def test_a_parameter_that_there_is_none_of_is_refused_with_those_there_are() -> None:
+    with pytest.raises(InvalidParameter, match=r"no parameter 'colour'; there are: .*sizes"):
+        BandwidthParams.preset("host", True).with_overrides({"colour": "red"})
+
+
+@pytest.mark.parametrize(
+    ("experiment", "chosen", "smallest"),
+    [
+        ("bandwidth", {}, {"sizes": (2**12,)}),
+        ("overlap", {}, {"chunk": 4 * 2**20}),
+        ("registration", {}, {"buffer": 2 * 2**20}),
+        ("pinning_strategy", {"size": "11GiB"}, {"size": 64 * 2**20, "chunk": 8 * 2**20}),
+        ("while_serving", {}, {"size": 64 * 2**20}),
+        ("pressure", {}, {"cap": 64 * 2**20, "file": 16 * 2**20}),
+        ("pressure", {"group": "limited"}, {"limit": 256 * 2**20}),
+    ],
+)
+def test_a_run_that_does_not_fit_becomes_smaller_down_to_a_limit(
+    experiment: str, chosen: dict[str, str], smallest: dict[str, object]
+) -> None:
+    """Each is valid: parameters are checked as they are made."""
+    params: Any = find(experiment).experiment.Params.preset("cuda", False).with_overrides(chosen)
+    while (smaller := params.smaller()) is not None:
+        assert smaller != params
+        params = smaller
+    assert {name: getattr(params, name) for name in smallest} == smallest

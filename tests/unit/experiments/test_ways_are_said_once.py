@@ -20,9 +20,9 @@ PACKAGE = Path(__file__).parents[3] / "pinscope"
 TABLES: Mapping[str, Mapping[str, Way]] = {"scatter": SCATTER, "staging": STAGING}
 
 
-def literals(path: Path) -> Iterator[str]:
+def literals(source: str) -> Iterator[str]:
     """Texts in a module, and the fixed parts of its formatted ones."""
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+    for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Constant) and isinstance(node.value, str):
             yield node.value.strip(" ,.:;").lower()
 
@@ -31,9 +31,12 @@ def literals(path: Path) -> Iterator[str]:
 def places() -> Mapping[str, list[str]]:
     """Text → the modules in which it stands, as often as it does."""
     known: dict[str, list[str]] = {}
+    titles = {way.title.lower() for ways in TABLES.values() for way in ways.values()}
     for path in PACKAGE.rglob("*.py"):
-        for text in literals(path):
-            known.setdefault(text, []).append(path.relative_to(PACKAGE).as_posix())
+        source = path.read_text(encoding="utf-8")
+        if any(title in source.lower() for title in titles):  # to parse all takes seconds
+            for text in literals(source):
+                known.setdefault(text, []).append(path.relative_to(PACKAGE).as_posix())
     return known
 
 

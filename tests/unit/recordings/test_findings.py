@@ -1,31 +1,65 @@
-"""What the findings of the recordings say together: no advice out of a tie, nothing that another sentence denies."""
+"""What holds of each reading of a recording, whatever it says, and on which of them a rule of the manual fires."""
 
 from __future__ import annotations
+
+import json
+import re
+from functools import cache
 
 import pytest
 
 from pinscope.experiments.registry import read_run
-from pinscope.records.run import parse_run
-from tests.unit.recordings.raw import Recorded, recordings
+from pinscope.manual.reference import FIRES, fires_on
+from pinscope.records.finding import Reading
+from pinscope.records.run import Run
+from pinscope.store.bundle import folder, recorded_observations, recorded_runs, recording_name
 
-NOT_SO = (
-    "costs nothing more", "just to copy it once", "all is hidden", "is noise", "is the longest that keeps",
-    "and is no slower", "The fastest here:", "From 73.1 %",
-)  # fmt: skip
-"""Parts of sentences that recordings were once said to bear."""
-
-
-@pytest.mark.parametrize("recorded", recordings(), ids=str)
-def test_nothing_is_said_that_the_recording_does_not_bear(recorded: Recorded) -> None:
-    reading = read_run(parse_run(recorded.run), recorded.observations)
-    said = " ".join([reading.verdict or "", *(f"{one.title} {one.detail} {one.advice}" for one in reading.findings)])
-    assert [words for words in NOT_SO if words in said] == []
+pytestmark = pytest.mark.xdist_group("readings")  # each is read once
+RECORDED = {recording_name(run): run for run in recorded_runs()}
 
 
-@pytest.mark.parametrize("recorded", recordings(), ids=str)
-def test_no_figure_of_a_recording_has_both_an_interval_and_too_few_repeats_for_one(recorded: Recorded) -> None:
-    reading = read_run(parse_run(recorded.run), recorded.observations)
-    figures = [*reading.headline, *(figure for one in reading.findings for figure in one.evidence)]
-    assert [
-        one.name for one in figures if one.repeats is not None and (one.spread is not None or one.repeats >= 8)
-    ] == []
+@cache
+def reading(name: str) -> Reading:
+    return read_run(RECORDED[name], recorded_observations(RECORDED[name].id))
+
+
+def keys(name: str) -> list[str | None]:
+    return [quantity.key for quantity in reading(name).headline]
+
+
+@pytest.mark.parametrize("name", RECORDED)
+def test_no_figure_of_a_recording_has_both_an_interval_and_too_few_repeats_for_one(name: str) -> None:
+    figures = [*reading(name).headline, *(figure for said in reading(name).findings for figure in said.evidence)]
+    few = [figure for figure in figures if figure.repeats is not None]
+    assert [figure.name for figure in few if figure.spread is not None or figure.repeats >= 8] == []  # type: ignore[operator]
+
+
+@pytest.mark.parametrize("name", RECORDED)
+def test_each_figure_of_a_headline_has_a_key_of_its_own_which_another_recording_has_too(name: str) -> None:
+    assert keys(name)
+    assert len(set(keys(name))) == len(keys(name))
+    assert [key for key in keys(name) if not re.fullmatch(r"[a-z0-9_]+(\.[a-z0-9_]+)*", key or "")] == []
+    other = f"{name.removesuffix('h100')}h200"
+    assert keys(name) == keys(other if name.endswith("-h100") and other in RECORDED else name)
+
+
+@pytest.mark.parametrize(
+    "run", [run for run in RECORDED.values() if run.experiment in ("bandwidth", "staging", "scatter")]
+)
+def test_neither_a_size_nor_a_measured_value_is_in_a_key(run: Run) -> None:
+    larger = [
+        {
+            name: value * 8
+            if value and not isinstance(value, bool | str) and name.endswith(("bytes", "seconds"))
+            else value
+            for name, value in row.items()
+        }
+        for row in recorded_observations(run.id)
+    ]
+    read, again = reading(recording_name(run)).headline, read_run(run, larger).headline
+    assert [quantity.key for quantity in again] == [quantity.key for quantity in read]
+    assert [(figure.name, figure.value) for figure in again] != [(figure.name, figure.value) for figure in read]
+
+
+def test_the_manual_knows_on_which_recording_a_rule_fires() -> None:
+    assert json.loads((folder() / FIRES).read_text("utf-8")) == fires_on({name: reading(name) for name in RECORDED})

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from difflib import unified_diff
 
 import pytest
 
-from pinscope.experiments.registry import read_run
-from pinscope.manual.reference import FIRES, fires_on
 from pinscope.records.run import Run
 from pinscope.report.document import open_document
-from pinscope.store.bundle import folder, recorded_observations, recorded_runs, recording_name
+from pinscope.store.bundle import recorded_observations, recorded_runs, recording_name
 from pinscope.store.store import Store
 from tests.data.golden_text import FOLDER, golden_text
 
@@ -27,8 +24,3 @@ def test_a_recording_reads_as_before(run: Run) -> None:
 
 def test_every_recording_has_its_text_and_no_text_is_left_over() -> None:
     assert {file.stem for file in FOLDER.iterdir()} == set(map(recording_name, recorded_runs()))
-
-
-def test_the_manual_knows_on_which_recording_a_rule_fires() -> None:
-    readings = {recording_name(run): read_run(run, recorded_observations(run.id)) for run in recorded_runs()}
-    assert json.loads((folder() / FIRES).read_text("utf-8")) == fires_on(readings)

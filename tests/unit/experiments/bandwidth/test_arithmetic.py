@@ -32,11 +32,6 @@ def line(alpha: float, beta: float, **labels: Any) -> list[Cell]:
     return cells(rows)
 
 
-def test_warm_ups_are_never_counted() -> None:
-    (cell,) = cells([row(9.0, 4096, warmup=True), *(row(1.0, 4096) for _ in range(3))])
-    assert (cell.one_more_seconds.count, cell.one_more_seconds.median) == (3, 1.0)
-
-
 def test_bidirectional_rates_count_both_directions() -> None:
     (one_way,) = cells([row(1.0, 1000)])
     (both,) = cells([row(1.0, 1000, direction="bidirectional")])
@@ -63,22 +58,11 @@ def test_rows_of_earlier_versions_have_one_copy_only() -> None:
     assert (cell.backing, cell.cache, cell.state) == (None, None, "pinned")
 
 
-def test_states_of_the_same_memory_are_kept_apart_and_named() -> None:
-    labels = [(backing, cache) for backing in ("4k", "thp") for cache in ("cold", "warm")]
-    states = cells([row(1.0, 8, memory="pageable", backing=backing, cache=cache) for backing, cache in labels])
-    assert [cell.state for cell in states] == [f"pageable, {backing}, {cache}" for backing, cache in labels]
-
-
 def test_gpus_and_the_number_of_them_at_once_are_kept_apart() -> None:
     rows = [row(1.0, 8, device=d, devices=n) for d in (0, 1) for n in (1, 2)]
     copies = Copies(synthetic.run("bandwidth"), rows)
     assert {(curve[0].device, curve[0].devices) for curve in copies.curves} == {(0, 1), (0, 2), (1, 1), (1, 2)}
     assert [curve[0].device for curve in copies.alone] == [0]
-
-
-def test_wrong_words_are_summed_over_repeats() -> None:
-    (cell,) = cells([row(1.0, 8, wrong_words=2), row(1.0, 8, wrong_words=3)])
-    assert cell.wrong_words == 5
 
 
 @given(alpha=st.floats(1e-7, 1e-3), beta=st.floats(1e8, 1e12))

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
 import pytest
 
-from pinscope.errors import InvalidParameter
-from pinscope.experiments.dataloader.experiment import DataloaderObservation, DataloaderParams
+from pinscope.experiments.dataloader.experiment import DataloaderObservation
 from pinscope.experiments.dataloader.reading import Cell, Loops, speedup
 from pinscope.records.finding import Finding, Reading
 from tests.data import synthetic
@@ -153,25 +151,6 @@ def noisy(pin: bool, asynchronous: bool, step: float, workers: int) -> ROWS:
     return [{**row, "step_seconds": step * PACES[2 - row["round"]]} for row in rows(pin, asynchronous, step, workers)]
 
 
-def test_all_settings_without_a_difference_are_one_finding() -> None:
-    plain = rows(False, False, 8e-3)
-    said = read([*plain, *noisy(True, False, 8e-3, 4), *noisy(False, True, 8e-3, 4)]).findings
-    assert [finding.title for finding in said if "No difference" in finding.title] == [
-        "No difference measured for pin_memory alone and non_blocking copies of pageable batches"
-    ]
-
-
-def test_a_gain_with_some_workers_is_named_though_others_show_none() -> None:
-    """As on an H200: a gain without workers, none with two."""
-    steps = [*all_four(0), *rows(False, False, 8e-3, 2), *noisy(True, True, 8e-3, 2)]
-    gain = findings(steps)["pinned-batches"]
-    assert gain.title == "pin_memory with non_blocking makes the loop 1.60 times as fast with 0 workers"
-    assert "With 2 workers 1.00 (0.95 to 1.05), no difference measured." in gain.detail
-    assert (read(steps).verdict or "").startswith(
-        "pin_memory with non_blocking makes the loop 1.60 times as fast with 0 workers, not measurably with 2; "
-    )
-
-
 def test_settings_are_advised_that_are_faster_than_all_others() -> None:
     finding = findings([*rows(True, True, 5e-3, 8), *rows(True, False, 5.5e-3, 8), *rows(False, False, 9e-3, 0)])[
         "settings"
@@ -198,34 +177,6 @@ def test_the_verdict_says_what_pinned_batches_bring_and_that_the_gpu_waits() -> 
     wrong = rows(True, True, 5e-3, wrong_items=1)
     assert read(wrong).verdict == "Batches arrived wrong on the GPU: do not trust these figures."
     assert findings(wrong)["batch-wrong"].severity == "critical"
-
-
-def test_a_setting_that_makes_a_loop_slower_is_named_with_its_number_of_workers() -> None:
-    slower = [*rows(False, False, 8e-3, 2), *rows(True, False, 8.7e-3, 2)]
-    rules = findings([*all_four(8), *slower])
-    finding = rules["pin-memory-alone-slower"]
-    assert finding.severity == "note"  # less than a quarter longer
-    assert finding.title == "pin_memory alone makes the loop 0.92 times as fast with 2 workers: slower"
-    assert finding.advice == "Leave it off with 2 workers."
-    gain = rules["pin-memory-alone"]
-    assert gain.title == "pin_memory alone makes the loop 1.45 times as fast with 8 workers"
-    assert "With 2 workers 0.92 (0.92 to 0.92), slower." in gain.detail
-    assert gain.advice.endswith("Not with 2 workers, where it is slower.")
-    assert "With 8 workers 1.45 (1.45 to 1.45), faster." in finding.detail
-
-
-def test_what_the_rounds_do_not_tell_apart_from_the_fastest_is_called_as_good() -> None:
-    close = [{**row, "step_seconds": 5.02e-3 * PACES[2 - row["round"]]} for row in rows(True, False, 5e-3)]
-    steps = [*rows(False, False, 8e-3), *close, *rows(True, True, 5e-3)]
-    named = {figure.name: figure.value for figure in read(steps).headline}
-    assert named["Fastest loop"] == "pinned, non_blocking, 4 workers (1 more not measurably slower)"
-
-
-def test_a_verdict_on_several_numbers_of_workers_gives_the_range() -> None:
-    steps = [*all_four(0), *rows(False, False, 8e-3, 2), *rows(True, True, 6e-3, 2)]
-    assert (read(steps).verdict or "").startswith(
-        "pin_memory with non_blocking makes the loop 1.33 to 1.60 times as fast with 0 and 2 workers; "
-    )
 
 
 def test_rounds_that_lack_one_of_two_are_left_out_of_their_ratio() -> None:
@@ -267,31 +218,6 @@ def test_the_part_that_is_busy_longest_bounds_the_loop(
     assert ("pinning" in {busy.part for busy in cell.busy}) == bool(workers)
 
 
-def test_a_loop_without_a_part_that_is_always_busy_is_said_to_wait_in_turn() -> None:
-    finding = findings(rows(True, True, 20e-3, wait_seconds=16e-3))["bound"]
-    assert finding.title.startswith(
-        "No part of the fastest loop is busy all the time: computing for 24.0 % of each step"
-    )
-    assert finding.title.endswith(", and the GPU computes for 20.0 %")
-    assert finding.severity == "warning"
-    assert "wait for each other in turn" in finding.advice
-
-
-def test_a_loop_that_one_thread_bounds_is_not_advised_more_workers() -> None:
-    finding = findings(rows(True, True, 10e-3, pin_seconds=9.5e-3))["bound"]
-    assert finding.advice.startswith("PyTorch pins in one thread")
-    assert "pinn" not in findings(rows(True, True, 10e-3, make_seconds=39e-3))["bound"].advice
-
-
-def test_more_workers_are_advised_only_where_they_were_not_measured_to_be_slower() -> None:
-    bounded = rows(True, True, 10e-3, 4, make_seconds=38e-3)
-    assert findings(bounded)["bound"].advice.startswith("Take more workers")
-    slower = rows(True, True, 12e-3, 8, make_seconds=90e-3)
-    assert findings([*bounded, *slower])["bound"].advice.startswith("More workers were no faster here")
-    alone = rows(True, True, 10e-3, 0, make_seconds=9e-3, pin_seconds=0.5e-3)
-    assert "num_workers" in findings(alone)["bound"].advice
-
-
 def test_a_run_stored_before_there_were_rounds_opens_and_says_what_it_lacks() -> None:
     old = as_stored_before_there_were_rounds(all_four())
     rules = findings(old)
@@ -301,12 +227,6 @@ def test_a_run_stored_before_there_were_rounds_opens_and_says_what_it_lacks() ->
     assert len(draw(synthetic.run("overlap"), old)) == 1
 
 
-def test_rounding_up_to_powers_of_two_is_named_with_what_was_pinned() -> None:
-    finding = findings(all_four())["pinned-rounding"]
-    assert "64 MiB for a batch of 38.1 MiB" in finding.title
-    assert "1 GiB were pinned" in finding.detail
-
-
 def test_a_count_within_its_slack_is_nothing_pinned() -> None:
     (cell,) = cells(rows(False, False, 8e-3, pinned_bytes=-148 * 2**10))
     assert cell.pinned_bytes == 0
@@ -314,24 +234,9 @@ def test_a_count_within_its_slack_is_nothing_pinned() -> None:
     assert cell.pinned_bytes == 64 * 2**20
 
 
-def test_an_unknown_count_of_pinned_pages_has_a_reason() -> None:
-    headline = read(rows(True, True, 5e-3, pinned_bytes=None)).headline
-    pinned = next(figure for figure in headline if figure.name == "Pinned for the fastest loop")
-    assert pinned.value is None
-    assert pinned.reason
-
-
 def test_a_run_without_rows_says_and_draws_nothing() -> None:
     assert read([]).headline == ()
     assert draw(synthetic.run("overlap"), []) == []
-
-
-def test_charts_show_steps_with_intervals_and_what_is_busy() -> None:
-    steps, busiest = draw(synthetic.run("overlap"), all_four() + rows(True, True, 4.5e-3, workers=8))
-    fastest = next(trace for trace in steps.figure.data if trace.name == "pinned, non_blocking")
-    assert [name.split()[0] for name in fastest.y] == ["4", "8"]
-    assert all(np.asarray(fastest.error_x.array) > 0)
-    assert {trace.name for trace in busiest.figure.data} >= {"PyTorch's pinning thread", "computing"}
 
 
 def test_a_program_that_waits_for_its_gpu_does_not_bound_the_loop() -> None:
@@ -340,20 +245,3 @@ def test_a_program_that_waits_for_its_gpu_does_not_bound_the_loop() -> None:
     (cell,) = cells(steps)
     assert (cell.busiest, cell.busy_share) == ("computing", pytest.approx(0.9, rel=1e-3))
     assert "bound" not in findings(steps)
-
-
-@pytest.mark.parametrize(
-    ("name", "value"),
-    [("workers", "-1"), ("batch", 0), ("pin_memory", "maybe"), ("steps", 34), ("rounds", 2), ("rounds", 12)],
-)
-def test_what_makes_no_sense_is_refused(name: str, value: object) -> None:
-    with pytest.raises(InvalidParameter, match=name):
-        DataloaderParams.preset("cuda", quick=True).with_overrides({name: value})
-
-
-def test_a_gain_over_blocking_copies_of_pinned_batches_is_none_over_pageable_ones() -> None:
-    rules = findings([*rows(False, False, 5e-3), *rows(True, False, 8e-3), *rows(True, True, 5.5e-3)])
-    advice = rules["non-blocking-pinned"].advice
-    assert advice.startswith("With 4 workers, if batches are pinned anyway: batch.to(")
-    assert advice.endswith("No gain over pageable batches was measured with 4 workers.")
-    assert "No gain" not in findings(all_four())["non-blocking-pinned"].advice

@@ -55,10 +55,6 @@ def test_rounding_is_a_warning_with_what_each_setting_does_about_it() -> None:
     assert dict(zip(shown.columns, shown.rows[0], strict=True))["of what was asked for"] == pytest.approx(2048 / 1300)
 
 
-def test_a_request_that_is_not_rounded_needs_no_advice() -> None:
-    assert reading(rows(took=ASKED)).findings == ()
-
-
 def test_without_the_hosts_count_pytorch_itself_is_asked() -> None:
     (use,) = Loops(rows(pinned_bytes=None)).uses
     assert (use.pinned_bytes, use.taken) == (None, 2 * GIB)

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from pinscope.experiments.overlap.reading import Cell, Passes, overlap_share, spans
+from pinscope.experiments.overlap.reading import Cell, Passes, overlap_share
 from pinscope.experiments.overlap.ways import WAYS, Recipe
 from tests.data import synthetic
 
@@ -47,12 +47,6 @@ def test_at_best_all_but_one_chunk_is_hidden() -> None:
     assert cell.overlap == pytest.approx(cell.ideal_share) == pytest.approx(1 - 1 / 50)
 
 
-def test_warm_ups_and_spans_are_not_passes() -> None:
-    rows = [one_pass(1.0), one_pass(9.0, warmup=True), one_pass(9.0, kind="span")]
-    (cell,) = passes(rows)
-    assert cell.device_seconds.count == 1
-
-
 def test_corrupted_chunks_are_counted_over_all_counted_passes() -> None:
     (cell,) = passes([one_pass(1.0, corrupted_chunks=3), one_pass(1.0, corrupted_chunks=4)])
     assert (cell.corrupted_chunks, cell.checked_chunks) == (7, 100)
@@ -79,9 +73,3 @@ def test_the_full_recipe_comes_first_then_each_ingredient_left_out() -> None:
     ]
     simple = [(cell.direction, cell.recipe.missing) for cell in passes(rows) if cell.recipe.is_simple]
     assert simple == [(way, missing) for way in ("h2d", "d2h") for missing in ((), *((name,) for name in WAYS))]
-
-
-def test_spans_keep_their_lane_chunk_and_times() -> None:
-    row = one_pass(1.0, kind="span", lane="copy", chunk=3, start_seconds=0.25, end_seconds=0.5)
-    (span,) = spans([row, one_pass(1.0)])
-    assert (span.lane, span.chunk, span.start_seconds, span.end_seconds) == ("copy", 3, 0.25, 0.5)

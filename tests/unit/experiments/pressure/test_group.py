@@ -12,7 +12,7 @@ from typing import Any
 import psutil
 import pytest
 
-from pinscope.errors import Cancelled, InvalidParameter, MeasurementFailed, NotPossible
+from pinscope.errors import Cancelled, MeasurementFailed, NotPossible
 from pinscope.experiments.contract import budget_of
 from pinscope.experiments.pressure import experiment as pressure
 from pinscope.experiments.pressure.experiment import SMALLEST_GROUP, Pressure, PressureParams
@@ -88,17 +88,6 @@ def test_without_a_place_for_a_group_it_says_what_is_needed(monkeypatch: pytest.
     monkeypatch.setattr(pressure, "find_place", lambda: Answer.missing("no control group; run it as root"))
     with pytest.raises(NotPossible, match="run it as root"):
         budget_of(Pressure(), params(), synthetic.environment(0))
-
-
-def test_a_smaller_group_is_tried_down_to_the_smallest() -> None:
-    sizes = []
-    chosen: PressureParams | None = params(quick=False)
-    while chosen is not None:
-        sizes.append(chosen.limit)
-        chosen = chosen.smaller()
-    assert sizes == [4 * GIB, 2 * GIB, GIB, 512 * MIB, SMALLEST_GROUP]
-    with pytest.raises(InvalidParameter, match="limit: must be 256 MiB or more"):
-        params(limit=SMALLEST_GROUP // 2)
 
 
 @needs_a_group

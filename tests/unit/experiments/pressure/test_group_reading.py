@@ -9,10 +9,9 @@ from typing import Any
 import pytest
 
 from pinscope.experiments.pressure.experiment import PressureObservation, amounts
-from pinscope.experiments.pressure.reading import OUTSIDE, Climb, Mark, courses, round_seconds
-from pinscope.experiments.registry import checked_rows, read_run
+from pinscope.experiments.pressure.reading import Climb, Mark, courses, round_seconds
+from pinscope.experiments.registry import read_run
 from pinscope.records.finding import Reading
-from pinscope.store.bundle import recorded_observations, recorded_runs, recording_name
 from tests.data import synthetic
 from tests.data.readings import As
 
@@ -125,18 +124,6 @@ def test_swapping_and_stalls_are_marks() -> None:
     assert {mark.kind for mark in only(rows).marks} == {"swapped", "stalled"}
 
 
-def test_the_verdict_names_the_cliff_the_kill_and_those_outside() -> None:
-    verdict = reading(filled()).verdict or ""
-    finding = next(one for one in reading(filled()).findings if one.rule == "cliff")
-    assert finding.title.startswith("From 68.7 to 71.8 % of the group's limit pinned on, ")
-    assert verdict.startswith(
-        "In a 1 GiB cgroup another program begins to slow between 68.7 and 71.8 % pinned (up to 6.2 times), "
-        "is killed by "
-    )
-    assert verdict.endswith("; one outside does not slow.")
-    assert len(verdict) <= 150
-
-
 def rules(rows: list[dict[str, Any]]) -> dict[str, str]:
     return {finding.rule: finding.severity for finding in reading(rows).findings}
 
@@ -145,19 +132,11 @@ def test_each_conclusion_is_a_finding() -> None:
     assert rules(filled()) == {"killed": "warning", "cliff": "warning"}
     assert rules(filled("refused")) == {"refused": "note", "cliff": "warning"}
     slow = [
-        one | {"write_seconds": 0.1} if one["who"] == "outside" and one["bytes"] > CLIFF else one for one in filled()
+        row | {"write_seconds": 0.1} if row["who"] == "outside" and row["bytes"] > CLIFF else row for row in filled()
     ]
     assert rules(slow)["outside-slower"] == "warning"
     after = [row("round", phase="after", who="outside", write_seconds=0.12)] * 3
     assert "outside-slower" not in rules(slow + after)  # it stays so without the group
-
-
-def test_memory_that_the_group_is_not_charged_for_is_named() -> None:
-    charges = [row("charge", way=way, asked_bytes=100 * MIB, charged_bytes=got * MIB)
-               for way, got in (("registered", 100), ("pinned", 101), ("write_combined", 1))]  # fmt: skip
-    assert "not-charged" not in rules(charges[:2] + filled())
-    (finding,) = (one for one in reading(charges + filled()).findings if one.rule == "not-charged")
-    assert "does not hold for write-combined memory: 1.0 % of it was charged" in finding.title
 
 
 def test_a_run_that_goes_on_is_read_as_far_as_it_is() -> None:
@@ -167,32 +146,7 @@ def test_a_run_that_goes_on_is_read_as_far_as_it_is() -> None:
         assert all(quantity.value is not None or quantity.reason for quantity in found.headline)
 
 
-def test_on_the_recorded_gpu_host_the_cliff_is_exact_and_nobody_outside_slowed() -> None:
-    run = next(run for run in recorded_runs() if recording_name(run) == "pressure-group-h200")
-    climb = only(checked_rows("pressure", recorded_observations(run.id)))
-    cliff = climb.cliff
-    assert cliff is not None
-    assert off(cliff, climb.expected_cliff) == 0
-    assert cliff.bytes - cliff.below_bytes <= 0.05 * climb.limit
-    assert (climb.outside_times or 9.9) <= OUTSIDE
-    assert climb.gone is True
-
-
 # Its charts
-
-
-def test_a_filled_group_shows_both_processes_the_limit_and_the_kill() -> None:
-    rounds, memory = draw(synthetic.run("pressure"), filled())
-    lines = {trace.name: trace for trace in rounds.figure.data}
-    assert set(lines) == {"in the group", "outside the group", "cliff by the group's account", "limit", "killed"}
-    assert lines["limit"].x == (100, 100)
-    assert lines["cliff by the group's account"].x[0] == 100 * CLIFF / LIMIT
-    assert lines["killed"].x[0] > 100 * KILL / LIMIT
-    assert rounds.figure.layout.yaxis.type == "log"
-    held = {trace.name: trace for trace in memory.figure.data}
-    assert set(held) == {"pinned", "page cache", "all in the group", "limit"}
-    assert max(held["all in the group"].y) <= 100
-    assert "killed at" in rounds.alt
 
 
 def test_groups_with_and_without_swap_have_charts_of_their_own() -> None:

@@ -93,12 +93,6 @@ def test_a_plain_copy_that_takes_longer_is_a_warning_with_code_for_the_threads_t
     assert "faster than a plain copy" in as_fast.title
 
 
-def test_allocating_to_copy_once_is_named_where_it_takes_longer() -> None:
-    as_fast = reading([*rows("plain", 0.04), *rows("pin_then_copy", 0.041)])
-    assert "staging-pin-to-copy" not in {said.rule for said in as_fast.findings}
-    assert "[" not in finding("staging-pin-to-copy", [*rows("plain", 0.04), *rows("pin_then_copy", 0.2)]).detail
-
-
 def test_a_way_that_is_faster_within_the_noise_is_no_better_than_a_plain_copy() -> None:
     wild = [row for part in (0.010, 0.030, 0.031, 0.050) for row in rows("register", part)[1:3]]
     said = finding("staging-fastest", [*rows("plain", 0.040), *wild])
@@ -110,14 +104,3 @@ def test_a_way_that_is_faster_within_the_noise_is_no_better_than_a_plain_copy() 
 def test_code_to_paste_is_python(way: str) -> None:
     compile(code(way, 8, MIB) or "", way, "exec")
     assert code("cupy_asarray", 1, MIB) is None
-
-
-def test_charts_show_the_limit_of_the_link() -> None:
-    smaller = [row | {"bytes": MIB} for row in MEASURED]
-    charts = {chart.key: chart for chart in draw(synthetic.run("staging"), [*MEASURED, *smaller])}
-    assert list(charts) == ["staging-answer", "staging-rates"]
-    limit = next(trace for trace in charts["staging-rates"].figure.data if trace.name == "link limit")
-    assert limit.y[0] == pytest.approx(57.6)
-    assert "4.66 ms" in charts["staging-answer"].caption
-    assert "two pinned buffers in turn, 8 threads 10.1 ms" in charts["staging-answer"].alt
-    assert draw(synthetic.run("staging"), []) == []

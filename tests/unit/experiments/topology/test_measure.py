@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import signal
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
 from typing import Any, ClassVar
@@ -10,7 +9,6 @@ from typing import Any, ClassVar
 import psutil
 import pytest
 
-from pinscope.errors import MeasurementFailed
 from pinscope.experiments.contract import budget_of
 from pinscope.experiments.topology import child_member, experiment
 from pinscope.experiments.topology.experiment import (
@@ -105,27 +103,6 @@ def test_one_gpu_alone_is_measured_by_one_process_only() -> None:
     rows = measure(HostModelLab(), directions="h2d")
     assert {(row.kind, row.gpus, row.issued_by) for row in rows} == {("copy", "0", "one_process")}
     assert host(rows).at_once("h2d") is None
-
-
-def test_a_process_that_dies_is_named_and_nothing_is_left() -> None:
-    def kill(_fraction: float, message: str) -> None:
-        if "GPU 0, h2d" in message and "one process per GPU" in message:
-            members()[1].send_signal(signal.SIGKILL)
-
-    with pytest.raises(MeasurementFailed, match="process 2 of 2 was killed by SIGKILL"):
-        measure(TwoEngines(), Harness(report=kill))
-    assert members() == []
-
-
-def test_copies_that_took_turns_count_for_nothing_and_are_noted(monkeypatch: pytest.MonkeyPatch) -> None:
-    window = common_window
-    monkeypatch.setattr(experiment, "common_window", lambda flights: None if len(flights) > 1 else window(flights))
-    notes: list[str] = []
-    found = measure(TwoEngines(), Harness(note=notes.append), directions="h2d")
-    assert [cell.gpus for cell in host(found).cells] == [(0,), (1,)] * 2
-    assert [line[:50] for line in notes if "took turns" in line] == [
-        "Left out: GPUs 0 and 1, h2d, by one process. Their", "Left out: GPUs 0 and 1, h2d, by one process per GP",
-    ]  # fmt: skip
 
 
 class Clock:
@@ -252,14 +229,23 @@ def test_the_budget_grows_with_gpus() -> None:
     assert only.pinned_bytes == one.pinned_bytes
 
 
-def test_what_the_environment_sets_reaches_every_process(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_environment_reaches_every_process_and_copies_that_took_turns_are_noted(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """Such as what a host with several GPUs needs: NCCL_NVLS_ENABLE, CUDA_VISIBLE_DEVICES."""
     monkeypatch.setenv("NCCL_NVLS_ENABLE", "0")
+    window = common_window
+    monkeypatch.setattr(experiment, "common_window", lambda flights: None if len(flights) > 1 else window(flights))
     seen: list[str | None] = []
+    notes: list[str] = []
 
     def look(_fraction: float, message: str) -> None:
         if "GPU 0, h2d" in message:
             seen.extend(member.environ().get("NCCL_NVLS_ENABLE") for member in members())
 
-    measure(TwoEngines(), Harness(report=look), directions="h2d")
+    rows = measure(TwoEngines(), Harness(report=look, note=notes.append), directions="h2d")
     assert seen == ["0"] * 3
+    assert [cell.gpus for cell in host(rows).cells] == [(0,), (1,)] * 2
+    assert [line[:50] for line in notes if "took turns" in line] == [
+        "Left out: GPUs 0 and 1, h2d, by one process. Their", "Left out: GPUs 0 and 1, h2d, by one process per GP",
+    ]  # fmt: skip

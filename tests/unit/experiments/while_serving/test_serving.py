@@ -11,7 +11,6 @@ from itertools import count
 
 import pytest
 
-from pinscope.errors import InvalidParameter
 from pinscope.experiments.contract import budget_of
 from pinscope.experiments.while_serving.experiment import WhileServing, WhileServingParams, serve_during
 from pinscope.experiments.while_serving.ways import WAYS, Apparatus
@@ -115,26 +114,3 @@ def test_nothing_is_collected_meanwhile() -> None:
         assert not gc.isenabled()
     finally:
         gc.enable()
-
-
-def _chunks(params: WhileServingParams) -> list[int | None]:
-    return [case.what.chunk for case in WhileServing().cases(params)]
-
-
-def test_a_smaller_run_pins_half_and_leaves_out_chunks_that_are_as_long_as_all() -> None:
-    params: WhileServingParams | None = WhileServingParams.preset("cuda", quick=False)
-    seen = []
-    while params is not None:
-        seen.append(params.size)
-        assert all(chunk is None or chunk < params.size for chunk in _chunks(params))
-        params = params.smaller()
-    assert seen[-1] == 64 * MIB
-
-
-@pytest.mark.parametrize(
-    ("name", "value", "complaint"),
-    [("chunks", "10000", "no multiple of 4 KiB"), ("longest_wait", 0, "greater than 0"), ("size", "1MiB", "67108864")],
-)
-def test_values_that_make_no_sense_are_refused(name: str, value: object, complaint: str) -> None:
-    with pytest.raises(InvalidParameter, match=complaint):
-        WhileServingParams.preset("cuda", quick=True).with_overrides({name: value})

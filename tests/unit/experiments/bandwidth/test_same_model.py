@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from pinscope.experiments.bandwidth.findings import below_like
+from pinscope.experiments.bandwidth.findings import slower_than_same_model
 from pinscope.store.tables import Row
 from tests.data import synthetic
 
@@ -24,24 +24,24 @@ def slower(times: float, ways: Sequence[str] = ("h2d", "d2h")) -> list[Row]:
 @pytest.mark.parametrize("times", [0.5, 1.0, 1.08])
 def test_a_gpu_that_is_about_as_fast_is_not_named(times: float) -> None:
     run = synthetic.run("bandwidth")
-    assert below_like(run, slower(times), run, ROWS, "GPU 1") is None
+    assert slower_than_same_model(run, slower(times), run, ROWS, "GPU 1") is None
 
 
 @pytest.mark.parametrize(("times", "severity"), [(1.2, "note"), (2.0, "warning")])
 def test_a_slower_gpu_is_named_with_both_rates_and_what_that_costs(times: float, severity: str) -> None:
     run = synthetic.run("bandwidth")
-    found = below_like(run, slower(times, ["d2h"]), run, ROWS, "GPU 1")
-    assert found is not None
-    assert found.severity == severity
-    own, like = found.evidence[:2]
+    finding = slower_than_same_model(run, slower(times, ["d2h"]), run, ROWS, "GPU 1")
+    assert finding is not None
+    assert finding.severity == severity
+    own, other = finding.evidence[:2]
     assert own.name == "Pinned d2h"
     assert isinstance(own.value, float)
-    assert isinstance(like.value, float)
-    assert like.value / own.value == pytest.approx(times)
-    assert "GPU 1 at" in found.title
+    assert isinstance(other.value, float)
+    assert other.value / own.value == pytest.approx(times)
+    assert "GPU 1 at" in finding.title
 
 
 def test_copies_that_are_mostly_latency_are_not_compared() -> None:
     run = synthetic.run("bandwidth")
     small = [row for row in slower(3) if row["bytes"] < 2**24]
-    assert below_like(run, small, run, ROWS, "GPU 1") is None
+    assert slower_than_same_model(run, small, run, ROWS, "GPU 1") is None

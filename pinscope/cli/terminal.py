@@ -17,9 +17,9 @@ from types import FrameType
 from typing import TYPE_CHECKING, Any, Self, TextIO
 
 from pinscope.errors import Cancelled, MeasurementFailed, StoreFailed, UnknownName
+from pinscope.records.finding import Finding, Quantity, Reading, Table
 from pinscope.records.run import LAB_TITLES, ExperimentRun, Progress, Run
-from pinscope.runner.jobs import Job
-from pinscope.store.store import Store
+from pinscope.report import facts
 from pinscope.text import error_line, escaped, one_line, visible
 from pinscope.units import format_duration
 
@@ -27,6 +27,9 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from pinscope.records.finding import Severity
+    from pinscope.report.document import Document
+    from pinscope.runner.jobs import Job
+    from pinscope.store.store import Store
 
 GAP = "  "
 INDENT = "    "
@@ -415,3 +418,78 @@ def _lines(endless: bool) -> Iterator[Callable[[Progress], None]]:
             complain(f"{'' if endless else f'{progress.fraction:.0%} '}{one_line(progress.message)}")
 
     yield show
+
+
+def print_outcome(document: Document) -> None:
+    """What a person wants after a run: headline, findings, and what to do next."""
+    run = document.run
+    _print_question(document)
+    print_line(f"{facts.place(run)}, {run.status}, {run.observations:,} observations\n")
+    _print_verdict(document.reading)
+    _print_headline(document.reading.headline)
+    print_findings(facts.by_severity(document.reading.findings))
+    if run.observations:
+        print_line(f"Run {run.id}. Next: pinscope report {run.id} -o report.html")
+    else:
+        print_line(f"Run {run.id} measured nothing.")
+
+
+def print_run(document: Document) -> None:
+    """Everything about a run but its raw rows."""
+    _print_question(document)
+    print_line()
+    _print_verdict(document.reading)
+    print_table(("", ""), [*facts.run_facts(document.run), ("Host", document.run.environment.host)])
+    print_table(("", ""), facts.parameter_facts(document), title="Parameters")
+    print_below_verdict(document.reading)
+
+
+def print_below_verdict(reading: Reading) -> None:
+    """What carries a verdict: figures, tables, findings."""
+    _print_headline(reading.headline)
+    for table in reading.tables:
+        _print_table(table)
+    print_findings(facts.by_severity(reading.findings))
+
+
+def print_findings(findings: Sequence[Finding]) -> None:
+    """Each with its numbers and what to do."""
+    for finding in findings:
+        title = f"{facts.SEVERITY_WORDS[finding.severity]}: {one_line(finding.title)}"
+        print_prose(title, hanging="  ", style=SEVERITY_STYLES[finding.severity])
+        print_prose(finding.detail, "  ", "  ")
+        for quantity in finding.evidence:
+            print_prose(one_line(f"· {quantity.name}: {facts.quantity_text(quantity)}"), "  ", "    ")
+        print_prose(f"→ {finding.advice}", "  ", "    ")
+        print_line()
+        if finding.code:
+            print_line(finding.code)
+
+
+def _print_question(document: Document) -> None:
+    """What was asked, and what a reader must know before the figures."""
+    run = document.run
+    print_prose(f"{document.title}: {document.question}")
+    for caveat in [*facts.caveats(run), *facts.further_notes(run)]:
+        print_prose(f"Note: {caveat}")
+
+
+def _print_verdict(reading: Reading) -> None:
+    if reading.verdict:
+        print_prose(one_line(reading.verdict), style="bold")
+        print_line()
+
+
+def _print_headline(headline: Sequence[Quantity]) -> None:
+    if headline:
+        print_table(
+            ("", ""), [(quantity.name, facts.quantity_text(quantity)) for quantity in headline], title="Headline"
+        )
+
+
+def _print_table(table: Table) -> None:
+    numbers = [column for column, unit in enumerate(table.units) if unit != "text"]
+    print_table(table.columns, facts.table_texts(table), title=table.title, numbers=numbers)
+    if table.note:
+        print_prose(table.note)
+        print_line()

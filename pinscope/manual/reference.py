@@ -401,6 +401,77 @@ def _parameters(params: type[Inputs]) -> str:
     return "\n".join(lines)
 
 
+def command_reference(root: Any) -> str:
+    """All commands as Markdown.
+
+    Args:
+        root: the command ``pinscope``, as Typer made it.
+    """
+    parts = [_command_section("pinscope", root)]
+    parts += [_command_section(name, command) for name, command in commands(root)]
+    return "\n\n".join(parts)
+
+
+def commands(root: Any, above: str = "pinscope") -> Iterator[tuple[str, Any]]:
+    """Name, such as ``pinscope runs list``, and command: those that can be carried out."""
+    for name, command in root.commands.items():
+        if hasattr(command, "commands"):
+            yield from commands(command, f"{above} {name}")
+        else:
+            yield f"{above} {name}", command
+
+
+def _command_section(name: str, command: Any) -> str:
+    parameters = [parameter for parameter in command.params if not getattr(parameter, "hidden", False)]
+    lines = [f"## {name}", "", _one_line(command.help or ""), ""]
+    lines += ["```text", " ".join([name, *_usage(command, parameters)]), "```"]
+    if parameters:
+        lines += ["", "| argument or option | meaning | default |", "| --- | --- | --- |"]
+        lines += [
+            f"| {_parameter_names(parameter)} | {_one_line(parameter.help or '')} | {_parameter_default(parameter)} |"
+            for parameter in parameters
+        ]
+    return "\n".join(lines)
+
+
+def _usage(command: Any, parameters: list[Any]) -> Iterator[str]:
+    if any(parameter.param_type_name == "option" for parameter in parameters):
+        yield "[OPTIONS]"
+    if hasattr(command, "commands"):
+        yield "COMMAND"
+    for parameter in parameters:
+        if parameter.param_type_name == "argument":
+            name = (parameter.metavar or parameter.name.upper()) + ("…" if parameter.nargs == -1 else "")
+            yield name if parameter.required else f"[{name}]"
+
+
+def _parameter_names(parameter: Any) -> str:
+    if parameter.param_type_name == "argument":
+        return f"`{_cell(parameter.metavar or parameter.name.upper())}`"
+    takes = f" {parameter.metavar or parameter.type.name.upper()}" if not parameter.is_flag else ""
+    names = [*parameter.opts, *parameter.secondary_opts]
+    return ", ".join(f"`{_cell(name + takes)}`" for name in names)
+
+
+def _parameter_default(parameter: Any) -> str:
+    value = parameter.default
+    if parameter.required:
+        return "required"
+    if value is None or value is False or value == [] or callable(value):
+        return ""
+    if value is True:
+        return f"`{parameter.opts[0]}`"
+    return f"`{value:g}`" if isinstance(value, float) else f"`{value}`"
+
+
+def _cell(text: str) -> str:
+    return text.replace("|", r"\|")
+
+
+def _one_line(text: str) -> str:
+    return _cell(" ".join(text.split()))
+
+
 QUOTED = re.compile(r'\[([^][]*)\]\(([^()\s]+) "([\w-]+): ([^"]+)"\)')
 """Text, target, recording and figure."""
 _INTO = " > "

@@ -7,9 +7,8 @@ from datetime import timedelta
 import pytest
 
 from pinscope.cli import terminal
-from pinscope.cli.live import process_page
 from pinscope.cli.live_view import Choice, View, frame, holder_table, press
-from pinscope.cli.screen import key_names
+from pinscope.cli.screen import key_names, process_page
 from pinscope.cli.terminal import sparkline, styled
 from pinscope.live.series import holder_trends, host_trend, sample_of
 from pinscope.probes.answer import Answer

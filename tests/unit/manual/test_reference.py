@@ -11,10 +11,17 @@ from typing import Any
 import pytest
 
 from pinscope.cli.main import command_line, main
-from pinscope.cli.pages import command_reference, commands
 from pinscope.experiments.registry import EXPERIMENTS, method, readers
 from pinscope.live.reading import read_snapshot
-from pinscope.manual.reference import documented_records, keys_of, metrics, metrics_reference, specimen
+from pinscope.manual.reference import (
+    command_reference,
+    commands,
+    documented_records,
+    keys_of,
+    metrics,
+    metrics_reference,
+    specimen,
+)
 from pinscope.manual.site import Site
 from pinscope.records.finding import Finding
 from pinscope.records.run import Run

@@ -14,7 +14,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pinscope.dashboard.middleware import ADDRESS, SETTINGS, Origin
+from pinscope.dashboard.middleware import ADDRESS, SETTINGS
 from pinscope.errors import InvalidParameter, NotPossible
 from pinscope.text import quoted
 
@@ -38,7 +38,7 @@ def port_from_environment() -> int:
     return _checked_port(int(text))
 
 
-def serve(port: int, open_browser: bool, site: MakeSite, named: Sequence[Origin] = ()) -> int:
+def serve(port: int, open_browser: bool, site: MakeSite, named: Sequence[str] = ()) -> int:
     """Serve the dashboard on 127.0.0.1 until it is stopped (Ctrl+C or SIGTERM); the exit code.
 
     Args:

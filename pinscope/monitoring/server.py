@@ -9,8 +9,6 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import suppress
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from socketserver import TCPServer, ThreadingMixIn
 from types import TracebackType
@@ -33,18 +31,12 @@ DEFAULT_ADDRESS = "127.0.0.1"
 DEFAULT_PORT = 10435
 """Outside 9100 to 9999, the ports that Prometheus' exporters share out among them."""
 PATH = "/metrics"
-REQUEST_SECONDS = 10.0
-"""From the first byte of a request to the last of its answer, however slowly a client sends and reads."""
-MOST_CONNECTIONS = 64
-"""Served at the same time, a thread each. Further ones wait."""
-MOST_WAITING = 1024
+CLIENT_SECONDS = 10.0
+"""Without a byte for so long, a client is hung up on."""
+MOST_WAITING = 128
 """Connections that the kernel keeps until it is their turn."""
-ASKING_SECONDS = 1.0
-"""While all connections are taken, a client that has not asked for anything within this time is hung up on."""
 STOP_SECONDS = 0.1
 """How soon the server notices that it is to stop."""
-_SLOT_SECONDS = 0.05
-"""How long to wait for a connection to end before looking again which ones are late."""
 _PORT = re.compile(r":\d{1,5}$")
 
 Respond = Callable[[str, list[tuple[str, str]]], Any]
@@ -91,7 +83,6 @@ class MetricsServer:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._server.shutdown()
-        self._server.hang_up()
         self._server.server_close()
         self._thread.join()
 
@@ -151,26 +142,11 @@ def _text(respond: Respond, status: str, text: str) -> list[bytes]:
     return [text.encode()]
 
 
-@dataclass
-class _Connection:
-    """A client that is being served."""
-
-    accepted_at: float
-    asked: bool = False
-    """Its request is complete."""
-
-
 class _Server(ThreadingMixIn, WSGIServer):
-    """Serves a bounded number of connections, and ends each in time: a socket's time limit counts each read anew."""
+    """Serves each connection in a thread."""
 
     daemon_threads = True
     request_queue_size = MOST_WAITING
-
-    def __init__(self, *arguments: Any) -> None:
-        self._slots = threading.BoundedSemaphore(MOST_CONNECTIONS)
-        self._lock = threading.Lock()
-        self._open: dict[socket.socket, _Connection] = {}
-        super().__init__(*arguments)
 
     def server_bind(self) -> None:
         """Without asking for a name: that may take seconds where name servers do not answer."""
@@ -178,57 +154,8 @@ class _Server(ThreadingMixIn, WSGIServer):
         self.server_name, self.server_port = self.server_address[:2]  # type: ignore[assignment]
         self.setup_environ()
 
-    def get_request(self) -> tuple[socket.socket, Any]:
-        """The next client, if there is a thread for it.
-
-        Raises:
-            OSError: there is none now; the server looks after the others and tries again.
-        """
-        if not self._slots.acquire(timeout=_SLOT_SECONDS):
-            raise BlockingIOError
-        try:
-            request, address = super().get_request()
-        except BaseException:
-            self._slots.release()
-            raise
-        with self._lock:
-            self._open[request] = _Connection(time.monotonic())
-        return request, address
-
-    def asked(self, request: socket.socket) -> None:
-        """Its request is complete."""
-        with self._lock:
-            self._open[request].asked = True
-
-    def shutdown_request(self, request: Any) -> None:
-        """Close a connection that was served, or could not be."""
-        with self._lock:
-            del self._open[request]
-        super().shutdown_request(request)
-        self._slots.release()
-
-    def service_actions(self) -> None:
-        """Several times a second: hang up on who is late. Its thread then ends by itself."""
-        with self._lock:
-            now, full = time.monotonic(), len(self._open) == MOST_CONNECTIONS
-            for request, connection in self._open.items():
-                lasted = now - connection.accepted_at
-                if lasted > REQUEST_SECONDS or (full and not connection.asked and lasted > ASKING_SECONDS):
-                    _hang_up(request)
-
-    def hang_up(self) -> None:
-        """End all connections."""
-        with self._lock:
-            for request in self._open:
-                _hang_up(request)
-
     def handle_error(self, request: Any, client_address: Any) -> None:
         """The client hung up: nothing is wrong here."""
-
-
-def _hang_up(request: socket.socket) -> None:
-    with suppress(OSError):  # the client did so first
-        request.shutdown(socket.SHUT_RDWR)
 
 
 class _Server6(_Server):
@@ -236,13 +163,7 @@ class _Server6(_Server):
 
 
 class _Handler(WSGIRequestHandler):
-    server: _Server
-
-    def parse_request(self) -> bool:
-        """Read the headers."""
-        complete = super().parse_request()
-        self.server.asked(self.request)
-        return complete
+    timeout = CLIENT_SECONDS
 
     def log_message(self, format: str, *arguments: object) -> None:
         """A line for every scrape would fill a log."""

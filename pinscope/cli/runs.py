@@ -15,7 +15,7 @@ from typing import Annotated, Any, get_args
 
 import typer
 
-from pinscope.cli.options import AsJson, Group, RunId, RunIds, duration, output_option
+from pinscope.cli.options import AsJson, RunId, RunIds, duration, output_option
 from pinscope.cli.terminal import (
     GAP,
     complain,
@@ -126,9 +126,7 @@ def stretch_for_perfetto(document: Document, begin_seconds: float | None, length
     return replace(document, attached=within(document.attached, whole, begin, end))
 
 
-app = typer.Typer(
-    cls=Group, add_completion=False, help="List, show, cancel or delete stored runs.", rich_markup_mode=None
-)
+app = typer.Typer(add_completion=False, help="List, show, cancel or delete stored runs.", rich_markup_mode=None)
 
 RUN_LIST_FIELDS = {
     "id",

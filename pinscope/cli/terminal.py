@@ -448,7 +448,7 @@ def print_below_verdict(reading: Reading) -> None:
     """What carries a verdict: figures, tables, findings."""
     _print_headline(reading.headline)
     for table in reading.tables:
-        _print_table(table)
+        print_reading_table(table)
     print_findings(facts.by_severity(reading.findings))
 
 
@@ -487,7 +487,8 @@ def _print_headline(headline: Sequence[Quantity]) -> None:
         )
 
 
-def _print_table(table: Table) -> None:
+def print_reading_table(table: Table) -> None:
+    """A table of a reading, with its note."""
     numbers = [column for column, unit in enumerate(table.units) if unit != "text"]
     print_table(table.columns, facts.table_texts(table), title=table.title, numbers=numbers)
     if table.note:

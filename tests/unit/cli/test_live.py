@@ -259,11 +259,6 @@ def test_without_gpus_the_driver_is_not_asked(busy: int, capsys: pytest.CaptureF
     assert "Cannot be read: GPUs: the driver was not asked." in capsys.readouterr().out
 
 
-def test_the_former_name_of_the_option_of_the_gpus_still_works(busy: int, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["live", "--once", "--gpus", "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)["devices"]
-
-
 def test_headings_are_bold_in_a_terminal_only(monkeypatch: pytest.MonkeyPatch) -> None:
     written = io.StringIO()
     monkeypatch.setattr("sys.stdout", written)

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import csv
 import queue
 import select
 import sys
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from importlib.resources import files
-from typing import Annotated, Any, Literal
+from typing import Annotated
 
 import typer
 
@@ -36,47 +35,17 @@ from pinscope.live.sampler import History, Sampler
 from pinscope.live.series import growing
 from pinscope.live.source import LiveSource, open_source
 from pinscope.monitoring.server import MetricsServer, SnapshotCollector, is_loopback
-from pinscope.records.figure import figures
-from pinscope.records.snapshot import GpuUse, Holder, Snapshot
+from pinscope.records.snapshot import Snapshot
 from pinscope.records.timeline import Event, Sample
 from pinscope.report.facts import by_severity
-from pinscope.report.snapshot_facts import COLUMNS
-from pinscope.report.write import csv_cell, snapshot_document
-from pinscope.text import one_line, visible
-
-Form = Literal["table", "json", "csv"]
-
-_FIRST_COLUMNS = (
-    "taken_at",
-    "pid",
-    "name",
-    "user",
-    "container",
-    "started_at",
-    "host_alloc_bytes",
-    "registered_bytes",
-    "locked_bytes",
-    "vm_pin_bytes",
-    "managed_bytes",
-    "inherited_bytes",
-    "hugetlb_bytes",
-    "rss_bytes",
-    "gpu_memory_bytes",
-    "page_table_bytes",
-    "command",
-    "driver_memory_bytes",
-    "context_pinned_bytes",
-)
-"""Columns of CSV keep their place: that of any other figure comes after these."""
+from pinscope.report.write import snapshot_document
+from pinscope.text import visible
 
 
-def print_once(form: Form, view: View) -> None:
+def print_once(as_json: bool, view: View) -> None:
     """One moment, with all that is to be said of it."""
-    if form == "json":
+    if as_json:
         print_json(snapshot_document(view.snapshot, view.findings))
-        return
-    if form == "csv":
-        CsvRows()(view)
         return
     print_lines(whole(view, terminal_columns()))
     print_line()
@@ -87,13 +56,6 @@ def print_once(form: Form, view: View) -> None:
     if view.snapshot.unreadable:
         print_line()
     print_findings(view.findings)
-
-
-def printer(form: Form) -> Callable[[View], None]:
-    """Prints one moment of many."""
-    if form == "csv":
-        return CsvRows()
-    return _print_json_line if form == "json" else _print_table
 
 
 def print_lines(lines: Sequence[Line]) -> None:
@@ -117,40 +79,6 @@ def _print_json_line(view: View) -> None:
     print_json(snapshot_document(view.snapshot, view.findings) | more, on_one_line=True)
 
 
-class CsvRows:
-    """Prints the rows of one moment after the other; the header before the first."""
-
-    def __init__(self) -> None:
-        self._writer = csv.writer(sys.stdout, lineterminator="\n")
-        self._begun = False
-
-    def __call__(self, view: View) -> None:
-        if not self._begun:
-            self._writer.writerow(csv_columns())
-            self._begun = True
-        for holder in view.snapshot.holders:
-            row = _csv_row(view.snapshot, holder)
-            self._writer.writerow([csv_cell(row[name]) for name in csv_columns()])
-
-
-def csv_columns() -> tuple[str, ...]:
-    """Names of the columns: who a holder is, and its figures."""
-    others = (name for name, figure in COLUMNS.items() if figure.csv)
-    return tuple(dict.fromkeys((*_FIRST_COLUMNS, *others)))
-
-
-def _csv_row(seen: Snapshot, holder: Holder) -> dict[str, Any]:
-    row: dict[str, Any] = {name: getattr(holder, name, None) for name in csv_columns()}
-    row |= {
-        "taken_at": seen.taken_at.isoformat(),
-        "started_at": holder.started_at.isoformat() if holder.started_at else None,
-    }
-    for figure in figures(GpuUse):
-        parts = [getattr(use, figure.field) for use in holder.gpus]
-        row[figure.column] = None if None in parts else figure.together(parts)
-    return {name: one_line(value) if isinstance(value, str) else value for name, value in row.items()}
-
-
 GROWTH_SAMPLES = 300
 """Over so many samples a holder must grow, and give nothing back, to be marked."""
 WAITING_SNAPSHOTS = 16
@@ -162,7 +90,6 @@ def live(
     as_json: Annotated[
         bool, typer.Option("--json", help="Print JSON: one document with --once, otherwise one on each line.")
     ] = False,
-    as_csv: Annotated[bool, typer.Option("--csv", help="Print CSV: one row for each holder in each snapshot.")] = False,
     interval: Interval = 1.0,
     pid: Pids = None,
     probe: Annotated[
@@ -171,15 +98,12 @@ def live(
     gpus: Gpus = True,
 ) -> int:
     """Show which processes hold pinned memory, and what it costs each GPU, until Ctrl-C."""
-    if as_json and as_csv:
-        raise BadInput("--json and --csv exclude each other")
-    form: Form = "json" if as_json else "csv" if as_csv else "table"
     pids = checked_pids(pid)
     with Stop(hangup=True) as stop, open_source(probe=probe, gpus=gpus, interval_seconds=interval) as source:
         if once:
-            _show_once(source, stop, form, pids, interval if probe else 0.0)
+            _show_once(source, stop, as_json, pids, interval if probe else 0.0)
         else:
-            _follow(source, stop, form, pids, interval)
+            _follow(source, stop, as_json, pids, interval)
     return 0
 
 
@@ -190,7 +114,7 @@ def _only(seen: Snapshot, pids: Collection[int]) -> Snapshot:
     return seen.model_copy(update={"holders": tuple(holder for holder in seen.holders if holder.pid in pids)})
 
 
-def _show_once(source: LiveSource, stop: Stop, form: Form, pids: Collection[int], seconds: float) -> None:
+def _show_once(source: LiveSource, stop: Stop, as_json: bool, pids: Collection[int], seconds: float) -> None:
     """One moment; with ``seconds``, after the probe has listened for so long."""
     seen = source.take()
     if seconds:
@@ -199,15 +123,15 @@ def _show_once(source: LiveSource, stop: Stop, form: Form, pids: Collection[int]
         while not stop.asked and (left := end - time.monotonic()) > 0:
             time.sleep(min(LOOK_SECONDS, left))
         seen = source.take()
-    print_once(form, _view(seen, pids))
+    print_once(as_json, _view(seen, pids))
 
 
-def _follow(source: LiveSource, stop: Stop, form: Form, pids: Collection[int], seconds: float) -> None:
+def _follow(source: LiveSource, stop: Stop, as_json: bool, pids: Collection[int], seconds: float) -> None:
     with Sampler(source.take, interval_seconds=seconds) as sampler:
-        if form == "table" and is_steerable():
+        if not as_json and is_steerable():
             _refresh(source, sampler, stop, pids)
         else:
-            _stream(sampler, stop, form, pids)
+            _stream(sampler, stop, as_json, pids)
 
 
 def _view(seen: Snapshot, pids: Collection[int], history: History | None = None, events: Sequence[Event] = ()) -> View:
@@ -249,9 +173,9 @@ class _Feed:
                 return
 
 
-def _stream(sampler: Sampler, stop: Stop, form: Form, pids: Collection[int]) -> None:
+def _stream(sampler: Sampler, stop: Stop, as_json: bool, pids: Collection[int]) -> None:
     """Every snapshot, one after the other, until somebody stops it or nobody reads any more."""
-    feed, show, reported = _Feed(), printer(form), False
+    feed, show, reported = _Feed(), _print_json_line if as_json else _print_table, False
     sampler.subscribe(feed.offer)
     try:
         while not stop.asked and not _reader_is_gone():

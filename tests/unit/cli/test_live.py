@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import io
 import json
 import re
@@ -12,7 +11,6 @@ from typing import Any
 import pytest
 
 from pinscope.cli import live
-from pinscope.cli.live import csv_columns
 from pinscope.cli.live_view import GROWS, ONLY_LOCKED, Line, View, event_text, frame, whole
 from pinscope.cli.main import main
 from pinscope.errors import NotPossible
@@ -230,18 +228,6 @@ def test_only_the_process_asked_for_is_shown_with_the_hosts_totals(
     assert document["host"]["explained_bytes"] == 9 * GIB
 
 
-def test_one_moment_as_csv(busy: int, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["live", "--once", "--csv"]) == 0
-    rows = list(csv.DictReader(io.StringIO(capsys.readouterr().out)))
-    assert tuple(rows[0]) == csv_columns()
-    assert [(int(row["pid"]), row["host_alloc_bytes"], row["registered_bytes"]) for row in rows] == [
-        (busy, str(8 * GIB), ""), (busy + 1, str(GIB), ""),
-    ]  # fmt: skip
-    assert rows[0]["gpu_memory_bytes"] == str(GIB)
-    assert rows[1]["gpu_memory_bytes"] == ""
-    assert rows[1]["name"] == "'=cmd"  # no formula in a spreadsheet
-
-
 def test_one_moment_for_people_has_everything_and_no_escape_codes(
     busy: int, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -276,7 +262,6 @@ def test_headings_are_bold_in_a_terminal_only(monkeypatch: pytest.MonkeyPatch) -
 @pytest.mark.parametrize(
     ("arguments", "complaint"),
     [
-        (["--json", "--csv"], "--json and --csv exclude each other"),
         (["--interval", "0.05"], "'--interval': Input should be greater than or equal to 0.1"),
         (["--interval", "3601"], "'--interval': Input should be less than or equal to 3600"),
         (["--interval", "nan"], "'--interval': Input should be"),

@@ -56,7 +56,7 @@ def test_the_example_is_what_the_recorded_host_shows(
 def test_the_example_of_the_live_view_is_what_a_captured_host_shows(capsys: pytest.CaptureFixture[str]) -> None:
     words, lines = example("live-view", "live")
     seen = captured(H200)
-    print_once("table", View(seen, by_severity(read_snapshot(seen))))
+    print_once(False, View(seen, by_severity(read_snapshot(seen))))
     shown = capsys.readouterr().out.splitlines()
     assert words == ["live", "--once"]
     assert [line for line in lines if line not in shown] == []

@@ -5,8 +5,7 @@ from __future__ import annotations
 import json
 import sys
 import textwrap
-from bisect import bisect_left
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, replace
 from itertools import islice
@@ -61,10 +60,9 @@ def print_runs(runs: Iterable[Run | DamagedRun]) -> bool:
         else:
             place_of_run = place(run)[:_PLACE_CHARACTERS]
             (recordings if run.recording else own).append([run.id, run.experiment, place_of_run, one_line(answer(run))])
-    short_ids = beginnings([row[0] for row in (*own, *recordings)])
     for title, rows in (("", own), ("Recordings, which ship with PinScope:", recordings)):
         if rows:
-            _print(title, [[short_ids[row[0]], *row[1:]] for row in rows])
+            _print(title, rows)
     return bool(own or recordings)
 
 
@@ -75,18 +73,6 @@ def answer(run: Run) -> str:
     if run.status != "done":
         return f"{run.status}: {run.error}" if run.error else run.status
     return run.verdict or f"done: {run.observations:,} observations"
-
-
-def beginnings(ids: Sequence[str]) -> dict[str, str]:
-    """Id → its beginning without the part after the last hyphen, where no other id begins so."""
-    in_order = sorted(set(ids))
-
-    def is_unique(start: str) -> bool:
-        first = bisect_left(in_order, start)
-        return not any(other.startswith(start) for other in in_order[first + 1 : first + 2])
-
-    starts = {run_id: run_id.rpartition("-")[0] for run_id in ids}
-    return {run_id: start if start and is_unique(start) else run_id for run_id, start in starts.items()}
 
 
 def _print(title: str, rows: list[list[str]]) -> None:

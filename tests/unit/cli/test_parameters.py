@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import re
-import shlex
 
 import pytest
 
 from pinscope.cli.main import main
-from pinscope.cli.run import example, parse_settings
+from pinscope.cli.run import parse_settings
 from pinscope.errors import InvalidParameter
 from pinscope.experiments.bandwidth.experiment import BandwidthParams
 from pinscope.experiments.registry import EXPERIMENTS, Entry
@@ -69,14 +68,6 @@ def test_every_default_is_written_as_set_takes_it(entry: Entry, quick: bool) -> 
     preset = entry.experiment.Params.preset("cuda", quick)
     written = {one.name: one.written(getattr(preset, one.name)) for one in parameters_of(type(preset))}
     assert preset.with_overrides(written) == preset
-
-
-@pytest.mark.parametrize("entry", EXPERIMENTS, ids=lambda entry: entry.name)
-def test_the_example_of_an_experiments_help_can_be_run(entry: Entry) -> None:
-    words = shlex.split(example(entry.experiment, "cuda"))
-    assert words[:4] == ["pinscope", "run", entry.name, "--quick"]
-    settings = parse_settings([word for word in words[4:] if word != "--set"])
-    entry.experiment.Params.preset("cuda", True).with_overrides(settings)
 
 
 def test_a_percentage_and_a_time_may_carry_their_unit() -> None:

@@ -8,12 +8,13 @@ from difflib import unified_diff
 import pytest
 
 from pinscope.experiments.registry import read_run
-from pinscope.manual.reference import FIRES, fires_on
+from pinscope.manual.reference import FIRES
 from pinscope.records.run import Run
 from pinscope.report.document import open_document
 from pinscope.store.bundle import folder, recorded_observations, recorded_runs, recording_name
 from pinscope.store.store import Store
 from tests.data.golden_text import FOLDER, golden_text
+from tests.data.quoted_figures import fires_on
 
 
 @pytest.mark.parametrize("run", recorded_runs(), ids=recording_name)

@@ -11,20 +11,19 @@ import textwrap
 import types
 import typing
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from datetime import UTC, datetime, timedelta
+from datetime import datetime
 from functools import cache
 from itertools import pairwise
-from typing import Any, Literal, NamedTuple, TypeVar, Union, get_args, get_origin
+from typing import Any, Literal, NamedTuple, Union, get_args, get_origin
 
 from pydantic import AwareDatetime, BaseModel
 
 from pinscope.analysis.kind import Kind
 from pinscope.analysis.texts import Texts
 from pinscope.experiments.registry import EXPERIMENTS, find_reader, method, readers, split_page
-from pinscope.live.sampler import History
-from pinscope.monitoring.server import SnapshotCollector
+from pinscope.monitoring.server import GPU, GPU_LABELS, HOLDER, HOLDER_GPU, HOLDER_LABELS, HOST, LINK, OTHERS
 from pinscope.planning.plan import ContextPrice, Demand, HostBudget, Origin, Pace, Safety, Sharing
-from pinscope.records.base import Capability, Record
+from pinscope.records.base import Capability
 from pinscope.records.figure import figures
 from pinscope.records.finding import Finding, Table
 from pinscope.records.parameters import Inputs
@@ -215,35 +214,6 @@ def _section(title: str, record: type, keys: Sequence[Key]) -> tuple[str, str, s
     return f"### {title}", words.replace("``", "`"), table(keys)
 
 
-_Made = TypeVar("_Made", bound=Record)
-_VALUES: Mapping[Any, Any] = {
-    bool: True,
-    int: 1,
-    float: 1.0,
-    str: "x",
-    datetime: datetime(2026, 1, 1, tzinfo=UTC),
-    Any: "x",
-}
-
-
-def specimen(record: type[_Made]) -> _Made:
-    """Every field has a value, and every list one entry."""
-    return record(**{name: _value(field.annotation) for name, field in record.model_fields.items()})
-
-
-def _value(kind: Any) -> Any:
-    if kind in _VALUES:
-        return _VALUES[kind]
-    if inspect.isclass(kind) and issubclass(kind, Record):
-        return specimen(kind)
-    origin, parts = get_origin(kind), get_args(kind)
-    if origin is Literal:
-        return parts[0]
-    if origin in (Union, types.UnionType, typing.Annotated):
-        return _value(next(part for part in parts if part is not type(None)))
-    return (_value(parts[0]),) if origin is tuple else {}  # what is left is a mapping
-
-
 _GROUPS = {"pinscope_host_": "The host", "pinscope_holder_": "A holder", "pinscope_gpu_": "A GPU"}
 _REST = "The exporter"
 
@@ -267,17 +237,18 @@ class MetricFacts(NamedTuple):
         return unit_of(self.name.removesuffix("_total"), {**UNITS, "ratio": UNITS["share"]})
 
 
-def metrics() -> list[MetricFacts]:
-    """Every metric that there can be, each once, in the order in which it is exported."""
-    by_name: dict[str, MetricFacts] = {}
-    full = specimen(Snapshot)
-    whole = full.model_copy(  # some figures are left out of a GPU in parts
-        update={"devices": tuple(device.model_copy(update={"mig": ()}) for device in full.devices)}
-    )
-    for seen in (full, whole):
-        for metric in _collected(seen):
-            by_name.setdefault(metric.name, metric)
-    return list(by_name.values())
+def metrics() -> Iterator[MetricFacts]:
+    """Every metric that there can be, each once."""
+    for name, (words, labels) in OTHERS.items():
+        yield MetricFacts(name, "counter" if name.endswith("_total") else "gauge", labels, words)
+    for group, labels in (
+        (HOST, ()),
+        (HOLDER, HOLDER_LABELS),
+        (HOLDER_GPU, (*HOLDER_LABELS, "gpu")),
+        ((*GPU, *LINK), GPU_LABELS),
+    ):
+        for figure in group:
+            yield MetricFacts(figure.metric or "", "gauge", labels, figure.help)
 
 
 def metrics_reference() -> str:
@@ -291,13 +262,6 @@ def metrics_reference() -> str:
                 lines.append(f"| `{metric.name}` | {metric.type} | {metric.unit} | {labels} | {metric.help} |")
         parts.append("\n".join(lines))
     return "\n\n".join(parts)
-
-
-def _collected(seen: Snapshot) -> Iterator[MetricFacts]:
-    collector = SnapshotCollector(lambda: History(latest=seen), lambda: seen.taken_at + timedelta(seconds=1))
-    for family in collector.collect():
-        for sample in family.samples[:1]:
-            yield MetricFacts(sample.name, family.type, tuple(sample.labels), family.documentation)
 
 
 RECORDED_ON = "NVIDIA H200"
@@ -413,51 +377,5 @@ def commands(root: Any, above: str = "pinscope") -> Iterator[tuple[str, Any]]:
 
 
 def _command_section(name: str, command: Any) -> str:
-    parameters = [parameter for parameter in command.params if not getattr(parameter, "hidden", False)]
-    lines = [f"## {name}", "", _one_line(command.help or ""), ""]
-    lines += ["```text", " ".join([name, *_usage(command, parameters)]), "```"]
-    if parameters:
-        lines += ["", "| argument or option | meaning | default |", "| --- | --- | --- |"]
-        lines += [
-            f"| {_parameter_names(parameter)} | {_one_line(parameter.help or '')} | {_parameter_default(parameter)} |"
-            for parameter in parameters
-        ]
-    return "\n".join(lines)
-
-
-def _usage(command: Any, parameters: list[Any]) -> Iterator[str]:
-    if any(parameter.param_type_name == "option" for parameter in parameters):
-        yield "[OPTIONS]"
-    if hasattr(command, "commands"):
-        yield "COMMAND"
-    for parameter in parameters:
-        if parameter.param_type_name == "argument":
-            name = (parameter.metavar or parameter.name.upper()) + ("…" if parameter.nargs == -1 else "")
-            yield name if parameter.required else f"[{name}]"
-
-
-def _parameter_names(parameter: Any) -> str:
-    if parameter.param_type_name == "argument":
-        return f"`{_cell(parameter.metavar or parameter.name.upper())}`"
-    takes = f" {parameter.metavar or parameter.type.name.upper()}" if not parameter.is_flag else ""
-    names = [*parameter.opts, *parameter.secondary_opts]
-    return ", ".join(f"`{_cell(name + takes)}`" for name in names)
-
-
-def _parameter_default(parameter: Any) -> str:
-    value = parameter.default
-    if parameter.required:
-        return "required"
-    if value is None or value is False or value == [] or callable(value):
-        return ""
-    if value is True:
-        return f"`{parameter.opts[0]}`"
-    return f"`{value:g}`" if isinstance(value, float) else f"`{value}`"
-
-
-def _cell(text: str) -> str:
-    return text.replace("|", r"\|")
-
-
-def _one_line(text: str) -> str:
-    return _cell(" ".join(text.split()))
+    context = command.make_context(name, [], resilient_parsing=True, terminal_width=100)
+    return f"## {name}\n\n```text\n{context.get_help()}\n```"

@@ -8,7 +8,7 @@ import re
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from socketserver import TCPServer, ThreadingMixIn
 from types import TracebackType
@@ -184,6 +184,25 @@ HOST, HOLDER, HOLDER_GPU, GPU, LINK = (
     tuple(figure for figure in figures(record) if figure.metric)
     for record in (HostTotals, Holder, GpuUse, DeviceFigures, Link)
 )
+OTHERS: Mapping[str, tuple[str, tuple[str, ...]]] = {
+    "pinscope_up": ("1 if the last reading of the host succeeded and is not old.", ()),
+    "pinscope_snapshot_age_seconds": ("Time since the figures were read.", ()),
+    "pinscope_snapshot_cpu_seconds": ("Processor time that reading the figures took.", ()),
+    "pinscope_unreadable": ("How many things could not be read.", ()),
+    "pinscope_holders_hidden": ("1 if there may be holders that are not seen.", ()),
+    "pinscope_gpus_readable": ("1 if the GPUs' driver answers.", ()),
+    "pinscope_holders": ("Processes that hold pinned or locked memory, or may.", ()),
+    "pinscope_probe_lost_events_total": ("Calls that came faster than the probe could read them.", ()),
+    "pinscope_host_memory_stalled_seconds_total": (
+        "Time in which tasks stalled for memory since boot: at least one (some), or all at once (full).",
+        ("tasks",),
+    ),
+    "pinscope_gpu_info": ("Always 1; the labels name the GPU.", (*GPU_LABELS, "model")),
+    "pinscope_exporter_cpu_seconds_total": ("Processor time of the exporter.", ()),
+    "pinscope_scrape_seconds": ("Time that it took to make this answer.", ()),
+    "pinscope_build_info": ("Always 1; the label names the version of PinScope.", ("version",)),
+}
+"""Metrics that are no figures: name → help and labels. Those that end in ``_total`` are counters."""
 _UNLESS_MIG = "unattributed_bytes"
 """Of a GPU with MIG instances the driver does not say what belongs to which process."""
 
@@ -210,57 +229,42 @@ class SnapshotCollector(Collector):
         history = self._history()
         age = None if history.latest is None else (self._now() - history.latest.taken_at).total_seconds()
         fresh = age is not None and age <= STALE_INTERVALS * history.interval_seconds + STALE_SECONDS
-        yield _gauge(
-            "pinscope_up",
-            "1 if the last reading of the host succeeded and is not old.",
-            float(fresh and history.trouble is None),
-        )
+        yield _other("pinscope_up", fresh and history.trouble is None)
         if age is not None:
-            yield _gauge("pinscope_snapshot_age_seconds", "Time since the figures were read.", max(age, 0.0))
+            yield _other("pinscope_snapshot_age_seconds", max(age, 0.0))
         if history.latest is not None and fresh:
             yield from _of_snapshot(history.latest)
-        yield CounterMetricFamily(
-            "pinscope_exporter_cpu_seconds_total", "Processor time of the exporter.", value=time.process_time()
-        )
-        yield _gauge("pinscope_scrape_seconds", "Time that it took to make this answer.", time.perf_counter() - begun)
-        build = GaugeMetricFamily(
-            "pinscope_build_info", "Always 1; the label names the version of PinScope.", labels=["version"]
-        )
-        build.add_metric([pinscope.__version__], 1)
-        yield build
+        yield _other("pinscope_exporter_cpu_seconds_total", time.process_time())
+        yield _other("pinscope_scrape_seconds", time.perf_counter() - begun)
+        yield _other("pinscope_build_info", {(pinscope.__version__,): 1})
 
 
 def _of_snapshot(seen: Snapshot) -> Iterator[Metric]:
-    yield _gauge("pinscope_snapshot_cpu_seconds", "Processor time that reading the figures took.", seen.cpu_seconds)
-    yield _gauge("pinscope_unreadable", "How many things could not be read.", len(seen.unreadable))
-    hidden = any(gap.hides_holders for gap in seen.unreadable)
-    yield _gauge("pinscope_holders_hidden", "1 if there may be holders that are not seen.", float(hidden))
-    silent = any(gap.what == "GPUs" for gap in seen.unreadable)
-    yield _gauge("pinscope_gpus_readable", "1 if the GPUs' driver answers.", float(not silent))
-    yield _gauge("pinscope_holders", "Processes that hold pinned or locked memory, or may.", len(seen.holders))
+    yield _other("pinscope_snapshot_cpu_seconds", seen.cpu_seconds)
+    yield _other("pinscope_unreadable", len(seen.unreadable))
+    yield _other("pinscope_holders_hidden", any(gap.hides_holders for gap in seen.unreadable))
+    yield _other("pinscope_gpus_readable", all(gap.what != "GPUs" for gap in seen.unreadable))
+    yield _other("pinscope_holders", len(seen.holders))
     if seen.probe is not None:
-        yield CounterMetricFamily(
-            "pinscope_probe_lost_events_total",
-            "Calls that came faster than the probe could read them.",
-            value=seen.probe.lost_events,
-        )
-    yield from _host(seen.host)
+        yield _other("pinscope_probe_lost_events_total", seen.probe.lost_events)
+    for figure in HOST:
+        yield from _family(figure, (), [((), getattr(seen.host, figure.field))])
+    if (pressure := seen.host.pressure) is not None:
+        stalled = {("some",): pressure.some_total_seconds, ("full",): pressure.full_total_seconds}
+        yield _other("pinscope_host_memory_stalled_seconds_total", stalled)
     yield from _holders(seen.holders)
     yield from _gpus(seen.devices)
+    if seen.devices:
+        yield _other("pinscope_gpu_info", {(str(gpu.index), gpu.uuid, gpu.name): 1 for gpu in seen.devices})
 
 
-def _host(host: HostTotals) -> Iterator[Metric]:
-    for figure in HOST:
-        yield from _family(figure, (), [((), getattr(host, figure.field))])
-    if host.pressure is not None:
-        stalled = CounterMetricFamily(
-            "pinscope_host_memory_stalled_seconds_total",
-            "Time in which tasks stalled for memory since boot: at least one (some), or all at once (full).",
-            labels=["tasks"],
-        )
-        stalled.add_metric(["some"], host.pressure.some_total_seconds)
-        stalled.add_metric(["full"], host.pressure.full_total_seconds)
-        yield stalled
+def _other(name: str, values: float | Mapping[tuple[str, ...], float]) -> Metric:
+    """One of :data:`OTHERS`, with its value, or one for each of its labels' values."""
+    words, labels = OTHERS[name]
+    family = (CounterMetricFamily if name.endswith("_total") else GaugeMetricFamily)(name, words, labels=labels)
+    for names, value in values.items() if isinstance(values, Mapping) else [((), values)]:
+        family.add_metric(names, value)
+    return family
 
 
 def _holders(holders: Sequence[Holder]) -> Iterator[Metric]:
@@ -285,17 +289,6 @@ def _gpus(devices: Sequence[DeviceFigures]) -> Iterator[Metric]:
             if not (device.mig and figure.field == _UNLESS_MIG)
         ]
         yield from _family(figure, GPU_LABELS, values)
-    if devices:
-        names = GaugeMetricFamily(
-            "pinscope_gpu_info", "Always 1; the labels name the GPU.", labels=(*GPU_LABELS, "model")
-        )
-        for device in devices:
-            names.add_metric([str(device.index), device.uuid, device.name], 1)
-        yield names
-
-
-def _gauge(name: str, text: str, value: float) -> GaugeMetricFamily:
-    return GaugeMetricFamily(name, text, value=value)
 
 
 def _family(

@@ -13,7 +13,6 @@ import typer
 
 import pinscope
 from pinscope.cli.terminal import console, print_json, print_line
-from pinscope.errors import NotPossible
 from pinscope.manual.reference import command_reference
 from pinscope.manual.site import Site, write_html
 from pinscope.store.new_file import keep_private
@@ -55,15 +54,8 @@ def whole_site(root: Any) -> Site:
 
 
 def _written(site: Site, name: str) -> Path:
-    """The page's file, in the folder for what can be made again.
-
-    Raises:
-        NotPossible: this user has no home folder.
-    """
-    try:
-        cache = platformdirs.user_cache_path("pinscope", appauthor=False)
-    except RuntimeError:
-        raise NotPossible("there is no place for the pages, because this user has no home folder; use --text") from None
+    """The page's file, in the folder for what can be made again."""
+    cache = platformdirs.user_cache_path("pinscope", appauthor=False)
     keep_private(cache)
     folder = cache / f"docs-{pinscope.__version__}"
     write_html(site, folder)
@@ -100,7 +92,6 @@ def dashboard(
             show_default=False,
         ),
     ] = None,
-    open_browser: Annotated[bool, typer.Option("--open", help="Open the dashboard in this machine's browser.")] = False,
 ) -> int:
     """Serve the dashboard on 127.0.0.1 until Ctrl-C."""
     # They import Starlette, which comes with the extra `dashboard`.
@@ -110,4 +101,4 @@ def dashboard(
     named = named_origins(origin) if origin else origins_from_environment()
 
     root = context.find_root().command
-    return serve(port_from_environment() if port is None else port, open_browser, lambda: whole_site(root), named)
+    return serve(port_from_environment() if port is None else port, lambda: whole_site(root), named)

@@ -6,12 +6,8 @@ import errno
 import os
 import socket
 import sys
-import threading
-import time
-import webbrowser
 from collections.abc import Sequence
 from contextlib import suppress
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pinscope.dashboard.middleware import ADDRESS, SETTINGS
@@ -38,21 +34,19 @@ def port_from_environment() -> int:
     return _checked_port(int(text))
 
 
-def serve(port: int, open_browser: bool, site: MakeSite, named: Sequence[str] = ()) -> int:
+def serve(port: int, site: MakeSite, named: Sequence[str] = ()) -> int:
     """Serve the dashboard on 127.0.0.1 until it is stopped (Ctrl+C or SIGTERM); the exit code.
 
     Args:
         port: 1 to 65535.
-        open_browser: open the page in this machine's web browser once it answers.
         site: gives the documentation to serve beside the pages.
         named: origins under which it is reached, beside its own.
 
     Raises:
         InvalidParameter: no such port.
-        NotPossible: another program listens on it, this user may not, or has no home folder.
+        NotPossible: another program listens on it, or this user may not.
     """
     _check_free(_checked_port(port))
-    _check_home()
     _forget_variables_of_other_apps()
     import streamlit as st  # noqa: PLC0415 - takes a third of a second; the errors above should not wait for it
     from streamlit import config  # noqa: PLC0415
@@ -65,8 +59,6 @@ def serve(port: int, open_browser: bool, site: MakeSite, named: Sequence[str] = 
     url = f"http://{ADDRESS}:{port}"
     sys.stdout.write(f"PinScope's dashboard is at {url} (Ctrl+C stops it)\n")
     sys.stdout.flush()
-    if open_browser:
-        threading.Thread(target=_open_when_ready, args=(port, url), daemon=True).start()
     with suppress(KeyboardInterrupt):  # raised again by the server after it has put everything away
         own = {"server.port": port, "logger.hideWelcomeMessage": True}  # the line above says all that it would
         app = st.App(SCRIPT, routes=routes(site), middleware=middleware(named))
@@ -91,14 +83,6 @@ def _checked_port(port: int) -> int:
     return port
 
 
-def _check_home() -> None:
-    """Streamlit looks for settings there as soon as it is imported."""
-    try:
-        Path.home()
-    except RuntimeError:
-        raise NotPossible("the dashboard needs a home folder, and this user has none; set HOME") from None
-
-
 def _check_free(port: int) -> None:
     """Find out now, in one line, what the server would find out with a log of its own."""
     with socket.socket() as probe:
@@ -111,15 +95,3 @@ def _check_free(port: int) -> None:
                     f"port {port} is in use; stop the program that holds it, or set another: PINSCOPE_PORT={port + 1}"
                 ) from None
             raise NotPossible(f"cannot listen on port {port}: {error.strerror}") from None
-
-
-def _open_when_ready(port: int, url: str, seconds: float = 20.0) -> None:
-    """Open the page once something accepts connections there."""
-    deadline = time.monotonic() + seconds
-    while time.monotonic() < deadline:
-        try:
-            with socket.create_connection((ADDRESS, port), timeout=0.2):
-                break
-        except OSError:
-            time.sleep(0.1)
-    webbrowser.open(url)

@@ -181,7 +181,7 @@ def test_a_port_in_use_is_one_clear_line() -> None:
         taken.listen()
         port = taken.getsockname()[1]
         with pytest.raises(NotPossible, match=rf"^port {port} is in use; [^\n]*PINSCOPE_PORT={port + 1}$"):
-            serve(port, open_browser=False, site=Site(str))
+            serve(port, lambda: Site(str))
 
 
 def test_the_port_comes_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:

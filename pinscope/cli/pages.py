@@ -80,9 +80,8 @@ def _print(markdown: str) -> None:
 def dashboard(
     context: typer.Context,
     port: Annotated[
-        int | None,
-        typer.Option(metavar="PORT", help="Port to listen on. Default: PINSCOPE_PORT, else 8501.", show_default=False),
-    ] = None,
+        int, typer.Option(min=1, max=65535, metavar="PORT", envvar="PINSCOPE_PORT", help="Port to listen on.")
+    ] = 8501,
     origin: Annotated[
         list[str] | None,
         typer.Option(
@@ -96,9 +95,9 @@ def dashboard(
     """Serve the dashboard on 127.0.0.1 until Ctrl-C."""
     # They import Starlette, which comes with the extra `dashboard`.
     from pinscope.dashboard.middleware import named_origins, origins_from_environment
-    from pinscope.dashboard.serve import port_from_environment, serve
+    from pinscope.dashboard.serve import serve
 
     named = named_origins(origin) if origin else origins_from_environment()
 
     root = context.find_root().command
-    return serve(port_from_environment() if port is None else port, lambda: whole_site(root), named)
+    return serve(port, lambda: whole_site(root), named)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Annotated, Any, cast
+from typing import Annotated, Any
 
 import typer
 from typer.core import TyperCommand
@@ -63,7 +63,8 @@ def _summary(experiment: AnyExperiment) -> str:
 
 
 def _format_experiment(experiment: AnyExperiment, lab: str | None, formatter: Any) -> None:
-    name, chosen = experiment.name, _lab(experiment, lab)
+    name = experiment.name
+    chosen: LabKind = "host" if lab == "host" and not experiment.labs.get("host") else "cuda"
     formatter.write_usage("pinscope run", f"{name} [OPTIONS]")
     reason = experiment.labs.get("host")
     runs_on = f"It needs a GPU ({reason})." if reason else "It runs on a GPU or, without one, on the host model."
@@ -72,26 +73,16 @@ def _format_experiment(experiment: AnyExperiment, lab: str | None, formatter: An
         with formatter.indentation():
             formatter.write_text(text)
     with formatter.section("Parameters, each set by --set NAME=VALUE"):
-        formatter.write_text(_defaults(chosen))
+        formatter.write_text(
+            "The defaults shown are those on a GPU."
+            if chosen == "cuda"
+            else "The defaults shown are those of the host model, which stands in for a GPU."
+        )
         formatter.write_paragraph()
         formatter.write_dl(list(_parameter_help(experiment, chosen)))
     formatter.write_paragraph()
     formatter.write_text("Options of every run: pinscope run --help")
     formatter.write_text(f"Method, and how to read the result: pinscope docs {name} --text")
-
-
-def _defaults(lab: LabKind) -> str:
-    """Where the defaults hold; without a GPU, how to see those on one."""
-    if lab == "cuda":
-        return "The defaults shown are those on a GPU."
-    return "The defaults shown are those of the host model, which stands in for a GPU; --lab cuda shows those of a GPU."
-
-
-def _lab(experiment: AnyExperiment, lab: str | None) -> LabKind:
-    """Where it would run here; a GPU where it would be refused."""
-    known = {kind: kind for kind, reason in experiment.labs.items() if reason is None}
-    wanted = lab or ("cuda" if usable_gpu(capture_environment()) else "host")
-    return known.get(cast("LabKind", wanted), "cuda")
 
 
 def _parameter_help(experiment: AnyExperiment, lab: LabKind) -> Iterator[tuple[str, str]]:

@@ -11,27 +11,10 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from pinscope.dashboard.middleware import ADDRESS, SETTINGS
-from pinscope.errors import InvalidParameter, NotPossible
-from pinscope.text import quoted
+from pinscope.errors import NotPossible
 
 if TYPE_CHECKING:
     from pinscope.dashboard.routes import MakeSite
-
-DEFAULT_PORT = 8501
-
-
-def port_from_environment() -> int:
-    """The port in PINSCOPE_PORT, else 8501.
-
-    Raises:
-        InvalidParameter: PINSCOPE_PORT is no port number.
-    """
-    text = os.environ.get("PINSCOPE_PORT", "").strip()
-    if not text:
-        return DEFAULT_PORT
-    if not (text.isascii() and text.isdecimal() and len(text) <= 5):
-        raise InvalidParameter(f"PINSCOPE_PORT is {quoted(text)}; it must be a port number from 1 to 65535")
-    return _checked_port(int(text))
 
 
 def serve(port: int, site: MakeSite, named: Sequence[str] = ()) -> int:
@@ -43,10 +26,9 @@ def serve(port: int, site: MakeSite, named: Sequence[str] = ()) -> int:
         named: origins under which it is reached, beside its own.
 
     Raises:
-        InvalidParameter: no such port.
         NotPossible: another program listens on it, or this user may not.
     """
-    _check_free(_checked_port(port))
+    _check_free(port)
     _forget_variables_of_other_apps()
     import streamlit as st  # noqa: PLC0415 - takes a third of a second; the errors above should not wait for it
     from streamlit import config  # noqa: PLC0415
@@ -75,12 +57,6 @@ def _forget_variables_of_other_apps() -> None:
 def _no_files(file_name: str) -> list[str]:  # noqa: ARG001 - the signature is Streamlit's
     """In place of Streamlit's function: it reads no files of settings from the user's home or the working folder."""
     return []
-
-
-def _checked_port(port: int) -> int:
-    if not 1 <= port <= 65535:
-        raise InvalidParameter(f"{port} is no port number; it must be from 1 to 65535")
-    return port
 
 
 def _check_free(port: int) -> None:

@@ -74,7 +74,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         (["report", "nope"], 2, "--output"),
         (["export", "nope", "-o", "new.pinscope"], 2, "no run 'nope'"),
         (["import", "absent.pinscope"], 2, "absent.pinscope"),
-        (["dashboard", "--port", "70000"], 2, "70000"),
+        (["dashboard", "--port", "70000"], 2, "less than or equal to 65535"),
     ],
 )
 def test_bad_input_is_one_line_and_changes_nothing(
@@ -92,8 +92,9 @@ def test_a_gpu_that_is_not_there_is_not_possible_here(capsys: pytest.CaptureFixt
 
 
 def test_a_port_that_is_no_number_is_named(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    monkeypatch.setenv("PINSCOPE_PORT", "eighty")
-    assert "PINSCOPE_PORT is 'eighty'" in refused(["dashboard"], 2, capsys)
+    for text in ("eighty", "0", "70000", "8501.5", "-1"):
+        monkeypatch.setenv("PINSCOPE_PORT", text)
+        assert "PINSCOPE_PORT" in refused(["dashboard"], 2, capsys)
 
 
 def test_a_database_that_cannot_be_opened_stays_as_it_is(

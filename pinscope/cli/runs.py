@@ -355,7 +355,5 @@ def _say_written(file: Path, runs: list[Run], as_json: bool) -> None:
 def _ask(run_id: str, what: str) -> None:
     if not sys.stdin.isatty():
         raise BadInput(f"run {run_id} would be deleted for good; add --yes to do so without being asked")
-    sys.stderr.write(visible(f"Delete run {run_id} ({what}) for good? [y/N] "))
-    sys.stderr.flush()
-    if sys.stdin.readline().strip().lower() not in ("y", "yes"):
+    if not typer.confirm(visible(f"Delete run {run_id} ({what}) for good?"), err=True):
         raise BadInput(f"run {run_id} was not deleted")

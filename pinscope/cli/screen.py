@@ -22,12 +22,12 @@ from pinscope.cli.live_view import (
     KEYS,
     TREND_STEPS,
     Choice,
+    HolderTable,
     Line,
     View,
     event_text,
     finding_text,
     frame,
-    holder_table,
     lasted_text,
     press,
 )
@@ -347,7 +347,7 @@ class LiveScreen:
         columns: Sequence[str] = ()
         pids: Sequence[int] = ()
         if self.view is not None:
-            table = holder_table(replace(self.view, choice=self._choice), room)
+            table = HolderTable(replace(self.view, choice=self._choice), room)
             columns, pids = table.columns, [row.pid for row in table.rows]
         self._choice = press(self._choice, key, columns, pids)
 
@@ -367,7 +367,7 @@ class LiveScreen:
 
     def _lines(self, room: int, height: int, with_keys: bool) -> list[Line]:
         if self._choice.page == "keys":
-            columns = holder_table(self.view, room).columns if self.view is not None else ()
+            columns = HolderTable(self.view, room).columns if self.view is not None else ()
             return self._scrolled(keys_page(columns, room), height)
         if self.view is None:
             return [Line(one_line(self._history.trouble or "Looking …"))]

@@ -128,7 +128,7 @@ def _drawing(
     def draw(row: Sequence[str], at_bottom: bool) -> list[str]:
         drawn = []
         for number, line in enumerate(lines):
-            cells = [_wrapped(row[place], widths[place]) for place in line]
+            cells = [textwrap.wrap(row[place], widths[place], break_on_hyphens=False) or [""] for place in line]
             if at_bottom:
                 height = max(map(len, cells))
                 cells = [[""] * (height - len(cell)) + cell for cell in cells]
@@ -145,23 +145,6 @@ def _drawing(
 def _padded(text: str, width: int, right: bool) -> str:
     space = " " * (width - _width(text))
     return space + text if right else text + space
-
-
-def _wrapped(text: str, width: int) -> list[str]:
-    """The text in lines of at most ``width`` columns, broken between words where that is possible."""
-    lines = [""]
-    for word in text.split():
-        joined = f"{lines[-1]} {word}" if lines[-1] else word
-        if _width(joined) <= width:
-            lines[-1] = joined
-            continue
-        if lines[-1]:
-            lines.append("")
-        for sign in word:
-            if lines[-1] and _width(lines[-1] + sign) > width:
-                lines.append("")
-            lines[-1] += sign
-    return lines
 
 
 def _width(text: str) -> int:

@@ -66,7 +66,9 @@ def test_the_help_of_an_experiment_shows_the_defaults_of_the_lab_and_how_to_writ
 @pytest.mark.parametrize("quick", [False, True])
 def test_every_default_is_written_as_set_takes_it(entry: Entry, quick: bool) -> None:
     preset = entry.experiment.Params.preset("cuda", quick)
-    written = {one.name: one.written(getattr(preset, one.name)) for one in parameters_of(type(preset))}
+    written = {
+        parameter.name: parameter.written(getattr(preset, parameter.name)) for parameter in parameters_of(type(preset))
+    }
     assert preset.with_overrides(written) == preset
 
 

@@ -67,13 +67,13 @@ def test_the_timeline_of_the_recorded_trace_is_looked_at_closer_and_closer(open_
     assert app.button(key="timeline-Whole").disabled
 
     def events() -> int:
-        captions = (str(each.value).replace("\\", "") for each in app.caption)
-        caption = next(each for each in captions if "calls, copies and kernels" in each)
+        captions = (str(caption.value).replace("\\", "") for caption in app.caption)
+        caption = next(caption for caption in captions if "calls, copies and kernels" in caption)
         return int("".join(filter(str.isdigit, caption.split("calls")[0])))
 
     def costliest() -> str:
-        captions = (str(each.value).replace("\\", "") for each in app.caption)
-        return next(each for each in captions if each.startswith("The costliest copy of loader_loop.py:33"))
+        captions = (str(caption.value).replace("\\", "") for caption in app.caption)
+        return next(caption for caption in captions if caption.startswith("The costliest copy of loader_loop.py:33"))
 
     whole = events()
     app.button(key="timeline-Closer").click().run()

@@ -250,8 +250,10 @@ def _of_snapshot(seen: Snapshot) -> Iterator[Metric]:
     for figure in HOST:
         yield from _family(figure, (), [((), getattr(seen.host, figure.field))])
     if (pressure := seen.host.pressure) is not None:
-        stalled = {("some",): pressure.some_total_seconds, ("full",): pressure.full_total_seconds}
-        yield _other("pinscope_host_memory_stalled_seconds_total", stalled)
+        yield _other(
+            "pinscope_host_memory_stalled_seconds_total",
+            {("some",): pressure.some_total_seconds, ("full",): pressure.full_total_seconds},
+        )
     yield from _holders(seen.holders)
     yield from _gpus(seen.devices)
     if seen.devices:

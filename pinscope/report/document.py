@@ -168,7 +168,7 @@ def form_parameters(params: type[Inputs]) -> list[Parameter]:
     return sorted(parameters_of(params), key=lambda parameter: parameter.name in Params.model_fields)
 
 
-def parameter_defaults(params: type[Params], lab: LabKind) -> Iterator[tuple[Parameter, str, str]]:
+def parameter_defaults(params: type[Inputs], lab: LabKind) -> Iterator[tuple[Parameter, str, str]]:
     """Each parameter in the order of the form, with its default and that with ``--quick``, as people read them."""
     full, quick = params.preset(lab, False), params.preset(lab, True)
     for parameter in form_parameters(params):

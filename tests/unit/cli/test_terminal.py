@@ -68,11 +68,6 @@ def test_a_finding_takes_no_lines_from_foreign_names_and_command_lines(capsys: p
     ]  # fmt: skip
 
 
-def test_json_has_no_place_for_what_is_not_a_number() -> None:
-    with pytest.raises(ValueError, match="JSON"):
-        print_json({"value": float("nan")})
-
-
 def test_without_a_command_help_is_shown(capsys: pytest.CaptureFixture[str]) -> None:
     assert main([]) == 0
     assert "Commands:" in capsys.readouterr().out

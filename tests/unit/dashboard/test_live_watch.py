@@ -115,25 +115,6 @@ def test_a_source_that_fails_does_not_keep_it_awake(watch: Watch, source: Source
     assert source.closed == 1
 
 
-def test_a_source_that_cannot_be_opened_can_be_tried_again(taken: Snapshot, clock: Clock) -> None:
-    sources: list[Source | Exception] = [OSError(12, "Cannot allocate memory"), Source(lambda: taken)]
-
-    def opened() -> LiveSource:
-        source = sources.pop(0)
-        if isinstance(source, Exception):
-            raise source
-        return source  # type: ignore[return-value]
-
-    watch = Watch(opened, clock=clock)
-    try:
-        with pytest.raises(OSError, match="Cannot allocate"):
-            watch.look()
-        assert not watch.running
-        until(lambda: watch.look().latest)
-    finally:
-        watch.close()
-
-
 def test_many_who_look_and_close_at_once_leave_one_thread_at_most(watch: Watch, source: Source) -> None:
     def busy() -> None:
         for number in range(30):

@@ -8,7 +8,7 @@ import signal
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import redirect_stdout
 from functools import partial
 from pathlib import Path
@@ -74,7 +74,7 @@ def print_summary(document: Document, leads_on: bool = True) -> None:
             print_line(f"  {one_line(command)}")
 
 
-def _print_titles(findings: Sequence[Finding]) -> None:
+def _print_titles(findings: Iterable[Finding]) -> None:
     """And what to do about the first."""
     for number, finding in enumerate(findings):
         title = f"{facts.SEVERITY_WORDS[finding.severity]}: {one_line(finding.title)}"

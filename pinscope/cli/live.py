@@ -16,13 +16,13 @@ import typer
 
 from pinscope.cli.live_view import Line, View, tail, whole
 from pinscope.cli.options import PROBE_HELP, Gpus, Interval, Pids, Probe, checked_pids
+from pinscope.cli.outcome import print_findings
 from pinscope.cli.screen import LiveScreen
 from pinscope.cli.terminal import (
     LOOK_SECONDS,
     Stop,
     complain,
     is_steerable,
-    print_findings,
     print_json,
     print_line,
     print_prose,

@@ -11,7 +11,8 @@ import typer
 from typer.core import TyperCommand
 
 from pinscope.cli.options import AsJson, Interval, Pids, Probe, checked_pids, duration, output_option
-from pinscope.cli.terminal import Stop, complain, follow, print_json, print_outcome, progress_shown, say_how_it_ended
+from pinscope.cli.outcome import follow, print_outcome, progress_shown, say_how_it_ended
+from pinscope.cli.terminal import Stop, complain, print_json
 from pinscope.errors import BadInput, InvalidParameter, MeasurementFailed, NotPossible, StoreFailed, UnknownName
 from pinscope.experiments.contract import AnyExperiment
 from pinscope.experiments.registry import EXPERIMENTS, find

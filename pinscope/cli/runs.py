@@ -15,16 +15,8 @@ from typing import Annotated, Any, get_args
 import typer
 
 from pinscope.cli.options import AsJson, RunId, RunIds, duration, output_option
-from pinscope.cli.terminal import (
-    GAP,
-    complain,
-    print_json,
-    print_line,
-    print_long_json,
-    print_run,
-    print_table,
-    terminal_columns,
-)
+from pinscope.cli.outcome import print_run
+from pinscope.cli.terminal import GAP, complain, print_json, print_line, print_long_json, print_table, terminal_columns
 from pinscope.errors import BadInput, StoreFailed
 from pinscope.experiments.registry import GONE, find_reader, readers
 from pinscope.records.run import LAB_TITLES, Origin, Run, Status, TraceRun

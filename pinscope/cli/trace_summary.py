@@ -14,7 +14,8 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from pinscope.cli.terminal import SEVERITY_STYLES, complain, print_line, print_prose, print_reading_table, print_table
+from pinscope.cli.outcome import print_reading_table
+from pinscope.cli.terminal import SEVERITY_STYLES, complain, print_line, print_prose, print_table
 from pinscope.errors import NotPossible, PinScopeError, StoreFailed
 from pinscope.experiments.registry import checked_rows
 from pinscope.probes.environment import capture_environment

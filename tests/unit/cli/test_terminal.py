@@ -10,7 +10,8 @@ import pytest
 
 from pinscope.cli import terminal
 from pinscope.cli.main import main
-from pinscope.cli.terminal import print_findings, print_json, print_line, print_prose, print_table
+from pinscope.cli.outcome import print_findings
+from pinscope.cli.terminal import print_json, print_line, print_prose, print_table
 from pinscope.records.finding import Finding, Quantity
 
 

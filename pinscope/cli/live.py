@@ -2,268 +2,50 @@
 
 from __future__ import annotations
 
-import csv
 import queue
 import select
 import sys
-import textwrap
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from importlib.resources import files
-from typing import Annotated, Any, Literal
+from typing import Annotated
 
 import typer
 
-from pinscope.cli.live_view import (
-    KEYS,
-    TREND_STEPS,
-    Choice,
-    Line,
-    View,
-    event_text,
-    finding_text,
-    frame,
-    holder_table,
-    lasted_text,
-    press,
-    tail,
-    whole,
-)
+from pinscope.cli.live_view import Line, View, tail, whole
 from pinscope.cli.options import PROBE_HELP, Gpus, Interval, Pids, Probe, checked_pids
-from pinscope.cli.screen import Screen, print_findings
+from pinscope.cli.outcome import print_findings
+from pinscope.cli.screen import LiveScreen
 from pinscope.cli.terminal import (
     LOOK_SECONDS,
     Stop,
     complain,
     is_steerable,
-    lay_out,
     print_json,
     print_line,
     print_prose,
-    sparkline,
     styled,
     terminal_columns,
 )
 from pinscope.errors import BadInput
-from pinscope.live.reading import read_snapshot, who
+from pinscope.live.reading import read_snapshot
 from pinscope.live.sampler import History, Sampler
-from pinscope.live.series import growing, holder_trends
+from pinscope.live.series import growing
 from pinscope.live.source import LiveSource, open_source
 from pinscope.monitoring.server import MetricsServer, SnapshotCollector, is_loopback
-from pinscope.probes.answer import Answer
-from pinscope.records.figure import figures
-from pinscope.records.registration import Piece
-from pinscope.records.snapshot import GpuUse, Holder, Snapshot
+from pinscope.records.snapshot import Snapshot
 from pinscope.records.timeline import Event, Sample
-from pinscope.report.facts import Fact, by_severity
-from pinscope.report.snapshot_facts import COLUMNS, holder_facts
-from pinscope.report.write import csv_cell, snapshot_document
-from pinscope.text import one_line, visible
-from pinscope.units import format_bytes, format_duration
-
-_INDENT = "  "
-OpenFiles = Answer[Mapping[str, int]]
+from pinscope.report.facts import by_severity
+from pinscope.report.write import snapshot_document
+from pinscope.text import visible
 
 
-def scrolled(lines: Sequence[Line], scroll: int, height: int, hint: str) -> tuple[list[Line], int]:
-    """As many of the lines as there is room for, above a line that says which; and how far down they really begin."""
-    room = max(height - 1, 1)
-    begin = max(0, min(scroll, len(lines) - room))
-    visible_lines = list(lines[begin : begin + room])
-    more = f" · ↑ ↓ lines {begin + 1} to {begin + len(visible_lines)} of {len(lines)}" if len(lines) > room else ""
-    return [*visible_lines, *[Line("")] * (room - len(visible_lines)), Line(f"{hint}{more}", "dim")], begin
-
-
-def keys_page(columns: Sequence[str], room: int) -> list[Line]:
-    """Every key, and the number of each column."""
-    numbered = " · ".join(f"{number} {name}" for number, name in enumerate(columns, 1))
-    return [Line("Keys", "bold"), Line(""), *_facts(KEYS, room), Line(""), *_wrapped(f"Columns: {numbered}", room)]
-
-
-def process_page(view: View, pid: int | None, files: OpenFiles | None, room: int) -> list[Line]:
-    """One process: who it is, what it holds, what that takes on each GPU, what was found and what happened."""
-    holder = next((holder for holder in view.snapshot.holders if holder.pid == pid), None)
-    events = [event for event in view.events if event.pid == pid]
-    if holder is None:
-        lines = _wrapped(f"Process {pid} holds no pinned memory any more, or has ended.", room, "bold")
-    else:
-        lines = [Line(one_line(who(holder)), "bold"), Line(""), *_facts(_process_facts(view, holder, files), room)]
-        lines += _pieces(holder, view, room)
-        named = [finding for finding in view.findings if who(holder) in f"{finding.title} {finding.detail}"]
-        if named:
-            lines += [Line(""), Line("Findings", "bold")]
-        for finding in named:
-            text, style = finding_text(finding)
-            lines += _wrapped(text, room, style)
-            lines += _wrapped(f"{_INDENT}→ {one_line(finding.advice)}", room)
-    if events:
-        lines += [Line(""), Line("What happened", "bold")]
-        lines += [line for event in reversed(events) for line in _wrapped(event_text(event), room)]
-    return lines
-
-
-def _process_facts(view: View, holder: Holder, files: OpenFiles | None) -> Iterator[Fact]:
-    curve = holder_trends(view.samples, 2 * TREND_STEPS).get((holder.pid, holder.started_at), ())
-    if len(curve) > 1:
-        most = f", at most {format_bytes(max(filter(None, curve), default=0))}"
-        yield "Held lately", f"{sparkline(curve)} in {lasted_text(view.samples)}{most}"
-    yield from holder_facts(holder)
-    if holder.parent_pid is not None:
-        yield "Parent", f"pid {holder.parent_pid}"
-    if files is not None:
-        yield "Open files", _files_text(files)
-
-
-def _files_text(files: OpenFiles) -> str:
-    if files.value is None:
-        return f"n/a ({files.reason})"
-    return ", ".join(f"{count:,} × {kind}" if count > 1 else kind for kind, count in files.value.items()) or "none"
-
-
-def _pieces(holder: Holder, view: View, room: int) -> list[Line]:
-    """What the probe saw being pinned and is held still."""
-    if not holder.oldest_pieces:
-        return []
-    rows = [_piece_cells(piece, view) for piece in holder.oldest_pieces]
-    laid = lay_out(("kind", "size", "held for", "address"), rows, (1, 2), room)
-    title = Line(f"Pinned while the probe ran, the {len(rows)} oldest pieces", "bold")
-    return [Line(""), title, *(Line(text) for text in (*laid.headings, *laid.body))]
-
-
-def _piece_cells(piece: Piece, view: View) -> tuple[str, str, str, str]:
-    age = (view.snapshot.taken_at - piece.since).total_seconds()
-    address = "n/a" if piece.address is None else f"{piece.address:#x}"
-    return piece.kind.replace("_", " "), format_bytes(piece.bytes), format_duration(max(round(age), 0)), address
-
-
-def _facts(facts: Sequence[Fact] | Iterator[Fact], room: int) -> list[Line]:
-    laid = lay_out(("", ""), [(name, one_line(text)) for name, text in facts], (), room)
-    return [Line(text) for text in laid.body]
-
-
-def _wrapped(text: str, room: int, style: str = "") -> list[Line]:
-    return [Line(part, style) for part in textwrap.wrap(text, max(room, 20), subsequent_indent=_INDENT)]
-
-
-_BACK = "Esc back · p pause · q quit"
-
-
-class LiveScreen:
-    """What is shown, and what was chosen.
-
-    Args:
-        sampler: takes the snapshots.
-        view_of: what is to be said of a snapshot and of those before it.
-        files_of: what a process has open.
-    """
-
-    def __init__(
-        self, sampler: Sampler, view_of: Callable[[Snapshot, History], View], files_of: Callable[[int], OpenFiles]
-    ) -> None:
-        self._sampler = sampler
-        self._view_of = view_of
-        self._files_of = files_of
-        self._choice = Choice()
-        self._history = sampler.history()
-        self._seen: tuple[object, ...] = ()
-        self._files: tuple[int | None, OpenFiles] | None = None
-        self.view: View | None = None
-        """The last one; ``None`` before the first, and where the terminal is gone."""
-
-    def run(self, stop: Stop) -> None:
-        """Draw and listen, until somebody wants no more of it or the terminal is gone."""
-        try:
-            with Screen() as screen:
-                while not stop.asked and not self._choice.ended:
-                    self._draw(screen)
-                    for key in screen.keys(LOOK_SECONDS):
-                        self._press(key, screen.size.columns)
-        except OSError:
-            self.view = None  # nobody is there to see it
-
-    def _press(self, key: str, room: int) -> None:
-        columns: Sequence[str] = ()
-        pids: Sequence[int] = ()
-        if self.view is not None:
-            table = holder_table(replace(self.view, choice=self._choice), room)
-            columns, pids = table.columns, [row.pid for row in table.rows]
-        self._choice = press(self._choice, key, columns, pids)
-
-    def _draw(self, screen: Screen) -> None:
-        """Make the picture anew where there is something new; the screen writes only the lines that changed."""
-        if not self._choice.paused:
-            self._history = self._sampler.history()
-        history, size = self._history, screen.size
-        latest = history.latest and history.latest.taken_at
-        if self._seen[:2] != (latest, history.trouble) and history.latest is not None:
-            self.view = self._view_of(history.latest, history)
-        seen = (latest, history.trouble, self._choice, size, screen.has_keys)
-        if seen != self._seen or screen.is_blank:
-            self._seen = seen
-            lines = self._lines(size.columns, size.lines, screen.has_keys)
-            screen.draw([styled(visible(line.text), line.style) for line in lines])
-
-    def _lines(self, room: int, height: int, with_keys: bool) -> list[Line]:
-        if self._choice.page == "keys":
-            columns = holder_table(self.view, room).columns if self.view is not None else ()
-            return self._scrolled(keys_page(columns, room), height)
-        if self.view is None:
-            return [Line(one_line(self._history.trouble or "Looking …"))]
-        if self._choice.page == "process":
-            return self._scrolled(process_page(self.view, self._choice.pid, self._open_files(), room), height)
-        self._files = None
-        return frame(replace(self.view, choice=self._choice if with_keys else None), room, height)
-
-    def _scrolled(self, lines: Sequence[Line], height: int) -> list[Line]:
-        visible_lines, begin = scrolled(lines, self._choice.scroll, height, _BACK)
-        self._choice = replace(self._choice, scroll=begin)
-        return visible_lines
-
-    def _open_files(self) -> OpenFiles | None:
-        """Those of the chosen process, read when its page is opened: a process may have very many."""
-        pid = self._choice.pid
-        if pid is None:
-            return None
-        if self._files is None or self._files[0] != pid:
-            self._files = (pid, self._files_of(pid))
-        return self._files[1]
-
-
-Form = Literal["table", "json", "csv"]
-
-_FIRST_COLUMNS = (
-    "taken_at",
-    "pid",
-    "name",
-    "user",
-    "container",
-    "started_at",
-    "host_alloc_bytes",
-    "registered_bytes",
-    "locked_bytes",
-    "vm_pin_bytes",
-    "managed_bytes",
-    "inherited_bytes",
-    "hugetlb_bytes",
-    "rss_bytes",
-    "gpu_memory_bytes",
-    "page_table_bytes",
-    "command",
-    "driver_memory_bytes",
-    "context_pinned_bytes",
-)
-"""Columns of CSV keep their place: that of any other figure comes after these."""
-
-
-def print_once(form: Form, view: View) -> None:
+def print_once(as_json: bool, view: View) -> None:
     """One moment, with all that is to be said of it."""
-    if form == "json":
+    if as_json:
         print_json(snapshot_document(view.snapshot, view.findings))
-        return
-    if form == "csv":
-        CsvRows()(view)
         return
     print_lines(whole(view, terminal_columns()))
     print_line()
@@ -274,13 +56,6 @@ def print_once(form: Form, view: View) -> None:
     if view.snapshot.unreadable:
         print_line()
     print_findings(view.findings)
-
-
-def printer(form: Form) -> Callable[[View], None]:
-    """Prints one moment of many."""
-    if form == "csv":
-        return CsvRows()
-    return _print_json_line if form == "json" else _print_table
 
 
 def print_lines(lines: Sequence[Line]) -> None:
@@ -304,40 +79,6 @@ def _print_json_line(view: View) -> None:
     print_json(snapshot_document(view.snapshot, view.findings) | more, on_one_line=True)
 
 
-class CsvRows:
-    """Prints the rows of one moment after the other; the header before the first."""
-
-    def __init__(self) -> None:
-        self._writer = csv.writer(sys.stdout, lineterminator="\n")
-        self._begun = False
-
-    def __call__(self, view: View) -> None:
-        if not self._begun:
-            self._writer.writerow(csv_columns())
-            self._begun = True
-        for holder in view.snapshot.holders:
-            row = _csv_row(view.snapshot, holder)
-            self._writer.writerow([csv_cell(row[name]) for name in csv_columns()])
-
-
-def csv_columns() -> tuple[str, ...]:
-    """Names of the columns: who a holder is, and its figures."""
-    others = (name for name, figure in COLUMNS.items() if figure.csv)
-    return tuple(dict.fromkeys((*_FIRST_COLUMNS, *others)))
-
-
-def _csv_row(seen: Snapshot, holder: Holder) -> dict[str, Any]:
-    row: dict[str, Any] = {name: getattr(holder, name, None) for name in csv_columns()}
-    row |= {
-        "taken_at": seen.taken_at.isoformat(),
-        "started_at": holder.started_at.isoformat() if holder.started_at else None,
-    }
-    for figure in figures(GpuUse):
-        parts = [getattr(use, figure.field) for use in holder.gpus]
-        row[figure.column] = None if None in parts else figure.together(parts)
-    return {name: one_line(value) if isinstance(value, str) else value for name, value in row.items()}
-
-
 GROWTH_SAMPLES = 300
 """Over so many samples a holder must grow, and give nothing back, to be marked."""
 WAITING_SNAPSHOTS = 16
@@ -349,7 +90,6 @@ def live(
     as_json: Annotated[
         bool, typer.Option("--json", help="Print JSON: one document with --once, otherwise one on each line.")
     ] = False,
-    as_csv: Annotated[bool, typer.Option("--csv", help="Print CSV: one row for each holder in each snapshot.")] = False,
     interval: Interval = 1.0,
     pid: Pids = None,
     probe: Annotated[
@@ -358,15 +98,12 @@ def live(
     gpus: Gpus = True,
 ) -> int:
     """Show which processes hold pinned memory, and what it costs each GPU, until Ctrl-C."""
-    if as_json and as_csv:
-        raise BadInput("--json and --csv exclude each other")
-    form: Form = "json" if as_json else "csv" if as_csv else "table"
     pids = checked_pids(pid)
     with Stop(hangup=True) as stop, open_source(probe=probe, gpus=gpus, interval_seconds=interval) as source:
         if once:
-            _show_once(source, stop, form, pids, interval if probe else 0.0)
+            _show_once(source, stop, as_json, pids, interval if probe else 0.0)
         else:
-            _follow(source, stop, form, pids, interval)
+            _follow(source, stop, as_json, pids, interval)
     return 0
 
 
@@ -377,7 +114,7 @@ def _only(seen: Snapshot, pids: Collection[int]) -> Snapshot:
     return seen.model_copy(update={"holders": tuple(holder for holder in seen.holders if holder.pid in pids)})
 
 
-def _show_once(source: LiveSource, stop: Stop, form: Form, pids: Collection[int], seconds: float) -> None:
+def _show_once(source: LiveSource, stop: Stop, as_json: bool, pids: Collection[int], seconds: float) -> None:
     """One moment; with ``seconds``, after the probe has listened for so long."""
     seen = source.take()
     if seconds:
@@ -386,15 +123,15 @@ def _show_once(source: LiveSource, stop: Stop, form: Form, pids: Collection[int]
         while not stop.asked and (left := end - time.monotonic()) > 0:
             time.sleep(min(LOOK_SECONDS, left))
         seen = source.take()
-    print_once(form, _view(seen, pids))
+    print_once(as_json, _view(seen, pids))
 
 
-def _follow(source: LiveSource, stop: Stop, form: Form, pids: Collection[int], seconds: float) -> None:
+def _follow(source: LiveSource, stop: Stop, as_json: bool, pids: Collection[int], seconds: float) -> None:
     with Sampler(source.take, interval_seconds=seconds) as sampler:
-        if form == "table" and is_steerable():
+        if not as_json and is_steerable():
             _refresh(source, sampler, stop, pids)
         else:
-            _stream(sampler, stop, form, pids)
+            _stream(sampler, stop, as_json, pids)
 
 
 def _view(seen: Snapshot, pids: Collection[int], history: History | None = None, events: Sequence[Event] = ()) -> View:
@@ -436,9 +173,9 @@ class _Feed:
                 return
 
 
-def _stream(sampler: Sampler, stop: Stop, form: Form, pids: Collection[int]) -> None:
+def _stream(sampler: Sampler, stop: Stop, as_json: bool, pids: Collection[int]) -> None:
     """Every snapshot, one after the other, until somebody stops it or nobody reads any more."""
-    feed, show, reported = _Feed(), printer(form), False
+    feed, show, reported = _Feed(), _print_json_line if as_json else _print_table, False
     sampler.subscribe(feed.offer)
     try:
         while not stop.asked and not _reader_is_gone():

@@ -171,104 +171,6 @@ _TEXTS = ("user", "GPUs", TREND, "program")
 """Columns that are no numbers."""
 
 
-@dataclass(frozen=True)
-class HolderTable:
-    """The rows that are shown, in their order.
-
-    Attributes:
-        holders: all that may be shown, most bytes first.
-        growing: pids of those that take more and more.
-        trends: of each the bytes that it held lately.
-        probe: the probe runs.
-        narrow: only what matters most has room.
-        column: heading of the column by which it is sorted, if it has that one.
-        turned: the other way round: text from its end, amounts with the smallest first.
-    """
-
-    holders: Sequence[Holder]
-    growing: Collection[int]
-    trends: Mapping[Identity, Curve]
-    probe: bool
-    narrow: bool
-    column: str = ""
-    turned: bool = False
-
-    @cached_property
-    def columns(self) -> list[str]:
-        """Headings of those that say something of somebody; the least important ones only where there is room."""
-        in_table = [
-            figure
-            for figure in COLUMNS.values()
-            if figure.short and (self.probe or not figure.probed) and not (self.narrow and figure.terminal == "room")
-        ]
-        own = [figure for figure in in_table if figure.column not in ON_GPUS and self._says_something(figure)]
-        on_gpus = ["GPUs", *(_HEADINGS[figure.column] for figure in in_table if figure.column in ON_GPUS)]
-        return [
-            "pid",
-            "user",
-            *(_HEADINGS[figure.column] for figure in own),
-            *(on_gpus if any(holder.gpus for holder in self.holders) else []),
-            "program",
-        ]
-
-    @cached_property
-    def rows(self) -> list[HolderRow]:
-        """All of them, sorted; those that only lock memory, which is not pinned, stand apart as the last ones."""
-        return sorted(self._sorted(), key=lambda row: row.only_locked)
-
-    def _sorted(self) -> list[HolderRow]:
-        rows = holder_rows(self.holders, self.growing)
-        if self.column not in self.columns:
-            return rows
-        known = [(key, row) for row in rows if (key := self._key(row)) is not None]
-        amounts_first = self.column in _COLUMNS
-        known.sort(key=lambda pair: pair[0], reverse=amounts_first != self.turned)
-        return [*(row for _, row in known), *(row for row in rows if self._key(row) is None)]
-
-    def lay_out(self, begin: int, end: int, room: int | None) -> TableLines:
-        """These rows as lines. Small curves are drawn where every row has room for one in its line."""
-        columns = self.columns
-        laid = self._laid(columns, begin, end, room)
-        if not self.trends or any(len(lines) > 1 for lines in laid.rows):
-            return laid
-        drawn = self._laid([*columns[:-1], TREND, columns[-1]], begin, end, room)
-        return laid if any(len(lines) > 1 for lines in drawn.rows) else drawn
-
-    def _laid(self, columns: Sequence[str], begin: int, end: int, room: int | None) -> TableLines:
-        cells = [self._cells(row) for row in self.rows[begin:end]]
-        mark = UP if (self.column in _COLUMNS) == self.turned else DOWN
-        headings = [f"{name} {mark}" if name == self.column else name for name in columns]
-        numbers = [place for place, name in enumerate(columns) if name not in _TEXTS]
-        return lay_out(headings, [[cell[name] for name in columns] for cell in cells], numbers, room)
-
-    def _says_something(self, figure: Figure) -> bool:
-        always = figure.terminal == "always" or figure.probed
-        return always or any((getattr(holder, figure.field) or 0) > figure.common for holder in self.holders)
-
-    def _key(self, row: HolderRow) -> Any:
-        """By what a row is sorted; ``None``: it is not known."""
-        if self.column in _COLUMNS:
-            return row.amounts[_COLUMNS[self.column]]
-        if self.column == "program":
-            return self._program(row)
-        return {"pid": row.pid, "user": row.user, "GPUs": row.gpus}[self.column]
-
-    def _program(self, row: HolderRow) -> str:
-        return _shortened(one_line(row.name if self.narrow else row.command or row.name) or "n/a")
-
-    def _cells(self, row: HolderRow) -> dict[str, str]:
-        name = self._program(row)
-        inside = f" [{one_line(row.container)}]" if row.container else ""
-        return {
-            "pid": str(row.pid),
-            "user": one_line(row.user or "n/a"),
-            **{heading: row.text(name) for name, heading in _HEADINGS.items() if heading in self.columns},
-            "GPUs": ",".join(map(str, row.gpus)) or row.text("gpu_memory_bytes"),
-            TREND: sparkline(self.trends.get((row.pid, row.started_at), ())),
-            "program": f"{GROWS + ' ' if row.growing else ''}{name}{inside}",
-        }
-
-
 def _shortened(command: str) -> str:
     return command if len(command) <= COMMAND_CHARACTERS else command[: COMMAND_CHARACTERS - 1] + "…"
 
@@ -316,6 +218,110 @@ class View:
     """What the person at the keys has chosen; ``None``: there are no keys."""
 
 
+@dataclass(frozen=True)
+class HolderTable:
+    """The holders that are to be shown, as they are to be sorted, in ``room`` columns."""
+
+    view: View
+    room: int | None
+
+    @property
+    def narrow(self) -> bool:
+        """Only what matters most has room."""
+        return _is_narrow(self.room)
+
+    @cached_property
+    def choice(self) -> Choice:
+        """What somebody has chosen, if anybody has."""
+        return self.view.choice or Choice()
+
+    @cached_property
+    def holders(self) -> Sequence[Holder]:
+        """All that may be shown, most bytes first."""
+        holders = self.view.snapshot.holders
+        return matching(holders, self.choice.words) if self.choice.words else holders
+
+    @cached_property
+    def _trends(self) -> Mapping[Identity, Curve]:
+        return holder_trends(self.view.samples, FEW_TREND_STEPS if self.narrow else TREND_STEPS)
+
+    @cached_property
+    def columns(self) -> list[str]:
+        """Headings of those that say something of somebody; the least important ones only where there is room."""
+        probe = self.view.snapshot.probe is not None
+        in_table = [
+            figure
+            for figure in COLUMNS.values()
+            if figure.short and (probe or not figure.probed) and not (self.narrow and figure.terminal == "room")
+        ]
+        own = [figure for figure in in_table if figure.column not in ON_GPUS and self._says_something(figure)]
+        on_gpus = ["GPUs", *(_HEADINGS[figure.column] for figure in in_table if figure.column in ON_GPUS)]
+        return [
+            "pid",
+            "user",
+            *(_HEADINGS[figure.column] for figure in own),
+            *(on_gpus if any(holder.gpus for holder in self.holders) else []),
+            "program",
+        ]
+
+    @cached_property
+    def rows(self) -> list[HolderRow]:
+        """All of them, sorted; those that only lock memory, which is not pinned, stand apart as the last ones."""
+        return sorted(self._sorted(), key=lambda row: row.only_locked)
+
+    def _sorted(self) -> list[HolderRow]:
+        rows = holder_rows(self.holders, self.view.growing)
+        if self.choice.column not in self.columns:
+            return rows
+        known = [(key, row) for row in rows if (key := self._key(row)) is not None]
+        amounts_first = self.choice.column in _COLUMNS
+        known.sort(key=lambda pair: pair[0], reverse=amounts_first != self.choice.turned)
+        return [*(row for _, row in known), *(row for row in rows if self._key(row) is None)]
+
+    def lay_out(self, begin: int, end: int) -> TableLines:
+        """These rows as lines. Small curves are drawn where every row has room for one in its line."""
+        columns = self.columns
+        laid = self._laid(columns, begin, end)
+        if not self._trends or any(len(lines) > 1 for lines in laid.rows):
+            return laid
+        drawn = self._laid([*columns[:-1], TREND, columns[-1]], begin, end)
+        return laid if any(len(lines) > 1 for lines in drawn.rows) else drawn
+
+    def _laid(self, columns: Sequence[str], begin: int, end: int) -> TableLines:
+        cells = [self._cells(row) for row in self.rows[begin:end]]
+        mark = UP if (self.choice.column in _COLUMNS) == self.choice.turned else DOWN
+        headings = [f"{name} {mark}" if name == self.choice.column else name for name in columns]
+        numbers = [place for place, name in enumerate(columns) if name not in _TEXTS]
+        return lay_out(headings, [[cell[name] for name in columns] for cell in cells], numbers, self.room)
+
+    def _says_something(self, figure: Figure) -> bool:
+        always = figure.terminal == "always" or figure.probed
+        return always or any((getattr(holder, figure.field) or 0) > figure.common for holder in self.holders)
+
+    def _key(self, row: HolderRow) -> Any:
+        """By what a row is sorted; ``None``: it is not known."""
+        if self.choice.column in _COLUMNS:
+            return row.amounts[_COLUMNS[self.choice.column]]
+        if self.choice.column == "program":
+            return self._program(row)
+        return {"pid": row.pid, "user": row.user, "GPUs": row.gpus}[self.choice.column]
+
+    def _program(self, row: HolderRow) -> str:
+        return _shortened(one_line(row.name if self.narrow else row.command or row.name) or "n/a")
+
+    def _cells(self, row: HolderRow) -> dict[str, str]:
+        name = self._program(row)
+        inside = f" [{one_line(row.container)}]" if row.container else ""
+        return {
+            "pid": str(row.pid),
+            "user": one_line(row.user or "n/a"),
+            **{heading: row.text(name) for name, heading in _HEADINGS.items() if heading in self.columns},
+            "GPUs": ",".join(map(str, row.gpus)) or row.text("gpu_memory_bytes"),
+            TREND: sparkline(self._trends.get((row.pid, row.started_at), ())),
+            "program": f"{GROWS + ' ' if row.growing else ''}{name}{inside}",
+        }
+
+
 class Line(NamedTuple):
     """One line, and whether it is a heading or calls for attention."""
 
@@ -336,7 +342,7 @@ def frame(view: View, room: int, height: int) -> list[Line]:
 
 def whole(view: View, room: int | None = None) -> list[Line]:
     """Totals, GPUs and every holder, as long as they are."""
-    return [*head(view, room), *_holder_lines(view, room, holder_table(view, room))]
+    return [*head(view, room), *_holder_lines(HolderTable(view, room))]
 
 
 def keys_line(view: View, room: int) -> list[Line]:
@@ -350,20 +356,6 @@ def keys_line(view: View, room: int) -> list[Line]:
     while len(" · ".join(hints)) > room and len(hints) > len(_HINTS_ALWAYS):
         del hints[-len(_HINTS_ALWAYS) - 1]
     return [Line(" · ".join(hints)[:room], "dim")]
-
-
-def holder_table(view: View, room: int | None) -> HolderTable:
-    """The holders that are to be shown, as they are to be sorted."""
-    choice, holders = view.choice or Choice(), view.snapshot.holders
-    return HolderTable(
-        holders=matching(holders, choice.words) if choice.words else holders,
-        growing=view.growing,
-        trends=holder_trends(view.samples, TREND_STEPS if not _is_narrow(room) else FEW_TREND_STEPS),
-        probe=view.snapshot.probe is not None,
-        narrow=_is_narrow(room),
-        column=choice.column,
-        turned=choice.turned,
-    )
 
 
 def head(view: View, room: int | None) -> list[Line]:
@@ -488,16 +480,14 @@ def _link_text(link: Link) -> str:
     return text if now == best or None in best else text + " of Gen{}×{}".format(*best)
 
 
-def _holder_lines(
-    view: View, room: int | None, table: HolderTable, begin: int = 0, count: int | None = None
-) -> list[Line]:
+def _holder_lines(table: HolderTable, begin: int = 0, count: int | None = None) -> list[Line]:
     """``count`` holders from ``begin`` on, and how many there are besides."""
-    every = len(table.holders)
+    view, room, every = table.view, table.room, len(table.holders)
     if not every:
         return [Line(text) for text in _wrapped(_nobody(view), room)]
     end = every if count is None else min(begin + count, every)
     chosen = view.choice.row([row.pid for row in table.rows]) if view.choice else None
-    laid = table.lay_out(begin, end, room)
+    laid = table.lay_out(begin, end)
     lines = [Line(text, "bold") for text in laid.headings]
     for place, row in enumerate(laid.rows, begin):
         if table.rows[place].only_locked and (place == begin or not table.rows[place - 1].only_locked):
@@ -520,12 +510,12 @@ def _nobody(view: View) -> str:
 
 def _fitting(view: View, room: int, height: int) -> list[Line]:
     """As many holders as ``height`` lines take, the chosen one among them."""
-    table = holder_table(view, room)
+    table = HolderTable(view, room)
     chosen = view.choice.row([row.pid for row in table.rows]) if view.choice else 0
     count = min(len(table.holders), max(height, 1))
     while True:
         begin = max(0, chosen - count + 1)
-        lines = _holder_lines(view, room, table, begin, count)
+        lines = _holder_lines(table, begin, count)
         if len(lines) <= height or count <= 1:
             return lines
         count -= 1

@@ -9,8 +9,8 @@ import typer
 
 from pinscope.analysis.machine import machine_findings
 from pinscope.cli.options import AsJson
+from pinscope.cli.outcome import print_below_verdict, print_findings
 from pinscope.cli.runs import store_to_read
-from pinscope.cli.screen import print_below_verdict, print_findings
 from pinscope.cli.terminal import print_json, print_line, print_prose, print_table
 from pinscope.errors import BadInput, NotPossible
 from pinscope.planning.plan import OPTIONS, Level, PlanParams, amount_words, known_prices, plan_for, safety_of

@@ -17,7 +17,6 @@ from typer.exceptions import TyperException
 from typer.main import get_command
 
 import pinscope
-from pinscope.cli.options import Group
 from pinscope.cli.terminal import complain
 from pinscope.errors import Cancelled, NotPossible, PinScopeError
 from pinscope.text import MOST_OF_ANOTHER, error_line
@@ -38,12 +37,6 @@ _COMMANDS: Mapping[str, tuple[str, str, str]] = {
     "docs": ("pages", "docs", "Open the documentation. It needs no network."),
 }
 """Name of a command → module, function (or group of commands) in it, and what it is for."""
-_RENAMED: Mapping[str, Mapping[str, str]] = {
-    "plan": {"gpus": "gpus-per-process", "all-gpus": "total-gpus"},
-    "live": {"gpus": "gpu"},
-    "exporter": {"gpus": "gpu"},
-}
-"""Name of a command → former names of its options and the present ones: both work, and help shows the latter."""
 _SETTINGS: Mapping[str, dict[str, Any]] = {"trace": {"allow_interspersed_args": False}}
 """Name of a command → what its parser does otherwise: options behind the program are the program's."""
 _TYPER: Mapping[str, Any] = {"rich_markup_mode": None, "pretty_exceptions_enable": False}
@@ -60,8 +53,7 @@ class _Commands(Mapping[str, Any]):
         if isinstance(command, typer.Typer):
             return get_command(command)
         alone = typer.Typer(add_completion=False, **_TYPER)
-        settings = _renaming(_RENAMED.get(name, {})) | _SETTINGS.get(name, {})
-        alone.command(name, context_settings=settings)(command)
+        alone.command(name, context_settings=_SETTINGS.get(name))(command)
         return get_command(alone)
 
     def __iter__(self) -> Iterator[str]:
@@ -71,11 +63,7 @@ class _Commands(Mapping[str, Any]):
         return len(_COMMANDS)
 
 
-def _renaming(names: Mapping[str, str]) -> dict[str, Any]:
-    return {"token_normalize_func": lambda name: names.get(name, name)}
-
-
-class _Pinscope(Group):
+class _Pinscope(TyperGroup):
     """The command ``pinscope``."""
 
     def __init__(self, **attributes: Any) -> None:

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Annotated, Any, cast
+from typing import Annotated, Any
 
 import typer
 from typer.core import TyperCommand
 
 from pinscope.cli.options import AsJson, Interval, Pids, Probe, checked_pids, duration, output_option
-from pinscope.cli.screen import print_outcome
-from pinscope.cli.terminal import Stop, complain, follow, print_json, progress_shown, say_how_it_ended
+from pinscope.cli.outcome import follow, print_outcome, progress_shown, say_how_it_ended
+from pinscope.cli.terminal import Stop, complain, print_json
 from pinscope.errors import BadInput, InvalidParameter, MeasurementFailed, NotPossible, StoreFailed, UnknownName
 from pinscope.experiments.contract import AnyExperiment
 from pinscope.experiments.registry import EXPERIMENTS, find
@@ -20,7 +20,7 @@ from pinscope.live.source import open_source
 from pinscope.live.timeline.reading import TimelineParams
 from pinscope.probes.environment import capture_environment
 from pinscope.records.run import LAB_TITLES, ExperimentRun, LabKind, Run
-from pinscope.report.document import Parameter, form_parameters, open_document
+from pinscope.report.document import open_document, parameter_defaults
 from pinscope.report.write import run_document
 from pinscope.runner.jobs import Request, cancel, mark_interrupted, prepare, reconcile, start, usable_gpu
 from pinscope.runner.recording import Recorded, Recorder, check_output, prepare_timeline
@@ -64,7 +64,8 @@ def _summary(experiment: AnyExperiment) -> str:
 
 
 def _format_experiment(experiment: AnyExperiment, lab: str | None, formatter: Any) -> None:
-    name, chosen = experiment.name, _lab(experiment, lab)
+    name = experiment.name
+    chosen: LabKind = "host" if lab == "host" and not experiment.labs.get("host") else "cuda"
     formatter.write_usage("pinscope run", f"{name} [OPTIONS]")
     reason = experiment.labs.get("host")
     runs_on = f"It needs a GPU ({reason})." if reason else "It runs on a GPU or, without one, on the host model."
@@ -73,52 +74,23 @@ def _format_experiment(experiment: AnyExperiment, lab: str | None, formatter: An
         with formatter.indentation():
             formatter.write_text(text)
     with formatter.section("Parameters, each set by --set NAME=VALUE"):
-        formatter.write_text(_defaults(chosen))
+        formatter.write_text(
+            "The defaults shown are those on a GPU."
+            if chosen == "cuda"
+            else "The defaults shown are those of the host model, which stands in for a GPU."
+        )
         formatter.write_paragraph()
-        formatter.write_dl(parameter_help(experiment, chosen))
+        formatter.write_dl(list(_parameter_help(experiment, chosen)))
     formatter.write_paragraph()
-    formatter.write(f"Example: {example(experiment, chosen)}\n")  # whole, to be pasted
     formatter.write_text("Options of every run: pinscope run --help")
     formatter.write_text(f"Method, and how to read the result: pinscope docs {name} --text")
 
 
-def _defaults(lab: LabKind) -> str:
-    """Where the defaults hold; without a GPU, how to see those on one."""
-    if lab == "cuda":
-        return "The defaults shown are those on a GPU."
-    return "The defaults shown are those of the host model, which stands in for a GPU; --lab cuda shows those of a GPU."
-
-
-def _lab(experiment: AnyExperiment, lab: str | None) -> LabKind:
-    """Where it would run here; a GPU where it would be refused."""
-    known = {kind: kind for kind, reason in experiment.labs.items() if reason is None}
-    wanted = lab or ("cuda" if usable_gpu(capture_environment()) else "host")
-    return known.get(cast("LabKind", wanted), "cuda")
-
-
-def parameter_help(experiment: AnyExperiment, lab: LabKind) -> list[tuple[str, str]]:
+def _parameter_help(experiment: AnyExperiment, lab: LabKind) -> Iterator[tuple[str, str]]:
     """Name of each parameter, and what it means, how it is written and what it is by default."""
-    full, quick = experiment.Params.preset(lab, False), experiment.Params.preset(lab, True)
-    rows = []
-    for parameter in form_parameters(experiment.Params):
-        name = parameter.name
-        usual, less = (parameter.default(getattr(preset, name)) for preset in (full, quick))
-        default = f"[default: {usual}]" if usual == less else f"[default: {usual}; --quick: {less}]"
-        rows.append((name, " ".join(filter(None, (parameter.description, parameter.takes, default)))))
-    return rows
-
-
-def example(experiment: AnyExperiment, lab: LabKind) -> str:
-    """A command that sets the first parameter, and the first that is on or off."""
-    quick = experiment.Params.preset(lab, True)
-    parameters: Sequence[Parameter] = form_parameters(experiment.Params)
-    words = [f"pinscope run {experiment.name} --quick"]
-    first = parameters[0]
-    words.append(f"--set {first.name}={first.written(getattr(quick, first.name))}")
-    switch = next((parameter for parameter in parameters[1:] if parameter.schema.get("type") == "boolean"), None)
-    if switch is not None:
-        words.append(f"--set {switch.name}={switch.written(not getattr(quick, switch.name))}")
-    return " ".join(words)
+    for parameter, full, quick in parameter_defaults(experiment.Params, lab):
+        default = f"[default: {full}]" if quick == full else f"[default: {full}; --quick: {quick}]"
+        yield parameter.name, " ".join(filter(None, (parameter.description, parameter.takes, default)))
 
 
 PATIENCE_SECONDS = 15.0

@@ -5,8 +5,7 @@ from __future__ import annotations
 import json
 import sys
 import textwrap
-from bisect import bisect_left
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, replace
 from itertools import islice
@@ -15,8 +14,8 @@ from typing import Annotated, Any, get_args
 
 import typer
 
-from pinscope.cli.options import AsJson, Group, RunId, RunIds, duration, output_option
-from pinscope.cli.screen import print_run
+from pinscope.cli.options import AsJson, RunId, RunIds, duration, output_option
+from pinscope.cli.outcome import print_run
 from pinscope.cli.terminal import GAP, complain, print_json, print_line, print_long_json, print_table, terminal_columns
 from pinscope.errors import BadInput, StoreFailed
 from pinscope.experiments.registry import GONE, find_reader, readers
@@ -53,10 +52,9 @@ def print_runs(runs: Iterable[Run | DamagedRun]) -> bool:
         else:
             place_of_run = place(run)[:_PLACE_CHARACTERS]
             (recordings if run.recording else own).append([run.id, run.experiment, place_of_run, one_line(answer(run))])
-    short_ids = beginnings([row[0] for row in (*own, *recordings)])
     for title, rows in (("", own), ("Recordings, which ship with PinScope:", recordings)):
         if rows:
-            _print(title, [[short_ids[row[0]], *row[1:]] for row in rows])
+            _print(title, rows)
     return bool(own or recordings)
 
 
@@ -67,18 +65,6 @@ def answer(run: Run) -> str:
     if run.status != "done":
         return f"{run.status}: {run.error}" if run.error else run.status
     return run.verdict or f"done: {run.observations:,} observations"
-
-
-def beginnings(ids: Sequence[str]) -> dict[str, str]:
-    """Id → its beginning without the part after the last hyphen, where no other id begins so."""
-    in_order = sorted(set(ids))
-
-    def is_unique(start: str) -> bool:
-        first = bisect_left(in_order, start)
-        return not any(other.startswith(start) for other in in_order[first + 1 : first + 2])
-
-    starts = {run_id: run_id.rpartition("-")[0] for run_id in ids}
-    return {run_id: start if start and is_unique(start) else run_id for run_id, start in starts.items()}
 
 
 def _print(title: str, rows: list[list[str]]) -> None:
@@ -118,9 +104,7 @@ def stretch_for_perfetto(document: Document, begin_seconds: float | None, length
     return replace(document, attached=within(document.attached, whole, begin, end))
 
 
-app = typer.Typer(
-    cls=Group, add_completion=False, help="List, show, cancel or delete stored runs.", rich_markup_mode=None
-)
+app = typer.Typer(add_completion=False, help="List, show, cancel or delete stored runs.", rich_markup_mode=None)
 
 RUN_LIST_FIELDS = {
     "id",
@@ -363,7 +347,5 @@ def _say_written(file: Path, runs: list[Run], as_json: bool) -> None:
 def _ask(run_id: str, what: str) -> None:
     if not sys.stdin.isatty():
         raise BadInput(f"run {run_id} would be deleted for good; add --yes to do so without being asked")
-    sys.stderr.write(visible(f"Delete run {run_id} ({what}) for good? [y/N] "))
-    sys.stderr.flush()
-    if sys.stdin.readline().strip().lower() not in ("y", "yes"):
+    if not typer.confirm(visible(f"Delete run {run_id} ({what}) for good?"), err=True):
         raise BadInput(f"run {run_id} was not deleted")

@@ -8,25 +8,19 @@ import shutil
 import signal
 import sys
 import textwrap
-import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import zip_longest
 from types import FrameType
 from typing import TYPE_CHECKING, Any, Self, TextIO
 
-from pinscope.errors import Cancelled, MeasurementFailed, StoreFailed, UnknownName
-from pinscope.text import error_line, escaped, one_line, visible
-from pinscope.units import format_duration
+from pinscope.text import error_line, escaped, visible
 
 if TYPE_CHECKING:
     from rich.console import Console
 
     from pinscope.records.finding import Severity
-    from pinscope.records.run import ExperimentRun, Progress, Run
-    from pinscope.runner.jobs import Job
-    from pinscope.store.store import Store
 
 GAP = "  "
 INDENT = "    "
@@ -125,7 +119,7 @@ def _drawing(
     def draw(row: Sequence[str], at_bottom: bool) -> list[str]:
         drawn = []
         for number, line in enumerate(lines):
-            cells = [_wrapped(row[place], widths[place]) for place in line]
+            cells = [textwrap.wrap(row[place], widths[place], break_on_hyphens=False) or [""] for place in line]
             if at_bottom:
                 height = max(map(len, cells))
                 cells = [[""] * (height - len(cell)) + cell for cell in cells]
@@ -142,23 +136,6 @@ def _drawing(
 def _padded(text: str, width: int, right: bool) -> str:
     space = " " * (width - _width(text))
     return space + text if right else text + space
-
-
-def _wrapped(text: str, width: int) -> list[str]:
-    """The text in lines of at most ``width`` columns, broken between words where that is possible."""
-    lines = [""]
-    for word in text.split():
-        joined = f"{lines[-1]} {word}" if lines[-1] else word
-        if _width(joined) <= width:
-            lines[-1] = joined
-            continue
-        if lines[-1]:
-            lines.append("")
-        for sign in word:
-            if lines[-1] and _width(lines[-1] + sign) > width:
-                lines.append("")
-            lines[-1] += sign
-    return lines
 
 
 def _width(text: str) -> int:
@@ -347,73 +324,3 @@ class Stop:
     def _handle(self, number: int, frame: FrameType | None) -> None:
         del number, frame
         self.asked = True
-
-
-LINE_SECONDS = 10.0
-"""Where there is no terminal, a line at most this often."""
-
-
-def follow(store: Store, run: ExperimentRun, job: Job, stop: Stop) -> None:
-    """Show how far the run is until its child ends or somebody asks to stop.
-
-    A database that fails meanwhile ends nothing: the child would end with this process, and it alone holds what the
-    database did not take.
-    """
-    from pinscope.records.run import LAB_TITLES  # pydantic, which help and completion do without
-
-    about = f"about {format_duration(run.budget.seconds)}"
-    if run.lab == "host":  # only GPU runs were recorded to compare with
-        about += " or, on a slow processor, longer"
-    complain(f"{run.experiment} on {LAB_TITLES[run.lab]}, run {run.id}, {about}; Ctrl-C cancels")
-    with progress_shown() as show:
-        failing = False
-        while job.poll() is None and not stop.asked:
-            try:
-                show(store.run(run.id).progress)
-                failing = False
-            except (StoreFailed, UnknownName) as error:  # a database file that was deleted knows no run
-                if not failing and job.poll() is None:
-                    complain(f"{error}; the run goes on, and keeps what it measures until it can be stored")
-                failing = True
-            time.sleep(LOOK_SECONDS)
-
-
-def say_how_it_ended(run: Run) -> int:
-    """A line on stderr if the run failed or was stopped; the exit code that fits."""
-    if run.status == "done":
-        return 0
-    reason = f": {one_line(run.error)}" if run.error else ""
-    complain(f"run {run.id} {'failed' if run.status == 'failed' else f'was {run.status}'}{reason}")
-    return Cancelled.exit_code if run.status == "cancelled" else MeasurementFailed.exit_code
-
-
-@contextmanager
-def progress_shown(endless: bool = False) -> Iterator[Callable[[Progress], None]]:
-    """Gives what shows progress on stderr: a bar in a terminal, else plain lines. ``endless``: nobody knows the end."""
-    with _progress_bar(endless) if sys.stderr.isatty() else _lines(endless) as show:
-        yield show
-
-
-@contextmanager
-def _progress_bar(endless: bool) -> Iterator[Callable[[Progress], None]]:
-    from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn
-
-    share = () if endless else (BarColumn(), TaskProgressColumn())
-    columns = (*share, TimeElapsedColumn(), TextColumn("{task.description}", markup=False))
-    with Progress(*columns, console=console(sys.stderr), transient=True) as bar:
-        task = bar.add_task("starting", total=None if endless else 1.0)
-        yield lambda progress: bar.update(task, completed=progress.fraction, description=one_line(progress.message))
-
-
-@contextmanager
-def _lines(endless: bool) -> Iterator[Callable[[Progress], None]]:
-    said = time.monotonic()
-    waiting: str | None = None
-
-    def show(progress: Progress) -> None:
-        nonlocal said, waiting
-        if progress.waiting_for != waiting or time.monotonic() - said >= LINE_SECONDS:
-            waiting, said = progress.waiting_for, time.monotonic()
-            complain(f"{'' if endless else f'{progress.fraction:.0%} '}{one_line(progress.message)}")
-
-    yield show

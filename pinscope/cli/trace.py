@@ -37,16 +37,16 @@ from pinscope.tracing.trace.reading import not_recorded
 from pinscope.units import format_bytes, format_seconds, format_share, parse_bytes, parse_seconds, parse_share
 
 Figure = Literal["pageable", "held", "idle"]
-_MEASURES: Mapping[Figure, str] = {
-    "pageable": "were copied from or to pageable memory",
-    "held": "the CPU was held",
-    "idle": "GPU compute stood idle",
+_FIGURES: Mapping[Figure, tuple[str, str, str]] = {
+    "pageable": (
+        "bytes",
+        "were copied from or to pageable memory",
+        "pageable, or pageable=SIZE such as pageable=100MiB",
+    ),
+    "held": ("call_seconds", "the CPU was held", "held=PERCENT or held=DURATION, such as held=5% or held=0.5s"),
+    "idle": ("idle_seconds", "GPU compute stood idle", "idle=PERCENT or idle=DURATION, such as idle=5% or idle=0.5s"),
 }
-_FORMS: Mapping[Figure, str] = {
-    "pageable": "pageable, or pageable=SIZE such as pageable=100MiB",
-    "held": "held=PERCENT or held=DURATION, such as held=5% or held=0.5s",
-    "idle": "idle=PERCENT or idle=DURATION, such as idle=5% or idle=0.5s",
-}
+"""Figure → the value of a line that it sums, what that is, and how its limit is written."""
 
 
 @dataclass(frozen=True)
@@ -69,21 +69,20 @@ class Threshold:
 
     def exceeded(self, seen: Seen) -> str | None:
         """By what the trace exceeds it, one line; ``None`` if it does not."""
-        amount = _measured(seen, self.figure)
-        most = self.most * _whole(seen) if self.is_share else self.most
-        if not seen.pageable or amount <= most:
+        field, measure, _ = _FIGURES[self.figure]
+        amount = float(sum(site.row[field] or 0 for site in seen.pageable))
+        again = [seen.seconds_from_first(site.row) for site in seen.pageable if site.row["count"] >= REPEATED]
+        whole = max(again, default=seen.seconds)
+        if not seen.pageable or amount <= (self.most * whole if self.is_share else self.most):
             return None
-        first, more = seen.pageable[0].name, len(seen.pageable) - 1
-        where = f"{first} and {more} more lines" if more > 1 else f"{first} and 1 more line" if more else first
-        return f"--fail-on {self.text}: {self._amount(seen, amount)} ({where})"
-
-    def _amount(self, seen: Seen, amount: float) -> str:
-        measure = _MEASURES[self.figure]
         if self.figure == "pageable":
-            return f"{format_bytes(amount)} {measure}"
-        whole = _whole(seen)
-        share = f", {format_share(amount / whole)} of {format_seconds(whole)}" if whole else ""
-        return f"{measure} {format_seconds(amount)} for pageable copies{share}"
+            what = f"{format_bytes(amount)} {measure}"
+        else:
+            share = f", {format_share(amount / whole)} of {format_seconds(whole)}" if whole else ""
+            what = f"{measure} {format_seconds(amount)} for pageable copies{share}"
+        first, more = seen.pageable[0].name, len(seen.pageable) - 1
+        rest = f" and {more} more line{'s' if more > 1 else ''}" if more else ""
+        return f"--fail-on {self.text}: {what} ({first}{rest})"
 
 
 def parse_threshold(text: str) -> Threshold:
@@ -94,17 +93,16 @@ def parse_threshold(text: str) -> Threshold:
         InvalidParameter: it is none; the message says what there is.
     """
     name, given, amount = (part.strip() for part in text.partition("="))
-    figure = next((known for known in _MEASURES if known == name), None)
+    figure = next((known for known in _FIGURES if known == name), None)
     if figure is None:
-        raise InvalidParameter(f"--fail-on {quoted(text)}: the limits are {'; '.join(_FORMS.values())}")
-    missing = f"has no {'size' if figure == 'pageable' else 'percentage or duration'}"
-    if bool(given) != bool(amount) or (figure != "pageable" and not given):
-        raise _refused(text, missing, figure)
+        forms = "; ".join(form for _, _, form in _FIGURES.values())
+        raise InvalidParameter(f"--fail-on {quoted(text)}: the limits are {forms}")
     is_share = figure != "pageable" and amount.endswith("%")
+    parse = parse_bytes if figure == "pageable" else parse_share if is_share else parse_seconds
     try:
-        most = 0.0 if not given else _amount(figure, amount)
+        most = 0.0 if figure == "pageable" and not given else parse(amount)
     except InvalidParameter:
-        raise _refused(text, missing, figure) from None
+        raise _refused(text, f"has no {'size' if figure == 'pageable' else 'percentage or duration'}", figure) from None
     if most and not (is_share or amount[-1].isalpha()):
         raise _refused(text, "has no unit", figure)
     if most < 0:
@@ -113,13 +111,7 @@ def parse_threshold(text: str) -> Threshold:
 
 
 def _refused(text: str, why: str, figure: Figure) -> InvalidParameter:
-    return InvalidParameter(f"--fail-on {quoted(text)} {why}: write {_FORMS[figure]}")
-
-
-def _amount(figure: Figure, text: str) -> float:
-    if figure == "pageable":
-        return parse_bytes(text)
-    return parse_share(text) if text.endswith("%") else parse_seconds(text)
+    return InvalidParameter(f"--fail-on {quoted(text)} {why}: write {_FIGURES[figure][2]}")
 
 
 def exceeded(seen: Seen, thresholds: Sequence[Threshold]) -> Iterator[str]:
@@ -136,17 +128,6 @@ def exceeded(seen: Seen, thresholds: Sequence[Threshold]) -> Iterator[str]:
         yield "--fail-on idle: the program ran no kernel, so that nothing can be said of idle compute; held can"
     if thresholds and seen.program and seen.program["sites_left_out"] and len(seen.pageable) == len(seen.sites):
         yield "--fail-on: the program copies in more lines than are kept, so that pageable copies may be missing"
-
-
-def _whole(seen: Seen) -> float:
-    """Seconds of which shares are."""
-    again = [seen.seconds_from_first(site.row) for site in seen.pageable if site.row["count"] >= REPEATED]
-    return max(again, default=seen.seconds)
-
-
-def _measured(seen: Seen, figure: Figure) -> float:
-    field = {"pageable": "bytes", "held": "call_seconds", "idle": "idle_seconds"}[figure]
-    return float(sum(site.row[field] or 0 for site in seen.pageable))
 
 
 LONGEST_DAYS = 30
@@ -295,10 +276,10 @@ def _of_both_runs(scope: Scope) -> Scope:
 
 
 def _seconds(option: str, text: str | None) -> float | None:
-    found = duration(option, text)
-    if found is not None and not 0 < found <= LONGEST_DAYS * 86400:
+    seconds = duration(option, text)
+    if seconds is not None and not 0 < seconds <= LONGEST_DAYS * 86400:
         raise InvalidParameter(f"{option}: {text} is not possible; write more than 0s, and at most {LONGEST_DAYS}d")
-    return found
+    return seconds
 
 
 def _check(traced: Traced, document: Document, thresholds: Sequence[Threshold]) -> int:

@@ -8,12 +8,14 @@ import signal
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import redirect_stdout
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from pinscope.cli.terminal import SEVERITY_STYLES, complain, console
+from pinscope.cli.outcome import print_reading_table
+from pinscope.cli.terminal import SEVERITY_STYLES, complain, print_line, print_prose, print_table
 from pinscope.errors import NotPossible, PinScopeError, StoreFailed
 from pinscope.experiments.registry import checked_rows
 from pinscope.probes.environment import capture_environment
@@ -37,9 +39,7 @@ from pinscope.tracing.trace.what_if import what_if_in, what_if_tables, what_if_v
 from pinscope.units import format_bytes, format_seconds
 
 if TYPE_CHECKING:
-    from rich.console import Console
-
-    from pinscope.records.finding import Table
+    from pinscope.records.finding import Finding
     from pinscope.records.run import Run
     from pinscope.report.document import Document
     from pinscope.runner.what_if import Compared
@@ -47,8 +47,6 @@ if TYPE_CHECKING:
 MOST_LINES = 10
 """Of the table; all are in `pinscope runs show`."""
 MOST_FINDINGS = 6
-WIDTH = 120
-"""Columns where there is no terminal."""
 
 
 def print_summary(document: Document, leads_on: bool = True) -> None:
@@ -58,30 +56,31 @@ def print_summary(document: Document, leads_on: bool = True) -> None:
         document: the trace.
         leads_on: end with the commands that lead on; not where more is said of the program.
     """
-    from rich.text import Text
-
-    out, reading, run = console(sys.stderr), document.reading, document.run
-    if not sys.stderr.isatty():  # a file has no width
-        out.width = WIDTH
-    out.print()
+    reading, run = document.reading, document.run
     seen = seen_in(run, checked_rows(run.experiment, document.rows))
-    out.print(Text(f"pinscope: {one_line(_what_was_recorded(run, seen) + facts.verdict(document))}", "bold"))
-    if (parts := parts_of_time(seen)) not in facts.verdict(document):
-        out.print(Text(parts))
-    if seen.sites:
-        out.print()
-        _print_lines(out, seen.sites)
-        out.print()
-    for number, finding in enumerate(facts.by_severity(reading.findings)[:MOST_FINDINGS]):
-        words = f"{facts.SEVERITY_WORDS[finding.severity]}: {one_line(finding.title)}"
-        out.print(Text(words, SEVERITY_STYLES[finding.severity]))
+    with redirect_stdout(sys.stderr):
+        print_line()
+        print_prose(f"pinscope: {one_line(_what_was_recorded(run, seen) + facts.verdict(document))}", style="bold")
+        if (parts := parts_of_time(seen)) not in facts.verdict(document):
+            print_prose(parts)
+        if seen.sites:
+            print_line()
+            _print_lines(seen.sites)
+        _print_titles(facts.by_severity(reading.findings)[:MOST_FINDINGS])
+        for note in run.notes:
+            print_prose(f"Note: {one_line(note)}")
+        print_line(f"Run {run.id}.{' Next:' if leads_on else ''}")
+        for command in _next(run, seen) if leads_on else ():
+            print_line(f"  {one_line(command)}")
+
+
+def _print_titles(findings: Iterable[Finding]) -> None:
+    """And what to do about the first."""
+    for number, finding in enumerate(findings):
+        title = f"{facts.SEVERITY_WORDS[finding.severity]}: {one_line(finding.title)}"
+        print_prose(title, style=SEVERITY_STYLES[finding.severity])
         if not number and finding.advice:
-            out.print(Text(f"  → {one_line(finding.advice)}"))
-    for note in run.notes:
-        out.print(Text(f"Note: {one_line(note)}"))
-    out.print(Text(f"Run {run.id}.{' Next:' if leads_on else ''}"))
-    for command in _next(run, seen) if leads_on else ():
-        out.print(Text(f"  {one_line(command)}"), soft_wrap=True)
+            print_prose(f"→ {one_line(finding.advice)}", "  ", "    ")
 
 
 def _what_was_recorded(run: Run, seen: Seen) -> str:
@@ -100,12 +99,11 @@ def _next(run: Run, seen: Seen) -> Iterator[str]:
     yield f"pinscope report {run.id} -o report.html"
 
 
-def _print_lines(out: Console, sites: Sequence[Site]) -> None:
+def _print_lines(sites: Sequence[Site]) -> None:
     """The lines that pinning would help most, then those that copy most."""
-    shown = sites[:MOST_LINES]
-    has_ranges = any(site.row["ranges"] for site in shown)
+    first = sites[:MOST_LINES]
     columns = ["line", "memory", "copies", "bytes", "CPU held", "compute idle", "saved if pinned"]
-    cells = [
+    rows = [
         [
             site.name,
             site.memory,
@@ -113,40 +111,21 @@ def _print_lines(out: Console, sites: Sequence[Site]) -> None:
             format_bytes(site.row["bytes"]),
             format_seconds(site.row["call_seconds"]),
             "no kernels" if site.row["idle_seconds"] is None else format_seconds(site.row["idle_seconds"]),
-            _saved(site),
-            *([site.row["ranges"] or "–"] if has_ranges else []),
+            site.unsaved_word or format_seconds(site.saved_in_place),
         ]
-        for site in shown
+        for site in first
     ]
-    print_columns(out, [*columns, *(["in range"] if has_ranges else [])], cells, numbers=range(2, len(columns)))
+    numbers = range(2, len(columns))
+    if any(site.row["ranges"] for site in first):
+        columns.append("in range")
+        rows = [[*row, site.row["ranges"] or "–"] for row, site in zip(rows, first, strict=True)]
+    print_table(columns, rows, numbers=numbers)
     if len(sites) > MOST_LINES:
-        print_columns(out, [""], [[f"and {len(sites) - MOST_LINES:,} more lines"]])
-
-
-def print_columns(
-    out: Console, columns: Sequence[str], rows: Sequence[Sequence[str]], numbers: Collection[int] = ()
-) -> None:
-    """A table as wide as the console at most, which cuts nothing off; see :func:`pinscope.cli.terminal.lay_out`."""
-    from rich.text import Text
-
-    from pinscope.cli.terminal import lay_out
-
-    laid_out = lay_out(columns, [[one_line(cell) for cell in row] for row in rows], numbers, out.width)
-    for line in laid_out.headings:
-        out.print(Text(line, "bold"), soft_wrap=True)
-    for line in laid_out.body:
-        out.print(Text(line), soft_wrap=True)
-
-
-def _saved(site: Site) -> str:
-    """What pinning would save, or why it would save nothing."""
-    return site.unsaved_word or format_seconds(site.saved_in_place)
+        print_line(f"and {len(sites) - MOST_LINES:,} more lines")
 
 
 def print_what_if(compared: Compared) -> None:
     """The verdict, both runs beside each other, what was done for each line, and what is left."""
-    from rich.text import Text
-
     if compared.problem:
         complain(f"--what-if: {compared.problem}")
     if compared.second is None:
@@ -156,21 +135,16 @@ def print_what_if(compared: Compared) -> None:
     what = what_if_in(document.run, seen_in(document.run, rows), rows)
     if what is None:
         return
-    out = console(sys.stderr)
-    if not sys.stderr.isatty():  # a file has no width
-        out.width = WIDTH
-    out.print()
-    out.print(Text(f"pinscope: {one_line(what_if_verdict(what))}", "bold"))
-    for each in what_if_tables(what):
-        if each.rows:
-            _print_table(out, each)
-    for finding in what_if_findings(what):
-        words = f"{facts.SEVERITY_WORDS[finding.severity]}: {one_line(finding.title)}"
-        out.print(Text(words, SEVERITY_STYLES[finding.severity]))
-    first, second = compared.before.run.id, compared.second.run.id
-    out.print(Text(f"Run {second}. Next:"))
-    for command in (f"pinscope runs show {second}", f"pinscope report {first} {second} -o report.html"):
-        out.print(Text(f"  {command}"), soft_wrap=True)
+    with redirect_stdout(sys.stderr):
+        print_line()
+        print_prose(f"pinscope: {one_line(what_if_verdict(what))}", style="bold")
+        for table in what_if_tables(what):
+            if table.rows:
+                print_reading_table(table)
+        _print_titles(what_if_findings(what))
+        first, second = compared.before.run.id, compared.second.run.id
+        print_line(f"Run {second}. Next:\n  pinscope runs show {second}")
+        print_line(f"  pinscope report {first} {second} -o report.html")
 
 
 def what_if_document(compared: Compared) -> dict[str, Any]:
@@ -178,15 +152,6 @@ def what_if_document(compared: Compared) -> dict[str, Any]:
     if compared.after is None:
         return {}
     return {"what_if": run_document(open_document(compared.after.run, compared.after.rows, with_charts=False))}
-
-
-def _print_table(out: Console, table: Table) -> None:
-    from rich.text import Text
-
-    out.print(Text(one_line(table.title)))
-    numbers = [place for place, unit in enumerate(table.units) if unit != "text"]
-    print_columns(out, table.columns, facts.table_texts(table), numbers)
-    out.print(Text(f"{one_line(table.note)}\n" if table.note else ""))
 
 
 LOOK_SECONDS = 0.05

@@ -9,7 +9,7 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from functools import cached_property
 from typing import Any
@@ -251,6 +251,7 @@ class View:
     tag: str
     history: History
     window_seconds: float
+    _patches: dict[str, bytes] = field(default_factory=dict)
 
     @cached_property
     def document(self) -> Json:
@@ -265,6 +266,13 @@ class View:
 
     def since(self, older: View) -> bytes:
         """What changed from another moment to this one."""
+        if older is self:
+            return b"{}"
+        if older.tag not in self._patches:
+            self._patches[older.tag] = self._patch(older)
+        return self._patches[older.tag]
+
+    def _patch(self, older: View) -> bytes:
         after = older.history.samples[-1].elapsed_seconds if older.history.samples else None
         new = moments(self.history.samples, self.window_seconds, self.history.interval_seconds, after)
         return _dumped(patch(older.document, self.document) | {"moments": new})
@@ -272,8 +280,7 @@ class View:
     def is_of(self, history: History) -> bool:
         """Whether it would be the same."""
         own = self.history
-        same = own.trouble == history.trouble and own.interval_seconds == history.interval_seconds
-        return same and own.latest is history.latest
+        return own.trouble == history.trouble and own.latest is history.latest
 
 
 class Board:
@@ -287,7 +294,6 @@ class Board:
         self._look = look
         self._lock = threading.Lock()
         self._views: OrderedDict[str, View] = OrderedDict()
-        self._patches: OrderedDict[tuple[str, str], bytes] = OrderedDict()
         self._server = secrets.token_hex(4)
         self._made = 0
 
@@ -309,7 +315,7 @@ class Board:
                 about["facts"] = _facts(view, chosen)
             if before is not None:
                 about["base"] = known
-            content = view.whole if before is None else self._patch(before, view)
+            content = view.whole if before is None else view.since(before)
         return b'%s, "document": %s}' % (_dumped(about)[:-1], content)
 
     def snapshot(self, tag: str) -> bytes | None:
@@ -337,16 +343,6 @@ class Board:
             self._views.popitem(last=False)
         return view
 
-    def _patch(self, before: View, view: View) -> bytes:
-        if before is view:
-            return b"{}"
-        key = (before.tag, view.tag)
-        if key not in self._patches:
-            self._patches[key] = view.since(before)
-            if len(self._patches) > MOST_VIEWS:
-                self._patches.popitem(last=False)
-        return self._patches[key]
-
 
 def _facts(view: View, chosen: str) -> Json:
     latest = view.history.latest
@@ -372,22 +368,24 @@ def _dumped(value: object) -> bytes:
 
 REST_SECONDS = 90.0
 """After so long without a look sampling stops. Browsers wake the timers of a hidden tab once a minute."""
-DEFAULT_INTERVAL_SECONDS = 1.0
+INTERVAL_SECONDS = 1.0
 
 
 class Watch:
     """Samples this host for every open page; thread-safe.
 
     Args:
-        open_source: gives the source for an interval in seconds; entered when sampling starts, left when it stops.
+        open_source: gives the source; entered when sampling starts, left when it stops.
         rest_seconds: without a look for so long, sampling stops.
+        interval_seconds: from one snapshot to the next.
         clock: seconds, never going back.
     """
 
     def __init__(
         self,
-        open_source: Callable[[float], LiveSource] = lambda seconds: open_source(interval_seconds=seconds),
+        open_source: Callable[[], LiveSource] = lambda: open_source(interval_seconds=INTERVAL_SECONDS),
         rest_seconds: float = REST_SECONDS,
+        interval_seconds: float = INTERVAL_SECONDS,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._open_source = open_source
@@ -397,7 +395,7 @@ class Watch:
         self._looked_at = clock()
         self._source: LiveSource | None = None
         self._opened = ExitStack()
-        self._sampler = Sampler(self._take, DEFAULT_INTERVAL_SECONDS)
+        self._sampler = Sampler(self._take, interval_seconds)
         self._stale: Snapshot | None = None
 
     def look(self) -> History:
@@ -413,18 +411,6 @@ class Watch:
             history = self._sampler.history()
             return replace(history, latest=None) if history.latest is self._stale else history
 
-    def set_interval(self, seconds: float) -> None:
-        """Sample at another pace, for all who look.
-
-        Raises:
-            InvalidParameter: it is no number of seconds, or too small.
-        """
-        self._sampler.set_interval(seconds)
-        with self._lock:
-            if self._sampler.running:  # the driver is asked at the new pace as well
-                self.close()
-                self._start()
-
     @property
     def running(self) -> bool:
         """Whether it samples now."""
@@ -438,8 +424,7 @@ class Watch:
             self._opened.close()
 
     def _start(self) -> None:
-        source = self._open_source(self._sampler.history().interval_seconds)
-        self._source = self._opened.enter_context(source)
+        self._source = self._opened.enter_context(self._open_source())
         self._sampler.start()
 
     def _take(self) -> Snapshot:

@@ -59,38 +59,12 @@ Measured = Mapping[str, Run]
 """Experiment → its newest run on a GPU."""
 
 
-@dataclass(frozen=True)
-class _Card:
-    """A card whose words stand, and the places in it for what takes longer to find.
-
-    Attributes:
-        gpu: whose it is.
-        measured: its runs.
-        warnings: for where it falls behind.
-        charts: experiment → for its chart.
-        next: for what to do next.
-    """
-
-    gpu: Device
-    measured: Measured
-    warnings: DeltaGenerator
-    charts: Mapping[str, DeltaGenerator]
-    next: DeltaGenerator
-
-
 def show_gpus(store: Store | None, gpus: Sequence[Device]) -> None:
-    """Draw the cards: their words first, then what runs must be opened for. Without a store, what the machine shows."""
+    """Draw a card for each GPU; without a store, what the machine shows of it."""
     newest = {gpu.uuid: _newest_runs(store, gpu) if store else {} for gpu in gpus}
-    cards: list[_Card] = []
     with st.container(key="gpu-cards"):
         st.header("GPUs", anchor=False)
-        draw_cards(
-            gpus, lambda gpu: cards.append(_words(gpu, newest[gpu.uuid])), len(gpus) if len(gpus) <= 2 else "auto"
-        )
-    for card in cards:
-        if store is not None:
-            with errors_shown():
-                _fill(store, card, newest)
+        draw_cards(gpus, lambda gpu: _card(store, gpu, newest), len(gpus) if len(gpus) <= 2 else "auto")
 
 
 def _newest_runs(store: Store, gpu: Device) -> Measured:
@@ -102,7 +76,7 @@ def _newest_runs(store: Store, gpu: Device) -> Measured:
     return {name: run for name, run in newest.items() if run is not None}
 
 
-def _words(gpu: Device, measured: Measured) -> _Card:
+def _card(store: Store | None, gpu: Device, newest: Mapping[str, Measured]) -> None:
     st.markdown(f"**GPU {gpu.index}: {plain(gpu.name)}**")
     limit = format_bandwidth(gpu.link.limit_bytes_per_second if gpu.link else None)
     memory = f"{format_bytes(gpu.memory_free_bytes)} of {format_bytes(gpu.memory_total_bytes)} of GPU memory free"
@@ -110,35 +84,33 @@ def _words(gpu: Device, measured: Measured) -> _Card:
     now = gpu_verdict(state.snapshot(), gpu.index)
     if now:
         st.page_link(NOW.path, label=plain(now), icon=NOW.icon)
-    warnings, charts = st.container(), {}
+    if store is not None:
+        with errors_shown():
+            _measured(store, gpu, newest)
+    with st.expander("About this GPU"):
+        fact_table(gpu_facts(gpu))
+
+
+def _measured(store: Store, gpu: Device, newest: Mapping[str, Measured]) -> None:
+    """The answers of its runs with their charts, where it falls behind, and what to do next."""
+    measured = newest[gpu.uuid]
+    warnings, documents = st.container(), {}
     with st.grid(3, min_column_width=300):
         for name, run in measured.items():
             with st.container(height="stretch", vertical_alignment="distribute"):
                 with st.container(gap="xsmall"):
                     run_link(run, prose(run.verdict or experiment_title(name)))
                     st.caption(f"Measured {own_time(run.created_at)}", unsafe_allow_html=True)
-                charts[name] = st.container()
-    card = _Card(gpu, measured, warnings, charts, st.container())
-    with st.expander("About this GPU"):
-        fact_table(gpu_facts(gpu))
-    return card
-
-
-def _fill(store: Store, card: _Card, newest: Mapping[str, Measured]) -> None:
-    documents = {}
-    for name, place in card.charts.items():
-        with place:
-            opened = open_run(store, card.measured[name])
-            documents[name] = opened.document
-            run = opened.run
-            chart = SHOWN[name](run, checked_rows(name, opened.rows)) if isinstance(run, ExperimentRun) else None
-            if chart:
-                chart_view(chart, key=f"card-{run.id}", border=False)
-    with card.warnings:
-        for finding in _behind(store, card, newest):
-            run_link(card.measured["bandwidth"], prose(finding.title), ":material/warning:")
-    with card.next:
-        _next(card.measured, documents)
+                opened = open_run(store, run)
+                documents[name] = opened.document
+                if isinstance(opened.run, ExperimentRun):
+                    chart = SHOWN[name](opened.run, checked_rows(name, opened.rows))
+                    if chart:
+                        chart_view(chart, key=f"card-{run.id}", border=False)
+    with warnings:
+        for finding in _behind(store, gpu, newest):
+            run_link(measured["bandwidth"], prose(finding.title), ":material/warning:")
+    _next(measured, documents)
 
 
 def _next(measured: Measured, documents: Mapping[str, Document | None]) -> None:
@@ -159,19 +131,19 @@ def _advising(document: Document | None) -> Iterator[Finding]:
     return (finding for finding in findings if finding.severity in ("warning", "critical"))
 
 
-def _behind(store: Store, card: _Card, newest: Mapping[str, Measured]) -> Iterator[Finding]:
+def _behind(store: Store, gpu: Device, newest: Mapping[str, Measured]) -> Iterator[Finding]:
     """Where it copies slower than another GPU of its model here, else than the recorded one."""
-    own = card.measured.get("bandwidth")
+    own = newest[gpu.uuid].get("bandwidth")
     if not isinstance(own, ExperimentRun):
         return
-    for like, name in _likes(card.gpu, newest):
-        rows, like_rows = open_run(store, own).rows, open_run(store, like).rows
-        if finding := slower_than_same_model(own, rows, like, like_rows, name):
+    for other, name in _same_model(gpu, newest):
+        rows, other_rows = open_run(store, own).rows, open_run(store, other).rows
+        if finding := slower_than_same_model(own, rows, other, other_rows, name):
             yield finding
             return
 
 
-def _likes(gpu: Device, newest: Mapping[str, Measured]) -> Iterator[tuple[ExperimentRun, str]]:
+def _same_model(gpu: Device, newest: Mapping[str, Measured]) -> Iterator[tuple[ExperimentRun, str]]:
     for uuid, measured in newest.items():
         run = measured.get("bandwidth")
         if uuid != gpu.uuid and isinstance(run, ExperimentRun) and run.gpu and run.gpu.name == gpu.name:

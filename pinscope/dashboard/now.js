@@ -173,10 +173,6 @@
   }
 
   function controls() {
-    const [every, interval] = chooser(
-      "New snapshot every", JSON.parse(options.intervals).map((one) => [String(one), `${one} s`]), "", setInterval_,
-      "For all open tabs: they share one sampler. It stops while none shows live figures.",
-    );
     const [back, span] = chooser(
       "Time window", JSON.parse(options.windows), set.window, (value) => { set.window = value; ask(true); },
       "How far back the chart, the events and the marks of growing processes reach. Stands still with the page.",
@@ -186,8 +182,8 @@
       "a", { class: "button", role: "button", "aria-disabled": "true", download: "pinscope-snapshot.json",
         title: "The snapshot on this page as JSON, as 'pinscope live --once --json' prints it." }, "Snapshot (JSON)",
     );
-    Object.assign(part, { interval, span, save });
-    return make("div", { class: "controls" }, every, back, pause, save);
+    Object.assign(part, { span, save });
+    return make("div", { class: "controls" }, back, pause, save);
   }
 
   function holders() {
@@ -264,11 +260,6 @@
   }
 
   // ---- Asking
-
-  async function setInterval_(seconds) {
-    await fetch(`/live/interval?seconds=${seconds}`, { method: "POST" }).catch(() => {});
-    ask(false);
-  }
 
   async function setPaused(paused) {
     now.paused = paused;
@@ -357,9 +348,6 @@
     show(part.trouble, Boolean(trouble));
     say(part.trouble, trouble ?? "");
     if (!found) return;
-    if (![...part.interval.options].some((one) => one.value === String(found.interval)))
-      part.interval.append(make("option", { value: found.interval }, `${found.interval} s`));
-    if (part.interval.value !== String(found.interval)) part.interval.value = found.interval; // another tab may have set it
     if (found.taken === undefined) return say(part.asOf, trouble ? "" : "The first snapshot is being taken.");
     if (!part.time.isConnected) part.asOf.replaceChildren(make("span"), part.time, make("span"));
     say(part.asOf.firstChild, `${now.paused ? "Paused. " : ""}As of `);

@@ -13,7 +13,7 @@ import streamlit as st
 
 from pinscope.analysis.rules import STEADY_GROWTH
 from pinscope.dashboard.pages import NOW
-from pinscope.dashboard.routes import DEFAULT_WINDOW_SECONDS, INTERVALS, LIVE_ROOT, VERSION, WINDOWS
+from pinscope.dashboard.routes import DEFAULT_WINDOW_SECONDS, LIVE_ROOT, VERSION, WINDOWS
 from pinscope.dashboard.widgets import heading
 
 
@@ -29,7 +29,6 @@ def _mount() -> str:
         "version": VERSION,
         "window": f"{DEFAULT_WINDOW_SECONDS:g}",
         "windows": json.dumps([[f"{seconds:g}", words] for seconds, words in WINDOWS.items()]),
-        "intervals": json.dumps(INTERVALS),
         "growth": f"Processes whose pinned or locked memory grew steadily through the window: {STEADY_GROWTH}.",
     }
     data = " ".join(f'data-{name}="{html.escape(text)}"' for name, text in options.items())

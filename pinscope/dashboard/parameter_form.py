@@ -31,11 +31,11 @@ def parameter_form(preset: Inputs, key: str) -> dict[str, Any]:
     overrides = {}
     grid = st.grid(2, min_column_width=280, gap=("small", "large"))
     for parameter in form_parameters(type(preset)):
-        start = _shown(parameter, getattr(preset, parameter.name))
+        start = _widget_value(parameter, getattr(preset, parameter.name))
         with grid.cell():
             given = _ask(parameter, start, f"{key}-{parameter.name}")
         if given != start:
-            overrides[parameter.name] = _meant(parameter, given)
+            overrides[parameter.name] = _field_value(parameter, given)
     return overrides
 
 
@@ -48,7 +48,7 @@ def _kind(parameter: Parameter) -> Kind:
     return "counts" if parameter.items else _KINDS[parameter.schema["type"]]
 
 
-def _shown(parameter: Parameter, value: Any) -> Any:
+def _widget_value(parameter: Parameter, value: Any) -> Any:
     """A field's value as its widget shows it."""
     match _kind(parameter):
         case "sizes":
@@ -60,7 +60,7 @@ def _shown(parameter: Parameter, value: Any) -> Any:
     return round(value * 100, 6) if parameter.unit == "share" else value
 
 
-def _meant(parameter: Parameter, given: Any) -> Any:
+def _field_value(parameter: Parameter, given: Any) -> Any:
     """What a widget's value means as a field's value: ``None`` for nothing, where the field takes that."""
     if given == "" and {"type": "null"} in parameter.schema.get("anyOf", ()):
         return None

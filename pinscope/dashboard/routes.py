@@ -1,4 +1,4 @@
-"""What the dashboard's server answers beside its pages: the script and the figures of Now, and the documentation."""
+"""What the dashboard's server answers itself: the page that Streamlit fills, the figures of Now, the documentation."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from starlette.requests import Request
-from starlette.responses import PlainTextResponse, Response
-from starlette.routing import Mount, Route
+from starlette.responses import HTMLResponse, PlainTextResponse, Response
+from starlette.routing import BaseRoute, Mount, Route
 
-from pinscope.dashboard.pages import MANUAL_ROOT
-from pinscope.errors import InvalidParameter
+from pinscope.dashboard.middleware import page
+from pinscope.dashboard.pages import MANUAL_ROOT, PAGES
 
 if TYPE_CHECKING:
     from pinscope.dashboard.live_board import Board
@@ -23,8 +23,6 @@ if TYPE_CHECKING:
 LIVE_ROOT = "/live/"
 WINDOWS: Mapping[float, str] = {60.0: "1 minute", 300.0: "5 minutes", 900.0: "15 minutes", 3600.0: "1 hour"}
 """Seconds that a reader may look back."""
-INTERVALS = (0.5, 1.0, 2.0, 5.0, 10.0, 30.0)
-"""Seconds from one snapshot to the next among which a reader may choose."""
 DEFAULT_WINDOW_SECONDS = 300.0
 _FOLDER = Path(__file__).parent
 _FILES: Mapping[str, tuple[bytes, str]] = {
@@ -37,7 +35,7 @@ MakeSite = Callable[[], "Site"]
 """Gives the documentation. It is made when it is first asked for: that loads half of PinScope."""
 
 
-def routes(site: MakeSite) -> tuple[Mount, Mount]:
+def routes(site: MakeSite) -> list[BaseRoute]:
     """The paths, and what answers each.
 
     Args:
@@ -47,10 +45,17 @@ def routes(site: MakeSite) -> tuple[Mount, Mount]:
         Route("/now.json", _changes),
         Route("/facts.json", lambda request: _json(board().facts(request.query_params.get("at", "")))),
         Route("/snapshot.json", _snapshot),
-        Route("/interval", _set_interval, methods=["POST"]),
         Route("/{name}", _file),
     ]
-    return Mount(LIVE_ROOT, routes=live), Mount(MANUAL_ROOT, routes=[Route("/{path:path}", _manual(site))])
+    return [
+        *(Route(entry.address, _page) for entry in PAGES),
+        Mount(LIVE_ROOT, routes=live),
+        Mount(MANUAL_ROOT, routes=[Route("/{path:path}", _manual(site))]),
+    ]
+
+
+def _page(request: Request) -> Response:  # noqa: ARG001 - the signature is Starlette's
+    return HTMLResponse(page(), headers={"cache-control": "no-cache"})
 
 
 @lru_cache(maxsize=1)
@@ -72,18 +77,6 @@ def _snapshot(request: Request) -> Response:
     answer = _json(board().snapshot(request.query_params.get("at", "")))
     answer.headers["content-disposition"] = 'attachment; filename="pinscope-snapshot.json"'
     return answer
-
-
-def _set_interval(request: Request) -> Response:
-    from pinscope.dashboard.live_board import watch  # noqa: PLC0415 - loaded when somebody looks
-
-    try:
-        watch().set_interval(float(request.query_params.get("seconds", "")))
-    except ValueError:
-        return PlainTextResponse("An interval is a number of seconds.", status_code=400)
-    except InvalidParameter as error:
-        return PlainTextResponse(str(error), status_code=400)
-    return Response(status_code=204)
 
 
 def _file(request: Request) -> Response:

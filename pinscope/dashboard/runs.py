@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import IO, TypeVar
+from typing import IO, TypeVar, get_args
 
 import streamlit as st
 
@@ -14,7 +14,7 @@ from pinscope.dashboard.run_view import MESSAGE, bundle_button, run_list, show_m
 from pinscope.dashboard.widgets import experiment_title, heading, plain, sentence, show_error, storage_note
 from pinscope.errors import BadInput
 from pinscope.experiments.registry import readers
-from pinscope.records.run import LAB_TITLES
+from pinscope.records.run import LAB_TITLES, Status
 from pinscope.store.bundle import BundleReader
 from pinscope.store.store import Imported, Store
 from pinscope.store.tables import DamagedRun
@@ -22,7 +22,7 @@ from pinscope.store.tables import DamagedRun
 RUNS_A_PAGE = 12
 _ADDRESS = "run in the address of Runs"
 _Choice = TypeVar("_Choice", bound=str)
-STATUSES = ("running", "done", "failed", "cancelled", "interrupted")
+STATUSES: tuple[Status, ...] = get_args(Status)
 
 
 def show() -> None:

@@ -11,31 +11,29 @@ import textwrap
 import types
 import typing
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from datetime import UTC, datetime, timedelta
+from datetime import datetime
 from functools import cache
 from itertools import pairwise
-from typing import Any, Literal, NamedTuple, TypeVar, Union, get_args, get_origin
+from typing import Any, Literal, NamedTuple, Union, get_args, get_origin
 
 from pydantic import AwareDatetime, BaseModel
 
 from pinscope.analysis.kind import Kind
 from pinscope.analysis.texts import Texts
-from pinscope.errors import UnknownName
 from pinscope.experiments.registry import EXPERIMENTS, find_reader, method, readers, split_page
-from pinscope.live.sampler import History
-from pinscope.monitoring.server import SnapshotCollector
+from pinscope.monitoring.server import GPU, GPU_LABELS, HOLDER, HOLDER_GPU, HOLDER_LABELS, HOST, LINK, OTHERS
 from pinscope.planning.plan import ContextPrice, Demand, HostBudget, Origin, Pace, Safety, Sharing
-from pinscope.records.base import Capability, Record
+from pinscope.records.base import Capability
 from pinscope.records.figure import figures
-from pinscope.records.finding import Finding, Reading, Table
+from pinscope.records.finding import Finding, Table
 from pinscope.records.parameters import Inputs
 from pinscope.records.run import ExperimentRun, Observation, Run, TimelineRun, TraceRun
 from pinscope.records.snapshot import Snapshot
 from pinscope.records.timeline import Event
-from pinscope.report.document import form_parameters
+from pinscope.report.document import parameter_defaults
 from pinscope.report.facts import place
 from pinscope.store.bundle import folder, recorded_runs, recording_name
-from pinscope.units import format_bytes, format_seconds, format_value
+from pinscope.units import format_bytes, format_seconds
 
 UNITS: Mapping[str, str] = {
     "bytes_per_second": "bytes/second",
@@ -216,35 +214,6 @@ def _section(title: str, record: type, keys: Sequence[Key]) -> tuple[str, str, s
     return f"### {title}", words.replace("``", "`"), table(keys)
 
 
-_Made = TypeVar("_Made", bound=Record)
-_VALUES: Mapping[Any, Any] = {
-    bool: True,
-    int: 1,
-    float: 1.0,
-    str: "x",
-    datetime: datetime(2026, 1, 1, tzinfo=UTC),
-    Any: "x",
-}
-
-
-def specimen(record: type[_Made]) -> _Made:
-    """Every field has a value, and every list one entry."""
-    return record(**{name: _value(field.annotation) for name, field in record.model_fields.items()})
-
-
-def _value(kind: Any) -> Any:
-    if kind in _VALUES:
-        return _VALUES[kind]
-    if inspect.isclass(kind) and issubclass(kind, Record):
-        return specimen(kind)
-    origin, parts = get_origin(kind), get_args(kind)
-    if origin is Literal:
-        return parts[0]
-    if origin in (Union, types.UnionType, typing.Annotated):
-        return _value(next(part for part in parts if part is not type(None)))
-    return (_value(parts[0]),) if origin is tuple else {}  # what is left is a mapping
-
-
 _GROUPS = {"pinscope_host_": "The host", "pinscope_holder_": "A holder", "pinscope_gpu_": "A GPU"}
 _REST = "The exporter"
 
@@ -268,17 +237,18 @@ class MetricFacts(NamedTuple):
         return unit_of(self.name.removesuffix("_total"), {**UNITS, "ratio": UNITS["share"]})
 
 
-def metrics() -> list[MetricFacts]:
-    """Every metric that there can be, each once, in the order in which it is exported."""
-    by_name: dict[str, MetricFacts] = {}
-    full = specimen(Snapshot)
-    whole = full.model_copy(  # some figures are left out of a GPU in parts
-        update={"devices": tuple(device.model_copy(update={"mig": ()}) for device in full.devices)}
-    )
-    for seen in (full, whole):
-        for metric in _collected(seen):
-            by_name.setdefault(metric.name, metric)
-    return list(by_name.values())
+def metrics() -> Iterator[MetricFacts]:
+    """Every metric that there can be, each once."""
+    for name, (words, labels) in OTHERS.items():
+        yield MetricFacts(name, "counter" if name.endswith("_total") else "gauge", labels, words)
+    for group, labels in (
+        (HOST, ()),
+        (HOLDER, HOLDER_LABELS),
+        (HOLDER_GPU, (*HOLDER_LABELS, "gpu")),
+        ((*GPU, *LINK), GPU_LABELS),
+    ):
+        for figure in group:
+            yield MetricFacts(figure.metric or "", "gauge", labels, figure.help)
 
 
 def metrics_reference() -> str:
@@ -292,13 +262,6 @@ def metrics_reference() -> str:
                 lines.append(f"| `{metric.name}` | {metric.type} | {metric.unit} | {labels} | {metric.help} |")
         parts.append("\n".join(lines))
     return "\n\n".join(parts)
-
-
-def _collected(seen: Snapshot) -> Iterator[MetricFacts]:
-    collector = SnapshotCollector(lambda: History(latest=seen), lambda: seen.taken_at + timedelta(seconds=1))
-    for family in collector.collect():
-        for sample in family.samples[:1]:
-            yield MetricFacts(sample.name, family.type, tuple(sample.labels), family.documentation)
 
 
 RECORDED_ON = "NVIDIA H200"
@@ -340,12 +303,6 @@ def findings_reference() -> str:
     """A section for each kind of run, a table of its rules, as Markdown."""
     fires = json.loads((folder() / FIRES).read_text("utf-8"))
     return "\n\n".join(f"## {reader.kind.title}\n\n{_table(reader.texts, fires)}" for reader in readers())
-
-
-def fires_on(readings: Mapping[str, Reading]) -> dict[str, list[str]]:
-    """What the file says, of readings by name of their recording."""
-    pairs = {(finding.rule, name) for name, reading in readings.items() for finding in reading.findings}
-    return {rule: sorted(name for other, name in pairs if other == rule) for rule, _ in sorted(pairs)}
 
 
 def _table(texts: Texts, fires: Mapping[str, list[str]]) -> str:
@@ -393,77 +350,32 @@ def _parts(kind: Kind, body: str, has_picture: bool) -> Iterator[str]:
 
 def _parameters(params: type[Inputs]) -> str:
     lines = ["| parameter | meaning | default | with `--quick` |", "| --- | --- | --- | --- |"]
-    presets = params.preset("cuda", False), params.preset("cuda", True)
-    for parameter in form_parameters(params):
-        usual, less = (parameter.default(getattr(preset, parameter.name)) for preset in presets)
+    for parameter, full, quick in parameter_defaults(params, "cuda"):
         meaning = f"{parameter.description} {parameter.takes}"
-        lines.append(_row((f"`{parameter.name}`", meaning, usual, less if less != usual else "")))
+        lines.append(_row((f"`{parameter.name}`", meaning, full, quick if quick != full else "")))
     return "\n".join(lines)
 
 
-QUOTED = re.compile(r'\[([^][]*)\]\(([^()\s]+) "([\w-]+): ([^"]+)"\)')
-"""Text, target, recording and figure."""
-_INTO = " > "
-"""From a table into its row, and to its column; a bar would end a cell of the page's own table."""
-
-
-def renewed(page: str, readings: Mapping[str, Reading]) -> str:
-    """The page with every quoted figure as this version reads it.
+def command_reference(root: Any) -> str:
+    """All commands as Markdown.
 
     Args:
-        page: Markdown.
-        readings: of the recordings, by :func:`~pinscope.store.bundle.recording_name`.
-
-    Raises:
-        UnknownName: no such recording or figure, or several different ones of that name.
+        root: the command ``pinscope``, as Typer made it.
     """
-
-    def renew(match: re.Match[str]) -> str:
-        _, target, recording, name = match.groups()
-        if recording not in readings:
-            raise UnknownName(f"no recording {recording}")
-        try:
-            return f'[{figure(readings[recording], name)}]({target} "{recording}: {name}")'
-        except UnknownName as error:
-            raise UnknownName(f"{recording}: {error}") from None
-
-    return QUOTED.sub(renew, page)
+    parts = [_command_section("pinscope", root)]
+    parts += [_command_section(name, command) for name, command in commands(root)]
+    return "\n\n".join(parts)
 
 
-def figure(reading: Reading, name: str) -> str:
-    """A figure as a page shows it, with its unit; a ratio as ``6.50 times``. Errors as of :func:`renewed`."""
-    title, *cells = name.split(_INTO)
-    figures = _cells(reading, title, cells) if cells else _quantities(reading, title)
-    if len(figures) != 1:
-        raise UnknownName(f"{len(figures)} figures are called {name!r}; one is needed")
-    return figures.pop()
+def commands(root: Any, above: str = "pinscope") -> Iterator[tuple[str, Any]]:
+    """Name, such as ``pinscope runs list``, and command: those that can be carried out."""
+    for name, command in root.commands.items():
+        if hasattr(command, "commands"):
+            yield from commands(command, f"{above} {name}")
+        else:
+            yield f"{above} {name}", command
 
 
-def _quantities(reading: Reading, name: str) -> set[str]:
-    """Those of the headline; only if it has none of that name, those of all findings."""
-    evidence = [quantity for finding in reading.findings for quantity in finding.evidence]
-    for named in ([quantity for quantity in part if quantity.name == name] for part in (reading.headline, evidence)):
-        if named:
-            return {_text(quantity.value, quantity.unit) for quantity in named}
-    return set()
-
-
-def _cells(reading: Reading, title: str, cells: list[str]) -> set[str]:
-    *labels, column = cells
-    tables = [table for table in reading.tables if table.title == title and column in table.columns]
-    return {_text(value, unit) for table in tables for value, unit in _column(table, labels, column)}
-
-
-def _column(table: Table, labels: list[str], column: str) -> list[tuple[float | int | str | bool | None, str]]:
-    """Cells of a column in the rows that begin with these labels, with their unit."""
-    place = table.columns.index(column)
-    values = []
-    for row in table.rows:
-        first = [format_value(value, unit) for value, unit in zip(row, table.units, strict=True)][: len(labels)]
-        if first == labels:
-            values.append((row[place], table.units[place]))
-    return values
-
-
-def _text(value: float | int | str | bool | None, unit: str) -> str:
-    return format_value(value, unit).replace(" ×", " times")
+def _command_section(name: str, command: Any) -> str:
+    context = command.make_context(name, [], resilient_parsing=True, terminal_width=100)
+    return f"## {name}\n\n```text\n{context.get_help()}\n```"

@@ -8,9 +8,7 @@ import re
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import suppress
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from socketserver import TCPServer, ThreadingMixIn
 from types import TracebackType
@@ -33,18 +31,12 @@ DEFAULT_ADDRESS = "127.0.0.1"
 DEFAULT_PORT = 10435
 """Outside 9100 to 9999, the ports that Prometheus' exporters share out among them."""
 PATH = "/metrics"
-REQUEST_SECONDS = 10.0
-"""From the first byte of a request to the last of its answer, however slowly a client sends and reads."""
-MOST_CONNECTIONS = 64
-"""Served at the same time, a thread each. Further ones wait."""
-MOST_WAITING = 1024
+CLIENT_SECONDS = 10.0
+"""Without a byte for so long, a client is hung up on."""
+MOST_WAITING = 128
 """Connections that the kernel keeps until it is their turn."""
-ASKING_SECONDS = 1.0
-"""While all connections are taken, a client that has not asked for anything within this time is hung up on."""
 STOP_SECONDS = 0.1
 """How soon the server notices that it is to stop."""
-_SLOT_SECONDS = 0.05
-"""How long to wait for a connection to end before looking again which ones are late."""
 _PORT = re.compile(r":\d{1,5}$")
 
 Respond = Callable[[str, list[tuple[str, str]]], Any]
@@ -91,7 +83,6 @@ class MetricsServer:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._server.shutdown()
-        self._server.hang_up()
         self._server.server_close()
         self._thread.join()
 
@@ -151,26 +142,11 @@ def _text(respond: Respond, status: str, text: str) -> list[bytes]:
     return [text.encode()]
 
 
-@dataclass
-class _Connection:
-    """A client that is being served."""
-
-    accepted_at: float
-    asked: bool = False
-    """Its request is complete."""
-
-
 class _Server(ThreadingMixIn, WSGIServer):
-    """Serves a bounded number of connections, and ends each in time: a socket's time limit counts each read anew."""
+    """Serves each connection in a thread."""
 
     daemon_threads = True
     request_queue_size = MOST_WAITING
-
-    def __init__(self, *arguments: Any) -> None:
-        self._slots = threading.BoundedSemaphore(MOST_CONNECTIONS)
-        self._lock = threading.Lock()
-        self._open: dict[socket.socket, _Connection] = {}
-        super().__init__(*arguments)
 
     def server_bind(self) -> None:
         """Without asking for a name: that may take seconds where name servers do not answer."""
@@ -178,57 +154,8 @@ class _Server(ThreadingMixIn, WSGIServer):
         self.server_name, self.server_port = self.server_address[:2]  # type: ignore[assignment]
         self.setup_environ()
 
-    def get_request(self) -> tuple[socket.socket, Any]:
-        """The next client, if there is a thread for it.
-
-        Raises:
-            OSError: there is none now; the server looks after the others and tries again.
-        """
-        if not self._slots.acquire(timeout=_SLOT_SECONDS):
-            raise BlockingIOError
-        try:
-            request, address = super().get_request()
-        except BaseException:
-            self._slots.release()
-            raise
-        with self._lock:
-            self._open[request] = _Connection(time.monotonic())
-        return request, address
-
-    def asked(self, request: socket.socket) -> None:
-        """Its request is complete."""
-        with self._lock:
-            self._open[request].asked = True
-
-    def shutdown_request(self, request: Any) -> None:
-        """Close a connection that was served, or could not be."""
-        with self._lock:
-            del self._open[request]
-        super().shutdown_request(request)
-        self._slots.release()
-
-    def service_actions(self) -> None:
-        """Several times a second: hang up on who is late. Its thread then ends by itself."""
-        with self._lock:
-            now, full = time.monotonic(), len(self._open) == MOST_CONNECTIONS
-            for request, connection in self._open.items():
-                lasted = now - connection.accepted_at
-                if lasted > REQUEST_SECONDS or (full and not connection.asked and lasted > ASKING_SECONDS):
-                    _hang_up(request)
-
-    def hang_up(self) -> None:
-        """End all connections."""
-        with self._lock:
-            for request in self._open:
-                _hang_up(request)
-
     def handle_error(self, request: Any, client_address: Any) -> None:
         """The client hung up: nothing is wrong here."""
-
-
-def _hang_up(request: socket.socket) -> None:
-    with suppress(OSError):  # the client did so first
-        request.shutdown(socket.SHUT_RDWR)
 
 
 class _Server6(_Server):
@@ -236,13 +163,7 @@ class _Server6(_Server):
 
 
 class _Handler(WSGIRequestHandler):
-    server: _Server
-
-    def parse_request(self) -> bool:
-        """Read the headers."""
-        complete = super().parse_request()
-        self.server.asked(self.request)
-        return complete
+    timeout = CLIENT_SECONDS
 
     def log_message(self, format: str, *arguments: object) -> None:
         """A line for every scrape would fill a log."""
@@ -263,6 +184,25 @@ HOST, HOLDER, HOLDER_GPU, GPU, LINK = (
     tuple(figure for figure in figures(record) if figure.metric)
     for record in (HostTotals, Holder, GpuUse, DeviceFigures, Link)
 )
+OTHERS: Mapping[str, tuple[str, tuple[str, ...]]] = {
+    "pinscope_up": ("1 if the last reading of the host succeeded and is not old.", ()),
+    "pinscope_snapshot_age_seconds": ("Time since the figures were read.", ()),
+    "pinscope_snapshot_cpu_seconds": ("Processor time that reading the figures took.", ()),
+    "pinscope_unreadable": ("How many things could not be read.", ()),
+    "pinscope_holders_hidden": ("1 if there may be holders that are not seen.", ()),
+    "pinscope_gpus_readable": ("1 if the GPUs' driver answers.", ()),
+    "pinscope_holders": ("Processes that hold pinned or locked memory, or may.", ()),
+    "pinscope_probe_lost_events_total": ("Calls that came faster than the probe could read them.", ()),
+    "pinscope_host_memory_stalled_seconds_total": (
+        "Time in which tasks stalled for memory since boot: at least one (some), or all at once (full).",
+        ("tasks",),
+    ),
+    "pinscope_gpu_info": ("Always 1; the labels name the GPU.", (*GPU_LABELS, "model")),
+    "pinscope_exporter_cpu_seconds_total": ("Processor time of the exporter.", ()),
+    "pinscope_scrape_seconds": ("Time that it took to make this answer.", ()),
+    "pinscope_build_info": ("Always 1; the label names the version of PinScope.", ("version",)),
+}
+"""Metrics that are no figures: name → help and labels. Those that end in ``_total`` are counters."""
 _UNLESS_MIG = "unattributed_bytes"
 """Of a GPU with MIG instances the driver does not say what belongs to which process."""
 
@@ -289,57 +229,44 @@ class SnapshotCollector(Collector):
         history = self._history()
         age = None if history.latest is None else (self._now() - history.latest.taken_at).total_seconds()
         fresh = age is not None and age <= STALE_INTERVALS * history.interval_seconds + STALE_SECONDS
-        yield _gauge(
-            "pinscope_up",
-            "1 if the last reading of the host succeeded and is not old.",
-            float(fresh and history.trouble is None),
-        )
+        yield _other("pinscope_up", fresh and history.trouble is None)
         if age is not None:
-            yield _gauge("pinscope_snapshot_age_seconds", "Time since the figures were read.", max(age, 0.0))
+            yield _other("pinscope_snapshot_age_seconds", max(age, 0.0))
         if history.latest is not None and fresh:
             yield from _of_snapshot(history.latest)
-        yield CounterMetricFamily(
-            "pinscope_exporter_cpu_seconds_total", "Processor time of the exporter.", value=time.process_time()
-        )
-        yield _gauge("pinscope_scrape_seconds", "Time that it took to make this answer.", time.perf_counter() - begun)
-        build = GaugeMetricFamily(
-            "pinscope_build_info", "Always 1; the label names the version of PinScope.", labels=["version"]
-        )
-        build.add_metric([pinscope.__version__], 1)
-        yield build
+        yield _other("pinscope_exporter_cpu_seconds_total", time.process_time())
+        yield _other("pinscope_scrape_seconds", time.perf_counter() - begun)
+        yield _other("pinscope_build_info", {(pinscope.__version__,): 1})
 
 
 def _of_snapshot(seen: Snapshot) -> Iterator[Metric]:
-    yield _gauge("pinscope_snapshot_cpu_seconds", "Processor time that reading the figures took.", seen.cpu_seconds)
-    yield _gauge("pinscope_unreadable", "How many things could not be read.", len(seen.unreadable))
-    hidden = any(gap.hides_holders for gap in seen.unreadable)
-    yield _gauge("pinscope_holders_hidden", "1 if there may be holders that are not seen.", float(hidden))
-    silent = any(gap.what == "GPUs" for gap in seen.unreadable)
-    yield _gauge("pinscope_gpus_readable", "1 if the GPUs' driver answers.", float(not silent))
-    yield _gauge("pinscope_holders", "Processes that hold pinned or locked memory, or may.", len(seen.holders))
+    yield _other("pinscope_snapshot_cpu_seconds", seen.cpu_seconds)
+    yield _other("pinscope_unreadable", len(seen.unreadable))
+    yield _other("pinscope_holders_hidden", any(gap.hides_holders for gap in seen.unreadable))
+    yield _other("pinscope_gpus_readable", all(gap.what != "GPUs" for gap in seen.unreadable))
+    yield _other("pinscope_holders", len(seen.holders))
     if seen.probe is not None:
-        yield CounterMetricFamily(
-            "pinscope_probe_lost_events_total",
-            "Calls that came faster than the probe could read them.",
-            value=seen.probe.lost_events,
+        yield _other("pinscope_probe_lost_events_total", seen.probe.lost_events)
+    for figure in HOST:
+        yield from _family(figure, (), [((), getattr(seen.host, figure.field))])
+    if (pressure := seen.host.pressure) is not None:
+        yield _other(
+            "pinscope_host_memory_stalled_seconds_total",
+            {("some",): pressure.some_total_seconds, ("full",): pressure.full_total_seconds},
         )
-    yield from _host(seen.host)
     yield from _holders(seen.holders)
     yield from _gpus(seen.devices)
+    if seen.devices:
+        yield _other("pinscope_gpu_info", {(str(gpu.index), gpu.uuid, gpu.name): 1 for gpu in seen.devices})
 
 
-def _host(host: HostTotals) -> Iterator[Metric]:
-    for figure in HOST:
-        yield from _family(figure, (), [((), getattr(host, figure.field))])
-    if host.pressure is not None:
-        stalled = CounterMetricFamily(
-            "pinscope_host_memory_stalled_seconds_total",
-            "Time in which tasks stalled for memory since boot: at least one (some), or all at once (full).",
-            labels=["tasks"],
-        )
-        stalled.add_metric(["some"], host.pressure.some_total_seconds)
-        stalled.add_metric(["full"], host.pressure.full_total_seconds)
-        yield stalled
+def _other(name: str, values: float | Mapping[tuple[str, ...], float]) -> Metric:
+    """One of :data:`OTHERS`, with its value, or one for each of its labels' values."""
+    words, labels = OTHERS[name]
+    family = (CounterMetricFamily if name.endswith("_total") else GaugeMetricFamily)(name, words, labels=labels)
+    for names, value in values.items() if isinstance(values, Mapping) else [((), values)]:
+        family.add_metric(names, value)
+    return family
 
 
 def _holders(holders: Sequence[Holder]) -> Iterator[Metric]:
@@ -364,17 +291,6 @@ def _gpus(devices: Sequence[DeviceFigures]) -> Iterator[Metric]:
             if not (device.mig and figure.field == _UNLESS_MIG)
         ]
         yield from _family(figure, GPU_LABELS, values)
-    if devices:
-        names = GaugeMetricFamily(
-            "pinscope_gpu_info", "Always 1; the labels name the GPU.", labels=(*GPU_LABELS, "model")
-        )
-        for device in devices:
-            names.add_metric([str(device.index), device.uuid, device.name], 1)
-        yield names
-
-
-def _gauge(name: str, text: str, value: float) -> GaugeMetricFamily:
-    return GaugeMetricFamily(name, text, value=value)
 
 
 def _family(

@@ -33,7 +33,6 @@ class Figure:
         common: so much of it every holder has: not worth a column in the terminal.
         probed: known only while the probe runs.
         page: a column or a card of the page Now; ``hidden``: a column that a reader must ask for.
-        csv: a column of ``pinscope live --csv``.
         metric: what the exporter calls it; ``None``: not exported.
         adds_up: what several holders have together, or one has on several GPUs; ``None``: that means nothing.
         timeline: a timeline keeps it.
@@ -51,7 +50,6 @@ class Figure:
     common: int = 0
     probed: bool = False
     page: Literal["shown", "hidden"] | None = None
-    csv: bool = False
     metric: str | None = None
     adds_up: Literal["sum", "max"] | None = "sum"
     timeline: bool = False

@@ -163,13 +163,13 @@ class GpuUse(Estimated):
     memory_bytes: Annotated[int | None, Figure(
         label="GPU memory", column="gpu_memory_bytes",
         help="GPU memory of the process as NVML counts it: with the context, without page tables of pinned memory.",
-        short="GPU memory", terminal="room", page="shown", csv=True, metric="pinscope_holder_gpu_memory_bytes",
+        short="GPU memory", terminal="room", page="shown", metric="pinscope_holder_gpu_memory_bytes",
     )]
     page_table_bytes: Annotated[int | None, Figure(
         label="Page tables",
         help="GPU memory for the page tables of the process's cudaHostAlloc and driver memory; registered memory "
         "comes on top, or is in it while the probe runs.",
-        short="page tables", page="shown", csv=True, metric="pinscope_holder_page_table_bytes",
+        short="page tables", page="shown", metric="pinscope_holder_page_table_bytes",
     )]
     # fmt: on
 
@@ -210,7 +210,7 @@ class Holder(Estimated):
         label="cudaHostAlloc",
         help="cudaHostAlloc memory that the process owns: each piece counts once on the host, in the process that owns "
         "it. Write-combined memory is driver memory.",
-        short="cudaHostAlloc", terminal="always", page="shown", csv=True, metric="pinscope_holder_host_alloc_bytes",
+        short="cudaHostAlloc", terminal="always", page="shown", metric="pinscope_holder_host_alloc_bytes",
         timeline=True, event=True,
     )]
     rounding_bytes: Annotated[int | None, Figure(
@@ -224,13 +224,13 @@ class Holder(Estimated):
         label="Driver memory",
         help="Driver memory that the process asked for and has mapped: write-combined memory, cuMemCreate on the "
         "host, host pools. The kernel counts it neither as pinned nor in any other account.",
-        short="driver memory", page="shown", csv=True, metric="pinscope_holder_driver_memory_bytes",
+        short="driver memory", page="shown", metric="pinscope_holder_driver_memory_bytes",
         timeline=True, event=True,
     )] = None
     registered_bytes: Annotated[int | None, Figure(
         label="Registered",
         help="cudaHostRegister memory, to the byte; known only while the probe runs, and from its start on.",
-        short="registered", probed=True, page="shown", csv=True, metric="pinscope_holder_registered_bytes",
+        short="registered", probed=True, page="shown", metric="pinscope_holder_registered_bytes",
         timeline=True, event=True,
     )] = None
     registrations: int | None = None
@@ -240,22 +240,22 @@ class Holder(Estimated):
     oldest first. What stays in front while others come and go is what a leak looks like."""
     locked_bytes: Annotated[int | None, Figure(
         label="Locked (VmLck)", help="Locked, as with mlock. Not pinned for CUDA.",
-        short="locked", page="shown", csv=True, metric="pinscope_holder_locked_bytes", timeline=True, event=True,
+        short="locked", page="shown", metric="pinscope_holder_locked_bytes", timeline=True, event=True,
     )]
     vm_pin_bytes: Annotated[int | None, Figure(
         label="Pinned (VmPin)",
         help="Pinned as the kernel accounts it: RDMA, io_uring, and a virtual machine's memory for its devices (VFIO), "
         "which stands in VmLck. CUDA's memory is not in it.",
-        short="VmPin", page="hidden", csv=True, metric="pinscope_holder_vm_pin_bytes", timeline=True,
+        short="VmPin", page="hidden", metric="pinscope_holder_vm_pin_bytes", timeline=True,
     )]
     managed_bytes: Annotated[int | None, Figure(
         label="Managed", help="Address space of managed memory.",
-        short="managed", terminal="room", common=DRIVERS_MANAGED_BYTES, page="hidden", csv=True,
+        short="managed", terminal="room", common=DRIVERS_MANAGED_BYTES, page="hidden",
     )]
     inherited_bytes: Annotated[int | None, Figure(
         label="Inherited",
         help="cudaHostAlloc memory of another holder that the process has mapped, as a forked worker does.",
-        short="inherited", page="shown", csv=True, metric="pinscope_holder_inherited_bytes",
+        short="inherited", page="shown", metric="pinscope_holder_inherited_bytes",
     )]
     inherited_from: tuple[int, ...]
     """Pids of the holders that own that memory."""
@@ -265,11 +265,11 @@ class Holder(Estimated):
         label="Pinned by the driver itself",
         help="What the driver itself pinned for the process's contexts; small pieces of cudaHostAlloc memory lie in it "
         "as well.",
-        page="hidden", csv=True, metric="pinscope_holder_context_pinned_bytes",
+        page="hidden", metric="pinscope_holder_context_pinned_bytes",
     )] = None
-    hugetlb_bytes: Annotated[int | None, Figure(label="Huge pages", help="Huge pages that the process uses.", csv=True)]
+    hugetlb_bytes: Annotated[int | None, Figure(label="Huge pages", help="Huge pages that the process uses.")]
     rss_bytes: Annotated[int | None, Figure(
-        label="Resident", help="All memory of the process that is in RAM (VmRSS).", page="shown", csv=True,
+        label="Resident", help="All memory of the process that is in RAM (VmRSS).", page="shown",
         metric="pinscope_holder_resident_bytes",
     )]
     rss_anon_bytes: int | None

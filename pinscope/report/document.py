@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -12,7 +12,7 @@ from pinscope.experiments.contract import Params
 from pinscope.experiments.registry import GONE, charts_of, checked_rows, draw_run, find_reader, method, read_run
 from pinscope.records.finding import Reading
 from pinscope.records.parameters import Inputs
-from pinscope.records.run import Run
+from pinscope.records.run import LabKind, Run
 from pinscope.units import exact_bytes
 
 
@@ -166,6 +166,14 @@ _TAKES: Mapping[tuple[str, str], str] = {
 def form_parameters(params: type[Inputs]) -> list[Parameter]:
     """The experiment's own first, those common to all experiments last."""
     return sorted(parameters_of(params), key=lambda parameter: parameter.name in Params.model_fields)
+
+
+def parameter_defaults(params: type[Inputs], lab: LabKind) -> Iterator[tuple[Parameter, str, str]]:
+    """Each parameter in the order of the form, with its default and that with ``--quick``, as people read them."""
+    full, quick = params.preset(lab, False), params.preset(lab, True)
+    for parameter in form_parameters(params):
+        name = parameter.name
+        yield parameter, parameter.default(getattr(full, name)), parameter.default(getattr(quick, name))
 
 
 def parameters_of(params: type[Inputs]) -> list[Parameter]:

@@ -142,7 +142,7 @@ def _serve() -> None:
 
 def _load() -> None:
     """Import what commands import when they need it."""
-    from pinscope.cli import main, screen  # noqa: F401
+    from pinscope.cli import main, outcome  # noqa: F401
     from pinscope.experiments import registry  # noqa: F401
     from pinscope.live import source  # noqa: F401
     from pinscope.planning import reading as plan_reading  # noqa: F401

@@ -158,8 +158,8 @@ def look_at(proc: Proc, gpus: Answer[Any] | None) -> None:
         sample = sample_of(seen, 1.0, sample)
         before = seen
     view = View(seen, read_snapshot(seen), events=happened)
-    for form in ("table", "json", "csv"):
-        print_once(form, view)  # type: ignore[arg-type]
+    for as_json in (False, True):
+        print_once(as_json, view)
     render_snapshot(seen, view.findings)
     registry = CollectorRegistry(auto_describe=False)
     registry.register(SnapshotCollector(lambda: History(latest=seen), lambda: datetime.now(UTC)))

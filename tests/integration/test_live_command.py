@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import csv
 import fcntl
-import io
 import json
 import os
 import pty
@@ -107,18 +105,6 @@ def test_json_goes_on_line_by_line_and_tells_what_happened(locker: Locker) -> No
         rest, errors = process.communicate(timeout=20)
         assert (process.returncode, errors) == (0, "")
         assert all(json.loads(line)["format"] == 1 for line in rest.splitlines())
-
-
-def test_csv_has_its_header_once(locker: Locker) -> None:
-    with running("--csv", "--interval", "0.1", "--pid", str(locker.pid)) as process:
-        assert process.stdout is not None
-        lines = [process.stdout.readline() for _ in range(4)]
-        process.send_signal(signal.SIGTERM)
-        process.communicate(timeout=20)
-        assert process.returncode == 0
-    rows = list(csv.DictReader(io.StringIO("".join(lines))))
-    assert [(row["pid"], row["locked_bytes"]) for row in rows] == [(str(locker.pid), str(LOCKED_BYTES))] * 3
-    assert len({row["taken_at"] for row in rows}) == 3
 
 
 def test_without_a_terminal_tables_follow_each_other_in_plain_text_until_the_pipe_closes(locker: Locker) -> None:

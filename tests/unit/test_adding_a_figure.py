@@ -5,7 +5,6 @@ Both are put into a copy of PinScope, which then looks at the files of a real ho
 
 from __future__ import annotations
 
-import csv
 import json
 from pathlib import Path
 from typing import Any
@@ -19,7 +18,7 @@ RECORD, PROBE = "pinscope/records/snapshot.py", "pinscope/live/holder.py"
 HELP = "Host memory for the page tables of the process (VmPTE)."
 ENTRY = f"""
     pte_bytes: Annotated[int | None, Figure(
-        label="Its page tables", help="{HELP}", short="own tables", page="shown", csv=True,
+        label="Its page tables", help="{HELP}", short="own tables", page="shown",
         metric="pinscope_holder_pte_bytes", timeline=True,
     )] = None
 """
@@ -29,16 +28,14 @@ PID, VM_PTE_BYTES = 753, 508 * 1024
 
 LOOK = f"""
 import json, sys
-from contextlib import redirect_stdout
-from io import StringIO
 from pathlib import Path
 
 sys.path.append({str(ROOT)!r})
 import pinscope
 from prometheus_client import CollectorRegistry, generate_latest
 from tests.data.snapshot_checks import captured
-from pinscope.cli.live import CsvRows
 from pinscope.cli.live_view import View, whole
+from pinscope.dashboard.live_board import document
 from pinscope.live.sampler import History
 from pinscope.live.series import Moment, TimelineRows
 from pinscope.monitoring.server import SnapshotCollector
@@ -50,33 +47,18 @@ seen = captured(Path({str(HOST)!r}))
 one = next(holder for holder in seen.holders if holder.pid == {PID})
 registry = CollectorRegistry(auto_describe=False)
 registry.register(SnapshotCollector(lambda: History(latest=seen), lambda: seen.taken_at))
-rows = StringIO()
-with redirect_stdout(rows):
-    CsvRows()(View(seen))
+page = document(History(latest=seen), 300.0)
+(name,) = (name for name, column in page["columns"].items() if column["label"] == "Its page tables")
 print(json.dumps({{
     "package": pinscope.__file__,
     "document": snapshot_document(seen, ()),
     "terminal": [line.text for line in whole(View(seen))],
-    "csv": rows.getvalue(),
     "metrics": generate_latest(registry).decode(),
     "timeline": TimelineRows().of(seen, Moment(0, 0.0), 0.0),
     "row": TimelineRow.model_json_schema()["properties"].get("pte_bytes"),
     "facts": dict(holder_facts(one)),
+    "page": {{row["pid"]: row["cells"][name][0] for row in page["holders"].values()}},
 }}))
-"""
-
-PAGE = f"""
-import json, sys
-from pathlib import Path
-
-sys.path.append({str(ROOT)!r})
-from pinscope.dashboard.live_board import document
-from pinscope.live.sampler import History
-from tests.data.snapshot_checks import captured
-
-found = document(History(latest=captured(Path({str(HOST)!r}))), 300.0)
-(name,) = (name for name, column in found["columns"].items() if column["label"] == "Its page tables")
-print(json.dumps({{one["pid"]: one["cells"][name][0] for one in found["holders"].values()}}))
 """
 
 
@@ -119,12 +101,6 @@ def test_the_terminal_has_its_column(looked: dict[str, Any]) -> None:
     assert "508 KiB" in next(line for line in looked["terminal"] if line.startswith(f"{PID} "))
 
 
-def test_csv_has_its_column_after_those_that_were_there(looked: dict[str, Any]) -> None:
-    rows = list(csv.DictReader(looked["csv"].splitlines()))
-    assert list(rows[0])[-1] == "pte_bytes"
-    assert next(row["pte_bytes"] for row in rows if row["pid"] == str(PID)) == str(VM_PTE_BYTES)
-
-
 def test_the_exporter_has_its_metric_with_its_help(looked: dict[str, Any]) -> None:
     assert f"# HELP pinscope_holder_pte_bytes {HELP}" in looked["metrics"].splitlines()
     assert any(
@@ -145,6 +121,5 @@ def test_all_that_is_known_of_a_holder_lists_it(looked: dict[str, Any]) -> None:
     assert looked["facts"]["Its page tables"] == "508 KiB"
 
 
-def test_the_page_has_its_column(copy: Copy) -> None:
-    shown = json.loads(copy.python("-c", PAGE))
-    assert shown[str(PID)] == VM_PTE_BYTES
+def test_the_page_has_its_column(looked: dict[str, Any]) -> None:
+    assert looked["page"][str(PID)] == VM_PTE_BYTES

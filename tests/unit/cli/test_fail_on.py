@@ -38,10 +38,10 @@ PAGEABLE = [program(), site(33), site(40, bytes=24 * MIB, idle_seconds=0.1, call
     ],
 )
 def test_a_limit_is_exceeded_by_more_than_it_says(limit: str, line: str | None) -> None:
-    found = lines(limit, rows=PAGEABLE)
-    assert len(found) == (line is not None)
+    exceeded_lines = lines(limit, rows=PAGEABLE)
+    assert len(exceeded_lines) == (line is not None)
     if line is not None:
-        assert found[0].startswith(f"--fail-on {limit.replace(' ', '')}: {line}")
+        assert exceeded_lines[0].startswith(f"--fail-on {limit.replace(' ', '')}: {line}")
 
 
 def test_a_share_is_of_the_time_from_the_first_copy_of_a_loop_on() -> None:

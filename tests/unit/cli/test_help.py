@@ -9,7 +9,7 @@ import sys
 import pytest
 
 from pinscope.cli.main import command_line, main
-from pinscope.cli.pages import commands
+from pinscope.manual.reference import commands
 
 COMMANDS = dict(commands(command_line()))
 

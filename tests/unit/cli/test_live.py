@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import json
 import re
 from pathlib import Path
@@ -11,12 +9,9 @@ from typing import Any
 
 import pytest
 
-from pinscope.cli import live
-from pinscope.cli.live import csv_columns
-from pinscope.cli.live_view import GROWS, ONLY_LOCKED, Line, View, event_text, frame, whole
+from pinscope.cli.live_view import GROWS, ONLY_LOCKED, Line, View, frame, whole
 from pinscope.cli.main import main
 from pinscope.errors import NotPossible
-from pinscope.live.reading import read_snapshot
 from pinscope.live.sampler import GpuWatch
 from pinscope.live.source import LiveSource
 from pinscope.probes.gpu import process_on_gpu
@@ -42,11 +37,11 @@ def crowd(count: int, **changes: Any) -> View:
     """A busy host: many holders, two GPUs, findings, gaps and events."""
     holders = tuple(
         holder(
-            4000 + each, host_alloc_bytes=(3 * count - each) * GIB // 3, inherited_bytes=GIB * (each % 2),
-            container="docker 0123456789ab" if each % 3 == 0 else None, user="someone-with-a-long-name",
-            command="python -m training.with.a.long.name --option value " * 3, locked_bytes=each * MIB,
+            4000 + number, host_alloc_bytes=(3 * count - number) * GIB // 3, inherited_bytes=GIB * (number % 2),
+            container="docker 0123456789ab" if number % 3 == 0 else None, user="someone-with-a-long-name",
+            command="python -m training.with.a.long.name --option value " * 3, locked_bytes=number * MIB,
         )
-        for each in range(count)
+        for number in range(count)
     )  # fmt: skip
     seen = snapshot(
         holders=holders,
@@ -98,26 +93,14 @@ def test_growing_holders_are_marked_by_a_sign() -> None:
     assert marked[0].style
 
 
-def test_estimates_carry_a_sign_and_what_is_unknown_is_not_zero() -> None:
-    one = holder(
-        host_alloc_bytes=8 * GIB, estimates={"host_alloc_bytes": "at most: not all of it is resident"},
-        gpus=(GpuUse(index=0, memory_bytes=None, page_table_bytes=16 * MIB, missing={"memory_bytes": "no account"}),),
-    )  # fmt: skip
-    totals = host(explained_bytes=8 * GIB, other_pinned_bytes=None, estimates={"explained_bytes": "at least: some"})
-    lines = texts(whole(View(snapshot(holders=(one,), host=totals, devices=()))))
-    assert any("≥8 GiB by holders · n/a registered or other" in line for line in lines)
-    row = lines[-1]
-    assert re.search(r"≤8 GiB\s+0\s+n/a\s+16 MiB\s+python train.py$", row)
-
-
 def test_every_figure_that_is_an_estimate_carries_a_sign() -> None:
     about = {"page_table_bytes": "as its memory implies"}
-    one = holder(
+    process = holder(
         managed_bytes=4 * MIB, estimates={"managed_bytes": "at most: address space"},
-        gpus=tuple(GpuUse(index=each, memory_bytes=GIB, page_table_bytes=8 * MIB, estimates=about) for each in (0, 1)),
+        gpus=tuple(GpuUse(index=gpu, memory_bytes=GIB, page_table_bytes=8 * MIB, estimates=about) for gpu in (0, 1)),
     )  # fmt: skip
     totals = host(other_pinned_bytes=8 * GIB, estimates={"other_pinned_bytes": "host total less what is explained"})
-    seen = snapshot(holders=(one,), host=totals, devices=(device(page_table_bytes=18 * MIB, estimates=about),))
+    seen = snapshot(holders=(process,), host=totals, devices=(device(page_table_bytes=18 * MIB, estimates=about),))
     lines = texts(whole(View(seen)))
     assert any("16 GiB by holders · ~8 GiB registered or other" in line for line in lines)
     assert any(re.search(r"^0 .* 40 MiB +~18 MiB ", line) for line in lines)
@@ -146,24 +129,6 @@ def test_a_real_host_fits_80_columns_with_one_line_for_each_holder() -> None:
     assert any(re.search(r"^0 .*61\.1 MiB +~20 MiB +<0\.0100 GB/s", line) for line in lines)
 
 
-def test_driver_memory_is_a_column_where_there_is_any() -> None:
-    seen = captured(Path(__file__).parents[2] / "data" / "proc" / "h200-driver-memory")
-    lines = texts(whole(View(seen)))
-    assert any(line.startswith("Others") and "driver memory" in line for line in lines)
-    row = next(line for line in lines if line.startswith("862  root"))
-    assert "66.0 MiB" in row
-
-
-def test_where_no_process_can_be_seen_nobody_is_said_to_hold_none() -> None:
-    seen = captured(Path(__file__).parents[2] / "data" / "proc" / "h200-idle")
-    none, chosen = View(snapshot(holders=())), View(snapshot(holders=()), chosen=True)
-    assert [texts(whole(view))[-1] for view in (View(seen), none, chosen)] == [
-        "Who holds pinned memory is not known: /proc shows no process.",
-        "No process is seen to hold pinned memory.",
-        "None of the chosen processes holds pinned memory.",
-    ]
-
-
 STEERING, HIDING = "\x1b]0;title\x07\x9b31m\x1b[2J\n", "a\u202eb\u2066c\u200bd\u00ade\U000e0041"
 
 
@@ -174,25 +139,6 @@ def test_names_from_outside_cannot_steer_the_terminal_or_hide_what_stands_beside
     view = View(snapshot(holders=(process,), devices=(device(name=foreign),)), trouble=foreign, events=[event])
     for line in [*whole(view), *frame(view, 80, 30)]:
         assert visible(line.text) == line.text
-
-
-def test_a_host_that_shows_no_memory_is_shown_without_a_share() -> None:
-    seen = snapshot(host=host(total_bytes=0, available_bytes=0))
-    assert "Pinned    16 GiB · 16 GiB by holders" in "\n".join(texts(whole(View(seen, read_snapshot(seen)))))
-
-
-@pytest.mark.parametrize(
-    ("kind", "change", "total", "words"),
-    [
-        ("appeared", GIB, GIB, "appeared with 1 GiB of registered"),
-        ("grew", GIB, 3 * GIB, "grew by 1 GiB of registered, to 3 GiB"),
-        ("released", -GIB, 2 * GIB, "released 1 GiB of registered, 2 GiB left"),
-        ("ended", -GIB, 0, "ended, and gave back 1 GiB of registered"),
-    ],
-)
-def test_events_in_words(kind: Any, change: int, total: int, words: str) -> None:
-    event = Event(at=TAKEN_AT, kind=kind, pid=7, name="x", what="registered", change_bytes=change, total_bytes=total)
-    assert event_text(event) == f"03:04:05 x (7) {words}"
 
 
 @pytest.fixture
@@ -218,7 +164,7 @@ def test_one_moment_as_json(busy: int, capsys: pytest.CaptureFixture[str]) -> No
     first = document["holders"][0]
     assert (first["pid"], first["host_alloc_bytes"], first["locked_bytes"]) == (busy, 8 * GIB, 0)
     assert document["devices"][0]["unattributed_bytes"] == 18 * MIB
-    assert {one["rule"] for one in document["findings"]} == {"rounding-waste"}
+    assert {finding["rule"] for finding in document["findings"]} == {"rounding-waste"}
 
 
 def test_only_the_process_asked_for_is_shown_with_the_hosts_totals(
@@ -226,20 +172,8 @@ def test_only_the_process_asked_for_is_shown_with_the_hosts_totals(
 ) -> None:
     assert main(["live", "--once", "--json", "--pid", str(busy + 1)]) == 0
     document = json.loads(capsys.readouterr().out)
-    assert [one["pid"] for one in document["holders"]] == [busy + 1]
+    assert [row["pid"] for row in document["holders"]] == [busy + 1]
     assert document["host"]["explained_bytes"] == 9 * GIB
-
-
-def test_one_moment_as_csv(busy: int, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["live", "--once", "--csv"]) == 0
-    rows = list(csv.DictReader(io.StringIO(capsys.readouterr().out)))
-    assert tuple(rows[0]) == csv_columns()
-    assert [(int(row["pid"]), row["host_alloc_bytes"], row["registered_bytes"]) for row in rows] == [
-        (busy, str(8 * GIB), ""), (busy + 1, str(GIB), ""),
-    ]  # fmt: skip
-    assert rows[0]["gpu_memory_bytes"] == str(GIB)
-    assert rows[1]["gpu_memory_bytes"] == ""
-    assert rows[1]["name"] == "'=cmd"  # no formula in a spreadsheet
 
 
 def test_one_moment_for_people_has_everything_and_no_escape_codes(
@@ -254,34 +188,9 @@ def test_one_moment_for_people_has_everything_and_no_escape_codes(
     assert "Up to 4.50 GiB of pinned memory may be waste" in out
 
 
-def test_without_gpus_the_driver_is_not_asked(busy: int, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["live", "--once", "--no-gpu"]) == 0
-    assert "Cannot be read: GPUs: the driver was not asked." in capsys.readouterr().out
-
-
-def test_the_former_name_of_the_option_of_the_gpus_still_works(busy: int, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["live", "--once", "--gpus", "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)["devices"]
-
-
-def test_headings_are_bold_in_a_terminal_only(monkeypatch: pytest.MonkeyPatch) -> None:
-    written = io.StringIO()
-    monkeypatch.setattr("sys.stdout", written)
-    lines = [Line("title", "bold"), Line("", "bold"), Line("body")]
-    live.print_lines(lines)
-    monkeypatch.setattr(written, "isatty", lambda: True)
-    monkeypatch.setenv("TERM", "xterm")
-    live.print_lines(lines)
-    monkeypatch.setenv("TERM", "dumb")
-    live.print_lines(lines)
-    plain = "title\n\nbody\n"
-    assert written.getvalue() == f"{plain}\x1b[1mtitle\x1b[0m\n\nbody\n{plain}"
-
-
 @pytest.mark.parametrize(
     ("arguments", "complaint"),
     [
-        (["--json", "--csv"], "--json and --csv exclude each other"),
         (["--interval", "0.05"], "'--interval': Input should be greater than or equal to 0.1"),
         (["--interval", "3601"], "'--interval': Input should be less than or equal to 3600"),
         (["--interval", "nan"], "'--interval': Input should be"),

@@ -7,9 +7,8 @@ from datetime import timedelta
 import pytest
 
 from pinscope.cli import terminal
-from pinscope.cli.live import process_page
-from pinscope.cli.live_view import Choice, View, frame, holder_table, press
-from pinscope.cli.screen import key_names
+from pinscope.cli.live_view import Choice, HolderTable, View, frame, press
+from pinscope.cli.screen import key_names, process_page
 from pinscope.cli.terminal import sparkline, styled
 from pinscope.live.series import holder_trends, host_trend, sample_of
 from pinscope.probes.answer import Answer
@@ -71,7 +70,7 @@ def test_what_is_not_known_comes_last_whichever_way_it_is_sorted() -> None:
     holders = (holder(1, host_alloc_bytes=GIB), holder(2, host_alloc_bytes=None), holder(3, host_alloc_bytes=3 * GIB))
     for turned, pids in ((False, [3, 1, 2]), (True, [1, 3, 2])):
         view = View(snapshot(holders=holders), choice=Choice(column="cudaHostAlloc", turned=turned))
-        assert [row.pid for row in holder_table(view, 100).rows] == pids
+        assert [row.pid for row in HolderTable(view, 100).rows] == pids
 
 
 def test_a_long_table_moves_until_the_chosen_row_is_on_the_screen() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pinscope.cli.screen import print_outcome
+from pinscope.cli.outcome import print_outcome
 from pinscope.report.document import open_document
 from tests.data.synthetic import run
 

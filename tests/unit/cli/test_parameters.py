@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import re
-import shlex
 
 import pytest
 
 from pinscope.cli.main import main
-from pinscope.cli.run import example, parse_settings
+from pinscope.cli.run import parse_settings
 from pinscope.errors import InvalidParameter
 from pinscope.experiments.bandwidth.experiment import BandwidthParams
 from pinscope.experiments.registry import EXPERIMENTS, Entry
@@ -67,16 +66,10 @@ def test_the_help_of_an_experiment_shows_the_defaults_of_the_lab_and_how_to_writ
 @pytest.mark.parametrize("quick", [False, True])
 def test_every_default_is_written_as_set_takes_it(entry: Entry, quick: bool) -> None:
     preset = entry.experiment.Params.preset("cuda", quick)
-    written = {one.name: one.written(getattr(preset, one.name)) for one in parameters_of(type(preset))}
+    written = {
+        parameter.name: parameter.written(getattr(preset, parameter.name)) for parameter in parameters_of(type(preset))
+    }
     assert preset.with_overrides(written) == preset
-
-
-@pytest.mark.parametrize("entry", EXPERIMENTS, ids=lambda entry: entry.name)
-def test_the_example_of_an_experiments_help_can_be_run(entry: Entry) -> None:
-    words = shlex.split(example(entry.experiment, "cuda"))
-    assert words[:4] == ["pinscope", "run", entry.name, "--quick"]
-    settings = parse_settings([word for word in words[4:] if word != "--set"])
-    entry.experiment.Params.preset("cuda", True).with_overrides(settings)
 
 
 def test_a_percentage_and_a_time_may_carry_their_unit() -> None:

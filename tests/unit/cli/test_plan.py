@@ -83,15 +83,6 @@ def test_the_order_of_strategies_is_not_told_for_4_kib(capsys: pytest.CaptureFix
     assert "One cudaHostAlloc takes" not in text
 
 
-def test_former_names_of_the_options_still_work(capsys: pytest.CaptureFixture[str]) -> None:
-    given = "--pinned 1GiB --processes 3"
-    former = told(f"{given} --gpus 2 --all-gpus 4", capsys)
-    assert former["demand"] == told(f"{given} --gpus-per-process 2 --total-gpus 4", capsys)["demand"]
-    assert (former["demand"]["gpus"], former["demand"]["all_gpus"]) == (2, 4)
-    assert main(["plan", "--help"]) == 0
-    assert "--all-gpus" not in capsys.readouterr().out
-
-
 @pytest.mark.parametrize(
     ("arguments", "complaint"),
     [

@@ -70,13 +70,6 @@ def test_a_probe_that_cannot_be_set_is_not_possible_here(
     assert refused(["--for", "1s", "--probe"], 3, capsys) == "following registered memory needs root"
 
 
-def test_a_timeline_cannot_be_run(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["run", "timeline", "--lab", "host"]) == 2
-    assert "timeline is no experiment that can be run: `pinscope record` keeps one" in capsys.readouterr().err
-    assert main(["run", "--help"]) == 0
-    assert "Parameters of timeline" not in capsys.readouterr().out
-
-
 def test_people_get_headline_and_next_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = tmp_path / "t.pinscope"
     assert main(["record", "--for", "0.4s", "--interval", "0.2", "-o", str(file)]) == 0

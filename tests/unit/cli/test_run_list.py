@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from pinscope.cli import runs as runs_module
-from pinscope.cli.runs import answer, beginnings, print_runs
+from pinscope.cli.runs import answer, print_runs
 from pinscope.records.run import Progress
 from pinscope.store.tables import DamagedRun
 from tests.data import synthetic
@@ -25,7 +25,7 @@ def test_each_run_is_one_line_that_fits_the_terminal(
     assert print_runs(runs)
     lines = capsys.readouterr().out.rstrip().split("\n")
     assert [line.split()[0] for line in lines if line] == [
-        "id", *(run.id for run in runs[:3]), "Recordings,", "id", "a",
+        "id", *(run.id for run in runs[:3]), "Recordings,", "id", "a-recording",
     ]  # fmt: skip
     assert all(len(line) <= width for line in lines) or width == 40
     assert ("Synthetic GPU" in lines[1]) == (width >= runs_module.WIDE)
@@ -61,10 +61,3 @@ def test_a_damaged_run_says_why_and_how_it_is_removed(capsys: pytest.CaptureFixt
 )
 def test_a_run_without_a_verdict_says_what_kept_it_from_one(changes: dict[str, object], expected: str) -> None:
     assert answer(synthetic.run("bandwidth", **changes)) == expected
-
-
-def test_an_id_is_shortened_where_its_beginning_names_it_alone() -> None:
-    assert beginnings(["20300102-1-aa", "20300102-2-bb", "20300102-2-cc", "single"]) == {
-        "20300102-1-aa": "20300102-1", "20300102-2-bb": "20300102-2-bb", "20300102-2-cc": "20300102-2-cc",
-        "single": "single",
-    }  # fmt: skip

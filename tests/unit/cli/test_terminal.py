@@ -10,7 +10,7 @@ import pytest
 
 from pinscope.cli import terminal
 from pinscope.cli.main import main
-from pinscope.cli.screen import print_findings
+from pinscope.cli.outcome import print_findings
 from pinscope.cli.terminal import print_json, print_line, print_prose, print_table
 from pinscope.records.finding import Finding, Quantity
 
@@ -67,11 +67,6 @@ def test_a_finding_takes_no_lines_from_foreign_names_and_command_lines(capsys: p
     assert capsys.readouterr().out.splitlines() == [
         "ℹ Note: one ✓ Good: forged holds 1 GiB", "  Told.", "  · Held by a b: train → Run: rm -r /", "  → None.", "",
     ]  # fmt: skip
-
-
-def test_json_has_no_place_for_what_is_not_a_number() -> None:
-    with pytest.raises(ValueError, match="JSON"):
-        print_json({"value": float("nan")})
 
 
 def test_without_a_command_help_is_shown(capsys: pytest.CaptureFixture[str]) -> None:

@@ -42,9 +42,8 @@ def source(taken: Snapshot) -> Source:
 
 @pytest.fixture
 def watch(source: Source, clock: Clock) -> Iterator[Watch]:
-    opened: Callable[[float], LiveSource] = lambda seconds: source  # type: ignore[assignment, return-value]  # noqa: E731
-    made = Watch(opened, rest_seconds=60, clock=clock)
-    made.set_interval(0.02)
+    opened: Callable[[], LiveSource] = lambda: source  # type: ignore[assignment, return-value]  # noqa: E731
+    made = Watch(opened, rest_seconds=60, interval_seconds=0.02, clock=clock)
     yield made
     made.close()
 
@@ -114,49 +113,6 @@ def test_a_source_that_fails_does_not_keep_it_awake(watch: Watch, source: Source
     clock.now += 61
     until(lambda: not samplers())
     assert source.closed == 1
-
-
-def test_another_pace_is_the_pace_of_the_driver_too(taken: Snapshot, clock: Clock) -> None:
-    asked: list[float] = []
-
-    def opened(seconds: float) -> LiveSource:
-        asked.append(seconds)
-        return Source(lambda: taken)  # type: ignore[return-value]
-
-    watch = Watch(opened, clock=clock)
-    try:
-        watch.look()
-        watch.set_interval(5.0)
-        assert asked == [1.0, 5.0]
-        assert watch.look().interval_seconds == 5.0
-        assert len(samplers()) == 1
-    finally:
-        watch.close()
-
-
-def test_another_pace_does_not_wake_it(watch: Watch, source: Source) -> None:
-    watch.set_interval(2.0)
-    assert not watch.running
-    assert source.opened == 0
-
-
-def test_a_source_that_cannot_be_opened_can_be_tried_again(taken: Snapshot, clock: Clock) -> None:
-    sources: list[Source | Exception] = [OSError(12, "Cannot allocate memory"), Source(lambda: taken)]
-
-    def opened(seconds: float) -> LiveSource:
-        one = sources.pop(0)
-        if isinstance(one, Exception):
-            raise one
-        return one  # type: ignore[return-value]
-
-    watch = Watch(opened, clock=clock)
-    try:
-        with pytest.raises(OSError, match="Cannot allocate"):
-            watch.look()
-        assert not watch.running
-        until(lambda: watch.look().latest)
-    finally:
-        watch.close()
 
 
 def test_many_who_look_and_close_at_once_leave_one_thread_at_most(watch: Watch, source: Source) -> None:

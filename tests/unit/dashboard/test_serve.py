@@ -17,8 +17,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from pinscope.dashboard.serve import port_from_environment, serve
-from pinscope.errors import InvalidParameter, NotPossible
+from pinscope.dashboard.serve import serve
+from pinscope.errors import NotPossible
 from pinscope.manual.site import Site
 from tests.conftest import Outliving
 
@@ -181,32 +181,17 @@ def test_a_port_in_use_is_one_clear_line() -> None:
         taken.listen()
         port = taken.getsockname()[1]
         with pytest.raises(NotPossible, match=rf"^port {port} is in use; [^\n]*PINSCOPE_PORT={port + 1}$"):
-            serve(port, open_browser=False, site=Site(str))
+            serve(port, lambda: Site(str))
 
 
-def test_the_port_comes_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("PINSCOPE_PORT", raising=False)
-    assert port_from_environment() == 8501
-    monkeypatch.setenv("PINSCOPE_PORT", "9000")
-    assert port_from_environment() == 9000
-
-
-@pytest.mark.parametrize("text", ["no", "8501.5", "-1", "0", "70000"])
-def test_nonsense_in_the_environment_is_refused(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PINSCOPE_PORT", text)
-    with pytest.raises(InvalidParameter, match="from 1 to 65535"):
-        port_from_environment()
-
-
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_it_does_not_read_the_settings_of_other_apps_and_ends_when_it_is_told_to(
-    number: signal.Signals, foreign_settings: Mapping[str, str]
+    foreign_settings: Mapping[str, str],
 ) -> None:
     port = free_port()
     with served(STARTS["pinscope dashboard"](port), port, foreign_settings) as child:
         assert child.stdout is not None
         assert get(port, "/runs").status == 200
-        os.kill(child.pid, number)
+        os.kill(child.pid, signal.SIGINT)
         output = child.communicate(timeout=20)[0]
         assert f"http://127.0.0.1:{port}" in output
         assert "Traceback" not in output

@@ -43,7 +43,3 @@ def test_the_dashboard_is_private() -> None:
     assert SETTINGS["global.developmentMode"] is False  # it would be on where packages lie outside of site-packages
     assert SETTINGS["browser.gatherUsageStats"] is False
     assert SETTINGS["client.showErrorDetails"] == "none"
-
-
-def test_no_drawing_ends_in_a_whole_garbage_collection_that_holds_up_all_tabs() -> None:
-    assert SETTINGS["runner.postScriptGC"] is False

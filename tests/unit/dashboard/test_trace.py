@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from pinscope.dashboard.pages import RUNS, TRACES
+from pinscope.dashboard.pages import TRACES
 from pinscope.dashboard.widgets import plain, prose
 from pinscope.probes.process import current_process
 from pinscope.records.run import Progress, Run
@@ -14,7 +14,7 @@ from pinscope.report.document import open_document
 from pinscope.report.write import render
 from pinscope.store.store import Store
 from tests.data import synthetic_trace
-from tests.unit.dashboard.conftest import Open, all_opened
+from tests.unit.dashboard.conftest import Open
 
 
 @pytest.fixture
@@ -24,15 +24,6 @@ def kept(store: Store) -> Run:
         [(run, [synthetic_trace.program(), synthetic_trace.site(33), synthetic_trace.site(40, "pinned")])]
     )
     return run
-
-
-def test_a_trace_opens_with_verdict_findings_charts_and_the_table_of_lines(kept: Run, open_page: Open) -> None:
-    app = all_opened(open_page(RUNS, run=kept.id))
-    assert not app.exception
-    assert app.title[0].value == "Trace · traced program"
-    assert app.subheader[0].value.startswith(prose("train.py:33 copied 1000 MiB from pageable memory"))
-    assert len(app.get("plotly_chart")) == 2
-    assert any("train.py:40" in str(frame.value) for frame in app.dataframe)
 
 
 def test_the_page_traces_shows_the_newest_with_its_lines_and_how_to_make_one(kept: Run, open_page: Open) -> None:
@@ -67,13 +58,13 @@ def test_the_timeline_of_the_recorded_trace_is_looked_at_closer_and_closer(open_
     assert app.button(key="timeline-Whole").disabled
 
     def events() -> int:
-        captions = (str(each.value).replace("\\", "") for each in app.caption)
-        caption = next(each for each in captions if "calls, copies and kernels" in each)
+        captions = (str(caption.value).replace("\\", "") for caption in app.caption)
+        caption = next(caption for caption in captions if "calls, copies and kernels" in caption)
         return int("".join(filter(str.isdigit, caption.split("calls")[0])))
 
     def costliest() -> str:
-        captions = (str(each.value).replace("\\", "") for each in app.caption)
-        return next(each for each in captions if each.startswith("The costliest copy of loader_loop.py:33"))
+        captions = (str(caption.value).replace("\\", "") for caption in app.caption)
+        return next(caption for caption in captions if caption.startswith("The costliest copy of loader_loop.py:33"))
 
     whole = events()
     app.button(key="timeline-Closer").click().run()
@@ -92,11 +83,6 @@ def test_the_timeline_of_the_recorded_trace_is_looked_at_closer_and_closer(open_
     for _ in range(2):
         app.button(key="timeline-Later").click().run()
     assert costliest().endswith(": earlier than this stretch.")
-
-
-def test_a_trace_that_is_not_there_is_one_line(open_page: Open) -> None:
-    app = open_page(TRACES, run="nothing-like-it")
-    assert "No run" in app.error[0].value
 
 
 def test_what_a_trace_did_not_record_stands_once_and_before_its_figures(store: Store, open_page: Open) -> None:

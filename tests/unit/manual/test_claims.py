@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from pinscope.errors import UnknownName
-from pinscope.manual.reference import QUOTED, figure, renewed
 from pinscope.records.finding import Reading, good, quantity, table
 from pinscope.store.bundle import recorded_runs, recording_name
+from tests.data.quoted_figures import QUOTED, figure, renewed
 
 PAGE = (Path(__file__).parents[3] / "docs" / "claims-table.md").read_text()
 ROW = re.compile(r"^\| ([A-E])(\d+) \| (.+?) \| \*\*(.+?)\.\*\* (.+) \|$", re.MULTILINE)

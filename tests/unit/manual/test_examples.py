@@ -35,7 +35,7 @@ def example(page: str, command: str) -> tuple[list[str], list[str]]:
 @pytest.fixture
 def on_the_recorded_host(monkeypatch: pytest.MonkeyPatch) -> None:
     """Commands find the machine of the recorded H200 runs."""
-    run = next(one for one in recorded_runs() if one.experiment == "bandwidth" and one.environment.host == "h200")
+    run = next(run for run in recorded_runs() if run.experiment == "bandwidth" and run.environment.host == "h200")
     monkeypatch.setattr(machine, "capture_environment", lambda: run.environment)
     works = partial(machine.capabilities, proc=Proc.below(H200), installed=lambda module: True)
     monkeypatch.setattr(machine, "capabilities", works)
@@ -56,20 +56,20 @@ def test_the_example_is_what_the_recorded_host_shows(
 def test_the_example_of_the_live_view_is_what_a_captured_host_shows(capsys: pytest.CaptureFixture[str]) -> None:
     words, lines = example("live-view", "live")
     seen = captured(H200)
-    print_once("table", View(seen, by_severity(read_snapshot(seen))))
+    print_once(False, View(seen, by_severity(read_snapshot(seen))))
     shown = capsys.readouterr().out.splitlines()
     assert words == ["live", "--once"]
     assert [line for line in lines if line not in shown] == []
-    owner, worker = (next(one for one in seen.holders if one.pid == pid) for pid in (746, 749))
+    owner, worker = (next(holder for holder in seen.holders if holder.pid == pid) for pid in (746, 749))
     assert owner.inherited_by == (worker.pid,)
-    assert sum(1 for one in seen.holders if one.gpus) == 10
+    assert sum(1 for holder in seen.holders if holder.gpus) == 10
 
 
 def test_every_command_that_a_page_shows_takes_the_options_it_is_shown_with(capsys: pytest.CaptureFixture[str]) -> None:
     """``--help`` behind it: the line is parsed, and nothing is carried out."""
-    found = [line for path in (ROOT / "docs").rglob("*.md") for line in commands_in(path.read_text())]
-    assert len(found) > 20
-    for line in found:
+    commands = [line for path in (ROOT / "docs").rglob("*.md") for line in commands_in(path.read_text())]
+    assert len(commands) > 20
+    for line in commands:
         words = line.split()
         own = 1 if words[0] == "trace" else len(words)  # what stands behind a traced program is the program's
         assert main([*words[:own], "--help", *words[own:]]) == 0, line

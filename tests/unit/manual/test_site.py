@@ -162,10 +162,3 @@ def test_the_transcript_in_the_readme_is_what_the_terminal_shows(capsys: pytest.
     lines = [line for line in block[2].splitlines() if line and line != "…"]
     assert len(lines) > 8
     assert [line for line in lines if line not in shown] == []
-
-
-def test_the_glossary_has_the_terms_that_the_pages_lean_on(site: Site) -> None:
-    glossary = site.markdown("glossary").lower()
-    for term in ("pageable", "pinned", "registered", "holder", "driver memory", "issue time", "one more copy", "stall",
-                 "finding", "recording", "bundle", "host model", "page table", "snapshot", "budget"):  # fmt: skip
-        assert f"**{term}**" in glossary, term

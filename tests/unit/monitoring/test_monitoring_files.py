@@ -30,7 +30,7 @@ def expressions() -> list[str]:
 def test_every_metric_of_the_dashboard_exists() -> None:
     queries = [
         *expressions(),
-        *(one["query"]["query"] for one in BOARD["templating"]["list"] if one["type"] == "query"),
+        *(variable["query"]["query"] for variable in BOARD["templating"]["list"] if variable["type"] == "query"),
     ]
     used = set(re.findall(r"pinscope_\w+", " ".join(queries)))
     assert used <= names()
@@ -87,11 +87,11 @@ def test_panels_have_sources_units_descriptions_and_places_of_their_own() -> Non
         for target in panel["targets"]:
             assert target["datasource"] == panel["datasource"]
             assert 'instance=~"$instance"' in target["expr"]
-    for one, other in itertools.combinations((panel["gridPos"] for panel in PANELS), 2):
-        apart = one["x"] + one["w"] <= other["x"] or other["x"] + other["w"] <= one["x"]
-        assert apart or one["y"] + one["h"] <= other["y"] or other["y"] + other["h"] <= one["y"], (one, other)
+    for panel, other in itertools.combinations((panel["gridPos"] for panel in PANELS), 2):
+        apart = panel["x"] + panel["w"] <= other["x"] or other["x"] + other["w"] <= panel["x"]
+        assert apart or panel["y"] + panel["h"] <= other["y"] or other["y"] + other["h"] <= panel["y"], (panel, other)
     assert max(panel["gridPos"]["x"] + panel["gridPos"]["w"] for panel in PANELS) <= 24
-    assert [one["name"] for one in BOARD["templating"]["list"]] == ["datasource", "instance"]
+    assert [variable["name"] for variable in BOARD["templating"]["list"]] == ["datasource", "instance"]
 
 
 @pytest.mark.parametrize(("option", "name"), [("--print-rules", ALERTS), ("--print-dashboard", DASHBOARD)])
@@ -105,8 +105,6 @@ def test_the_command_prints_what_ships(option: str, name: str, capsys: pytest.Ca
     [
         (["--print-rules", "--print-dashboard"], 2, "exclude each other"),
         (["--interval", "0"], 2, "'--interval': Input should be greater than or equal to 0.1"),
-        (["--port", "70000", "--no-gpu"], 2, "70000 is no port number"),
-        (["--address", "everywhere", "--no-gpu"], 2, "'everywhere' is no IP address"),
         (["--address", "192.0.2.1", "--no-gpu"], 3, "cannot listen on port 10435 of 192.0.2.1"),
     ],
 )

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import contextlib
 import http.client
 import socket
-import threading
-import time
 from urllib.parse import urlsplit
 
 import pytest
 
 from pinscope.errors import InvalidParameter, NotPossible
 from pinscope.live.sampler import History
-from pinscope.monitoring.server import MOST_CONNECTIONS, MetricsServer, SnapshotCollector
+from pinscope.monitoring.server import MetricsServer, SnapshotCollector
 from tests.data.synthetic_snapshot import snapshot
 
 
@@ -105,37 +102,17 @@ def test_a_hundred_clients_that_come_at_once_wait_in_line() -> None:
     where = urlsplit(running.url)
     clients = [socket.create_connection((where.hostname or "", where.port or 0), timeout=0.9) for _ in range(100)]
     with running:
-        for one in clients:
-            one.settimeout(30)
-            one.sendall(b"GET /metrics HTTP/1.0\r\nHost: localhost\r\n\r\n")
-        for one in clients:
-            with one, one.makefile("rb") as answer:
+        for client in clients:
+            client.settimeout(30)
+            client.sendall(b"GET /metrics HTTP/1.0\r\nHost: localhost\r\n\r\n")
+        for client in clients:
+            with client, client.makefile("rb") as answer:
                 assert answer.readline().startswith(b"HTTP/1.0 200 ")
 
 
-def test_a_request_that_comes_byte_by_byte_is_ended_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pinscope.monitoring.server.REQUEST_SECONDS", 0.5)
+def test_a_client_that_says_nothing_is_hung_up_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pinscope.monitoring.server._Handler.timeout", 0.2)
     with server() as running:
         where = urlsplit(running.url)
         with socket.create_connection((where.hostname or "", where.port or 0), timeout=10) as client:
-            begun = time.monotonic()
-            with contextlib.suppress(ConnectionError):
-                for byte in b"GET /metrics HTTP/1.0\r\nHost: localhost\r\nX: " + b"x" * 200:
-                    client.sendall(bytes([byte]))
-                    time.sleep(0.05)
-            assert time.monotonic() - begun < 6
-            assert ask(running.url)[0] == 200
-
-
-def test_no_more_clients_are_served_at_once_than_there_are_threads_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pinscope.monitoring.server.ASKING_SECONDS", 0.5)
-    with server() as running:
-        where = urlsplit(running.url)
-        silent = [socket.create_connection((where.hostname or "", where.port or 0)) for _ in range(MOST_CONNECTIONS)]
-        until = time.monotonic() + 10
-        while len(running._server._open) < MOST_CONNECTIONS and time.monotonic() < until:
-            time.sleep(0.01)
-        assert threading.active_count() <= MOST_CONNECTIONS + 5
-        assert ask(running.url)[0] == 200  # silent ones made room
-        for one in silent:
-            one.close()
+            assert client.recv(1) == b""

@@ -7,7 +7,7 @@ from html import unescape
 
 import pytest
 
-from pinscope.cli.screen import print_findings
+from pinscope.cli.outcome import print_findings
 from pinscope.records.finding import Finding
 from pinscope.report.document import Document
 from pinscope.report.write import render, run_document

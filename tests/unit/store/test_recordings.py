@@ -10,11 +10,11 @@ import pytest
 
 from pinscope.errors import BadInput, StoreFailed
 from pinscope.experiments.registry import EXPERIMENTS, readers
-from pinscope.manual.reference import QUOTED, renewed
 from pinscope.report.document import open_document
 from pinscope.store import bundle
 from pinscope.store.bundle import read_bundle, render_bundle
 from pinscope.store.store import Store
+from tests.data.quoted_figures import QUOTED, renewed
 from tests.unit.store.runs import new_rows, new_run
 
 ROOT = Path(__file__).parents[3]

@@ -1,0 +1,174 @@
+"""A run on the terminal: how far it is, how it ended, and what came out of it."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from pinscope.cli.terminal import (
+    LOOK_SECONDS,
+    SEVERITY_STYLES,
+    Stop,
+    complain,
+    console,
+    print_line,
+    print_prose,
+    print_table,
+)
+from pinscope.errors import Cancelled, MeasurementFailed, StoreFailed, UnknownName
+from pinscope.records.finding import Finding, Quantity, Reading, Table
+from pinscope.records.run import LAB_TITLES, ExperimentRun, Progress, Run
+from pinscope.report import facts
+from pinscope.text import one_line
+from pinscope.units import format_duration
+
+if TYPE_CHECKING:
+    from pinscope.report.document import Document
+    from pinscope.runner.jobs import Job
+    from pinscope.store.store import Store
+
+LINE_SECONDS = 10.0
+"""Where there is no terminal, a line at most this often."""
+
+
+def follow(store: Store, run: ExperimentRun, job: Job, stop: Stop) -> None:
+    """Show how far the run is until its child ends or somebody asks to stop.
+
+    A database that fails meanwhile ends nothing: the child would end with this process, and it alone holds what the
+    database did not take.
+    """
+    about = f"about {format_duration(run.budget.seconds)}"
+    if run.lab == "host":  # only GPU runs were recorded to compare with
+        about += " or, on a slow processor, longer"
+    complain(f"{run.experiment} on {LAB_TITLES[run.lab]}, run {run.id}, {about}; Ctrl-C cancels")
+    with progress_shown() as show:
+        failing = False
+        while job.poll() is None and not stop.asked:
+            try:
+                show(store.run(run.id).progress)
+                failing = False
+            except (StoreFailed, UnknownName) as error:  # a database file that was deleted knows no run
+                if not failing and job.poll() is None:
+                    complain(f"{error}; the run goes on, and keeps what it measures until it can be stored")
+                failing = True
+            time.sleep(LOOK_SECONDS)
+
+
+def say_how_it_ended(run: Run) -> int:
+    """A line on stderr if the run failed or was stopped; the exit code that fits."""
+    if run.status == "done":
+        return 0
+    reason = f": {one_line(run.error)}" if run.error else ""
+    complain(f"run {run.id} {'failed' if run.status == 'failed' else f'was {run.status}'}{reason}")
+    return Cancelled.exit_code if run.status == "cancelled" else MeasurementFailed.exit_code
+
+
+@contextmanager
+def progress_shown(endless: bool = False) -> Iterator[Callable[[Progress], None]]:
+    """Gives what shows progress on stderr: a bar in a terminal, else plain lines. ``endless``: nobody knows the end."""
+    with _progress_bar(endless) if sys.stderr.isatty() else _lines(endless) as show:
+        yield show
+
+
+@contextmanager
+def _progress_bar(endless: bool) -> Iterator[Callable[[Progress], None]]:
+    from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn
+
+    share = () if endless else (BarColumn(), TaskProgressColumn())
+    columns = (*share, TimeElapsedColumn(), TextColumn("{task.description}", markup=False))
+    with Progress(*columns, console=console(sys.stderr), transient=True) as bar:
+        task = bar.add_task("starting", total=None if endless else 1.0)
+        yield lambda progress: bar.update(task, completed=progress.fraction, description=one_line(progress.message))
+
+
+@contextmanager
+def _lines(endless: bool) -> Iterator[Callable[[Progress], None]]:
+    said = time.monotonic()
+    waiting: str | None = None
+
+    def show(progress: Progress) -> None:
+        nonlocal said, waiting
+        if progress.waiting_for != waiting or time.monotonic() - said >= LINE_SECONDS:
+            waiting, said = progress.waiting_for, time.monotonic()
+            complain(f"{'' if endless else f'{progress.fraction:.0%} '}{one_line(progress.message)}")
+
+    yield show
+
+
+def print_outcome(document: Document) -> None:
+    """What a person wants after a run: headline, findings, and what to do next."""
+    run = document.run
+    _print_question(document)
+    print_line(f"{facts.place(run)}, {run.status}, {run.observations:,} observations\n")
+    _print_verdict(document.reading)
+    _print_headline(document.reading.headline)
+    print_findings(facts.by_severity(document.reading.findings))
+    if run.observations:
+        print_line(f"Run {run.id}. Next: pinscope report {run.id} -o report.html")
+    else:
+        print_line(f"Run {run.id} measured nothing.")
+
+
+def print_run(document: Document) -> None:
+    """Everything about a run but its raw rows."""
+    _print_question(document)
+    print_line()
+    _print_verdict(document.reading)
+    print_table(("", ""), [*facts.run_facts(document.run), ("Host", document.run.environment.host)])
+    print_table(("", ""), facts.parameter_facts(document), title="Parameters")
+    print_below_verdict(document.reading)
+
+
+def print_below_verdict(reading: Reading) -> None:
+    """What carries a verdict: figures, tables, findings."""
+    _print_headline(reading.headline)
+    for table in reading.tables:
+        print_reading_table(table)
+    print_findings(facts.by_severity(reading.findings))
+
+
+def print_findings(findings: Sequence[Finding]) -> None:
+    """Each with its numbers and what to do."""
+    for finding in findings:
+        title = f"{facts.SEVERITY_WORDS[finding.severity]}: {one_line(finding.title)}"
+        print_prose(title, hanging="  ", style=SEVERITY_STYLES[finding.severity])
+        print_prose(finding.detail, "  ", "  ")
+        for quantity in finding.evidence:
+            print_prose(one_line(f"· {quantity.name}: {facts.quantity_text(quantity)}"), "  ", "    ")
+        print_prose(f"→ {finding.advice}", "  ", "    ")
+        print_line()
+        if finding.code:
+            print_line(finding.code)
+
+
+def _print_question(document: Document) -> None:
+    """What was asked, and what a reader must know before the figures."""
+    run = document.run
+    print_prose(f"{document.title}: {document.question}")
+    for caveat in [*facts.caveats(run), *facts.further_notes(run)]:
+        print_prose(f"Note: {caveat}")
+
+
+def _print_verdict(reading: Reading) -> None:
+    if reading.verdict:
+        print_prose(one_line(reading.verdict), style="bold")
+        print_line()
+
+
+def _print_headline(headline: Sequence[Quantity]) -> None:
+    if headline:
+        print_table(
+            ("", ""), [(quantity.name, facts.quantity_text(quantity)) for quantity in headline], title="Headline"
+        )
+
+
+def print_reading_table(table: Table) -> None:
+    """A table of a reading, with its note."""
+    numbers = [column for column, unit in enumerate(table.units) if unit != "text"]
+    print_table(table.columns, facts.table_texts(table), title=table.title, numbers=numbers)
+    if table.note:
+        print_prose(table.note)
+        print_line()

@@ -10,7 +10,7 @@ import plotly.graph_objects as go
 import pytest
 
 from pinscope.charts.chart import Chart
-from pinscope.charts.theme import COLOURS, DASHES, SYMBOLS
+from pinscope.charts.theme import COLOURS, DASHES
 from tests.data import synthetic
 from tests.data.readings import As
 
@@ -125,10 +125,10 @@ def test_kinds_differ_by_colour_and_marker_and_directions_by_dash(full: dict[str
     figure = full["bandwidth"].figure
 
     for panel, way in enumerate(("h2d", "d2h", "bidirectional"), start=1):
-        for kind, name in (("pinned", "pinned"), ("write_combined", "write-combined")):
-            shown = trace(figure, name, panel)
-            assert (shown.line.color, shown.marker.symbol) == (COLOURS[kind], SYMBOLS[kind])
-            assert shown.line.dash == DASHES[way]
+        for kind, name, symbol in (("pinned", "pinned", "circle"), ("write_combined", "write-combined", "square")):
+            curve = trace(figure, name, panel)
+            assert (curve.line.color, curve.marker.symbol) == (COLOURS[kind], symbol)
+            assert curve.line.dash == DASHES[way]
 
 
 def test_each_name_stands_in_the_legend_once_and_pinned_first(full: dict[str, Chart]) -> None:

@@ -83,17 +83,11 @@ def summarize(values: Sequence[float]) -> Summary:
     """
     if not values:
         raise ValueError("no values to summarize")
-    ordered = _ordered(values)
+    ordered = sorted(map(float, values))
     lower, middle, upper = (_quantile(ordered, share) for share in (0.25, 0.5, 0.75))
     spread = _relative((upper - lower) / 2, middle)
     interval = _interval(ordered)
     return Summary(len(ordered), middle, lower, upper, spread, interval, _uncertainty(ordered, interval))
-
-
-def _ordered(values: Sequence[float]) -> list[float]:
-    """Smallest first; what is no number comes out as the median, and all else."""
-    ordered = sorted(map(float, values))
-    return [math.nan] * len(ordered) if any(map(math.isnan, ordered)) else ordered
 
 
 def _quantile(ordered: Sequence[float], share: float) -> float:
@@ -107,22 +101,18 @@ def _quantile(ordered: Sequence[float], share: float) -> float:
     return high - (high - low) * (1 - part) if part >= 0.5 else low + (high - low) * part
 
 
-def median_interval(values: Sequence[float]) -> tuple[float, float] | None:
-    """The 99 % confidence interval of the median, in the unit of the values; ``None`` below 8 values.
-
-    Distribution-free, from order statistics: the median lies between the k-th smallest and the k-th largest of n
-    values with probability 1 - 2 P(Binomial(n, 1/2) < k) (Conover, Practical Nonparametric Statistics, 3.2).
-    """
-    return _interval(_ordered(values))
-
-
 def median_uncertainty(values: Sequence[float]) -> float:
     """How far the median may be off, relative to it: the farther end of its interval. Infinite without an interval."""
-    ordered = _ordered(values)
+    ordered = sorted(map(float, values))
     return _uncertainty(ordered, _interval(ordered))
 
 
 def _interval(ordered: Sequence[float]) -> tuple[float, float] | None:
+    """Of the median, with 99 % confidence; ``None`` below 8 values.
+
+    Distribution-free, from order statistics: the median lies between the k-th smallest and the k-th largest of n
+    values with probability 1 - 2 P(Binomial(n, 1/2) < k) (Conover, Practical Nonparametric Statistics, 3.2).
+    """
     rank = confidence_rank(len(ordered))
     return (ordered[rank - 1], ordered[-rank]) if rank else None
 

@@ -11,7 +11,7 @@ from pydantic import BeforeValidator
 
 from pinscope.analysis.held import rounded_up
 from pinscope.analysis.models import ENTRY_BYTES, GPU_PAGE_SIZES, GRANULE_BYTES
-from pinscope.analysis.pinning_strategy import IDLE, Recipe, Recipes, recommend, strategy_cells
+from pinscope.analysis.pinning_strategy import IDLE, Recipe, Recommended, recipes_of, recommend, strategy_cells
 from pinscope.analysis.read_rows import Row
 from pinscope.analysis.rules import RAM_NOTE, RAM_WARNING, TABLES_CRITICAL, page_table_severity
 from pinscope.errors import BadInput, InvalidParameter
@@ -224,7 +224,7 @@ class Plan:
     context: ContextPrice | None
     sharings: tuple[Sharing, ...]
     paces: tuple[Pace, ...]
-    recipes: Recipes | None
+    recipes: Recommended[Recipe] | None
     budget: HostBudget
 
     @property
@@ -247,7 +247,7 @@ def make_plan(
     paces: Sequence[Pace],
     budget: HostBudget,
     *,
-    recipes: Recipes | None,
+    recipes: Recommended[Recipe] | None,
 ) -> Plan:
     """What ``demand`` takes at these prices.
 
@@ -386,6 +386,7 @@ def command_line(params: PlanParams) -> str:
 
 
 _Price = TypeVar("_Price")
+_Pinning = tuple[tuple[Pace, ...], Recommended[Recipe]]
 ASSUMED = PagePrice(ENTRY_BYTES / GPU_PAGE_SIZES[0], Origin("assumed"))
 """Small pages: the dearest case, and what an H200 showed whatever stood under the memory."""
 
@@ -405,7 +406,7 @@ class Prices:
     page: PagePrice
     context: ContextPrice | None
     paces: tuple[Pace, ...]
-    recipes: Recipes | None
+    recipes: Recommended[Recipe] | None
     recorded: Environment | None
 
 
@@ -429,12 +430,12 @@ def known_prices(store: Store, environment: Environment) -> Prices:
                 return price
         return None
 
-    paces, recipes = first("pinning_strategy", _pinning) or ((), None)
+    paces, recommended = first("pinning_strategy", _pinning) or ((), None)
     return Prices(
         page=first("page_tables", _page_price) or ASSUMED,
         context=first("registration", _context_price),
         paces=paces,
-        recipes=recipes,
+        recipes=recommended,
         recorded=recorded[0] if recorded else None,
     )
 
@@ -467,7 +468,7 @@ def _context_price(origin: Origin, run: ExperimentRun, rows: Sequence[Row]) -> C
     return ContextPrice(round((most.context_bytes or 0) / most.processes), origin)
 
 
-def _pinning(origin: Origin, run: ExperimentRun, rows: Sequence[Row]) -> tuple[tuple[Pace, ...], Recipes] | None:
+def _pinning(origin: Origin, run: ExperimentRun, rows: Sequence[Row]) -> _Pinning | None:
     """How fast each strategy pins, and which are recommended."""
     cells = strategy_cells(rows)
     paces = tuple(
@@ -475,7 +476,7 @@ def _pinning(origin: Origin, run: ExperimentRun, rows: Sequence[Row]) -> tuple[t
         for cell in cells.values()
         if cell.strategy != IDLE and cell.bytes_per_second > 0
     )
-    return (paces, Recipes.of(recommend(cells), run.params)) if paces else None
+    return (paces, recipes_of(recommend(cells), run.params)) if paces else None
 
 
 def plan_for(params: PlanParams, prices: Prices, environment: Environment) -> Plan:

@@ -16,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from pinscope.analysis.statistics import looks, median_interval, median_uncertainty
+from pinscope.analysis.statistics import looks, median_uncertainty, summarize
 from pinscope.errors import Cancelled, NoDevice, NotEnoughMemory
 from pinscope.experiments.contract import Params
 from pinscope.experiments.registry import EXPERIMENTS
@@ -206,7 +206,7 @@ def covered(noise: Noise, precision: Precision, pace: float) -> float:
             if not turn.warmup:
                 taken.append(trial[turn.repeat])
                 now[0] += pace * trial[turn.repeat]
-        low, high = median_interval(taken) or (-np.inf, np.inf)
+        low, high = summarize(taken).interval or (-np.inf, np.inf)
         right += low <= 1.0 <= high
     return right / TRIALS
 

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pinscope.analysis.models import ENTRY_BYTES, GPU_PAGE_SIZES
-from pinscope.analysis.pinning_strategy import Recipe, Recipes
+from pinscope.analysis.pinning_strategy import Recipe, Recommended
 from pinscope.planning.plan import ContextPrice, Demand, HostBudget, Origin, Pace, PagePrice, Plan, make_plan
 from pinscope.planning.reading import read_plan
 from pinscope.records.finding import Finding
@@ -27,7 +27,7 @@ USUAL = Pace("host_alloc", 4e9, 16 * GIB, 0.2, None, MEASURED)
 FAST = Pace("thp_register", 40e9, 16 * GIB, 0.19, None, MEASURED)
 GENTLE = Pace("thp_register_chunks", 38e9, 16 * GIB, 0.006, 256 * MIB, MEASURED)
 ARRAY, CHUNKS = Recipe("thp_register", None, 16), Recipe("thp_register_chunks", 256 * MIB, 16)
-RECIPES = Recipes(ARRAY, CHUNKS, gentler_in_chunks=True)
+RECIPES = Recommended(ARRAY, CHUNKS, gentler_in_chunks=True)
 
 
 def page(size: int, origin: Origin = GIVEN) -> PagePrice:
@@ -40,7 +40,7 @@ SMALL = page(4 * KIB)
 def plan(
     pinned: int, processes: int = 1, gpus: int = 1, all_gpus: int = 1, *, shared: bool = False,
     price: PagePrice = SMALL, budget: HostBudget = ROOMY, context: ContextPrice | None = CONTEXT,
-    paces: tuple[Pace, ...] = (USUAL, FAST, GENTLE), recipes: Recipes | None = RECIPES,
+    paces: tuple[Pace, ...] = (USUAL, FAST, GENTLE), recipes: Recommended[Recipe] | None = RECIPES,
 ) -> Plan:  # fmt: skip
     demand = Demand(pinned, processes, gpus, max(gpus, all_gpus), 80 * GIB, shared)
     return make_plan(demand, price, context, paces, budget, recipes=recipes if paces else None)
@@ -80,7 +80,7 @@ def test_each_process_pays_on_each_of_its_gpus_and_one_owner_on_its_own_alone(
 
 
 def test_what_is_too_much_for_one_registration_is_never_advised_in_one_piece() -> None:
-    found = findings(plan(TIB, paces=(USUAL, FAST), recipes=Recipes(ARRAY, None, gentler_in_chunks=False)))
+    found = findings(plan(TIB, paces=(USUAL, FAST), recipes=Recommended(ARRAY, None, gentler_in_chunks=False)))
     assert 'pinned_empty("1 TiB", chunk="64 GiB")' in found["plan-one-registration"].advice
     assert "plan-pin-faster" not in found  # no run tells how long that takes
 
@@ -113,7 +113,7 @@ def test_strategies_of_pinning_come_fastest_first_with_the_time_for_the_planned_
 
 
 def test_a_plan_recommends_what_the_run_does_and_not_what_is_fastest() -> None:
-    slower = Recipes(Recipe("touch_register", None, 16), CHUNKS, gentler_in_chunks=True)
+    slower = Recommended(Recipe("touch_register", None, 16), CHUNKS, gentler_in_chunks=True)
     paces = (USUAL, FAST, GENTLE, replace(FAST, strategy="touch_register", bytes_per_second=20e9))
     reading = read_plan(plan(200 * 10**9, paces=paces, recipes=slower))
     headline = {one.name: one.value for one in reading.headline}

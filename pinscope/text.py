@@ -53,6 +53,12 @@ def one_line(text: str) -> str:
     return " ".join(visible(text).split())
 
 
+def sentence(text: str) -> str:
+    """``text`` as a sentence of its own: a capital first, a full stop last."""
+    text = text.strip()
+    return text[:1].upper() + text[1:] + ("" if text.endswith((".", "!", "?", ":")) else ".")
+
+
 def error_line(text: str, most: int = MOST_IN_A_LINE) -> str:
     """``text`` as one line of error: of a longer one the beginning and the end, where it says what is allowed."""
     line = _LONG_WORD.sub(r"\1…", one_line(text))

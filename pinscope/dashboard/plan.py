@@ -9,7 +9,7 @@ import streamlit as st
 from pinscope.dashboard import state
 from pinscope.dashboard.pages import PLAN
 from pinscope.dashboard.parameter_form import parameter_form
-from pinscope.dashboard.widgets import heading, plain, reading_below_verdict, sentence, show_error
+from pinscope.dashboard.widgets import heading, plain, reading_below_verdict, show_error
 from pinscope.errors import InvalidParameter
 from pinscope.planning.charts import draw_plan
 from pinscope.planning.plan import (
@@ -23,6 +23,7 @@ from pinscope.planning.plan import (
     safety_of,
 )
 from pinscope.planning.reading import read_plan
+from pinscope.text import sentence
 
 _WRITTEN, _LINK, _FORM = "plan-written", "plan-link", "plan-form"
 """In the session: the inputs that this page put into its address, those that a link brought, and how many links did."""

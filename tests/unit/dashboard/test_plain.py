@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pinscope.dashboard.widgets import plain, prose, sentence
-from pinscope.text import one_line
+from pinscope.dashboard.widgets import plain, prose
+from pinscope.text import one_line, sentence
 
 JOINER = "\N{WORD JOINER}"
 

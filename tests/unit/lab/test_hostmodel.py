@@ -176,21 +176,20 @@ def test_a_consumer_finds_stale_words_unless_it_waits_for_the_copy(lab: HostMode
 def test_work_behind_a_waiting_operation_is_held_up_in_the_same_engine(lab: HostModelLab) -> None:
     """Hardware queues have this head-of-line blocking too."""
     with ExitStack() as stack:
-        host, device, one = stack.enter_context(parts(lab, 4096))
-        two, three = (stack.enter_context(lab.stream()) for _ in range(2))
-        begun, computed, copied, back = (stack.enter_context(lab.event()) for _ in range(4))
-        begun.record(one)
-        lab.compute(one, LONG)
-        computed.record(one)
-        lab.wait(two, computed)
-        lab.copy_to_device(device, host, two)
-        lab.copy_to_device(device, host, three)  # depends on nothing, but stands in the same queue
-        copied.record(three)
+        host, device, first = stack.enter_context(parts(lab, 4096))
+        second, third = (stack.enter_context(lab.stream()) for _ in range(2))
+        computed, copied, back = (stack.enter_context(lab.event()) for _ in range(3))
+        lab.compute(first, LONG)
+        computed.record(first)
+        lab.wait(second, computed)
+        lab.copy_to_device(device, host, second)
+        lab.copy_to_device(device, host, third)  # depends on nothing, but stands in the same queue
+        copied.record(third)
         with lab.stream() as other_way:
             lab.copy_to_host(host, device, other_way)
             back.record(other_way)
             other_way.synchronize()
-        three.synchronize()
+        third.synchronize()
         assert lab.elapsed(computed, copied) >= 0
         assert lab.elapsed(back, computed) > 0
 
@@ -384,34 +383,6 @@ def test_memory_is_refused_after_its_release(lab: HostModelLab) -> None:
         lab.fill(part, lab.fresh_pattern())
 
 
-@pytest.mark.parametrize(("offset", "nbytes"), [(4, 8), (8, 4), (-8, 8), (0, 0), (56, 16), (64, 8)])
-def test_a_part_must_lie_within_the_buffer_in_whole_words(lab: HostModelLab, offset: int, nbytes: int) -> None:
-    with lab.device_buffer(64) as device, pytest.raises(ValueError, match="no part of"):
-        device.part(offset, nbytes)
-
-
-@pytest.mark.parametrize("nbytes", [0, -8, 12])
-def test_a_buffer_takes_a_positive_number_of_whole_words(lab: HostModelLab, nbytes: int) -> None:
-    with pytest.raises(ValueError, match="positive multiple of 8"), lab.device_buffer(nbytes):
-        pass
-
-
-def test_a_copy_between_buffers_of_different_length_is_refused(lab: HostModelLab) -> None:
-    with lab.host_buffer(64, "pinned") as host, lab.device_buffer(128) as device, lab.stream() as stream:
-        with pytest.raises(ValueError, match="from 64 to 128 bytes"):
-            lab.copy_to_device(device, host, stream)
-        with pytest.raises(ValueError, match="from 128 to 64 bytes"):
-            lab.copy_to_host(host, device, stream)
-
-
-def test_a_consuming_load_needs_counters_and_a_load_a_length(lab: HostModelLab) -> None:
-    with lab.device_buffer(64) as device, lab.stream() as stream:
-        with pytest.raises(ValueError, match="needs counters"):
-            lab.compute(stream, LONG, Touch(device, lab.fresh_pattern(), "consume"))
-        with pytest.raises(ValueError, match="0 seconds"):
-            lab.calibrate(0)
-
-
 def test_a_stream_of_another_lab_is_refused(lab: HostModelLab) -> None:
     class Foreign:
         def synchronize(self) -> None: ...
@@ -420,37 +391,29 @@ def test_a_stream_of_another_lab_is_refused(lab: HostModelLab) -> None:
         lab.compute(Foreign(), LONG)
 
 
-def test_a_lab_that_was_not_entered_takes_no_work() -> None:
-    lab = HostModelLab()
-    with lab.stream() as stream, pytest.raises(MeasurementFailed, match="not running; enter the lab first"):
-        lab.compute(stream, LONG)
-
-
 # Errors inside an engine
 
 
-def test_an_engine_error_is_told_at_every_wait_and_later_work_is_skipped(lab: HostModelLab) -> None:
-    with parts(lab, 64) as (_, device, stream), lab.event() as start, lab.event() as end, lab.counters(1) as counters:
-        start.record(stream)
-        lab.compute(stream, LONG, Touch(device, lab.fresh_pattern(), "consume"), counters, slot=7)
-        begun = time.perf_counter()
-        lab.compute(stream, Load(5.0, 5.0))
-        end.record(stream)
-        message = r"compute engine broke off: IndexError"
-        for wait in (stream.synchronize, end.synchronize, partial(lab.elapsed, start, end)):
-            with pytest.raises(MeasurementFailed, match=message):
-                wait()
-            assert time.perf_counter() - begun < 4.0
+def test_an_engine_error_is_told_at_every_wait_and_at_the_end_and_later_work_is_skipped() -> None:
+    def wait_for_each() -> None:
+        with HostModelLab() as lab, lab.stream() as stream, lab.event() as start, lab.event() as end:
+            start.record(stream)
+            begun = time.perf_counter()
+            _break(lab)
+            lab.compute(stream, Load(5.0, 5.0))
+            end.record(stream)
+            for wait in (stream.synchronize, end.synchronize, partial(lab.elapsed, start, end)):
+                with pytest.raises(MeasurementFailed, match="compute engine broke off: IndexError"):
+                    wait()
+                assert time.perf_counter() - begun < 4.0
+
+    with pytest.raises(MeasurementFailed, match="IndexError"):
+        wait_for_each()
 
 
 def _break(lab: HostModelLab) -> None:
     with lab.device_buffer(64) as device, lab.stream() as stream, lab.counters(1) as counters:
         lab.compute(stream, LONG, Touch(device, lab.fresh_pattern(), "consume"), counters, slot=7)
-
-
-def test_an_engine_error_that_nobody_waited_for_is_told_at_the_end() -> None:
-    with pytest.raises(MeasurementFailed, match="IndexError"), HostModelLab() as lab:
-        _break(lab)
 
 
 def test_an_engine_error_does_not_hide_the_error_that_ends_the_lab() -> None:
@@ -545,5 +508,3 @@ def test_memory_of_devices_is_copied_in_stream_order(lab: HostModelLab) -> None:
         lab.copy_on_devices(target, source, stream)
         stream.synchronize()
         assert lab.wrong_words(target, pattern) == 0
-        with pytest.raises(ValueError, match="a copy from 65536 to 8 bytes"):
-            lab.copy_on_devices(target.part(0, 8), source, stream)

@@ -75,8 +75,8 @@ def test_a_node_that_is_asked_for_is_the_only_one(tmp_path: Path, number: str) -
 @pytest.mark.parametrize(
     ("number", "complaint"),
     [
-        ("4", "node: this host has no NUMA node 4; it has: 0, 1, 2, 3"),
-        ("3", "node: NUMA node 3 has no memory; nodes with memory: 0, 1, 2"),
+        ("4", "node: this host has no NUMA node 4 with memory; those with memory: 0, 1, 2"),
+        ("3", "node: this host has no NUMA node 3 with memory; those with memory: 0, 1, 2"),
     ],
 )
 def test_a_node_that_cannot_be_had_is_refused_in_one_line(tmp_path: Path, number: str, complaint: str) -> None:

@@ -306,29 +306,20 @@ class Recipe:
             words.append(f"threads={self.threads}")
         return f"pinscope.pinned_empty({', '.join(words)})"
 
-    def code(self) -> str:
-        """Python code that pins this way; needs NumPy and CuPy.
-
-        Raises:
-            ValueError: the strategy gives no one stretch of memory.
-        """
+    def code(self) -> str | None:
+        """Python code that pins this way; needs NumPy and CuPy. ``None`` where no thread touches the memory first."""
         strategy = STRATEGIES[self.strategy]
-        if not strategy.makes_array:
-            raise ValueError(f"{strategy.title} gives no one stretch of memory")
-        heading = _HEADING.format(name=strategy.name, title=strategy.title)
-        if strategy.backing is None:
-            return heading + _HOST_ALLOC
-        if self.chunk_bytes is not None:
-            heading += _CHUNK_NOTE.format(chunk=format_bytes(self.chunk_bytes))
-        threads = f", threads={self.threads}" if strategy.touched else ""
-        chunk = f", chunk={self.chunk_bytes}" if self.chunk_bytes is not None else ""
-        return heading + _REGISTER.format(
-            imports=_POOL_IMPORT if strategy.touched else "",
-            parameters=threads + chunk,
+        if not strategy.touched:
+            return None
+        chunk = self.chunk_bytes
+        return _CODE.format(
+            name=strategy.name,
+            title=strategy.title,
+            note="" if chunk is None else _CHUNK_NOTE.format(chunk=format_bytes(chunk)),
+            threads=self.threads,
+            chunk=chunk,
             advice="MADV_HUGEPAGE" if strategy.backing == "thp" else "MADV_NOHUGEPAGE",
-            touch=_TOUCH if strategy.touched else "",
-            length="nbytes" if self.chunk_bytes is None else "min(chunk, nbytes - at)",
-            body=_BODIES[strategy.touched, strategy.registering],
+            body=_BODIES.get(strategy.registering, _BODIES["chunks"]),
         )
 
 
@@ -338,66 +329,55 @@ def recipes_of(best: Recommended[StrategyCell], params: Mapping[str, Any]) -> Re
     return Recommended(array, chunks, best.gentler_in_chunks)
 
 
-_HEADING = "# {name}: {title}.\n"
 _CHUNK_NOTE = "# A copy must stay inside one chunk ({chunk}): CUDA refuses others (cudaErrorInvalidValue).\n"
-_HOST_ALLOC = """\
-import numpy as np
-from cupy.cuda import alloc_pinned_memory  # cudaHostAlloc
-
-
-def pinned_buffer(nbytes):
-    return np.frombuffer(alloc_pinned_memory(nbytes), np.uint8, nbytes)
-"""
-_POOL_IMPORT = "from concurrent.futures import ThreadPoolExecutor\n"
-_REGISTER = '''\
-import mmap
+_CODE = '''\
+# {name}: {title}.
+{note}import mmap
 import weakref
-{imports}
+from concurrent.futures import ThreadPoolExecutor
+
 import numpy as np
 from cupy.cuda import runtime
 
 HUGE, PART = 2**21, 2**26
 
 
-def pinned_buffer(nbytes{parameters}):
+def pinned_buffer(nbytes, threads={threads}, chunk={chunk}):
     """A pinned NumPy array of bytes; unpinned with the last array that uses it."""
     memory = mmap.mmap(-1, nbytes + HUGE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     memory.madvise(mmap.{advice})
     whole = np.frombuffer(memory, np.uint8)
     start = -whole.ctypes.data % HUGE
     array = whole[start : start + nbytes]
-{touch}
-    def register(at):
-        runtime.hostRegister(array.ctypes.data + at, {length}, 0)
-        weakref.finalize(whole, runtime.hostUnregister, array.ctypes.data + at).atexit = False
+    chunk = chunk or nbytes
+    device = runtime.getDevice()  # each thread has a GPU of its own, at first the first one
 
-{body}    return array
-'''
-_TOUCH = """
     def touch(at):
         array[at : min(at + PART, nbytes) : 4096] = 0  # one byte a page; NumPy lets other threads run
-"""
-_TOUCH_ALL = """\
-    with ThreadPoolExecutor(threads) as pool:
-        list(pool.map(touch, range(0, nbytes, PART)))
-"""
-_BODIES: Mapping[tuple[bool, str], str] = {
-    (False, "one"): "    register(0)\n",
-    (True, "one"): _TOUCH_ALL + "    register(0)\n",
-    (True, "chunks"): _TOUCH_ALL + "    for at in range(0, nbytes, chunk):\n        register(at)\n",
-    (True, "threads"): """\
-    device = runtime.getDevice()  # each thread has a GPU of its own, at first the first one
+
+    def register(at):
+        runtime.hostRegister(array.ctypes.data + at, min(chunk, nbytes - at), 0)
+        weakref.finalize(whole, runtime.hostUnregister, array.ctypes.data + at).atexit = False
+
     with ThreadPoolExecutor(threads, initializer=runtime.setDevice, initargs=(device,)) as pool:
-        list(pool.map(touch, range(0, nbytes, PART)))
-        list(pool.map(register, range(0, nbytes, chunk)))
-""",
-    (True, "pipeline"): """\
-    with ThreadPoolExecutor(threads) as pool:
         touched = [pool.submit(touch, at) for at in range(0, nbytes, PART)]
+{body}
+    return array
+'''
+_BODIES: Mapping[str, str] = {
+    "chunks": """\
+        for part in touched:
+            part.result()
+        for at in range(0, nbytes, chunk):
+            register(at)""",
+    "threads": """\
+        for part in touched:
+            part.result()
+        list(pool.map(register, range(0, nbytes, chunk)))""",
+    "pipeline": """\
         for at in range(0, nbytes, chunk):
             for part in touched[at // PART : -(-min(at + chunk, nbytes) // PART)]:
                 part.result()
-            register(at)
-""",
+            register(at)""",
 }
-"""(touched, how it is registered) → what does it."""
+"""How it is registered → what does it; one piece is one chunk."""

@@ -157,19 +157,6 @@ def _relative(width: float, middle: float) -> float:
 
 
 @dataclass(frozen=True)
-class LineFit:
-    """y = intercept + slope · x by least squares.
-
-    Attributes:
-        slope: y per x.
-        intercept: y at x = 0.
-    """
-
-    slope: float
-    intercept: float
-
-
-@dataclass(frozen=True)
 class SlopeBounds:
     """The slopes that a line under a staircase may have.
 
@@ -187,16 +174,6 @@ class SlopeBounds:
     def middle(self) -> float:
         """Between the two; off by half their distance at most."""
         return (self.low + self.high) / 2
-
-
-def fit_line(x: Sequence[float], y: Sequence[float]) -> LineFit | None:
-    """The line of least squares; ``None`` below three points or where all have the same x."""
-    xs, ys = np.asarray(x, dtype=float), np.asarray(y, dtype=float)
-    if len(xs) < 3 or np.ptp(xs) == 0:
-        return None
-    centred = xs - xs.mean()
-    slope = float(np.sum(centred * (ys - ys.mean()))) / float(np.sum(centred**2))
-    return LineFit(slope, float(ys.mean() - slope * xs.mean()))
 
 
 def bound_slope(x: Sequence[float], y: Sequence[float], step: float) -> SlopeBounds | None:

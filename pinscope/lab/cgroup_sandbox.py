@@ -101,6 +101,10 @@ class CgroupSandbox:
         """What it holds at this moment."""
         return read_group(self.kind, self.folder)
 
+    def is_gone(self) -> bool:
+        """Whether the group is not there any more: it goes only without processes, and memory without both."""
+        return not Path(self.folder).exists()
+
     def __exit__(self, *exception: object) -> None:
         """End what is left in it, and remove it.
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from pinscope.analysis.models import implied_page_bytes, page_table_bytes, page_table_memory_bytes
-from pinscope.analysis.statistics import bound_slope, fit_line
+from pinscope.analysis.statistics import bound_slope
 from pinscope.experiments.page_tables.charts import draw_small
 from pinscope.experiments.page_tables.experiment import PageTablesObservation
 from pinscope.experiments.page_tables.reading import cells_of
@@ -70,14 +70,6 @@ def test_a_tebibyte_takes_what_the_formula_says(page: int, bytes_: int) -> None:
 
 def test_a_started_page_takes_a_whole_entry() -> None:
     assert page_table_bytes(4097, 4096) == 16
-
-
-def test_a_line_is_found() -> None:
-    fit = fit_line([0, 1, 2, 3], [1, 3, 5, 7])
-    assert fit is not None
-    assert (fit.slope, fit.intercept) == (pytest.approx(2), pytest.approx(1))
-    assert fit_line([1, 1, 1], [1, 2, 3]) is None
-    assert fit_line([1, 2], [1, 2]) is None
 
 
 @pytest.mark.parametrize("page", [4096, 8192, 16 * 1024, 64 * 1024])

@@ -47,16 +47,16 @@ def plan(
     return make_plan(demand, price, context, paces, budget, recipes=recipes if paces else None)
 
 
-def findings(found: Plan) -> dict[str, Finding]:
-    return {finding.rule: finding for finding in read_plan(found).findings}
+def findings(made: Plan) -> dict[str, Finding]:
+    return {finding.rule: finding for finding in read_plan(made).findings}
 
 
 @pytest.mark.parametrize(("size", "entries", "table"), [(2 * MIB, 512 * KIB, 4 * MIB), (4 * KIB, 256 * MIB, 2 * GIB)])
 def test_a_tebibyte_takes_what_the_usual_arithmetic_says(size: int, entries: int, table: int) -> None:
-    found = plan(TIB, price=page(size))
-    assert found.price.table_bytes(TIB) == table
-    assert [sharing.tables_bytes for sharing in found.sharings] == [table, table]
-    rows = {row[0]: row for row in read_plan(found).tables[1].rows}
+    made = plan(TIB, price=page(size))
+    assert made.price.table_bytes(TIB) == table
+    assert [sharing.tables_bytes for sharing in made.sharings] == [table, table]
+    rows = {row[0]: row for row in read_plan(made).tables[1].rows}
     name = "at pages of 4 KiB" if size == 4 * KIB else "at pages of 2 MiB"
     assert rows[name][1:3] == (entries, table)
 
@@ -74,22 +74,16 @@ def test_a_tebibyte_takes_what_the_usual_arithmetic_says(size: int, entries: int
 def test_each_process_pays_on_each_of_its_gpus_and_one_owner_on_its_own_alone(
     processes: int, gpus: int, all_gpus: int, each: tuple[int, int], owner: tuple[int, int], contexts: int
 ) -> None:
-    found = plan(8 * GIB, processes, gpus, all_gpus, shared=True)
-    for sharing, mebibytes in zip(found.sharings, (each, owner), strict=True):
+    made = plan(8 * GIB, processes, gpus, all_gpus, shared=True)
+    for sharing, mebibytes in zip(made.sharings, (each, owner), strict=True):
         assert (sharing.tables_per_gpu_bytes // MIB, sharing.tables_bytes // MIB) == mebibytes
         assert (sharing.contexts, sharing.contexts_bytes) == (contexts, contexts * CONTEXT.bytes)
 
 
 def test_what_is_too_much_for_one_registration_is_never_advised_in_one_piece() -> None:
-    found = findings(plan(TIB, paces=(USUAL, FAST), recipes=Recommended(ARRAY, None, gentler_in_chunks=False)))
-    assert 'pinned_empty("1 TiB", chunk="64 GiB")' in found["plan-one-registration"].advice
-    assert "plan-pin-faster" not in found  # no run tells how long that takes
-
-
-def test_gpu_memory_goes_away_in_steps_of_2_mib() -> None:
-    found = plan(MIB)
-    assert found.price.table_bytes(MIB) == 2 * KIB
-    assert found.sharings[0].tables_bytes == 2 * MIB
+    fired = findings(plan(TIB, paces=(USUAL, FAST), recipes=Recommended(ARRAY, None, gentler_in_chunks=False)))
+    assert 'pinned_empty("1 TiB", chunk="64 GiB")' in fired["plan-one-registration"].advice
+    assert "plan-pin-faster" not in fired  # no run tells how long that takes
 
 
 @given(
@@ -99,28 +93,22 @@ def test_gpu_memory_goes_away_in_steps_of_2_mib() -> None:
 def test_one_owner_never_takes_more_page_tables_on_a_gpu(
     pinned: int, size: int, processes: int, gpus: int, all_gpus: int
 ) -> None:
-    found = plan(pinned, processes, gpus, all_gpus, price=page(size), shared=True)
-    each, owner = found.sharings
+    made = plan(pinned, processes, gpus, all_gpus, price=page(size), shared=True)
+    each, owner = made.sharings
     assert owner.tables_per_gpu_bytes <= each.tables_per_gpu_bytes
-    assert found.price.table_bytes(pinned) == -(-pinned // size) * 8 <= found.price.taken_bytes(pinned)
-    assert each.tables_bytes == processes * gpus * found.price.taken_bytes(pinned)
+    assert made.price.table_bytes(pinned) == -(-pinned // size) * 8 <= made.price.taken_bytes(pinned)
+    assert each.tables_bytes == processes * gpus * made.price.taken_bytes(pinned)
     assert owner.contexts == each.contexts
-
-
-def test_strategies_of_pinning_come_fastest_first_with_the_time_for_the_planned_amount() -> None:
-    found = plan(40 * 10**9)
-    assert [pace.strategy for pace in found.paces] == ["thp_register", "thp_register_chunks", "host_alloc"]
-    assert [pace.seconds_for(38 * 10**9) for pace in found.paces] == [0.95, 1.0, 9.5]
 
 
 def test_a_plan_recommends_what_the_run_does_and_not_what_is_fastest() -> None:
     slower = Recommended(Recipe("touch_register", None, 16), CHUNKS, gentler_in_chunks=True)
     paces = (USUAL, FAST, GENTLE, replace(FAST, strategy="touch_register", bytes_per_second=20e9))
     reading = read_plan(plan(200 * 10**9, paces=paces, recipes=slower))
-    headline = {one.name: one.value for one in reading.headline}
+    headline = {quantity.name: quantity.value for quantity in reading.headline}
     assert headline["Recommended strategy"] == "4 KiB pages, threads touch, register"
     assert headline["Time to pin, the recommended way"] == pytest.approx(10.0)
-    (finding,) = (one for one in reading.findings if one.rule == "plan-pin-faster")
+    (finding,) = (finding for finding in reading.findings if finding.rule == "plan-pin-faster")
     assert finding.detail.startswith("Recommended: 4 KiB pages, threads touch, register, ")
     assert 'strategy="touch_register"' in finding.advice
     assert [row[1] for row in reading.tables[2].rows] == ["no", "in chunks", "in one piece", "no"]
@@ -133,7 +121,7 @@ def test_waits_of_neighbours_are_shown_for_the_measured_amount_alone() -> None:
     assert "neighbours waited" not in other.columns
     assert "measured for 16 GiB only" in other.note
     documents = [plan_document(plan(size), read_plan(plan(size)))["pinning"] for size in (16 * GIB, 17 * GIB)]
-    assert [[one["longest_wait_seconds"] for one in found] for found in documents] == [[0.19, 0.006, 0.2], [None] * 3]
+    assert [[pace["longest_wait_seconds"] for pace in paces] for paces in documents] == [[0.19, 0.006, 0.2], [None] * 3]
 
 
 def test_more_than_is_safe_is_a_warning_and_more_than_there_is_critical() -> None:
@@ -156,8 +144,11 @@ def test_what_all_share_is_pinned_by_the_owner_only() -> None:
     assert ["in the owner only" in call for call in calls] == [True, False, False]
 
 
-def test_the_page_table_of_a_small_amount_is_the_step_that_the_driver_takes() -> None:
-    (table,) = (one for one in read_plan(plan(4 * KIB)).headline if one.name.startswith("Page table of one process"))
+def test_gpu_memory_for_a_page_table_goes_away_in_steps_of_2_mib() -> None:
+    made = plan(4 * KIB)
+    assert (made.price.table_bytes(MIB), made.sharings[0].tables_bytes) == (2 * KIB, 2 * MIB)
+    headline = read_plan(made).headline
+    (table,) = (quantity for quantity in headline if quantity.name.startswith("Page table of one process"))
     assert table.value == 2 * MIB
 
 
@@ -169,27 +160,27 @@ def test_the_page_table_of_a_small_amount_is_the_step_that_the_driver_takes() ->
 def test_page_tables_are_worth_a_warning_from_a_hundredth_of_the_gpu(
     processes: int, shared: bool, severity: str | None, advice: str
 ) -> None:
-    found = findings(plan(256 * GIB, processes, shared=shared)).get("plan-page-tables")
-    assert (found.severity if found else None) == severity
-    assert found is None or advice in found.advice
+    finding = findings(plan(256 * GIB, processes, shared=shared)).get("plan-page-tables")
+    assert (finding.severity if finding else None) == severity
+    assert finding is None or advice in finding.advice
 
 
 def test_one_owner_is_advised_only_where_it_clearly_saves_beside_what_contexts_take_and_memory_is_shared() -> None:
     much = findings(plan(512 * GIB, processes=4, shared=True))["plan-one-owner"]
     assert (much.severity, much.title) == ("warning", "One owner saves 3 GiB of page tables on the busiest GPU")
     assert "cudaIpcOpenMemHandle" in much.advice
-    for found in (
+    for made in (
         plan(64 * GIB, processes=4, shared=True),  # contexts take more anyway
         plan(GIB, processes=8, all_gpus=4, shared=True),  # the owner's contexts cost more than it saves
         plan(512 * GIB, processes=4, shared=True, context=None),
         plan(512 * GIB, processes=4),
     ):
-        assert "plan-one-owner" not in findings(found), found.demand
+        assert "plan-one-owner" not in findings(made), made.demand
 
 
 def test_a_start_up_names_the_call_that_shortens_it_as_the_run_does() -> None:
-    found = findings(plan(256 * GIB))["plan-pin-faster"]
-    assert found.advice.startswith('Call pinscope.pinned_empty("256 GiB"). Where other processes use the GPU')
+    finding = findings(plan(256 * GIB))["plan-pin-faster"]
+    assert finding.advice.startswith('Call pinscope.pinned_empty("256 GiB"). Where other processes use the GPU')
     far = tuple(replace(pace, measured_bytes=64 * GIB) for pace in (USUAL, FAST, GENTLE))
     huge = findings(plan(512 * GIB, paces=far))
     call = CHUNKS.call(512 * GIB)
@@ -213,12 +204,12 @@ def test_a_start_up_names_the_call_that_shortens_it_as_the_run_does() -> None:
     (GIB // 8, False), (GIB, True), (16 * GIB, True), (256 * GIB, True), (257 * GIB, False), (4 * KIB, False),
 ])  # fmt: skip
 def test_strategies_are_ranked_only_within_sixteen_times_what_was_measured(pinned: int, known: bool) -> None:
-    found = plan(pinned)
-    reading = read_plan(found)
-    (headline,) = (one for one in reading.headline if one.name == "Recommended strategy")
-    assert (headline.value is not None, len(reading.tables) == 3, "plan-pin-faster" in findings(found)) == (known,) * 3
+    made = plan(pinned)
+    reading = read_plan(made)
+    (headline,) = (quantity for quantity in reading.headline if quantity.name == "Recommended strategy")
+    assert (headline.value is not None, len(reading.tables) == 3, "plan-pin-faster" in findings(made)) == (known,) * 3
     assert known or (headline.reason or "").startswith("not measured for ")
-    document = plan_document(found, reading)
+    document = plan_document(made, reading)
     assert (bool(document["pinning"]), document["recommended"] is not None) == (known, known)
 
 
@@ -227,18 +218,18 @@ def test_strategies_are_ranked_only_within_sixteen_times_what_was_measured(pinne
     (8, None),
 ])  # fmt: skip
 def test_what_pytorch_rounds_an_amount_up_to_is_said(asked: int, taken: str | None) -> None:
-    found = findings(plan(asked)).get("plan-pytorch-rounds")
-    assert (found is None) == (taken is None)
-    assert found is None or found.title.startswith(f"PyTorch pins {taken} for one tensor of ")
+    finding = findings(plan(asked)).get("plan-pytorch-rounds")
+    assert (finding is None) == (taken is None)
+    assert finding is None or finding.title.startswith(f"PyTorch pins {taken} for one tensor of ")
 
 
 @pytest.mark.parametrize("shared", [False, True])
 def test_the_sum_of_processes_that_pin_memory_of_their_own_is_held_against_the_host(shared: bool) -> None:
     host = replace(ROOMY, safe_bytes=60 * GIB, total_bytes=126 * GIB)
-    found = findings(plan(20 * GIB, processes=4, budget=host, shared=shared))
-    assert ("plan-over-budget" in found) == (not shared)
+    fired = findings(plan(20 * GIB, processes=4, budget=host, shared=shared))
+    assert ("plan-over-budget" in fired) == (not shared)
     if not shared:
-        assert found["plan-over-budget"].title.startswith("80 GiB (4 processes, 20 GiB each) is more than is safe")
+        assert fired["plan-over-budget"].title.startswith("80 GiB (4 processes, 20 GiB each) is more than is safe")
     each, owner = plan(20 * GIB, processes=4, shared=shared).sharings
     assert (each.tables_bytes, owner.tables_bytes) == (160 * MIB, (40 if shared else 160) * MIB)
 
@@ -253,9 +244,9 @@ def test_the_sum_of_processes_that_pin_memory_of_their_own_is_held_against_the_h
     ],
 )  # fmt: skip
 def test_a_plan_says_what_was_not_measured_here_and_how_to(origin: Origin, pace: Pace, named: str | None) -> None:
-    found = findings(plan(GIB, price=page(4 * KIB, origin), paces=(pace,))).get("plan-not-measured-here")
-    assert (found is None) == (named is None)
-    assert found is None or found.advice.endswith(named or "")
+    finding = findings(plan(GIB, price=page(4 * KIB, origin), paces=(pace,))).get("plan-not-measured-here")
+    assert (finding is None) == (named is None)
+    assert finding is None or finding.advice.endswith(named or "")
 
 
 def test_what_no_run_tells_is_unknown_not_zero() -> None:

@@ -43,8 +43,8 @@ def escaped(text: str) -> str:
     return _INVISIBLE.sub(_escape, text)
 
 
-def _escape(found: re.Match[str]) -> str:
-    units = found[0].encode("utf-16-be", "surrogatepass")
+def _escape(sign: re.Match[str]) -> str:
+    units = sign[0].encode("utf-16-be", "surrogatepass")
     return "".join(f"\\u{units[at : at + 2].hex()}" for at in range(0, len(units), 2))
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, get_args, get_origin, overload
 
@@ -40,9 +40,6 @@ class _RowView(Mapping[str, Any]):
 
     def __len__(self) -> int:
         return len(self._columns)
-
-    def __repr__(self) -> str:
-        return repr(dict(self))
 
 
 class ReadRows(Sequence[Mapping[str, Any]]):
@@ -140,7 +137,7 @@ class ReadRows(Sequence[Mapping[str, Any]]):
         places = range(self._count)[place]
         if isinstance(places, int):
             return _RowView(self._columns, places)
-        return [_RowView(self._columns, each) for each in places]
+        return [_RowView(self._columns, row) for row in places]
 
     def __eq__(self, other: object) -> bool:
         return list(self) == list(other) if isinstance(other, Sequence) else NotImplemented
@@ -156,8 +153,8 @@ def _type_of(annotation: Any) -> type | None:
         return annotation  # type: ignore[no-any-return]
     if get_origin(annotation) is Literal:
         return None
-    found = {_type_of(part) for part in get_args(annotation) if part is not type(None)}
-    return next((known for known in (float, int, datetime) if known in found), None)
+    types = {_type_of(part) for part in get_args(annotation) if part is not type(None)}
+    return next((known for known in (float, int, datetime) if known in types), None)
 
 
 Row = Mapping[str, Any]
@@ -210,11 +207,6 @@ EachPart = Callable[[int], bool]
 """Of the number of a part, from 0 on: whether it is wanted."""
 
 
-def _nothing(name: str, wanted: EachPart) -> Iterator[pa.Table]:
-    del name, wanted
-    return iter(())
-
-
 def every_part(number: int) -> bool:
     """All parts are wanted."""
     del number
@@ -230,8 +222,8 @@ class Attached:
         read: gives the wanted parts of an attachment, each a table of at most ``limits.PART_ROWS`` rows.
     """
 
-    rows: dict[str, int] = field(default_factory=dict)
-    read: Callable[[str, EachPart], Iterator[pa.Table]] = _nothing
+    rows: dict[str, int]
+    read: Callable[[str, EachPart], Iterator[pa.Table]]
 
     def tables(self, name: str, wanted: EachPart = every_part) -> Iterator[pa.Table]:
         """The wanted parts of an attachment; none of one that the run does not carry.
@@ -243,5 +235,5 @@ class Attached:
         return self.read(name, wanted) if self.rows.get(name) else iter(())
 
 
-NOTHING_ATTACHED = Attached()
+NOTHING_ATTACHED = Attached({}, lambda _name, _wanted: iter(()))
 """Of a run without attachments."""

@@ -87,7 +87,7 @@ def summarize(values: Sequence[float]) -> Summary:
     lower, middle, upper = (_quantile(ordered, share) for share in (0.25, 0.5, 0.75))
     spread = _relative((upper - lower) / 2, middle)
     interval = _interval(ordered)
-    return Summary(len(ordered), middle, lower, upper, spread, interval, _uncertainty(ordered, interval))
+    return Summary(len(ordered), middle, lower, upper, spread, interval, _uncertainty(interval, middle))
 
 
 def _quantile(ordered: Sequence[float], share: float) -> float:
@@ -104,7 +104,7 @@ def _quantile(ordered: Sequence[float], share: float) -> float:
 def median_uncertainty(values: Sequence[float]) -> float:
     """How far the median may be off, relative to it: the farther end of its interval. Infinite without an interval."""
     ordered = sorted(map(float, values))
-    return _uncertainty(ordered, _interval(ordered))
+    return _uncertainty(_interval(ordered), _quantile(ordered, 0.5))
 
 
 def _interval(ordered: Sequence[float]) -> tuple[float, float] | None:
@@ -117,11 +117,9 @@ def _interval(ordered: Sequence[float]) -> tuple[float, float] | None:
     return (ordered[rank - 1], ordered[-rank]) if rank else None
 
 
-def _uncertainty(ordered: Sequence[float], interval: tuple[float, float] | None) -> float:
+def _uncertainty(interval: tuple[float, float] | None, middle: float) -> float:
     if interval is None:
         return math.inf
-    half = len(ordered) // 2
-    middle = ordered[half] if len(ordered) % 2 else (ordered[half - 1] + ordered[half]) / 2
     return _relative(max(middle - interval[0], interval[1] - middle), middle)
 
 

@@ -90,14 +90,14 @@ def name_ends(figure: go.Figure, row: int, ends: Iterable[End]) -> None:
     """
     x_axis, y_axis = (next(iter(axes)) for axes in (figure.select_xaxes(row=row), figure.select_yaxes(row=row)))
     log_x, log_y = x_axis.type == "log", y_axis.type == "log"
-    shown = sorted((_placed(end, log_x, log_y) for end in ends if end.y > 0 or not log_y), key=lambda end: end.y)
-    if not shown:
+    placed = sorted((_placed(end, log_x, log_y) for end in ends if end.y > 0 or not log_y), key=lambda end: end.y)
+    if not placed:
         return
     low, high = y_axis.range or (0.0, max(panel_values(figure, y_axis)) * 1.06)
     domain = y_axis.domain or (0.0, 1.0)
     line_height = (high - low) * _LABEL_PIXELS / ((figure.layout.height - _FRAME_PIXELS) * (domain[1] - domain[0]))
-    groups = [[shown[0]]]
-    for end in shown[1:]:
+    groups = [[placed[0]]]
+    for end in placed[1:]:
         if end.y - groups[-1][-1].y < 1.2 * line_height:
             groups[-1].append(end)
         else:

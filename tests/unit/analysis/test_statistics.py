@@ -117,4 +117,4 @@ def test_quartiles_and_median_are_numpys_to_the_last_bit(values: list[float]) ->
     assert quartiles == tuple(np.quantile(np.asarray(values), (0.25, 0.5, 0.75)))
     if summary.interval and (middle := float(np.median(values))):
         farther = max(middle - summary.interval[0], summary.interval[1] - middle)
-        assert summary.uncertainty == (farther / abs(middle) if farther else 0.0)
+        assert summary.uncertainty == pytest.approx(farther / abs(middle) if farther else 0.0)

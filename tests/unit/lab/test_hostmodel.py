@@ -431,6 +431,9 @@ def test_an_engine_error_does_not_hide_the_error_that_ends_the_lab() -> None:
 
 def test_only_the_locked_kinds_and_the_staging_rings_are_locked_and_all_is_given_back() -> None:
     before = locked_bytes()
+    with pytest.raises(KeyError), HostModelLab() as lab, lab.host_buffer(MIB, "pinned"):
+        raise KeyError
+    assert locked_bytes() == before
     with HostModelLab() as lab:
         assert locked_bytes() - before == STAGING_BYTES
         for memory, locked in (("pageable", 0), ("pinned", MIB), ("registered", MIB)):
@@ -438,13 +441,6 @@ def test_only_the_locked_kinds_and_the_staging_rings_are_locked_and_all_is_given
                 assert locked_bytes() - before == STAGING_BYTES + locked
         with lab.device_buffer(MIB):
             assert locked_bytes() - before == STAGING_BYTES
-    assert locked_bytes() == before
-
-
-def test_memory_is_given_back_when_the_user_fails() -> None:
-    before = locked_bytes()
-    with pytest.raises(KeyError), HostModelLab() as lab, lab.host_buffer(MIB, "pinned"):
-        raise KeyError
     assert locked_bytes() == before
 
 

@@ -119,15 +119,6 @@ def _numa(environment: Environment) -> Iterator[Finding]:
     yield note(
         "several-numa-nodes",
         quantity("NUMA nodes", nodes, "count"),
-        *(
-            quantity(
-                f"Node of GPU {device.index}",
-                None if device.numa_node is None else str(device.numa_node),
-                "text",
-                reason=device.missing.get("numa_node"),
-            )
-            for device in environment.devices
-        ),
         title=f"{nodes} NUMA nodes: memory near the GPU copies best",
         detail="Memory on another node crosses the link between processors on its way to the GPU.",
         advice=f"Allocate and pin on the GPU's node, for example: {command}",

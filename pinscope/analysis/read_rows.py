@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from itertools import takewhile
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, get_args, get_origin
 
 from pydantic import AwareDatetime, ValidationError
@@ -131,12 +132,8 @@ def counted(rows: Iterable[Row]) -> list[Row]:
 
 def from_then_on(items: Sequence[_Item], holds: Callable[[_Item], bool]) -> _Item | None:
     """The first item from which on it holds for all; ``None`` if it does not hold for the last one."""
-    first = None
-    for item in reversed(items):
-        if not holds(item):
-            break
-        first = item
-    return first
+    lasting = list(takewhile(holds, reversed(items)))
+    return lasting[-1] if lasting else None
 
 
 def labels(*names: str) -> Callable[[Row], tuple[Any, ...]]:

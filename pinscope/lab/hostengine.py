@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import cycle
 from queue import SimpleQueue
 from typing import Self
 
@@ -290,6 +291,11 @@ class _Slot:
     user: Operation | None = None
     """The engine's operation that last used the slot."""
 
+    def wait(self) -> None:
+        """Until the engine is done with it."""
+        if self.user is not None:
+            self.user.wait()
+
 
 class StagingRing:
     """A small locked ring through which an engine reaches pageable memory, as a GPU driver does it.
@@ -307,27 +313,26 @@ class StagingRing:
         self._engine = engine
         self._lock = threading.Lock()
         self._open = ExitStack()
-        self._slots: deque[_Slot] = deque()
+        self._slots: list[_Slot] = []
 
     def __enter__(self) -> Self:
         """Lock the ring's memory. Raises NotEnoughMemory."""
         with ExitStack() as opening:
             memory = opening.enter_context(OwnMemory(self.nbytes))
             lock(memory.address, memory.nbytes)
-            self._slots.extend(_Slot(memory.address + number * SLOT_BYTES) for number in range(SLOTS))
+            self._slots = [_Slot(memory.address + number * SLOT_BYTES) for number in range(SLOTS)]
             self._open = opening.pop_all()
         return self
 
     def __exit__(self, *exception: object) -> None:
-        self._slots.clear()
         self._open.close()
 
     def to_device(self, target: int, source: int, nbytes: int, stream: HostStream) -> None:
         """Return when all is staged; the last piece may still be on its way to ``target``."""
         with self._lock:
             stream.synchronize()
-            for offset, length in _pieces(nbytes):
-                slot = self._free_slot()
+            for slot, (offset, length) in zip(cycle(self._slots), _pieces(nbytes), strict=False):
+                slot.wait()
                 move(slot.address, source + offset, length)
                 slot.user = stream.submit(self._engine, partial(move, target + offset, slot.address, length))
 
@@ -335,22 +340,14 @@ class StagingRing:
         """Return when all has arrived at ``target``."""
         with self._lock:
             staged: deque[tuple[Operation, int, int, int]] = deque()
-            for offset, length in _pieces(nbytes):
+            for slot, (offset, length) in zip(cycle(self._slots), _pieces(nbytes), strict=False):
                 if len(staged) == SLOTS:
                     _take_out(*staged.popleft())
-                slot = self._free_slot()
+                slot.wait()
                 slot.user = stream.submit(self._engine, partial(move, slot.address, source + offset, length))
                 staged.append((slot.user, target + offset, slot.address, length))
             for piece in staged:
                 _take_out(*piece)
-
-    def _free_slot(self) -> _Slot:
-        """The slot used longest ago, once the engine is done with it."""
-        slot = self._slots[0]
-        self._slots.rotate(-1)
-        if slot.user is not None:
-            slot.user.wait()
-        return slot
 
 
 def _pieces(nbytes: int) -> Iterator[tuple[int, int]]:

@@ -114,19 +114,11 @@ def test_a_control_group_well_below_the_host_is_noted(limit: int | None, headroo
         assert {quantity.value for quantity in finding.evidence} == {limit, headroom, 128 * GIB, 120 * GIB}
 
 
-@pytest.mark.parametrize(
-    ("known", "value", "reason", "command"),
-    [({"numa_node": 1}, "1", None, "--membind=1"),
-     ({"numa_node": None, "missing": {"numa_node": "hidden"}}, None, "hidden", "--membind=NODE")],
-)  # fmt: skip
-def test_several_numa_nodes_name_that_of_each_gpu_or_say_why_it_is_unknown(
-    known: dict[str, Any], value: str | None, reason: str | None, command: str
-) -> None:
+@pytest.mark.parametrize(("node", "command"), [(1, "--membind=1"), (None, "--membind=NODE")])
+def test_several_numa_nodes_name_that_of_a_gpu(node: int | None, command: str) -> None:
     environment = machine(gpu(), numa_nodes=2)
-    devices = (environment.devices[0].model_copy(update=known),)
-    finding = rules(environment.model_copy(update={"devices": devices}))["several-numa-nodes"]
-    assert [(quantity.value, quantity.reason) for quantity in finding.evidence] == [(2, None), (value, reason)]
-    assert command in finding.advice
+    devices = (environment.devices[0].model_copy(update={"numa_node": node}),)
+    assert command in rules(environment.model_copy(update={"devices": devices}))["several-numa-nodes"].advice
 
 
 def test_wsl_is_warned_of_its_cap() -> None:

@@ -103,27 +103,22 @@ def test_a_call_with_locked_memory_returns_before_the_copy_is_done(lab: HostMode
         assert lab.wrong_words(device, pattern) == 0
 
 
-def test_a_pageable_call_towards_the_device_waits_for_the_stream_and_may_reuse_its_memory(lab: HostModelLab) -> None:
+@pytest.mark.parametrize("through_event", [False, True])
+def test_a_pageable_call_towards_the_device_waits_for_its_stream_and_what_that_waits_for_and_may_reuse_its_memory(
+    lab: HostModelLab, through_event: bool
+) -> None:
     pattern = lab.fresh_pattern()
-    with parts(lab, 3 * MIB, "pageable") as (host, device, stream):
+    with parts(lab, 3 * MIB, "pageable") as (host, device, copies), lab.stream() as kernels, lab.event() as event:
         lab.fill(host, pattern)
         begun = time.perf_counter()
-        lab.compute(stream, LONG)
-        lab.copy_to_device(device, host, stream)
-        assert time.perf_counter() - begun >= LONG.seconds * 0.9
-        lab.fill(host, lab.fresh_pattern())  # all is staged: the source is free again
-        stream.synchronize()
-        assert lab.wrong_words(device, pattern) == 0
-
-
-def test_a_pageable_call_waits_for_events_that_its_stream_waits_for(lab: HostModelLab) -> None:
-    with parts(lab, memory="pageable") as (host, device, copies), lab.stream() as kernels, lab.event() as event:
-        begun = time.perf_counter()
-        lab.compute(kernels, LONG)
+        lab.compute(kernels if through_event else copies, LONG)
         event.record(kernels)
         lab.wait(copies, event)
         lab.copy_to_device(device, host, copies)
         assert time.perf_counter() - begun >= LONG.seconds * 0.9
+        lab.fill(host, lab.fresh_pattern())  # all is staged: the source is free again
+        copies.synchronize()
+        assert lab.wrong_words(device, pattern) == 0
 
 
 def test_a_pageable_call_towards_the_host_returns_when_all_has_arrived(lab: HostModelLab) -> None:
@@ -207,16 +202,19 @@ def test_waiting_for_an_event_that_was_never_recorded_waits_for_nothing_and_it_h
 
 
 @pytest.mark.alone
-def test_a_calibrated_load_takes_its_time_within_two_percent(lab: HostModelLab) -> None:
-    asked = 0.01
-    with lab.stream() as stream, lab.event() as start, lab.event() as end:
+@pytest.mark.parametrize("produces", [False, True])
+def test_a_calibrated_load_takes_its_time_within_two_percent_with_what_it_writes(
+    lab: HostModelLab, produces: bool
+) -> None:
+    asked = 0.05 if produces else 0.01
+    with parts(lab, 4 * MIB) as (_, device, stream), lab.event() as start, lab.event() as end:
 
         def takes_its_time() -> bool:
             load = lab.calibrate(asked)
             took = []
             for _ in range(7):
                 start.record(stream)
-                lab.compute(stream, load)
+                lab.compute(stream, load, Touch(device, lab.fresh_pattern(), "produce") if produces else None)
                 end.record(stream)
                 end.synchronize()
                 took.append(lab.elapsed(start, end))
@@ -236,21 +234,6 @@ def test_a_load_leaves_the_processor_to_others(lab: HostModelLab) -> None:
             return time.process_time() - before < 0.015
 
         assert in_a_quiet_moment(idles)
-
-
-@pytest.mark.alone
-def test_the_time_of_a_producing_load_contains_its_writing(lab: HostModelLab) -> None:
-    load = Load(0.05, 0.05)
-    with parts(lab, 4 * MIB) as (_, device, stream), lab.event() as start, lab.event() as end:
-
-        def takes_its_time() -> bool:
-            start.record(stream)
-            lab.compute(stream, load, Touch(device, lab.fresh_pattern(), "produce"))
-            end.record(stream)
-            end.synchronize()
-            return lab.elapsed(start, end) == pytest.approx(load.seconds, rel=0.02)
-
-        assert in_a_quiet_moment(takes_its_time)
 
 
 def test_an_event_in_an_idle_stream_is_reached_at_once_and_behind_work_when_that_is_done(lab: HostModelLab) -> None:

@@ -84,7 +84,7 @@ class Wait:
 
     @property
     def what(self) -> str:
-        """The same as a subject."""
+        """What went on meanwhile, as the subject of a sentence."""
         return "Pinning" if self.phase == PHASES[""] else "Freeing"
 
     @property

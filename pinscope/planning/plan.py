@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Annotated, Any, Literal, Self, TypeVar
 
 from pydantic import BeforeValidator
@@ -235,45 +235,42 @@ class Plan:
         array, chunks = self.recipes.array, self.recipes.chunks
         return chunks if self.demand.pinned_bytes >= ONE_REGISTRATION_BYTES else array or chunks
 
+    @property
+    def recipe_pace(self) -> Pace | None:
+        """How fast that way pins; ``None`` if no run tells."""
+        return self.pace(self.recipe.strategy) if self.recipe else None
+
     def pace(self, strategy: str) -> Pace | None:
         """How fast that strategy pins; ``None`` if no run tells."""
         return next((pace for pace in self.paces if pace.strategy == strategy), None)
 
 
-def make_plan(
-    demand: Demand,
-    price: PagePrice,
-    context: ContextPrice | None,
-    paces: Sequence[Pace],
-    budget: HostBudget,
-    *,
-    recipes: Recommended[Recipe] | None,
-) -> Plan:
+def make_plan(demand: Demand, prices: Prices, budget: HostBudget) -> Plan:
     """What ``demand`` takes at these prices.
 
     When each process registers the memory, each has a page table of its own on each of its GPUs. One owner has one for
     all on each GPU of its own: into the others' buffers it copies by CUDA IPC, which takes no context there.
     """
-    single, whole = price.taken_bytes(demand.pinned_bytes), price.taken_bytes(demand.copies * demand.pinned_bytes)
-    contexts = demand.processes * demand.gpus
-    tables = {  # strategy → on the busiest GPU, on all, contexts
-        "each_registers": (single * demand.on_one_gpu, single * contexts, contexts),
-        "one_owner": (whole, whole * demand.gpus, contexts),
+    single, whole = (prices.page.taken_bytes(count * demand.pinned_bytes) for count in (1, demand.copies))
+    contexts, context = demand.processes * demand.gpus, prices.context
+    tables = {  # strategy → on the busiest GPU, on all
+        "each_registers": (single * demand.on_one_gpu, single * contexts),
+        "one_owner": (whole, whole * demand.gpus),
     }
     sharings = tuple(
         Sharing(
             strategy=strategy,
             tables_per_gpu_bytes=on_one,
             tables_bytes=in_all,
-            contexts=count,
-            contexts_bytes=count * context.bytes if context else None,
+            contexts=contexts,
+            contexts_bytes=contexts * context.bytes if context else None,
             gpu_share=on_one / demand.gpu_memory_bytes,
         )
-        for strategy, (on_one, in_all, count) in tables.items()
+        for strategy, (on_one, in_all) in tables.items()
     )
-    near = [pace for pace in paces if 1 / FAR <= demand.pinned_bytes / pace.measured_bytes <= FAR]
+    near = [pace for pace in prices.paces if 1 / FAR <= demand.pinned_bytes / pace.measured_bytes <= FAR]
     fastest_first = tuple(sorted(near, key=lambda pace: -pace.bytes_per_second))
-    return Plan(demand, price, context, sharings, fastest_first, recipes if near else None, budget)
+    return Plan(demand, prices.page, context, sharings, fastest_first, prices.recipes if near else None, budget)
 
 
 PAGE_SIZES: Mapping[str, int | None] = {"from_runs": None, "4KiB": 2**12, "64KiB": 2**16, "2MiB": 2**21}
@@ -482,9 +479,8 @@ def _pinning(origin: Origin, run: ExperimentRun, rows: Sequence[Row]) -> _Pinnin
 def plan_for(params: PlanParams, prices: Prices, environment: Environment) -> Plan:
     """What the parameters take at these prices, beside what is safe on the host."""
     size = PAGE_SIZES[params.page_size]
-    price = PagePrice(ENTRY_BYTES / size, Origin("given")) if size else prices.page
-    budget = _budget(params.host_memory, environment)
-    return make_plan(params.demand(), price, prices.context, prices.paces, budget, recipes=prices.recipes)
+    page = PagePrice(ENTRY_BYTES / size, Origin("given")) if size else prices.page
+    return make_plan(params.demand(), replace(prices, page=page), _budget(params.host_memory, environment))
 
 
 def _budget(free: int | None, environment: Environment) -> HostBudget:

@@ -11,21 +11,18 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
-from typing import Any, get_args
+from typing import get_args
 
 import pytest
 from cupy.cuda import runtime
 
-from pinscope.experiments.allocation.reading import Buffers
 from pinscope.experiments.page_tables.reading import Cell, cells_of
 from pinscope.experiments.registration.reading import Trial, trials
 from pinscope.lab.backing import touch, why_not_backing
 from pinscope.lab.cuda import CudaLab
-from pinscope.lab.cuda_memory import HostPool, granularities
 from pinscope.lab.harness import driver_memory
 from pinscope.lab.protocol import HostBuffer
 from pinscope.records.run import Backing, DriverMemory
-from tests.data import synthetic
 from tests.gpu.machine import GIB, IS_H200, MIB, PAGES_OFF, run
 
 Cells = Mapping[tuple[str, str], Cell]
@@ -43,27 +40,17 @@ WAYS = [("pinned", ""), ("registered", "4k"), ("registered", "thp"), ("registere
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_each_pinned_gib_takes_8_bytes_a_page_of_gpu_memory(at_16_gib: Cells, way: tuple[str, str]) -> None:
+def test_each_pinned_gib_takes_8_bytes_a_page_of_gpu_memory_and_all_returns(
+    at_16_gib: Cells, way: tuple[str, str]
+) -> None:
     cost = at_16_gib[way]
     if IS_H200:
         assert cost.per_byte == pytest.approx(2 * MIB / GIB, rel=0.02)
         assert cost.page_bytes == 4096
     assert cost.per_byte is None or cost.straight
     assert cost.host_pinned_bytes == pytest.approx(16 * GIB, abs=4 * PAGES_OFF * 4096)
-
-
-@pytest.mark.parametrize("way", WAYS)
-def test_all_of_it_returns_after_freeing(at_16_gib: Cells, way: tuple[str, str]) -> None:
-    left = at_16_gib[way].left_bytes
-    assert left is not None
-    assert left <= 2 * MIB
-
-
-def test_time_goes_into_touching_not_into_registering(at_16_gib: Cells) -> None:
-    cost = at_16_gib["registered", "4k"]
-    assert cost.touch_seconds_per_gib is not None
-    assert cost.pin_seconds_per_gib is not None
-    assert cost.touch_seconds_per_gib.median > 3 * cost.pin_seconds_per_gib.median
+    assert cost.left_bytes is not None
+    assert cost.left_bytes <= 2 * MIB
 
 
 def test_both_meters_see_gpu_memory_come_and_go() -> None:
@@ -178,23 +165,6 @@ def test_all_of_it_is_given_back_also_after_an_error(lab: CudaLab, kind: DriverM
     assert after == before
 
 
-def test_granularities_are_those_of_the_driver() -> None:
-    least, recommended = granularities()
-    assert 4096 <= least <= recommended
-    assert recommended % least == 0
-
-
-def test_a_pool_that_keeps_its_memory_gives_it_out_many_times_faster() -> None:
-    times = {}
-    for kept in (False, True):
-        with HostPool(granted=True, kept=kept) as pool:
-            pool.give_back(pool.take(256 * MIB))
-            begun = time.perf_counter()
-            pool.give_back(pool.take(256 * MIB))
-            times[kept] = time.perf_counter() - begun
-    assert times[True] < times[False] / 10, times
-
-
 @pytest.fixture(scope="module")
 def at_4_gib() -> Cells:
     """Every way of page_tables that this host gives."""
@@ -240,22 +210,6 @@ def test_each_process_pays_for_each_sort_of_shared_memory(shared: Mapping[str | 
         assert (trial.wrong_count, trial.checked_count > 0) == (0, True)
         if IS_H200:
             assert trial.table_bytes == 2 * 2 * MIB, trial.sharing
-
-
-@pytest.fixture(scope="module")
-def allocated() -> dict[str, Any]:
-    ways = "ways=pinned,fresh_4k,registered_portable,registered_shm_open,created,host_pool,host_pool_kept"
-    return run("allocation", ways, quick=True)
-
-
-def test_every_way_gives_buffers_and_a_kept_pool_gives_them_at_once(allocated: dict[str, Any]) -> None:
-    cells = Buffers(synthetic.run("allocation"), allocated["observations"]).fresh
-    size = max(nbytes for _, nbytes in cells)
-    ways = {way for way, nbytes in cells if nbytes == size}
-    assert ways == {
-        "pinned", "fresh_4k", "registered_portable", "registered_shm_open", "created", "host_pool", "host_pool_kept",
-    }  # fmt: skip
-    assert cells["host_pool_kept", size].both_seconds.median < cells["host_pool", size].both_seconds.median / 10
 
 
 @pytest.mark.two_gpus

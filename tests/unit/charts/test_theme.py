@@ -22,7 +22,6 @@ from pinscope.charts.theme import (
     panels,
     seconds_axis,
     size_axis,
-    words,
 )
 from pinscope.records.run import Direction, HostMemory
 
@@ -179,7 +178,3 @@ def test_an_axis_of_counts_has_few_labels_on_short_and_on_long_ranges(most: floa
     count_axis(figure, most, "Copies")
     assert list(figure.layout.yaxis.ticktext[:4]) == labels
     assert figure.layout.yaxis.title.text == "Copies (count, log scale)"
-
-
-def test_words_are_those_of_the_text() -> None:
-    assert words("write_combined") == "write-combined"

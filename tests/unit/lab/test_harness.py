@@ -115,19 +115,6 @@ def test_progress_is_passed_on_and_kept_between_0_and_1() -> None:
     assert reported == [(0.0, "4 KiB"), (0.25, "4 KiB"), (1.0, "4 KiB")]
 
 
-def test_the_median_is_looked_at_five_times_at_most(monkeypatch: pytest.MonkeyPatch) -> None:
-    counts: list[int] = []
-
-    def counted(values: list[float]) -> float:
-        counts.append(len(values))
-        return median_uncertainty(values)
-
-    monkeypatch.setattr("pinscope.lab.harness.median_uncertainty", counted)
-    taken = Procedure(Precision(relative=0.001, most=10_000, seconds=1e9), [1.0, 5.0])
-    assert len(taken.values) == 10_000
-    assert [*counts, 10_000] == list(looks(8, 10_000))
-
-
 def test_what_a_turn_counts_stops_the_repeats_and_a_warm_up_counts_nothing() -> None:
     turns = []
     for turn in Harness().turns(Precision(relative=0.1, least=3, most=30, seconds=60.0, warmups=2)):

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from pinscope.analysis.models import ENTRY_BYTES, GPU_PAGE_SIZES
 from pinscope.analysis.pinning_strategy import Recipe, Recommended
 from pinscope.planning.charts import draw_plan
-from pinscope.planning.plan import ContextPrice, Demand, HostBudget, Origin, Pace, PagePrice, Plan, make_plan
+from pinscope.planning.plan import ContextPrice, Demand, HostBudget, Origin, Pace, PagePrice, Plan, Prices, make_plan
 from pinscope.planning.reading import read_plan
 from pinscope.records.finding import Finding
 from pinscope.report.write import plan_document
@@ -44,7 +44,7 @@ def plan(
     paces: tuple[Pace, ...] = (USUAL, FAST, GENTLE), recipes: Recommended[Recipe] | None = RECIPES,
 ) -> Plan:  # fmt: skip
     demand = Demand(pinned, processes, gpus, max(gpus, all_gpus), 80 * GIB, shared)
-    return make_plan(demand, price, context, paces, budget, recipes=recipes if paces else None)
+    return make_plan(demand, Prices(price, context, paces, recipes if paces else None, None), budget)
 
 
 def findings(made: Plan) -> dict[str, Finding]:
@@ -251,11 +251,6 @@ def test_what_no_run_tells_is_unknown_not_zero() -> None:
     assert all(quantity.reason for quantity in unknown)
     assert [row[5] for row in reading.tables[0].rows] == [None, None]
     assert len(reading.tables) == 2
-
-
-def test_a_plan_for_one_process_does_not_speak_of_many() -> None:
-    assert read_plan(plan(64 * GIB)).tables[0].note.startswith("1 process with a context on 1 GPU. ")
-    assert "4 processes with contexts on 1 of 1 GPU each" in read_plan(plan(64 * GIB, processes=4)).tables[0].note
 
 
 def test_times_are_drawn_fastest_first_and_only_where_a_run_told_them() -> None:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from pinscope.analysis.models import link_below_best
+from pinscope.analysis.models import link_below_best, link_evidence, packet_words
 from pinscope.analysis.rules import is_well_below_host
 from pinscope.probes.capabilities import HOST_MODEL_LOCKED_BYTES, MEMLOCK_ADVICE, cupy_problem, wheels
 from pinscope.probes.containers import WSL2
 from pinscope.records.environment import Environment
-from pinscope.records.finding import Finding, critical, finding, known, note, quantity, warning
-from pinscope.units import format_bytes
+from pinscope.records.finding import Finding, critical, finding, good, known, note, quantity, warning
+from pinscope.units import format_bandwidth, format_bytes
 
 
 def machine_findings(environment: Environment) -> tuple[Finding, ...]:
@@ -36,8 +36,18 @@ def _link(environment: Environment) -> Iterator[Finding]:
     """Whether the GPU is busy is not asked here."""
     for device in environment.devices:
         link = device.link
-        if link and link.kind == "pcie" and (finding := link_below_best(device.index, link, busy=None)):
+        if link is None or link.kind != "pcie":
+            continue
+        if finding := link_below_best(device.index, link, busy=None):
             yield finding
+        elif None not in (link.generation_now, link.width_now, link.generation_max, link.width_max):
+            yield good(
+                "link-at-best",
+                *link_evidence(link),
+                title=f"GPU {device.index}: the PCIe link is at its best",
+                detail=f"Generation {link.generation_max} × {link.width_max} lanes carry at most "
+                f"{format_bandwidth(link.limit_bytes_per_second)} one way{packet_words(link)}.",
+            )
 
 
 def _driver(environment: Environment) -> Iterator[Finding]:

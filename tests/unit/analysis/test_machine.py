@@ -47,8 +47,8 @@ def rules(environment: Environment) -> dict[str, Finding]:
     return {finding.rule: finding for finding in machine_findings(environment)}
 
 
-def test_a_machine_without_gpu_is_told_what_still_works_and_a_good_one_nothing() -> None:
-    assert rules(machine(gpu())) == {}
+def test_a_machine_without_gpu_is_told_what_still_works_and_a_good_one_praised_for_its_link() -> None:
+    assert [(rule, finding.severity) for rule, finding in rules(machine(gpu())).items()] == [("link-at-best", "good")]
     finding = rules(machine())["no-gpu"]
     assert finding.severity == "note"
     assert "no NVIDIA driver is installed here" in finding.detail
@@ -75,15 +75,16 @@ def test_a_lower_generation_alone_is_only_a_note_because_idle_links_drop() -> No
 def test_each_gpu_is_judged_by_itself_and_by_what_its_slot_can_do() -> None:
     good, hidden = gpu(generation_now=4, generation_max=4), gpu()
     hidden.pcie["width_now"] = Answer.missing("not supported")
-    (finding,) = machine_findings(machine(good, hidden, gpu(width_now=4)))
-    assert (finding.rule, finding.title[:5]) == ("link-below-best", "GPU 2")
+    findings = machine_findings(machine(good, hidden, gpu(width_now=4)))
+    judged = [(finding.rule, finding.title[:5]) for finding in findings]
+    assert judged == [("link-at-best", "GPU 0"), ("link-below-best", "GPU 2")]
 
 
 def test_a_driver_too_old_for_cupy_is_critical_and_a_missing_cupy_no_finding() -> None:
     finding = rules(machine(gpu(), cuda_driver="12.4"))["cupy-does-not-fit-driver"]
     assert finding.severity == "critical"
     assert "[cuda12]" in finding.advice
-    assert rules(machine(gpu(), packages={})) == {}
+    assert rules(machine(gpu(), packages={})).keys() == {"link-at-best"}
 
 
 @pytest.mark.parametrize(("setting", "fires"), [("never", True), ("madvise", False), ("always", False), (None, False)])

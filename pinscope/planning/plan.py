@@ -235,11 +235,6 @@ class Plan:
         array, chunks = self.recipes.array, self.recipes.chunks
         return chunks if self.demand.pinned_bytes >= ONE_REGISTRATION_BYTES else array or chunks
 
-    @property
-    def recipe_pace(self) -> Pace | None:
-        """How fast that way pins; ``None`` if no run tells."""
-        return self.pace(self.recipe.strategy) if self.recipe else None
-
     def pace(self, strategy: str) -> Pace | None:
         """How fast that strategy pins; ``None`` if no run tells."""
         return next((pace for pace in self.paces if pace.strategy == strategy), None)

@@ -65,7 +65,7 @@ def origin_words(origin: Origin) -> str:
 
 def _verdict(plan: Plan) -> str:
     """Whether it is safe, and what it takes."""
-    safety, pinned, pace = safety_of(plan), plan.demand.pinned_bytes, plan.recipe_pace
+    safety, pinned, pace = safety_of(plan), plan.demand.pinned_bytes, _pace_of_recipe(plan)
     takes = f"{format_bytes(plan.sharings[0].tables_per_gpu_bytes)} of GPU memory for page tables"
     if pace:
         recorded = pace.origin.device if pace.origin.source == "recorded" else None
@@ -90,7 +90,7 @@ def _usual_words(plan: Plan, pace: Pace) -> str:
 
 
 def _headline(plan: Plan) -> tuple[Quantity, ...]:
-    demand, price, budget, recipe, pace = plan.demand, plan.price, plan.budget, plan.recipe, plan.recipe_pace
+    demand, price, budget, recipe, pace = plan.demand, plan.price, plan.budget, plan.recipe, _pace_of_recipe(plan)
     registering, owner = plan.sharings
     reason = None if pace else f"not measured for {format_bytes(demand.pinned_bytes)}"
     seconds = pace.seconds_for(demand.pinned_bytes) if pace else None
@@ -104,6 +104,11 @@ def _headline(plan: Plan) -> tuple[Quantity, ...]:
         quantity("Recommended strategy", recipe.title if recipe else None, "text", reason=reason),
         quantity("Page size", round(price.page_bytes), "bytes"),
     )
+
+
+def _pace_of_recipe(plan: Plan) -> Pace | None:
+    """How fast the recommended strategy pins, where a run has measured it."""
+    return plan.pace(plan.recipe.strategy) if plan.recipe else None
 
 
 def _paid_again(registering: Sharing, owner: Sharing) -> list[Quantity]:
@@ -288,7 +293,7 @@ def _owner(plan: Plan) -> Iterator[Finding]:
 
 def _pace(plan: Plan) -> Iterator[Finding]:
     usual, recipe, pinned = plan.pace(USUAL), plan.recipe, plan.demand.pinned_bytes
-    best = plan.recipe_pace
+    best = plan.pace(recipe.strategy) if recipe else None
     if usual is None or recipe is None or best is None or best.bytes_per_second < WORTH_IT * usual.bytes_per_second:
         return
     slow, quick, size = usual.seconds_for(pinned), best.seconds_for(pinned), format_bytes(pinned)

@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 
 from pinscope.analysis.models import ENTRY_BYTES, GPU_PAGE_SIZES
 from pinscope.analysis.pinning_strategy import Recipe, Recommended
-from pinscope.planning.charts import draw_plan
 from pinscope.planning.plan import ContextPrice, Demand, HostBudget, Origin, Pace, PagePrice, Plan, Prices, make_plan
 from pinscope.planning.reading import read_plan
 from pinscope.records.finding import Finding
@@ -251,12 +250,3 @@ def test_what_no_run_tells_is_unknown_not_zero() -> None:
     assert all(quantity.reason for quantity in unknown)
     assert [row[5] for row in reading.tables[0].rows] == [None, None]
     assert len(reading.tables) == 2
-
-
-def test_times_are_drawn_fastest_first_and_only_where_a_run_told_them() -> None:
-    (times,) = draw_plan(plan(40 * 10**9))
-    seconds = {name: time for trace in times.figure.data for name, time in zip(trace.y, trace.x, strict=True)}
-    first_on_top = times.figure.layout.yaxis.categoryarray[::-1]
-    assert [seconds[name] for name in first_on_top] == pytest.approx([1.0, 40 / 38, 10.0])
-    assert all(time in times.alt for time in ("1.00 s", "1.05 s", "10.0 s"))
-    assert draw_plan(plan(2**50)) == draw_plan(plan(GIB, paces=())) == []  # far from what was measured

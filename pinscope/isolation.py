@@ -87,8 +87,8 @@ def _flags() -> list[str]:
 
 def _run(module: str, arguments: list[str]) -> None:
     """Run a module of the package that this file lies in, as the process's program."""
-    found = importlib.util.find_spec("pinscope")
-    if found is None or found.origin is None or os.path.dirname(os.path.realpath(found.origin)) != _PACKAGE:  # noqa: PTH120
+    spec = importlib.util.find_spec("pinscope")
+    if spec is None or spec.origin is None or os.path.dirname(os.path.realpath(spec.origin)) != _PACKAGE:  # noqa: PTH120
         sys.path.insert(0, _ROOT)
     collect_rarely()
     os.environ["PYTHONSAFEPATH"] = "1"  # for interpreters that a library starts from here

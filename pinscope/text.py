@@ -43,14 +43,20 @@ def escaped(text: str) -> str:
     return _INVISIBLE.sub(_escape, text)
 
 
-def _escape(found: re.Match[str]) -> str:
-    units = found[0].encode("utf-16-be", "surrogatepass")
+def _escape(sign: re.Match[str]) -> str:
+    units = sign[0].encode("utf-16-be", "surrogatepass")
     return "".join(f"\\u{units[at : at + 2].hex()}" for at in range(0, len(units), 2))
 
 
 def one_line(text: str) -> str:
     """``text`` on one line, and only what is visible of it."""
     return " ".join(visible(text).split())
+
+
+def sentence(text: str) -> str:
+    """``text`` as a sentence of its own: a capital first, a full stop last."""
+    text = text.strip()
+    return text[:1].upper() + text[1:] + ("" if text.endswith((".", "!", "?", ":")) else ".")
 
 
 def error_line(text: str, most: int = MOST_IN_A_LINE) -> str:

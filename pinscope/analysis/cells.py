@@ -79,7 +79,7 @@ def count(values: Sequence[Any]) -> int:
 
 
 def first(values: Sequence[Any]) -> Any:
-    """The same in all rows."""
+    """The value of the first row, where all have the same."""
     return values[0]
 
 

@@ -33,11 +33,10 @@ def held_bytes(
     return (driver_memory or 0) + max((host_alloc or 0) + (registered or 0), locked or 0, vm_pin or 0)
 
 
-def held_by(one: Holder | HolderSample, vm_pin: int | None = None) -> int:
+def held_by(holder: Holder | HolderSample, vm_pin: int | None = None) -> int:
     """What a process is known to hold, in bytes, with ``vm_pin`` where the kernel's account is to count as well."""
-    return (
-        held_bytes(one.host_alloc_bytes, one.registered_bytes, one.locked_bytes, vm_pin, one.driver_memory_bytes) or 0
-    )
+    pinned = holder.host_alloc_bytes, holder.registered_bytes, holder.locked_bytes
+    return held_bytes(*pinned, vm_pin, holder.driver_memory_bytes) or 0
 
 
 def is_only_locked(holder: Holder) -> bool:

@@ -8,7 +8,7 @@ from pinscope.analysis.models import link_below_best, link_evidence, packet_word
 from pinscope.analysis.rules import is_well_below_host
 from pinscope.probes.capabilities import HOST_MODEL_LOCKED_BYTES, MEMLOCK_ADVICE, cupy_problem, wheels
 from pinscope.probes.containers import WSL2
-from pinscope.records.environment import Device, Environment, Link
+from pinscope.records.environment import Environment
 from pinscope.records.finding import Finding, critical, finding, good, known, note, quantity, warning
 from pinscope.units import format_bandwidth, format_bytes
 
@@ -33,26 +33,21 @@ def _no_gpu(environment: Environment) -> Iterator[Finding]:
 
 
 def _link(environment: Environment) -> Iterator[Finding]:
-    for device in environment.devices:
-        if device.link is not None and device.link.kind == "pcie":
-            yield from _pcie(device, device.link)
-
-
-def _pcie(device: Device, link: Link) -> Iterator[Finding]:
     """Whether the GPU is busy is not asked here."""
-    if None in (link.generation_now, link.width_now, link.generation_max, link.width_max):
-        return
-    finding = link_below_best(device.index, link, busy=None)
-    if finding is not None:
-        yield finding
-        return
-    yield good(
-        "link-at-best",
-        *link_evidence(link),
-        title=f"GPU {device.index}: the PCIe link is at its best",
-        detail=f"Generation {link.generation_max} × {link.width_max} lanes carry at most "
-        f"{format_bandwidth(link.limit_bytes_per_second)} one way{packet_words(link)}.",
-    )
+    for device in environment.devices:
+        link = device.link
+        if link is None or link.kind != "pcie":
+            continue
+        if finding := link_below_best(device.index, link, busy=None):
+            yield finding
+        elif None not in (link.generation_now, link.width_now, link.generation_max, link.width_max):
+            yield good(
+                "link-at-best",
+                *link_evidence(link),
+                title=f"GPU {device.index}: the PCIe link is at its best",
+                detail=f"Generation {link.generation_max} × {link.width_max} lanes carry at most "
+                f"{format_bandwidth(link.limit_bytes_per_second)} one way{packet_words(link)}.",
+            )
 
 
 def _driver(environment: Environment) -> Iterator[Finding]:
@@ -134,15 +129,6 @@ def _numa(environment: Environment) -> Iterator[Finding]:
     yield note(
         "several-numa-nodes",
         quantity("NUMA nodes", nodes, "count"),
-        *(
-            quantity(
-                f"Node of GPU {device.index}",
-                None if device.numa_node is None else str(device.numa_node),
-                "text",
-                reason=device.missing.get("numa_node"),
-            )
-            for device in environment.devices
-        ),
         title=f"{nodes} NUMA nodes: memory near the GPU copies best",
         detail="Memory on another node crosses the link between processors on its way to the GPU.",
         advice=f"Allocate and pin on the GPU's node, for example: {command}",

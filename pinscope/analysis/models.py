@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from pinscope.analysis.rules import Shortfall, link_shortfall
+from pinscope.analysis.rules import link_shortfall
 from pinscope.records.environment import PACKET_PAYLOAD_BYTES, PCIE, Device, Environment, Link
 from pinscope.records.finding import Finding, Quantity, finding, quantity
 from pinscope.records.run import Run
@@ -77,8 +77,8 @@ def _finding(device: Device, risen: Mapping[str, int]) -> Finding:
 
 
 RESEAT = "Reseat the GPU, check risers and cables, and see in the firmware settings "
-_SLOT = "whether the slot shares its lanes with another one."
 SLOT_SETTINGS = RESEAT + "which generation the slot is allowed and whether it shares its lanes."
+_SAVES = "An idle link lowers its generation to save power"
 SLOT_ADVICE = f"{SLOT_SETTINGS} 'pinscope run bandwidth' measures what arrives."
 
 
@@ -93,6 +93,19 @@ def link_below_best(index: int, link: Link, *, busy: bool | None) -> Finding | N
     short = link_shortfall(link.generation_now, link.generation_max, link.width_now, link.width_max, busy=busy)
     if short is None:
         return None
+    now, best = payload_now(link), link.limit_bytes_per_second
+    why, advice = {
+        ("lanes", "warning"): (
+            f"{_SAVES}, not its lanes.",
+            f"{RESEAT}whether the slot shares its lanes with another one.",
+        ),
+        ("generation", "warning"): ("The GPU is busy, so this is not to save power.", SLOT_ADVICE),
+        ("generation", "note"): (
+            f"{_SAVES} and raises it again under load, so this alone means nothing.",
+            f"Run 'pinscope run bandwidth': if large pinned copies stay near {format_bandwidth(now)} rather than "
+            f"{format_bandwidth(best)}, look at the slot's generation in the firmware settings, risers and cables.",
+        ),
+    }[short.what, short.severity]
     return finding(
         short.severity,
         "link-below-best",
@@ -100,9 +113,9 @@ def link_below_best(index: int, link: Link, *, busy: bool | None) -> Finding | N
         title=f"GPU {index}: only {link.width_now} of {link.width_max} PCIe lanes are in use"
         if short.what == "lanes"
         else f"GPU {index}: the PCIe link is at generation {link.generation_now}, its best is {link.generation_max}",
-        detail=f"As it is now the link carries at most {format_bandwidth(payload_now(link))} one way, at its best "
-        f"{format_bandwidth(link.limit_bytes_per_second)}. {_why(short)}",
-        advice=_advice(short, link),
+        detail=f"As it is now the link carries at most {format_bandwidth(now)} one way, at its best "
+        f"{format_bandwidth(best)}. {why}",
+        advice=advice,
     )
 
 
@@ -115,28 +128,6 @@ def link_evidence(link: Link) -> tuple[Quantity, ...]:
         quantity("Lanes at best", link.width_max, "count"),
         quantity("Payload limit now", payload_now(link), "bytes/second"),
         quantity("Payload limit at best", link.limit_bytes_per_second, "bytes/second"),
-    )
-
-
-def _why(short: Shortfall) -> str:
-    if short.what == "lanes":
-        return "An idle link lowers its generation to save power, not its lanes."
-    if short.severity == "warning":
-        return "The GPU is busy, so this is not to save power."
-    return (
-        "An idle link lowers its generation to save power and raises it again under load, so this alone means nothing."
-    )
-
-
-def _advice(short: Shortfall, link: Link) -> str:
-    if short.what == "lanes":
-        return RESEAT + _SLOT
-    if short.severity == "warning":
-        return SLOT_ADVICE
-    return (
-        "Run 'pinscope run bandwidth': if large pinned copies stay near "
-        f"{format_bandwidth(payload_now(link))} rather than {format_bandwidth(link.limit_bytes_per_second)}, "
-        "look at the slot's generation in the firmware settings, risers and cables."
     )
 
 

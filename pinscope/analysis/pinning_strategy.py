@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Annotated, Any
+from dataclasses import dataclass, field, replace
+from typing import Annotated, Any, Generic, TypeVar
 
-from pinscope.analysis.cells import Label, Value
+from pinscope.analysis.cells import Label, Value, cells, median
+from pinscope.analysis.read_rows import Row, counted, grouped
 from pinscope.analysis.statistics import Summary, summarize
 from pinscope.analysis.texts import Costed, Text, exceeds, say
 from pinscope.records.finding import quantity
@@ -83,7 +84,7 @@ class Wait:
 
     @property
     def what(self) -> str:
-        """The same as a subject."""
+        """What went on meanwhile, as the subject of a sentence."""
         return "Pinning" if self.phase == PHASES[""] else "Freeing"
 
     @property
@@ -116,15 +117,15 @@ class StrategyCell:
     chunk_bytes: Annotated[int | None, Label("chunk", "bytes")]
     threads: Annotated[int, Label("threads", "count")]
     total_seconds: Annotated[Summary, Value("total", "seconds", "less")]
-    touch_seconds: Annotated[float | None, Value("of it touch", "seconds", "less")]
-    pin_seconds: Annotated[float | None, Value("of it pin", "seconds", "less")]
-    release_seconds: Annotated[float | None, Value("give back", "seconds", "less")]
-    waits: Sequence[Wait]
+    touch_seconds: Annotated[float | None, Value("of it touch", "seconds", "less", median)]
+    pin_seconds: Annotated[float | None, Value("of it pin", "seconds", "less", median)]
+    release_seconds: Annotated[float | None, Value("give back", "seconds", "less", median)]
     usual_wait_seconds: Annotated[float, Value("usual wait", "seconds", "less")]
-    control_seconds: Mapping[str, float]
-    pinned: Annotated[bool | None, Value("CUDA: pinned", "text")]
+    pinned: Annotated[bool | None, Value("CUDA: pinned", "text", make=all)]
     copy_bytes_per_second: Annotated[float | None, Value("copies at", "bytes/second", "more")]
-    crossing_copies: Annotated[bool | None, Value("copies across chunks", "text")]
+    crossing_copies: Annotated[bool | None, Value("copies across chunks", "text", make=all)]
+    waits: Sequence[Wait] = ()
+    control_seconds: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def title(self) -> str:
@@ -156,43 +157,31 @@ class StrategyCell:
         return nbytes / self.bytes_per_second
 
 
-def strategy_cells(rows: Iterable[Mapping[str, Any]]) -> dict[str, StrategyCell]:
+def strategy_cells(rows: Iterable[Row]) -> dict[str, StrategyCell]:
     """Strategy → its repeats, in the order in which they were measured; ``idle`` is among them."""
-    groups: dict[str, list[Mapping[str, Any]]] = {}
-    for row in rows:
-        if not row["warmup"]:
-            groups.setdefault(row["strategy"], []).append(row)
-    return {name: _cell(name, group) for name, group in groups.items()}
+    rows = counted(rows)
+    own = grouped(rows, lambda row: row["strategy"])
+    return {cell.strategy: _with_waits(cell, own[cell.strategy]) for cell in cells(StrategyCell, rows)}
 
 
-def _cell(name: str, rows: Sequence[Mapping[str, Any]]) -> StrategyCell:
+def _with_waits(cell: StrategyCell, rows: Sequence[Row]) -> StrategyCell:
+    """The cell with what follows from several fields of its rows."""
+
     def values(field: str) -> list[Any]:
         return [row[field] for row in rows if row.get(field) is not None]
 
-    def median(field: str) -> float | None:
-        return summarize(values(field)).median if values(field) else None
-
     rates = [row["copy_bytes"] / row["copy_seconds"] for row in rows if row["copy_bytes"] and row["copy_seconds"]]
     controls = {phase: values(f"{begin}neighbour_control_seconds") for begin, phase in PHASES.items()}
-    return StrategyCell(
-        strategy=name,
-        bytes=rows[0]["bytes"],
-        chunk_bytes=rows[0]["chunk_bytes"],
-        threads=rows[0]["threads"],
-        total_seconds=summarize(values("total_seconds")),
-        touch_seconds=median("touch_seconds"),
-        pin_seconds=median("pin_seconds"),
-        release_seconds=median("release_seconds"),
+    return replace(
+        cell,
         waits=_waits(values),
         usual_wait_seconds=summarize([_longest(row) for row in rows]).median,
         control_seconds={phase: max(late) for phase, late in controls.items() if late},
-        pinned=all(values("pinned")) if values("pinned") else None,
         copy_bytes_per_second=summarize(rates).median if rates else None,
-        crossing_copies=all(values("crossing_copies")) if values("crossing_copies") else None,
     )
 
 
-def _longest(row: Mapping[str, Any]) -> float:
+def _longest(row: Row) -> float:
     """The longest driver call of any neighbour in one repeat, both phases."""
     calls = (f"{phase}neighbour_{call}_seconds" for phase in PHASES for call in CALLS)
     fields = (*calls, "release_neighbour_seconds")
@@ -201,20 +190,23 @@ def _longest(row: Mapping[str, Any]) -> float:
 
 def _waits(values: Callable[[str], list[Any]]) -> list[Wait]:
     """Of every call in every phase that the run tells."""
-    found = [
+    waits = [
         Wait(max(waited), call, phase)
         for begin, phase in PHASES.items()
         for name, call in CALLS.items()
         if (waited := values(f"{begin}neighbour_{name}_seconds"))
     ]
-    if any(wait.phase == PHASES["release_"] for wait in found) or not values("release_neighbour_seconds"):
-        return found
-    return [*found, Wait(max(values("release_neighbour_seconds")), UNNAMED, PHASES["release_"])]
+    if any(wait.phase == PHASES["release_"] for wait in waits) or not values("release_neighbour_seconds"):
+        return waits
+    return [*waits, Wait(max(values("release_neighbour_seconds")), UNNAMED, PHASES["release_"])]
+
+
+_Best = TypeVar("_Best")
 
 
 @dataclass(frozen=True)
-class Recommended:
-    """What a run recommends.
+class Recommended(Generic[_Best]):
+    """What a run recommends: cells, or recipes.
 
     An array must take any copy, and CUDA refuses one that crosses two registered chunks: so an array is pinned in one
     piece, and the gentler way in chunks is recommended beside it, for data of which each copy stays in its chunk.
@@ -222,20 +214,15 @@ class Recommended:
     Attributes:
         array: for one array that any copy may use; ``None`` if no such strategy was measured.
         chunks: in chunks side by side; ``None`` likewise.
+        gentler_in_chunks: whether neighbours wait clearly less when memory is pinned in chunks.
     """
 
-    array: StrategyCell | None
-    chunks: StrategyCell | None
-
-    @property
-    def gentler_in_chunks(self) -> bool:
-        """Whether neighbours wait clearly less when memory is pinned in chunks."""
-        if self.array is None or self.chunks is None:
-            return False
-        return NEAR * self.chunks.usual_wait_seconds <= self.array.usual_wait_seconds
+    array: _Best | None
+    chunks: _Best | None
+    gentler_in_chunks: bool
 
 
-def recommend(cells: Mapping[str, StrategyCell]) -> Recommended:
+def recommend(cells: Mapping[str, StrategyCell]) -> Recommended[StrategyCell]:
     """The best strategy in one piece and in chunks.
 
     Of each sort the fastest of those that are fast and gentle. Fast: at most ``NEAR`` times the time of the fastest.
@@ -253,7 +240,9 @@ def recommend(cells: Mapping[str, StrategyCell]) -> Recommended:
     if array and usual:
         took, least = usual.total_seconds, array.total_seconds
         array = array if took.median >= WORTH_IT * least.median and exceeds(took, least) else usual
-    return Recommended(array, _best([cell for strategy, cell in able if strategy.chunked]))
+    chunks = _best([cell for strategy, cell in able if strategy.chunked])
+    gentler = array and chunks and NEAR * chunks.usual_wait_seconds <= array.usual_wait_seconds
+    return Recommended(array, chunks, bool(gentler))
 
 
 def _best(cells: Sequence[StrategyCell]) -> StrategyCell | None:
@@ -269,19 +258,14 @@ def _best(cells: Sequence[StrategyCell]) -> StrategyCell | None:
 DEFAULT_ARRAY: StrategyName = "thp_register"
 DEFAULT_CHUNKS: StrategyName = "thp_pipeline"
 """What ``pinned_empty`` takes without and with ``chunk``: as the recorded H200 recommends, which a test holds."""
-IN_SMALL_PAGES: Mapping[StrategyName, StrategyName] = {
-    "thp_register": "touch_register",
-    "thp_register_chunks": "touch_register_chunks",
-    "thp_register_threads": "touch_register_chunks",
-    "thp_pipeline": "touch_register_chunks",
-}
+_IN_SMALL_PAGES: Mapping[str, StrategyName] = {DEFAULT_ARRAY: "touch_register", DEFAULT_CHUNKS: "touch_register_chunks"}
 """Strategy → the nearest one that was measured in 4 KiB pages, for hosts without huge ones."""
 
 
 def default_strategy(chunked: bool, huge_pages: bool) -> Strategy:
     """What ``pinned_empty`` does unless a strategy is named."""
     name = DEFAULT_CHUNKS if chunked else DEFAULT_ARRAY
-    return STRATEGIES[name if huge_pages else IN_SMALL_PAGES.get(name, name)]
+    return STRATEGIES[name if huge_pages else _IN_SMALL_PAGES[name]]
 
 
 @dataclass(frozen=True)
@@ -322,116 +306,78 @@ class Recipe:
             words.append(f"threads={self.threads}")
         return f"pinscope.pinned_empty({', '.join(words)})"
 
-    def code(self) -> str:
-        """Python code that pins this way; needs NumPy and CuPy.
-
-        Raises:
-            ValueError: the strategy gives no one stretch of memory.
-        """
+    def code(self) -> str | None:
+        """Python code that pins this way; needs NumPy and CuPy. ``None`` where no thread touches the memory first."""
         strategy = STRATEGIES[self.strategy]
-        if not strategy.makes_array:
-            raise ValueError(f"{strategy.title} gives no one stretch of memory")
-        heading = _HEADING.format(name=strategy.name, title=strategy.title)
-        if strategy.backing is None:
-            return heading + _HOST_ALLOC
-        if self.chunk_bytes is not None:
-            heading += _CHUNK_NOTE.format(chunk=format_bytes(self.chunk_bytes))
-        threads = f", threads={self.threads}" if strategy.touched else ""
-        chunk = f", chunk={self.chunk_bytes}" if self.chunk_bytes is not None else ""
-        return heading + _REGISTER.format(
-            imports=_POOL_IMPORT if strategy.touched else "",
-            parameters=threads + chunk,
+        if not strategy.touched:
+            return None
+        chunk = self.chunk_bytes
+        return _CODE.format(
+            name=strategy.name,
+            title=strategy.title,
+            note="" if chunk is None else _CHUNK_NOTE.format(chunk=format_bytes(chunk)),
+            threads=self.threads,
+            chunk=chunk,
             advice="MADV_HUGEPAGE" if strategy.backing == "thp" else "MADV_NOHUGEPAGE",
-            touch=_TOUCH if strategy.touched else "",
-            length="nbytes" if self.chunk_bytes is None else "min(chunk, nbytes - at)",
-            body=_BODIES[strategy.touched, strategy.registering],
+            body=_BODIES.get(strategy.registering, _BODIES["chunks"]),
         )
 
 
-@dataclass(frozen=True)
-class Recipes:
-    """What a run recommends.
-
-    Attributes:
-        array: for one array that any copy may use; ``None`` if no such strategy was measured.
-        chunks: in chunks side by side; ``None`` likewise.
-        gentler_in_chunks: whether neighbours wait clearly less when memory is pinned in chunks.
-    """
-
-    array: Recipe | None
-    chunks: Recipe | None
-    gentler_in_chunks: bool
-
-    @classmethod
-    def of(cls, recommended: Recommended, params: Mapping[str, Any]) -> Recipes:
-        """The recommended cells with the parameters of their run."""
-        return cls(
-            Recipe.of(recommended.array, params) if recommended.array else None,
-            Recipe.of(recommended.chunks, params) if recommended.chunks else None,
-            recommended.gentler_in_chunks,
-        )
+def recipes_of(best: Recommended[StrategyCell], params: Mapping[str, Any]) -> Recommended[Recipe]:
+    """The recommended cells as recipes, with the parameters of their run."""
+    array, chunks = (Recipe.of(cell, params) if cell else None for cell in (best.array, best.chunks))
+    return Recommended(array, chunks, best.gentler_in_chunks)
 
 
-_HEADING = "# {name}: {title}.\n"
 _CHUNK_NOTE = "# A copy must stay inside one chunk ({chunk}): CUDA refuses others (cudaErrorInvalidValue).\n"
-_HOST_ALLOC = """\
-import numpy as np
-from cupy.cuda import alloc_pinned_memory  # cudaHostAlloc
-
-
-def pinned_buffer(nbytes):
-    return np.frombuffer(alloc_pinned_memory(nbytes), np.uint8, nbytes)
-"""
-_POOL_IMPORT = "from concurrent.futures import ThreadPoolExecutor\n"
-_REGISTER = '''\
-import mmap
+_CODE = '''\
+# {name}: {title}.
+{note}import mmap
 import weakref
-{imports}
+from concurrent.futures import ThreadPoolExecutor
+
 import numpy as np
 from cupy.cuda import runtime
 
 HUGE, PART = 2**21, 2**26
 
 
-def pinned_buffer(nbytes{parameters}):
+def pinned_buffer(nbytes, threads={threads}, chunk={chunk}):
     """A pinned NumPy array of bytes; unpinned with the last array that uses it."""
     memory = mmap.mmap(-1, nbytes + HUGE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     memory.madvise(mmap.{advice})
     whole = np.frombuffer(memory, np.uint8)
     start = -whole.ctypes.data % HUGE
     array = whole[start : start + nbytes]
-{touch}
-    def register(at):
-        runtime.hostRegister(array.ctypes.data + at, {length}, 0)
-        weakref.finalize(whole, runtime.hostUnregister, array.ctypes.data + at).atexit = False
+    chunk = chunk or nbytes
+    device = runtime.getDevice()  # each thread has a GPU of its own, at first the first one
 
-{body}    return array
-'''
-_TOUCH = """
     def touch(at):
         array[at : min(at + PART, nbytes) : 4096] = 0  # one byte a page; NumPy lets other threads run
-"""
-_TOUCH_ALL = """\
-    with ThreadPoolExecutor(threads) as pool:
-        list(pool.map(touch, range(0, nbytes, PART)))
-"""
-_BODIES: Mapping[tuple[bool, str], str] = {
-    (False, "one"): "    register(0)\n",
-    (True, "one"): _TOUCH_ALL + "    register(0)\n",
-    (True, "chunks"): _TOUCH_ALL + "    for at in range(0, nbytes, chunk):\n        register(at)\n",
-    (True, "threads"): """\
-    device = runtime.getDevice()  # each thread has a GPU of its own, at first the first one
+
+    def register(at):
+        runtime.hostRegister(array.ctypes.data + at, min(chunk, nbytes - at), 0)
+        weakref.finalize(whole, runtime.hostUnregister, array.ctypes.data + at).atexit = False
+
     with ThreadPoolExecutor(threads, initializer=runtime.setDevice, initargs=(device,)) as pool:
-        list(pool.map(touch, range(0, nbytes, PART)))
-        list(pool.map(register, range(0, nbytes, chunk)))
-""",
-    (True, "pipeline"): """\
-    with ThreadPoolExecutor(threads) as pool:
         touched = [pool.submit(touch, at) for at in range(0, nbytes, PART)]
+{body}
+    return array
+'''
+_BODIES: Mapping[str, str] = {
+    "chunks": """\
+        for part in touched:
+            part.result()
+        for at in range(0, nbytes, chunk):
+            register(at)""",
+    "threads": """\
+        for part in touched:
+            part.result()
+        list(pool.map(register, range(0, nbytes, chunk)))""",
+    "pipeline": """\
         for at in range(0, nbytes, chunk):
             for part in touched[at // PART : -(-min(at + chunk, nbytes) // PART)]:
                 part.result()
-            register(at)
-""",
+            register(at)""",
 }
-"""(touched, how it is registered) → what does it."""
+"""How it is registered → what does it; one piece is one chunk."""

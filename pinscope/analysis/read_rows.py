@@ -1,11 +1,12 @@
-"""The observations that a reading rests on: checked, in columns, and bounded."""
+"""The observations that a reading rests on: checked, and bounded."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, Literal, TypeVar, get_args, get_origin, overload
+from itertools import takewhile
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, get_args, get_origin
 
 from pydantic import AwareDatetime, ValidationError
 
@@ -18,37 +19,17 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 
-class _RowView(Mapping[str, Any]):
-    """One row: a place in the columns."""
-
-    __slots__ = ("_columns", "_place")
-
-    def __init__(self, columns: Mapping[str, list[Any]], place: int) -> None:
-        self._columns = columns
-        self._place = place
-
-    def __getitem__(self, name: str) -> Any:
-        return self._columns[name][self._place]
-
-    def get(self, name: str, default: Any = None) -> Any:
-        """As of a dict."""
-        column = self._columns.get(name)
-        return default if column is None else column[self._place]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._columns)
-
-    def __len__(self) -> int:
-        return len(self._columns)
-
-    def __repr__(self) -> str:
-        return repr(dict(self))
+Row = Mapping[str, Any]
+"""One observation as it is stored: a flat mapping with the observation's field names."""
+Rows = Sequence[Row]
+_Item = TypeVar("_Item")
+_Key = TypeVar("_Key")
 
 
-class ReadRows(Sequence[Mapping[str, Any]]):
+class ReadRows(list[Row]):
     """Observations as their class writes them, up to the bounds of :mod:`pinscope.records.run`.
 
-    Each row is a mapping with all fields of the class. What would go beyond a bound, and all after it, is left out:
+    Each row has all fields of the class. What would go beyond a bound, and all after it, is left out:
     the rest reads as a run does that ended there.
 
     Attributes:
@@ -56,10 +37,11 @@ class ReadRows(Sequence[Mapping[str, Any]]):
     """
 
     def __init__(self, kind: type[Observation]) -> None:
+        super().__init__()
         self.cut: str | None = None
         self._kind = kind
         types = {name: _type_of(field.annotation) for name, field in kind.model_fields.items()}
-        self._columns: dict[str, list[Any]] = {name: [] for name in types}
+        self._names = tuple(types)
         self._texts: dict[str, str] = {}
         self._characters = 0
         # A label is a field that each observation has, and that is not a measured time.
@@ -71,7 +53,6 @@ class ReadRows(Sequence[Mapping[str, Any]]):
         ]
         self._combinations: set[tuple[Any, ...]] = set()
         self._devices: set[Any] = set()
-        self._count = 0
 
     def add(self, rows: Iterable[Mapping[str, Any]]) -> None:
         """Take more rows, until one is left out. Fields of a newer version are dropped.
@@ -85,9 +66,7 @@ class ReadRows(Sequence[Mapping[str, Any]]):
                 self.cut = self._beyond(values)
             if self.cut is not None:
                 return
-            for name, column in self._columns.items():
-                column.append(self._once(values[name]))
-            self._count += 1
+            self.append({name: self._once(values[name]) for name in self._names})
             if self._characters > TEXT_READ:
                 self.cut = f"they hold more than {TEXT_READ:,} characters of different texts"
 
@@ -102,7 +81,7 @@ class ReadRows(Sequence[Mapping[str, Any]]):
 
     def _beyond(self, values: Mapping[str, Any]) -> str | None:
         """Why no further row is taken."""
-        if self._count >= ROWS_READ:
+        if len(self) >= ROWS_READ:
             return "no more are read"
         self._combinations.add(tuple(values[name] for name in self._labels))
         if len(self._combinations) > COMBINATIONS_READ:
@@ -125,28 +104,6 @@ class ReadRows(Sequence[Mapping[str, Any]]):
                 raise BadInput(f"field {name!r} does not fit")
         return values
 
-    def __len__(self) -> int:
-        return self._count
-
-    def __iter__(self) -> Iterator[Mapping[str, Any]]:
-        columns = self._columns
-        return (_RowView(columns, place) for place in range(self._count))
-
-    @overload
-    def __getitem__(self, place: int) -> Mapping[str, Any]: ...
-    @overload
-    def __getitem__(self, place: slice) -> list[Mapping[str, Any]]: ...
-    def __getitem__(self, place: int | slice) -> Mapping[str, Any] | list[Mapping[str, Any]]:
-        places = range(self._count)[place]
-        if isinstance(places, int):
-            return _RowView(self._columns, places)
-        return [_RowView(self._columns, each) for each in places]
-
-    def __eq__(self, other: object) -> bool:
-        return list(self) == list(other) if isinstance(other, Sequence) else NotImplemented
-
-    __hash__ = None  # type: ignore[assignment]  # as of a list
-
 
 def _type_of(annotation: Any) -> type | None:
     """``float``, ``int`` or ``datetime`` of a field that may also be ``None``; ``None`` for all others."""
@@ -156,15 +113,8 @@ def _type_of(annotation: Any) -> type | None:
         return annotation  # type: ignore[no-any-return]
     if get_origin(annotation) is Literal:
         return None
-    found = {_type_of(part) for part in get_args(annotation) if part is not type(None)}
-    return next((known for known in (float, int, datetime) if known in found), None)
-
-
-Row = Mapping[str, Any]
-"""One observation as it is stored: a flat mapping with the observation's field names."""
-Rows = Sequence[Row]
-_Item = TypeVar("_Item")
-_Key = TypeVar("_Key")
+    types = {_type_of(part) for part in get_args(annotation) if part is not type(None)}
+    return next((known for known in (float, int, datetime) if known in types), None)
 
 
 def grouped(items: Iterable[_Item], key: Callable[[_Item], _Key]) -> dict[_Key, list[_Item]]:
@@ -182,12 +132,8 @@ def counted(rows: Iterable[Row]) -> list[Row]:
 
 def from_then_on(items: Sequence[_Item], holds: Callable[[_Item], bool]) -> _Item | None:
     """The first item from which on it holds for all; ``None`` if it does not hold for the last one."""
-    first = None
-    for item in reversed(items):
-        if not holds(item):
-            break
-        first = item
-    return first
+    lasting = list(takewhile(holds, reversed(items)))
+    return lasting[-1] if lasting else None
 
 
 def labels(*names: str) -> Callable[[Row], tuple[Any, ...]]:
@@ -210,11 +156,6 @@ EachPart = Callable[[int], bool]
 """Of the number of a part, from 0 on: whether it is wanted."""
 
 
-def _nothing(name: str, wanted: EachPart) -> Iterator[pa.Table]:
-    del name, wanted
-    return iter(())
-
-
 def every_part(number: int) -> bool:
     """All parts are wanted."""
     del number
@@ -230,8 +171,8 @@ class Attached:
         read: gives the wanted parts of an attachment, each a table of at most ``limits.PART_ROWS`` rows.
     """
 
-    rows: dict[str, int] = field(default_factory=dict)
-    read: Callable[[str, EachPart], Iterator[pa.Table]] = _nothing
+    rows: dict[str, int]
+    read: Callable[[str, EachPart], Iterator[pa.Table]]
 
     def tables(self, name: str, wanted: EachPart = every_part) -> Iterator[pa.Table]:
         """The wanted parts of an attachment; none of one that the run does not carry.
@@ -243,5 +184,5 @@ class Attached:
         return self.read(name, wanted) if self.rows.get(name) else iter(())
 
 
-NOTHING_ATTACHED = Attached()
+NOTHING_ATTACHED = Attached({}, lambda _name, _wanted: iter(()))
 """Of a run without attachments."""

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from operator import itemgetter
 from typing import Literal
 
 from pinscope.records.finding import Severity
@@ -105,12 +107,7 @@ def _steps(amounts: Amounts) -> tuple[list[int], int]:
 
 def _at(amounts: Amounts, seconds: float) -> int:
     """The step function's value; before its first step it is that of the step."""
-    value = amounts[0][1]
-    for at, amount in amounts:
-        if at > seconds:
-            break
-        value = amount
-    return value
+    return amounts[max(bisect_right(amounts, seconds, key=itemgetter(0)) - 1, 0)][1]
 
 
 GAP_INTERVALS = 2.5

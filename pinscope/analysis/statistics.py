@@ -83,17 +83,11 @@ def summarize(values: Sequence[float]) -> Summary:
     """
     if not values:
         raise ValueError("no values to summarize")
-    ordered = _ordered(values)
+    ordered = sorted(map(float, values))
     lower, middle, upper = (_quantile(ordered, share) for share in (0.25, 0.5, 0.75))
     spread = _relative((upper - lower) / 2, middle)
     interval = _interval(ordered)
-    return Summary(len(ordered), middle, lower, upper, spread, interval, _uncertainty(ordered, interval))
-
-
-def _ordered(values: Sequence[float]) -> list[float]:
-    """Smallest first; what is no number comes out as the median, and all else."""
-    ordered = sorted(map(float, values))
-    return [math.nan] * len(ordered) if any(map(math.isnan, ordered)) else ordered
+    return Summary(len(ordered), middle, lower, upper, spread, interval, _uncertainty(interval, middle))
 
 
 def _quantile(ordered: Sequence[float], share: float) -> float:
@@ -107,31 +101,25 @@ def _quantile(ordered: Sequence[float], share: float) -> float:
     return high - (high - low) * (1 - part) if part >= 0.5 else low + (high - low) * part
 
 
-def median_interval(values: Sequence[float]) -> tuple[float, float] | None:
-    """The 99 % confidence interval of the median, in the unit of the values; ``None`` below 8 values.
+def median_uncertainty(values: Sequence[float]) -> float:
+    """How far the median may be off, relative to it: the farther end of its interval. Infinite without an interval."""
+    ordered = sorted(map(float, values))
+    return _uncertainty(_interval(ordered), _quantile(ordered, 0.5))
+
+
+def _interval(ordered: Sequence[float]) -> tuple[float, float] | None:
+    """Of the median, with 99 % confidence; ``None`` below 8 values.
 
     Distribution-free, from order statistics: the median lies between the k-th smallest and the k-th largest of n
     values with probability 1 - 2 P(Binomial(n, 1/2) < k) (Conover, Practical Nonparametric Statistics, 3.2).
     """
-    return _interval(_ordered(values))
-
-
-def median_uncertainty(values: Sequence[float]) -> float:
-    """How far the median may be off, relative to it: the farther end of its interval. Infinite without an interval."""
-    ordered = _ordered(values)
-    return _uncertainty(ordered, _interval(ordered))
-
-
-def _interval(ordered: Sequence[float]) -> tuple[float, float] | None:
     rank = confidence_rank(len(ordered))
     return (ordered[rank - 1], ordered[-rank]) if rank else None
 
 
-def _uncertainty(ordered: Sequence[float], interval: tuple[float, float] | None) -> float:
+def _uncertainty(interval: tuple[float, float] | None, middle: float) -> float:
     if interval is None:
         return math.inf
-    half = len(ordered) // 2
-    middle = ordered[half] if len(ordered) % 2 else (ordered[half - 1] + ordered[half]) / 2
     return _relative(max(middle - interval[0], interval[1] - middle), middle)
 
 
@@ -167,19 +155,6 @@ def _relative(width: float, middle: float) -> float:
 
 
 @dataclass(frozen=True)
-class LineFit:
-    """y = intercept + slope · x by least squares.
-
-    Attributes:
-        slope: y per x.
-        intercept: y at x = 0.
-    """
-
-    slope: float
-    intercept: float
-
-
-@dataclass(frozen=True)
 class SlopeBounds:
     """The slopes that a line under a staircase may have.
 
@@ -197,16 +172,6 @@ class SlopeBounds:
     def middle(self) -> float:
         """Between the two; off by half their distance at most."""
         return (self.low + self.high) / 2
-
-
-def fit_line(x: Sequence[float], y: Sequence[float]) -> LineFit | None:
-    """The line of least squares; ``None`` below three points or where all have the same x."""
-    xs, ys = np.asarray(x, dtype=float), np.asarray(y, dtype=float)
-    if len(xs) < 3 or np.ptp(xs) == 0:
-        return None
-    centred = xs - xs.mean()
-    slope = float(np.sum(centred * (ys - ys.mean()))) / float(np.sum(centred**2))
-    return LineFit(slope, float(ys.mean() - slope * xs.mean()))
 
 
 def bound_slope(x: Sequence[float], y: Sequence[float], step: float) -> SlopeBounds | None:

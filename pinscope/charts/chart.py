@@ -57,22 +57,17 @@ class LazyCharts(Sequence[Chart]):
     def _reach(self, count: int | None) -> None:
         """Draw the first ones, all for ``None``."""
         with self._lock:
-            try:
-                while not self._all and (count is None or len(self._there) < count):
-                    self._take()
-            except PinScopeError as error:
-                self._error = error
-                raise
-
-    def _take(self) -> None:
-        if self._error:  # what broke off draws nothing more
-            raise self._error
-        with self._guard():
-            chart = next(self._rest, None)
-        if chart is None:
-            self._all = True
-        else:
-            self._there.append(chart)
+            while not self._all and (count is None or len(self._there) < count):
+                if self._error:  # what broke off draws nothing more
+                    raise self._error
+                try:
+                    with self._guard():
+                        chart = next(self._rest, None)
+                except PinScopeError as error:
+                    self._error = error
+                    raise
+                self._there += [chart] if chart else []
+                self._all = chart is None
 
     def __bool__(self) -> bool:
         self._reach(1)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from textwrap import wrap
 from typing import Any
@@ -13,7 +13,7 @@ from plotly.colors import find_intermediate_color, hex_to_rgb
 
 from pinscope.analysis.cells import LineStyle
 from pinscope.charts.chart import Chart, alt_text
-from pinscope.charts.theme import COLOURS, DASHES, ink, panels, short_seconds
+from pinscope.charts.theme import COLOURS, DASHES, ink, panel_values, panels, short_seconds
 from pinscope.units import format_seconds
 
 Point = tuple[float, float | str, str]
@@ -90,14 +90,14 @@ def name_ends(figure: go.Figure, row: int, ends: Iterable[End]) -> None:
     """
     x_axis, y_axis = (next(iter(axes)) for axes in (figure.select_xaxes(row=row), figure.select_yaxes(row=row)))
     log_x, log_y = x_axis.type == "log", y_axis.type == "log"
-    shown = sorted((_placed(end, log_x, log_y) for end in ends if end.y > 0 or not log_y), key=lambda end: end.y)
-    if not shown:
+    placed = sorted((_placed(end, log_x, log_y) for end in ends if end.y > 0 or not log_y), key=lambda end: end.y)
+    if not placed:
         return
-    low, high = y_axis.range or (0.0, _highest(figure, y_axis) * 1.06)
+    low, high = y_axis.range or (0.0, max(panel_values(figure, y_axis)) * 1.06)
     domain = y_axis.domain or (0.0, 1.0)
     line_height = (high - low) * _LABEL_PIXELS / ((figure.layout.height - _FRAME_PIXELS) * (domain[1] - domain[0]))
-    groups = [[shown[0]]]
-    for end in shown[1:]:
+    groups = [[placed[0]]]
+    for end in placed[1:]:
         if end.y - groups[-1][-1].y < 1.2 * line_height:
             groups[-1].append(end)
         else:
@@ -123,96 +123,18 @@ def name_ends(figure: go.Figure, row: int, ends: Iterable[End]) -> None:
     figure.update_yaxes(range=[low, max(high, taken)], row=row, col=1)
 
 
-def _highest(figure: go.Figure, axis: Any) -> float:
-    """What the lines of a linear panel reach."""
-    own = [trace for trace in figure.data if (trace.yaxis or "y") == axis.plotly_name.replace("axis", "")]
-    return max(float(value) for trace in own for value in trace.y if value is not None)
-
-
 def _placed(end: End, log_x: bool, log_y: bool) -> End:
     """An end where Plotly places an annotation."""
     return replace(end, x=math.log10(end.x) if log_x else end.x, y=math.log10(end.y) if log_y else end.y)
 
 
 ROW_PIXELS, AROUND_PIXELS = 46, 20
-THICKNESS = 0.42
-"""Of a bar, of its row: its name stands above it."""
 _NAME_FOOT = 0.25
 """Of a row, from its middle: where the name above a bar begins."""
-_BAR_GAP = 0.35
-"""Of a row, what bars that lie below each other leave."""
 _LABEL_LETTERS = 26
 _NAME_LETTERS = 46
 _LETTER_PIXELS, _PHONE_PIXELS = 7.0, 285
 """Width of a letter, and of a panel on a phone: there the text at a bar's end must have room."""
-
-
-@dataclass(frozen=True)
-class Part:
-    """Bars of one colour.
-
-    Attributes:
-        name: in the legend.
-        colour: its meaning, a key of :data:`COLOURS`.
-        values: name of a bar → its length, in SI units; a bar that is left out has no such part.
-        pattern: Plotly's name of a hatching.
-    """
-
-    name: str
-    colour: str
-    values: Mapping[str, float]
-    pattern: str = ""
-
-
-def bars(
-    names: Sequence[str],
-    parts: Iterable[Part],
-    axis: str,
-    text: Callable[[float], str],
-    *,
-    scale: float = 1.0,
-    side_by_side: bool = False,
-    ends: Mapping[str, str] | None = None,
-) -> go.Figure:
-    """A figure of bars, the first name on top.
-
-    Args:
-        names: of the bars.
-        parts: stacked, in this order.
-        axis: title of the x axis.
-        text: a length as a reader sees it who points at a part.
-        scale: SI units of one unit of the axis.
-        side_by_side: parts lie below each other instead.
-        ends: name of a bar → what is written at its end, such as its whole.
-    """
-    parts = list(parts)
-    row_pixels = ROW_PIXELS + (12 * (len(parts) - 1) if side_by_side else 0)
-    figure = panels([""], [AROUND_PIXELS + row_pixels * len(names)])
-    for part in parts:
-        figure.add_trace(
-            go.Bar(
-                orientation="h",
-                y=list(part.values),
-                width=None if side_by_side else THICKNESS,
-                x=[value / scale for value in part.values.values()],
-                name=part.name,
-                customdata=[text(value) for value in part.values.values()],
-                marker={"color": COLOURS[part.colour], "pattern": {"shape": part.pattern, "fillmode": "replace"}},
-                hovertemplate="%{fullData.name}: %{customdata}<extra></extra>",
-            )
-        )
-    figure.update_layout(
-        barmode="group" if side_by_side else "stack",
-        hovermode="y unified",
-        bargap=_BAR_GAP,
-        legend_traceorder="reversed" if side_by_side else "normal",
-    )
-    names_above(figure, 1, names, (1 - _BAR_GAP) / 2 if side_by_side else _NAME_FOOT)
-    figure.update_xaxes(title_text=axis, rangemode="tozero")
-    if ends:
-        wholes = {name: sum(part.values.get(name, 0.0) for part in parts) / scale for name in ends}
-        end_labels(figure, 1, {name: (wholes[name], words) for name, words in ends.items()})
-    return figure
 
 
 def limit_marks(figure: go.Figure, row: int, count: int, length: float) -> None:
@@ -348,8 +270,10 @@ def marks_of_seconds(
 
 LEAST_SHARE = 0.5
 """And below: the colour of the worst."""
+MOST_SQUARES = 60
+"""Squares whose words the alt text says, for those who do not see a matrix."""
 _WORST, _BEST = "stall", "copy"
-_ROW_PIXELS, _AROUND_PIXELS = 52, 24
+_SQUARE_PIXELS, _AROUND_SQUARES = 52, 24
 
 
 @dataclass(frozen=True)
@@ -367,24 +291,28 @@ class Square:
     hover: str
 
 
-def matrices(
-    titles: Sequence[str],
+def matrix(
+    key: str,
+    title: str,
+    caption: str,
+    panes: Mapping[str, Mapping[tuple[str, str], Square]],
     columns: Sequence[str],
     rows: Sequence[str],
-    squares: Sequence[Mapping[tuple[str, str], Square]],
     axes: tuple[str, str],
-) -> go.Figure:
-    """A figure of matrices, one below the other.
+    alt: str,
+) -> Chart:
+    """Names by names, one matrix below the other.
 
     Args:
-        titles: one for each.
+        key, title, caption: of the chart.
+        panes: title of a matrix → (row, column) → its cell; one that is left out stays empty.
         columns, rows: names, the first row on top.
-        squares: for each matrix (row, column) → its cell; one that is left out stays empty.
         axes: titles of the x and the y axis.
+        alt: what is drawn, for those who do not see it; the cells' words follow.
     """
-    figure = panels(list(titles), [_AROUND_PIXELS + _ROW_PIXELS * len(rows)] * len(titles))
+    figure = panels(list(panes), [_AROUND_SQUARES + _SQUARE_PIXELS * len(rows)] * len(panes))
     words = list(figure.layout.annotations)
-    for number, cells in enumerate(squares, start=1):
+    for number, cells in enumerate(panes.values(), start=1):
         grid = [[cells.get((row, column)) for column in columns] for row in rows]
         figure.add_trace(
             go.Heatmap(
@@ -417,19 +345,14 @@ def matrices(
             )
             for (row, column), cell in cells.items()
         ]
-        figure.update_yaxes(
-            type="category",
-            categoryorder="array",
-            categoryarray=list(rows)[::-1],
-            showgrid=False,
-            title_text=axes[1],
-            row=number,
-            col=1,
-        )
+        category_rows(figure, number, rows)
+    figure.update_yaxes(title_text=axes[1])
     figure.update_xaxes(type="category", categoryorder="array", categoryarray=list(columns), showgrid=False)
-    figure.update_xaxes(title_text=axes[0], row=len(titles), col=1)
+    figure.update_xaxes(title_text=axes[0], row=len(panes), col=1)
     figure.update_layout(hovermode="closest", annotations=words)  # each added alone would copy all before it
-    return figure
+    hovers = list(dict.fromkeys(square.hover for cells in panes.values() for square in cells.values()))
+    ends = (hover.partition(": ")[::2] for hover in hovers[:MOST_SQUARES])
+    return Chart(key, title, caption, figure, alt_text(alt, ends))
 
 
 def colour(share: float) -> str:

@@ -13,16 +13,12 @@ from pinscope.analysis.cells import LineStyle, Way
 from pinscope.analysis.read_rows import grouped
 from pinscope.charts.chart import Chart, alt_text
 from pinscope.charts.marks import (
+    AROUND_PIXELS,
     ROW_PIXELS,
-    THICKNESS,
     End,
-    Part,
-    Square,
-    bars,
     end_labels,
     limit_marks,
     line,
-    matrices,
     name_ends,
     names_above,
     put,
@@ -144,6 +140,10 @@ def _spot(x: float, y: float, axis: str) -> Spot:
     return Spot(x, y, format_bytes(int(x)) if axis == "bytes" else f"{x:g} {axis}")
 
 
+_THICKNESS = 0.42
+"""Of a bar, of its row: its name stands above it."""
+_BAR_GAP = 0.35
+"""Of a row, what bars that lie below each other leave."""
 MANY_NAMES = 8
 """A longer legend takes so much of a phone's screen that panels need more room between them."""
 
@@ -278,19 +278,49 @@ def parts_of_time(
         scale, unit = seconds_unit(longest if side_by_side else max(wholes.values(), default=0.0))
         axis = Scale(f"Time ({unit})", scale, format_seconds)
     drawn = [
-        Part(part.name, part.colour, values, part.pattern)
+        (part, values)
         for place, part in enumerate(parts)
         if (values := {name: value for name, seconds in times.items() if (value := seconds[place]) is not None})
     ]
+    row_pixels = ROW_PIXELS + (12 * (len(drawn) - 1) if side_by_side else 0)
+    figure = panels([""], [AROUND_PIXELS + row_pixels * len(times)])
+    for part, values in drawn:
+        texts = list(map(axis.text, values.values()))
+        bar = _bar(part, values, axis, texts, "%{fullData.name}: ", width=None if side_by_side else _THICKNESS)
+        figure.add_trace(bar)
+    figure.update_layout(
+        barmode="group" if side_by_side else "stack",
+        hovermode="y unified",
+        bargap=_BAR_GAP,
+        legend_traceorder="reversed" if side_by_side else "normal",
+    )
+    names_above(figure, 1, list(times), *([(1 - _BAR_GAP) / 2] if side_by_side else []))
+    figure.update_xaxes(title_text=axis.title, rangemode="tozero")
     if ends is None:
         ends = {name: axis.text(whole) for name, whole in wholes.items()}
         if side_by_side:
-            ends = {f"{name}, {part.name}": axis.text(part.values[name]) for part in drawn for name in part.values}
-    at_ends = None if side_by_side else ends
-    figure = bars(list(times), drawn, axis.title, axis.text, scale=axis.unit, side_by_side=side_by_side, ends=at_ends)
+            ends = {f"{name}, {part.name}": axis.text(values[name]) for part, values in drawn for name in values}
+    if not side_by_side:
+        end_labels(figure, 1, {name: (wholes[name] / axis.unit, words) for name, words in ends.items()})
     if least is not None:
         limit_marks(figure, 1, len(times), least / axis.unit)
     return Chart(key, title, caption, figure, alt_text(alt, ends.items()))
+
+
+def _bar(
+    look: TimePart, values: Mapping[str, float], scale: Scale, texts: Sequence[str], before: str = "", **more: Any
+) -> go.Bar:
+    """Bars of one look, by name; ``before`` its text: what else a reader sees who points at one."""
+    return go.Bar(
+        orientation="h",
+        y=list(values),
+        x=[value / scale.unit for value in values.values()],
+        name=look.name,
+        customdata=texts,
+        marker={"color": COLOURS[look.colour], "pattern": {"shape": look.pattern, "fillmode": "replace"}},
+        hovertemplate=f"{before}%{{customdata}}<extra></extra>",
+        **more,
+    )
 
 
 class Length(NamedTuple):
@@ -353,37 +383,8 @@ def lengths(
 
 def _lengths(figure: go.Figure, row: int, pane: Sequence[Length], scale: Scale) -> None:
     for look, alike in grouped(pane, lambda bar: bar.look).items():
-        drawn = go.Bar(
-            orientation="h",
-            y=[bar.name for bar in alike],
-            x=[bar.value / scale.unit for bar in alike],
-            width=THICKNESS,
-            name=look.name,
-            marker={"color": COLOURS[look.colour], "pattern": {"shape": look.pattern, "fillmode": "replace"}},
-            customdata=[bar.words or scale.text(bar.value) for bar in alike],
-            hovertemplate="%{customdata}<extra></extra>",
-            error_x=_whiskers([(bar.value, bar.bar) for bar in alike], scale, color=COLOURS["reference"]),
-        )
-        put(figure, row, drawn)
+        texts = [bar.words or scale.text(bar.value) for bar in alike]
+        whiskers = _whiskers([(bar.value, bar.bar) for bar in alike], scale, color=COLOURS["reference"])
+        values = {bar.name: bar.value for bar in alike}
+        put(figure, row, _bar(look, values, scale, texts, width=_THICKNESS, error_x=whiskers))
     names_above(figure, row, [bar.name for bar in pane])
-
-
-MOST_SQUARES = 60
-"""Squares whose words the alt text says, for those who do not see a matrix."""
-
-
-def matrix(
-    key: str,
-    title: str,
-    caption: str,
-    panes: Mapping[str, Mapping[tuple[str, str], Square]],
-    columns: Sequence[str],
-    rows: Sequence[str],
-    axes: tuple[str, str],
-    alt: str,
-) -> Chart:
-    """Names by names, a matrix for each pane: as :func:`matrices`. The alt text ends with the squares' words."""
-    figure = matrices(list(panes), columns, rows, list(panes.values()), axes)
-    hovers = list(dict.fromkeys(square.hover for pane in panes.values() for square in pane.values()))
-    ends = (hover.partition(": ")[::2] for hover in hovers[:MOST_SQUARES])
-    return Chart(key, title, caption, figure, alt_text(alt, ends))

@@ -14,7 +14,7 @@ import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import plotly.graph_objects as go
 from plotly.subplots import make_subplots
@@ -54,17 +54,6 @@ COLOURS: Mapping[str, str] = {
 }
 """Meaning → colour, the same in every figure."""
 
-SYMBOLS: Mapping[str, str] = {
-    "pinned": "circle",
-    "pageable": "diamond",
-    "write_combined": "square",
-    "mapped": "triangle-up",
-    "registered": "triangle-down",
-    "managed": "pentagon",
-    "corrupted": "x",
-}
-"""Meaning → marker; ``-open`` is added where a kernel copies instead of a copy engine."""
-
 DASHES: Mapping[str, str] = {"h2d": "solid", "d2h": "dash", "bidirectional": "dashdot", "reference": "dot"}
 """Direction → line dash; references are dotted."""
 
@@ -83,7 +72,8 @@ GAP_PIXELS = 82
 """Room between two panels: tick labels of the upper, title of the lower."""
 _FRAME_PIXELS = 116
 """Room for the first title, the last axis title and the legend."""
-_INKS = ("#ffffff", "#0e1117")
+_DARK_INK_FROM = 0.1915
+"""Luminance of a shape from which on near-black text has more contrast than white (WCAG 2.2)."""
 
 
 @dataclass(frozen=True)
@@ -165,15 +155,9 @@ def luminance(colour: str) -> float:
     return 0.2126 * red + 0.7152 * green + 0.0722 * blue
 
 
-def contrast(one: str, other: str) -> float:
-    """Contrast ratio of two colours, 1 to 21 (WCAG 2.2, definition of contrast ratio)."""
-    dark, bright = sorted((luminance(one), luminance(other)))
-    return (bright + 0.05) / (dark + 0.05)
-
-
 def ink(colour: str) -> str:
     """The colour of text on a filled shape: white or near-black, whichever reads better."""
-    return max(_INKS, key=lambda candidate: contrast(candidate, colour))
+    return "#0e1117" if luminance(colour) > _DARK_INK_FROM else "#ffffff"
 
 
 def panels(titles: Sequence[str], heights: Sequence[int] | None = None, gap: int = GAP_PIXELS) -> go.Figure:
@@ -218,7 +202,7 @@ def seconds_axis(figure: go.Figure, title: str = "Time") -> None:
     Of a long axis every second decade has a label; an axis within one decade has 1, 2, 5 and 10.
     """
     for row, axis in enumerate(figure.select_yaxes(), start=1):
-        known = _positive(figure, axis.plotly_name.removeprefix("yaxis"))
+        known = [value for value in panel_values(figure, axis) if value > 0]
         low, high = (math.log10(min(known)), math.log10(max(known))) if known else (-6.0, 0.0)
         ticks, ends = _decades(low, high)
         figure.update_yaxes(
@@ -247,10 +231,10 @@ def _decades(low: float, high: float) -> tuple[list[float], list[float]]:
     return [10.0**power for power in range(first, last + 1, step)], [first - 0.05, last + 0.05]
 
 
-def _positive(figure: go.Figure, axis: str) -> list[float]:
-    """What the lines of a panel show."""
-    own = [trace for trace in figure.data if (trace.yaxis or "y").removeprefix("y") == axis]
-    return [value for trace in own for value in trace.y if value is not None and value > 0]
+def panel_values(figure: go.Figure, axis: Any) -> list[float]:
+    """Of all lines of a panel, which its y axis names."""
+    own = [trace for trace in figure.data if (trace.yaxis or "y") == axis.plotly_name.replace("axis", "")]
+    return [float(value) for trace in own for value in trace.y if value is not None]
 
 
 def seconds_unit(longest: float) -> tuple[float, str]:

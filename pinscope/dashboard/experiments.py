@@ -16,7 +16,6 @@ from pinscope.dashboard.widgets import (
     heading,
     help_links,
     plain,
-    sentence,
     show_error,
     storage_note,
     title,
@@ -29,6 +28,7 @@ from pinscope.records.environment import Device
 from pinscope.records.run import HOST_MODEL_NOTE, LAB_TITLES, ExperimentRun, LabKind, Run
 from pinscope.runner.jobs import Request, prepare, start
 from pinscope.store.store import Store
+from pinscope.text import sentence
 from pinscope.units import format_bytes, format_duration
 
 

@@ -13,7 +13,7 @@ from pinscope.dashboard import state, widgets
 from pinscope.dashboard.machine import measure_machine, show_gpus
 from pinscope.dashboard.pages import EXPERIMENTS, HOME, RUNS, TRACES
 from pinscope.dashboard.run_view import run_answer, run_list
-from pinscope.dashboard.widgets import errors_shown, experiment_title, heading, plain, sentence
+from pinscope.dashboard.widgets import errors_shown, experiment_title, heading, plain
 from pinscope.errors import StoreFailed
 from pinscope.experiments.registry import find_reader
 from pinscope.probes.capabilities import capabilities
@@ -21,6 +21,7 @@ from pinscope.records.base import Capability
 from pinscope.records.environment import Environment
 from pinscope.report.facts import environment_facts, version_text
 from pinscope.store.store import Store
+from pinscope.text import sentence
 
 LATEST = 3
 """Own runs that Home shows; the Runs page has all."""

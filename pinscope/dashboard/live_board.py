@@ -17,7 +17,6 @@ from typing import Any
 import streamlit as st
 
 from pinscope.charts.theme import COLOURS
-from pinscope.dashboard.widgets import sentence
 from pinscope.live.reading import pinned_change, read_snapshot, snapshot_verdict
 from pinscope.live.sampler import History, Sampler
 from pinscope.live.series import BANDS, SERIES, Curve, growing, holder_trends, moments, within
@@ -39,7 +38,7 @@ from pinscope.report.snapshot_facts import (
     share_text,
 )
 from pinscope.report.write import render_snapshot
-from pinscope.text import one_line
+from pinscope.text import one_line, sentence
 from pinscope.units import format_bytes, format_seconds
 
 Json = dict[str, Any]

@@ -17,16 +17,7 @@ from pinscope.dashboard.pages import EXPERIMENTS, NOW
 from pinscope.dashboard.run_view import PROGRESS_SECONDS, run_link, stop_button
 from pinscope.dashboard.state import open_run
 from pinscope.dashboard.widgets import cards as draw_cards
-from pinscope.dashboard.widgets import (
-    chart_view,
-    errors_shown,
-    experiment_title,
-    fact_table,
-    own_time,
-    plain,
-    prose,
-    sentence,
-)
+from pinscope.dashboard.widgets import chart_view, errors_shown, experiment_title, fact_table, own_time, plain, prose
 from pinscope.errors import PinScopeError
 from pinscope.experiments.bandwidth.charts import draw_small as bandwidth_bars
 from pinscope.experiments.bandwidth.findings import slower_than_same_model
@@ -43,6 +34,7 @@ from pinscope.runner.jobs import Request
 from pinscope.runner.suite import ALL, Step, Suite, possible, select
 from pinscope.store.bundle import recorded_runs
 from pinscope.store.store import Store
+from pinscope.text import sentence
 from pinscope.units import format_bandwidth, format_bytes
 
 _DrawSmall = Callable[[ExperimentRun, Sequence[Mapping[str, Any]]], Chart | None]

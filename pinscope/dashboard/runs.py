@@ -11,13 +11,14 @@ from pinscope.dashboard import state
 from pinscope.dashboard.pages import EXPERIMENTS as EXPERIMENTS_PAGE
 from pinscope.dashboard.pages import RUNS
 from pinscope.dashboard.run_view import MESSAGE, bundle_button, run_list, show_message, show_run
-from pinscope.dashboard.widgets import experiment_title, heading, plain, sentence, show_error, storage_note
+from pinscope.dashboard.widgets import experiment_title, heading, plain, show_error, storage_note
 from pinscope.errors import BadInput
 from pinscope.experiments.registry import readers
 from pinscope.records.run import LAB_TITLES, Status
 from pinscope.store.bundle import BundleReader
 from pinscope.store.store import Imported, Store
 from pinscope.store.tables import DamagedRun
+from pinscope.text import sentence
 
 RUNS_A_PAGE = 12
 _ADDRESS = "run in the address of Runs"

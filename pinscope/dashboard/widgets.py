@@ -22,7 +22,7 @@ from pinscope.records.finding import Finding, Quantity, Reading, Severity, Table
 from pinscope.records.run import LAB_TITLES, Run
 from pinscope.report.facts import FIRST, SEVERITY_WORDS, Fact, by_severity, quantity_text, table_texts
 from pinscope.store.store import Store
-from pinscope.text import one_line
+from pinscope.text import one_line, sentence
 from pinscope.units import format_precision, format_value
 
 _PUNCTUATION = re.compile(r"([!-/:-@\[-`{-~])")
@@ -30,12 +30,6 @@ _READ_LATER = re.compile(r"(:(?=[\w+/-]+:)|:(?=//)|\bwww(?=\.)|@)")
 _QUANTITY = re.compile(r"(?<=\d) (?=(?:[KMGTP]iB|[KMGT]?B|ns|µs|ms|s|\\%|×)(?!\w))|(?<=±) (?=\d)")
 """In escaped text the space between a number and its unit, where a line must not end."""
 _WORD_JOINER = "\N{WORD JOINER}"
-
-
-def sentence(text: str) -> str:
-    """``text`` as a sentence of its own: a capital first, a full stop last."""
-    text = text.strip()
-    return text[:1].upper() + text[1:] + ("" if text.endswith((".", "!", "?", ":")) else ".")
 
 
 def plain(text: str) -> str:

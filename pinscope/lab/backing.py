@@ -136,7 +136,7 @@ class OwnMemory:
         if descriptor is None:
             self._memory, offset = _mapped(nbytes, backing)
         else:
-            self._memory, offset = _mapped_file(descriptor, nbytes), 0
+            self._memory, offset = mmap.mmap(descriptor, nbytes, flags=mmap.MAP_SHARED), 0
         # The exporting object must go at once: a mapping with exports cannot be closed.
         self._address: int | None = ctypes.addressof(ctypes.c_char.from_buffer(self._memory)) + offset
 
@@ -191,12 +191,14 @@ def _mapped(nbytes: int, backing: Backing | None) -> tuple[mmap.mmap, int]:
     try:
         if backing in ("shm", "shm_open"):
             with shared_region(nbytes, "memfd" if backing == "shm" else "shm_open") as descriptor:
-                return _mapped_file(descriptor, nbytes), 0
-        if backing == "hugetlb":
-            return _hugetlb(nbytes), 0
-        if backing == "hugetlb_1g":
-            whole = -(-nbytes // GIGANTIC_PAGE) * GIGANTIC_PAGE
-            return mmap.mmap(-1, whole, flags=_ANONYMOUS | _MAP_HUGETLB | _MAP_HUGE_1GB), 0
+                return mmap.mmap(descriptor, nbytes, flags=mmap.MAP_SHARED), 0
+        if backing in ("hugetlb", "hugetlb_1g"):
+            gigantic = backing == "hugetlb_1g"
+            page = GIGANTIC_PAGE if gigantic else read_huge_pages().hugetlb_page_bytes
+            if page is None:
+                raise OSError("this kernel has no hugetlb pages")
+            flags = _ANONYMOUS | _MAP_HUGETLB | (_MAP_HUGE_1GB if gigantic else 0)
+            return mmap.mmap(-1, -(-nbytes // page) * page, flags=flags), 0
         if backing == "thp":
             return _transparent(nbytes)
         memory = mmap.mmap(-1, nbytes, flags=_ANONYMOUS)
@@ -208,11 +210,6 @@ def _mapped(nbytes: int, backing: Backing | None) -> tuple[mmap.mmap, int]:
         with suppress(OSError):  # a kernel without transparent huge pages does not know the advice
             memory.madvise(mmap.MADV_NOHUGEPAGE)
     return memory, 0
-
-
-def _mapped_file(descriptor: int, nbytes: int) -> mmap.mmap:
-    """Shared memory by its file descriptor, which may be closed afterwards."""
-    return mmap.mmap(descriptor, nbytes, flags=mmap.MAP_SHARED)
 
 
 @contextmanager
@@ -241,29 +238,13 @@ def _opened(segment: Segment, nbytes: int) -> int:
         return os.memfd_create("pinscope", os.MFD_CLOEXEC)
     if reason := why_not_segment(segment, nbytes):
         raise NotEnoughMemory(reason)
-    if segment == "shm_open":
-        return _nameless_segment()
+    if segment == "shm_open":  # the name is gone as soon as it is open
+        path = f"{SEGMENT_FOLDER}/pinscope-{secrets.token_hex(8)}"
+        descriptor = os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600)
+        os.unlink(path)  # noqa: PTH108
+        return descriptor
     size = os.MFD_HUGE_1GB if segment == "hugetlb_1g" else 0
     return os.memfd_create("pinscope", os.MFD_CLOEXEC | os.MFD_HUGETLB | size)
-
-
-def _nameless_segment() -> int:
-    """A POSIX segment whose name is gone again; raises OSError."""
-    calls = _LIBC if hasattr(_LIBC, "shm_open") else ctypes.CDLL("librt.so.1", use_errno=True)  # before glibc 2.34
-    name = f"/pinscope-{secrets.token_hex(8)}".encode()
-    descriptor = int(calls.shm_open(name, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
-    if descriptor < 0:
-        raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
-    calls.shm_unlink(name)
-    return descriptor
-
-
-def _hugetlb(nbytes: int) -> mmap.mmap:
-    """Whole pages: the kernel gives back only those."""
-    page = read_huge_pages().hugetlb_page_bytes
-    if page is None:
-        raise OSError("this kernel has no hugetlb pages")
-    return mmap.mmap(-1, -(-nbytes // page) * page, flags=_ANONYMOUS | _MAP_HUGETLB)
 
 
 def _transparent(nbytes: int) -> tuple[mmap.mmap, int]:

@@ -76,7 +76,7 @@ class CgroupSandbox:
         self.kind, parent = place.value
         folder = Path(parent, _name())
         try:
-            remove_left(parent)
+            _remove_left(parent)
             folder.mkdir()
             self.folder = str(folder)
             self._limit(folder)
@@ -89,16 +89,13 @@ class CgroupSandbox:
 
     def _limit(self, folder: Path) -> None:
         """The limit on swapping may be missing where nothing is ever swapped."""
-        first, second = {
-            "cgroup2": (("memory.max", self._limit_bytes), ("memory.swap.max", 0)),
-            "cgroup": (
-                ("memory.limit_in_bytes", self._limit_bytes),
-                ("memory.memsw.limit_in_bytes", self._limit_bytes),
-            ),
+        limit, swap, most_swap = {
+            "cgroup2": ("memory.max", "memory.swap.max", 0),
+            "cgroup": ("memory.limit_in_bytes", "memory.memsw.limit_in_bytes", self._limit_bytes),
         }[self.kind]
-        (folder / first[0]).write_text(str(first[1]))
-        if not self._swap and (folder / second[0]).exists():
-            (folder / second[0]).write_text(str(second[1]))
+        (folder / limit).write_text(str(self._limit_bytes))
+        if not self._swap and (folder / swap).exists():
+            (folder / swap).write_text(str(most_swap))
 
     def read(self) -> GroupMemory:
         """What it holds at this moment."""
@@ -122,17 +119,15 @@ def swap_bytes(proc: Proc = HERE) -> int:
     return proc.fields("/proc/meminfo").amount("SwapTotal").value or 0
 
 
-def remove_left(parent: str) -> tuple[str, ...]:
-    """Remove the groups that runs left there which were killed before they could; their folders."""
-    here, removed = current_process(), []
+def _remove_left(parent: str) -> None:
+    """Remove the groups that runs left there which were killed before they could."""
+    here = current_process()
     for path in Path(parent).iterdir():
         name = _LEFT.fullmatch(path.name)
         if name is None or name["namespace"] != _namespace(here):
             continue
         if start_ticks(int(name["pid"])).value != int(name["started"]):
             _remove(path)
-            removed.append(str(path))
-    return tuple(removed)
 
 
 def _name() -> str:

@@ -375,77 +375,45 @@ def driver_memory(kind: DriverMemory, *, kept: bool = False) -> Iterator[Take]:
         NotEnoughMemory, MeasurementFailed, NotPossible: as the driver refuses; the function raises the same.
     """
     if kind in ("pool", "pool_granted"):
-        with HostPool(granted=kind == "pool_granted", kept=kept) as pool:
-            yield pool.memory
+        with _host_pool(granted=kind == "pool_granted", kept=kept) as take:
+            yield take
     else:
         yield lambda nbytes: _created(nbytes, in_pieces=kind == "created_pieces")
 
 
-def granularities() -> tuple[int, int]:
-    """Steps of cuMemCreate's host memory in bytes: the least, and what the driver recommends. Raises as
-    :func:`driver_memory`."""
-    properties = _properties()
-    return _granularity(properties, _MINIMUM), _granularity(properties, _RECOMMENDED)
-
-
-class HostPool:
-    """A pool of host memory, on the NUMA node of the thread that makes it.
+@contextmanager
+def _host_pool(*, granted: bool, kept: bool) -> Iterator[Take]:
+    """What takes memory from a pool of host memory, on the NUMA node of the thread that makes it.
 
     Args:
         granted: whether the current GPU gets access to what is taken from it.
         kept: whether the pool keeps what is given back; else it goes back to the system.
     """
+    pool, properties = ctypes.c_void_p(None), _PoolProperties(type=_PINNED, location=_here())
+    _do("cuMemPoolCreate", ctypes.byref(pool), ctypes.byref(properties))
+    try:
+        if granted:
+            access = _Access(_device(), _READ_WRITE)
+            _do("cuMemPoolSetAccess", pool, ctypes.byref(access), ctypes.c_size_t(1))
+        if kept:
+            everything = ctypes.c_uint64(2**64 - 1)
+            _do("cuMemPoolSetAttribute", pool, ctypes.c_int(_RELEASE_THRESHOLD), ctypes.byref(everything))
+        yield functools.partial(_from_pool, pool)
+    finally:
+        _do("cuMemPoolDestroy", pool)
 
-    def __init__(self, *, granted: bool, kept: bool = False) -> None:
-        self._granted, self._kept = granted, kept
-        self._pool = ctypes.c_void_p(None)
 
-    def __enter__(self) -> HostPool:
-        """Make it. Raises as :func:`driver_memory`."""
-        properties = _PoolProperties(type=_PINNED, location=_here())
-        _do("cuMemPoolCreate", ctypes.byref(self._pool), ctypes.byref(properties))
-        try:
-            if self._granted:
-                access = _Access(_device(), _READ_WRITE)
-                _do("cuMemPoolSetAccess", self._pool, ctypes.byref(access), ctypes.c_size_t(1))
-            if self._kept:
-                everything = ctypes.c_uint64(2**64 - 1)
-                _do("cuMemPoolSetAttribute", self._pool, ctypes.c_int(_RELEASE_THRESHOLD), ctypes.byref(everything))
-        except BaseException:
-            self.__exit__()
-            raise
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        _do("cuMemPoolDestroy", self._pool)
-
-    def take(self, nbytes: int) -> int:
-        """The address of so many bytes. Raises as :func:`driver_memory`."""
-        address = ctypes.c_uint64()
-        _do(
-            "cuMemAllocFromPoolAsync",
-            ctypes.byref(address),
-            ctypes.c_size_t(nbytes),
-            self._pool,
-            _DEFAULT_STREAM,
-            nbytes=nbytes,
-        )
+@contextmanager
+def _from_pool(pool: ctypes.c_void_p, nbytes: int) -> Iterator[HostPart]:
+    """So many bytes; back in the pool when it closes."""
+    address, length = ctypes.c_uint64(), ctypes.c_size_t(nbytes)
+    _do("cuMemAllocFromPoolAsync", ctypes.byref(address), length, pool, _DEFAULT_STREAM, nbytes=nbytes)
+    runtime.deviceSynchronize()
+    try:
+        yield HostPart(address.value, nbytes, "pinned")
+    finally:
+        _do("cuMemFreeAsync", address, _DEFAULT_STREAM)
         runtime.deviceSynchronize()
-        return address.value
-
-    def give_back(self, address: int) -> None:
-        """Back to the pool."""
-        _do("cuMemFreeAsync", ctypes.c_uint64(address), _DEFAULT_STREAM)
-        runtime.deviceSynchronize()
-
-    @contextmanager
-    def memory(self, nbytes: int) -> Iterator[HostPart]:
-        """So many bytes; back in the pool when it closes."""
-        address = self.take(nbytes)
-        try:
-            yield HostPart(address, nbytes, "pinned")
-        finally:
-            self.give_back(address)
 
 
 @contextmanager

@@ -271,19 +271,6 @@ def why_not_driver_memory(lab: Lab, kind: DriverMemory) -> str | None:
         return str(error)
 
 
-def granularity_words(lab: Lab) -> str | None:
-    """In which steps cuMemCreate hands out host memory, a sentence; ``None`` where the driver does not say."""
-    if lab.kind != "cuda":
-        return None
-    from pinscope.lab import cuda_memory  # noqa: PLC0415 - imports CuPy
-
-    try:
-        least, recommended = map(format_bytes, cuda_memory.granularities())
-    except (NotPossible, MeasurementFailed):
-        return None
-    return f"cuMemCreate hands out host memory in steps of {least} at least; the driver recommends {recommended}."
-
-
 WARM_BYTES = 2 * 2**20
 
 

@@ -16,12 +16,12 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import cycle
 from queue import SimpleQueue
 from typing import Self
 
 from pinscope.errors import MeasurementFailed
 from pinscope.lab.backing import OwnMemory, lock
-from pinscope.lab.pattern import WORD_BYTES
 from pinscope.lab.protocol import Stream, never_ends, require_type
 from pinscope.records.run import HostMemory
 
@@ -52,7 +52,6 @@ class Fault:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._first: tuple[str, BaseException] | None = None
-        self._reported = False
 
     def __bool__(self) -> bool:
         return self._first is not None
@@ -65,16 +64,10 @@ class Fault:
     def check(self) -> None:
         """Raise :class:`MeasurementFailed` if there was an error."""
         if self._first is not None:
-            self._reported = True
             engine, error = self._first
             raise MeasurementFailed(
                 f"the host model's {engine} engine broke off: {type(error).__name__}: {error}"
             ) from error
-
-    def check_unreported(self) -> None:
-        """Raise it unless that has been done."""
-        if not self._reported:
-            self.check()
 
 
 class Operation:
@@ -141,28 +134,19 @@ class Engine:
         self._fault = fault
         self._queue: SimpleQueue[Operation | None] = SimpleQueue()
         self._last: Operation | None = None
-        self._running = False
         # A daemon only so that a lab nobody closed cannot keep the interpreter from ending; stop() joins it.
         self._thread = threading.Thread(target=self._serve, name=f"host model: {name}", daemon=True)
 
     def __enter__(self) -> Engine:
         self._thread.start()
-        self._running = True
         return self
 
     def __exit__(self, *exception: object) -> None:
-        self._running = False
         self._queue.put(None)
         self._thread.join()
 
     def submit(self, work: Work, after: Iterable[Operation] = ()) -> Operation:
-        """Queue ``work`` behind everything issued to this engine so far; it also waits for ``after``.
-
-        Raises:
-            MeasurementFailed: the engine is not running.
-        """
-        if not self._running:
-            raise MeasurementFailed(f"the host model's {self.name} engine is not running; enter the lab first")
+        """Queue ``work`` behind everything issued to this engine so far; it also waits for ``after``."""
         operation = Operation(work, tuple(after), self._clock())
         self._last = operation
         self._queue.put(operation)
@@ -205,24 +189,16 @@ class HostStream:
         """Later work of this stream waits for these as well."""
         self._frontier = (*self.frontier, *operations)
 
-    def wait_until_idle(self) -> None:
-        """Hold the calling thread until everything queued so far is over, without asking how it went.
+    def synchronize(self) -> None:
+        """Hold the calling thread until everything queued so far is done.
 
         Raises:
-            MeasurementFailed: the stream is held, which the same thread would have to end.
+            MeasurementFailed: the stream is held, which the same thread would have to end; or an engine broke off.
         """
         if self.held:
             raise never_ends("waiting for what is queued")
         for operation in self.frontier:
             operation.wait()
-
-    def synchronize(self) -> None:
-        """Hold the calling thread until everything queued so far is done.
-
-        Raises:
-            MeasurementFailed: an engine broke off.
-        """
-        self.wait_until_idle()
         self._fault.check()
 
 
@@ -293,13 +269,7 @@ class Area:
         return self.mapping.address + self.offset
 
     def part(self, offset: int, nbytes: int) -> Self:
-        """A view of ``nbytes`` bytes from ``offset``.
-
-        Raises:
-            ValueError: not multiples of 8, or beyond the end.
-        """
-        if offset % WORD_BYTES or nbytes % WORD_BYTES or offset < 0 or not 0 < nbytes <= self.nbytes - offset:
-            raise ValueError(f"no part of {nbytes} bytes from {offset} in a buffer of {self.nbytes} bytes")
+        """A view of ``nbytes`` bytes from ``offset``, both multiples of 8."""
         return replace(self, offset=self.offset + offset, nbytes=nbytes)
 
 
@@ -321,6 +291,11 @@ class _Slot:
     user: Operation | None = None
     """The engine's operation that last used the slot."""
 
+    def wait(self) -> None:
+        """Until the engine is done with it."""
+        if self.user is not None:
+            self.user.wait()
+
 
 class StagingRing:
     """A small locked ring through which an engine reaches pageable memory, as a GPU driver does it.
@@ -338,27 +313,26 @@ class StagingRing:
         self._engine = engine
         self._lock = threading.Lock()
         self._open = ExitStack()
-        self._slots: deque[_Slot] = deque()
+        self._slots: list[_Slot] = []
 
     def __enter__(self) -> Self:
         """Lock the ring's memory. Raises NotEnoughMemory."""
         with ExitStack() as opening:
             memory = opening.enter_context(OwnMemory(self.nbytes))
             lock(memory.address, memory.nbytes)
-            self._slots.extend(_Slot(memory.address + number * SLOT_BYTES) for number in range(SLOTS))
+            self._slots = [_Slot(memory.address + number * SLOT_BYTES) for number in range(SLOTS)]
             self._open = opening.pop_all()
         return self
 
     def __exit__(self, *exception: object) -> None:
-        self._slots.clear()
         self._open.close()
 
     def to_device(self, target: int, source: int, nbytes: int, stream: HostStream) -> None:
         """Return when all is staged; the last piece may still be on its way to ``target``."""
         with self._lock:
-            stream.wait_until_idle()
-            for offset, length in _pieces(nbytes):
-                slot = self._free_slot()
+            stream.synchronize()
+            for slot, (offset, length) in zip(cycle(self._slots), _pieces(nbytes), strict=False):
+                slot.wait()
                 move(slot.address, source + offset, length)
                 slot.user = stream.submit(self._engine, partial(move, target + offset, slot.address, length))
 
@@ -366,22 +340,14 @@ class StagingRing:
         """Return when all has arrived at ``target``."""
         with self._lock:
             staged: deque[tuple[Operation, int, int, int]] = deque()
-            for offset, length in _pieces(nbytes):
+            for slot, (offset, length) in zip(cycle(self._slots), _pieces(nbytes), strict=False):
                 if len(staged) == SLOTS:
                     _take_out(*staged.popleft())
-                slot = self._free_slot()
+                slot.wait()
                 slot.user = stream.submit(self._engine, partial(move, slot.address, source + offset, length))
                 staged.append((slot.user, target + offset, slot.address, length))
             for piece in staged:
                 _take_out(*piece)
-
-    def _free_slot(self) -> _Slot:
-        """The slot used longest ago, once the engine is done with it."""
-        slot = self._slots[0]
-        self._slots.rotate(-1)
-        if slot.user is not None:
-            slot.user.wait()
-        return slot
 
 
 def _pieces(nbytes: int) -> Iterator[tuple[int, int]]:

@@ -26,7 +26,7 @@ import os
 import sys
 import time
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from functools import partial
@@ -52,7 +52,7 @@ from pinscope.lab.hostengine import (
     move,
     wait_until,
 )
-from pinscope.lab.pattern import WORD_BYTES, Block, Pattern, words_at
+from pinscope.lab.pattern import Block, Pattern, words_at
 from pinscope.lab.placement import HostNodes
 from pinscope.lab.protocol import (
     Copier,
@@ -143,11 +143,11 @@ class HostModelLab:
         """Finish what is queued, end the engines, free the rings.
 
         Raises:
-            MeasurementFailed: an engine broke off, and nothing has raised that yet.
+            MeasurementFailed: an engine broke off, and no other error ends the lab.
         """
         self._open.close()
         if not any(exception):
-            self._fault.check_unreported()
+            self._fault.check()
 
     def why_not(self, memory: HostMemory, copier: Copier = "engine", backing: Backing = "4k") -> str | None:
         if copier == "kernel":
@@ -254,41 +254,41 @@ class HostModelLab:
     def copy_to_device(
         self, target: DeviceBuffer, source: HostBuffer, stream: Stream, copier: Copier = "engine"
     ) -> None:
-        self._require(source.memory, copier)
-        nbytes, queue = _same_length(target, source), require_type(stream, HostStream)
-        if source.memory in _LOCKED:
-            queue.submit(self._to_device, partial(move, target.address, source.address, nbytes))
-        elif queue.held:
-            raise never_ends("a copy of pageable memory")
-        else:
-            self._ring_to_device.to_device(target.address, source.address, nbytes, queue)
+        self._copy(self._to_device, self._ring_to_device.to_device, target, source, source.memory, stream, copier)
 
     def copy_to_host(self, target: HostBuffer, source: DeviceBuffer, stream: Stream, copier: Copier = "engine") -> None:
-        self._require(target.memory, copier)
-        nbytes, queue = _same_length(target, source), require_type(stream, HostStream)
-        if target.memory in _LOCKED:
-            queue.submit(self._to_host, partial(move, target.address, source.address, nbytes))
+        self._copy(self._to_host, self._ring_to_host.to_host, target, source, target.memory, stream, copier)
+
+    def _copy(
+        self,
+        engine: Engine,
+        stage: Callable[[int, int, int, HostStream], None],
+        target: HostBuffer | DeviceBuffer,
+        source: HostBuffer | DeviceBuffer,
+        memory: HostMemory,
+        stream: Stream,
+        copier: Copier,
+    ) -> None:
+        """By the engine itself, or staged where the ``memory`` of the host's side is not locked."""
+        self._require(memory, copier)
+        queue = require_type(stream, HostStream)
+        if memory in _LOCKED:
+            queue.submit(engine, partial(move, target.address, source.address, target.nbytes))
         elif queue.held:
             raise never_ends("a copy of pageable memory")
         else:
-            self._ring_to_host.to_host(target.address, source.address, nbytes, queue)
+            stage(target.address, source.address, target.nbytes, queue)
 
     def copy_on_devices(self, target: DeviceBuffer, source: DeviceBuffer, stream: Stream) -> None:
-        nbytes = _same_length(target, source)
-        require_type(stream, HostStream).submit(self._to_device, partial(move, target.address, source.address, nbytes))
+        work = partial(move, target.address, source.address, target.nbytes)
+        require_type(stream, HostStream).submit(self._to_device, work)
 
     def copy_both_ways(self, *_buffers: object) -> None:
         """Raises NotPossible: there are no kernels here."""
         raise NotPossible(_NO_MEANING["mapped"])
 
     def calibrate(self, seconds: float) -> Load:
-        """A load that takes ``seconds``: less is asked for by what waiting overshoots here.
-
-        Raises:
-            ValueError: not a positive length.
-        """
-        if seconds <= 0:
-            raise ValueError(f"a load of {seconds} seconds")
+        """A load that takes ``seconds``: less is asked for by what waiting overshoots here."""
         stream, marks = HostStream(self._fault), []
         for _ in range(_CALIBRATIONS + 1):
             marks.append(HostEvent(self._clock, self._fault))
@@ -301,19 +301,13 @@ class HostModelLab:
     def compute(
         self, stream: Stream, load: Load, touch: Touch | None = None, counters: Counters | None = None, slot: int = 0
     ) -> None:
-        """Queue a load. A consuming touch samples one word in :data:`SAMPLE_WORDS`; a producing one writes all.
-
-        Raises:
-            ValueError: a consuming touch without counters.
-        """
+        """Queue a load. A consuming touch samples one word in :data:`SAMPLE_WORDS`; a producing one writes all."""
         if touch is None:
             work: Work = partial(self._run, load)
         elif touch.action == "produce":
             work = partial(self._produce, load, touch)
-        elif counters is not None:
-            work = self._consuming(load, touch, require_type(counters, HostCounters), slot)
         else:
-            raise ValueError("a consuming load needs counters")
+            work = self._consuming(load, touch, require_type(counters, HostCounters), slot)
         require_type(stream, HostStream).submit(self._compute, work)
 
     def wait(self, stream: Stream, event: Event) -> None:
@@ -391,8 +385,6 @@ class HostModelLab:
         self, nbytes: int, backing: Backing | None = None, descriptor: int | None = None
     ) -> Iterator[OwnMemory]:
         """Memory that is given back only when no engine works on it any more, as ``cudaFree`` does it."""
-        if nbytes <= 0 or nbytes % WORD_BYTES:
-            raise ValueError(f"a buffer of {nbytes} bytes; it takes a positive multiple of {WORD_BYTES}")
         with OwnMemory(nbytes, backing, descriptor) as mapping:
             try:
                 yield mapping
@@ -409,9 +401,3 @@ def _threads_take_turns_quickly() -> Iterator[None]:
         yield
     finally:
         sys.setswitchinterval(before)
-
-
-def _same_length(target: HostBuffer | DeviceBuffer, source: HostBuffer | DeviceBuffer) -> int:
-    if target.nbytes != source.nbytes:
-        raise ValueError(f"a copy from {source.nbytes} to {target.nbytes} bytes")
-    return target.nbytes

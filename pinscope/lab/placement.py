@@ -117,51 +117,34 @@ def placement(wanted: str, environment: Environment, lab: LabKind, device: int) 
     Raises:
         InvalidParameter: no such node, or one without memory.
     """
-    nodes = {node.number: node for node in environment.nodes}
     if wanted == ANY:
         return Placement(None, False, "Host buffers and the threads that copy were bound to no NUMA node (node=any).")
+    nodes = {node.number: node for node in environment.nodes if node.memory_bytes}
     if wanted != NEAR:
-        node = _asked(int(wanted), nodes, environment)
-        return Placement(node, True, f"Host buffers and the threads that copy were bound to NUMA node {wanted}.")
-    near = _nearest(nodes, environment, lab, device)
-    if near.value is None:
-        return Placement(None, False, near.reason or "")
-    why = f"Host buffers and the threads that copy were placed on NUMA node {near.value.number}, near GPU {device}."
-    return Placement(near.value, False, why)
-
-
-def _nearest(nodes: dict[int, NumaNode], environment: Environment, lab: LabKind, device: int) -> Answer[NumaNode]:
-    """The node that the GPU is near; missing, with a whole sentence, where there is nothing to choose."""
-    if len(nodes) == 1:
-        return Answer.missing(f"This host has one NUMA node, {min(nodes)}: there was nothing to bind.")
-    if not nodes:
-        reason = environment.missing.get("nodes", "unknown")
-        return Answer.missing(f"Nothing was bound to a NUMA node: the nodes of this host are not known ({reason}).")
-    if lab != "cuda":
-        return Answer.missing(
-            f"Nothing was bound to one of the {len(nodes)} NUMA nodes: the run uses no GPU that one could be near."
-        )
-    gpu = environment.device(device)
+        if int(wanted) not in nodes:
+            those = ", ".join(map(str, nodes)) or f"not known ({environment.missing.get('nodes')})"
+            raise InvalidParameter(f"node: this host has no NUMA node {wanted} with memory; those with memory: {those}")
+        why = f"Host buffers and the threads that copy were bound to NUMA node {wanted}."
+        return Placement(nodes[int(wanted)], True, why)
+    gpu = environment.device(device) if lab == "cuda" else None
     number = gpu.numa_node if gpu else None
-    if number is None:
+    if len(environment.nodes) == 1:
+        why = f"This host has one NUMA node, {environment.nodes[0].number}: there was nothing to bind."
+    elif not environment.nodes:
+        reason = environment.missing.get("nodes", "unknown")
+        why = f"Nothing was bound to a NUMA node: the nodes of this host are not known ({reason})."
+    elif lab != "cuda":
+        count = len(environment.nodes)
+        why = f"Nothing was bound to one of the {count} NUMA nodes: the run uses no GPU that one could be near."
+    elif number is None:
         reason = (gpu.missing.get("numa_node") if gpu else None) or "unknown"
-        return Answer.missing(f"Nothing was bound: which NUMA node GPU {device} is near is not known ({reason}).")
-    node = nodes.get(number)
-    if node is None or not node.memory_bytes:
-        return Answer.missing(f"Nothing was bound: NUMA node {number}, which GPU {device} is near, has no memory.")
-    return Answer(node)
-
-
-def _asked(number: int, nodes: dict[int, NumaNode], environment: Environment) -> NumaNode:
-    if not nodes:
-        raise InvalidParameter(f"node: the NUMA nodes of this host are not known: {environment.missing.get('nodes')}")
-    if number not in nodes:
-        known = ", ".join(str(node) for node in nodes)
-        raise InvalidParameter(f"node: this host has no NUMA node {number}; it has: {known}")
-    if not nodes[number].memory_bytes:
-        with_memory = ", ".join(str(node.number) for node in nodes.values() if node.memory_bytes)
-        raise InvalidParameter(f"node: NUMA node {number} has no memory; nodes with memory: {with_memory}")
-    return nodes[number]
+        why = f"Nothing was bound: which NUMA node GPU {device} is near is not known ({reason})."
+    elif number not in nodes:
+        why = f"Nothing was bound: NUMA node {number}, which GPU {device} is near, has no memory."
+    else:
+        why = f"Host buffers and the threads that copy were placed on NUMA node {number}, near GPU {device}."
+        return Placement(nodes[number], False, why)
+    return Placement(None, False, why)
 
 
 def place(chosen: Placement) -> list[str]:

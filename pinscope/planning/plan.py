@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Annotated, Any, Literal, Self, TypeVar
 
 from pydantic import BeforeValidator
 
 from pinscope.analysis.held import rounded_up
 from pinscope.analysis.models import ENTRY_BYTES, GPU_PAGE_SIZES, GRANULE_BYTES
-from pinscope.analysis.pinning_strategy import IDLE, Recipe, Recipes, recommend, strategy_cells
+from pinscope.analysis.pinning_strategy import IDLE, Recipe, Recommended, recipes_of, recommend, strategy_cells
 from pinscope.analysis.read_rows import Row
 from pinscope.analysis.rules import RAM_NOTE, RAM_WARNING, TABLES_CRITICAL, page_table_severity
 from pinscope.errors import BadInput, InvalidParameter
@@ -224,7 +224,7 @@ class Plan:
     context: ContextPrice | None
     sharings: tuple[Sharing, ...]
     paces: tuple[Pace, ...]
-    recipes: Recipes | None
+    recipes: Recommended[Recipe] | None
     budget: HostBudget
 
     @property
@@ -240,40 +240,32 @@ class Plan:
         return next((pace for pace in self.paces if pace.strategy == strategy), None)
 
 
-def make_plan(
-    demand: Demand,
-    price: PagePrice,
-    context: ContextPrice | None,
-    paces: Sequence[Pace],
-    budget: HostBudget,
-    *,
-    recipes: Recipes | None,
-) -> Plan:
+def make_plan(demand: Demand, prices: Prices, budget: HostBudget) -> Plan:
     """What ``demand`` takes at these prices.
 
     When each process registers the memory, each has a page table of its own on each of its GPUs. One owner has one for
     all on each GPU of its own: into the others' buffers it copies by CUDA IPC, which takes no context there.
     """
-    single, whole = price.taken_bytes(demand.pinned_bytes), price.taken_bytes(demand.copies * demand.pinned_bytes)
-    contexts = demand.processes * demand.gpus
-    tables = {  # strategy → on the busiest GPU, on all, contexts
-        "each_registers": (single * demand.on_one_gpu, single * contexts, contexts),
-        "one_owner": (whole, whole * demand.gpus, contexts),
+    single, whole = (prices.page.taken_bytes(count * demand.pinned_bytes) for count in (1, demand.copies))
+    contexts, context = demand.processes * demand.gpus, prices.context
+    tables = {  # strategy → on the busiest GPU, on all
+        "each_registers": (single * demand.on_one_gpu, single * contexts),
+        "one_owner": (whole, whole * demand.gpus),
     }
     sharings = tuple(
         Sharing(
             strategy=strategy,
             tables_per_gpu_bytes=on_one,
             tables_bytes=in_all,
-            contexts=count,
-            contexts_bytes=count * context.bytes if context else None,
+            contexts=contexts,
+            contexts_bytes=contexts * context.bytes if context else None,
             gpu_share=on_one / demand.gpu_memory_bytes,
         )
-        for strategy, (on_one, in_all, count) in tables.items()
+        for strategy, (on_one, in_all) in tables.items()
     )
-    near = [pace for pace in paces if 1 / FAR <= demand.pinned_bytes / pace.measured_bytes <= FAR]
+    near = [pace for pace in prices.paces if 1 / FAR <= demand.pinned_bytes / pace.measured_bytes <= FAR]
     fastest_first = tuple(sorted(near, key=lambda pace: -pace.bytes_per_second))
-    return Plan(demand, price, context, sharings, fastest_first, recipes if near else None, budget)
+    return Plan(demand, prices.page, context, sharings, fastest_first, prices.recipes if near else None, budget)
 
 
 PAGE_SIZES: Mapping[str, int | None] = {"from_runs": None, "4KiB": 2**12, "64KiB": 2**16, "2MiB": 2**21}
@@ -386,6 +378,7 @@ def command_line(params: PlanParams) -> str:
 
 
 _Price = TypeVar("_Price")
+_Pinning = tuple[tuple[Pace, ...], Recommended[Recipe]]
 ASSUMED = PagePrice(ENTRY_BYTES / GPU_PAGE_SIZES[0], Origin("assumed"))
 """Small pages: the dearest case, and what an H200 showed whatever stood under the memory."""
 
@@ -405,7 +398,7 @@ class Prices:
     page: PagePrice
     context: ContextPrice | None
     paces: tuple[Pace, ...]
-    recipes: Recipes | None
+    recipes: Recommended[Recipe] | None
     recorded: Environment | None
 
 
@@ -429,12 +422,12 @@ def known_prices(store: Store, environment: Environment) -> Prices:
                 return price
         return None
 
-    paces, recipes = first("pinning_strategy", _pinning) or ((), None)
+    paces, recommended = first("pinning_strategy", _pinning) or ((), None)
     return Prices(
         page=first("page_tables", _page_price) or ASSUMED,
         context=first("registration", _context_price),
         paces=paces,
-        recipes=recipes,
+        recipes=recommended,
         recorded=recorded[0] if recorded else None,
     )
 
@@ -467,7 +460,7 @@ def _context_price(origin: Origin, run: ExperimentRun, rows: Sequence[Row]) -> C
     return ContextPrice(round((most.context_bytes or 0) / most.processes), origin)
 
 
-def _pinning(origin: Origin, run: ExperimentRun, rows: Sequence[Row]) -> tuple[tuple[Pace, ...], Recipes] | None:
+def _pinning(origin: Origin, run: ExperimentRun, rows: Sequence[Row]) -> _Pinning | None:
     """How fast each strategy pins, and which are recommended."""
     cells = strategy_cells(rows)
     paces = tuple(
@@ -475,15 +468,14 @@ def _pinning(origin: Origin, run: ExperimentRun, rows: Sequence[Row]) -> tuple[t
         for cell in cells.values()
         if cell.strategy != IDLE and cell.bytes_per_second > 0
     )
-    return (paces, Recipes.of(recommend(cells), run.params)) if paces else None
+    return (paces, recipes_of(recommend(cells), run.params)) if paces else None
 
 
 def plan_for(params: PlanParams, prices: Prices, environment: Environment) -> Plan:
     """What the parameters take at these prices, beside what is safe on the host."""
     size = PAGE_SIZES[params.page_size]
-    price = PagePrice(ENTRY_BYTES / size, Origin("given")) if size else prices.page
-    budget = _budget(params.host_memory, environment)
-    return make_plan(params.demand(), price, prices.context, prices.paces, budget, recipes=prices.recipes)
+    page = PagePrice(ENTRY_BYTES / size, Origin("given")) if size else prices.page
+    return make_plan(params.demand(), replace(prices, page=page), _budget(params.host_memory, environment))
 
 
 def _budget(free: int | None, environment: Environment) -> HostBudget:

@@ -192,9 +192,6 @@ def _paces(plan: Plan) -> Table:
     usual, pinned = plan.pace(USUAL), plan.demand.pinned_bytes
     ways = ((plan.recipes.chunks, "in chunks"), (plan.recipes.array, "in one piece")) if plan.recipes else ()
     recommended: Mapping[str, str] = {recipe.strategy: words for recipe, words in ways if recipe}
-    waits = [pace.wait_for(pinned) for pace in plan.paces]
-    with_waits = any(wait is not None for wait in waits)
-    origin = plan.paces[0].origin
     return table(
         "Time to pin",
         {
@@ -204,7 +201,6 @@ def _paces(plan: Plan) -> Table:
             "rate": "bytes/second",
             "× cudaHostAlloc": "ratio",
             "measured over": "bytes",
-            **({"neighbours waited": "seconds"} if with_waits else {}),
         },
         [
             (
@@ -214,17 +210,11 @@ def _paces(plan: Plan) -> Table:
                 pace.bytes_per_second,
                 pace.bytes_per_second / usual.bytes_per_second if usual else None,
                 pace.measured_bytes,
-                *((wait,) if with_waits else ()),
             )
-            for pace, wait in zip(plan.paces, waits, strict=True)
+            for pace in plan.paces
         ],
-        note=f"One process, at the pace {origin_words(origin)}. "
-        + (
-            "Neighbours waited: the longest single call of another process while that much was pinned and given back."
-            if with_waits
-            else f"How long neighbours wait was measured for {format_bytes(plan.paces[0].measured_bytes)} only: that "
-            "run shows it."
-        ),
+        note=f"One process, at the pace {origin_words(plan.paces[0].origin)}. How long neighbours wait was measured "
+        f"for {format_bytes(plan.paces[0].measured_bytes)} only: that run shows it.",
     )
 
 

@@ -47,13 +47,13 @@ def _starts(tree: ast.AST) -> Iterator[str]:
 
 
 def test_one_module_alone_starts_interpreters() -> None:
-    found = {
-        str(path.relative_to(ROOT)): starts
+    starts = {
+        str(path.relative_to(ROOT)): own
         for path in [ROOT / "app.py", *(ROOT / "pinscope").rglob("*.py")]
         if str(path.relative_to(ROOT)).removeprefix("pinscope/") not in MAY_NAME_IT
-        and (starts := starts_an_interpreter(path.read_text()))
+        and (own := starts_an_interpreter(path.read_text()))
     }
-    assert found == {}
+    assert starts == {}
 
 
 @pytest.mark.parametrize(

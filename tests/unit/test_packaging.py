@@ -71,7 +71,7 @@ def test_what_scripts_install_is_locked_with_hashes_as_the_project_allows(lock: 
 
 def test_the_two_cuda_extras_differ_in_nothing_but_the_cuda_version() -> None:
     for name in ("cuda", "trace"):
-        assert [one.replace("13", "12") for one in EXTRAS[f"{name}13"]] == EXTRAS[f"{name}12"]
+        assert [requirement.replace("13", "12") for requirement in EXTRAS[f"{name}13"]] == EXTRAS[f"{name}12"]
 
 
 def _imported_names(path: Path) -> set[str]:
@@ -160,9 +160,9 @@ def test_every_exit_code_and_every_variable_is_documented() -> None:
 
 
 def _subclasses(error: type[errors.PinScopeError]) -> Iterator[type[errors.PinScopeError]]:
-    for one in error.__subclasses__():
-        yield one
-        yield from _subclasses(one)
+    for subclass in error.__subclasses__():
+        yield subclass
+        yield from _subclasses(subclass)
 
 
 _PRIVATE = re.compile(
@@ -185,5 +185,5 @@ def test_no_tracked_file_names_a_private_path_or_a_package_registry() -> None:
     for path in tracked_files():
         if path != Path(__file__):
             for text in _texts(path):
-                found = _PRIVATE.search(text)
-                assert found is None, f"{path.relative_to(ROOT)}: {found[0]}"
+                private = _PRIVATE.search(text)
+                assert private is None, f"{path.relative_to(ROOT)}: {private[0]}"

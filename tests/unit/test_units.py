@@ -45,15 +45,15 @@ def test_what_is_no_size_is_refused_with_examples(text: str) -> None:
         parse_bytes(text)
 
 
-@pytest.mark.parametrize("text", ["1.5", "0.3B", "1.1TiB", "1e-3", 0.5])
-def test_a_broken_byte_is_refused(text: str | float) -> None:
-    with pytest.raises(InvalidParameter, match="not a whole number of bytes"):
-        parse_bytes(text)
-
-
-@pytest.mark.parametrize("text", ["1e400", "9223372036854775808", "1e9TiB", 2**63, "1" * 400])
-def test_a_size_beyond_63_bits_is_refused(text: str | int) -> None:
-    with pytest.raises(InvalidParameter, match="larger than any memory"):
+@pytest.mark.parametrize(
+    ("text", "complaint"),
+    [
+        *((text, "not a whole number of bytes") for text in ("1.5", "0.3B", "1.1TiB", "1e-3", 0.5)),
+        *((text, "larger than any memory") for text in ("1e400", "9223372036854775808", "1e9TiB", 2**63, "1" * 400)),
+    ],
+)
+def test_a_broken_byte_and_a_size_beyond_63_bits_are_refused(text: str | float, complaint: str) -> None:
+    with pytest.raises(InvalidParameter, match=complaint):
         parse_bytes(text)
 
 
@@ -66,19 +66,15 @@ def test_whole_numbers_of_a_unit_are_read_exactly(number: int, unit: str) -> Non
 
 @given(st.integers(0, 2**62))
 def test_a_shown_size_reads_back_within_its_three_digits(size: int) -> None:
-    shown = format_bytes(size)
-    number, unit = shown.split()
+    number, unit = format_bytes(size).split()
     factor = 2**50 if unit == "PiB" else FACTORS[unit]
     assert float(number) * factor == pytest.approx(size, rel=0.005)
     assert float(number) < 1024 or unit == "PiB"
 
 
-@given(st.integers(1, 2**20 - 1), st.sampled_from(["B", "KiB", "MiB", "GiB"]))
+@given(st.integers(1, 1023), st.sampled_from(["B", "KiB", "MiB", "GiB"]))
 def test_a_round_size_is_shown_exactly(number: int, unit: str) -> None:
-    size = number * FACTORS[unit]
-    if number < 1024:
-        assert format_bytes(size) == f"{number} {unit}"
-        assert parse_bytes(format_bytes(size)) == size
+    assert format_bytes(number * FACTORS[unit]) == f"{number} {unit}"
 
 
 @given(st.integers(1, 2**50))
@@ -108,22 +104,9 @@ def test_a_spread_has_one_digit_behind_the_point_and_is_never_none(spread: float
     assert format_spread(spread) == text == format_value(spread, "spread")
 
 
-@pytest.mark.parametrize(
-    ("text", "seconds"),
-    [
-        ("90s", 90),
-        ("20ms", 0.02),
-        ("10m", 600),
-        ("10 min", 600),
-        ("2h", 7200),
-        ("1.5H", 5400),
-        ("1d", 86400),
-        ("7", 7),
-        (" 0.5 s ", 0.5),
-    ],
-)
-def test_durations_are_read_as_people_write_them(text: str, seconds: float) -> None:
-    assert parse_seconds(text) == seconds
+def test_durations_are_read_as_people_write_them() -> None:
+    texts = ("90s", "20ms", "10m", "10 min", "2h", "1.5H", "1d", "7", " 0.5 s ")
+    assert [parse_seconds(text) for text in texts] == [90, 0.02, 600, 600, 7200, 5400, 86400, 7, 0.5]
 
 
 @pytest.mark.parametrize("text", ["", "m", "10 parsecs", "-5s", "1e3s", "nan", "inf", "1h30m", "1:30", "9999999999s"])
@@ -154,7 +137,7 @@ def test_no_number_is_shown_with_an_exponent_or_a_bare_point(value: float) -> No
 
 
 @pytest.mark.parametrize(
-    ("shown", "text"),
+    ("formatted", "text"),
     [
         (format_bytes(1023 * 1024 + 1023), "1.00 MiB"),
         (format_bytes(1536), "1.50 KiB"),
@@ -175,10 +158,10 @@ def test_no_number_is_shown_with_an_exponent_or_a_bare_point(value: float) -> No
         (format_value("PCIe", "text"), "PCIe"),
     ],
 )
-def test_numbers_are_shown_with_three_digits_in_the_fitting_unit(shown: str, text: str) -> None:
-    assert shown == text
+def test_numbers_are_shown_with_three_digits_in_the_fitting_unit(formatted: str, text: str) -> None:
+    assert formatted == text
 
 
 def test_what_is_missing_is_never_shown_as_zero() -> None:
-    shown = {format(None) for format in (format_bytes, format_bandwidth, format_seconds, format_share)}
-    assert shown | {format_value(None, "count")} == {"n/a"}
+    missing = {format(None) for format in (format_bytes, format_bandwidth, format_seconds, format_share)}
+    assert missing | {format_value(None, "count")} == {"n/a"}

@@ -11,7 +11,7 @@ from pydantic import Field
 from pinscope.experiments.contract import AnyExperiment, BareParams, Case, Progress, possible
 from pinscope.experiments.page_tables import ways
 from pinscope.experiments.page_tables.ways import Labels, Pinning, Steps
-from pinscope.lab.harness import Harness, granularity_words
+from pinscope.lab.harness import Harness
 from pinscope.lab.protocol import Lab
 from pinscope.records.environment import Environment
 from pinscope.records.parameters import Bytes, Several, parameter
@@ -19,7 +19,6 @@ from pinscope.records.run import Backing, LabKind, Observation
 from pinscope.units import format_bytes, parse_bytes
 
 SMALLEST_TOTAL = 8 * 2**20
-CREATED: tuple[Pinning, ...] = ("created", "created_pieces")
 Phase = Literal["before", "held", "freed"]
 Times = tuple[float | None, float | None]
 
@@ -147,8 +146,6 @@ class PageTables:
         for labels in (case.what for case in cases):
             if (whole := ways.steps_of(labels, params.asked).whole) < params.asked.whole:
                 harness.note(f"{labels.words}: {format_bytes(whole)} only. No more pages of 1 GiB are free.")
-        if any(case.what.memory in CREATED for case in cases) and (words := granularity_words(lab)):
-            harness.note(words)
         with ExitStack() as stack:
             others = [index for index in lab.peers() if index != lab.device] if params.all_devices else []
             labs = [lab, *(stack.enter_context(lab.peer(index)) for index in others)]

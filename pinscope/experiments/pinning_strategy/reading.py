@@ -76,7 +76,7 @@ class Pinnings:
         return [cell for name, cell in self.cells.items() if name != IDLE]
 
     @cached_property
-    def recommended(self) -> Recommended:
+    def recommended(self) -> Recommended[StrategyCell]:
         """In one piece and in chunks."""
         return recommend(self.cells)
 

@@ -7,11 +7,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
 from operator import methodcaller
+from statistics import linear_regression
 from typing import Annotated, Any, Literal, NamedTuple
 
 from pinscope.analysis.cells import Label, Value
 from pinscope.analysis.read_rows import Row, from_then_on, grouped, labels, median
-from pinscope.analysis.statistics import Summary, fit_line, summarize
+from pinscope.analysis.statistics import Summary, summarize
 from pinscope.analysis.texts import exceeds
 from pinscope.records.finding import Quantity, Table, quantity, table
 from pinscope.records.run import ExperimentRun
@@ -285,9 +286,7 @@ class OnHost(Course):
         points = [(float(pinned), float(reachable)) for pinned, reachable in ends if reachable is not None]
         if len(points) < 2 or points[0][0] == points[-1][0]:
             return None
-        if fitted := fit_line([x for x, _ in points], [y for _, y in points]):
-            return -fitted.slope
-        return (points[0][1] - points[-1][1]) / (points[-1][0] - points[0][0])
+        return -linear_regression(*zip(*points, strict=True)).slope
 
     @cached_property
     def known_price(self) -> float | None:

@@ -10,10 +10,10 @@ from contextlib import suppress
 import numpy as np
 import plotly.graph_objects as go
 
-from pinscope.analysis.read_rows import Attached, Row, grouped
+from pinscope.analysis.read_rows import Attached, Row
 from pinscope.charts.chart import Chart, alt_text
-from pinscope.charts.marks import Part, bars, category_rows, put
-from pinscope.charts.plot import TimePart, parts_of_time
+from pinscope.charts.marks import category_rows, put
+from pinscope.charts.plot import Scale, TimePart, parts_of_time
 from pinscope.charts.theme import COLOURS, panels, seconds_unit
 from pinscope.errors import InvalidParameter
 from pinscope.records.run import Run
@@ -88,20 +88,19 @@ def _time(seen: Seen, sites: Sequence[Site]) -> Chart:
 
 
 def _bytes(sites: Sequence[Site]) -> Chart:
-    groups = grouped(sites, lambda site: site.host_memory)
-    parts = [
-        Part(kind, kind, {site.title: float(site.row["bytes"]) for site in groups[kind]})
-        for kind in ("pageable", "pinned", "managed")
-        if kind in groups
-    ]
     scale, unit = (GIB, "GiB") if sites[0].row["bytes"] >= GIB else (MIB, "MiB")
-    figure = bars([site.title for site in sites], parts, f"Copied ({unit})", format_bytes, scale=scale)
-    return Chart(
+    kinds = [kind for kind in ("pageable", "pinned", "managed") if any(site.host_memory == kind for site in sites)]
+    return parts_of_time(
         "trace-bytes",
         "What each line copies",
         "Bytes between host and GPU, by the kind of host memory. CUPTI says pinned for registered memory too.",
-        figure,
-        alt_text("Copied by each line", [(site.title, format_bytes(site.row["bytes"])) for site in sites]),
+        [TimePart(kind, kind) for kind in kinds],
+        {
+            site.title: [float(site.row["bytes"]) if site.host_memory == kind else None for kind in kinds]
+            for site in sites
+        },
+        "Copied by each line",
+        axis=Scale(f"Copied ({unit})", scale, format_bytes),
     )
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from pinscope.analysis.pinning_strategy import DEFAULT_ARRAY, DEFAULT_CHUNKS, TITLES, Recipe, recommend, strategy_cells
+from pinscope.analysis.pinning_strategy import DEFAULT_ARRAY, DEFAULT_CHUNKS, Recipe, recommend, strategy_cells
 from pinscope.records.finding import Finding, Reading
 from pinscope.records.registration import STRATEGIES
 from pinscope.units import parse_bytes
@@ -44,7 +44,7 @@ def read(rows: list[Row], **params: Any) -> Reading:
 
 
 def findings(rows: list[Row]) -> dict[str, Finding]:
-    return {one.rule: one for one in read(rows).findings}
+    return {finding.rule: finding for finding in read(rows).findings}
 
 
 USUAL = row("host_alloc", 4.8, 0.3)
@@ -52,31 +52,36 @@ USUAL = row("host_alloc", 4.8, 0.3)
 
 def recommended(*rows: Row) -> tuple[str | None, str | None]:
     """For an array, and in chunks."""
-    found = recommend(strategy_cells(rows))
-    return found.array.strategy if found.array else None, found.chunks.strategy if found.chunks else None
+    best = recommend(strategy_cells(rows))
+    return best.array.strategy if best.array else None, best.chunks.strategy if best.chunks else None
 
 
-def test_of_the_fast_ones_the_gentle_one_is_best_even_if_a_little_slower() -> None:
-    rows = [row("thp_pipeline", 0.5, 0.15), row("thp_register_chunks", 0.6, 0.015)]
-    assert recommended(*rows) == (None, "thp_register_chunks")
-
-
-def test_a_gentle_one_that_is_much_slower_is_not_best() -> None:
-    rows = [row("host_alloc", 4.7, 0.01), row("thp_register", 0.5, 0.15)]
-    assert recommended(*rows) == ("thp_register", None)
+@pytest.mark.parametrize(
+    ("rows", "best"),
+    [
+        ([row("thp_pipeline", 0.5, 0.15), row("thp_register_chunks", 0.6, 0.015)], (None, "thp_register_chunks")),
+        ([row("host_alloc", 4.7, 0.01), row("thp_register", 0.5, 0.15)], ("thp_register", None)),
+        ([row("thp_register_chunks", 0.55, 0.010), row("thp_pipeline", 0.42, 0.019)], (None, "thp_pipeline")),
+        ([row("thp_register_chunks", 0.55, 0.010), row("thp_pipeline", 0.42, 0.021)], (None, "thp_register_chunks")),
+        ([USUAL, row("thp_pipeline", 0.4, 0.01), row("thp_register", 0.5, 0.15)], ("thp_register", "thp_pipeline")),
+        ([USUAL, row("host_alloc_chunks", 0.1, 0.001)], ("host_alloc", None)),
+        ([USUAL, row("thp_register", 0.5, pinned=False)], ("host_alloc", None)),
+        ([row("host_alloc", 0.6, 0.1), row("thp_register", 0.5, 0.1)], ("host_alloc", None)),
+        ([idle()], (None, None)),
+    ],
+    ids=[
+        "of the fast the gentle", "much slower", "as gentle: the faster", "no more as gentle", "both",
+        "separate allocations", "not pinned", "hardly faster", "idle",
+    ],
+)  # fmt: skip
+def test_of_the_fast_ones_the_gentle_are_recommended(rows: list[Row], best: tuple[str | None, str | None]) -> None:
+    assert recommended(*rows) == best
 
 
 def test_one_call_stays_where_noise_may_have_made_another_way_faster() -> None:
     wild = [row("thp_register", total, repeat=number) for number, total in enumerate((1.0, 3.0, 5.0))]
     usual = [row("host_alloc", total, repeat=number) for number, total in enumerate((3.5, 5.0, 6.5))]
     assert recommended(*usual, *wild)[0] == "host_alloc"
-
-
-def test_equally_gentle_ones_are_decided_by_speed() -> None:
-    rows = [row("thp_register_chunks", 0.55, 0.010), row("thp_pipeline", 0.42, 0.019)]
-    assert recommended(*rows) == (None, "thp_pipeline")
-    rows = [row("thp_register_chunks", 0.55, 0.010), row("thp_pipeline", 0.42, 0.021)]
-    assert recommended(*rows) == (None, "thp_register_chunks")
 
 
 def test_waits_while_memory_is_given_back_count_as_much_as_those_while_it_is_pinned() -> None:
@@ -112,28 +117,6 @@ def test_rows_without_control_and_without_calls_while_giving_back_are_read_as_fa
     assert read([USUAL, old]).findings
 
 
-def test_one_array_is_pinned_in_one_piece_and_chunks_are_recommended_beside_it() -> None:
-    rows = [USUAL, row("thp_pipeline", 0.4, 0.01), row("thp_register", 0.5, 0.15)]
-    assert recommended(*rows) == ("thp_register", "thp_pipeline")
-
-
-def test_separate_allocations_make_no_array_and_are_never_recommended() -> None:
-    assert recommended(USUAL, row("host_alloc_chunks", 0.1, 0.001)) == ("host_alloc", None)
-
-
-def test_memory_that_cuda_does_not_take_as_pinned_is_never_recommended() -> None:
-    assert recommended(USUAL, row("thp_register", 0.5, pinned=False)) == ("host_alloc", None)
-
-
-def test_cuda_host_alloc_stays_where_nothing_is_clearly_faster() -> None:
-    assert recommended(row("host_alloc", 0.6, 0.1), row("thp_register", 0.5, 0.1))[0] == "host_alloc"
-
-
-def test_idle_is_no_strategy() -> None:
-    assert recommended(idle()) == (None, None)
-    assert read([idle()]).headline == ()
-
-
 def test_times_are_medians_and_waits_the_longest_of_all_repeats() -> None:
     rows = [row("thp_pipeline", seconds, wait, repeat) for repeat, (seconds, wait) in
             enumerate([(0.4, 0.01), (0.6, 0.03), (0.5, 0.02)])]  # fmt: skip
@@ -144,44 +127,10 @@ def test_times_are_medians_and_waits_the_longest_of_all_repeats() -> None:
     assert cell.bytes_per_second == pytest.approx(16 * GIB / 0.5)
 
 
-def test_the_headline_has_the_gain_and_seconds_for_the_users_size() -> None:
-    rows = [
-        idle(),
-        USUAL,
-        row("thp_register", 0.4, 0.3),
-        row("thp_pipeline", 0.3, 0.015, release_neighbour_nvml_seconds=0.016),
-    ]
-    result = read(rows, target=64 * GIB)
-    evidence = [one for finding in result.findings for one in finding.evidence]
-    values = {one.name: one.value for one in (*result.headline, *evidence)}
-    assert values["Recommended in one piece"] == TITLES["thp_register"]
-    assert values["Recommended way, times faster than one cudaHostAlloc"] == pytest.approx(12)
-    assert values["Extrapolated to 64 GiB (parameter target)"] == pytest.approx(1.6)
-    assert values["Longest driver call of another process while pinning in one piece"] == 0.3
-    assert values["Recommended in chunks"] == TITLES["thp_pipeline"]
-    assert values[f"Time to pin 16 GiB in chunks: {TITLES['thp_pipeline']}"] == 0.3
-    assert values["Longest driver call of another process while freeing in chunks"] == 0.016
-    assert values["Longest driver call of another process while nothing is pinned or freed"] == 3e-4
-
-
-def test_the_waits_of_both_phases_stand_in_the_table_call_by_call_beside_the_control() -> None:
-    table = read([idle(), row("host_alloc", 4.8, 0.3, release_neighbour_nvml_seconds=0.7)]).tables[1]
-    assert [(line[0], line[1], line[6], line[7]) for line in table.rows] == [
-        ("idle", "nothing", 3e-4, 1e-4),
-        ("one cudaHostAlloc", "pinned", 0.3, 1e-4),
-        ("one cudaHostAlloc", "given back", 0.7, 1e-4),
-    ]
-    assert {len(line) for line in table.rows} == {len(table.columns)} == {len(table.units)}
-
-
-def test_a_faster_strategy_is_recommended_with_the_call_and_the_code() -> None:
-    finding = findings([USUAL, row("thp_register", 0.4, 0.015)])["faster-strategy"]
-    assert finding.title == (
-        "One cudaHostAlloc takes 4.80 s to pin 16 GiB, 12.0 times as long as the recommended way (400 ms)"
-    )
-    assert 'pinscope.pinned_empty("16 GiB"),' in finding.advice
-    assert finding.code is not None
-    assert "hostRegister" in finding.code
+def test_runs_without_a_strategy_say_and_draw_nothing() -> None:
+    for rows in ([], [idle()]):
+        assert read(rows).headline == ()
+        assert As("pinning_strategy").draw(synthetic.run("overlap"), rows) == []
 
 
 def test_the_advised_calls_can_be_pasted_whatever_the_size() -> None:
@@ -191,10 +140,10 @@ def test_the_advised_calls_can_be_pasted_whatever_the_size() -> None:
         row("thp_register", 0.5, 0.3, bytes=size),
         row(DEFAULT_CHUNKS, 0.5, 0.01, bytes=size, chunk_bytes=chunk),
     ]
-    found = findings(rows)
-    (chunked,) = re.findall(r'pinned_empty\("(.+?)", chunk="(.+?)"\)', found["gentler-in-chunks"].advice)
+    advised = findings(rows)
+    (chunked,) = re.findall(r'pinned_empty\("(.+?)", chunk="(.+?)"\)', advised["gentler-in-chunks"].advice)
     assert [parse_bytes(text) for text in chunked] == [size, chunk]
-    (whole,) = re.findall(r'pinned_empty\("(.+?)"\)', found["faster-strategy"].advice)
+    (whole,) = re.findall(r'pinned_empty\("(.+?)"\)', advised["faster-strategy"].advice)
     assert parse_bytes(whole) == size
 
 
@@ -208,11 +157,6 @@ def test_the_call_names_what_is_not_the_default() -> None:
     )
 
 
-def test_where_nothing_is_faster_nothing_is_recommended() -> None:
-    found = findings([USUAL, row("thp_register", 4.0)])
-    assert "faster-strategy" not in found
-
-
 def test_chunks_are_recommended_only_where_they_are_clearly_gentler() -> None:
     rows = [USUAL, row("thp_register", 0.5, 0.15), row(DEFAULT_CHUNKS, 0.4, 0.015)]
     finding = findings(rows)["gentler-in-chunks"]
@@ -224,6 +168,7 @@ def test_chunks_are_recommended_only_where_they_are_clearly_gentler() -> None:
     assert 'pinscope.pinned_empty("16 GiB", chunk="1 GiB"),' in finding.advice
     assert "gentler-in-chunks" not in findings([USUAL, row("thp_register", 0.5, 0.15), row("thp_pipeline", 0.4, 0.12)])
     assert "gentler-in-chunks" not in findings([USUAL, row("thp_register", 0.5)])
+    assert [rule for rule in findings(rows) if "chunks" in rule or "wait" in rule] == ["gentler-in-chunks"]
 
 
 def test_a_wait_is_the_drivers_unless_a_process_without_driver_calls_was_late_as_well() -> None:
@@ -243,11 +188,6 @@ def test_a_longer_wait_than_with_one_cuda_host_alloc_is_not_hidden() -> None:
     assert "longest of this run" not in findings([USUAL, row("thp_register", 0.5), idle()])["neighbours-wait"].detail
 
 
-@pytest.mark.parametrize(("wait", "found"), [(0.3, True), (0.001, False)])
-def test_a_long_wait_of_a_neighbour_is_found(wait: float, found: bool) -> None:
-    assert ("neighbours-wait" in findings([row("host_alloc", 4.8, wait), idle()])) is found
-
-
 def test_refused_copies_and_memory_that_is_not_pinned_are_found() -> None:
     fast = [row("host_alloc", 0.4, 0.01), row("thp_pipeline", 0.4, 0.01)]
     refused = findings(fast)["copies-refused-across-chunks"]
@@ -257,26 +197,12 @@ def test_refused_copies_and_memory_that_is_not_pinned_are_found() -> None:
     assert "copies-refused-across-chunks" not in findings(taken)
 
 
-def test_what_chunks_ask_of_copies_is_told_once() -> None:
-    rows = [USUAL, row("thp_register", 0.5, 0.15), row(DEFAULT_CHUNKS, 0.4, 0.015)]
-    assert [rule for rule in findings(rows) if "chunks" in rule] == ["gentler-in-chunks"]
-    assert "neighbours-wait" not in findings(rows)
-
-
-def test_memory_that_is_not_pinned_is_found() -> None:
+def test_memory_that_is_not_pinned_is_told() -> None:
     assert findings([row("thp_register", 0.4, pinned=False)])["not-pinned"].severity == "critical"
-    assert "not-pinned" not in findings([row("thp_register", 0.4)])
-
-
-def test_every_strategy_has_a_title_in_the_reading() -> None:
-    assert set(TITLES) == {"idle", *STRATEGIES}
+    assert findings([USUAL, row("thp_register", 4.0)]).keys() == {"neighbours-wait"}
+    assert findings([row("host_alloc", 4.8, 0.001), idle()]) == {}
 
 
 def test_a_recipe_for_chunks_warns_of_copies_that_cross_them() -> None:
-    assert "A copy must stay inside one chunk (1 GiB)" in Recipe("thp_pipeline", GIB, 8).code()
-    assert "cross" not in Recipe("thp_register", None, 8).code()
-
-
-def test_separate_allocations_have_no_code_for_one_array() -> None:
-    with pytest.raises(ValueError, match="no one stretch"):
-        Recipe("host_alloc_chunks", GIB, 8).code()
+    assert "A copy must stay inside one chunk (1 GiB)" in (Recipe("thp_pipeline", GIB, 8).code() or "")
+    assert "cross" not in (Recipe("thp_register", None, 8).code() or "")

@@ -1,11 +1,29 @@
-"""Texts of findings: values are put into their places, and a clause goes where its value is unknown."""
+"""Texts of findings, how sure a figure is said to be, and which finding comes first."""
 
 from __future__ import annotations
 
+import math
+
 import pytest
 
-from pinscope.analysis.texts import Text, fill, say
-from pinscope.records.finding import quantity
+from pinscope.analysis.statistics import measured, summarize
+from pinscope.analysis.texts import (
+    Text,
+    about,
+    dearest_first,
+    exceeds,
+    fill,
+    is_distinct,
+    known_within,
+    on_lab,
+    part_of,
+    part_words,
+    say,
+    times,
+    together,
+)
+from pinscope.records.finding import Finding, good, note, quantity, warning
+from pinscope.report.facts import quantity_text
 
 TEXTS = {
     "slow": Text(
@@ -51,3 +69,86 @@ def test_a_variant_has_the_rule_s_name_and_its_own_severity() -> None:
 def test_a_place_without_a_value_is_an_error() -> None:
     with pytest.raises(KeyError):
         say(TEXTS, "slow", size=1)
+
+
+def finding(severity: str, title: str) -> Finding:
+    make = {"good": good, "note": note, "warning": warning}[severity]
+    return make("rule", title=title, detail="", advice="")
+
+
+def test_the_gravest_comes_first_and_of_those_the_most_costly() -> None:
+    findings = [
+        (9.0, finding("good", "a")), (1.0, finding("note", "b")), (1.3, finding("warning", "c")),
+        (8.0, finding("note", "d")), (6.5, finding("warning", "e")),
+    ]  # fmt: skip
+    assert "".join(finding.title for finding in dearest_first(findings)) == "ecdba"
+
+
+def test_a_median_of_many_values_is_known_within_its_interval_and_of_few_within_their_range() -> None:
+    assert known_within(summarize([1.0, 1.2, 0.8, 1.0] * 4)) == pytest.approx(0.2)
+    assert known_within(summarize([0.9, 1.0, 1.1])) == pytest.approx(0.1)
+    assert known_within(summarize([1.0, 1.0])) == math.inf
+
+
+def test_errors_of_a_ratio_add_up_as_those_of_independent_figures() -> None:
+    three, four = summarize([0.97, 1.0, 1.03]), summarize([0.96, 1.0, 1.04])
+    assert together(three, four) == pytest.approx(0.05)
+
+
+@pytest.mark.parametrize(
+    ("values", "said", "words", "share"),
+    [
+        ([1.0] * 8, "", "6.5 times", "99.2 %"),
+        ([0.97, 1.0, 1.0, 1.03] * 2, "", "6.5 times", "99 %"),
+        ([0.83, 1.0, 1.0, 1.17] * 2, "about ", "6.5 times (± 17 %)", "99 % (± 17 %)"),
+        ([0.98, 1.0, 1.0], "", "6.5 times (3 repeats)", "99 % (3 repeats)"),
+        ([1.0], "about ", "6.5 times (1 repeat)", "99 % (1 repeat)"),
+    ],
+)
+def test_a_ratio_is_no_finer_than_it_is_known(values: list[float], said: str, words: str, share: str) -> None:
+    summary, exact = summarize(values), summarize([1.0] * 8)
+    assert about(known_within(summary)) == said
+    assert (times(6.5, summary, exact), part_of(0.992, summary, exact)) == (words, share)
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "more"),
+    [
+        ([1.2] * 8, [1.0] * 8, True), ([1.0] * 8, [1.2] * 8, False), ([0.9, 1.2, 1.2, 1.5] * 2, [1.0] * 8, False),
+        ([1.2], [1.0] * 8, False), ([1.3], [1.0] * 8, True), ([1.0], [0.0], False),
+    ],
+)  # fmt: skip
+def test_a_median_exceeds_another_only_by_more_than_both_may_be_off(
+    first: list[float], second: list[float], more: bool
+) -> None:
+    assert exceeds(summarize(first), summarize(second)) == more
+
+
+@pytest.mark.parametrize(("values", "text"), [([1e9] * 8, "1.00 GB/s ± < 0.1 %"), ([1e9] * 3, "1.00 GB/s (3 repeats)")])
+def test_below_8_repeats_a_figure_has_their_number_in_place_of_an_interval(values: list[float], text: str) -> None:
+    figure = measured("", summarize(values), "bytes/second")
+    assert quantity_text(figure) == text
+    assert (figure.spread is None) == ("repeats" in text)
+
+
+@pytest.mark.parametrize(
+    ("ratio", "uncertainty", "apart"),
+    [
+        (2.0, 0.4, True), (2.0, 0.5, False), (2.0, 4.0, False), (0.5, 0.9, True), (0.5, 1.0, False),
+        (1.2, math.inf, False), (1.3, math.inf, True), (0.7, math.inf, True),
+    ],
+)  # fmt: skip
+def test_figures_are_told_apart_where_their_ratio_is_farther_from_1_than_it_may_be_off(
+    ratio: float, uncertainty: float, apart: bool
+) -> None:
+    assert is_distinct(ratio, uncertainty) == apart
+
+
+def test_a_part_is_never_less_than_nothing_or_more_than_all() -> None:
+    assert [part_words(share) for share in (-0.4, 0.0, 0.961, 1.116)] == ["none", "none", "96.1 %", "all"]
+
+
+def test_a_sentence_on_the_host_model_says_so_and_goes_on_small() -> None:
+    assert on_lab("cuda", "Pinned copies run.") == "Pinned copies run."
+    assert on_lab("host", "Pinned copies run.") == "Host model, no GPU: pinned copies run."
+    assert on_lab("host", "GPU copies run.") == "Host model, no GPU: GPU copies run."

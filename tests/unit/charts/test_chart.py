@@ -10,6 +10,9 @@ import pytest
 
 from pinscope.charts.chart import Chart, LazyCharts
 from pinscope.errors import BadInput
+from tests.data import synthetic
+from tests.data.readings import As
+from tests.unit.experiments.allocation.test_arithmetic import buffers
 
 
 def drawings(drawn: list[str], broken: str = "") -> Iterator[Chart]:
@@ -39,3 +42,9 @@ def test_one_that_cannot_be_drawn_is_an_error_each_time() -> None:
         assert charts[0].key == "a"
         with pytest.raises(BadInput, match="makes no sense"):
             len(charts)
+
+
+def test_the_host_model_is_drawn_in_its_own_words() -> None:
+    _, times = As("allocation").draw(synthetic.run("overlap", "host"), buffers("pinned", 1.0))
+    assert [trace.name for trace in times.figure.data] == ["map + mlock"] * 2
+    assert As("allocation").draw(synthetic.run("overlap"), []) == []

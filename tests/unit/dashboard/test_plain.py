@@ -7,8 +7,8 @@ import string
 
 import pytest
 
-from pinscope.dashboard.widgets import plain, prose, sentence
-from pinscope.text import one_line
+from pinscope.dashboard.widgets import plain, prose
+from pinscope.text import one_line, sentence
 
 JOINER = "\N{WORD JOINER}"
 EVERY = "".join(chr(number) for number in range(0x3000) if chr(number) != JOINER)

@@ -98,10 +98,16 @@ def test_missing_huge_pages_are_told_with_what_to_do(backing: Backing, nbytes: i
     assert why_not_backing("hugetlb", 6 * MIB, NONE_RESERVED) is None
 
 
-def test_more_hugetlb_memory_than_is_reserved_is_refused_with_the_reason() -> None:
-    free = read_huge_pages().hugetlb_free_pages or 0
-    with pytest.raises(NotEnoughMemory, match=r"sysctl vm\.nr_hugepages="):
-        OwnMemory((free + 8) * 2 * MIB, "hugetlb")
+@pytest.mark.parametrize(
+    ("backing", "nbytes", "reason"),
+    [
+        ("hugetlb", ((read_huge_pages().hugetlb_free_pages or 0) + 8) * 2 * MIB, r"sysctl vm\.nr_hugepages="),
+        ("shm_open", 2**50, r"/dev/shm has room for .*mount -o remount"),
+    ],
+)
+def test_memory_that_the_system_has_not_is_refused_with_the_command(backing: Backing, nbytes: int, reason: str) -> None:
+    with pytest.raises(NotEnoughMemory, match=reason):
+        OwnMemory(nbytes, backing)
 
 
 def test_a_posix_segment_is_shared_memory_whose_name_is_gone_at_once() -> None:
@@ -110,14 +116,9 @@ def test_a_posix_segment_is_shared_memory_whose_name_is_gone_at_once() -> None:
     with shared_region(MIB, "shm_open") as descriptor:
         assert str(Path(f"/proc/self/fd/{descriptor}").readlink()).startswith("/dev/shm/pinscope-")
         assert set(folder.iterdir()) == before
-        with OwnMemory(MIB, descriptor=descriptor) as one, OwnMemory(MIB, descriptor=descriptor) as other:
-            ctypes.memset(one.address, 7, MIB)
-            assert ctypes.string_at(other.address + MIB - 1, 1) == b"\x07"
-
-
-def test_a_segment_for_which_its_file_system_has_no_room_is_refused_with_the_command() -> None:
-    with pytest.raises(NotEnoughMemory, match=r"/dev/shm has room for .*mount -o remount"):
-        OwnMemory(2**50, "shm_open")
+        with OwnMemory(MIB, descriptor=descriptor) as first, OwnMemory(MIB, descriptor=descriptor) as second:
+            ctypes.memset(first.address, 7, MIB)
+            assert ctypes.string_at(second.address + MIB - 1, 1) == b"\x07"
 
 
 def test_gigantic_pages_that_nobody_reserved_are_told_with_the_file_that_reserves_them() -> None:

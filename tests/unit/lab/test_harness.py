@@ -16,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from pinscope.analysis.statistics import looks, median_interval, median_uncertainty
+from pinscope.analysis.statistics import looks, median_uncertainty, summarize
 from pinscope.errors import Cancelled, NoDevice, NotEnoughMemory
 from pinscope.experiments.contract import Params
 from pinscope.experiments.registry import EXPERIMENTS
@@ -89,7 +89,7 @@ def test_warmups_come_first_are_told_apart_and_take_no_time_from_the_limit() -> 
     assert len(taken.values) == 8
 
 
-def test_a_cancel_between_two_turns_stops_the_run_before_the_next_reading() -> None:
+def test_a_cancel_stops_the_run_before_the_next_reading_and_is_noticed_at_progress() -> None:
     values: list[float] = []
     harness = Harness(cancelled=lambda: len(values) >= 3)
 
@@ -101,35 +101,18 @@ def test_a_cancel_between_two_turns_stops_the_run_before_the_next_reading() -> N
     with pytest.raises(Cancelled, match="cancelled"):
         measure()
     assert len(values) == 3
-
-
-def test_a_cancel_is_noticed_during_warmups_and_progress() -> None:
-    harness = Harness(cancelled=lambda: True)
     with pytest.raises(Cancelled):
-        next(harness.turns(Precision(), []))
+        next(harness.turns(Precision(), []))  # a warm-up
     with pytest.raises(Cancelled):
         harness.progress(0.5, "copying")
 
 
 def test_progress_is_passed_on_and_kept_between_0_and_1() -> None:
-    told: list[tuple[float, str]] = []
-    harness = Harness(report=lambda fraction, message: told.append((fraction, message)))
+    reported: list[tuple[float, str]] = []
+    harness = Harness(report=lambda fraction, message: reported.append((fraction, message)))
     for fraction in (-0.1, 0.25, 1.5):
         harness.progress(fraction, "4 KiB")
-    assert told == [(0.0, "4 KiB"), (0.25, "4 KiB"), (1.0, "4 KiB")]
-
-
-def test_the_median_is_looked_at_five_times_at_most(monkeypatch: pytest.MonkeyPatch) -> None:
-    looked_at: list[int] = []
-
-    def counted(values: list[float]) -> float:
-        looked_at.append(len(values))
-        return median_uncertainty(values)
-
-    monkeypatch.setattr("pinscope.lab.harness.median_uncertainty", counted)
-    taken = Procedure(Precision(relative=0.001, most=10_000, seconds=1e9), [1.0, 5.0])
-    assert len(taken.values) == 10_000
-    assert [*looked_at, 10_000] == list(looks(8, 10_000))
+    assert reported == [(0.0, "4 KiB"), (0.25, "4 KiB"), (1.0, "4 KiB")]
 
 
 def test_what_a_turn_counts_stops_the_repeats_and_a_warm_up_counts_nothing() -> None:
@@ -176,14 +159,14 @@ SHAPES: dict[str, Noise] = {"normal 3 %": normal, "skewed": skewed, "two states"
 
 def asked_by_default() -> dict[str, Precision]:
     """The stopping rule of each experiment's presets, each different one once."""
-    found: dict[Precision, str] = {}
+    rules: dict[Precision, str] = {}
     for entry in EXPERIMENTS:
         for lab in entry.experiment.labs:
             for quick in (False, True):
                 if issubclass(entry.experiment.Params, Params) and entry.experiment.labs[lab] is None:
                     preset = cast("Params", entry.experiment.Params.preset(lab, quick))
-                    found.setdefault(preset.harness_precision(), f"{entry.experiment.name} {lab} quick={quick}")
-    return {name: precision for precision, name in found.items()}
+                    rules.setdefault(preset.harness_precision(), f"{entry.experiment.name} {lab} quick={quick}")
+    return {name: precision for precision, name in rules.items()}
 
 
 ASKED = asked_by_default()
@@ -206,7 +189,7 @@ def covered(noise: Noise, precision: Precision, pace: float) -> float:
             if not turn.warmup:
                 taken.append(trial[turn.repeat])
                 now[0] += pace * trial[turn.repeat]
-        low, high = median_interval(taken) or (-np.inf, np.inf)
+        low, high = summarize(taken).interval or (-np.inf, np.inf)
         right += low <= 1.0 <= high
     return right / TRIALS
 

@@ -39,13 +39,6 @@ def machine(folder: Path, nodes: tuple[Node, ...], gpu_node: int) -> Environment
     return capture_environment(host(folder, nodes, gpu_node), nvml)
 
 
-def test_the_node_near_the_gpu_is_preferred(tmp_path: Path) -> None:
-    chosen = placement("near", machine(tmp_path, TWO_SOCKETS, 1), "cuda", 0)
-    assert chosen.node is not None
-    assert (chosen.node.number, chosen.only) == (1, False)
-    assert chosen.why == "Host buffers and the threads that copy were placed on NUMA node 1, near GPU 0."
-
-
 @pytest.mark.parametrize(
     ("nodes", "gpu_node", "lab", "why"),
     [
@@ -65,32 +58,30 @@ def test_where_there_is_nothing_to_choose_it_says_so(
     assert why in chosen.why
 
 
-@pytest.mark.parametrize("number", ["0", "2"])
-def test_a_node_that_is_asked_for_is_the_only_one(tmp_path: Path, number: str) -> None:
-    chosen = placement(number, machine(tmp_path, WITH_EXPANDER, 1), "cuda", 0)
+@pytest.mark.parametrize(("wanted", "number"), [("0", 0), ("2", 2), ("near", 1)])
+def test_a_node_that_is_asked_for_is_the_only_one_and_that_near_the_gpu_preferred(
+    tmp_path: Path, wanted: str, number: int
+) -> None:
+    chosen = placement(wanted, machine(tmp_path, WITH_EXPANDER, 1), "cuda", 0)
     assert chosen.node is not None
-    assert (str(chosen.node.number), chosen.only) == (number, True)
+    assert (chosen.node.number, chosen.only) == (number, wanted != "near")
+    assert f"NUMA node {number}" in chosen.why
 
 
 @pytest.mark.parametrize(
     ("number", "complaint"),
     [
-        ("4", "node: this host has no NUMA node 4; it has: 0, 1, 2, 3"),
-        ("3", "node: NUMA node 3 has no memory; nodes with memory: 0, 1, 2"),
+        *((number, f"this host has no NUMA node {number} with memory; those with memory: 0, 1, 2") for number in "34"),
+        *(
+            (word, "must be near, any or the number of a NUMA node")
+            for word in ("far", "-1", "1.5", "", "0,1", "99999")
+        ),
     ],
 )
 def test_a_node_that_cannot_be_had_is_refused_in_one_line(tmp_path: Path, number: str, complaint: str) -> None:
     environment = machine(tmp_path, WITH_EXPANDER, 1)
-    with pytest.raises(InvalidParameter) as caught:
+    with pytest.raises(InvalidParameter, match=rf"^node: {complaint}.*$"):
         prepare(Request("bandwidth", "host", overrides={"node": number}), environment)
-    assert str(caught.value) == complaint
-
-
-@pytest.mark.parametrize("value", ["far", "-1", "1.5", "", "0,1", "99999"])
-def test_what_is_no_node_is_refused_in_one_line(tmp_path: Path, value: str) -> None:
-    environment = machine(tmp_path, TWO_SOCKETS, 1)
-    with pytest.raises(InvalidParameter, match="node: must be near, any or the number of a NUMA node"):
-        prepare(Request("bandwidth", "host", overrides={"node": value}), environment)
 
 
 def test_a_run_that_is_bound_may_take_what_its_node_leaves(tmp_path: Path) -> None:
@@ -117,12 +108,12 @@ def in_a_child(wanted: str, program: str) -> list[str]:
 def test_a_bound_process_hands_its_place_on_to_its_threads_and_children() -> None:
     program = (
         "import subprocess, sys\n"
-        "found = []\n"
-        "thread = threading.Thread(target=lambda: found.append(bound_nodes()))\n"
+        "nodes = []\n"
+        "thread = threading.Thread(target=lambda: nodes.append(bound_nodes()))\n"
         "thread.start(); thread.join()\n"
         "child = 'from pinscope.probes.numa import bound_nodes; import os;"
         " print(bound_nodes(), len(os.sched_getaffinity(0)))'\n"
-        "print(json.dumps(notes), found, subprocess.check_output([sys.executable, '-c', child], text=True), sep='|')\n"
+        "print(json.dumps(notes), nodes, subprocess.check_output([sys.executable, '-c', child], text=True), sep='|')\n"
     )
     notes, thread, child = in_a_child(str(LAST.number), program)[0].split("|")
     assert json.loads(notes) == [f"Host buffers and the threads that copy were bound to NUMA node {LAST.number}."]
@@ -189,20 +180,15 @@ def planted(monkeypatch: pytest.MonkeyPatch, answer: object) -> list[int]:
 
 
 @pytest.mark.parametrize("memory", ["pageable", "pinned", "registered"])
-def test_the_host_models_buffers_are_seen_while_they_are_held(memory: str) -> None:
+def test_the_host_models_buffers_are_seen_while_they_are_held_and_touched(memory: str) -> None:
     with HostModelLab() as lab:
         with lab.host_buffer(1 << 20, cast("HostMemory", memory)):
             assert set(lab.host_nodes.take()) <= HERE
             assert lab.host_nodes.ever
-        assert lab.host_nodes.take() == ()
-
-
-def test_memory_that_nobody_has_touched_lies_nowhere_yet() -> None:
-    with HostModelLab() as lab, lab.ordinary_memory(1 << 20, "4k") as memory:
-        assert lab.host_nodes.take() == ()
-        touch(memory)
-        assert set(lab.host_nodes.take()) <= HERE
-        assert lab.host_nodes.ever
+        with lab.ordinary_memory(1 << 20, "4k") as untouched:
+            assert lab.host_nodes.take() == ()
+            touch(untouched)
+            assert set(lab.host_nodes.take()) <= HERE
 
 
 @pytest.mark.parametrize("held", [True, False])
@@ -216,21 +202,18 @@ def test_a_look_sees_a_buffer_that_is_gone_when_it_is_asked_for_also_one_of_no_l
     assert nodes.take() == ()
 
 
-def test_the_first_the_last_and_some_pages_between_are_asked_about(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked = planted(monkeypatch, lambda _: 0)
-    nodes, pages = HostNodes(), 2**18
-    with nodes.holding(16 * PAGE, pages * PAGE):
-        nodes.take()
-    assert len(asked) == SAMPLED_PAGES
-    assert (min(asked), max(asked)) == (16 * PAGE, (16 + pages - 1) * PAGE)
-
-
-def test_memory_that_is_spread_over_two_nodes_page_by_page_is_seen_on_both(monkeypatch: pytest.MonkeyPatch) -> None:
-    planted(monkeypatch, lambda page: page // PAGE % 2)
+def test_the_first_the_last_and_some_pages_between_are_asked_about_and_no_node_is_missed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Also where memory is spread over two nodes page by page."""
+    asked = planted(monkeypatch, lambda page: page // PAGE % 2)
     for pages in (2, 16, 2**12, 2**18, 2**20 + 1):
         nodes = HostNodes()
-        with nodes.holding(0x10000000, pages * PAGE):
+        asked.clear()
+        with nodes.holding(16 * PAGE, pages * PAGE):
             assert nodes.take() == (0, 1)
+        assert len(asked) == min(SAMPLED_PAGES, pages)
+        assert (min(asked), max(asked)) == (16 * PAGE, (16 + pages - 1) * PAGE)
 
 
 def test_a_row_names_the_one_node_or_all_of_several() -> None:

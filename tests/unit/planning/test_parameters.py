@@ -25,15 +25,10 @@ def test_a_page_size_is_understood_however_it_is_written(given: object, word: st
         ("pinned", "-1GiB", "pinned: must be greater than 0"),
         ("pinned", "much", "'much' is not a size"),
         ("pinned", 12, "multiple of 8"),
-        ("processes", 0, "processes: "),
         ("gpus", 65, "gpus: "),
-        ("all_gpus", 0, "all_gpus: "),
-        ("gpu_memory", 0, "gpu_memory: "),
         ("host_memory", 0, "host_memory: must be greater than 0"),
-        ("host_memory", "lots", "'lots' is not a size"),
         ("shared", "perhaps", "shared: must be yes or no"),
         ("page_size", "8KiB", "'4KiB', '64KiB' or '2MiB'"),
-        ("page_size", "", "'4KiB', '64KiB' or '2MiB'"),
     ],
 )
 def test_bad_input_is_one_line_that_says_what_is_allowed(name: str, value: object, complaint: str) -> None:
@@ -45,9 +40,9 @@ def test_bad_input_is_one_line_that_says_what_is_allowed(name: str, value: objec
 
 def test_a_machine_plans_for_its_own_gpu_and_one_without_for_the_recorded() -> None:
     assert PlanParams.for_machine(synthetic.environment(2)).gpu_memory == 80 * GIB
-    one = synthetic.environment(1)
-    large = one.devices[0].model_copy(update={"memory_total_bytes": 141 * GIB})
-    recorded = one.model_copy(update={"devices": (large,)})
+    usual = synthetic.environment(1)
+    large = usual.devices[0].model_copy(update={"memory_total_bytes": 141 * GIB})
+    recorded = usual.model_copy(update={"devices": (large,)})
     assert PlanParams.for_machine(synthetic.environment(0), recorded).gpu_memory == 141 * GIB
     assert PlanParams.for_machine(synthetic.environment(0)).gpu_memory == USUAL_GPU_BYTES
 

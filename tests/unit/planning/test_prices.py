@@ -52,6 +52,7 @@ def test_without_own_runs_the_recordings_tell_and_are_named(store: Store) -> Non
     prices = known_prices(store, synthetic.environment(0))
     assert (prices.page.page_bytes, prices.page.origin.source) == (4096, "recorded")
     assert prices.page.origin.device == "NVIDIA H200"
+    assert prices.page.per_byte == ENTRY_BYTES / 4096 == pytest.approx(prices.page.slope, rel=0.02)
     assert prices.context is not None
     assert 500 * 2**20 < prices.context.bytes < 560 * 2**20
     assert {pace.origin.source for pace in prices.paces} == {"recorded"}
@@ -77,25 +78,13 @@ def test_the_newest_run_that_tells_is_taken(store: Store) -> None:
     assert known_prices(store, here).page.origin.run == "the-middle"
 
 
-def test_imported_runs_of_other_machines_tell_nothing_of_this_one(store: Store) -> None:
-    elsewhere = synthetic.environment().model_copy(update={"machine_id": "elsewhere"})
-    store.import_runs([own("page_tables", elsewhere)])
-    assert known_prices(store, synthetic.environment()).page.origin.source == "recorded"
-
-
-def test_runs_of_the_host_model_tell_nothing_of_a_gpu(store: Store) -> None:
+@pytest.mark.parametrize("lab", ["cuda", "host"])
+def test_runs_of_other_machines_and_of_the_host_model_tell_nothing_of_a_gpu_here(store: Store, lab: str) -> None:
     here = synthetic.environment()
-    run, rows = own("page_tables", here)
-    store.import_runs([(run.model_copy(update={"lab": "host"}), rows)])
+    machine = here if lab == "host" else here.model_copy(update={"machine_id": "elsewhere"})
+    run, rows = own("page_tables", machine)
+    store.import_runs([(run.model_copy(update={"lab": lab}), rows)])
     assert known_prices(store, here).page.origin.source == "recorded"
-
-
-def test_a_page_size_that_gpus_know_is_taken_from_a_slope_that_fits_it(store: Store) -> None:
-    price = known_prices(store, synthetic.environment()).page
-    assert price.per_byte == ENTRY_BYTES / 4096
-    assert price.slope is not None
-    assert price.slope == pytest.approx(price.per_byte, rel=0.02)
-    assert price.slope * GIB == pytest.approx(2 * 2**20, rel=0.02)
 
 
 def test_a_slope_that_fits_no_page_size_is_taken_as_it_is(store: Store) -> None:

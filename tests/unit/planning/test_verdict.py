@@ -69,8 +69,8 @@ def test_contexts_and_page_tables_that_take_much_of_a_gpu_call_for_care_and_more
 def judged(changes: dict[str, object], environment: Environment) -> tuple[str, str]:
     """Level and verdict of a plan on a machine."""
     with Store() as store:
-        found = plan_for(PlanParams().with_overrides(changes), known_prices(store, environment), environment)
-    return safety_of(found).level, read_plan(found).verdict or ""
+        made = plan_for(PlanParams().with_overrides(changes), known_prices(store, environment), environment)
+    return safety_of(made).level, read_plan(made).verdict or ""
 
 
 @pytest.mark.parametrize(("changes", "level", "said"), [
@@ -91,8 +91,8 @@ def judged(changes: dict[str, object], environment: Environment) -> tuple[str, s
     ({"pinned": 2**62, "processes": 4096, "all_gpus": 4096, "host_memory": 2**40}, "not_safe", "of a GPU's 80 GiB"),
 ])  # fmt: skip
 def test_the_sum_of_all_processes_is_judged_and_named(changes: dict[str, object], level: str, said: str) -> None:
-    found, verdict = judged(changes, synthetic.environment(1))
-    assert (found, said in verdict) == (level, True), verdict
+    judgement, verdict = judged(changes, synthetic.environment(1))
+    assert (judgement, said in verdict) == (level, True), verdict
 
 
 @pytest.mark.parametrize(("pinned", "level", "said"), [
@@ -101,8 +101,8 @@ def test_the_sum_of_all_processes_is_judged_and_named(changes: dict[str, object]
 ])  # fmt: skip
 def test_nothing_is_called_safe_in_wsl2(pinned: int, level: str, said: str) -> None:
     wsl = synthetic.environment(1).model_copy(update={"virtualization": "Docker container, WSL2"})
-    found, verdict = judged({"pinned": pinned}, wsl)
-    assert (found, verdict.startswith(said)) == (level, True), verdict
+    judgement, verdict = judged({"pinned": pinned}, wsl)
+    assert (judgement, verdict.startswith(said)) == (level, True), verdict
     with Store() as store:
         prices = known_prices(store, wsl)
     safe = read_plan(plan_for(PlanParams(pinned=pinned), prices, wsl)).headline[0]

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from pinscope.charts.chart import Chart
-from pinscope.charts.marks import Square, colour, matrices
+from pinscope.charts.marks import colour
 from pinscope.charts.theme import COLOURS
 from pinscope.experiments.registry import draw_run
 from tests.unit.experiments.topology.hosts import ROWS, host, run
@@ -50,9 +50,3 @@ def test_the_colour_of_a_square_runs_from_the_worst_to_the_best() -> None:
     assert colour(1.2) == colour(1.0) == COLOURS["copy"].lower()
     assert colour(0.1) == colour(0.5) == COLOURS["stall"].lower()
     assert colour(0.75) not in (colour(0.5), colour(1.0))
-
-
-def test_squares_left_out_stay_empty() -> None:
-    figure = matrices(["one"], ["a", "b"], ["c"], [{("c", "a"): Square(0.7, "x", "y")}], ("across", "down"))
-    assert figure.data[0].z == ([0.7, None],)
-    assert figure.layout.xaxis.title.text == "across"

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Self, TextIO
 
 from pinscope.errors import Cancelled, MeasurementFailed, StoreFailed, UnknownName
 from pinscope.text import error_line, escaped, one_line, visible
-from pinscope.units import format_duration
+from pinscope.units import format_about
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -361,10 +361,11 @@ def follow(store: Store, run: ExperimentRun, job: Job, stop: Stop) -> None:
     """
     from pinscope.records.run import LAB_TITLES  # pydantic, which help and completion do without
 
-    about = f"about {format_duration(run.budget.seconds)}"
+    about = format_about(run.budget.seconds)
     if run.lab == "host":  # only GPU runs were recorded to compare with
-        about += " or, on a slow processor, longer"
-    complain(f"{run.experiment} on {LAB_TITLES[run.lab]}, run {run.id}, {about}; Ctrl-C cancels")
+        about += ", longer on a slow processor"
+    stops = "Ctrl-C stops and keeps what was measured"
+    complain(f"{run.experiment} on {LAB_TITLES[run.lab]}, run {run.id}, {about} · {stops}")
     with progress_shown() as show:
         failing = False
         while job.poll() is None and not stop.asked:

@@ -67,7 +67,7 @@ def print_summary(document: Document, leads_on: bool = True) -> None:
     out.print()
     seen = seen_in(run, checked_rows(run.experiment, document.rows))
     out.print(Text(f"pinscope: {one_line(_what_was_recorded(run, seen) + facts.verdict(document))}", "bold"))
-    if (parts := parts_of_time(seen)) not in facts.verdict(document):
+    if parts := parts_of_time(seen):
         out.print(Text(parts))
     if seen.sites:
         out.print()

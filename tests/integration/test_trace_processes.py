@@ -74,7 +74,7 @@ def test_each_process_that_copies_stands_in_the_result_with_its_rank(
     (whole,) = rows(document, "program")
     assert (whole["copies"], whole["kernels"]) == (27, 27)
     assert "rank 1" in capfd.readouterr().err
-    assert document["run"]["verdict"].split(" copied")[0].endswith("where 5 more processes copy too,")
+    assert document["run"]["verdict"].startswith("Pin what ")
     (accused,) = (each for each in document["run"]["findings"] if each["rule"] == "pageable-copies")
     assert accused["detail"].endswith("5 more processes copy there likewise.")
     copies = attached(document, "copies")
@@ -176,7 +176,8 @@ def test_children_that_could_use_cuda_and_are_not_recorded_are_said_first(
     verdict = document["run"]["verdict"]
     if count:
         processes = f"{count} child process{'es' if count > 1 else ''}"
-        assert verdict == f"{not_recorded(processes)} No copy was recorded to or from a GPU."
+        assert verdict == "No copy was recorded to or from a GPU."
+        assert document["run"]["findings"][0]["detail"] == not_recorded(processes)
     else:
         assert verdict == "The program copied nothing to or from a GPU."
 
@@ -188,7 +189,8 @@ def test_children_that_are_recorded_are_not_missed(tmp_path: Path, monkeypatch: 
     (tmp_path / "program.py").write_text(DEVICE + text)
     monkeypatch.setattr(unrecorded, "UVM", str(tmp_path / "uvm"))
     monkeypatch.setattr(unrecorded, "LIBRARY", "/libc")
-    assert "Not recorded" not in traced(tmp_path, tmp_path / "program.py")[1]["run"]["verdict"]
+    rules = {finding["rule"] for finding in traced(tmp_path, tmp_path / "program.py")[1]["run"]["findings"]}
+    assert "not-recorded" not in rules
 
 
 ORPHANS = """\

@@ -271,5 +271,9 @@ def test_what_no_run_tells_is_unknown_not_zero() -> None:
 
 
 def test_a_plan_for_one_process_does_not_speak_of_many() -> None:
-    assert read_plan(plan(64 * GIB)).tables[0].note.startswith("1 process with a context on 1 GPU. ")
-    assert "4 processes with contexts on 1 of 1 GPU each" in read_plan(plan(64 * GIB, processes=4)).tables[0].note
+    single = "Assumed: one buffer of 64 GiB, by 1 process with a context on 1 GPU. "
+    assert read_plan(plan(64 * GIB)).tables[0].note.startswith(single)
+    assert (
+        "each of 4 processes, 256 GiB in all, on 1 of 1 GPU each."
+        in read_plan(plan(64 * GIB, processes=4)).tables[0].note
+    )

@@ -240,10 +240,7 @@ def test_kinds_that_take_the_same_are_one_finding_and_one_verdict() -> None:
     assert "fastest" not in by_rule["all-kinds-same-tables"].advice  # times that nothing tells apart
     names = [one.name for one in by_rule["all-kinds-same-tables"].evidence]
     assert "Per GiB, registered (4k, portable)" in names
-    assert result.verdict == (
-        "Each pinned GiB takes 2 MiB of GPU memory for its page table (0.2 % of the pinned size), whichever of 8 "
-        "ways pins it; freeing gives all of it back."
-    )
+    assert result.verdict == "Count 2 MiB of GPU memory for each pinned GiB, whichever of 8 ways pins it."
 
 
 def test_a_kind_that_takes_less_is_named() -> None:

@@ -153,6 +153,12 @@ def format_duration(value: float) -> str:
     return format_seconds(value)
 
 
+def format_about(seconds: float, digits: int = 2) -> str:
+    """``about 140 ms``: a time that is known only roughly, with so many digits."""
+    number, unit = format_duration(float(f"{seconds:.{digits}g}")).split()
+    return f"about {float(f'{float(number):.{digits}g}'):g} {unit}"
+
+
 def format_share(value: float | None) -> str:
     """A fraction as per cent: ``0.981`` is ``98.1 %``, ``0.00003`` is ``0.003 %``; ``n/a`` for ``None``."""
     if value is None:

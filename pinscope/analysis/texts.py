@@ -12,7 +12,7 @@ from typing import Any, get_args
 from pinscope.analysis.statistics import Summary
 from pinscope.records.finding import COSTLY, Finding, Quantity, Severity, finding
 from pinscope.records.run import LabKind
-from pinscope.units import format_bandwidth, format_bytes, format_precision, format_seconds, format_share
+from pinscope.units import format_about, format_bandwidth, format_bytes, format_precision, format_seconds, format_share
 
 ROUGH = 0.05
 """A figure that is known to no better than ± this is said to be about so much."""
@@ -65,9 +65,7 @@ def roughly(seconds: float, uncertainty: float) -> str:
     """A time with as many digits as are known: ``about 1 µs`` where it is known only roughly."""
     if uncertainty <= ROUGH:
         return format_seconds(seconds)
-    digits = 1 if uncertainty > VERY_ROUGH else 2
-    number, unit = format_seconds(float(f"{seconds:.{digits}g}")).split()
-    return f"about {float(number):g} {unit}"
+    return format_about(seconds, 1 if uncertainty > VERY_ROUGH else 2)
 
 
 def exceeds(first: Summary, second: Summary) -> bool:

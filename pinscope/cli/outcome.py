@@ -23,7 +23,7 @@ from pinscope.records.finding import Finding, Quantity, Reading, Table
 from pinscope.records.run import LAB_TITLES, ExperimentRun, Progress, Run
 from pinscope.report import facts
 from pinscope.text import one_line
-from pinscope.units import format_duration
+from pinscope.units import format_about
 
 if TYPE_CHECKING:
     from pinscope.report.document import Document
@@ -40,10 +40,11 @@ def follow(store: Store, run: ExperimentRun, job: Job, stop: Stop) -> None:
     A database that fails meanwhile ends nothing: the child would end with this process, and it alone holds what the
     database did not take.
     """
-    about = f"about {format_duration(run.budget.seconds)}"
+    about = format_about(run.budget.seconds)
     if run.lab == "host":  # only GPU runs were recorded to compare with
-        about += " or, on a slow processor, longer"
-    complain(f"{run.experiment} on {LAB_TITLES[run.lab]}, run {run.id}, {about}; Ctrl-C cancels")
+        about += ", longer on a slow processor"
+    stops = "Ctrl-C stops and keeps what was measured"
+    complain(f"{run.experiment} on {LAB_TITLES[run.lab]}, run {run.id}, {about} · {stops}")
     with progress_shown() as show:
         failing = False
         while job.poll() is None and not stop.asked:

@@ -338,16 +338,20 @@ _PINNED = ("host_alloc_bytes", "registered_bytes")
 
 def snapshot_verdict(snapshot: Snapshot) -> str:
     """The process that holds most, how many there are, and what that is of the host's memory."""
-    holders = ranked(snapshot.holders, _pinned_by)
+    holders, of_host = ranked(snapshot.holders, _pinned_by), _of_the_host(snapshot)
     if not holders:
         candidate = only_candidate(snapshot)
-        who_may = f"; {who(candidate)} is the only CUDA process seen, and may have registered it" if candidate else ""
-        return f"No process is seen to hold pinned memory{_of_the_host(snapshot)}{who_may}."
+        if snapshot.host.pinned_bytes == 0 and "pinned_bytes" not in snapshot.host.estimates:
+            return "Nothing is pinned on this host."
+        if not of_host:
+            return "No process is seen to have pinned memory."
+        by = f"perhaps by {who(candidate)}, the only CUDA process" if candidate else "by no process that is seen"
+        return f"On this host {of_host} is pinned, {by}."
     first = holders[0]
-    amount = _amount(first)
+    whole = f", the whole host {of_host}" if of_host else ""
     if len(holders) == 1:
-        return f"{who(first)} holds {amount} of pinned memory{_of_the_host(snapshot)}."
-    return f"{len(holders)} processes hold pinned memory, {who(first)} the most: {amount}{_of_the_host(snapshot)}."
+        return f"{who(first)} has {_amount(first)} pinned{whole}."
+    return f"{len(holders)} processes have pinned memory, {who(first)} most ({_amount(first)}){whole}."
 
 
 def pinned_change(samples: Sequence[Sample]) -> str:
@@ -378,9 +382,9 @@ def gpu_verdict(snapshot: Snapshot, index: int) -> str | None:
     words = "A process uses it now" if count == 1 else f"{count} processes use it now"
     holders = ranked(users, _pinned_by)
     if not holders:
-        return f"{words}; no pinned memory is seen of {'it' if count == 1 else 'them'}."
+        return f"{words}, no pinned memory of {'it' if count == 1 else 'them'} is seen."
     most = "" if len(holders) == 1 else "the most "
-    return f"{words}; {who(holders[0])} holds {most}pinned memory: {_amount(holders[0])}."
+    return f"{words}, {who(holders[0])} has {most}pinned memory: {_amount(holders[0])}."
 
 
 def _amount(holder: Holder) -> str:
@@ -401,4 +405,4 @@ def _of_the_host(snapshot: Snapshot) -> str:
     share = format_share(host.pinned_bytes / host.total_bytes)
     bound = host.estimates.get("pinned_bytes")
     amount = f"{f'{bound.words} ' if bound else ''}{format_bytes(host.pinned_bytes)}"
-    return f"; {amount} is pinned on the whole host, {share} of its memory"
+    return f"{amount} ({share} of its memory)"

@@ -309,9 +309,7 @@ class PlanParams(Inputs):
     )
     all_gpus: int = parameter(
         "GPUs in all",
-        "Number of different GPUs that all processes use together, spread evenly: 8 for 8 processes with one GPU each. "
-        "If it is no larger than the number of GPUs of each process (--gpus-per-process), all processes share the same "
-        "GPUs.",
+        "8 for 8 ranks with one GPU each. Leave it out if all ranks use the same GPUs.",
         1,
         unit="count",
         ge=1,

@@ -34,7 +34,7 @@ from pinscope.records.finding import (
     table,
     warning,
 )
-from pinscope.units import format_bytes, format_seconds, format_share
+from pinscope.units import format_about, format_bytes, format_seconds, format_share
 
 LARGEST_CHUNK_BYTES = 64 * 2**30
 """Pieces to advise where nothing else decides."""
@@ -64,29 +64,18 @@ def origin_words(origin: Origin) -> str:
 
 
 def _verdict(plan: Plan) -> str:
-    """Whether it is safe, and what it takes."""
-    safety, pinned, pace = safety_of(plan), plan.demand.pinned_bytes, _pace_of_recipe(plan)
-    takes = f"{format_bytes(plan.sharings[0].tables_per_gpu_bytes)} of GPU memory for page tables"
-    if pace:
-        recorded = pace.origin.device if pace.origin.source == "recorded" else None
-        takes = (
-            f"about {format_seconds(pace.seconds_for(pinned))}{' for one process' if plan.demand.copies > 1 else ''}"
-            f"{_usual_words(plan, pace)}"
-            f"{f' at the pace of an {recorded}' if recorded else ''} and {takes}"
-        )
-    what = {"elsewhere": f"Pinning {amount_words(plan.demand)} takes", "not_safe": "It would take"}
-    unknown = " How much is safe there is not known: give that host's memory (--host-memory)."
-    there = unknown if safety.level == "elsewhere" else ""
-    return f"{LEVEL_WORDS[safety.level]}: {safety.reason}. {what.get(safety.level, 'It takes')} {takes}.{there}"
-
-
-def _usual_words(plan: Plan, pace: Pace) -> str:
-    """`` the recommended way (huge pages, …; 25.4 s by one cudaHostAlloc)``; nothing where that call is the way."""
-    usual, recipe = plan.pace(USUAL), plan.recipe
-    if usual is None or recipe is None or pace.strategy == USUAL:
-        return ""
-    seconds = format_seconds(usual.seconds_for(plan.demand.pinned_bytes))
-    return f" the recommended way ({recipe.title}; {seconds} by one cudaHostAlloc)"
+    """Whether it is safe, and how long pinning takes; for another host what it takes of each GPU."""
+    safety, demand, pace = safety_of(plan), plan.demand, _pace_of_recipe(plan)
+    words = LEVEL_WORDS[safety.level]
+    size, takes = format_bytes(demand.pinned_bytes), pace and format_about(pace.seconds_for(demand.pinned_bytes))
+    if safety.level != "elsewhere":
+        pinning = f", and pinning takes {takes}" if takes and safety.level == "safe" and demand.copies == 1 else ""
+        return f"{words}: {safety.reason}{pinning}."
+    tables = format_bytes(plan.sharings[0].tables_per_gpu_bytes)
+    needs = f"{size} takes {takes} and {tables} a GPU" if takes else f"{size} takes {tables} of page tables a GPU"
+    if demand.copies > 1:
+        needs = f"each process pins {size}{f' in {takes}' if takes else ''}"
+    return f"{words}: {needs} (safe is not known without --host-memory)."
 
 
 def _headline(plan: Plan) -> tuple[Quantity, ...]:
@@ -94,7 +83,8 @@ def _headline(plan: Plan) -> tuple[Quantity, ...]:
     registering, owner = plan.sharings
     reason = None if pace else f"not measured for {format_bytes(demand.pinned_bytes)}"
     seconds = pace.seconds_for(demand.pinned_bytes) if pace else None
-    here = "" if budget.has_gpu else ", which has no GPU"
+    why = why_elsewhere(plan)
+    here = f" ({why})" if why else ""
     return (
         quantity(f"Safe to pin on {budget.host}{here}", budget.safe_bytes, "bytes", reason=budget.limit),
         quantity("Time to pin, the recommended way", seconds, "seconds", reason=reason),
@@ -146,19 +136,24 @@ def _sharings(plan: Plan) -> Table:
             )
             for sharing in plan.sharings
         ],
-        note=f"{_spread(demand)} The host holds {amount_words(demand)}. GPU memory for page tables is taken in steps "
+        note=f"{_assumed(demand)} GPU memory for page tables is taken in steps "
         "of 2 MiB. On the GPUs of the others, to which it copies by CUDA IPC, one owner needs no context. "
         f"{_contexts_words(plan)}",
     )
 
 
-def _spread(demand: Demand) -> str:
-    """Who has contexts where."""
+def _assumed(demand: Demand) -> str:
+    """Who has contexts where, and whose memory it is."""
+    single, together = (format_bytes(count * demand.pinned_bytes) for count in (1, demand.processes))
     if demand.processes == 1:
-        return f"1 process with a context on {'1 GPU' if demand.gpus == 1 else f'each of {demand.gpus} GPUs'}."
+        where = "1 GPU" if demand.gpus == 1 else f"each of {demand.gpus} GPUs"
+        return f"Assumed: one buffer of {single}, by 1 process with a context on {where}."
+    gpus = f"on {demand.gpus} of {demand.all_gpus} GPU{'' if demand.all_gpus == 1 else 's'} each"
+    if demand.copies > 1:
+        return f"Assumed: a buffer of {single} for each of {demand.processes} processes, {together} in all, {gpus}."
     return (
-        f"{_processes(demand.processes)} with contexts on {demand.gpus} of {demand.all_gpus} "
-        f"GPU{'' if demand.all_gpus == 1 else 's'} each, {demand.on_one_gpu} on the busiest GPU."
+        f"Assumed: one buffer of {single} shared by {demand.processes} processes, {gpus}. One each would be {together} "
+        "of RAM, the GPUs pay the same."
     )
 
 

@@ -86,7 +86,7 @@ def test_a_run_is_started_watched_found_again_and_read(page: Page, dashboard: Se
     page.get_by_role("link", name="Open the result").click(timeout=2 * PATIENCE)
     expect(page.locator(".js-plotly-plot").first).to_be_visible()
     assert dashboard.store.run(run.id).status == "done"
-    expect(page.get_by_text("Pinned h2d, 1 MiB", exact=True)).to_be_visible()
+    expect(page.get_by_text("Pinned to the device, 1 MiB", exact=True)).to_be_visible()
     expect(page.get_by_role("button", name="Cancel")).to_have_count(0)
 
     page.get_by_role("link", name="All runs").click()

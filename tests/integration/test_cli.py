@@ -145,7 +145,7 @@ def test_run_prints_one_document_with_every_observation(measured: tuple[str, dic
         assert row["wrong_words"] == 0
         assert 0 < row["issue_seconds"] <= row["wall_seconds"]
         assert row["device_seconds"] > 0
-    assert {quantity["name"] for quantity in run["headline"]} >= {"Pinned h2d, 256 KiB"}
+    assert {quantity["name"] for quantity in run["headline"]} >= {"Pinned to the device, 256 KiB"}
 
 
 def test_the_run_is_in_the_list_and_can_be_shown(run_id: str, measured: tuple[str, dict[str, Any]]) -> None:
@@ -205,7 +205,7 @@ def test_run_all_prints_one_document_of_all_experiments() -> None:
 def test_run_tells_people_headline_run_and_next_command() -> None:
     done = pinscope("run", "bandwidth", "--quick", *LEAST, CUDA_VISIBLE_DEVICES="")
     assert done.returncode == 0
-    assert "Pinned h2d, 256 KiB" in done.stdout
+    assert "Pinned to the device, 256 KiB" in done.stdout
     assert (found := re.search(r"pinscope report (\S+) -o report.html", done.stdout))
     assert f"run {found[1]}" in done.stderr
     assert "\x1b" not in done.stdout + done.stderr

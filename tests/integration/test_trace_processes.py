@@ -65,7 +65,7 @@ def test_each_process_that_copies_stands_in_the_result_with_its_rank(
     (whole,) = rows(document, "program")
     assert (whole["copies"], whole["kernels"]) == (27, 27)
     assert "rank 1" in capfd.readouterr().err
-    assert document["run"]["verdict"].split(" copied")[0].endswith("where 5 more processes copy too,")
+    assert document["run"]["verdict"].startswith("Pin what ")
     (accused,) = (finding for finding in document["run"]["findings"] if finding["rule"] == "pageable-copies")
     assert accused["detail"].endswith("5 more processes copy there likewise.")
     copies = attached(document, "copies")
@@ -164,8 +164,13 @@ def test_children_that_could_use_cuda_and_are_not_recorded_are_said_first(
     monkeypatch.setattr(unrecorded, "LIBRARY", library)
     code, document = traced(tmp_path, "--fail-on", "pageable=1GiB", tmp_path / "program.py")
     assert code == bool(count)
-    missing = not_recorded(f"{count} child process{'es' if count > 1 else ''}")
-    assert document["run"]["verdict"].startswith(missing if count else "The program copied nothing to or from a GPU.")
+    verdict = document["run"]["verdict"]
+    if count:
+        processes = f"{count} child process{'es' if count > 1 else ''}"
+        assert verdict == "No copy was recorded to or from a GPU."
+        assert document["run"]["findings"][0]["detail"] == not_recorded(processes)
+    else:
+        assert verdict == "The program copied nothing to or from a GPU."
 
 
 OUTLIVED = """\

@@ -76,7 +76,7 @@ def test_the_program_runs_twice_and_what_pinning_saved_is_measured(
     assert again.params["what_if"] == [f"{path}:{COPIES}"]
     assert again.params["what_if_of"] == first.id
     assert again.verdict is not None
-    assert again.verdict.startswith("With train.py")
+    assert again.verdict.startswith("Pinning train.py")
     assert [run.id for run, _ in read_bundle(bundle)] == [first.id, again.id]
 
 

@@ -11,7 +11,7 @@ from typing import Annotated, Literal, NamedTuple
 from pinscope.analysis.cells import AS_GOOD, Label, LineStyle, Value, Way, cells, every_combination, first, key, way
 from pinscope.analysis.read_rows import Row, grouped
 from pinscope.analysis.statistics import Summary, measured
-from pinscope.analysis.texts import exceeds, joined
+from pinscope.analysis.texts import exceeds
 from pinscope.records.finding import Quantity, Table, quantity, table
 from pinscope.records.run import ExperimentRun
 from pinscope.units import format_share
@@ -109,6 +109,13 @@ class Pair(NamedTuple):
     def times_words(self) -> str:
         """``1.09``, ``12.3``."""
         return f"{self.times:.{1 if self.times >= 10 else 2}f}"
+
+    @property
+    def against_words(self) -> str:
+        """``2.50 times faster``, ``as fast``."""
+        if self.verdict == "as good":
+            return "as fast"
+        return f"{self.times_words} times slower" if self.times > 1 else f"{1 / self.times:.2f} times faster"
 
     @property
     def verdict(self) -> Verdict:
@@ -218,20 +225,13 @@ def verdict(accesses: Accesses) -> str | None:
     whole = [pair for pair in accesses.pairs if pair.cell.spacing == 1]
     least, most = (choose(whole or accesses.pairs, key=lambda pair: pair.times) for choose in (min, max))
     if not whole or (least.verdict, most.verdict) == ("faster", "slower"):
-        ends = [f"{pair.times_words} times ({pair.cell.words})" for pair in dict.fromkeys((least, most))]
-        return f"Zero-copy takes {joined(ends)} as long as a copy."
+        ends = [f"{pair.against_words} ({pair.cell.words})" for pair in dict.fromkeys((least, most))]
+        return f"Zero-copy is {', '.join(ends)}."
     if most.verdict != "slower":
-        return (
-            f"Let kernels reach the data on the host: zero-copy takes at most {most.times_words} times as long as an "
-            "explicit copy, and no GPU memory."
-        )
-    begins = "" if least.times_words == most.times_words else f"{least.times_words} to "
+        return f"Map the data (zero-copy): it takes at most {most.times_words} times a copy's time, and no GPU memory."
     faster = _faster_shares([pair for pair in accesses.pairs if pair.cell.spacing > 1])
-    ends_with = f"; in every pattern it is faster if {faster} is used" if faster else ""
-    return (
-        f"Copy data that kernels use whole: zero-copy takes {begins}{most.times_words} times ({most.cell.words}) as "
-        f"long{ends_with}."
-    )
+    use_part = f", map it where kernels use {faster}" if faster else ""
+    return f"Copy data used whole (zero-copy is up to {most.times_words} times slower){use_part}."
 
 
 def _faster_shares(parts: Sequence[Pair]) -> str:
@@ -252,7 +252,7 @@ def headline(accesses: Accesses) -> Iterator[Quantity]:
     for beside, pattern in beside_a_copy:
         ways = accesses.once(pattern)
         if {beside, "copy"} <= ways.keys():
-            name = f"Time of {WAYS[beside].title} ÷ explicit copy, one {PATTERNS[pattern]}"
+            name = f"Time of {WAYS[beside].title} against an explicit copy, one {PATTERNS[pattern]}"
             yield quantity(name, Pair(ways[beside], ways["copy"]).times, "ratio", key=key(ways[beside], "ratio"))
     alike = list(accesses.once(accesses.patterns[0]).values())
     if alike:

@@ -12,11 +12,11 @@ from typing import Annotated
 from pinscope.analysis.cells import Label, Value, Way, cells, every_combination, of_kind, ratio
 from pinscope.analysis.read_rows import Row, counted, grouped
 from pinscope.analysis.statistics import Summary, measured, summarize
-from pinscope.analysis.texts import about, exceeds, known_within, on_lab, roughly
+from pinscope.analysis.texts import exceeds, known_within, on_lab, roughly
 from pinscope.experiments.allocation.ways import BASE, WAYS
 from pinscope.records.finding import Quantity, Table, quantity
 from pinscope.records.run import ExperimentRun
-from pinscope.units import format_bytes, format_seconds
+from pinscope.units import format_bytes
 
 
 @dataclass(frozen=True)
@@ -202,32 +202,26 @@ def copies_words(count: int) -> str:
 
 
 def verdict(buffers: Buffers) -> str | None:
-    """What the largest pinned buffer takes, beside a pageable one, after how many copies it has paid, and a pool."""
-    pinned = buffers.pinned
+    """What the largest pinned buffer takes beside one from a pool, else after how many copies it has paid."""
+    pinned, lab = buffers.pinned, buffers.run.lab
     if pinned is None:
         return None
-    both, size, fresh = pinned.both_seconds, pinned.bytes, buffers.fresh
+    both, size, fresh = pinned.both_seconds, format_bytes(pinned.bytes), buffers.fresh
+    takes = f"takes {roughly(both.median, known_within(both))}"
+    pools = [fresh[pool, pinned.bytes].both_seconds for pool in of_kind(WAYS, "pool") if (pool, pinned.bytes) in fresh]
+    best = min(pools, key=lambda pool: pool.median, default=None)
+    if best and lab == "cuda" and exceeds(both, best):
+        pool = roughly(best.median, known_within(best))
+        return f"Reuse pinned buffers: getting and freeing {size} {takes}, from a pool {pool}."
     named = "" if pinned.way == "pinned" else f" ({buffers.ways[pinned.way].title})"
-    words = f"Getting and freeing {format_bytes(size)} of pinned memory{named} takes "
-    words += f"{about(known_within(both))}{format_seconds(both.median)}"
-    if pinned.way == "pinned" and (BASE, size) in fresh:
-        pageable = format_seconds(fresh[BASE, size].both_seconds.median)
-        words += f" (pageable memory in 4 KiB pages, written once: {pageable})"
-    if even := buffers.dearest():
-        words += _paid(even)
-    pools = [fresh[pool, size].both_seconds for pool in of_kind(WAYS, "pool") if (pool, size) in fresh]
-    if pools and buffers.run.lab == "cuda":
-        best = min(pools, key=lambda pool: pool.median)
-        words += f"; from a pool it takes {roughly(best.median, known_within(best))}"
-    return on_lab(buffers.run.lab, f"{words}.")
+    even = buffers.dearest()
+    return on_lab(lab, f"Getting and freeing {size} of pinned memory{named} {takes}{_paid(even) if even else ''}.")
 
 
 def _paid(even: BreakEven) -> str:
     if even.copies is None:
-        return "; no number of copies makes up for it: they are no faster"
-    if not even.copies:
-        return "; it costs nothing extra"
-    return f"; {copies_words(even.copies)} {'makes' if even.copies == 1 else 'make'} up for the difference"
+        return ", but copies are no faster than pageable ones"
+    return f", which {copies_words(even.copies)} repay" if even.copies else ", no more than pageable memory"
 
 
 def headline(buffers: Buffers) -> Iterator[Quantity]:

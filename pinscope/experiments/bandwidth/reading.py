@@ -28,7 +28,8 @@ PAYS = 1.1
 COMPARED = (("4k", "cold"), ("thp", "cold"), ("4k", "warm"), ("thp", "warm"))
 """States of pageable memory in the order in which pinned memory is compared with them; the first that was measured."""
 _STATE_WORDS = {"4k": "4 KiB pages", "thp": "huge pages", "cold": "cold CPU caches", "warm": "warm CPU caches"}
-_TO_AND_FROM = {"h2d": "to the GPU", "d2h": "from the GPU", "bidirectional": "both ways at once"}
+TO_AND_FROM = {"h2d": "to GPU", "d2h": "from GPU", "bidirectional": "both ways at once"}
+_ON_MODEL = {"h2d": "to the device", "d2h": "from the device"}
 
 
 def _or_dash(name: str | None) -> str:
@@ -220,7 +221,7 @@ class Copies:
     @cached_property
     def cells(self) -> list[Cell]:
         """All of them, in the order of their labels and sizes: pinned memory and h2d first."""
-        kinds, ways = list(WAYS), list(_TO_AND_FROM)
+        kinds, ways = list(WAYS), list(TO_AND_FROM)
         return sorted(
             cells(Cell, map(_complete, self.rows)),
             key=lambda cell: (kinds.index(cell.memory), ways.index(cell.direction), cell.curve, cell.bytes),
@@ -249,7 +250,7 @@ class Copies:
     @cached_property
     def gains(self) -> dict[str, Gain]:
         """Direction → pinned copies against pageable ones, where a size was measured of both."""
-        pairs = {way: same_sizes(self.engine("pinned", way), self.engine("pageable", way)) for way in _TO_AND_FROM}
+        pairs = {way: same_sizes(self.engine("pinned", way), self.engine("pageable", way)) for way in TO_AND_FROM}
         return {way: Gain(both) for way, both in pairs.items() if both}
 
     @cached_property
@@ -299,32 +300,36 @@ def verdict(copies: Copies) -> str | None:
         return f"{wrong} of {len(copies.cells)} combinations delivered wrong data: do not trust these figures."
     if copies.gains:
         way, gain = next(iter(copies.gains.items()))
-        model = copies.run.lab == "host" and way != "bidirectional"
-        subject = f"Pinned {way} copies" if model else f"Pinned copies {_TO_AND_FROM[way]}"
-        return on_lab(copies.run.lab, f"{subject} {_compared(gain)}.")
+        return on_lab(copies.run.lab, f"{_compared(f'copies {_ways(copies)[way]}', gain)}.")
     return _one_kind(copies) if copies.of_one_kind else None
 
 
-def _compared(gain: Gain) -> str:
-    """``are 6.5 times as fast as pageable ones: 55.0 against 8.46 GB/s at 1 GiB, and faster from 4 KiB on``."""
-    fast, slow = (format_bandwidth(cell.bytes_per_second) for cell in (gain.pinned, gain.pageable))
-    rates = f"{fast.removesuffix(' GB/s')} against {slow} at {format_bytes(gain.bytes)}"
+def _ways(copies: Copies) -> dict[str, str]:
+    """Direction → words."""
+    return TO_AND_FROM if copies.run.lab == "cuda" else TO_AND_FROM | _ON_MODEL
+
+
+def _compared(what: str, gain: Gain) -> str:
+    """``Pin copies to GPU from 4 KiB on: pageable ones are about 6.5 times slower at 1 GiB``."""
+    size = format_bytes(gain.bytes)
     if gain.uncertainty > ROUGH and not is_distinct(gain.ratio, gain.uncertainty):
-        return f"vary too much to tell whether they are faster than pageable ones: {rates}"
+        return f"Measure again: {what} of {size} vary too much to tell whether pinning makes them faster"
     if gain.start is None:
-        return f"are {'slower than' if gain.ratio * PAYS < 1 else 'hardly faster than'} pageable ones: {rates}"
-    conditions = f" ({gain.pageable.conditions})" if gain.pageable.conditions else ""
-    words = f"are {about(gain.uncertainty)}{gain.ratio:.1f} times as fast as pageable ones{conditions}: {rates}"
-    return words if gain.start >= gain.bytes else f"{words}, and faster {gain.where}"
+        fast, slow = (format_bandwidth(cell.bytes_per_second) for cell in (gain.pinned, gain.pageable))
+        makes = "makes" if gain.ratio * PAYS < 1 else "hardly makes"
+        how = "slower" if gain.ratio * PAYS < 1 else "faster"
+        return f"Pinning {makes} {what} {how}: {fast.removesuffix(' GB/s')} against {slow} at {size}"
+    slower = f"pageable ones are {about(gain.uncertainty)}{gain.ratio:.1f} times slower"
+    if gain.start >= gain.bytes:
+        return f"Pin {what} of {size}: {slower}"
+    return f"Pin {what} from {format_bytes(gain.start)} on: {slower} at {size}"
 
 
 def _one_kind(copies: Copies) -> str:
     """What one kind of memory reaches, where no two kinds can be compared."""
     kind, size = copies.of_one_kind[0], format_bytes(copies.of_one_kind[0].bytes)
-    ways = _TO_AND_FROM if copies.run.lab == "cuda" else {}
     rates = " and ".join(
-        f"{format_bandwidth(cell.bytes_per_second)} {ways.get(cell.direction, cell.direction)}"
-        for cell in copies.of_one_kind
+        f"{format_bandwidth(cell.bytes_per_second)} {_ways(copies)[cell.direction]}" for cell in copies.of_one_kind
     )
     return on_lab(copies.run.lab, f"{_kind(kind)} copies of {size}{_by(kind, ' ')} run at {rates}.")
 
@@ -336,7 +341,7 @@ def _kind(cell: Cell) -> str:
 def headline(copies: Copies) -> tuple[Quantity, ...]:
     """Rate, gain and share of the link to the device, then the same from it; else what one kind of memory reaches."""
     return tuple(_pinned(copies)) or tuple(
-        cell.rate(f"{_kind(cell)} {cell.direction}{_by(cell, ', ')}, {format_bytes(cell.bytes)}")
+        cell.rate(f"{_kind(cell)} {_ways(copies)[cell.direction]}{_by(cell, ', ')}, {format_bytes(cell.bytes)}")
         for cell in copies.of_one_kind
     )
 
@@ -348,22 +353,23 @@ def _by(cell: Cell, before: str) -> str:
 def _pinned(copies: Copies) -> Iterator[Quantity]:
     reason = "the copies were faster than the limit that PinScope assumes for the link"
     for way in ("h2d", "d2h"):
+        words = _ways(copies)[way]
         if pinned := copies.engine("pinned", way):
-            yield pinned[-1].rate(f"Pinned {way}, {format_bytes(pinned[-1].bytes)}")
+            yield pinned[-1].rate(f"Pinned {words}, {format_bytes(pinned[-1].bytes)}")
         if gain := copies.gains.get(way):
-            yield _faster(way, gain)
+            yield _faster(way, words, gain)
         if share := copies.link_shares.get(way):
-            name = f"Share of the link's limit, best pinned {way}"
+            name = f"Share of the link's limit, best pinned {words}"
             key = f"pinned.{way}.link_share"
             yield quantity(name, share if share <= 1 else None, "share", reason=reason, key=key)
 
 
-def _faster(way: str, gain: Gain) -> Quantity:
+def _faster(way: str, words: str, gain: Gain) -> Quantity:
     wild = 1 < gain.uncertainty < math.inf
     few = [count for cell in (gain.pinned, gain.pageable) if (count := cell.one_more_seconds.few)]
     spread = gain.uncertainty if ROUGH < gain.uncertainty <= 1 and not few else None
     state = gain.pageable.conditions
-    name = f"Speed-up over pageable{f' ({state})' if state else ''}, {way}, {format_bytes(gain.bytes)}"
+    name = f"Pinned against pageable{f' ({state})' if state else ''}, {words}, {format_bytes(gain.bytes)}"
     reason = "the copies vary too much to tell"
     repeats = min(few, default=None)
     ratio, key = None if wild else gain.ratio, f"pinned.{way}.gain"

@@ -32,7 +32,6 @@ from pinscope.analysis.texts import ROUGH, about, joined
 from pinscope.experiments.dataloader.ways import BOTH, PARTS, POOL_SETTINGS, WAYS, Setting
 from pinscope.records.finding import Quantity, Table, quantity
 from pinscope.records.run import ExperimentRun
-from pinscope.units import format_share
 
 COUNTER_SLACK_BYTES = 2**20
 """The kernel batches its count of pinned pages per processor: so far off may the growth of it be."""
@@ -454,56 +453,46 @@ def of(run: ExperimentRun, rows: Sequence[Row]) -> Loops:
 
 
 def verdict(loops: Loops) -> str | None:
-    """What pinned batches bring with each number of workers, and what limits the fastest loop."""
+    """Whether to turn pinned batches on, and with how many workers; else how fast the fastest loop is."""
     if any(cell.wrong_count for cell in loops.cells):
         return "Batches arrived wrong on the GPU: do not trust these figures."
     best = loops.fastest
     if best is None or best.pace is None:
         return None
-    limit = _limits(loops, best)
     if effects := loops.effects(WAYS[BOTH]):
-        unknown = sorted({cell.workers for cell in loops.cells} - {effect.workers for effect in effects})
-        rest = f", not known with {joined([str(count) for count in unknown])}" if unknown else ""
-        return f"{_brings(effects)}{rest}{limit}."
-    pace = f"{about(best.pace.uncertainty or 0)}{best.pace.value:.1f} steps a second with {best.words}"
-    return f"The fastest loop makes {pace}{limit}."
-
-
-def _limits(loops: Loops, best: Cell) -> str:
-    """What the fastest loop waits for, where that is known, else how much of a step the GPU computes."""
-    bound = best.bound
-    if not loops.equals and bound is not None and bound.is_clear and bound.part != "compute":
-        return f"; the fastest loop ({workers_title(best.workers)}) waits for {bound.title}"
-    cells, where = (loops.steady, "") if loops.equals else ([best], "in the fastest loop ")
-    shares = sorted(cell.computes_share for cell in cells if cell.computes_share is not None)
-    words = " to ".join(map(format_share, dict.fromkeys((*shares[:1], *shares[-1:]))))
-    return f"; {where}the GPU computes for {words} of each step" if shares else ""
+        return f"{_brings(effects)}."
+    pace = best.pace.value
+    rough = f"about {float(f'{pace:.2g}'):g}" if about(best.pace.uncertainty or 0) else f"{pace:.1f}"
+    return f"The fastest loop makes {rough} steps a second with {best.words}."
 
 
 def _brings(effects: Sequence[Effect]) -> str:
-    """``pin_memory with non_blocking makes the loop about 1.4 times as fast with 0 workers, not measurably with 2``."""
+    """``Turn on … for 0 workers: about 1.4 times faster (with 2 no measured difference)``."""
     by_verdict = grouped(effects, lambda effect: effect.verdict)
-    same = _workers(by_verdict.pop("no difference measured", []))
-    clauses = [
-        f"{_times([effect.ratio for effect in some])} with {_workers(some)} "
-        f"worker{'' if _workers(some) == '1' else 's'}{' (measured once)' if verdict == 'measured once' else ''}"
-        for verdict, some in by_verdict.items()
-    ]
-    name = WAYS[BOTH].title
-    if not clauses:
-        return f"{name} makes no measured difference to the loop ({same} workers)"
-    return f"{name} makes the loop {joined(clauses)}{f', not measurably with {same}' if same else ''}"
+    same, name = _workers(by_verdict.pop("no difference measured", [])), WAYS[BOTH].title
+    faster, slower, once = (by_verdict.get(how, []) for how in ("faster", "slower", "measured once"))
+    rest = [f"with {_workers(slower)} slower"] if faster and slower else []
+    rest += [f"with {same} no measured difference"] if same else []
+    others = f" ({', '.join(rest)})" if rest else ""
+    if faster:
+        return f"Turn on {name} for {_workers(faster)} workers: {_times(faster)} faster{others}"
+    if slower:
+        return f"Leave {name} off for {_workers(slower)} workers: {_times(slower)} slower{others}"
+    if once:
+        return f"With {_workers(once)} workers {name} made the loop {_times(once)} as fast, measured once"
+    return f"{name} makes no measured difference to the loop (workers: {same})"
 
 
 def _workers(some: Sequence[Effect]) -> str:
     return joined([str(effect.workers) for effect in some])
 
 
-def _times(ratios: Sequence[Estimate]) -> str:
-    """``about 1.4 times as fast``; two digits after the point where the ratios are known that well."""
-    rough = any(ratio.uncertainty is None or ratio.uncertainty > ROUGH for ratio in ratios)
-    values = sorted({f"{ratio.value:.1f}" if rough else f"{ratio.value:.2f}" for ratio in ratios}, key=float)
-    return f"{'about ' if rough else ''}{' to '.join(dict.fromkeys((values[0], values[-1])))} times as fast"
+def _times(effects: Sequence[Effect]) -> str:
+    """``about 1.4 times``; two digits after the point where the ratios are known that well."""
+    rough = any(effect.ratio.uncertainty is None or effect.ratio.uncertainty > ROUGH for effect in effects)
+    values = [1 / effect.ratio.value if effect.verdict == "slower" else effect.ratio.value for effect in effects]
+    words = sorted({f"{value:.1f}" if rough else f"{value:.2f}" for value in values}, key=float)
+    return f"{'about ' if rough else ''}{' to '.join(dict.fromkeys((words[0], words[-1])))} times"
 
 
 def headline(loops: Loops) -> Iterator[Quantity]:

@@ -108,9 +108,9 @@ def _recipe(passes: Passes) -> Iterator[Costed]:
                 figure
                 for cell in full
                 for figure in (
-                    quantity(f"Overlap, {cell.case}", cell.possible_overlap_share, "share"),
-                    quantity(f"Possible with this many chunks, {cell.case}", cell.ideal_share, "share"),
-                    quantity(f"Compute idle between kernels, {cell.case}", cell.stall_seconds.median, "seconds"),
+                    quantity(f"Overlap, {cell.case_words}", cell.possible_overlap_share, "share"),
+                    quantity(f"Possible with this many chunks, {cell.case_words}", cell.ideal_share, "share"),
+                    quantity(f"Compute idle between kernels, {cell.case_words}", cell.stall_seconds.median, "seconds"),
                 )
             ),
             cost=cost,
@@ -151,11 +151,13 @@ def _ingredients(passes: Passes) -> Iterator[Costed]:
 
 
 def _lack_evidence(lack: Lack) -> Iterator[Quantity]:
-    cell, way, what = lack.cell, lack.cell.case, WAYS[lack.missing].phrase
-    yield quantity(f"Times as long with {what}, {way}", lack.ratio, "ratio")
+    cell, way, what = lack.cell, lack.cell.case_words, WAYS[lack.missing].phrase
+    yield quantity(f"Time with {what} against the full recipe, {way}", lack.ratio, "ratio")
     if cell.recipe.memory != "pinned":
-        yield quantity(f"Its copies alone ÷ pinned ones alone, {way}", cell.copy_slowdown, "ratio")
-    yield quantity(f"Time ÷ that of its own copies and kernels one after the other, {way}", cell.own_serial, "ratio")
+        yield quantity(f"Its copies alone against pinned ones alone, {way}", cell.copy_slowdown, "ratio")
+    yield quantity(
+        f"Time against that of its own copies and kernels one after the other, {way}", cell.own_serial, "ratio"
+    )
     yield quantity(f"Compute idle with {what}, {way}", cell.stall_seconds.median, "seconds")
     yield quantity(f"The calls that start the copies, {way}", cell.issue_seconds.median, "seconds")
 

@@ -11,12 +11,13 @@ from typing import Annotated
 from pinscope.analysis.cells import Label, Value, cells, every_combination, first, key
 from pinscope.analysis.read_rows import Row, Rows, grouped
 from pinscope.analysis.statistics import Summary
-from pinscope.analysis.texts import about, exceeds, known_within, on_lab, possible_share, roughly, together
+from pinscope.analysis.texts import about, exceeds, known_within, on_lab, possible_share, together
 from pinscope.experiments.overlap.ways import BALANCES, EVERYTHING, WAYS, Balance, Recipe
 from pinscope.records.finding import Quantity, Table, quantity
 from pinscope.records.run import ExperimentRun
 from pinscope.units import format_seconds, format_share
 
+_WAYS = {"h2d": "to GPU", "d2h": "from GPU"}
 GOOD_OVERLAP = 0.9
 """Share of what is possible from which the recipe is said to work."""
 
@@ -117,6 +118,11 @@ class Cell:
     def case(self) -> str:
         """Direction, and balance where it is not the usual one."""
         return self.direction if self.balance == "balanced" else f"{self.direction} {self.balance.replace('_', '-')}"
+
+    @property
+    def case_words(self) -> str:
+        """The case as a headline says it."""
+        return self.case.replace(self.direction, _WAYS[self.direction])
 
 
 @dataclass(frozen=True)
@@ -245,51 +251,42 @@ def corrupted_shares(cells: Sequence[Cell]) -> dict[str, float]:
 
 
 def verdict(passes: Passes) -> str | None:
-    """What the full recipe hides, in a direction where it fails or h2d, and the dearest ingredient to leave out."""
+    """What the full recipe hides, in a direction where it fails, else to the GPU."""
     if any(cell.corrupted_chunks and cell.recipe.ordered for cell in passes.cells):
         return "Chunks arrived wrong although events or one stream kept the order: do not trust these figures."
     if not passes.full:
         return None
     cell = next((cell for cell in passes.full if not cell.overlaps), passes.full[0])
-    dearest = _dearest(passes, cell) if passes.run.lab == "cuda" else ""
-    return on_lab(passes.run.lab, f"{EVERYTHING} {_brings(cell)}{dearest}.")
+    return on_lab(passes.run.lab, f"{_brings(cell)}.")
 
 
 def _brings(cell: Cell) -> str:
-    """``bring h2d copies and kernels from 39.8 ms one after the other to 20.7 ms``; else what little is hidden."""
+    """What to use, and ``the pipeline to GPU takes 20.7 ms, not 39.8 ms``; else what little is hidden."""
+    recipe, way = EVERYTHING[:1].lower() + EVERYTHING[1:], _WAYS[cell.direction]
     if cell.overlaps:
         serial = format_seconds(cell.copy_alone_seconds + cell.compute_alone_seconds)
-        took = format_seconds(cell.seconds)
-        return f"bring {cell.direction} copies and kernels from {serial} one after the other to {took}"
+        return f"Use {recipe}: the pipeline {way} takes {format_seconds(cell.seconds)}, not {serial}"
     if cell.overlap <= 0:
-        return f"do not make {cell.direction} copies and kernels overlap"
+        return f"Copies {way} and kernels do not overlap here, even with {recipe}"
     # The overlap is a difference of times: it is off by as much of the shorter side as the whole is off.
     off = known_within(cell.device_seconds) * cell.seconds / min(cell.copy_alone_seconds, cell.compute_alone_seconds)
     share = f"about {cell.overlap:.0%}".replace("%", " %") if about(off) else format_share(cell.overlap)
-    return f"hide only {share} of {cell.direction} copies or kernels, whichever are shorter"
-
-
-def _dearest(passes: Passes, cell: Cell) -> str:
-    """``; pageable memory takes 141 ms``."""
-    worst = next(iter(passes.dearest(cell)), None)
-    if worst is None or not worst.takes_longer:
-        return ""
-    return f"; {WAYS[worst.missing].phrase} takes {roughly(worst.cell.seconds, worst.uncertainty)}"
+    return f"{EVERYTHING} hide only {share} of copies {way} or kernels"
 
 
 def headline(passes: Passes) -> Iterator[Quantity]:
     """Of h2d, then of d2h: what is hidden, and what the dearest missing ingredient costs; then wrong chunks."""
     for cell in passes.full:
-        name = f"Overlap of copies and kernels, {cell.case}"
+        name = f"Overlap of copies and kernels, {cell.case_words}"
         yield quantity(name, cell.possible_overlap_share, "share", key=key(cell, "overlap"))
         for lack in passes.dearest(cell)[:1]:
-            name = f"Times as long with {WAYS[lack.missing].phrase}, {cell.case}"
+            name = f"Time with {WAYS[lack.missing].phrase} against the full recipe, {cell.case_words}"
             without = f"without_{lack.missing.replace(' ', '_')}"
             yield quantity(name, lack.ratio, "ratio", key=key(cell, without))
     for (memory, direction), unordered in passes.unordered.items():
         if memory == "pinned":
             cells_of_balance = of_one_balance(unordered)
-            name = f"Wrong chunks without events, {cells_of_balance[0].case}"
+            name = f"Wrong chunks without events, {cells_of_balance[0].case_words}"
             (share,) = corrupted_shares(cells_of_balance).values()
             yield quantity(name, share, "share", key=f"{direction}.{cells_of_balance[0].balance}.wrong")
 

@@ -22,7 +22,7 @@ from pinscope.analysis.texts import HOST_MODEL, part_words
 from pinscope.experiments.page_tables.ways import WAYS
 from pinscope.records.finding import Quantity, Table, quantity, table
 from pinscope.records.run import ExperimentRun
-from pinscope.units import format_bytes, format_share
+from pinscope.units import format_bytes
 
 GIB = 2**30
 METERS = {"nvml_used_bytes": GRANULE_BYTES, "device_used_bytes": GRANULE_BYTES, "page_table_bytes": 4096}
@@ -252,7 +252,7 @@ def of(run: ExperimentRun, rows: Sequence[Row]) -> PageTableCosts | None:
 
 
 def verdict(measured: PageTableCosts) -> str | None:
-    """What a pinned GiB takes and whether it comes back; ``None`` where the meter shows no straight growth."""
+    """What a pinned GiB takes; then what does not come back, where, or how. ``None`` without straight growth."""
     reached = [cost for cost in measured.costs if not cost.unreached]
     known = [cost for cost in reached if cost.known_slope and cost.straight]
     own = [cost for cost in known if cost.device == measured.run.device]
@@ -261,13 +261,11 @@ def verdict(measured: PageTableCosts) -> str | None:
     amount, back = _amount(reached, own), _back(own)
     if measured.run.lab == "host":
         return f"{HOST_MODEL}each locked GiB takes {amount} of the kernel's page tables{back}."
-    share = format_share(max(cost.per_byte or 0.0 for cost in own))
     usual = {cost.memory for cost in own} <= {"pinned", "registered"}
     kinds = "" if usual or amount.startswith("up to") else f", whichever of {len(own)} ways pins it"
     devices, paying = ({cost.device for cost in costs} for costs in (reached, known))
     where = f", on {len(paying)} of {len(devices)} GPUs with a context" if len(devices) > 1 else ""
-    table = f"GPU memory for its page table ({share} of the pinned size)"
-    return f"Each pinned GiB takes {amount} of {table}{kinds}{where}{back}."
+    return f"Count {amount} of GPU memory for each pinned GiB{back or where or kinds}."
 
 
 def _amount(reached: Sequence[Cell], own: Sequence[Cell]) -> str:
@@ -287,9 +285,7 @@ def _back(own: Sequence[Cell]) -> str:
     least = min((cost.returned for cost in own if cost.returned is not None), default=None)
     if least is None:
         return ""
-    return (
-        "; freeing gives all of it back" if least >= ALL_RETURNED else f"; freeing gave {part_words(least)} of it back"
-    )
+    return "" if least >= ALL_RETURNED else f", of which freeing gave back {part_words(least)}"
 
 
 def headline(measured: PageTableCosts) -> tuple[Quantity, ...]:

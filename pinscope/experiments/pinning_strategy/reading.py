@@ -123,16 +123,15 @@ def verdict(pinnings: Pinnings) -> str | None:
     size, seconds = format_bytes(best.bytes), format_seconds(best.total_seconds.median)
     if best is usual:
         return f"One cudaHostAlloc pins {size} in {seconds}{_why_usual(pinnings, usual)}."
-    instead = f" instead of {format_seconds(usual.total_seconds.median)} by one cudaHostAlloc" if usual else ""
-    wait = best.longest_wait
-    waits = f"; others wait up to {format_seconds(wait.seconds)}" if IDLE in pinnings.cells else ""
-    return f"{size} pinned in {seconds}{instead}: {phrase(best)}{waits}."
+    instead = f", cudaHostAlloc {format_seconds(usual.total_seconds.median)}" if usual else ""
+    how = phrase(best)
+    return f"{how[:1].upper()}{how[1:]}: {size} takes {seconds}{instead}."
 
 
 def _why_usual(pinnings: Pinnings, usual: StrategyCell) -> str:
     chunks = pinnings.recommended.chunks
     if pinnings.refused:
-        return "; CUDA does not take registered memory as pinned here"
+        return ", and CUDA does not take registered memory as pinned"
     if chunks is not None and _worth_it(chunks, usual):
         return f", chunks of {format_bytes(chunks.chunk_bytes)} take {format_seconds(chunks.total_seconds.median)}"
     others = [cell for cell in pinnings.strategies if cell is not usual]

@@ -9,7 +9,6 @@ from pinscope.analysis.texts import Text, Texts, exceeds, on_lab, part_words, sa
 from pinscope.experiments.pressure.reading import GIB, MARKS, Climb, OnHost, Pressures, share_of_memory
 from pinscope.experiments.pressure.ways import WAYS
 from pinscope.records.finding import Finding, Quantity, quantity
-from pinscope.records.run import LabKind
 from pinscope.units import format_bytes, format_seconds, format_share
 
 RETURNED = 0.9
@@ -95,16 +94,18 @@ def findings(measured: Pressures) -> tuple[Finding, ...]:
 
 def verdict(measured: Pressures, concluded: Sequence[Finding]) -> str | None:
     """Where others suffer: in the first group, or on the host."""
+    del concluded
     lab, host = measured.run.lab, measured.host
+    pin, pinning, pinned = ("Lock", "Locking", "locked") if lab == "host" else ("Pin", "Pinning", "pinned")
     if measured.groups:
-        return _group_verdict(lab, measured.groups[0])
-    if host is None:
-        return None
-    share, owner = share_of_memory(measured.run, host)
-    pinned = "locked" if lab == "host" else "pinned"
-    most = f"{format_bytes(host.most_bytes)} {pinned} ({format_share(share)} of the {owner} memory)"
-    sentence = f"{concluded[0].title}; at most {most}." if host.cliff and concluded else _faults(host, most)
-    return on_lab(lab, sentence)
+        sentence = _group_verdict(measured.groups[0], pinned)
+    elif host and host.cliff:
+        sentence = f"{pin} less than {format_bytes(host.cliff.bytes)}: with that {MARKS[host.cliff.kind]}."
+    elif host:
+        share, owner = share_of_memory(measured.run, host)
+        whole = "RAM" if owner == "host's" else "the cgroup"
+        sentence = _faults(host, f"{pinning} {format_bytes(host.most_bytes)} ({format_share(share)} of {whole})")
+    return on_lab(lab, sentence) if sentence else None
 
 
 def _ends(run: OnHost | Climb) -> str | None:
@@ -124,7 +125,7 @@ def _on_host(run: OnHost) -> Iterator[Finding]:
     """What others felt, what they lost, and why the run went no further."""
     last, returned, ends = run.held[-1], run.returned_share, _ends(run)
     if run.cliff:
-        longest = quantity("Page fault, slowest step ÷ before", run.times, "ratio", reason="not measured")
+        longest = quantity("Page fault, slowest step against before", run.times, "ratio", reason="not measured")
         how = MARKS[run.cliff.kind]
         yield say(TEXTS, "others-suffer", longest, *_marks(run), cliff=run.cliff, how=how, ends=ends)[1]
     if lost := run.known_price:
@@ -153,7 +154,7 @@ def _cliff(climb: Climb) -> Iterator[Finding]:
         quantity("Cliff, pinned", cliff.bytes, "bytes"),
         quantity("Step before it, pinned", cliff.below_bytes, "bytes"),
         quantity("Expected by the group's account", expected, "bytes", reason="the group's account is not known"),
-        quantity("Slowest round of work ÷ before pinning", climb.times, "ratio"),
+        quantity("Slowest round of work against before pinning", climb.times, "ratio"),
         *_marks(climb),
     )
     place, how = cliff.place(climb.limit), MARKS[cliff.kind]
@@ -185,7 +186,7 @@ def _outside(climb: Climb) -> Iterator[Finding]:
     if climb.outside and climb.disturbs:
         below, beyond = climb.outside
         evidence = (
-            quantity("Round outside, from the cliff on ÷ below it", climb.outside_times, "ratio"),
+            quantity("Round outside, beyond the cliff against below it", climb.outside_times, "ratio"),
             measured("Round outside below the cliff", below, "seconds"),
             measured("Round outside from the cliff on", beyond, "seconds"),
         )
@@ -212,29 +213,19 @@ def _faults(run: OnHost, most: str) -> str:
         run.after and run.after.work_seconds,
     )
     if not before or not held or not exceeds(held, before):
-        return f"With {most}, page faults did not take measurably longer than before."
+        return f"{most} did not measurably slow page faults."
     times, freed = (work.median / before.median if work else 0.0 for work in (held, after))
     if freed < times:
-        return f"With {most}, page faults took at most {times:.2f} times as long as before."
-    beside = f"{times:.2f} times as long with it, but {freed:.2f} times after freeing"
-    return f"Page faults were not slower for {most}: {beside}."
+        return f"{most} made page faults up to {times:.2f} times slower."
+    return f"{most} is not why page faults slowed: {times:.2f} times before, {freed:.2f} after freeing."
 
 
-def _group_verdict(lab: LabKind, climb: Climb) -> str | None:
-    """Where the others in the group stall and are killed, and what is felt outside; ``None`` before a mark."""
+def _group_verdict(climb: Climb, pinned: str) -> str | None:
+    """From where on the others in the group slow or are killed; ``None`` before a mark."""
     cliff = climb.cliff
     if cliff is None:
         return None
-    pinned = "locked" if lab == "host" else "pinned"
-    below, at = format_share(cliff.below_bytes / climb.limit), format_share(cliff.bytes / climb.limit)
+    at = f"Leave other programs in a cgroup what they use: by {format_share(cliff.bytes / climb.limit)} {pinned}"
     if cliff.kind == "killed":
-        suffers = f"is killed by {at} {pinned}"
-    else:
-        worst = f" (up to {climb.times:.1f} times)" if climb.times else ""
-        suffers = f"begins to slow between {below.removesuffix(' %')} and {at} {pinned}{worst}"
-        suffers += f", is killed by {format_share(climb.kill.bytes / climb.limit)}" if climb.kill else ""
-    outside = ""
-    if climb.disturbs is not None:
-        slower = f"work outside takes {climb.outside_times:.2f} times as long"
-        outside = f"; {slower if climb.disturbs else 'one outside does not slow'}"
-    return on_lab(lab, f"In a {format_bytes(climb.limit)} cgroup another program {suffers}{outside}.")
+        return f"{at} the kernel kills one."
+    return f"{at} they slow{f', up to {climb.times:.1f} times' if climb.times else ''}."

@@ -42,12 +42,12 @@ SLOWER_FAULTS, SLOWER_READS, HOST_SWAPPED, HOST_STALLED = 1.75, 1.5, 16 * 2**20,
 MarkKind = Literal["cache", "slower", "swapped", "stalled", "killed", "faults", "reads", "host swapped", "host stalled"]
 MARKS: Mapping[MarkKind, str] = {
     "cache": f"{format_share(CACHE_LOST)} or more of its file left the page cache",
-    "slower": f"a round took at least {SLOWER:g} times as long",
+    "slower": f"a round was at least {SLOWER:g} times slower",
     "swapped": f"{format_share(SWAPPED)} or more of the limit was swapped out",
     "stalled": f"tasks stalled for at least {format_share(STALLED)} of the time",
     "killed": "a process was killed",
-    "faults": f"page faults took at least {SLOWER_FAULTS:g} times as long",
-    "reads": f"reading its file again took at least {SLOWER_READS:g} times as long",
+    "faults": f"page faults were at least {SLOWER_FAULTS:g} times slower",
+    "reads": f"reading its file again was at least {SLOWER_READS:g} times slower",
     "host swapped": f"{format_bytes(HOST_SWAPPED)} or more were swapped",
     "host stalled": f"tasks stalled for memory for at least {format_share(HOST_STALLED)} of the time",
 }
@@ -472,7 +472,7 @@ def _host_headline(run: OnHost, share: float, owner: str) -> Iterator[Quantity]:
     if run.before.stalled_share("memory_some") is None:
         why = "this kernel does not report it; the notes say why"
     pinned = format_bytes((run.slowest or run.held[0]).bytes)
-    name, nothing = f"Page fault time with {pinned} pinned (the slowest step) ÷ before", "nothing to compare with"
+    name, nothing = f"Page fault time with {pinned} pinned (the slowest step) against before", "nothing to compare with"
     yield run.price
     yield quantity(name, run.times, "ratio", reason=nothing, key="faults")
     yield quantity("Most memory pinned", run.most_bytes, "bytes", key="most")
@@ -501,11 +501,11 @@ def _group_headline(climb: Climb) -> Iterator[Quantity]:
     first, last = (mark and mark.bytes / climb.limit for mark in (climb.cliff, climb.kill))
     yield quantity("Cliff, share of the group's limit", first, "share", reason=none, key="cliff")
     yield quantity(
-        "Slowest round of work ÷ before pinning", climb.times, "ratio", reason="no round was timed", key="slowest"
+        "Slowest round of work against before pinning", climb.times, "ratio", reason="no round was timed", key="slowest"
     )
     yield quantity("Killed at, share of the group's limit", last, "share", reason=none, key="killed")
     yield quantity(
-        "Round outside, from the cliff on ÷ below it", climb.outside_times, "ratio", reason=none, key="outside"
+        "Round outside, beyond the cliff against below it", climb.outside_times, "ratio", reason=none, key="outside"
     )
     yield quantity("Group's limit", climb.limit, "bytes", key="limit")
     yield quantity(

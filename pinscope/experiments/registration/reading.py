@@ -391,14 +391,16 @@ def verdict(shared: Registrations) -> str | None:
     sizes = [trial.table_bytes for trial in shared.both if trial and trial.table_bytes is not None]
     little = len(sizes) == 2 and shared.saves_little(sizes[0] - sizes[1]) and not shared.is_owner_slower
     taken, rates, apart = _taken_words(shared), _rates_words(shared), shared.both[0]
-    if taken:
-        sentence = taken + (
-            ": not worth a change for GPU memory at this size" if little else f"; it {rates}" if rates else ""
-        )
-    elif rates and apart:
-        sentence = f"one owner of memory that {apart.processes} processes share {rates}"
+    saved = sizes[0] - sizes[1] if len(sizes) == 2 else 0
+    saves = f"saves {format_bytes(saved)} of page tables" if saved > 0 else None
+    but = ", but " if shared.is_owner_slower else ", and "
+    if taken and saves and little:
+        sentence = f"no need for one owner: {taken}, not {format_bytes(sizes[1])}"
+    elif apart and (rates or saves):
+        copies = rates and f"copies {rates}"
+        sentence = f"one owner for {apart.processes} processes {but.join(filter(None, (copies, saves)))}"
     else:
-        sentence = pages_words(shared) or ""
+        sentence = taken or pages_words(shared) or ""
     return on_lab(shared.run.lab, f"{sentence[0].upper()}{sentence[1:]}.") if sentence else None
 
 
@@ -409,21 +411,22 @@ def pages_words(shared: Registrations) -> str | None:
         return None
     table = max(known, key=lambda table: table.table_bytes or 0)
     return (
-        f"{count_words(table.processes)} that register the same {format_bytes(table.bytes)} take "
-        f"{format_bytes(table.table_bytes)} of page tables on each of {len(known)} GPUs, one owner would take "
+        f"{count_words(table.processes)} sharing {format_bytes(table.bytes)} take {format_bytes(table.table_bytes)} "
+        f"of page tables on each of {len(known)} GPUs, one owner "
         f"{format_bytes((table.table_bytes or 0) // table.processes)}"
     )
 
 
 def _taken_words(shared: Registrations) -> str | None:
-    kind, register = ("page tables", "lock") if shared.run.lab == "host" else ("GPU memory for page tables", "register")
+    kind, register = ("page tables", "lock") if shared.run.lab == "host" else ("GPU page tables", "register")
     apart, owner = (trial if trial and (trial.table_bytes or 0) >= 0 else None for trial in shared.both)
-    owned = owner and owner.table_bytes is not None and format_bytes(owner.table_bytes)
     if apart and apart.table_bytes is not None:
-        several = f"{apart.processes} processes that {register} the same {format_bytes(apart.bytes)} take"
+        several = f"{apart.processes} processes sharing {format_bytes(apart.bytes)} take"
         who = several if apart.processes > 1 else f"a process that {register}s {format_bytes(apart.bytes)} takes"
-        return f"{who} {format_bytes(apart.table_bytes)} of {kind}" + (f", one owner {owned}" if owned else "")
-    return f"one owner of {format_bytes(owner.bytes)} takes {owned} of {kind}" if owner and owned else None
+        return f"{who} {format_bytes(apart.table_bytes)} of {kind}"
+    if owner is None or owner.table_bytes is None:
+        return None
+    return f"one owner of {format_bytes(owner.bytes)} takes {format_bytes(owner.table_bytes)} of {kind}"
 
 
 def _rates_words(shared: Registrations) -> str | None:
@@ -432,5 +435,5 @@ def _rates_words(shared: Registrations) -> str | None:
         return None
     apart, owner = (rate.median for rate in shared.rates)
     if shared.is_owner_slower:
-        return f"copies at {format_bandwidth(owner)}, {format_share(owner / apart)} of their rate"
-    return f"copies {'as fast' if owner <= (1 + SAME_RATE) * apart else 'faster'} ({format_bandwidth(owner)})"
+        return f"at {format_share(owner / apart)} of their rate"
+    return f"{'as fast' if owner <= (1 + SAME_RATE) * apart else 'faster'} ({format_bandwidth(owner)})"

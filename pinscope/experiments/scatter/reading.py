@@ -209,24 +209,14 @@ def verdict(scatter: Scatter) -> str | None:
     if len(first.ranked) < 2:
         return None
     best, other = first.winners[0], first.loop or first.ranked[-1]
-    moves = f"{pieces_words(best)} move {TOWARDS[best.direction]} at {_rate(best)} by {best.phrase}"
+    pieces = f"{best.layout} pieces of {format_bytes(best.bytes)} {TOWARDS[best.direction].replace('the ', '')}"
     if best.way == other.way:
-        return f"{moves}: no way is clearly faster."
-    return f"{moves}, {_rate(other)} by {other.phrase}{_enough(scatter, best)}."
+        return f"Move {pieces} by {best.phrase} ({_rate(best)}): no way is clearly faster."
+    return f"Move {pieces} by {best.phrase}: {_rate(best)}, by {other.phrase} {_rate(other)}."
 
 
 def _rate(cell: Cell) -> str:
     return format_bandwidth(cell.bytes_per_second)
-
-
-def _enough(scatter: Scatter, best: Cell) -> str:
-    """From which size on a loop does, where several sizes tell."""
-    case, sizes = (best.direction, best.layout), {cell.bytes for cell in scatter.cells}
-    if case not in scatter.loop_suffices or len(sizes) < 2:
-        return ""
-    if least := scatter.loop_suffices[case]:
-        return f"; a loop is good enough from {format_bytes(least)} a piece on"
-    return f"; a loop is not good enough even for {format_bytes(max(sizes))} a piece"
 
 
 def headline(scatter: Scatter) -> Iterator[Quantity]:

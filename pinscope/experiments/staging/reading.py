@@ -11,7 +11,7 @@ from typing import Annotated
 from pinscope.analysis.cells import Comparison, Label, Value, cells, count, every_combination, mean, median, of_kind
 from pinscope.analysis.read_rows import Rows
 from pinscope.analysis.statistics import Summary, measured
-from pinscope.analysis.texts import FORMS
+from pinscope.analysis.texts import FORMS, about, exceeds, together
 from pinscope.experiments.staging.ways import WAYS
 from pinscope.records.finding import Quantity, Table, quantity, table
 from pinscope.records.run import ExperimentRun
@@ -103,17 +103,18 @@ def of(run: ExperimentRun, rows: Rows) -> Staging | None:
 
 
 def verdict(staging: Staging) -> str | None:
-    """What pinning for one copy takes beside a plain copy, and what the fastest way takes; ``None``: too little."""
+    """The fastest way for one copy, beside a plain one; ``None``: too little."""
     if any(cell.wrong_words for cell in staging.cells):
         return "Data arrived wrong: do not trust any figure of this run."
-    size, ways, winners = format_bytes(staging.size), staging.ways, staging.winners(uses=1)
-    if not winners or "plain" not in ways:
+    size, plain, winners = format_bytes(staging.size), staging.ways.get("plain"), staging.winners(uses=1)
+    if not winners or plain is None:
         return None
-    takes = {way: format_seconds(cell.seconds) for way, cell in ways.items()}
-    best, pinned = winners[0], takes.get("pin_then_copy")
-    how = f"through a newly pinned buffer takes {pinned}, a plain copy" if pinned else "plainly takes"
-    others = "no way is faster than that" if best.way.startswith("plain") else f"{best.phrase} {takes[best.way]}"
-    return f"Copying {size} once {how} {takes['plain']}, {others}."
+    best, off = winners[0], together(plain.wall_seconds, winners[0].wall_seconds)
+    if not exceeds(plain.wall_seconds, best.wall_seconds) or any(cell.way.startswith("plain") for cell in winners):
+        return f"Copy {size} once by a plain copy ({format_seconds(plain.seconds)}): no way is clearly faster."
+    return (
+        f"Copy {size} by {best.phrase}: {about(off)}{plain.seconds / best.seconds:.1f} times faster than a plain copy."
+    )
 
 
 def headline(staging: Staging) -> Iterator[Quantity]:
@@ -121,11 +122,13 @@ def headline(staging: Staging) -> Iterator[Quantity]:
     ways, best, size = staging.ways, staging.winners(uses=1), format_bytes(staging.size)
     plain, pin = ways.get("plain"), ways.get("pin_then_copy")
     if plain and pin:
-        name = f"Time of {pin.title} ÷ {plain.title}, {size} once"
+        name = f"Time of {pin.title} against a {plain.title}, {size} once"
         yield quantity(name, pin.seconds / plain.seconds, "ratio", key="pin_then_copy.ratio")
     if plain and best:
         times = best[0].seconds / plain.seconds
-        yield quantity(f"Time of the fastest way ÷ {plain.title}, {size} once", times, "ratio", key="fastest.ratio")
+        yield quantity(
+            f"Time of the fastest way against a {plain.title}, {size} once", times, "ratio", key="fastest.ratio"
+        )
     if plain and "in_place" in ways and plain.cpu_seconds:
         for what, cell in (("pinned", ways["in_place"]), ("plain", plain)):
             name = f"Processor time of a {what} copy, {size}"

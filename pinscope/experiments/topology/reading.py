@@ -253,39 +253,34 @@ def tables(host: Host) -> tuple[Table, ...]:
 def headline(host: Host) -> Iterator[Quantity]:
     """All at once, and their share of the rates alone; of one GPU its rates."""
     for direction in host.directions:
+        way = TOWARDS[direction].replace("the ", "")
         if cell := host.at_once(direction):
             yield measured(
-                f"All {len(cell.gpus)} GPUs at once, {direction}",
-                cell.bytes_per_second,
-                RATE,
-                key=f"all.{direction}.rate",
+                f"All {len(cell.gpus)} GPUs at once, {way}", cell.bytes_per_second, RATE, key=f"all.{direction}.rate"
             )
-            name, key = f"All at once ÷ alone, {direction}", f"all.{direction}.share"
+            name, key = f"All at once against alone, {way}", f"all.{direction}.share"
             yield quantity(name, cell.alone_share, "share", reason="not all ran alone", key=key)
         elif len(host.gpus) == 1 and (single := host.alone(direction)):
             rate, key = single[host.gpus[0]].bytes_per_second, f"one.{direction}.rate"
-            yield measured(f"GPU {host.gpus[0]} alone, {direction}", rate, RATE, key=key)
+            yield measured(f"GPU {host.gpus[0]} alone, {way}", rate, RATE, key=key)
 
 
 def all_words(host: Host) -> str | None:
     cell = host.worst
     if cell is None:
         return None
-    who = f"{gpus_words(cell.gpus)} do not" if len(cell.gpus) == 2 else f"No two of {len(cell.gpus)} GPUs"
-    but = ", but all together copy at" if cell.is_slowed() else ": together"
+    if cell.is_slowed():
+        who = f"{gpus_words(cell.gpus)} do not" if len(cell.gpus) == 2 else f"No two of {len(cell.gpus)} GPUs"
+        return f"{who} slow each other, but all together reach only {cell.share_words} of their rates alone."
+    who = gpus_words(cell.gpus) if len(cell.gpus) == 2 else f"All {len(cell.gpus)} GPUs"
     both = host.at_once("bidirectional")
-    rate = both and both.is_slowed() and format_bandwidth(both.rate)
-    less = f"; both ways at once {rate}, {both.share_words} of the sum" if both and rate else ""
-    return (
-        f"{who} slow each other one way{but} {format_bandwidth(cell.rate)} {cell.towards}, "
-        f"{cell.share_words} of the sum alone{less}."
-    )
+    less = f", but both ways {both.share_words}" if both and both.is_slowed() else ""
+    return f"{who} together reach {cell.share_words} of their rates alone{less}."
 
 
 def single_words(host: Host) -> str | None:
     gpu = host.gpus[0]
     cells_alone = [cell for way in ONE_WAY if (cell := host.alone(way).get(gpu))]
-    rates = [f"{format_bandwidth(cell.rate)} {cell.towards}" for cell in cells_alone]
-    why = "one GPU" if len(host.gpus) == 1 else "no two GPUs together"
-    words = f"GPU {gpu} copies alone at {' and '.join(rates)}; shared uplinks were not measured ({why})."
-    return words if rates else None
+    rates = [f"{format_bandwidth(cell.rate)} {cell.towards.replace('the ', '')}" for cell in cells_alone]
+    why = "one GPU" if len(host.gpus) == 1 else "no pairs"
+    return f"Shared uplinks were not measured ({why}): GPU {gpu} copies at {' and '.join(rates)}." if rates else None

@@ -189,25 +189,21 @@ def of(run: ExperimentRun, rows: Sequence[Row]) -> Serving | None:
 
 
 def verdict(serving: Serving) -> str | None:
-    """How long calls wait in one piece and in chunks, and what the chunks cost; ``None`` where too little is known."""
+    """How long calls wait in one piece and in chunks; ``None`` where too little is known."""
     if any(cell.pinned is False for cell in serving.cells):
         return "CUDA does not take registered memory as pinned here: pin with cudaHostAlloc, before serving."
     naive, gentle = serving.in_one_piece, serving.way(AUTO) or serving.largest_within
     some = naive or gentle
     if some is None:
         return None
-    size, waits = format_bytes(some.bytes), f"CUDA calls wait up to {format_seconds(some.longest.seconds)} while"
-    if naive is None or gentle is None or naive is gentle:
-        return f"{waits} the same process pins {size} ({some.title})."
+    size, waits = format_bytes(some.bytes), f"CUDA calls wait up to {format_seconds(some.longest.seconds)}"
+    if naive is None or gentle is None or gentle.longest.seconds >= naive.longest.seconds > serving.limit:
+        return f"{waits} while the same process pins {size} ({some.title})."
     if naive.longest.seconds <= serving.limit:
         longest = format_seconds(naive.longest.seconds)
         return f"One call may pin {size} while the program serves: its other CUDA calls wait {longest} at most."
-    times, took = serving.slower(gentle), format_seconds(gentle.total_seconds.median)
-    fastest = serving.fastest and format_seconds(serving.fastest.total_seconds.median)
-    beside = f": {fastest}" if times and times > 1.005 else ""
-    cost = f", which pins it in {took} (the fastest way{beside})" if times else ""
-    less = f"up to {format_seconds(gentle.longest.seconds)} with {gentle.title}"
-    return f"{waits} {naive.title} pins {size}, {less}{cost}."
+    less = f"CUDA calls wait up to {format_seconds(gentle.longest.seconds)}"
+    return f"Pin {size} with {gentle.title}: {less}, with {naive.title} {format_seconds(naive.longest.seconds)}."
 
 
 def headline(serving: Serving) -> Iterator[Quantity]:
@@ -216,7 +212,7 @@ def headline(serving: Serving) -> Iterator[Quantity]:
     for cell in filter(None, map(serving.way, (AUTO, "host_alloc", "register"))):
         yield quantity(f"Longest wait of a call, {cell.title}", cell.longest.seconds, "seconds", key=f"{cell.way}.wait")
     if auto and (times := serving.slower(auto)):
-        yield quantity(f"Time of {auto.title} ÷ the fastest way", times, "ratio", key="auto.ratio")
+        yield quantity(f"Time of {auto.title} against the fastest way", times, "ratio", key="auto.ratio")
         reason = "memory cannot be registered here"
         yield quantity(f"Chunk of {auto.title}", auto.chunk_bytes, "bytes", reason=reason, key="auto.chunk")
         name = f"Time to pin {format_bytes(auto.bytes)}, {auto.title}"

@@ -129,7 +129,7 @@ def findings(seen: Watched) -> tuple[Finding, ...]:
 def verdict(seen: Watched, concluded: Sequence[Finding]) -> str | None:
     """Who held how much, and whether it grew."""
     unlike_a_leak = any(finding.rule == "no-leak-seen" for finding in concluded)
-    return timeline_verdict(seen, unlike_a_leak=unlike_a_leak) if seen.host else None
+    return timeline_verdict(seen, max(seen.lives, key=_kept) if unlike_a_leak else None) if seen.host else None
 
 
 def _said(key: str, *evidence: Quantity, **values: object) -> Finding:
@@ -300,7 +300,7 @@ def _unexplained(seen: Watched) -> Iterator[Finding]:
     yield _said(
         "unexplained-pins",
         quantity("Pinned then", row["pinned_bytes"], "bytes"),
-        quantity("Explained by holders", row["explained_bytes"], "bytes"),
+        quantity("Owner known", row["explained_bytes"], "bytes"),
         quantity("Not explained", most, "bytes"),
         most=most,
         since=format_duration(at) if at else "the beginning",

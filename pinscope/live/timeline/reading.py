@@ -306,16 +306,13 @@ BEYOND = 1.1
 """A peak that is further above beginning and end than this is the answer."""
 
 
-def timeline_verdict(seen: Watched, *, unlike_a_leak: bool) -> str | None:
+def timeline_verdict(seen: Watched, kept: Life | None) -> str | None:
     """How much was pinned, by whom, and whether it grew, as a leak does or not; ``None`` where it is not known."""
     if leaks(seen):
         life, growth = leaks(seen)[0]
         taken = format_bytes(growth.bytes + growth.returned_bytes)
         back = f"only {format_bytes(growth.returned_bytes)}" if growth.returned_bytes else "nothing"
-        return (
-            f"{who(life)} looks like it leaks pinned memory: it took {taken} in {growth.rises:,} steps "
-            f"in {format_duration(growth.seconds)} and gave {back} back."
-        )
+        return f"{who(life)} looks like it leaks: it pinned {taken} in {growth.rises:,} steps and freed {back}."
     amounts, what = _amounts(seen)
     peak = extreme(amounts, max)
     if peak is None:
@@ -326,7 +323,10 @@ def timeline_verdict(seen: Watched, *, unlike_a_leak: bool) -> str | None:
         return f"Nothing was pinned {during}{_locked(seen)}."
     if not seconds:
         return f"{format_bytes(peak[1])} was pinned {during}{_holder(seen, peak[0])}."
-    course, at = _course(amounts, what, during, unlike_a_leak)
+    course, at = _course(amounts, what, during)
+    if kept and amounts[-1][1] - amounts[0][1] >= MUCH and at == amounts[-1][0]:
+        own = [(second, float(_amount_at(kept.pinned, second))) for second, _ in amounts]
+        return f"No sign of a leak: {who(kept)} pinned {format_bytes(own[-1][1] - own[0][1])}{_rise(own)} and kept it."
     return f"{course}{_holder(seen, at)}."
 
 
@@ -339,30 +339,29 @@ def _amounts(seen: Watched) -> tuple[list[tuple[float, float]], str]:
     return [(at, (pins(row) or 0) + driver.get(at, 0.0)) for at, row in zip(times, rows, strict=True)], what
 
 
-def _course(amounts: Sequence[tuple[float, float]], what: str, during: str, unlike_a_leak: bool) -> tuple[str, float]:
+def _course(amounts: Sequence[tuple[float, float]], what: str, during: str) -> tuple[str, float]:
     """How it went from the beginning to the end, and the moment at which to ask who holds it."""
     (_, first), (end, last) = amounts[0], amounts[-1]
     at, peak = max(amounts, key=lambda point: point[1])
     begun, ended, most = (format_bytes(value) for value in (first, last, peak))
     if peak - max(first, last) >= MUCH and peak > BEYOND * max(first, last):
-        return f"{what} peaked at {most} {when(at)}, and was {begun} at first and {ended} at the end", at
+        return f"{what} peaked at {most} {when(at)} (end: {ended})", at
     if last - first >= MUCH:
-        unlike = f"{_rise(amounts)}, not steadily" if unlike_a_leak else ""
-        return f"{what} grew from {begun} to {ended} {during}{unlike}", end
+        return f"{what} grew from {begun} to {ended} {during}", end
     if first - last >= MUCH:
         return f"{what} fell from {begun} to {ended} {during}", end
     if peak < MUCH:
         return f"{what} was at most {most} {during}", at
-    return f"{what} stayed at about {ended} {during.replace('in', 'for', 1)}", end
+    return f"{what} stayed near {ended} {during.replace('in', 'for', 1)}", end
 
 
 def _rise(amounts: Sequence[tuple[float, float]]) -> str:
-    """``, most of it within 12.0 s``: the rise time, from 10 to 90 % of the growth; empty where it is long."""
+    """`` (most of it within 12.0 s)``: the rise time, from 10 to 90 % of the growth; empty where it is long."""
     (start, first), (end, last) = amounts[0], amounts[-1]
     tenth = (last - first) / 10
     high = next(at for at, amount in amounts if amount >= last - tenth)
     low = max(at for at, amount in amounts if amount <= first + tenth and at <= high)
-    return f", most of it within {format_duration(high - low)}" if high - low <= (end - start) / 2 else ""
+    return f" (most of it within {format_duration(high - low)})" if high - low <= (end - start) / 2 else ""
 
 
 def _holder(seen: Watched, at: float) -> str:
@@ -371,13 +370,13 @@ def _holder(seen: Watched, at: float) -> str:
     if not held:
         return ""
     amount, life = max(held, key=lambda pair: pair[0])
-    return f"; {who(life)} held {'' if len(held) == 1 else 'most, '}{format_bytes(amount)}"
+    return f", {who(life)} had {'' if len(held) == 1 else 'most, '}{format_bytes(amount)}"
 
 
 def _locked(seen: Watched) -> str:
     """Who locked most with mlock, where that is all there is."""
     most = max(((amount, life) for life in seen.lives for _, amount in life.locked), key=itemgetter(0), default=None)
-    return f"; {who(most[1])} locked up to {format_bytes(most[0])} with mlock" if most and most[0] >= MUCH else ""
+    return f", but {who(most[1])} locked up to {format_bytes(most[0])} with mlock" if most and most[0] >= MUCH else ""
 
 
 def _amount_at(amounts: Amounts, at: float) -> int:

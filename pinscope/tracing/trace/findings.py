@@ -9,17 +9,15 @@ from pinscope.analysis.texts import Costed, Text, Texts, say
 from pinscope.records.finding import Finding, costing, quantity
 from pinscope.tracing.sites import Seen, line_name
 from pinscope.tracing.trace.reading import (
-    SMALL,
-    WAITS,
-    WAITS_LATE,
     Traced,
     comes_late,
+    managed_words,
+    not_recorded,
     origin,
     pinned_memory,
     share_of_time,
     slow_source,
     spared_by_not_waiting,
-    wait_values,
 )
 from pinscope.tracing.trace.what_if import WhatIf
 
@@ -34,11 +32,15 @@ _MADE_THERE = (
     "saving holds where the data is made in pinned memory. Where it must be copied there first, that takes CPU time; "
     "DataLoader(pin_memory=True) with workers does it in a thread of its own."
 )
-_SMALL = SMALL + ": they hold the CPU for {held:seconds}[, gathered they would take about {gathered:seconds}]"
+_SMALL = (
+    "{line} makes {times:,} copies of {size:bytes}: they hold the CPU for {held:seconds}[, gathered they would take "
+    "about {gathered:seconds}]"
+)
 _SCATTER = "'pinscope run scatter' measures which way is fastest here."
 _IDLE = (
-    "{where} What the CPU did between a wait and the next kernel counts, such as loading data. Idle time of copies "
-    "counts [twice, here and at the copies' line: {twice}][at the copies' line only{once}]."
+    "That is {share}. The waits themselves took {held:seconds}. {where} What the CPU did between a wait and the next "
+    "kernel counts, such as loading data. Idle time of copies counts [twice, here and at the copies' line: {twice}]"
+    "[at the copies' line only{once}]."
 )
 _EARLIER = "what the CPU does between the wait and the next kernel in another process, as a DataLoader's workers do"
 TEXTS: Texts = {
@@ -71,7 +73,7 @@ TEXTS: Texts = {
     "waits-for-the-gpu": Text(
         "a line waits ten times or more, and compute stands idle afterwards for a hundredth of the time, the longest "
         "such time not counted; not where copies to the host are asynchronous, or managed memory is used",
-        WAITS,
+        "After each of {times:,} waits of {line} the GPU idled: {idle:seconds} in all",
         _IDLE,
         "Ask for results less often: .item(), .cpu(), print() of a tensor and synchronize() wait until everything "
         "before them is done, and only then can the next work be issued; without these waits the program would take "
@@ -79,10 +81,18 @@ TEXTS: Texts = {
     ),
     "waits-for-the-gpu/late": Text(
         "the same, where the waits hold the CPU for less than half as long",
-        WAITS_LATE,
+        "After each of {times:,} waits of {line} the GPU idled until the CPU launched the next kernel: {idle:seconds} "
+        "in all",
         _IDLE,
         "Fewer waits save at most {spared:seconds}: the GPU had mostly finished before, and then the CPU was late. Do "
         f"{_EARLIER}; larger batches and CUDA graphs let it issue the same work by fewer calls.",
+    ),
+    "not-recorded": Text(
+        "processes that could use CUDA were not recorded, or the program uses managed memory",
+        "Copies may be missing",
+        "[{processes} ][{managed}]",
+        "A Python program can be traced by itself; Nsight Systems shows how managed memory moves.",
+        "warning",
     ),
     "records-lost": Text(
         "CUPTI's records could not be read",
@@ -161,6 +171,7 @@ def findings(traced: Traced) -> tuple[Finding, ...]:
         *_pageable(seen, origin(run, "pinned_from")),
         *_churn(seen),
         *_waits(seen),
+        *_missing(seen),
         *_lost(seen),
         *_left_out(seen),
         *_small(seen, origin(run, "gathered_from")),
@@ -270,13 +281,22 @@ def _waits(seen: Seen) -> Iterator[Costed]:
             quantity("Longest of these times", row["longest_idle_seconds"], "seconds", reason=NOT_RECORDED),
             quantity("CPU held by the waits", row["call_seconds"], "seconds"),
             quantity("Saved without these waits (at most)", spared, "seconds"),
-            **wait_values(row),
+            line=line_name(row),
+            times=row["count"],
+            idle=idle,
+            held=row["call_seconds"],
             share=share_of_time(seen, row, idle),
             where=_where(row),
             twice=NOT_RECORDED if twice else None,
             once=None if twice else "",
             spared=spared,
         )
+
+
+def _missing(seen: Seen) -> Iterator[Costed]:
+    processes, managed = not_recorded(seen.program) if seen.program else "", managed_words(seen)
+    if processes or managed:
+        yield say(TEXTS, "not-recorded", processes=processes or None, managed=managed or None)
 
 
 def _lost(seen: Seen) -> Iterator[Costed]:

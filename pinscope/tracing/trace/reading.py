@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any
+from operator import itemgetter
+from typing import Annotated
 
 from pydantic import AfterValidator
 
 from pinscope.analysis.kind import Kind
 from pinscope.analysis.read_rows import Row
-from pinscope.analysis.texts import fill
 from pinscope.records.finding import Quantity, Table, quantity
 from pinscope.records.parameters import Inputs, parameter
 from pinscope.records.run import Run
@@ -18,7 +18,7 @@ from pinscope.records.trace_row import LARGE_BYTES, TraceRow
 from pinscope.text import encodable
 from pinscope.tracing.sites import MOSTLY, WORTH, Headed, Seen, Site, gpu_name, headed_table, line_name, seen_in
 from pinscope.tracing.trace.what_if import WhatIf, what_if_headline, what_if_in, what_if_tables, what_if_verdict
-from pinscope.units import format_bytes, format_seconds, format_share
+from pinscope.units import format_about, format_bytes, format_seconds, format_share
 
 MOST_DEVICES = 4
 """Of the sentence on compute; the table of GPUs has all."""
@@ -28,16 +28,6 @@ MOST_SHOWN = 100
 """Rows of a table."""
 NO_RATE = "no run of bandwidth says the rate of pinned copies"
 NO_KERNELS = "the program ran no kernel"
-WAITS = (
-    "{line} waits for the GPU {times:,} times, which holds the CPU for {held:seconds}: then compute stood idle "
-    "{idle:seconds}[, {share}]"
-)
-WAITS_LATE = (
-    "After the {times:,} waits of {line} the CPU issued the next kernel late: compute stood idle {idle:seconds}"
-    "[, {share}]; the waits themselves take only {held:seconds}"
-)
-SMALL = "{line} makes {times:,} copies of {size:bytes}"
-"""What a line's waits cost, and what it copies in small pieces, as the verdict and findings say it."""
 
 
 def origin(run: Run, parameter: str) -> str | None:
@@ -90,38 +80,27 @@ def comes_late(row: Row) -> bool:
     return spared_by_not_waiting(row) < float(row["idle_seconds"]) / 2
 
 
-def wait_values(row: Row) -> dict[str, Any]:
-    """Of a line that waits, for :data:`WAITS` and :data:`WAITS_LATE`."""
-    idle, held = row["idle_seconds"], row["call_seconds"]
-    return {"line": line_name(row), "times": row["count"], "idle": idle, "held": held}
-
-
-def small_copies(site: Site) -> str:
-    """``train.py:33 makes 200,000 copies of 4 KiB``."""
-    return fill(SMALL, {"line": site.name, "times": site.row["count"], "size": site.row["median_bytes"]})
-
-
 # Verdict
 
 
 def trace_verdict(run: Run, seen: Seen) -> str | None:
-    """What was not recorded, then at most four sentences; ``None`` while the program runs."""
+    """What to do; ``None`` while the program runs. It says so where copies may be missing."""
     if seen.program is None:
         return None
-    missing = [*filter(None, (not_recorded(seen.program), _managed(seen, seen.program)))]
+    missing = bool(not_recorded(seen.program) or managed_words(seen))
     if not seen.program["copies"]:
         gaps = missing or run.notes or seen.program["lost_bytes"] or run.params.get("children") is False
-        answer = [_nothing(seen.program["recorded_seconds"], is_whole=not gaps)]
-    elif seen.pageable and (seen.pinned_share <= 1 - MOSTLY or _saves_much(seen)):
-        answer = [_worst(seen), max(_others(seen), _beside(seen))[1]]
+        return _nothing(seen.program["recorded_seconds"], is_whole=not gaps)
+    if seen.pageable and (seen.pinned_share <= 1 - MOSTLY or _saves_much(seen)):
+        answer = _pin(seen)
     else:
-        none = f"None of {seen.program['copies']:,} copies is a large one between host and GPU."
-        answer = [_pinned(seen) if seen.pinned else none, _left(seen.pageable), _beside(seen)[1], parts_of_time(seen)]
-    return " ".join(filter(None, (*missing, *answer)))
+        answer = _beside(seen) or _pinned(seen)
+    return f"As far as was recorded: {answer[:1].lower()}{answer[1:]}" if missing else answer
 
 
-def _managed(seen: Seen, program: Row) -> str:
-    size = f", {format_bytes(program['managed_bytes'])}" if program["managed_bytes"] else ""
+def managed_words(seen: Seen) -> str:
+    """That managed memory is not followed, as a sentence; empty where none is known to be used."""
+    size = f", {format_bytes(seen.program['managed_bytes'])}" if seen.program and seen.program["managed_bytes"] else ""
     if not size and not any("managed" in (site.row["source"], site.row["target"]) for site in seen.sites):
         return ""
     return f"The program uses managed memory{size}: how its pages move between host and GPU is not followed."
@@ -141,64 +120,54 @@ def _nothing(recorded: float | None, is_whole: bool) -> str:
     return f"{'The program copied nothing' if is_whole else 'No copy was recorded'} to or from a GPU{when}."
 
 
-def _worst(seen: Seen) -> str:
-    site, others = seen.accused[0] if seen.accused else (seen.pageable[0], 0)
-    alike = f", where {others:,} more {'processes copy' if others > 1 else 'process copies'} too," if others else ""
-    way = "from" if site.row["direction"] == "h2d" else "to"
-    what = "GPU compute stood idle" if site.row["idle_seconds"] is not None else "the CPU was held"
-    stood = f"{format_seconds(site.stands_seconds)} for it, {share_of_time(seen, site.row, site.stands_seconds)}"
-    first = f"{site.name}{alike} copied {format_bytes(site.row['bytes'])} {way} pageable memory; {what} {stood}."
-    saved = site.saved_in_place
+def _pin(seen: Seen) -> str:
+    """What pinning the data of the line that copies worst would save, or what its copies cost where nobody knows."""
+    site = seen.accused[0][0] if seen.accused else seen.pageable[0]
+    stood, saved, whole = site.stands_seconds, site.saved_in_place, seen.seconds_from_first(site.row)
+    if saved:
+        what = "program" if whole == seen.seconds else "loop"
+        share = f" ({float(f'{min(100 * saved / whole, 100):.2g}'):g} %)" if whole else ""
+        return f"Pin what {site.name} copies: the {what} gets {format_about(saved)}{share} shorter."
+    blocked = "the GPU idled" if site.row["idle_seconds"] is not None else "it blocked the CPU for"
+    cost = f"{blocked} {format_seconds(stood)}{_share(whole, stood)}"
     if saved is None:
-        return first
-    less = f"about {format_seconds(saved)} less" if saved else "as long"
-    return f"{first} {pinned_memory(site)} the program would take {less}. {slow_source(site)}".rstrip()
+        return f"Pin what {site.name} copies: {cost}."
+    return _beside(seen) or f"Pinning what {site.name} copies would save nothing: {cost}."
 
 
-def _others(seen: Seen) -> tuple[float, str]:
-    """What pinning the other lines would save that are worth a word, in seconds and as a sentence."""
-    others = [site for site, _ in seen.accused[1:]]
-    if not others:
-        return 0.0, ""
-    lines = f"{len(others)} more pageable {'lines' if len(others) > 1 else 'line'}"
-    saved = sum(site.saved_in_place or 0.0 for site in others)
-    return saved, f"{lines}: about {format_seconds(saved)} less." if saved else f"{lines}."
+def _share(whole: float, seconds: float) -> str:
+    return f" ({format_share(min(seconds / whole, 1.0))})" if whole else ""
 
 
-def _beside(seen: Seen) -> tuple[float, str]:
-    """What takes the most time beside pageable copies, in seconds and as a sentence; empty if nothing takes much."""
-    costs: list[tuple[float, str]] = []
-    for row in seen.idling[:1]:
-        waits = fill(WAITS_LATE if comes_late(row) else WAITS, {**wait_values(row), "share": None})
-        costs.append((row["idle_seconds"], f"{waits}."))
+def _beside(seen: Seen) -> str:
+    """What to do about what takes the most time beside pageable copies; empty if nothing takes much."""
+    costs: list[tuple[float, Row, str]] = []
+    # Data may be read or written only after a wait: then none of them is known to be of no use.
+    needed = seen.read_later or (seen.program and seen.program["managed_bytes"])
+    for row in () if needed else seen.idling[:1]:
+        advice = "Launch the next kernel sooner after the waits of {}" if comes_late(row) else "Wait less often at {}"
+        costs.append((row["idle_seconds"], row, f"{advice}: the GPU idled"))
     for row in seen.churn[:1]:
-        held = row["call_seconds"]
-        pins = f"{line_name(row)} pins memory {row['count']:,} times"
-        costs.append((held, f"{pins}, which takes {format_seconds(held)}."))
+        costs.append((row["call_seconds"], row, f"Pin once at {{}}, not {row['count']:,} times: it took"))
     for site in seen.small[:1]:
-        held = site.row["call_seconds"]
-        costs.append((held, f"{small_copies(site)}, which hold the CPU for {format_seconds(held)}."))
-    return max(costs, default=(0.0, ""))
+        gather = f"Gather the {site.row['count']:,} small copies of {{}}: they blocked the CPU for"
+        costs.append((site.row["call_seconds"], site.row, gather))
+    if not costs:
+        return ""
+    seconds, row, advice = max(costs, key=itemgetter(0))
+    cost = f"{format_seconds(seconds)}{_share(seen.seconds_from_first(row), seconds)}"
+    return f"{advice.format(line_name(row))} {cost}."
 
 
 def _pinned(seen: Seen) -> str:
+    """That the large copies use pinned memory."""
+    if not seen.pinned:
+        return f"Nothing to pin: none of {seen.program['copies'] if seen.program else 0:,} copies is a large one."
     count, size = (sum(site.row[name] for site in seen.pinned) for name in ("large_count", "bytes"))
     if seen.pageable:
-        copies = f"{count:,} large copies use pinned memory, {format_share(seen.pinned_share)} of the bytes"
-    elif count > 1:
-        copies = f"All {count:,} large copies use pinned memory, {format_bytes(size)} together"
-    else:
-        copies = f"The one large copy uses pinned memory, {format_bytes(size)}"
-    return f"{copies}."
-
-
-def _left(pageable: Sequence[Site]) -> str:
-    if not pageable:
-        return ""
-    size = sum(site.row["bytes"] for site in pageable)
-    ways = {"from" if site.row["direction"] == "h2d" else "to" for site in pageable}
-    others = " and others" if len(pageable) > 1 else ""
-    return f"{pageable[0].name}{others} copied {format_bytes(size)} {' or '.join(sorted(ways))} pageable memory."
+        return f"{count:,} large copies use pinned memory, {format_share(seen.pinned_share)} of the bytes."
+    copies = f"all {count:,} large copies use" if count > 1 else "the one large copy uses"
+    return f"Nothing to pin: {copies} pinned memory, {format_bytes(size)}."
 
 
 def parts_of_time(seen: Seen) -> str:

@@ -10,7 +10,7 @@ from pinscope.analysis.read_rows import Row
 from pinscope.records.finding import Quantity, Table, quantity, table
 from pinscope.records.run import Run
 from pinscope.tracing.sites import Headed, Seen, Site, headed_table, line_name
-from pinscope.units import format_bytes, format_seconds
+from pinscope.units import format_seconds, format_share
 
 # A second run with lines pinned
 
@@ -86,41 +86,18 @@ def what_if_in(run: Run, seen: Seen, rows: Sequence[Row]) -> WhatIf | None:
 
 
 def what_if_verdict(what: WhatIf) -> str:
-    """What it saved beside what was estimated, and whether the results are the same."""
+    """What it saved, and whether the results are the same."""
     if what.seen.failure:
         return f"With {what.name} pinned the program {what.seen.failure}."
     if not any(site.is_pinned for site in what.sites):
         return f"No copy of {what.name} could be made from pinned memory."
-    before, now = what.before_seconds, what.now_seconds
+    before, output = what.before_seconds, "the same output" if what.before["same_output"] else "different output"
     if abs(what.saved) < SEEN_SHARE * before:
-        beside = f"as long as the {format_seconds(before)} without"
+        did = f"saved nothing measurable of {format_seconds(before)}"
     else:
-        difference = f"{format_seconds(abs(what.saved))} {'less' if what.saved > 0 else 'more'}"
-        beside = f"{difference} than the {format_seconds(before)} without"
-    estimate = what.before["estimated_seconds"]
-    expected = (
-        ""
-        if estimate is None
-        else f"; the estimate, for data made in pinned memory, was {format_seconds(estimate)} less"
-    )
-    whose = "that line's" if len(what.lines) == 1 else "these lines'"
-    took = f"{format_seconds(now)} from {whose} first copy on"
-    first = f"With {what.name} pinned the program took {took}, {beside}{expected}."
-    same = f"The two runs wrote {'the same' if what.before['same_output'] else 'different things'} to stdout."
-    return " ".join(filter(None, (first, _gathering(what), same, _stayed(what))))
-
-
-def _gathering(what: WhatIf) -> str:
-    took = sum(row["gather_seconds"] or 0.0 for row in what.redirected)
-    if took < SEEN_SHARE * what.before_seconds:
-        return ""
-    return f"To copy the data into pinned memory first held the CPU for {format_seconds(took)}."
-
-
-def _stayed(what: WhatIf) -> str:
-    left = [site for site in what.left if site.row["direction"] == "h2d"]
-    size = sum(site.row["bytes"] for site in left)
-    return f"Of these lines' copies {format_bytes(size)} stayed pageable." if size else ""
+        share = format_share(abs(what.saved) / before)
+        did = f"{'saved' if what.saved > 0 else 'cost'} {format_seconds(abs(what.saved))} ({share})"
+    return f"Pinning {what.name} {did}, measured once, with {output}."
 
 
 def what_if_headline(what: WhatIf) -> Iterator[Quantity]:

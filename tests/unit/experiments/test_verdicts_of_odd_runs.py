@@ -25,18 +25,18 @@ CHUNKS = row("thp_pipeline", 0.3)
 @pytest.mark.parametrize(
     ("rows", "verdict"),
     [
-        ([USUAL, WHOLE], "16 GiB pinned in 400 ms instead of 4.80 s by one cudaHostAlloc: touch huge pages with 8 "
-         "threads, then register once."),
-        ([WHOLE], "16 GiB pinned in 400 ms: touch huge pages with 8 threads, then register once."),
+        ([USUAL, WHOLE], "Touch huge pages with 8 threads, then register once: 16 GiB takes 400 ms, cudaHostAlloc "
+         "4.80 s."),
+        ([WHOLE], "Touch huge pages with 8 threads, then register once: 16 GiB takes 400 ms."),
         ([USUAL], "One cudaHostAlloc pins 16 GiB in 4.80 s."),
         ([USUAL, row("thp_register", 4.0)],
          "One cudaHostAlloc pins 16 GiB in 4.80 s, and no other way that was tried is clearly faster."),
         ([USUAL, CHUNKS], "One cudaHostAlloc pins 16 GiB in 4.80 s, chunks of 1 GiB take 300 ms."),
         ([USUAL, row("thp_register", 0.4, pinned=False)],
-         "One cudaHostAlloc pins 16 GiB in 4.80 s; CUDA does not take registered memory as pinned here."),
+         "One cudaHostAlloc pins 16 GiB in 4.80 s, and CUDA does not take registered memory as pinned."),
         ([row("thp_register", 0.4, pinned=False)],
          "CUDA does not take memory as pinned that was registered: pin with cudaHostAlloc."),
-        ([row("host_alloc_chunks", 4.0)], "16 GiB pinned in 4.00 s: one cudaHostAlloc for each 1 GiB."),
+        ([row("host_alloc_chunks", 4.0)], "One cudaHostAlloc for each 1 GiB: 16 GiB takes 4.00 s."),
         ([idle()], None),
     ],
 )  # fmt: skip
@@ -46,24 +46,24 @@ def test_the_way_to_pin_is_said_of_what_was_measured(rows: list[dict[str, Any]],
 
 def test_page_tables_say_where_they_are_paid_for_and_what_came_back() -> None:
     both = page_table_rows() + page_table_rows(device=1)
-    assert "on 2 of 2 GPUs with a context; freeing gives all" in (page_tables(both).verdict or "")
+    assert (page_tables(both).verdict or "").endswith(", on 2 of 2 GPUs with a context.")
     alone = page_table_rows() + page_table_rows(2 * MIB, device=1)
-    assert ", on 1 of 2 GPUs with a context;" in (page_tables(alone).verdict or "")
-    assert (page_tables(page_table_rows(kept=GIB)).verdict or "").endswith("freeing gave none of it back.")
+    assert ", on 1 of 2 GPUs with a context." in (page_tables(alone).verdict or "")
+    assert (page_tables(page_table_rows(kept=GIB)).verdict or "").endswith(", of which freeing gave back none.")
     assert page_tables(page_table_rows(2 * MIB)).verdict is None
 
 
 @pytest.mark.parametrize(("page", "amount"), [(4096, "2 MiB"), (16 * 1024, "511 KiB to 2 MiB")])
 def test_ways_that_take_different_page_tables_are_not_given_one_figure(page: int, amount: str) -> None:
     rows = page_table_rows() + page_table_rows(page, backing="thp")
-    assert (page_tables(rows).verdict or "").startswith(f"Each pinned GiB takes {amount} of GPU memory")
+    assert (page_tables(rows).verdict or "").startswith(f"Count {amount} of GPU memory for each pinned GiB")
     unseen = page_table_rows() + page_table_rows(2 * MIB, backing="hugetlb")
-    assert (page_tables(unseen).verdict or "").startswith("Each pinned GiB takes up to 2 MiB of GPU memory")
+    assert (page_tables(unseen).verdict or "").startswith("Count up to 2 MiB of GPU memory for each pinned GiB")
 
 
 def test_the_host_model_speaks_of_locked_memory_and_of_itself() -> None:
     model = registration(registration_rows("each_registers", 2), lab="host").verdict or ""
-    assert model.startswith("Host model, no GPU: 2 processes that lock the same 8 GiB take 32 MiB of page tables")
+    assert model.startswith("Host model, no GPU: 2 processes sharing 8 GiB take 32 MiB of page tables")
     assert "GPU memory" not in model
 
 
@@ -72,12 +72,12 @@ def test_ways_to_use_data_are_compared_as_far_as_they_were_measured() -> None:
         return As("access").read(synthetic.run("overlap"), rows).verdict
 
     assert verdict(access_rows("copy", 5e-3)) is None
-    assert (verdict(access_rows("copy", 5e-3) + access_rows("mapped", 2e-3)) or "").startswith("Let kernels reach")
+    assert (verdict(access_rows("copy", 5e-3) + access_rows("mapped", 2e-3)) or "").startswith("Map the data")
     assert (verdict(access_rows("copy", 5e-3) + access_rows("mapped", 9e-3)) or "").startswith("Copy data")
     mixed = access_rows("copy", 5e-3) + access_rows("mapped", 2e-3)
     mixed += access_rows("copy", 5e-3, uses=8) + access_rows("mapped", 16e-3, uses=8)
     assert verdict(mixed) == (
-        "Zero-copy takes 0.40 times (1 streaming read) and 3.20 times (8 streaming reads) as long as a copy."
+        "Zero-copy is 2.50 times faster (1 streaming read), 3.20 times slower (8 streaming reads)."
     )
 
 
@@ -94,15 +94,13 @@ def held(amount: Any, samples: int = 60) -> str | None:
     [
         (lambda n: 0, "Nothing was pinned in 59.0 s."),
         (lambda n: 8192, "Pinned memory was at most 8 KiB in 59.0 s."),
-        (lambda n: 8 * GIB, "Pinned memory stayed at about 8 GiB for 59.0 s; python (pid 7) held 8 GiB."),
+        (lambda n: 8 * GIB, "Pinned memory stayed near 8 GiB for 59.0 s, python (pid 7) had 8 GiB."),
         (lambda n: (1 if n < 9 else 3) * GIB,
-         "Pinned memory grew from 1 GiB to 3 GiB in 59.0 s, most of it within 1.00 s, not steadily; "
-         "python (pid 7) held 3 GiB."),
+         "No sign of a leak: python (pid 7) pinned 2 GiB (most of it within 1.00 s) and kept it."),
         (lambda n: (3 if n < 9 else 1) * GIB,
-         "Pinned memory fell from 3 GiB to 1 GiB in 59.0 s; python (pid 7) held 1 GiB."),
+         "Pinned memory fell from 3 GiB to 1 GiB in 59.0 s, python (pid 7) had 1 GiB."),
         (lambda n: (9 if n == 5 else 1) * GIB,
-         "Pinned memory peaked at 9 GiB after 5.00 s, and was 1 GiB at first and 1 GiB at the end; python (pid 7) held "
-         "9 GiB."),
+         "Pinned memory peaked at 9 GiB after 5.00 s (end: 1 GiB), python (pid 7) had 9 GiB."),
     ],
 )  # fmt: skip
 def test_a_timeline_says_how_much_by_whom_and_whether_it_grew(amount: Any, verdict: str) -> None:
@@ -114,17 +112,17 @@ def test_where_mlock_holds_all_there_is_verdict_and_headline_say_so() -> None:
         60, holders=lambda n: (holder(7, host_alloc_bytes=0, locked_bytes=16 * n * MIB),), pinned_bytes=lambda n: 0
     )
     reading = read_run(run(), rows)
-    assert reading.verdict == "Nothing was pinned in 59.0 s; python (pid 7) locked up to 944 MiB with mlock."
+    assert reading.verdict == "Nothing was pinned in 59.0 s, but python (pid 7) locked up to 944 MiB with mlock."
     assert ("Grew most", "python (pid 7), with mlock") in [cells[:2] for cells in reading.tables[0].rows]
 
 
 def test_a_leak_is_the_answer_where_there_is_one() -> None:
     assert (read_run(run(), growing()).verdict or "").startswith(
-        "leaky (pid 1) looks like it leaks pinned memory: it took 472 MiB in 59 steps"
+        "leaky (pid 1) looks like it leaks: it pinned 472 MiB in 59 steps and freed nothing."
     )
 
 
 def test_a_timeline_of_one_sample_or_without_the_count_says_no_more_than_it_knows() -> None:
-    assert held(lambda n: GIB, samples=1) == "1 GiB was pinned in the only sample; python (pid 7) held 1 GiB."
+    assert held(lambda n: GIB, samples=1) == "1 GiB was pinned in the only sample, python (pid 7) had 1 GiB."
     unknown = host(pinned_bytes=None, explained_bytes=None, missing={"pinned_bytes": "needs Linux 5.7"})
     assert read_run(run(), rows_of([snapshot(host=unknown, holders=())] * 9)).verdict is None

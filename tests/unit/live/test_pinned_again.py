@@ -66,7 +66,7 @@ def test_of_ranks_that_share_memory_no_more_is_pinned_than_is_in_use_and_one_fin
 
 def test_verdict_terminal_page_and_metrics_of_ranks_that_share_memory_say_the_same_bound(tmp_path: Path) -> None:
     seen = ranks(tmp_path)
-    assert snapshot_verdict(seen).endswith("at most 140 GiB is pinned on the whole host, 13.7 % of its memory.")
+    assert snapshot_verdict(seen).startswith("On this host at most 140 GiB (13.7 % of its memory) is pinned, ")
     assert "≤140 GiB (13.7 %)" in pinned_line(seen)
     assert share_text(seen.host, "pinned_bytes") == "13.7 % of memory"
     assert "TiB" not in pinned_line(seen)
@@ -87,7 +87,7 @@ def test_cudas_memory_that_rdma_pins_again_counts_once(tmp_path: Path) -> None:
     host = a_host(tmp_path, 30 * GIB + 8 * MIB, 40 * GIB)
     pid = host.cuda_process([*context(), zero(15 * GIB, 1)], VmPin=15 * GIB, VmRSS=18 * GIB)
     seen = look(host, pid)
-    assert snapshot_verdict(seen).startswith(f"python (pid {pid}) holds 15 GiB of pinned memory; at most 30.0 GiB is")
+    assert snapshot_verdict(seen).startswith(f"python (pid {pid}) has 15 GiB pinned, the whole host at most 30.0 GiB")
     assert seen.host.bounds["explained_bytes"] == "at_most"
     assert rules(seen) == []
     near = holder(vm_pin_bytes=16 * GIB, cgroup_limit_bytes=60 * GIB, cgroup_headroom_bytes=GIB)
@@ -99,7 +99,7 @@ def test_who_pins_its_memory_several_times_for_rdma_has_no_more_pinned_than_it_h
     pid = host.process("storage", VmPin=40 * GIB, VmRSS=11 * GIB)
     seen = look(host)
     assert (of(seen, pid).vm_pin_bytes, of(seen, pid).bounds["vm_pin_bytes"]) == (11 * GIB, "at_most")
-    assert snapshot_verdict(seen).startswith(f"storage (pid {pid}) holds at most 11 GiB of pinned memory; at most")
+    assert snapshot_verdict(seen).startswith(f"storage (pid {pid}) has at most 11 GiB pinned, the whole host at most")
 
 
 @pytest.mark.parametrize("file", ["/dev/vfio/12", "/dev/iommu"])
@@ -115,7 +115,7 @@ def test_a_virtual_machine_with_a_device_passed_through_pins_and_does_not_only_l
     above, below = text.split("Locked (VmLck), which is not pinned for CUDA:")
     assert (str(guest) in above, str(guest) in below, str(database) in below) == (True, False, True)
     assert "mlock" not in below
-    assert snapshot_verdict(seen).startswith(f"qemu (pid {guest}) holds 64 GiB of pinned memory;")
+    assert snapshot_verdict(seen).startswith(f"qemu (pid {guest}) has 64 GiB pinned,")
 
 
 def test_a_guest_whose_memory_is_locked_and_pinned_has_it_once(tmp_path: Path) -> None:
@@ -143,7 +143,7 @@ def test_the_only_cuda_process_is_named_as_the_candidate_for_pins_that_nobody_ex
         f"8 GiB is pinned that no holder explains; python (pid {pid}) is the only CUDA process seen"
     )
     assert "at most" in finding.detail
-    assert f"python (pid {pid}) is the only CUDA process seen, and may have registered it" in snapshot_verdict(seen)
+    assert f"perhaps by python (pid {pid}), the only CUDA process" in snapshot_verdict(seen)
     assert str(exporter) not in finding.title
 
 
@@ -183,4 +183,4 @@ def test_a_container_with_a_meminfo_of_its_own_is_not_measured_with_the_hosts_pi
     seen = look(host)
     assert seen.host.pinned_bytes is None
     assert "lxcfs" in seen.host.missing["pinned_bytes"]
-    assert snapshot_verdict(seen) == "No process is seen to hold pinned memory."
+    assert snapshot_verdict(seen) == "No process is seen to have pinned memory."

@@ -10,7 +10,7 @@ from pinscope.records.snapshot import GpuProcess, Holder, HostTotals
 from tests.data.synthetic_snapshot import GIB, MIB, device, holder, host, snapshot
 from tests.unit.live.test_series import sample
 
-NOBODY = "No process is seen to hold pinned memory"
+NOBODY = "No process is seen to have pinned memory"
 UNCOUNTED = host(pinned_bytes=None)
 
 
@@ -19,19 +19,20 @@ UNCOUNTED = host(pinned_bytes=None)
     [
         (
             (), host(total_bytes=64 * GIB, pinned_bytes=16 * GIB),
-            f"{NOBODY}; 16 GiB is pinned on the whole host, 25.0 % of its memory.",
+            "On this host 16 GiB (25.0 % of its memory) is pinned, by no process that is seen.",
         ),
-        ((holder(7, host_alloc_bytes=3 * GIB),), UNCOUNTED, "python (pid 7) holds 3 GiB of pinned memory."),
+        ((), host(pinned_bytes=0), "Nothing is pinned on this host."),
+        ((holder(7, host_alloc_bytes=3 * GIB),), UNCOUNTED, "python (pid 7) has 3 GiB pinned."),
         (
             (
                 holder(7, host_alloc_bytes=GIB),
                 holder(8, host_alloc_bytes=3 * GIB, estimates={"host_alloc_bytes": at_most("shared memory is in it")}),
             ),
-            UNCOUNTED, "2 processes hold pinned memory, python (pid 8) the most: at most 3 GiB.",
+            UNCOUNTED, "2 processes have pinned memory, python (pid 8) most (at most 3 GiB).",
         ),
         ((holder(7, host_alloc_bytes=0, registered_bytes=None, locked_bytes=GIB),), UNCOUNTED, f"{NOBODY}."),
     ],
-    ids=["nobody", "one", "several", "only locked"],
+    ids=["nobody", "nothing", "one", "several", "only locked"],
 )  # fmt: skip
 def test_the_process_that_holds_most_is_named_with_what_the_host_counts(
     holders: tuple[Holder, ...], totals: HostTotals, verdict: str
@@ -42,15 +43,15 @@ def test_the_process_that_holds_most_is_named_with_what_the_host_counts(
 def test_of_a_gpu_it_names_the_user_that_holds_most() -> None:
     small, other = holder(8, host_alloc_bytes=GIB), holder(9, gpus=())
     seen = snapshot(holders=(holder(7, host_alloc_bytes=3 * GIB), small, other))
-    assert gpu_verdict(seen, 0) == "2 processes use it now; python (pid 7) holds the most pinned memory: 3 GiB."
+    assert gpu_verdict(seen, 0) == "2 processes use it now, python (pid 7) has the most pinned memory: 3 GiB."
 
 
 def test_of_a_gpu_whose_users_hold_nothing_it_says_how_many_use_it() -> None:
     idle = holder(7, host_alloc_bytes=0)
-    assert gpu_verdict(snapshot(holders=(idle,)), 0) == "A process uses it now; no pinned memory is seen of it."
+    assert gpu_verdict(snapshot(holders=(idle,)), 0) == "A process uses it now, no pinned memory of it is seen."
     hidden = device(processes=(GpuProcess(pid=1, memory_bytes=None), GpuProcess(pid=2, memory_bytes=None)))
     seen = snapshot(holders=(), devices=(hidden,))
-    assert gpu_verdict(seen, 0) == "2 processes use it now; no pinned memory is seen of them."
+    assert gpu_verdict(seen, 0) == "2 processes use it now, no pinned memory of them is seen."
 
 
 def test_what_changed_lately_is_said_with_its_time_and_small_changes_are_not() -> None:

@@ -22,6 +22,9 @@ def plan() -> Plan:
         return plan_for(PlanParams(pinned=16 * GIB), known_prices(store, environment), environment)
 
 
+UNKNOWN = "(safe is not known without --host-memory)."
+
+
 def here(safe: int, total: int, *gpus: int) -> HostBudget:
     return HostBudget(safe * GIB, "free", total * GIB, bool(gpus), tuple(size * GIB for size in gpus))
 
@@ -29,11 +32,11 @@ def here(safe: int, total: int, *gpus: int) -> HostBudget:
 @pytest.mark.parametrize(
     ("budget", "level", "beginning"),
     [
-        (here(40, 80, 80), "safe", "Safe: this host bears 16 GiB, up to 40 GiB is safe. It takes about 623 ms"),
+        (here(40, 80, 80), "safe", "Safe: this host bears 16 GiB, up to 40 GiB is safe, and pinning takes about"),
         (here(32, 64, 80), "care", "With care: 16 GiB is 25.0 % of the memory of this host, and up to 32 GiB is safe."),
-        (here(8, 64, 80), "not_safe", "Not safe: do not pin 16 GiB on this host, up to 8 GiB is safe. It would take"),
-        (here(8, 64), "elsewhere", "For another host: this one has no GPU. Pinning 16 GiB takes about"),
-        (here(32, 64, 24), "elsewhere", "For another host: the plan is for GPUs of 80 GiB, this host's have 24 GiB."),
+        (here(8, 64, 80), "not_safe", "Not safe: do not pin 16 GiB on this host, up to 8 GiB is safe."),
+        (here(8, 64), "elsewhere", f"For another host: 16 GiB takes about 620 ms and 32 MiB a GPU {UNKNOWN}"),
+        (here(32, 64, 24), "elsewhere", "For another host: 16 GiB takes about"),
     ],
 )  # fmt: skip
 def test_the_verdict_begins_with_how_safe_it_is_here(
@@ -44,8 +47,6 @@ def test_the_verdict_begins_with_how_safe_it_is_here(
     assert verdict is not None
     assert verdict.startswith(beginning)
     assert safety_of(judged).level == level
-    assert "at the pace of an NVIDIA H200" in verdict
-    assert "and 32 MiB of GPU memory for page tables." in verdict
 
 
 def test_contexts_and_page_tables_that_take_much_of_a_gpu_call_for_care_and_more_gpus_for_another_host() -> None:
@@ -78,9 +79,8 @@ def judged(changes: dict[str, object], environment: Environment) -> tuple[str, s
     ({"pinned": 8 * GIB, "processes": 5}, "not_safe", "40 GiB (5 processes, 8 GiB each)"),
     ({"pinned": 8 * GIB, "processes": 5, "shared": True}, "safe", "this host bears 8 GiB"),
     ({"pinned": 8 * GIB, "processes": 4}, "care", "32 GiB (4 processes, 8 GiB each) is 25.0 % of the memory"),
-    ({"pinned": GIB, "processes": 2}, "safe", "bears 2 GiB (2 processes, 1 GiB each), up to 32 GiB is safe. It takes "
-     "about 38.9 ms for one process"),
-    ({"pinned": GIB, "processes": 8, "all_gpus": 8}, "elsewhere", "Pinning 8 GiB (8 processes, 1 GiB each) takes"),
+    ({"pinned": GIB, "processes": 2}, "safe", "bears 2 GiB (2 processes, 1 GiB each), up to 32 GiB is safe."),
+    ({"pinned": GIB, "processes": 8, "all_gpus": 8}, "elsewhere", "each process pins 1 GiB in about 39 ms"),
     ({"pinned": 9 * GIB, "processes": 3}, "care", "27 GiB (3 processes, 9 GiB each) but not the 48 GiB that PyTorch"),
     ({"pinned": 64 * GIB, "processes": 4, "host_memory": 2**40}, "care", "256 GiB (4 processes, 64 GiB each) is 25.0"),
     ({"pinned": 60 * GIB, "processes": 8, "host_memory": 126 * GIB}, "not_safe", "on a host with 126 GiB free, up to "
@@ -96,7 +96,7 @@ def test_the_sum_of_all_processes_is_judged_and_named(changes: dict[str, object]
 
 
 @pytest.mark.parametrize(("pinned", "level", "said"), [
-    (GIB, "unknown", "Not known: WSL2 allows far less than 128 GiB, and how much is not known. It takes about"),
+    (GIB, "unknown", "Not known: WSL2 allows far less than 128 GiB, and how much is not known."),
     (64 * GIB, "not_safe", "Not safe: do not pin 64 GiB on this host, WSL2 allows far less than 128 GiB."),
 ])  # fmt: skip
 def test_nothing_is_called_safe_in_wsl2(pinned: int, level: str, said: str) -> None:
@@ -133,6 +133,4 @@ def test_each_gpu_that_is_used_must_be_as_large_as_the_plan_says(
 
 def test_without_a_measured_pace_the_verdict_promises_no_time(plan: Plan) -> None:
     verdict = read_plan(replace(plan, paces=(), recipes=None, budget=here(40, 80, 80))).verdict
-    assert verdict == (
-        "Safe: this host bears 16 GiB, up to 40 GiB is safe. It takes 32 MiB of GPU memory for page tables."
-    )
+    assert verdict == ("Safe: this host bears 16 GiB, up to 40 GiB is safe.")

@@ -24,12 +24,12 @@ def headline(recorded: Recorded) -> dict[str, object]:
         ]
     seconds = alone.groupby(["memory", "direction", "bytes"])["one_more_seconds" if new else "device_seconds"].median()
     found: dict[str, object] = {}
-    for way in ("h2d", "d2h"):
+    for way, words in (("h2d", "to GPU"), ("d2h", "from GPU")):
         pinned, pageable = seconds["pinned", way], seconds["pageable", way]
         largest, gain = pinned.index.max(), pageable / pinned
-        found[f"Pinned {way}, {format_bytes(int(largest))}"] = largest / pinned[largest]
-        found[f"Speed-up over {against}, {way}, {format_bytes(int(largest))}"] = gain[largest]
+        found[f"Pinned {words}, {format_bytes(int(largest))}"] = largest / pinned[largest]
+        found[f"Pinned against {against}, {words}, {format_bytes(int(largest))}"] = gain[largest]
         rates = pinned.index / pinned
         best = rates[rates.index >= LARGE].max()
-        found[f"Share of the link's limit, best pinned {way}"] = best / GEN5_X16_PAYLOAD
+        found[f"Share of the link's limit, best pinned {words}"] = best / GEN5_X16_PAYLOAD
     return found

@@ -26,7 +26,7 @@ PARTS = {
 """Experiment → the labels by which its rows are left out."""
 STAGES = 15
 """At which a run breaks off."""
-LONGEST = 175
+LONGEST, MOST_WORDS = 150, 20
 SENTENCE = re.compile(r"([A-Z0-9]|[a-z0-9]+ \(pid ).*[^.]\.")
 """It begins with a capital, a number or a process."""
 
@@ -40,12 +40,18 @@ def check(recorded: Recorded, rows: Sequence[Mapping[str, Any]]) -> str | None:
     if verdict is not None:
         assert SENTENCE.fullmatch(verdict), verdict
         assert len(verdict) <= LONGEST, verdict
+        assert len(verdict.split()) <= MOST_WORDS, verdict
         assert not re.search(r"-\d|n/a|None|nan|inf\b", verdict.replace("2026-", "")), verdict
     return verdict
 
 
+@pytest.mark.parametrize("recorded", recordings(), ids=lambda recorded: recorded.run["id"])
+def test_every_recording_has_a_verdict_of_one_short_sentence(recorded: Recorded) -> None:
+    assert check(recorded, recorded.observations) is not None
+
+
 @pytest.mark.parametrize("experiment", PARTS)
-def test_a_recording_has_a_verdict_and_a_run_that_broke_off_one_that_reads_as_one_or_none(experiment: str) -> None:
+def test_a_run_that_broke_off_has_a_verdict_that_reads_as_one_or_none(experiment: str) -> None:
     for recorded in named(experiment):
         count = len(recorded.observations)
         assert check(recorded, []) is None

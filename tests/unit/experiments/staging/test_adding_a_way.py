@@ -61,4 +61,4 @@ def test_a_new_way_is_a_parameter_a_row_of_the_tables_and_a_line_of_the_charts()
     assert "twice: two cudaMemcpyAsync in a row; plain: " in parameter
     assert rows.count("two copies") >= 2
     assert "two copies" in drawn
-    assert verdict.startswith("Copying ")
+    assert verdict.startswith("Copy ")

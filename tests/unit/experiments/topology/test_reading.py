@@ -73,7 +73,7 @@ def test_all_at_once_may_be_slower_though_no_pair_is() -> None:
     rows += copied(dict.fromkeys(range(4), LINK / 2))
     concluded = findings(rows, 4)
     assert concluded["all-at-once-slower"].severity == "warning"
-    assert "50.0 % of the sum alone" in (read(rows, 4).verdict or "")
+    assert "50.0 % of their rates alone" in (read(rows, 4).verdict or "")
 
 
 def test_a_share_of_rates_alone_is_no_finer_than_it_is_known_and_no_reason_where_noise_may_have_made_it() -> None:
@@ -84,7 +84,7 @@ def test_a_share_of_rates_alone_is_no_finer_than_it_is_known_and_no_reason_where
         return [row | {"repeat": number} for number, case in enumerate(cases) for row in case if not row["warmup"]]
 
     rough = [*rows, *together(0.88, 0.99, 0.994, 1.1)]
-    assert "99 % (± 11 %) of the sum alone" in (read(rough).verdict or "")
+    assert "99 % (± 11 %) of their rates alone" in (read(rough).verdict or "")
     wild = findings([*rows, *together(0.5, 0.79, 0.81, 1.1)])
     assert wild == {}
 
@@ -92,11 +92,10 @@ def test_a_share_of_rates_alone_is_no_finer_than_it_is_known_and_no_reason_where
 def test_one_gpu_says_what_it_reaches_and_what_was_not_measured() -> None:
     reading = read(host(1), 1)
     assert reading.verdict == (
-        "GPU 0 copies alone at 50.0 GB/s to the GPU and 50.0 GB/s from the GPU; shared uplinks were not measured "
-        "(one GPU)."
+        "Shared uplinks were not measured (one GPU): GPU 0 copies at 50.0 GB/s to GPU and 50.0 GB/s from GPU."
     )
     assert reading.findings == ()
-    assert [figure.name for figure in reading.headline] == ["GPU 0 alone, h2d", "GPU 0 alone, d2h"]
+    assert [figure.name for figure in reading.headline] == ["GPU 0 alone, to GPU", "GPU 0 alone, from GPU"]
 
 
 def two_nodes(far: float) -> ROWS:

@@ -111,13 +111,7 @@ class Registrations:
 
     def state(self) -> ProbeState:
         """The same without the processes."""
-        return ProbeState(
-            since=self.since,
-            lost_events=self.lost_events,
-            libraries=self.libraries,
-            left_out_processes=self.left_out_processes,
-            trouble=self.trouble,
-        )
+        return ProbeState(**{field: getattr(self, field) for field in ProbeState.model_fields})
 
 
 StrategyName = Literal[

@@ -82,13 +82,13 @@ def _process_events(tables: Mapping[str, Columns], lines: _Lines, names: tuple[i
     calls_of = _calls_of(calls, copies)
     yield from _process(process, title)
     threads = _tracks(process, "thread", calls.get("thread"), calls, nesting=True)
-    yield from threads.names()
+    yield from _threads(process, threads.titles)
     yield from _call_spans(calls, copies, calls_of, threads, lines)
     streams = []
     for number, device in enumerate(_devices(copies, kernels), start=process + 1):
         yield from _process(number, f"{prefix}GPU {device}")
         streams.append(_streams(number, device, copies, kernels))
-        yield from streams[-1].names()
+        yield from _threads(number, streams[-1].titles)
         yield from _gpu_spans(streams[-1], copies, kernels, lines)
         yield from _in_flight(number, _chosen(copies, copies["device"] == device) if copies else {})
     yield from _flows(copies, calls, calls_of, threads, streams)
@@ -146,12 +146,6 @@ class _Tracks:
     numbers: NDArray[np.int64]
     copies: Places
     kernels: Places
-
-    def names(self) -> Iterator[Event]:
-        """Metadata that name and order the tracks."""
-        for number, title in self.titles.items():
-            yield _metadata("thread_name", self.process, number, {"name": title})
-            yield _metadata("thread_sort_index", self.process, number, {"sort_index": number})
 
 
 _NONE: Places = np.empty(0, np.intp)
@@ -331,12 +325,18 @@ def _counter(process: int, name: str, moments: NDArray[np.int64], changes: NDArr
 
 
 def _process(process: int, name: str) -> Iterator[Event]:
-    yield _metadata("process_name", process, 0, {"name": name})
-    yield _metadata("process_sort_index", process, 0, {"sort_index": process})
+    return _named("process", {"pid": process, "tid": 0}, name, process)
 
 
-def _metadata(what: str, process: int, thread: int, arguments: Event) -> Event:
-    return {"name": what, "ph": "M", "pid": process, "tid": thread, "args": arguments}
+def _threads(process: int, titles: Mapping[int, str]) -> Iterator[Event]:
+    for number, title in titles.items():
+        yield from _named("thread", {"pid": process, "tid": number}, title, number)
+
+
+def _named(what: str, track: Event, name: str, place: int) -> Iterator[Event]:
+    """Metadata that name and order a process or a thread."""
+    for key, arguments in ((f"{what}_name", {"name": name}), (f"{what}_sort_index", {"sort_index": place})):
+        yield {"name": key, "ph": "M", **track, "args": arguments}
 
 
 _PIECE = 1000
@@ -395,11 +395,8 @@ def _events(prefix: str, kept: Sequence[Span], first_process: int) -> Iterator[E
         combinations.setdefault((span.direction, span.balance, span.recipe), []).append(span)
     for process, ((direction, balance, recipe), members) in enumerate(combinations.items(), start=first_process):
         name = f"{direction}, {balance.replace('_', '-')}: {recipe.label} ({prefix})"
-        yield _named("process_name", process, 0, {"name": name})
-        yield _named("process_sort_index", process, 0, {"sort_index": process})
-        for thread, lane_name, _ in _LANES.values():
-            yield _named("thread_name", process, thread, {"name": lane_name})
-            yield _named("thread_sort_index", process, thread, {"sort_index": thread})
+        yield from _process(process, name)
+        yield from _threads(process, {thread: lane_name for thread, lane_name, _ in _LANES.values()})
         for span in sorted(members, key=lambda span: span.start_seconds):
             thread, _, word = _LANES[span.lane]
             yield {
@@ -412,7 +409,3 @@ def _events(prefix: str, kept: Sequence[Span], first_process: int) -> Iterator[E
                 "tid": thread,
                 "args": {"chunk": span.chunk},
             }
-
-
-def _named(what: str, process: int, thread: int, arguments: Event) -> Event:
-    return {"name": what, "ph": "M", "pid": process, "tid": thread, "args": arguments}

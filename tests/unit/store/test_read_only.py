@@ -19,7 +19,7 @@ import pytest
 from pinscope.errors import StoreFailed
 from pinscope.runner.jobs import reconcile
 from pinscope.store.bundle import recorded_observations, recorded_runs
-from pinscope.store.database import ReadOnlyFile
+from pinscope.store.database import open_read_only
 from pinscope.store.store import Store
 from pinscope.store.tables import Row
 from tests.data.second_user import as_another_user, needs_root
@@ -131,7 +131,7 @@ def test_a_folder_that_may_not_be_entered_is_no_folder_without_runs(place: Path)
 
 ASKS = {
     "the data folder": "Store().runs()",
-    "recordings": "recordings.folder = lambda: Path(place, 'db')\n    bundle.recorded_runs()",
+    "recordings": "bundle.folder = lambda: Path(place, 'db')\n    bundle.recorded_runs()",
     "a new file's name": "check_new(Path(place, 'db', 'x.pinscope'))",
     "a new file": "new_file(Path(place, 'db', 'x.pinscope')).__enter__()",
     "a bundle": "open_bundle(Path(place, 'db', 'x.pinscope')).__enter__()",
@@ -181,15 +181,13 @@ def leave_log(file: Path, with_index: bool = True) -> None:
     saved.rmdir()
 
 
-def test_changes_in_a_log_without_its_index_are_read_from_a_copy(tmp_path: Path) -> None:
+def test_changes_in_a_log_without_its_index_are_not_passed_over(tmp_path: Path) -> None:
     with Store(f"sqlite:///{tmp_path}/x.db") as store:
         store.add(new_run("r", status="done"))
         store.add(new_run("old", status="done"))
     leave_log(tmp_path / "x.db", with_index=False)
-    file = ReadOnlyFile(tmp_path / "x.db")
-    with closing(file.connect()) as connection:
-        assert connection.execute("SELECT observations FROM runs WHERE id = 'r'").fetchall() == [(20,)]
-    file.close()
+    with pytest.raises(StoreFailed, match=r"its last changes stand in x\.db-wal"):
+        open_read_only(tmp_path / "x.db")
 
 
 def test_where_no_database_can_be_made_the_recordings_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -279,6 +277,6 @@ def test_a_log_that_a_killed_writer_only_began_is_no_hindrance(tmp_path: Path) -
     shutil.copyfile(tmp_path / "x.db", tmp_path / "killed" / "x.db")
     os.truncate(tmp_path / "killed" / "x.db-wal", 32)
     begun = time.monotonic()
-    with closing(ReadOnlyFile(tmp_path / "killed" / "x.db").connect()) as connection:
+    with closing(open_read_only(tmp_path / "killed" / "x.db")) as connection:
         assert connection.execute("SELECT id FROM runs").fetchall() == [("r",)]
     assert time.monotonic() - begun < 5

@@ -298,7 +298,8 @@ def reconcile(store: Store) -> list[str]:
     bring_in(store)
     marked: list[str] = []
     takes_marks = True
-    for run in store.unfinished(presumed=False):
+    store.presumed.clear()
+    for run in store.unfinished():
         if _is_gone(run):
             takes_marks = mark_interrupted(store, run.id, takes_marks)
             marked += [run.id] if takes_marks else []
@@ -326,7 +327,7 @@ def mark_interrupted(store: Store, run_id: str, takes_marks: bool = True) -> boo
             with suppress(UnknownName):  # somebody else has marked and deleted it in this moment
                 store.update(run_id, **changes)
             return True
-    store.presume(run_id, **changes)
+    store.presumed[run_id] = changes
     return False
 
 

@@ -25,19 +25,17 @@ def gpu(folder: Path, files: dict[str, str | bytes]) -> Device:
 
 
 def test_everything_that_is_known_is_told(tmp_path: Path) -> None:
-    facts = dict(gpu_facts(gpu(tmp_path, on_bus(2))))
-    assert (
-        facts
-        | {
-            "Largest packet payload": "512 B, as the GPU is set",
-            "IOMMU": "translates each address",
-            "BAR1 (resizable BAR)": "256 GiB, covers all of the memory",
-            "Persistence mode": "on",
-            "Link errors": "0 packets sent again; 2 errors that the hardware put right; 0 errors that lost a packet; "
+    assert {
+        ("Largest packet payload", "512 B, as the GPU is set"),
+        ("IOMMU", "translates each address"),
+        ("BAR1 (resizable BAR)", "256 GiB, covers all of the memory"),
+        ("Persistence mode", "on"),
+        (
+            "Link errors",
+            "0 packets sent again; 2 errors that the hardware put right; 0 errors that lost a packet; "
             "0 errors that broke the link",
-        }
-        == facts
-    )
+        ),
+    } <= set(gpu_facts(gpu(tmp_path, on_bus(2))))
 
 
 def test_what_is_not_known_says_why(tmp_path: Path) -> None:

@@ -81,7 +81,9 @@ def _process_events(tables: Mapping[str, Columns], lines: _Lines, names: tuple[i
     process, title, prefix = names
     calls_of = _calls_of(calls, copies)
     yield from _process(process, title)
-    threads = _tracks(process, "thread", calls.get("thread"), calls, nesting=True)
+    thread = calls.get("thread", np.empty(0, np.int64))
+    # Calls of a thread lie within each other: they need no lanes.
+    threads = _tracks(process, "thread", thread, np.zeros(len(thread), np.int64), (_NONE, _NONE))
     yield from _threads(process, threads.titles)
     yield from _call_spans(calls, copies, calls_of, threads, lines)
     streams = []
@@ -130,6 +132,9 @@ def _line(file: str, line: int) -> str:
 # Tracks
 
 
+_NONE: Places = np.empty(0, np.intp)
+
+
 @dataclass(frozen=True)
 class _Tracks:
     """Tracks of one process.
@@ -148,58 +153,30 @@ class _Tracks:
     kernels: Places
 
 
-_NONE: Places = np.empty(0, np.intp)
-
-
 def _tracks(
-    process: int,
-    word: str,
-    key: NDArray[Any] | None,
-    spans: Columns,
-    *,
-    nesting: bool,
-    copies: Places = _NONE,
-    kernels: Places = _NONE,
+    process: int, word: str, key: NDArray[np.int64], lane: NDArray[np.int64], places: Sequence[Places]
 ) -> _Tracks:
-    """A track for each key, and further ones beside it for spans that overlap."""
-    if key is None:
-        return _Tracks(process, {}, np.empty(0, np.int64), copies, kernels)
-    begun = spans["at_ns"]
-    ended = begun + np.maximum(spans["took_ns"], 0)
-    order = np.lexsort((-ended, begun, key))
-    lane = np.zeros(len(order), np.int64)
-    for rows in np.split(order, np.flatnonzero(np.diff(key[order])) + 1):
-        lane[rows] = lanes(begun[rows], ended[rows], nesting=nesting)
+    """A track for each key, and further ones beside it for spans in another lane than the first."""
     pairs, numbers = np.unique(np.stack([key.astype(np.int64), lane]), axis=1, return_inverse=True)
     titles = {
         number: f"{word} {owner}" + (f" ({beside + 1})" if beside else "")
         for number, (owner, beside) in enumerate(pairs.T.tolist(), start=1)
     }
-    return _Tracks(process, titles, numbers.reshape(-1) + 1, copies, kernels)
+    return _Tracks(process, titles, numbers.reshape(-1) + 1, *places)
 
 
-def lanes(begun: NDArray[np.int64], ended: NDArray[np.int64], *, nesting: bool) -> NDArray[np.int64]:
-    """The lane of each span, so that those of one lane follow each other or, with ``nesting``, lie in each other.
-
-    Args:
-        begun: ascending; of equal ones the longest first.
-        ended: theirs.
-        nesting: a span may lie within another one of its lane.
-    """
-    found = np.zeros(len(begun), np.int64)
-    if np.all(begun[1:] >= np.maximum.accumulate(ended)[:-1]):
-        return found
-    open_ends: list[list[int]] = []
-    for place, (start, end) in enumerate(zip(begun.tolist(), ended.tolist(), strict=True)):
-        for ends in open_ends:
-            while ends and ends[-1] <= start:
-                ends.pop()
-        fitting = (lane for lane, ends in enumerate(open_ends) if not ends or (nesting and end <= ends[-1]))
-        found[place] = lane = next(fitting, len(open_ends))
-        if lane == len(open_ends):
-            open_ends.append([])
-        open_ends[lane].append(end)
-    return found
+def _lanes(key: NDArray[np.int64], spans: Columns) -> NDArray[np.int64]:
+    """The lane of each span, so that those of one key in one lane follow each other."""
+    begun, lane = spans["at_ns"], np.zeros(len(key), np.int64)
+    ended = begun + np.maximum(spans["took_ns"], 0)
+    order = np.lexsort((-ended, begun, key))
+    for rows in np.split(order, np.flatnonzero(np.diff(key[order])) + 1):
+        ends: list[int] = []
+        for place, start, end in zip(rows.tolist(), begun[rows].tolist(), ended[rows].tolist(), strict=True):
+            free = next((number for number, last in enumerate(ends) if last <= start), len(ends))
+            ends[free : free + 1] = [end]
+            lane[place] = free
+    return lane
 
 
 def _streams(process: int, device: int, copies: Columns, kernels: Columns) -> _Tracks:
@@ -211,7 +188,7 @@ def _streams(process: int, device: int, copies: Columns, kernels: Columns) -> _T
         )
         for name in ("at_ns", "took_ns", "stream")
     }
-    return _tracks(process, "stream", spans["stream"], spans, nesting=False, copies=places[0], kernels=places[1])
+    return _tracks(process, "stream", spans["stream"], _lanes(spans["stream"], spans), places)
 
 
 # Spans

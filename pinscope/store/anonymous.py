@@ -29,6 +29,7 @@ _SAYS_SOMETHING = re.compile(r"(?=.*[^\W\d]).{3,}", re.DOTALL)
 """A name that may be looked for in texts: a number, such as that of a user without a name, may be anything there."""
 _LABEL = re.compile(r"[a-z0-9_+-]*")
 """A word of PinScope's own, such as ``pinned`` or ``h2d``: no text, whatever a user or a host is called."""
+_FRAME = re.compile(r"(.*?) \((.*):(\d+)\)")
 _GPU = re.compile(r"\b(GPU|MIG)-[0-9a-f]{8}-[0-9a-f-]{27}")
 _HOME = re.compile(r"(?:/(?:home|Users)/|(?<![\w/~])~)(?P<user>[A-Za-z_][^/\s'\":]*)")
 _KERNELS = r"(?!proc/|sys/(?!fs/cgroup/)|dev/(?!shm/))"
@@ -109,13 +110,10 @@ class Pseudonyms:
 
     def stack(self, frames: str) -> str:
         """``FUNCTION (FILE:LINE)``, one a line."""
-        return "\n".join(map(self._frame, frames.split("\n")))
-
-    def _frame(self, frame: str) -> str:
-        function, separator, rest = frame.partition(" (")
-        if not separator or not rest.endswith(")"):
-            return self.text(frame)
-        return f"{function} ({self.file_and_line(rest[:-1])})"
+        return "\n".join(
+            f"{frame[1]} ({self.file(frame[2])}:{frame[3]})" if (frame := _FRAME.fullmatch(line)) else self.text(line)
+            for line in frames.split("\n")
+        )
 
     def file_and_line(self, place: str) -> str:
         """``FILE:LINE``."""

@@ -94,10 +94,9 @@ def test_spans_of_a_stream_that_overlap_stand_beside_each_other() -> None:
     assert [kernel["tid"] for kernel in within] == [1, 2]  # no kernel is a part of another
 
 
-def test_a_call_within_a_call_stands_below_it_and_one_that_overlaps_beside_it() -> None:
-    calls = [{"at_ns": 0, "took_ns": 100}, {"at_ns": 0, "took_ns": 60}, {"at_ns": 50, "took_ns": 100}]
-    found = spans(events(document(attached(calls=calls))), "call")
-    assert [call["tid"] for call in found] == [1, 1, 2]
+def test_a_call_within_a_call_stands_on_its_track() -> None:
+    calls = [{"at_ns": 0, "took_ns": 100}, {"at_ns": 0, "took_ns": 60}, {"at_ns": 50, "took_ns": 20, "thread": 78}]
+    assert [call["tid"] for call in spans(events(document(attached(calls=calls))), "call")] == [1, 1, 2]
 
 
 def test_counters_show_pinned_memory_and_what_is_on_its_way() -> None:

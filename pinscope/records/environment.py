@@ -155,7 +155,7 @@ class Limits(Record):
     """Field name → why it is ``None``."""
 
     def on_node(self, node: NumaNode) -> Limits:
-        """The same for a process whose memory is bound to one NUMA node."""
+        """These limits for a process whose memory is bound to one NUMA node."""
         total, available = min(self.host_total_bytes, node.memory_bytes), self.host_available_bytes
         changes = {"host_total_bytes": total, "host_available_bytes": min(available, node.available_bytes)}
         missing = {name: reason for name, reason in self.missing.items() if name != "node"}

@@ -110,7 +110,7 @@ class Registrations:
     """Processes that use a copy of the driver's library that is not followed: pid → why not."""
 
     def state(self) -> ProbeState:
-        """The same without the processes."""
+        """How the probe fares, without what processes hold."""
         return ProbeState(**{field: getattr(self, field) for field in ProbeState.model_fields})
 
 

@@ -322,11 +322,11 @@ def _took(run: Run) -> str:
 def parameter_facts(document: Document) -> list[Fact]:
     """Parameters by title, with their units."""
     fields: Mapping[str, Any] = document.parameter_schema.get("properties", {})
-    found = []
+    facts = []
     for name, value in document.run.params.items():
         described = fields.get(name, {})
-        found.append((str(described.get("title", name)), _parameter_text(value, str(described.get("unit", "text")))))
-    return found
+        facts.append((str(described.get("title", name)), _parameter_text(value, str(described.get("unit", "text")))))
+    return facts
 
 
 def _parameter_text(value: Any, unit: str) -> str:

@@ -61,13 +61,13 @@ def _template() -> Template:
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
-        finalize=_shown,
+        finalize=_visible,
     )
     environment.filters["value"] = format_value
     return environment.get_template("report.html.jinja")
 
 
-def _shown(value: Any) -> Any:
+def _visible(value: Any) -> Any:
     """What the page writes, our own markup apart."""
     return visible(value) if type(value) is str else value
 

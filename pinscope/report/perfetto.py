@@ -113,16 +113,16 @@ def _devices(*tables: Columns) -> list[int]:
 
 def _lines(rows: Sequence[Mapping[str, Any]]) -> _Lines:
     """Number of a site, or file and line → the arguments that name the line."""
-    found: dict[Any, Event] = {}
+    places: dict[Any, Event] = {}
     for row in rows:
         if row.get("file"):
             place = {"line": _line(row["file"], row["line"])}
             if source := row.get("source_line"):
                 place["source"] = source
-            found[row["file"], row["line"]] = place
+            places[row["file"], row["line"]] = place
             if row["kind"] == "site":
-                found[row["number"]] = place
-    return found
+                places[row["number"]] = place
+    return places
 
 
 def _line(file: str, line: int) -> str:
@@ -334,7 +334,10 @@ def perfetto_pieces(documents: Sequence[Document]) -> Iterator[bytes]:
     while piece := ",\n".join(islice(lines, _PIECE)):
         yield (separator + piece).encode()
         separator = ",\n"
-    about = {"producer": f"PinScope {pinscope.__version__}", "runs": ", ".join(each.run.id for each in documents)}
+    about = {
+        "producer": f"PinScope {pinscope.__version__}",
+        "runs": ", ".join(document.run.id for document in documents),
+    }
     yield f'\n], "displayTimeUnit": "ms", "otherData": {json.dumps(about)}}}\n'.encode()
 
 

@@ -255,7 +255,7 @@ def run_document(document: Document) -> dict[str, Any]:
 
 
 def run_without_rows(document: Document) -> dict[str, Any]:
-    """The same but the observations, which may be many."""
+    """The document without its observations, which may be many."""
     words = {"title": document.title, "question": document.question, "method": document.method}
     run = document.run.model_dump(mode="json")
     return {"format": document.run.format, "run": {**run, **words, **_concluded(document.reading)}}

@@ -475,7 +475,7 @@ class Store(Database):
             raise UnknownName(f"{len(ids)} runs begin with {quoted(beginning)}: {some}; write more of the id")
         return ids[0] if ids else None
 
-    def each(self, **wanted: Unpack[Wanted]) -> Iterator[Run | DamagedRun]:
+    def listed(self, **wanted: Unpack[Wanted]) -> Iterator[Run | DamagedRun]:
         """Runs that match, and those that cannot be read, one after the other: there may be more than fit into memory.
 
         Newest first; the recordings that ship with PinScope come last.
@@ -498,10 +498,10 @@ class Store(Database):
 
     def each_run(self, **wanted: Unpack[Wanted]) -> Iterator[Run]:
         """Those that can be read."""
-        return (run for run in self.each(**wanted) if isinstance(run, Run))
+        return (run for run in self.listed(**wanted) if isinstance(run, Run))
 
     def runs(self, **wanted: Unpack[Wanted]) -> list[Run]:
-        """The same as a list."""
+        """All that :meth:`each_run` gives, as a list."""
         return list(self.each_run(**wanted))
 
     def _read_runs(self, ids: Sequence[str]) -> list[Run | DamagedRun]:

@@ -176,8 +176,8 @@ def test_text_of_others_is_shown_as_it_stands_and_never_acts(kind: str) -> None:
 
     for dangerous in ("<script>bad", "<img", "onerror=bad()>", 'href="javascript', "<strong>b</strong>", "3773"):
         assert dangerous not in re.sub(r'id="plotly">[^<]*<|gzip;base64,[^"]*"', "", content)
-    shown = text_of(content) if kind == "html" else text_of("<body>" + content)
-    assert shown.count(HOSTILE) >= 4
+    visible_text = text_of(content) if kind == "html" else text_of("<body>" + content)
+    assert visible_text.count(HOSTILE) >= 4
 
 
 def test_parameters_are_listed_by_title_with_their_units(bandwidth: Document) -> None:

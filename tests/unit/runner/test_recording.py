@@ -184,11 +184,11 @@ def assert_alive(store: Store, run: Run) -> None:
 
 
 def test_progress_is_told_and_stored(store: Store, hurry: Hurry) -> None:
-    shown: list[Progress] = []
-    recorder(store, hurry, show=shown.append).record(new(seconds=4.0))
-    assert [round(progress.fraction, 2) for progress in shown] == [0.0, 0.25, 0.5, 0.75, 1.0]
-    assert shown[0].message == "0 s, 1 sample, 16 GiB pinned"
-    assert shown[-1].message == "4.00 s, 5 samples, 16 GiB pinned"
+    progresses: list[Progress] = []
+    recorder(store, hurry, show=progresses.append).record(new(seconds=4.0))
+    assert [round(progress.fraction, 2) for progress in progresses] == [0.0, 0.25, 0.5, 0.75, 1.0]
+    assert progresses[0].message == "0 s, 1 sample, 16 GiB pinned"
+    assert progresses[-1].message == "4.00 s, 5 samples, 16 GiB pinned"
 
 
 def test_it_goes_on_though_nobody_can_be_shown_progress(store: Store, hurry: Hurry) -> None:

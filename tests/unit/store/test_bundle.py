@@ -92,8 +92,8 @@ rows = st.fixed_dictionaries({"repeat": st.integers(0, 9), "warmup": st.booleans
 @given(st.lists(rows, max_size=8))
 def test_every_observation_comes_back_bit_by_bit(observations: list[dict[str, Any]]) -> None:
     run = new_run("r", status="done")
-    ((_, found),) = parse_bundle(render_bundle([(run, observations)]), "x")
-    assert repr(found) == repr(observations)
+    ((_, read),) = parse_bundle(render_bundle([(run, observations)]), "x")
+    assert repr(read) == repr(observations)
 
 
 def test_the_manifest_tells_who_wrote_it() -> None:
@@ -131,10 +131,10 @@ def test_flipped_bits_are_refused_or_change_nothing(data: st.DataObject) -> None
         place = data.draw(st.integers(0, len(damaged) - 1))
         damaged[place] ^= data.draw(st.integers(1, 255))
     try:
-        found = parse_bundle(bytes(damaged), "x")
+        read = parse_bundle(bytes(damaged), "x")
     except BadBundle:
         return
-    assert found == list(sample())  # the flip hit a field that carries nothing, such as a member's time
+    assert read == list(sample())  # the flip hit a field that carries nothing, such as a member's time
 
 
 @given(st.binary(max_size=300))

@@ -162,8 +162,8 @@ def test_what_two_processes_write_to_one_run_at_once_is_all_there(store: Store, 
     store.update(run.id, status="cancelled")
     assert child.wait() == 0
     child.stdout.close()
-    found = store.run(run.id)
-    assert (found.status, found.notes, found.progress.fraction) == ("cancelled", ("note 19",), 1.0)
+    stored = store.run(run.id)
+    assert (stored.status, stored.notes, stored.progress.fraction) == ("cancelled", ("note 19",), 1.0)
 
 
 # Observations
@@ -248,10 +248,10 @@ def test_two_processes_that_append_to_one_run_lose_nothing(store: Store, url: st
     for child in children:
         child.communicate()
         assert child.returncode == 0
-    found = store.observations(run.id)
-    assert len(found) == store.run(run.id).observations == 150
-    assert [row["repeat"] for row in found if row["warmup"]] == list(range(30))
-    assert sorted(row["repeat"] for row in found if not row["warmup"]) == sorted(list(range(30)) * 4)
+    stored = store.observations(run.id)
+    assert len(stored) == store.run(run.id).observations == 150
+    assert [row["repeat"] for row in stored if row["warmup"]] == list(range(30))
+    assert sorted(row["repeat"] for row in stored if not row["warmup"]) == sorted(list(range(30)) * 4)
 
 
 def test_threads_share_a_store(store: Store) -> None:
@@ -299,10 +299,10 @@ def test_kill_of_a_writer_keeps_what_was_appended(store: Store, url: str) -> Non
     child.wait()
     child.stdout.close()
     last = int(reported[-1]) if reported else 25
-    found = repeats(store.observations(run.id))
-    assert found == list(range(len(found)))
-    assert len(found) == store.run(run.id).observations >= last + 1
-    assert store.append(run.id, new_rows(1)) == len(found) + 1
+    stored = repeats(store.observations(run.id))
+    assert stored == list(range(len(stored)))
+    assert len(stored) == store.run(run.id).observations >= last + 1
+    assert store.append(run.id, new_rows(1)) == len(stored) + 1
 
 
 # Deleting

@@ -48,7 +48,7 @@ def users_in(text: str) -> set[str]:
 
 
 class Pseudonyms:
-    """The same name on the same machine always gets the same pseudonym, whoever writes the file.
+    """A name on one machine always gets the same pseudonym, whoever writes the file.
 
     They are hashes, with the machine's id as their key: who does not have that cannot find a name by guessing.
 

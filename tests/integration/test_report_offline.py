@@ -90,7 +90,6 @@ def reader(tab: Reader, request: pytest.FixtureRequest) -> Iterator[Reader]:
 SYNTHETIC: dict[str, Callable[[], Document]] = {
     "bandwidth": lambda: synthetic.document("bandwidth"),
     "overlap": lambda: synthetic.document("overlap"),
-    "bandwidth on the host model": lambda: synthetic.document("bandwidth", lab="host"),
     "without rows": lambda: synthetic.document_of("bandwidth", [], status="failed", error="no GPU answered"),
 }
 RECORDINGS = {path.stem: path for path in sorted((Path(pinscope.__file__).parent / "recordings").glob("*.pinscope"))}
@@ -116,14 +115,14 @@ def written(folder: Path, *documents: Document) -> Path:
 
 
 def one_of_each_kind() -> list[list[str]]:
-    """A recording of each kind of run, and what no recording is: the host model, and nothing at all.
+    """A recording of each kind of run, and a run without rows.
 
     Several make one report: to load Plotly takes as long as to draw them. The last is the one that is printed then.
     """
     kinds = {name.split("-")[0]: name for name in RECORDINGS}
     printed = kinds.pop("bandwidth")
-    names = [*kinds.values(), "bandwidth on the host model"]
-    return [["without rows"], *(names[first : first + 7] for first in range(0, len(names), 7)), [printed]]
+    names = ["without rows", *kinds.values()]
+    return [names[: len(names) // 2], names[len(names) // 2 :], [printed]]
 
 
 @pytest.fixture(scope="module")

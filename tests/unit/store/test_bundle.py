@@ -158,6 +158,8 @@ def test_a_newer_format_is_refused_with_both_numbers() -> None:
 
     assert_refused(rewritten(of_the_future), r"has bundle format 3; PinScope \S+ reads formats up to 2: update")
     assert_refused(rewritten(with_json("runs/r0/run.json", format=3)), "run r0 has format 3")
+    with pytest.raises(BadBundle, match="has bundle format 999; PinScope"):
+        read_bundle(DATA / "format-999.pinscope")
 
 
 UNFIT: tuple[tuple[Callable[[Members], Any], str], ...] = (
@@ -246,9 +248,8 @@ def test_times_of_another_zone_arrive_in_utc() -> None:
     assert f"{run.created_at:%Y-%m-%d %H:%M %Z}" == "2025-12-31 20:00 UTC"
 
 
-@pytest.mark.parametrize("compression", [zipfile.ZIP_LZMA, zipfile.ZIP_BZIP2])
-def test_other_ways_of_compression_are_refused(compression: int) -> None:
-    assert_refused(rewritten(lambda _: None, compression), "compressed in a way")
+def test_other_ways_of_compression_are_refused() -> None:
+    assert_refused(rewritten(lambda _: None, zipfile.ZIP_LZMA), "compressed in a way")
 
 
 # Writing
@@ -364,8 +365,3 @@ def test_the_saved_bundle_of_format_1_opens() -> None:
     assert run.notes == ("Made to hold the format; measured on no machine.",)
     assert run.environment.devices[0].link is not None
     assert run.environment.devices[0].link.generation_max == 5
-
-
-def test_the_saved_bundle_of_format_999_is_refused() -> None:
-    with pytest.raises(BadBundle, match="has bundle format 999; PinScope"):
-        read_bundle(DATA / "format-999.pinscope")

@@ -66,7 +66,6 @@ def new_file(path: Path, mode: int = AS_UMASK_SAYS) -> Iterator[BinaryIO]:
         finally:
             with suppress(OSError):
                 temporary.unlink()
-        _keep_name(path.parent)
     except FileExistsError:
         raise PathExists(f"{path} is there already; PinScope does not overwrite files") from None
     except (FileNotFoundError, NotADirectoryError, PermissionError) as error:
@@ -91,15 +90,6 @@ def _take_name(temporary: Path, path: Path) -> None:
         # FAT and some network file systems: claim the name with an empty file, then replace that.
         path.open("xb").close()
         temporary.replace(path)
-
-
-def _keep_name(folder: Path) -> None:
-    """Make the name itself survive a power cut."""
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 PRIVATE_FOLDER = 0o700

@@ -93,24 +93,12 @@ def test_a_database_elsewhere_is_private_and_its_folder_the_user_s(place: Path) 
         assert modes(place / "mine") == {
             ".": 0o777, "too": 0o777, "too/x.db": 0o600, "too/x.db-wal": 0o600, "too/x.db-shm": 0o600,
         }  # fmt: skip
-
-
-def test_a_database_elsewhere_that_its_user_opened_to_others_stays_open(place: Path) -> None:
-    url = f"sqlite:///{place}/x.db"
-    with Store(url) as store:
+    (place / "mine" / "too" / "x.db").chmod(0o664)  # its user opens it to others: it stays open
+    (place / "link.db").symlink_to(place / "far.db")  # to one that is not there yet
+    with Store(f"sqlite:///{place}/mine/too/x.db") as store, Store(f"sqlite:///{place}/link.db") as far:
         store.add(new_run())
-    (place / "x.db").chmod(0o664)
-    with Store(url) as store:
-        store.add(new_run())
-        assert {name: mode for name, mode in modes(place).items() if name != "."} == {
-            "x.db": 0o664, "x.db-wal": 0o664, "x.db-shm": 0o664,
-        }  # fmt: skip
-
-
-def test_a_link_to_a_database_that_is_not_there_yet_makes_a_private_one(place: Path) -> None:
-    (place / "x.db").symlink_to(place / "far.db")
-    with Store(f"sqlite:///{place}/x.db") as store:
-        run = store.add(new_run())
+        assert set(modes(place / "mine" / "too").values()) == {0o777, 0o664}
+        run = far.add(new_run())
     assert (place / "far.db").stat().st_mode & 0o777 == 0o600
     with Store(f"sqlite:///{place}/far.db") as store:
         assert store.run(run.id) == run

@@ -252,7 +252,7 @@ def cancel(store: Store, run_id: str) -> None:
         UnknownName: no such run.
         BadInput: it is not running.
     """
-    run = _begun(store, run_id)
+    run = store.run(run_id)
     if run.status != "running":
         raise BadInput(f"run {run.id} is not running; it is {run.status}")
     if _is_gone(run):
@@ -262,16 +262,6 @@ def cancel(store: Store, run_id: str) -> None:
         _end(run.process, by_force=run.lab not in ("live", "traced"))
     if store.run(run.id).status == "running":
         store.update(run.id, status="cancelled", finished_at=datetime.now(UTC))
-
-
-def _begun(store: Store, run_id: str) -> Run:
-    """The run, once its child is known: right after its start that takes a moment."""
-    deadline = time.monotonic() + GRACE_SECONDS
-    while True:
-        run = store.run(run_id)
-        if run.process or run.status != "running" or _is_gone(run) or time.monotonic() > deadline:
-            return run
-        time.sleep(0.05)
 
 
 def _end(process: Process, by_force: bool) -> None:

@@ -174,7 +174,7 @@ def list_runs(
     if experiment is not None and experiment not in GONE:
         find_reader(experiment)
     with store_to_read() as store:
-        runs = islice(store.each(experiment=experiment, lab=lab, status=status, recordings=recordings), limit)
+        runs = islice(store.listed(experiment=experiment, lab=lab, status=status, recordings=recordings), limit)
         if as_json:
             print_json([run_object(run) for run in runs])
             return

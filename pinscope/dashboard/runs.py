@@ -89,7 +89,7 @@ def _filtered(store: Store) -> tuple[int, dict[str, int], list[DamagedRun]]:
             help="Also list the runs that ship with PinScope.",
         )
     there, fitting, damaged = 0, dict[str, int](), list[DamagedRun]()
-    for run in store.each():
+    for run in store.listed():
         if isinstance(run, DamagedRun):
             damaged.append(run)
             continue

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Annotated, Literal
 
 from pinscope.records.base import Moment, Record
@@ -154,7 +155,7 @@ class Limits(Record):
     """Field name → why it is ``None``."""
 
     def on_node(self, node: NumaNode) -> Limits:
-        """The same for a process whose memory is bound to one NUMA node."""
+        """These limits for a process whose memory is bound to one NUMA node."""
         total, available = min(self.host_total_bytes, node.memory_bytes), self.host_available_bytes
         changes = {"host_total_bytes": total, "host_available_bytes": min(available, node.available_bytes)}
         missing = {name: reason for name, reason in self.missing.items() if name != "node"}
@@ -225,10 +226,10 @@ PACKET_PAYLOAD_BYTES = 256
 ports commonly agree on."""
 
 
-class PcieGeneration(Record):
+@dataclass(frozen=True)
+class PcieGeneration:
     """One generation of PCI Express."""
 
-    number: int
     transfers_per_second: float
     """Per lane; one transfer carries one bit."""
     coding: tuple[int, int]
@@ -251,25 +252,16 @@ class PcieGeneration(Record):
 
 
 PCIE: Mapping[int, PcieGeneration] = {
-    number: PcieGeneration(
-        number=number,
-        transfers_per_second=speed,
-        coding=coding,
-        transaction_share=share,
-        packet_overhead_bytes=overhead,
-    )
-    for number, speed, coding, share, overhead in (
-        # 24 bytes up to generation 5: a 4-doubleword header (16), LCRC (4), and 4 for framing and sequence number
-        # (STP 1 + sequence 2 + END 1 up to generation 2, an STP token that holds the sequence from generation 3).
-        (1, 2.5e9, (8, 10), 1.0, 24),
-        (2, 5e9, (8, 10), 1.0, 24),
-        (3, 8e9, (128, 130), 1.0, 24),
-        (4, 16e9, (128, 130), 1.0, 24),
-        (5, 32e9, (128, 130), 1.0, 24),
-        # A FLIT is 256 bytes: 236 for TLPs, 6 for the data link layer, 8 CRC, 6 error correction. Framing, sequence
-        # number and LCRC are gone, so a TLP has its 16-byte header alone.
-        (6, 64e9, (242, 256), 236 / 242, 16),
-    )
+    # 24 bytes up to generation 5: a 4-doubleword header (16), LCRC (4), and 4 for framing and sequence number
+    # (STP 1 + sequence 2 + END 1 up to generation 2, an STP token that holds the sequence from generation 3).
+    1: PcieGeneration(2.5e9, (8, 10), 1.0, 24),
+    2: PcieGeneration(5e9, (8, 10), 1.0, 24),
+    3: PcieGeneration(8e9, (128, 130), 1.0, 24),
+    4: PcieGeneration(16e9, (128, 130), 1.0, 24),
+    5: PcieGeneration(32e9, (128, 130), 1.0, 24),
+    # A FLIT is 256 bytes: 236 for TLPs, 6 for the data link layer, 8 CRC, 6 error correction. Framing, sequence
+    # number and LCRC are gone, so a TLP has its 16-byte header alone.
+    6: PcieGeneration(64e9, (242, 256), 236 / 242, 16),
 }
 """Generations that a GPU's host link can have, by number."""
 

@@ -104,8 +104,6 @@ def with_figures(of: Mapping[str, type[BaseModel]]) -> Callable[[type[Made]], ty
 
 BoundKind = Literal["at_least", "at_most", "about"]
 _WORDS: Mapping[BoundKind, str] = {"at_least": "at least", "at_most": "at most", "about": "about"}
-_OLD_WORDS: Mapping[str, BoundKind] = {words: kind for kind, words in _WORDS.items()} | {"an estimate": "about"}
-"""With these and a colon, PinScope 0.1.0 began the text of an estimate; one without them was ``about``."""
 
 
 class Bound(Record):
@@ -127,21 +125,6 @@ class Bound(Record):
     def plus(self, other: Bound | None) -> Bound:
         """The bound of the sum of this figure and another one, which is exact if it has none."""
         return bound_of_sum((self, other)) or self
-
-    @classmethod
-    def from_text(cls, text: str, kind: BoundKind | None = None) -> Bound:
-        """The bound whose :attr:`text` this is.
-
-        Args:
-            text: as in JSON.
-            kind: as JSON says it beside the text; JSON of PinScope 0.1.0 did not.
-        """
-        if kind is not None:
-            return cls(kind=kind, why=text.removeprefix(f"{_WORDS[kind]}: "))
-        words, separator, why = text.partition(": ")
-        if separator and words in _OLD_WORDS:
-            return cls(kind=_OLD_WORDS[words], why=why)
-        return cls(kind="about", why=text)
 
 
 def at_least(why: str) -> Bound:
@@ -200,11 +183,9 @@ class Estimated(Record):
         """JSON's texts and kinds make bounds again."""
         if not isinstance(data, Mapping) or not isinstance(data.get("estimates"), Mapping):
             return data
-        kinds = data["bounds"] if isinstance(data.get("bounds"), Mapping) else {}
-        estimates = {
-            field: Bound.from_text(bound, kinds.get(field)) if isinstance(bound, str) else bound
-            for field, bound in data["estimates"].items()
-        }
+        estimates = dict(data["estimates"])
+        for field, kind in data.get("bounds", {}).items():
+            estimates[field] = Bound(kind=kind, why=estimates[field].removeprefix(f"{_WORDS[kind]}: "))
         return {**data, "estimates": estimates}
 
     def note(self, field: str) -> str | None:

@@ -21,69 +21,18 @@ _SECRET = re.compile(
     r"\w*(?:passwords?|passwd|passphrase|secrets?|credentials?|authorization|(?:api|access|private|secret)key)|pwd"
 )
 """A word that means a secret wherever it stands in a name."""
-_OF_KEYS = frozenset({"api", "access", "private", "signing", "encryption", "account", "auth", "license"})
+_OF_KEYS = re.compile("api|access|private|signing|encryption|account|auth|license")
 """Words before ``key`` that make it secret. What is called ``key`` alone is mostly a place in a dictionary."""
 _AT_THE_END = re.compile(r"\w*token|o?auth|bearer")
 """A word that means a secret only as the last of a name: ``token_type_ids`` and ``auth-mode`` are none."""
-_COUNTED = frozenset(
-    {
-        "max",
-        "min",
-        "num",
-        "n",
-        "per",
-        "to",
-        "by",
-        "first",
-        "last",
-        "next",
-        "prev",
-        "previous",
-        "bos",
-        "eos",
-        "pad",
-        "unk",
-        "mask",
-        "sep",
-        "cls",
-        "start",
-        "end",
-        "stop",
-        "begin",
-        "newline",
-        "special",
-        "image",
-        "audio",
-        "video",
-    }
+_COUNTED = re.compile(
+    "max|min|num|n|per|to|by|first|last|next|prev|previous|bos|eos|pad|unk|mask|sep|cls|start|end|stop|begin|newline|"
+    "special|image|audio|video"
 )
 """Words before ``token`` in the names of what language models count or mark."""
-_ABOUT = frozenset(
-    {
-        "file",
-        "path",
-        "dir",
-        "folder",
-        "name",
-        "type",
-        "length",
-        "len",
-        "size",
-        "count",
-        "limit",
-        "bits",
-        "timeout",
-        "policy",
-        "mode",
-        "method",
-        "provider",
-        "endpoint",
-        "url",
-        "uri",
-        "helper",
-        "stdin",
-        "prompt",
-    }
+_ABOUT = re.compile(
+    "file|path|dir|folder|name|type|length|len|size|count|limit|bits|timeout|policy|mode|method|provider|endpoint|url|"
+    "uri|helper|stdin|prompt"
 )
 """Words at the end that say something about a secret and not the secret itself."""
 
@@ -135,13 +84,13 @@ _OPTION_ALONE = re.compile(r"--?(?P<name>[A-Za-z_][\w.-]*+)")
 def is_secret_name(name: str) -> bool:
     """Whether what is called so is a secret."""
     words = [word.lower() for word in _WORD.findall(name)]
-    if not words or words[0] in ("no", "without") or words[-1] in _ABOUT:
+    if not words or words[0] in ("no", "without") or _ABOUT.fullmatch(words[-1]):
         return False
     if any(_SECRET.fullmatch(word) for word in words):
         return True
-    if any(after == "key" and before in _OF_KEYS for before, after in pairwise(words)):
+    if any(after == "key" and _OF_KEYS.fullmatch(before) for before, after in pairwise(words)):
         return True
-    return _AT_THE_END.fullmatch(words[-1]) is not None and _COUNTED.isdisjoint(words)
+    return _AT_THE_END.fullmatch(words[-1]) is not None and not any(map(_COUNTED.fullmatch, words))
 
 
 def mask_text(text: str) -> str:
@@ -172,16 +121,15 @@ def mask_value(value: Any) -> Any:
     if isinstance(value, str):
         return mask_text(value)
     if isinstance(value, Mapping):
-        return {key: MASK if _is_named_secret(key, held) else mask_value(held) for key, held in value.items()}
+        return {
+            key: MASK if held and isinstance(held, str) and is_secret_name(str(key)) else mask_value(held)
+            for key, held in value.items()
+        }
     if isinstance(value, list | tuple):
         if all(isinstance(item, str) for item in value):
             return type(value)(mask_words(value))
         return type(value)(mask_value(item) for item in value)
     return value
-
-
-def _is_named_secret(name: object, value: object) -> bool:
-    return isinstance(name, str) and isinstance(value, str) and value != "" and is_secret_name(name)
 
 
 def _masked(text: str, forms: Sequence[_Form]) -> str:

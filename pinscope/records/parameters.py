@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import Annotated, Any, Self, TypeVar
 
@@ -66,25 +66,21 @@ Several = Annotated[tuple[_Item, ...], BeforeValidator(by_comma), Field(min_leng
 """One or more of a set of words; takes a list by comma."""
 
 
-def _share(value: Any) -> Any:
-    """``2%`` is 0.02; anything else is for the type to take or refuse."""
-    if isinstance(value, str):
-        with suppress(InvalidParameter):
-            return parse_share(value)
-    return value
+def _read_by(parse: Callable[[str], float]) -> BeforeValidator:
+    """``2%`` is 0.02, ``10m`` is 600; anything else is for the type to take or refuse."""
+
+    def read(value: Any) -> Any:
+        if isinstance(value, str):
+            with suppress(InvalidParameter):
+                return parse(value)
+        return value
+
+    return BeforeValidator(read)
 
 
-def _seconds(value: Any) -> Any:
-    """``10m`` is 600; likewise."""
-    if isinstance(value, str):
-        with suppress(InvalidParameter):
-            return parse_seconds(value)
-    return value
-
-
-Share = Annotated[float, BeforeValidator(_share), Field(json_schema_extra={"unit": "share"})]
+Share = Annotated[float, _read_by(parse_share), Field(json_schema_extra={"unit": "share"})]
 """A part of something: 0.02 or ``2%``."""
-Seconds = Annotated[float, BeforeValidator(_seconds), Field(json_schema_extra={"unit": "seconds"})]
+Seconds = Annotated[float, _read_by(parse_seconds), Field(json_schema_extra={"unit": "seconds"})]
 """A length of time: 2 or ``2s``."""
 
 

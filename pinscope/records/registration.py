@@ -97,14 +97,8 @@ class Registrations:
     """Processes that use a copy of the driver's library that is not followed: pid → why not."""
 
     def state(self) -> ProbeState:
-        """The same without the processes."""
-        return ProbeState(
-            since=self.since,
-            lost_events=self.lost_events,
-            libraries=self.libraries,
-            left_out_processes=self.left_out_processes,
-            trouble=self.trouble,
-        )
+        """How the probe fares, without what processes hold."""
+        return ProbeState(**{field: getattr(self, field) for field in ProbeState.model_fields})
 
 
 StrategyName = Literal[

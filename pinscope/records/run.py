@@ -204,17 +204,17 @@ class ExperimentRun(Run):
     @computed_field  # type: ignore[prop-decorator]
     @property
     def format(self) -> int:
-        """As of every run."""
+        """Oldest version of the format that can hold it."""
         return 2 if self.attachments else 1
 
     @property
     def gpu(self) -> Device | None:
-        """As of every run."""
+        """The GPU that it measured; ``None`` on the host model."""
         return self.environment.device(self.device) if self.lab == "cuda" else None
 
     @property
     def expected_seconds(self) -> float:
-        """As of every run."""
+        """Rough length, from its budget."""
         return self.budget.seconds
 
 
@@ -227,7 +227,7 @@ class TimelineRun(Run):
 
     @property
     def expected_seconds(self) -> float | None:
-        """As of every run: how long it was asked to watch."""
+        """How long it was asked to watch; ``None``: until somebody ends it."""
         seconds = self.params.get("for_seconds")
         return float(seconds) if isinstance(seconds, int | float) else None
 

@@ -137,7 +137,7 @@ class Parameter:
         return _TAKES.get((self.schema.get("type", ""), self.unit), "")
 
     def default(self, value: Any) -> str:
-        """The same, for a value that is shown rather than set."""
+        """A default as it is shown: ``all of these`` where every choice is taken."""
         return "all of these" if len(self.choices) > 1 and tuple(value) == self.choices else self.written(value)
 
     def written(self, value: Any) -> str:

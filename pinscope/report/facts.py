@@ -61,7 +61,11 @@ def environment_facts(environment: Environment) -> list[Fact]:
         *_if_recorded(environment, "Multi-Process Service", "mps", _SWITCH.__getitem__),
         *_if_recorded(environment, "Confidential computing", "confidential_computing", _SWITCH.__getitem__),
         ("Python", f"{environment.python}; {packages}" if packages else environment.python),
-        *(fact for device in environment.devices for fact in _gpu(device)),
+        *(
+            (f"GPU {device.index}{name}", text)
+            for device in environment.devices
+            for name, text in (("", device.name), *((f": {name}", text) for name, text in gpu_facts(device)))
+        ),
     ]
 
 
@@ -71,21 +75,15 @@ def version_text(environment: Environment) -> str:
 
 
 def gpu_facts(device: Device) -> list[Fact]:
-    """A GPU, one fact a line."""
+    """A GPU, one fact a line; without what a run of an older version did not record."""
+    before = "Link errors before the run" if device.link_errors_after else "Link errors"
     return [
         ("Link now", _known(device, "link", _link_now)),
+        ("Link at best", _known(device, "link", _link_at_best)),
         ("Memory", _memory(device)),
         ("NUMA node", _known(device, "numa_node")),
         ("Compute capability", _known(device, "compute_capability")),
         ("PCI address", _known(device, "pci_bus_id")),
-        *bus_facts(device),
-    ]
-
-
-def bus_facts(device: Device) -> list[Fact]:
-    """Packets, IOMMU, BAR1, persistence mode, link errors; without what a run of an older version lacks."""
-    before = "Link errors before the run" if device.link_errors_after else "Link errors"
-    return [
         *_packet(device),
         *_if_recorded(device, "IOMMU", "iommu", IOMMU_WORDS.__getitem__),
         *_if_recorded(device, "BAR1 (resizable BAR)", "bar1_bytes", lambda size: _bar1(device, size)),
@@ -147,36 +145,20 @@ def _huge_pool(huge: HugePages, pages: int) -> str:
     return f"{free} free of {pages:,} pages of {format_bytes(huge.hugetlb_page_bytes)}"
 
 
-def _gpu(device: Device) -> list[Fact]:
-    """A GPU in a line, and its bus in another."""
-    words = (
-        device.name,
-        _memory(device),
-        f"compute capability {_known(device, 'compute_capability')}",
-        f"NUMA node {_known(device, 'numa_node')}",
-        f"PCI {_known(device, 'pci_bus_id')}",
-        _link(device.link) if device.link else f"link {_known(device, 'link')}",
-    )
-    bus = "; ".join(f"{name}: {text}" for name, text in bus_facts(device))
-    name = f"GPU {device.index}"
-    return [(name, "; ".join(words)), *([(f"{name} on its bus", bus)] if bus else [])]
-
-
 def _memory(device: Device) -> str:
     return f"{format_bytes(device.memory_free_bytes)} free of {format_bytes(device.memory_total_bytes)}"
-
-
-def _link(link: Link) -> str:
-    """``PCIe Gen5 x16 now, Gen5 x16 at best, at most 57.6 GB/s of payload each way``."""
-    limit = f"at most {format_bandwidth(link.limit_bytes_per_second)} of payload each way"
-    if link.kind == "nvlink-c2c":
-        return f"{link_text(link)}, {limit}"
-    return f"{link_text(link)} now, {link_text(link, at_best=True).removeprefix('PCIe ')} at best, {limit}"
 
 
 def _link_now(link: Link) -> str:
     now = link_text(link)
     return now if now in ("n/a", link_text(link, at_best=True)) else f"{now} (an idle link slows down to save power)"
+
+
+def _link_at_best(link: Link) -> str:
+    """``PCIe Gen5 x16, at most 57.6 GB/s of payload each way``."""
+    return (
+        f"{link_text(link, at_best=True)}, at most {format_bandwidth(link.limit_bytes_per_second)} of payload each way"
+    )
 
 
 def _packet(device: Device) -> list[Fact]:
@@ -340,11 +322,11 @@ def _took(run: Run) -> str:
 def parameter_facts(document: Document) -> list[Fact]:
     """Parameters by title, with their units."""
     fields: Mapping[str, Any] = document.parameter_schema.get("properties", {})
-    found = []
+    facts = []
     for name, value in document.run.params.items():
         described = fields.get(name, {})
-        found.append((str(described.get("title", name)), _parameter_text(value, str(described.get("unit", "text")))))
-    return found
+        facts.append((str(described.get("title", name)), _parameter_text(value, str(described.get("unit", "text")))))
+    return facts
 
 
 def _parameter_text(value: Any, unit: str) -> str:

@@ -8,9 +8,7 @@ every connection.
 from __future__ import annotations
 
 import base64
-import gzip
 import re
-import secrets
 import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cache
@@ -38,19 +36,9 @@ CONTENT_SECURITY_POLICY = (
 )
 
 
-def html_pieces(documents: Sequence[Document]) -> Iterator[bytes]:
-    """The page, UTF-8; several runs stand one after the other. The raw data, many times the rest, comes in pieces."""
-    mark = f"raw-data-{secrets.token_hex(16)}"
-    begin, *others = _page(documents, mark).split(mark)
-    yield begin.encode()
-    for document, text in zip(documents, others, strict=True):
-        yield from _packed_pieces(json_pieces([document]))
-        yield text.encode()
-
-
-def _page(documents: Sequence[Document], raw_data: str) -> str:
-    """The page with a mark in the place of each run's raw data."""
-    return _template().render(
+def render_html(documents: Sequence[Document]) -> bytes:
+    """The page, UTF-8; several runs stand one after the other."""
+    page = _template().render(
         documents=documents,
         facts=facts,
         environment_facts=environment_facts,
@@ -59,8 +47,9 @@ def _page(documents: Sequence[Document], raw_data: str) -> str:
         plotly=_packed_plotly(),
         templates=_script_json({scheme: template(scheme).to_plotly_json() for scheme in _PAGE_SCHEMES}),
         figure=_figure,
-        raw_data=raw_data,
+        raw_data=lambda document: _packed(json_pieces([document])),
     )
+    return page.encode()
 
 
 @cache
@@ -72,13 +61,13 @@ def _template() -> Template:
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
-        finalize=_shown,
+        finalize=_visible,
     )
     environment.filters["value"] = format_value
     return environment.get_template("report.html.jinja")
 
 
-def _shown(value: Any) -> Any:
+def _visible(value: Any) -> Any:
     """What the page writes, our own markup apart."""
     return visible(value) if type(value) is str else value
 
@@ -98,26 +87,15 @@ def _script_json(value: Mapping[str, Any]) -> Markup:
     return Markup(escaped(cast("str", to_json_plotly(value))).replace("<", "\\u003c"))  # noqa: S704 - escaped right here
 
 
-def _packed(content: bytes) -> str:
-    """Base64 of the gzip of the content; equal contents give equal text."""
-    return base64.b64encode(gzip.compress(content, mtime=0)).decode()
-
-
-def _packed_pieces(content: Iterable[bytes]) -> Iterator[bytes]:
-    """The same of content that comes in pieces."""
+def _packed(content: Iterable[bytes]) -> str:
+    """Base64 of the gzip of content that comes in pieces; equal contents give equal text."""
     packer = zlib.compressobj(wbits=zlib.MAX_WBITS | 16)  # with gzip's header, which names no time
-    rest = b""
-    for piece in content:
-        rest += packer.compress(piece)
-        whole = len(rest) // 3 * 3  # three bytes are four signs
-        yield base64.b64encode(rest[:whole])
-        rest = rest[whole:]
-    yield base64.b64encode(rest + packer.flush())
+    return base64.b64encode(b"".join([*map(packer.compress, content), packer.flush()])).decode()
 
 
 @cache
 def _packed_plotly() -> str:
-    return _packed(get_plotlyjs().encode())
+    return _packed([get_plotlyjs().encode()])
 
 
 _SPECIAL = re.compile(r"([\\`*_{}\[\]<>#|~$&])")

@@ -81,14 +81,16 @@ def _process_events(tables: Mapping[str, Columns], lines: _Lines, names: tuple[i
     process, title, prefix = names
     calls_of = _calls_of(calls, copies)
     yield from _process(process, title)
-    threads = _tracks(process, "thread", calls.get("thread"), calls, nesting=True)
-    yield from threads.names()
+    thread = calls.get("thread", np.empty(0, np.int64))
+    # Calls of a thread lie within each other: they need no lanes.
+    threads = _tracks(process, "thread", thread, np.zeros(len(thread), np.int64), (_NONE, _NONE))
+    yield from _threads(process, threads.titles)
     yield from _call_spans(calls, copies, calls_of, threads, lines)
     streams = []
     for number, device in enumerate(_devices(copies, kernels), start=process + 1):
         yield from _process(number, f"{prefix}GPU {device}")
         streams.append(_streams(number, device, copies, kernels))
-        yield from streams[-1].names()
+        yield from _threads(number, streams[-1].titles)
         yield from _gpu_spans(streams[-1], copies, kernels, lines)
         yield from _in_flight(number, _chosen(copies, copies["device"] == device) if copies else {})
     yield from _flows(copies, calls, calls_of, threads, streams)
@@ -111,16 +113,16 @@ def _devices(*tables: Columns) -> list[int]:
 
 def _lines(rows: Sequence[Mapping[str, Any]]) -> _Lines:
     """Number of a site, or file and line → the arguments that name the line."""
-    found: dict[Any, Event] = {}
+    places: dict[Any, Event] = {}
     for row in rows:
         if row.get("file"):
             place = {"line": _line(row["file"], row["line"])}
             if source := row.get("source_line"):
                 place["source"] = source
-            found[row["file"], row["line"]] = place
+            places[row["file"], row["line"]] = place
             if row["kind"] == "site":
-                found[row["number"]] = place
-    return found
+                places[row["number"]] = place
+    return places
 
 
 def _line(file: str, line: int) -> str:
@@ -128,6 +130,9 @@ def _line(file: str, line: int) -> str:
 
 
 # Tracks
+
+
+_NONE: Places = np.empty(0, np.intp)
 
 
 @dataclass(frozen=True)
@@ -147,65 +152,31 @@ class _Tracks:
     copies: Places
     kernels: Places
 
-    def names(self) -> Iterator[Event]:
-        """Metadata that name and order the tracks."""
-        for number, title in self.titles.items():
-            yield _metadata("thread_name", self.process, number, {"name": title})
-            yield _metadata("thread_sort_index", self.process, number, {"sort_index": number})
-
-
-_NONE: Places = np.empty(0, np.intp)
-
 
 def _tracks(
-    process: int,
-    word: str,
-    key: NDArray[Any] | None,
-    spans: Columns,
-    *,
-    nesting: bool,
-    copies: Places = _NONE,
-    kernels: Places = _NONE,
+    process: int, word: str, key: NDArray[np.int64], lane: NDArray[np.int64], places: Sequence[Places]
 ) -> _Tracks:
-    """A track for each key, and further ones beside it for spans that overlap."""
-    if key is None:
-        return _Tracks(process, {}, np.empty(0, np.int64), copies, kernels)
-    begun = spans["at_ns"]
-    ended = begun + np.maximum(spans["took_ns"], 0)
-    order = np.lexsort((-ended, begun, key))
-    lane = np.zeros(len(order), np.int64)
-    for rows in np.split(order, np.flatnonzero(np.diff(key[order])) + 1):
-        lane[rows] = lanes(begun[rows], ended[rows], nesting=nesting)
+    """A track for each key, and further ones beside it for spans in another lane than the first."""
     pairs, numbers = np.unique(np.stack([key.astype(np.int64), lane]), axis=1, return_inverse=True)
     titles = {
         number: f"{word} {owner}" + (f" ({beside + 1})" if beside else "")
         for number, (owner, beside) in enumerate(pairs.T.tolist(), start=1)
     }
-    return _Tracks(process, titles, numbers.reshape(-1) + 1, copies, kernels)
+    return _Tracks(process, titles, numbers.reshape(-1) + 1, *places)
 
 
-def lanes(begun: NDArray[np.int64], ended: NDArray[np.int64], *, nesting: bool) -> NDArray[np.int64]:
-    """The lane of each span, so that those of one lane follow each other or, with ``nesting``, lie in each other.
-
-    Args:
-        begun: ascending; of equal ones the longest first.
-        ended: theirs.
-        nesting: a span may lie within another one of its lane.
-    """
-    found = np.zeros(len(begun), np.int64)
-    if np.all(begun[1:] >= np.maximum.accumulate(ended)[:-1]):
-        return found
-    open_ends: list[list[int]] = []
-    for place, (start, end) in enumerate(zip(begun.tolist(), ended.tolist(), strict=True)):
-        for ends in open_ends:
-            while ends and ends[-1] <= start:
-                ends.pop()
-        fitting = (lane for lane, ends in enumerate(open_ends) if not ends or (nesting and end <= ends[-1]))
-        found[place] = lane = next(fitting, len(open_ends))
-        if lane == len(open_ends):
-            open_ends.append([])
-        open_ends[lane].append(end)
-    return found
+def _lanes(key: NDArray[np.int64], spans: Columns) -> NDArray[np.int64]:
+    """The lane of each span, so that those of one key in one lane follow each other."""
+    begun, lane = spans["at_ns"], np.zeros(len(key), np.int64)
+    ended = begun + np.maximum(spans["took_ns"], 0)
+    order = np.lexsort((-ended, begun, key))
+    for rows in np.split(order, np.flatnonzero(np.diff(key[order])) + 1):
+        ends: list[int] = []
+        for place, start, end in zip(rows.tolist(), begun[rows].tolist(), ended[rows].tolist(), strict=True):
+            free = next((number for number, last in enumerate(ends) if last <= start), len(ends))
+            ends[free : free + 1] = [end]
+            lane[place] = free
+    return lane
 
 
 def _streams(process: int, device: int, copies: Columns, kernels: Columns) -> _Tracks:
@@ -217,7 +188,7 @@ def _streams(process: int, device: int, copies: Columns, kernels: Columns) -> _T
         )
         for name in ("at_ns", "took_ns", "stream")
     }
-    return _tracks(process, "stream", spans["stream"], spans, nesting=False, copies=places[0], kernels=places[1])
+    return _tracks(process, "stream", spans["stream"], _lanes(spans["stream"], spans), places)
 
 
 # Spans
@@ -331,12 +302,18 @@ def _counter(process: int, name: str, moments: NDArray[np.int64], changes: NDArr
 
 
 def _process(process: int, name: str) -> Iterator[Event]:
-    yield _metadata("process_name", process, 0, {"name": name})
-    yield _metadata("process_sort_index", process, 0, {"sort_index": process})
+    return _named("process", {"pid": process, "tid": 0}, name, process)
 
 
-def _metadata(what: str, process: int, thread: int, arguments: Event) -> Event:
-    return {"name": what, "ph": "M", "pid": process, "tid": thread, "args": arguments}
+def _threads(process: int, titles: Mapping[int, str]) -> Iterator[Event]:
+    for number, title in titles.items():
+        yield from _named("thread", {"pid": process, "tid": number}, title, number)
+
+
+def _named(what: str, track: Event, name: str, place: int) -> Iterator[Event]:
+    """Metadata that name and order a process or a thread."""
+    for key, arguments in ((f"{what}_name", {"name": name}), (f"{what}_sort_index", {"sort_index": place})):
+        yield {"name": key, "ph": "M", **track, "args": arguments}
 
 
 _PIECE = 1000
@@ -357,7 +334,10 @@ def perfetto_pieces(documents: Sequence[Document]) -> Iterator[bytes]:
     while piece := ",\n".join(islice(lines, _PIECE)):
         yield (separator + piece).encode()
         separator = ",\n"
-    about = {"producer": f"PinScope {pinscope.__version__}", "runs": ", ".join(each.run.id for each in documents)}
+    about = {
+        "producer": f"PinScope {pinscope.__version__}",
+        "runs": ", ".join(document.run.id for document in documents),
+    }
     yield f'\n], "displayTimeUnit": "ms", "otherData": {json.dumps(about)}}}\n'.encode()
 
 
@@ -395,11 +375,8 @@ def _events(prefix: str, kept: Sequence[Span], first_process: int) -> Iterator[E
         combinations.setdefault((span.direction, span.balance, span.recipe), []).append(span)
     for process, ((direction, balance, recipe), members) in enumerate(combinations.items(), start=first_process):
         name = f"{direction}, {balance.replace('_', '-')}: {recipe.label} ({prefix})"
-        yield _named("process_name", process, 0, {"name": name})
-        yield _named("process_sort_index", process, 0, {"sort_index": process})
-        for thread, lane_name, _ in _LANES.values():
-            yield _named("thread_name", process, thread, {"name": lane_name})
-            yield _named("thread_sort_index", process, thread, {"sort_index": thread})
+        yield from _process(process, name)
+        yield from _threads(process, {thread: lane_name for thread, lane_name, _ in _LANES.values()})
         for span in sorted(members, key=lambda span: span.start_seconds):
             thread, _, word = _LANES[span.lane]
             yield {
@@ -412,7 +389,3 @@ def _events(prefix: str, kept: Sequence[Span], first_process: int) -> Iterator[E
                 "tid": thread,
                 "args": {"chunk": span.chunk},
             }
-
-
-def _named(what: str, process: int, thread: int, arguments: Event) -> Event:
-    return {"name": what, "ph": "M", "pid": process, "tid": thread, "args": arguments}

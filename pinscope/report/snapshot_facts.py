@@ -105,8 +105,8 @@ def _moment(moment: datetime | None, reason: str | None) -> str:
 
 def _mappings(holder: Holder) -> str:
     parts = [
-        f"{one.count:,} × {format_bytes(one.size_bytes)}" + (" (a power of two)" if one.power_of_two else "")
-        for one in holder.allocations
+        f"{size.count:,} × {format_bytes(size.size_bytes)}" + (" (a power of two)" if size.power_of_two else "")
+        for size in holder.allocations
     ]
     note = holder.note("allocations")
     return ", ".join(parts) + (f" ({note})" if note else "")
@@ -163,10 +163,10 @@ def device_facts(device: DeviceFigures) -> list[Fact]:
         ("Clocks", f"SM {_clock(device, 'sm_clock_hertz')}, memory {_clock(device, 'memory_clock_hertz')}"),
         *(
             (
-                f"MIG {'n/a' if one.gpu_instance is None else one.gpu_instance}",
-                f"{format_bytes(one.memory_used_bytes)} used of {format_bytes(one.memory_total_bytes)}",
+                f"MIG {'n/a' if part.gpu_instance is None else part.gpu_instance}",
+                f"{format_bytes(part.memory_used_bytes)} used of {format_bytes(part.memory_total_bytes)}",
             )
-            for one in device.mig
+            for part in device.mig
         ),
     ]
 
@@ -278,9 +278,9 @@ def _row(holder: Holder, growing: bool) -> HolderRow:
         pid=holder.pid,
         started_at=holder.started_at,
         name=one_line(holder.name or "") or "n/a",
-        user=_shown(holder.user),
-        container=_shown(holder.container),
-        command=_shown(holder.command),
+        user=_one_line_or_none(holder.user),
+        container=_one_line_or_none(holder.container),
+        command=_one_line_or_none(holder.command),
         growing=growing,
         only_locked=is_only_locked(holder),
         gpus=tuple(use.index for use in holder.gpus),
@@ -289,7 +289,7 @@ def _row(holder: Holder, growing: bool) -> HolderRow:
     )
 
 
-def _shown(text: str | None) -> str | None:
+def _one_line_or_none(text: str | None) -> str | None:
     return text and one_line(text)
 
 

@@ -40,10 +40,10 @@ if TYPE_CHECKING:
 
 # By name: most reports need neither Plotly nor Arrow, which take their time to import.
 _RENDERERS: Mapping[str, tuple[str, str]] = {
-    ".html": ("pinscope.report.html", "html_pieces"),
+    ".html": ("pinscope.report.html", "render_html"),
     ".md": ("pinscope.report.html", "render_markdown"),
     ".csv": ("pinscope.report.write", "csv_pieces"),
-    ".parquet": ("pinscope.report.write", "parquet_pieces"),
+    ".parquet": ("pinscope.report.write", "render_parquet"),
     ".json": ("pinscope.report.write", "json_pieces"),
     ".perfetto.json": ("pinscope.report.perfetto", "perfetto_pieces"),
 }
@@ -61,7 +61,7 @@ def render(documents: Sequence[Document], suffix: str) -> bytes:
 
 
 def _pieces(documents: Sequence[Document], suffix: str) -> Iterable[bytes]:
-    """The report a piece at a time: one for people in one piece, the observations of the others as they are read."""
+    """The report a piece at a time: text as the observations are read, what is compressed in one piece."""
     module, function = _RENDERERS[suffix]
     if not documents:
         raise BadInput("a report needs at least one run")
@@ -204,7 +204,7 @@ def csv_pieces(documents: Sequence[Document]) -> Iterator[bytes]:
     yield text.getvalue().encode()
 
 
-def parquet_pieces(documents: Sequence[Document]) -> Iterator[bytes]:
+def render_parquet(documents: Sequence[Document]) -> bytes:
     """Parquet with typed columns; the runs themselves are JSON in the file's metadata under ``pinscope``.
 
     Raises:
@@ -213,41 +213,12 @@ def parquet_pieces(documents: Sequence[Document]) -> Iterator[bytes]:
     types = {name: _type(name, kinds - {type(None)}) for name, kinds in _kinds(documents).items()}
     runs = json.dumps([document.run.model_dump(mode="json") for document in documents])
     schema = pa.schema(list(types.items()), metadata={"pinscope": runs})
-    sink, rows = _Sink(), _rows(documents)
+    sink, rows = pa.BufferOutputStream(), _rows(documents)
     with pq.ParquetWriter(sink, schema, compression="zstd") as writer:
         while batch := list(islice(rows, PIECE_ROWS)):
             columns = [_column(name, [row.get(name) for row in batch], kind) for name, kind in types.items()]
             writer.write_table(pa.table(columns, schema=schema))
-            yield sink.take()
-    yield sink.take()
-
-
-class _Sink(io.RawIOBase):
-    """Takes what Arrow writes until somebody takes it away."""
-
-    def __init__(self) -> None:
-        self._pieces: list[bytes] = []
-        self._written = 0
-
-    def writable(self) -> bool:
-        """It is for writing."""
-        return True
-
-    def write(self, content: Any) -> int:
-        """Keep a copy."""
-        piece = bytes(content)
-        self._pieces.append(piece)
-        self._written += len(piece)
-        return len(piece)
-
-    def tell(self) -> int:
-        """Bytes written so far, taken or not."""
-        return self._written
-
-    def take(self) -> bytes:
-        """What was written since the last time."""
-        taken, self._pieces = b"".join(self._pieces), []
-        return taken
+    return bytes(sink.getvalue().to_pybytes())
 
 
 def _type(name: str, kinds: Set[type]) -> pa.DataType:
@@ -284,7 +255,7 @@ def run_document(document: Document) -> dict[str, Any]:
 
 
 def run_without_rows(document: Document) -> dict[str, Any]:
-    """The same but the observations, which may be many."""
+    """The document without its observations, which may be many."""
     words = {"title": document.title, "question": document.question, "method": document.method}
     run = document.run.model_dump(mode="json")
     return {"format": document.run.format, "run": {**run, **words, **_concluded(document.reading)}}

@@ -17,7 +17,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import platformdirs
 
@@ -252,7 +252,7 @@ def cancel(store: Store, run_id: str) -> None:
         UnknownName: no such run.
         BadInput: it is not running.
     """
-    run = _begun(store, run_id)
+    run = store.run(run_id)
     if run.status != "running":
         raise BadInput(f"run {run.id} is not running; it is {run.status}")
     if _is_gone(run):
@@ -262,16 +262,6 @@ def cancel(store: Store, run_id: str) -> None:
         _end(run.process, by_force=run.lab not in ("live", "traced"))
     if store.run(run.id).status == "running":
         store.update(run.id, status="cancelled", finished_at=datetime.now(UTC))
-
-
-def _begun(store: Store, run_id: str) -> Run:
-    """The run, once its child is known: right after its start that takes a moment."""
-    deadline = time.monotonic() + GRACE_SECONDS
-    while True:
-        run = store.run(run_id)
-        if run.process or run.status != "running" or _is_gone(run) or time.monotonic() > deadline:
-            return run
-        time.sleep(0.05)
 
 
 def _end(process: Process, by_force: bool) -> None:
@@ -298,7 +288,8 @@ def reconcile(store: Store) -> list[str]:
     bring_in(store)
     marked: list[str] = []
     takes_marks = True
-    for run in store.unfinished(presumed=False):
+    store.presumed.clear()
+    for run in store.unfinished():
         if _is_gone(run):
             takes_marks = mark_interrupted(store, run.id, takes_marks)
             marked += [run.id] if takes_marks else []
@@ -326,7 +317,7 @@ def mark_interrupted(store: Store, run_id: str, takes_marks: bool = True) -> boo
             with suppress(UnknownName):  # somebody else has marked and deleted it in this moment
                 store.update(run_id, **changes)
             return True
-    store.presume(run_id, **changes)
+    store.presumed[run_id] = changes
     return False
 
 
@@ -352,8 +343,6 @@ VARIABLE = "PINSCOPE_QUEUE"
 """Environment variable with the folder in which this user's runs queue instead."""
 _MOST_READ = 200
 """Bytes that a holder says of itself."""
-_TRIES = 100
-"""Each that fails was overtaken by another run that came or went in that moment."""
 _NO_NAME = re.compile(r"[^0-9A-Za-z_-]")
 
 
@@ -373,17 +362,18 @@ def turn(
         MeasurementFailed: the file system refuses the lock for another reason than that it is held.
     """
     folders = places() if folders is None else folders
-    lock = _taken(name, waiting, folders)
+    lock = _opened(name, folders)
     if lock is None:
         unsafe = ", ".join(map(str, folders))
         yield f"Other runs may have measured at the same time: no folder for a lock is safe ({unsafe})."
         return
-    try:
+    with lock:
+        while not lock.take():
+            waiting(lock.holder())
+            time.sleep(POLL_SECONDS)
         process = f"process {os.getpid()}"
         lock.say(f"{holder} ({process})" if holder else process)
         yield None
-    finally:
-        lock.release()
 
 
 def places() -> list[Path]:
@@ -397,7 +387,7 @@ def places() -> list[Path]:
 
 
 class _Lock:
-    """An open file, locked or not.
+    """An open file, locked or not; it stays when the turn is over.
 
     Raises:
         OSError: it cannot be opened, or somebody else may have put it there.
@@ -410,31 +400,30 @@ class _Lock:
             self._file = os.open(path, flags)
         except FileNotFoundError:
             # Not one call with the above: in some folders the kernel lets nobody "create" what another has made.
-            self._file = os.open(path, flags | os.O_CREAT | os.O_EXCL, PRIVATE_FILE)
+            self._file = os.open(path, flags | os.O_CREAT, PRIVATE_FILE)
             if shared:
                 os.fchmod(self._file, 0o666)  # whatever the umask is: the folder says who may
         status = os.fstat(self._file)
         is_own = stat.S_ISREG(status.st_mode) and (shared or status.st_uid == os.geteuid())
         if not is_own or status.st_nlink > 1:  # by another name it may be a file that somebody needs
-            self.close()
+            os.close(self._file)
             raise PermissionError(f"{path} is not a file of this user")
 
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        os.close(self._file)
+
     def take(self) -> bool:
-        """Lock the file if nobody has; False also if it was removed meanwhile."""
+        """Lock the file if nobody has."""
         try:
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             return False
         except OSError as error:
             raise MeasurementFailed(f"cannot queue for the device: {self._path}: {error.strerror}") from None
-        return self.is_there()
-
-    def is_there(self) -> bool:
-        """Whether the path still leads to this file."""
-        try:
-            return os.path.samestat(os.fstat(self._file), os.lstat(self._path))
-        except FileNotFoundError:
-            return False
+        return True
 
     def say(self, text: str) -> None:
         """Tell those who wait who holds the lock."""
@@ -446,47 +435,12 @@ class _Lock:
         """What the holder says of itself."""
         return one_line(os.pread(self._file, _MOST_READ, 0).decode(errors="replace")) or "another run"
 
-    def release(self) -> None:
-        """Leave nothing behind. Who waits sees that the file is gone, and makes the next one."""
-        with suppress(OSError):  # removed by somebody else
-            self._path.unlink()
-        if self._path.parent != SHARED:
-            with suppress(OSError):  # another lock is in it
-                self._path.parent.rmdir()
-        self.close()
-
-    def close(self) -> None:
-        os.close(self._file)
-
-
-def _taken(name: str, waiting: Callable[[str], None], folders: Sequence[Path]) -> _Lock | None:
-    lock = _opened(name, folders)
-    try:
-        while lock is not None and not lock.take():
-            if lock.is_there():
-                waiting(lock.holder())
-                time.sleep(POLL_SECONDS)
-            else:
-                lock.close()
-                lock = _opened(name, folders)
-    except BaseException:
-        if lock is not None:
-            lock.close()
-        raise
-    return lock
-
 
 def _opened(name: str, folders: Sequence[Path]) -> _Lock | None:
     """The file in the first folder that can be used."""
     for folder in folders:
-        for _ in range(_TRIES):
-            try:
-                shared = _checked(folder)
-                return _Lock(folder / f"{_NO_NAME.sub('_', name)[:100]}.lock", shared)
-            except (FileNotFoundError, FileExistsError):
-                continue  # the last holder has just removed the folder, or another one has just made the file
-            except OSError:
-                break
+        with suppress(OSError):
+            return _Lock(folder / f"{_NO_NAME.sub('_', name)[:100]}.lock", _checked(folder))
     return None
 
 

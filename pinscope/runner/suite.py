@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 from pinscope.errors import BadInput, InvalidParameter, NotEnoughMemory, NotPossible, PinScopeError, StoreFailed
-from pinscope.experiments.contract import AnyExperiment
 from pinscope.experiments.registry import EXPERIMENTS
 from pinscope.probes.environment import capture_environment
 from pinscope.records.environment import Environment
@@ -48,7 +46,9 @@ def select(asked: Request, environment: Environment) -> Selection:
     if asked.experiment != ALL:
         return possible([asked], environment)
     experiments = [entry.experiment for entry in EXPERIMENTS]
-    _check_known(asked.overrides, experiments)
+    known = dict.fromkeys(field for experiment in experiments for field in experiment.Params.model_fields)
+    if unknown := set(asked.overrides) - set(known):
+        raise InvalidParameter(f"no experiment has a parameter {quoted(min(unknown))}; there are: {', '.join(known)}")
     lab = asked.lab or ("cuda" if usable_gpu(environment) else "host")
     requests, left_out = [], []
     for experiment in experiments:
@@ -78,14 +78,6 @@ def possible(requests: Sequence[Request], environment: Environment) -> Selection
     if not accepted:
         raise refused[0][1]
     return Selection(tuple(accepted), tuple(f"{experiment}: {refusal}" for experiment, refusal in refused))
-
-
-def _check_known(settings: Mapping[str, Any], experiments: Sequence[AnyExperiment]) -> None:
-    """With ``all``, a setting goes to the experiments that have it; one that none has is a mistake."""
-    known = dict.fromkeys(field for experiment in experiments for field in experiment.Params.model_fields)
-    for key in settings:
-        if key not in known:
-            raise InvalidParameter(f"no experiment has a parameter {quoted(key)}; there are: {', '.join(known)}")
 
 
 @dataclass

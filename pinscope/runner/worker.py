@@ -202,24 +202,18 @@ def _with_links(devices: Sequence[Device], before: Sequence[Device], after: Sequ
 
     The link itself is as it is right after copying: an idle one trains down to save power.
     """
-    first = {device.uuid: device for device in before}
+    first = {device.uuid: device.link_errors for device in before}
     last = {device.uuid: device for device in after}
-    return tuple(_with_link(device, first.get(device.uuid, device), last.get(device.uuid)) for device in devices)
-
-
-def _with_link(device: Device, before: Device, after: Device | None) -> Device:
-    if after is None:
-        reason = "the driver did not show the GPU after the run"
-        return device.model_copy(update={"missing": {**device.missing, "link_errors_after": reason}})
-    missing = {name: reason for name, reason in device.missing.items() if name != "link_errors_after"}
-    return device.model_copy(
-        update={
-            "link": after.link or device.link,
-            "link_errors": before.link_errors,
-            "link_errors_after": after.link_errors,
-            "missing": missing,
-        }
-    )
+    measured = []
+    for device in devices:
+        missing = {name: reason for name, reason in device.missing.items() if name != "link_errors_after"}
+        changes: dict[str, Any] = {"link_errors": first.get(device.uuid, device.link_errors), "missing": missing}
+        if now := last.get(device.uuid):
+            changes |= {"link": now.link or device.link, "link_errors_after": now.link_errors}
+        else:
+            missing["link_errors_after"] = "the driver did not show the GPU after the run"
+        measured.append(device.model_copy(update=changes))
+    return tuple(measured)
 
 
 def main(arguments: list[str]) -> int:

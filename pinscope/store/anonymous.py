@@ -29,6 +29,7 @@ _SAYS_SOMETHING = re.compile(r"(?=.*[^\W\d]).{3,}", re.DOTALL)
 """A name that may be looked for in texts: a number, such as that of a user without a name, may be anything there."""
 _LABEL = re.compile(r"[a-z0-9_+-]*")
 """A word of PinScope's own, such as ``pinned`` or ``h2d``: no text, whatever a user or a host is called."""
+_FRAME = re.compile(r"(.*?) \((.*):(\d+)\)")
 _GPU = re.compile(r"\b(GPU|MIG)-[0-9a-f]{8}-[0-9a-f-]{27}")
 _HOME = re.compile(r"(?:/(?:home|Users)/|(?<![\w/~])~)(?P<user>[A-Za-z_][^/\s'\":]*)")
 _KERNELS = r"(?!proc/|sys/(?!fs/cgroup/)|dev/(?!shm/))"
@@ -47,7 +48,7 @@ def users_in(text: str) -> set[str]:
 
 
 class Pseudonyms:
-    """The same name on the same machine always gets the same pseudonym, whoever writes the file.
+    """A name on one machine always gets the same pseudonym, whoever writes the file.
 
     They are hashes, with the machine's id as their key: who does not have that cannot find a name by guessing.
 
@@ -69,15 +70,17 @@ class Pseudonyms:
 
     def value(self, value: Any, key: str = "") -> Any:
         """A JSON value of a run or an observation without names; ``key``: of the field whose value it is."""
-        if (rule := _RULES.get(key)) and isinstance(value, str | list | tuple) and value:
-            return rule(self, value)
-        if isinstance(value, str):
-            return value if _LABEL.fullmatch(value) and key not in _FREE else self.text(value)
         if isinstance(value, Mapping):
             return {name: self.value(held, name) for name, held in value.items()}
+        if key == "program" and isinstance(value, list) and value and all(isinstance(word, str) for word in value):
+            return self.command(value)
         if isinstance(value, list | tuple):
             return [self.value(item, key) for item in value]
-        return value
+        if not isinstance(value, str) or not value:
+            return value
+        if rule := _RULES.get(key):
+            return rule(self, value)
+        return value if _LABEL.fullmatch(value) and key not in _FREE else self.text(value)
 
     def text(self, text: str) -> str:
         """Of paths the last names stay, of the names that are known none."""
@@ -107,13 +110,10 @@ class Pseudonyms:
 
     def stack(self, frames: str) -> str:
         """``FUNCTION (FILE:LINE)``, one a line."""
-        return "\n".join(map(self._frame, frames.split("\n")))
-
-    def _frame(self, frame: str) -> str:
-        function, separator, rest = frame.partition(" (")
-        if not separator or not rest.endswith(")"):
-            return self.text(frame)
-        return f"{function} ({self.file_and_line(rest[:-1])})"
+        return "\n".join(
+            f"{frame[1]} ({self.file(frame[2])}:{frame[3]})" if (frame := _FRAME.fullmatch(line)) else self.text(line)
+            for line in frames.split("\n")
+        )
 
     def file_and_line(self, place: str) -> str:
         """``FILE:LINE``."""
@@ -134,34 +134,17 @@ class Pseudonyms:
         return blake2b(text.encode("utf-8", "surrogatepass"), key=self._key, digest_size=_DIGITS // 2).hexdigest()
 
 
-def _of_text(rule: Callable[[Pseudonyms, str], str]) -> Callable[[Pseudonyms, Any], Any]:
-    """The rule for a text, and for a list of texts."""
-
-    def apply(names: Pseudonyms, value: Any) -> Any:
-        if isinstance(value, str):
-            return rule(names, value)
-        return [rule(names, item) if isinstance(item, str) else names.value(item) for item in value]
-
-    return apply
-
-
-def _command(names: Pseudonyms, value: Any) -> Any:
-    words = [value] if isinstance(value, str) else value
-    return names.command(words) if all(isinstance(word, str) for word in words) else names.value(words)
-
-
-_RULES: Mapping[str, Callable[[Pseudonyms, Any], Any]] = {
-    "host": _of_text(lambda names, _: names.host),
-    "machine_id": _of_text(lambda names, _: names.machine_id),
-    "uuid": _of_text(Pseudonyms.gpu),
-    "user": _of_text(Pseudonyms.user),
-    "container": _of_text(Pseudonyms.container),
-    "file": _of_text(Pseudonyms.file),
-    "stack": _of_text(Pseudonyms.stack),
-    "what_if": _of_text(Pseudonyms.file_and_line),
-    "program": _command,
+_RULES: Mapping[str, Callable[[Pseudonyms, str], str]] = {
+    "host": lambda names, _: names.host,
+    "machine_id": lambda names, _: names.machine_id,
+    "uuid": Pseudonyms.gpu,
+    "user": Pseudonyms.user,
+    "container": Pseudonyms.container,
+    "file": Pseudonyms.file,
+    "stack": Pseudonyms.stack,
+    "what_if": Pseudonyms.file_and_line,
 }
-"""Field → what stands for its value."""
+"""Field → what stands for its value, or for each of a list of them."""
 _FREE = frozenset({"name", "function", "ranges", "part", "reason", "error"})
 """Fields whose value may be one word that somebody else chose."""
 

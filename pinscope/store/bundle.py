@@ -26,7 +26,7 @@ from importlib.resources import files
 from importlib.resources.abc import Traversable
 from itertools import islice
 from pathlib import Path
-from typing import IO, Annotated, Any, BinaryIO, Self
+from typing import IO, Annotated, Any, BinaryIO, Self, cast
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
@@ -199,7 +199,7 @@ def open_bundle(path: Path | str) -> Iterator[BundleReader]:
         yield bundle
 
 
-class _BoundedFile(io.BufferedIOBase):
+class _BoundedFile:
     """A file of which no more than the directory of the largest bundle is read at once.
 
     zipfile reads the directory of an archive whole, however large the archive says that it is.
@@ -210,24 +210,15 @@ class _BoundedFile(io.BufferedIOBase):
     def __init__(self, file: IO[bytes]) -> None:
         self._file = file
 
-    def read(self, size: int | None = -1) -> bytes:
-        """As of a file."""
-        content = self._file.read(self.MOST + 1 if size is None or size < 0 else min(size, self.MOST + 1))
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._file, name)
+
+    def read(self, size: int = -1) -> bytes:
+        """Up to so many bytes, all if it is below 0."""
+        content = self._file.read(self.MOST + 1 if size < 0 else min(size, self.MOST + 1))
         if len(content) > self.MOST:
             raise zipfile.BadZipFile("its directory is larger than that of any bundle")
         return content
-
-    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        """As of a file."""
-        return self._file.seek(offset, whence)
-
-    def tell(self) -> int:
-        """As of a file."""
-        return self._file.tell()
-
-    def seekable(self) -> bool:
-        """As of a file."""
-        return True
 
 
 class BundleReader:
@@ -247,7 +238,7 @@ class BundleReader:
             file.seek(0)
             if file.read(2) != b"PK":
                 raise BadBundle(f"{name} is not a PinScope bundle")
-            self._archive = zipfile.ZipFile(_BoundedFile(file))
+            self._archive = zipfile.ZipFile(cast("IO[bytes]", _BoundedFile(file)))
         try:
             self.manifest = self._read_manifest()
         except BaseException:

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import logging
 import os
-import shutil
 import sqlite3
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import closing, contextmanager, suppress
+from functools import partial
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any, Self
 
 import platformdirs
@@ -31,7 +30,7 @@ from sqlalchemy.schema import CreateTable
 import pinscope
 from pinscope.errors import BadInput, NotPossible, StoreFailed
 from pinscope.probes.capabilities import install_command
-from pinscope.store.new_file import check_private, keep_private, make_private_file
+from pinscope.store.new_file import keep_private, make_private_file
 from pinscope.store.tables import ADDED_IN, META, METADATA, SCHEMA_VERSION, dump_json, load_json
 from pinscope.text import quoted
 
@@ -45,10 +44,6 @@ _HINDERING = (
     sqlite3.SQLITE_PROTOCOL,  # it tried again and again to work the log in, and could not
 )
 """What SQLite answers where a file, or the log beside it, cannot be written."""
-BESIDE = ("-wal", "-shm", "-journal")
-"""Files that SQLite makes beside a database, with what may be done with that."""
-_CHANGES = ("-wal", "-journal")
-"""Files beside a database that hold changes which are not in it yet, or no longer."""
 _LOG_HEADER_BYTES = 32
 """A log of this size holds no change; a writer that was killed at its beginning leaves one, and SQLite, where it may
 not write, tries it for 10 s in vain (sqlite.org/fileformat.html, "The Write-Ahead Log")."""
@@ -120,83 +115,48 @@ def obstacle(file: Path) -> str | None:
     return None
 
 
-class ReadOnlyFile:
-    """A database file that is read as it lies there, and never written to.
+def open_read_only(file: Path) -> sqlite3.Connection:
+    """A database file that is read as it lies there, and never written to; without one, a database without runs.
 
-    Args:
-        file: the database; if there is none, or an empty one, it reads as a database without tables.
+    Raises:
+        sqlite3.Error: it cannot be read either.
+        PermissionError: this user may not look.
+        StoreFailed: its last changes stand in a log that SQLite cannot read where it may not write.
     """
-
-    def __init__(self, file: Path) -> None:
-        self._file = file
-        self._lock = threading.Lock()
-        self._copy: TemporaryDirectory[str] | None = None
-        self._copied: list[tuple[int, int]] = []
-
-    def connect(self) -> sqlite3.Connection:
-        """A new connection.
-
-        Raises:
-            sqlite3.Error: it cannot be read either.
-            OSError: its copy could not be made.
-        """
-        if not self._size(""):
-            return sqlite3.connect(":memory:", check_same_thread=False)
-        uri = self._file.as_uri()
-        if self._size("-wal") != _LOG_HEADER_BYTES:
-            try:
-                # With the log's index that a writer left or uses, the log is read too.
-                return _opened(f"{uri}?mode=ro&readonly_shm=1")
-            except sqlite3.OperationalError as error:
-                if not hinders_writing(error):
-                    raise
-        if self._size("-wal") > _LOG_HEADER_BYTES or self._size("-journal"):
-            return _opened(self._copied_file().as_uri())
-        # SQLite then takes no lock and makes no file, and does not look at a log: there is none.
-        return _opened(f"{uri}?immutable=1")
-
-    def close(self) -> None:
-        """Remove the copy, if one was made."""
-        with self._lock:
-            if self._copy is not None:
-                self._copy.cleanup()
-                self._copy = None
-
-    def _size(self, suffix: str) -> int:
-        """Bytes of the database or a file beside it; 0 if there is none.
-
-        Raises:
-            PermissionError: this user may not look.
-        """
+    if not _size(file):
+        return _empty()
+    log = file.with_name(f"{file.name}-wal")
+    if _size(log) != _LOG_HEADER_BYTES:
         try:
-            return self._with(suffix).stat().st_size
-        except FileNotFoundError:
-            return 0
-
-    def _with(self, suffix: str) -> Path:
-        return self._file.with_name(self._file.name + suffix)
-
-    def _copied_file(self) -> Path:
-        """A copy with its log, where SQLite can work the log in: without it the last changes would be missing."""
-        files = [self._file, *(self._with(suffix) for suffix in _CHANGES if self._size(suffix))]
-        with self._lock:
-            state = [(path.stat().st_size, path.stat().st_mtime_ns) for path in files]
-            if self._copy is None or state != self._copied:
-                if self._copy is not None:
-                    self._copy.cleanup()
-                self._copy = TemporaryDirectory(prefix="pinscope-")
-                check_private(Path(self._copy.name))
-                for path in files:
-                    shutil.copyfile(path, Path(self._copy.name) / path.name)
-                self._copied = state
-            return Path(self._copy.name) / self._file.name
+            # With the log's index that a writer left or uses, the log is read too.
+            return _opened(f"{file.as_uri()}?mode=ro&readonly_shm=1")
+        except sqlite3.OperationalError as error:
+            if not hinders_writing(error):
+                raise
+    for changes in (log, file.with_name(f"{file.name}-journal")):
+        if _size(changes) > _LOG_HEADER_BYTES:
+            raise StoreFailed(
+                f"database {file}: its last changes stand in {changes.name}, which cannot be read where nothing may be "
+                "written; copy both files to a folder of your own"
+            )
+    # SQLite then takes no lock and makes no file, and does not look at a log: there is none.
+    return _opened(f"{file.as_uri()}?immutable=1")
 
 
-def connect_empty() -> sqlite3.Connection:
+def _size(path: Path) -> int:
+    """Bytes of a file; 0 if there is none."""
+    try:
+        return path.stat().st_size
+    except FileNotFoundError:
+        return 0
+
+
+def _empty() -> sqlite3.Connection:
     """A database in memory with PinScope's tables and nothing in them."""
-    connection = sqlite3.connect(":memory:", check_same_thread=False)
+    connection = sqlite3.connect(":memory:", isolation_level=None, check_same_thread=False)
     for table in METADATA.sorted_tables:
         connection.execute(str(CreateTable(table).compile(dialect=sqlite.dialect())))
+    connection.execute(f"INSERT INTO {META.name} VALUES ({SCHEMA_VERSION})")  # noqa: S608 - a number of ours
     return connection
 
 
@@ -299,7 +259,6 @@ class Database:
         self._opening = threading.RLock()
         self._engine = self._create_engine()
         self._writing = self._engine.execution_options(writes=True)
-        self._read_only = None if self._file is None else ReadOnlyFile(self._file)
         if at_once:
             try:
                 with self.reading():
@@ -323,8 +282,6 @@ class Database:
     def close(self) -> None:
         """Close all connections. Those of other threads close when they are given back."""
         self._engine.dispose()
-        if self._read_only is not None:
-            self._read_only.close()
 
     def __enter__(self) -> Self:
         return self
@@ -371,7 +328,10 @@ class Database:
         except NoSuchModuleError:
             raise BadInput(f"no database of kind {quoted(self._url.drivername)}; {_EXAMPLES}") from None
         except ImportError as error:
-            raise NotPossible(_missing_driver(self._url, error)) from None
+            missing = f"{self._url.drivername} needs a Python package that is not installed: {error.name or error}"
+            if self._url.drivername == "postgresql+psycopg":
+                missing = f"PostgreSQL needs the package psycopg; install it with: {install_command('postgresql')}"
+            raise NotPossible(missing) from None
         except (SQLAlchemyError, TypeError, ValueError) as error:
             raise BadInput(f"database {self.name}: {self._hide(_one_line(error))}") from None
         return with_sqlite_rules(engine) if engine.dialect.name == "sqlite" else engine
@@ -401,18 +361,18 @@ class Database:
         a file in it, the user decides who may."""
         with suppress(RuntimeError):  # there is no such folder
             if file.parent == _own_folder():
-                keep_private(file.parent, *(file.name + suffix for suffix in ("", *BESIDE)))
+                keep_private(file.parent)
         file.parent.mkdir(parents=True, exist_ok=True)
         make_private_file(file)
 
     def _readable(self) -> Engine:
         """What to read from: a SQLite file that cannot be opened for writing now is opened for reading only."""
-        if self._file is None or self._read_only is None:
+        if self._file is None:
             self._open()
             return self._engine
         with self._opening:
             if time.monotonic() < self._next_try:
-                return self._read_only_engine(self._read_only)
+                return _read_only_engine(self._file)
             begun = time.monotonic()
             try:
                 self._open()
@@ -425,15 +385,11 @@ class Database:
                 self.refusal = obstacle(self._file) or _one_line(error)
                 # SQLite may have tried for seconds: not before each reading.
                 self._next_try = time.monotonic() + PATIENCE * (time.monotonic() - begun)
-                return self._read_only_engine(self._read_only)
+                engine = _read_only_engine(self._file)
+                with engine.connect() as connection:
+                    self._version_of(connection)
+                return engine
             return self._engine
-
-    def _read_only_engine(self, file: ReadOnlyFile) -> Engine:
-        """The file as it is now, if PinScope's tables are in it, else a database without runs."""
-        engine = _unpooled_engine(file.connect)
-        with engine.connect() as connection:
-            version = self._version_of(connection)
-        return _unpooled_engine(connect_empty) if version is None else engine
 
     def _version_of(self, connection: Connection) -> int | None:
         """Version of the tables that are there; ``None`` if there are none.
@@ -524,14 +480,9 @@ def _display_name(url: URL) -> str:
     return public.render_as_string()
 
 
-def _missing_driver(url: URL, error: ImportError) -> str:
-    if url.drivername == "postgresql+psycopg":
-        return f"PostgreSQL needs the package psycopg; install it with: {install_command('postgresql')}"
-    return f"{url.drivername} needs a Python package that is not installed: {error.name or error}"
-
-
-def _unpooled_engine(connect: Callable[[], sqlite3.Connection]) -> Engine:
+def _read_only_engine(file: Path) -> Engine:
     """Each transaction connects anew: what keeps a file from being written may pass at any time."""
+    connect = partial(open_read_only, file)
     return with_sqlite_rules(
         create_engine("sqlite://", creator=connect, poolclass=NullPool, json_deserializer=load_json)
     )

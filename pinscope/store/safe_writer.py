@@ -151,7 +151,6 @@ class SafeWriter:
                     self._file = another
                     return True
                 another.remove()
-            _remove_empty(folder)
         return False
 
 
@@ -261,14 +260,9 @@ def _name(run_id: str) -> str:
 
 
 def _remove(path: Path) -> None:
-    with suppress(OSError):
+    with suppress(OSError):  # something else of this user's is in the folder
         path.unlink(missing_ok=True)
-    _remove_empty(path.parent)
-
-
-def _remove_empty(folder: Path) -> None:
-    with suppress(OSError):  # something else of this user's is in it
-        folder.rmdir()
+        path.parent.rmdir()
 
 
 def _folders(store: Store) -> Iterator[Path]:

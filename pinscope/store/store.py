@@ -274,7 +274,8 @@ class Store(Database):
 
     def __init__(self, url: str | None = None, at_once: bool = True) -> None:
         super().__init__(url, at_once)
-        self._presumed: dict[str, dict[str, Any]] = {}
+        self.presumed: dict[str, dict[str, Any]] = {}
+        """Changes that runs are shown with though the database does not take them, until it says how they ended."""
 
     # Writing
 
@@ -312,13 +313,6 @@ class Store(Database):
                 del columns["document"]  # some kilobytes that did not change
             change_run(connection, run_id, **columns)
         return changed
-
-    def presume(self, run_id: str, **changes: Any) -> None:
-        """Show a run that the database has as running with these changes, which it does not take now.
-
-        For this store only, and until the database says how the run ended.
-        """
-        self._presumed[run_id] = changes
 
     def append(self, run_id: str, rows: Sequence[Mapping[str, Any]], start: int | None = None) -> int:
         """Store observations after those that are there: all of them or none. Returns how many there are now.
@@ -481,7 +475,7 @@ class Store(Database):
             raise UnknownName(f"{len(ids)} runs begin with {quoted(beginning)}: {some}; write more of the id")
         return ids[0] if ids else None
 
-    def each(self, **wanted: Unpack[Wanted]) -> Iterator[Run | DamagedRun]:
+    def listed(self, **wanted: Unpack[Wanted]) -> Iterator[Run | DamagedRun]:
         """Runs that match, and those that cannot be read, one after the other: there may be more than fit into memory.
 
         Newest first; the recordings that ship with PinScope come last.
@@ -490,7 +484,7 @@ class Store(Database):
         fields = {field: value for field, value in wanted.items() if value is not None}
         query = select(RUNS.c.id).order_by(RUNS.c.created_at.desc(), RUNS.c.id.desc())
         for field, value in fields.items():
-            if field != "status" or not self._presumed:
+            if field != "status" or not self.presumed:
                 query = query.where(RUNS.c[field] == value)
         with self.reading() as connection:
             ids = list(connection.scalars(query))
@@ -504,10 +498,10 @@ class Store(Database):
 
     def each_run(self, **wanted: Unpack[Wanted]) -> Iterator[Run]:
         """Those that can be read."""
-        return (run for run in self.each(**wanted) if isinstance(run, Run))
+        return (run for run in self.listed(**wanted) if isinstance(run, Run))
 
     def runs(self, **wanted: Unpack[Wanted]) -> list[Run]:
-        """The same as a list."""
+        """All that :meth:`each_run` gives, as a list."""
         return list(self.each_run(**wanted))
 
     def _read_runs(self, ids: Sequence[str]) -> list[Run | DamagedRun]:
@@ -517,17 +511,9 @@ class Store(Database):
         by_id = {run.id: self._as_presumed(run) if isinstance(run, Run) else run for run in read}
         return [by_id[run_id] for run_id in ids if run_id in by_id]
 
-    def unfinished(self, presumed: bool = True) -> list[Run]:
-        """Runs whose status is ``running``, whether or not their child still lives.
-
-        Args:
-            presumed: as they are shown; else as the database has them.
-        """
-        if presumed:
-            return self.runs(status="running", recordings=False)
-        with self.reading() as connection:
-            running = connection.scalars(select(RUNS.c.id).where(RUNS.c.status == "running")).all()
-            return [run for run in read_runs(connection, running) if isinstance(run, Run)]
+    def unfinished(self) -> list[Run]:
+        """Runs whose status is ``running``, whether or not their child still lives."""
+        return self.runs(status="running", recordings=False)
 
     def observations(self, run_id: str, start: int = 0) -> Sequence[Row]:
         """The rows of a run in the order in which they were measured, from number ``start`` on.
@@ -571,7 +557,7 @@ class Store(Database):
         return Attached(rows, lambda name, wanted: self.attachment(run.id, name).tables(wanted))
 
     def _as_presumed(self, run: Run) -> Run:
-        changes = self._presumed.get(run.id)
+        changes = self.presumed.get(run.id)
         return run.model_copy(update=changes) if changes and run.status == "running" else run
 
     def _locked(self, connection: Connection, run_id: str) -> Run:

@@ -185,19 +185,13 @@ def checked(rows: Iterable[Mapping[str, Any]]) -> Iterator[Row]:
 
 def _masked(row: Mapping[str, Any]) -> Row:
     """The row, a dict of its own, in which no text shows a secret."""
-    masked = dict(row)
-    for field, value in row.items():
-        if isinstance(value, str):
-            masked[field] = (_label if len(value) <= _SHOWN else _mask)(field, value)
-    return masked
+    return {field: _mask(field, value) if isinstance(value, str) else value for field, value in row.items()}
 
 
+@lru_cache(maxsize=4096)
 def _mask(field: str, text: str) -> str:
+    """Cached: millions of observations repeat a few texts."""
     return mask_code(text) if field in _CODE else mask_text(text)
-
-
-_label = lru_cache(maxsize=4096)(_mask)
-"""The same for short texts: millions of observations repeat a few."""
 
 
 def _complaint(row: Mapping[str, Any]) -> str | None:
@@ -216,9 +210,9 @@ def _complaint(row: Mapping[str, Any]) -> str | None:
 def _field_complaint(row: Mapping[Any, Any]) -> str | None:
     text = 0
     for key, value in row.items():
-        if not isinstance(key, str) or not _is_name(key):
+        if not isinstance(key, str) or len(key) > base.NAME_CHARACTERS or not (key.isascii() or _is_text(key)):
             return f"{key!r:.60} cannot be a label"
-        if value is None or type(value) is bool or (type(value) is float and math.isfinite(value)):
+        if value is None or (type(value) is float and math.isfinite(value)):
             continue  # most are, and a million observations have twenty million values
         if wrong := _value_complaint(value):
             return f"{key[:_SHOWN]}: {wrong}"
@@ -229,19 +223,13 @@ def _field_complaint(row: Mapping[Any, Any]) -> str | None:
 
 
 def _value_complaint(value: Any) -> str | None:
-    if isinstance(value, int):
-        return None if _fits(value) else "the number has more than 64 bits"
     if isinstance(value, float):
         return None if math.isfinite(value) else f"{value} is not a number that can be stored"
     if isinstance(value, str):
         return None if _is_text(value) else "the text is not valid Unicode"
+    if isinstance(value, int):
+        return None if _fits(value) else "the number has more than 64 bits"
     return f"a {type(value).__name__} cannot be stored; an observation is flat"
-
-
-@lru_cache(maxsize=1024)
-def _is_name(key: str) -> bool:
-    """Whether a field of an observation may be called so."""
-    return len(key) <= base.NAME_CHARACTERS and _is_text(key)
 
 
 def _is_flat(value: Any, depth: int) -> bool:

@@ -111,7 +111,7 @@ def complaints(disk: Path, operation: Operation, ended: Ended) -> Iterator[str]:
     for run in runs.values():
         if run.status == "running":
             yield f"run {run.id} reads as running, but nothing runs"
-    yield from _left(disk, operation)
+    yield from _left(disk, operation, ended)
     if ended.code == 0:
         yield from _unkept(disk, operation, ended, rows)
     if operation.name in ("run", "record") and not ended.killed and ended.stdout:
@@ -131,9 +131,11 @@ def _damage(database: Path) -> Iterator[str]:
                 yield f"rows of run {run_id} are no prefix: {count} up to {last}, the run says {told}"
 
 
-def _left(disk: Path, operation: Operation) -> Iterator[str]:
+def _left(disk: Path, operation: Operation, ended: Ended) -> Iterator[str]:
     """Files that nobody asked for, and files that are not whole."""
     for path in (disk / "out").iterdir():
+        if path.name.startswith(".pinscope-") and ended.killed:
+            continue  # the hidden name of a file that was not whole yet
         if path.name != operation.writes:
             yield f"left behind: out/{path.name}"
         elif path.suffix == ".pinscope":

@@ -90,7 +90,6 @@ def reader(tab: Reader, request: pytest.FixtureRequest) -> Iterator[Reader]:
 SYNTHETIC: dict[str, Callable[[], Document]] = {
     "bandwidth": lambda: synthetic.document("bandwidth"),
     "overlap": lambda: synthetic.document("overlap"),
-    "bandwidth on the host model": lambda: synthetic.document("bandwidth", lab="host"),
     "without rows": lambda: synthetic.document_of("bandwidth", [], status="failed", error="no GPU answered"),
 }
 RECORDINGS = {path.stem: path for path in sorted((Path(pinscope.__file__).parent / "recordings").glob("*.pinscope"))}
@@ -109,21 +108,21 @@ def short(name: str, charts: int = 2) -> Document:
     return replace(whole, charts=whole.charts[:charts])
 
 
-def written(folder: Path, *found: Document) -> Path:
+def written(folder: Path, *documents: Document) -> Path:
     path = folder / "report.html"
-    write_report(path, found)
+    write_report(path, documents)
     return path
 
 
 def one_of_each_kind() -> list[list[str]]:
-    """A recording of each kind of run, and what no recording is: the host model, and nothing at all.
+    """A recording of each kind of run, and a run without rows.
 
     Several make one report: to load Plotly takes as long as to draw them. The last is the one that is printed then.
     """
     kinds = {name.split("-")[0]: name for name in RECORDINGS}
     printed = kinds.pop("bandwidth")
-    names = [*kinds.values(), "bandwidth on the host model"]
-    return [["without rows"], *(names[first : first + 7] for first in range(0, len(names), 7)), [printed]]
+    names = ["without rows", *kinds.values()]
+    return [names[: len(names) // 2], names[len(names) // 2 :], [printed]]
 
 
 @pytest.fixture(scope="module")
@@ -132,8 +131,8 @@ def report_of(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., tuple[P
 
     @lru_cache
     def report_of(*names: str) -> tuple[Path, list[Document]]:
-        found = [document for name in names for document in documents(name)]
-        return written(tmp_path_factory.mktemp("reports"), *found), found
+        several = [document for name in names for document in documents(name)]
+        return written(tmp_path_factory.mktemp("reports"), *several), several
 
     return report_of
 
@@ -142,11 +141,11 @@ def report_of(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., tuple[P
 def test_a_report_opens_without_network_and_is_legible_on_a_desk_and_on_a_phone(
     names: list[str], reader: Reader, report_of: Callable[..., tuple[Path, list[Document]]]
 ) -> None:
-    report, found = report_of(*names)
+    report, several = report_of(*names)
 
     page = reader.open(report)
 
-    assert page.locator(".plot svg.main-svg:first-child").count() == sum(len(document.charts) for document in found)
+    assert page.locator(".plot svg.main-svg:first-child").count() == sum(len(document.charts) for document in several)
     drawn = page.locator(".plot").evaluate_all(
         "all => all.map(plot => [plot.querySelectorAll('g.trace, g.hm').length, plot.data.length])"
     )
@@ -189,12 +188,12 @@ COVERED = """() => Array.from(document.querySelectorAll(".plot")).flatMap(plot =
     "text.annotation-text, text[class$=title], g[class$=tick] text, text.legendtext"
   ));
   const boxes = texts.map(text => text.getBoundingClientRect());
-  return texts.flatMap((one, i) => texts.slice(i + 1).filter((other, k) => {
+  return texts.flatMap((text, i) => texts.slice(i + 1).filter((other, k) => {
     const [a, b] = [boxes[i], boxes[i + 1 + k]];
     return a.width && b.width
       && Math.min(a.right, b.right) - Math.max(a.left, b.left) > 2
       && Math.min(a.bottom, b.bottom) - Math.max(a.top, b.top) > 2;
-  }).map(other => `${one.textContent} / ${other.textContent}`));
+  }).map(other => `${text.textContent} / ${other.textContent}`));
 })"""
 
 

@@ -47,12 +47,11 @@ def url(server: PostgreSQLServer) -> str:
     return server.url
 
 
-def test_it_is_really_postgresql(store: Store) -> None:
+def test_it_is_postgresql_and_the_password_is_never_shown(store: Store, server: PostgreSQLServer, url: str) -> None:
+    store.add(new_run())
+    assert not list(Path(os.environ["XDG_DATA_HOME"]).glob("**/*.db"))  # no file beside a server
     with store.reading() as connection:
         assert str(connection.exec_driver_sql("SELECT version()").scalar()).startswith("PostgreSQL")
-
-
-def test_the_password_is_never_shown(store: Store, server: PostgreSQLServer, url: str) -> None:
     assert server.password in store.url
     assert server.password not in repr(store) + store.name
     wrong = url.replace(server.password, "sesame")
@@ -82,26 +81,21 @@ def without_encoding(server: PostgreSQLServer) -> Iterator[str]:
         connection.execute("DROP DATABASE plain WITH (FORCE)")
 
 
-def test_a_database_without_an_encoding_holds_runs(without_encoding: str) -> None:
+def test_a_database_without_an_encoding_holds_runs_and_tells_its_errors_in_one_line(without_encoding: str) -> None:
     with Store(without_encoding) as store:
         run = store.add(new_run())
         store.append(run.id, new_rows(2))
         assert store.runs(recordings=False) == [run.model_copy(update={"observations": 2})]
         assert list(store.observations(run.id)) == new_rows(2)
-
-
-@pytest.mark.parametrize("encoding", ["", "?client_encoding=utf8", "?client_encoding=latin1"])
-def test_an_error_message_in_another_encoding_is_one_line(without_encoding: str, encoding: str) -> None:
-    with Store(without_encoding + encoding) as store:
-        run = store.add(new_run())
-        with psycopg.connect(without_encoding, autocommit=True) as connection:
-            for statement in (
-                b"CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS "
-                b"$$ BEGIN RAISE EXCEPTION 'Platte voll: gr\xfc\xdfe'; END $$",
-                b"CREATE TRIGGER refuse BEFORE UPDATE ON runs FOR EACH ROW EXECUTE FUNCTION refuse()",
-            ):
-                connection.execute(statement)
-        with pytest.raises(StoreFailed) as caught:
+    with psycopg.connect(without_encoding, autocommit=True) as connection:
+        for statement in (
+            b"CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS "
+            b"$$ BEGIN RAISE EXCEPTION 'Platte voll: gr\xfc\xdfe'; END $$",
+            b"CREATE TRIGGER refuse BEFORE UPDATE ON runs FOR EACH ROW EXECUTE FUNCTION refuse()",
+        ):
+            connection.execute(statement)
+    for encoding in ("", "?client_encoding=utf8", "?client_encoding=latin1"):
+        with Store(without_encoding + encoding) as store, pytest.raises(StoreFailed) as caught:
             store.update(run.id, status="done")
         assert "\n" not in str(caught.value)
 
@@ -119,35 +113,24 @@ def test_somebody_who_may_only_read_can_read(server: PostgreSQLServer, url: str,
             reader.append(run.id, new_rows(1))
 
 
-def test_a_server_that_restarts_is_found_again(server: PostgreSQLServer, store: Store, outliving: Outliving) -> None:
-    run = store.add(new_run())
-    server.stop()
-    with pytest.raises(StoreFailed, match=r"database postgresql://tester@127\.0\.0\.1:\d+/postgres: ") as caught:
-        store.append(run.id, new_rows(1))
-    assert "\n" not in str(caught.value)
-    server.start()
-    outliving.processes.add(server.pid)
-    assert store.append(run.id, new_rows(1)) == 1
-
-
-def test_rows_wait_while_the_server_is_away(server: PostgreSQLServer, store: Store, outliving: Outliving) -> None:
+def test_rows_wait_while_the_server_is_away_and_it_is_found_again(
+    server: PostgreSQLServer, store: Store, outliving: Outliving
+) -> None:
     run = store.add(new_run())
     writer = SafeWriter(store, run)
     writer.append(new_rows(2))
     server.stop()
     writer.append(new_rows(2, first=2))
     writer.update(status="done")
+    with pytest.raises(StoreFailed, match=r"database postgresql://tester@127\.0\.0\.1:\d+/postgres: ") as caught:
+        store.append(run.id, new_rows(1))
+    assert "\n" not in str(caught.value)
     server.start()
     outliving.processes.add(server.pid)
     writer.append(new_rows(1, first=4))
     assert writer.close() is None
     assert repeats(store.observations(run.id)) == [0, 1, 2, 3, 4]
     assert store.run(run.id).status == "done"
-
-
-def test_no_file_is_made_beside_a_server(store: Store) -> None:
-    store.add(new_run())
-    assert not list(Path(os.environ["XDG_DATA_HOME"]).glob("**/*.db"))
 
 
 def test_a_run_outlives_a_server_that_is_gone_for_a_moment(

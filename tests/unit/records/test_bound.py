@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
 
 import pytest
 
@@ -44,19 +43,6 @@ def test_in_json_an_estimate_is_a_text_with_its_kind_beside_it() -> None:
     assert document["estimates"] == {"memory_bytes": "at most: some may be free"}
     assert document["bounds"] == {"memory_bytes": "at_most"}
     assert GpuUse.model_validate(document) == use
-
-
-@pytest.mark.parametrize(
-    ("estimates", "bound"),
-    [
-        ({"memory_bytes": "at least: one was not seen"}, LESS),
-        ({"memory_bytes": "an estimate: some calls were lost"}, about("some calls were lost")),
-        ({"memory_bytes": "address space: all of it"}, about("address space: all of it")),
-    ],
-)
-def test_json_of_an_older_version_has_no_kinds_and_is_read(estimates: Mapping[str, str], bound: Bound) -> None:
-    document = {"index": 0, "memory_bytes": 5, "page_table_bytes": 5, "estimates": estimates}
-    assert GpuUse.model_validate(document).estimates == {"memory_bytes": bound}
 
 
 def test_a_reason_that_begins_like_a_kind_stays_what_it_is() -> None:

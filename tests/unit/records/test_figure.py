@@ -17,15 +17,15 @@ RECORDS = (HostTotals, Holder, GpuUse, DeviceFigures, Link)
 def test_each_figure_says_what_it_is_in_words_that_end() -> None:
     every = list(chain.from_iterable(map(figures, RECORDS)))
     assert len(every) > 40
-    assert [one.field for one in every if not one.label or not one.help.endswith(".")] == []
+    assert [figure.field for figure in every if not figure.label or not figure.help.endswith(".")] == []
 
 
 def test_no_two_figures_share_a_metric_and_none_of_a_record_a_label_or_a_column() -> None:
-    metrics = [one.metric for record in RECORDS for one in figures(record) if one.metric]
+    metrics = [figure.metric for record in RECORDS for figure in figures(record) if figure.metric]
     assert len(metrics) == len(set(metrics))
     for group in ((HostTotals,), (Holder, GpuUse), (DeviceFigures, Link)):
-        every = [one for record in group for one in figures(record)]
-        for names in ([one.label for one in every], [one.column for one in every]):
+        every = [figure for record in group for figure in figures(record)]
+        for names in ([figure.label for figure in every], [figure.column for figure in every]):
             assert len(names) == len(set(names))
 
 
@@ -49,9 +49,9 @@ def test_what_is_known_of_several_is_summed_up_where_that_means_something(
 def test_a_row_of_a_timeline_has_each_figure_that_is_kept_with_its_meaning() -> None:
     described = {name: field.description for name, field in TimelineRow.model_fields.items()}
     for record in RECORDS:
-        for one in figures(record):
-            if one.timeline:
-                assert one.help in (described[one.column] or "")
+        for figure in figures(record):
+            if figure.timeline:
+                assert figure.help in (described[figure.column] or "")
     both = described["driver_memory_bytes"] or ""
     assert both.startswith("Of the host: ")
     assert "Of a holder: " in both

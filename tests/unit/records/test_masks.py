@@ -70,40 +70,32 @@ LINES = (
 )
 
 
-@pytest.mark.parametrize("name", SECRET_NAMES)
-def test_the_name_of_a_secret_is_known(name: str) -> None:
-    assert is_secret_name(name)
+def test_the_name_of_a_secret_is_known_and_one_that_only_reads_like_it_is_none() -> None:
+    assert [name for name in SECRET_NAMES if not is_secret_name(name)] == []
+    assert [name for name in PLAIN_NAMES if is_secret_name(name)] == []
 
 
-@pytest.mark.parametrize("name", PLAIN_NAMES)
-def test_a_name_that_only_reads_like_one_is_none(name: str) -> None:
-    assert not is_secret_name(name)
+def test_values_of_secret_arguments_are_masked_and_nothing_else() -> None:
+    for command, masked in COMMANDS:
+        words = tuple(shlex.split(command))
+        once = mask_words(words)
+        assert once == tuple(shlex.split(masked or command))
+        assert mask_words(once) == once
+        assert mask_value({"program": list(words)}) == {"program": list(once)}
+        assert "abc" not in mask_text(" ".join(words)) or masked is None
 
 
-@pytest.mark.parametrize(("command", "masked"), COMMANDS)
-def test_values_of_secret_arguments_are_masked_and_nothing_else(command: str, masked: str | None) -> None:
-    words = tuple(shlex.split(command))
-    once = mask_words(words)
-    assert once == tuple(shlex.split(masked or command))
-    assert mask_words(once) == once
-    assert mask_value({"program": list(words)}) == {"program": list(once)}
-    assert "abc" not in mask_text(" ".join(words)) or masked is None
+def test_text_in_quotes_beside_a_secret_name_is_masked_in_source_lines() -> None:
+    for line, masked in LINES:
+        once = mask_code(line)
+        assert once == (masked or line)
+        assert mask_code(once) == once
 
 
-@pytest.mark.parametrize(("line", "masked"), LINES)
-def test_text_in_quotes_beside_a_secret_name_is_masked_in_source_lines(line: str, masked: str | None) -> None:
-    once = mask_code(line)
-    assert once == (masked or line)
-    assert mask_code(once) == once
-
-
-@pytest.mark.parametrize(
-    "piece",
-    ["a", " ", "token ", "--token ", "token=", 'token="', "token: ", "://", "a://:", "a://:@", "x-", "[", "\\", "a="],
-)
+@pytest.mark.parametrize("piece", ["a", "--token ", 'token="', "token: ", "a://:@", "x-", "[", "\\", "a="])
 def test_a_word_of_any_length_takes_time_in_proportion(piece: str) -> None:
-    text = "token" + piece * (200_000 // len(piece))
+    text = "token" + piece * (100_000 // len(piece))
     begun = time.process_time()
     mask_words([text])
     mask_code(text)
-    assert time.process_time() - begun < 10
+    assert time.process_time() - begun < 5

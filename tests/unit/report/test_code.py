@@ -27,22 +27,14 @@ def document(finding: Finding) -> Document:
     return replace(whole, reading=whole.reading.model_copy(update={"findings": (finding,)}))
 
 
-def test_markdown_fences_it(document: Document) -> None:
+def test_every_format_shows_it_as_it_was_written(
+    document: Document, finding: Finding, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert f"```python\n{CODE.rstrip()}\n```\n" in render([document], ".md").decode()
-
-
-def test_html_shows_it_as_text(document: Document) -> None:
     html = render([document], ".html").decode()
     assert "<b>&amp;</b>" not in html
-    shown = html.partition("<pre><code>")[2].partition("</code></pre>")[0]
-    assert unescape(shown) == CODE
-
-
-def test_json_carries_it(document: Document) -> None:
+    assert unescape(html.partition("<pre><code>")[2].partition("</code></pre>")[0]) == CODE
     assert run_document(document)["run"]["findings"][0]["code"] == CODE
-
-
-def test_the_command_line_prints_it_unbroken(finding: Finding, capsys: pytest.CaptureFixture[str]) -> None:
     print_findings([finding])
     assert CODE in capsys.readouterr().out
 

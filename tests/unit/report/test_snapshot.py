@@ -36,7 +36,7 @@ def test_the_document_carries_the_whole_snapshot(gpus: int, tmp_path: Path) -> N
 
     assert Snapshot.model_validate(document) == taken
     assert document["format"] == 1
-    assert [one["rule"] for one in document["findings"]] == [one.rule for one in findings]
+    assert [finding["rule"] for finding in document["findings"]] == [finding.rule for finding in findings]
     assert {"host", "holders", "devices", "unreadable", "taken_at"} <= set(document)
     assert snapshot_document(taken, findings) == document
 
@@ -77,7 +77,7 @@ def test_a_sum_with_an_unknown_part_is_unknown(taken: Snapshot) -> None:
     [("", [TRAINER, LOCKER, WORKER]), ("POST", [LOCKER]), (f"{WORKER} work", [WORKER]), ("post work", [])],
 )
 def test_the_filter_wants_every_word(words: str, pids: list[int], taken: Snapshot) -> None:
-    assert [one.pid for one in matching(taken.holders, words)] == pids
+    assert [holder.pid for holder in matching(taken.holders, words)] == pids
 
 
 @pytest.mark.parametrize(

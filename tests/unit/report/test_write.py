@@ -36,53 +36,33 @@ def test_the_longest_suffix_tells_the_format(name: str, suffix: str) -> None:
     assert known_suffix(Path(name)) == suffix
 
 
-@pytest.mark.parametrize("name", ["report", "report.pdf", "html", "report.csv.gz", "report.html "])
-def test_an_unknown_suffix_is_refused_with_those_there_are(name: str, overlap: Document, tmp_path: Path) -> None:
-    with pytest.raises(BadInput, match=r"\.html, \.md, \.csv, \.parquet, \.json, \.perfetto\.json") as refused:
-        write_report(tmp_path / name, [overlap])
-
-    assert "\n" not in str(refused.value)
+def test_an_unknown_suffix_is_refused_with_those_there_are(overlap: Document, tmp_path: Path) -> None:
+    for name in ("report", "report.pdf", "html", "report.csv.gz", "report.html "):
+        with pytest.raises(BadInput, match=r"\.html, \.md, \.csv, \.parquet, \.json, \.perfetto\.json"):
+            write_report(tmp_path / name, [overlap])
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_file_that_is_there_stays_as_it_is(overlap: Document, tmp_path: Path) -> None:
-    path = tmp_path / "report.md"
-    path.write_text("mine")
-
-    with pytest.raises(PathExists, match=r"report\.md"):
-        write_report(path, [overlap])
-
-    assert path.read_text() == "mine"
-
-
-def test_a_dangling_link_is_not_written_through(overlap: Document, tmp_path: Path) -> None:
-    (tmp_path / "report.md").symlink_to(tmp_path / "elsewhere")
-
-    with pytest.raises(PathExists):
-        write_report(tmp_path / "report.md", [overlap])
-
+def test_a_file_that_is_there_stays_and_is_refused_before_anything_is_rendered(
+    overlap: Document, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "report.md").write_text("mine")
+    (tmp_path / "link.md").symlink_to(tmp_path / "elsewhere")
+    monkeypatch.setattr(write, "_pieces", lambda *_: pytest.fail("rendered in vain"))
+    for name in ("report.md", "link.md"):
+        with pytest.raises(PathExists, match=name):
+            write_report(tmp_path / name, [overlap])
+    assert (tmp_path / "report.md").read_text() == "mine"
     assert not (tmp_path / "elsewhere").exists()
 
 
-def test_a_file_is_refused_before_anything_is_rendered(
-    overlap: Document, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "report.md").touch()
-    monkeypatch.setattr(write, "render", lambda *_: pytest.fail("rendered in vain"))
-
-    with pytest.raises(PathExists):
-        write_report(tmp_path / "report.md", [overlap])
-
-
-def test_a_name_that_no_file_can_have_is_bad_input(overlap: Document, tmp_path: Path) -> None:
-    with pytest.raises(BadInput, match="File name too long"):
-        write_report(tmp_path / f"{'a' * 300}.md", [overlap])
+@pytest.mark.parametrize(
+    ("name", "why"), [(f"{'a' * 300}.md", "File name too long"), ("nowhere/report.md", "No such file or directory")]
+)
+def test_a_name_that_no_file_can_have_is_bad_input(name: str, why: str, overlap: Document, tmp_path: Path) -> None:
+    with pytest.raises(BadInput, match=why):
+        write_report(tmp_path / name, [overlap])
     assert list(tmp_path.iterdir()) == []
-
-
-def test_a_missing_folder_is_bad_input(overlap: Document, tmp_path: Path) -> None:
-    with pytest.raises(BadInput, match="No such file or directory"):
-        write_report(tmp_path / "nowhere" / "report.md", [overlap])
 
 
 def test_a_failed_rendering_leaves_nothing_behind(tmp_path: Path) -> None:
@@ -93,11 +73,8 @@ def test_a_failed_rendering_leaves_nothing_behind(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("suffix", SUFFIXES)
-def test_a_report_of_no_run_is_refused(suffix: str) -> None:
+def test_a_report_of_no_run_is_refused_and_one_that_measured_nothing_is_written(suffix: str) -> None:
     with pytest.raises(BadInput, match="at least one run"):
         render([], suffix)
-
-
-@pytest.mark.parametrize("suffix", [suffix for suffix in SUFFIXES if suffix != ".perfetto.json"])
-def test_a_run_that_measured_nothing_can_be_reported(suffix: str) -> None:
-    assert render([synthetic.document_of("bandwidth", [], status="failed", error="no GPU answered")], suffix)
+    if suffix != ".perfetto.json":
+        assert render([synthetic.document_of("bandwidth", [], status="failed", error="no GPU answered")], suffix)

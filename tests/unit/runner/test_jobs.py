@@ -30,7 +30,8 @@ def store() -> Iterator[Store]:
         yield opened
 
 
-def told(seconds_ago: float) -> Progress:
+def silent_for(seconds_ago: float) -> Progress:
+    """Progress that the child stored so long ago."""
     return Progress(at=time.monotonic() - seconds_ago)
 
 
@@ -48,7 +49,7 @@ def unfinished(machine: str | None = None, process: dict[str, Any] | None = None
         unfinished,
         lambda: unfinished(process={"namespace": None}),
         lambda: unfinished(
-            process={"pid": 2**22, "namespace": ELSEWHERE}, progress=told(seconds_ago=SILENT_SECONDS / 2)
+            process={"pid": 2**22, "namespace": ELSEWHERE}, progress=silent_for(seconds_ago=SILENT_SECONDS / 2)
         ),
         lambda: unfinished(process={"pid": 2**22, "namespace": ELSEWHERE}),
         lambda: unfinished(process={"pid": 2**22, "boot_id": "another"}, machine="elsewhere"),
@@ -68,7 +69,7 @@ def test_a_run_that_may_still_measure_is_left_alone(store: Store, made: Callable
     [
         lambda: unfinished(process={"pid": 2**22}),
         lambda: unfinished(process={"started": 1.0}),
-        lambda: unfinished(process={"namespace": ELSEWHERE}, progress=told(seconds_ago=SILENT_SECONDS + 1)),
+        lambda: unfinished(process={"namespace": ELSEWHERE}, progress=silent_for(seconds_ago=SILENT_SECONDS + 1)),
         lambda: unfinished(process={"boot_id": "before the restart"}),
         lambda: new_run(created_at=datetime.now(UTC) - timedelta(seconds=UNBORN_SECONDS + 1)),
         lambda: new_run(created_at=datetime.now(UTC) + timedelta(hours=1)),
@@ -85,7 +86,7 @@ def test_a_run_whose_child_is_gone_is_marked(store: Store, made: Callable[[], Ru
 @pytest.mark.parametrize(
     "made",
     [
-        lambda: unfinished(process={"pid": 2**22, "namespace": ELSEWHERE}, progress=told(seconds_ago=1)),
+        lambda: unfinished(process={"pid": 2**22, "namespace": ELSEWHERE}, progress=silent_for(seconds_ago=1)),
         lambda: unfinished(process={"pid": 2**22, "boot_id": "another"}, machine="elsewhere"),
     ],
     ids=["another container", "another machine"],
@@ -100,7 +101,7 @@ def test_a_run_out_of_reach_can_be_cancelled_and_then_deleted(store: Store, made
 
 def test_a_process_of_another_container_with_the_same_pid_is_not_signalled(store: Store) -> None:
     with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as bystander:
-        run = unfinished(process={"pid": bystander.pid, "namespace": ELSEWHERE}, progress=told(seconds_ago=1))
+        run = unfinished(process={"pid": bystander.pid, "namespace": ELSEWHERE}, progress=silent_for(seconds_ago=1))
         store.add(run)
         cancel(store, run.id)
         assert bystander.poll() is None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -42,8 +42,8 @@ class Hurry:
     def _sleep(self, seconds: float) -> None:
         assert seconds > 0
         self.now += seconds
-        for told in self.sleeps:
-            told(self.now)
+        for call in self.sleeps:
+            call(self.now)
 
 
 @pytest.fixture
@@ -99,30 +99,29 @@ def test_a_time_that_is_no_multiple_of_the_interval_ends_with_a_sample(store: St
 
 def test_an_hour_is_recorded_whole_and_leaves_no_thread(store: Store, hurry: Hurry) -> None:
     before = set(threading.enumerate())
-    recorded = recorder(store, hurry).record(new(seconds=3600.0))
-    assert times(recorded) == [float(second) for second in range(3601)]
+    recorded = recorder(store, hurry, failing_at(*range(3, 50))).record(new(seconds=3600.0))
+    assert times(recorded) == [float(second) for second in range(3601) if not 3 <= second < 50]
+    assert len(rows_of(recorded, "missed")) == 47
+    assert len(recorded.run.notes) == 1
     assert rows_of(recorded, "host")[-1]["watch_cpu_seconds"] == pytest.approx(360.0)
     assert set(threading.enumerate()) == before
 
 
-def test_a_slow_reader_leaves_steps_out_instead_of_falling_behind(store: Store, hurry: Hurry) -> None:
+@pytest.mark.parametrize(
+    ("took", "steps"),
+    [
+        ((2.4,) * 5, [0.0, 3.4, 6.4, 9.4, 12.4]),  # it leaves steps out instead of falling behind
+        ((5.0, *(0.0,) * 12), [float(step) for step in range(13)]),  # time begins when the driver has answered
+    ],
+)
+def test_a_slow_reader_keeps_the_steps(took: Sequence[float], steps: list[float], store: Store, hurry: Hurry) -> None:
+    waits = iter(took)
+
     def slow() -> Snapshot:
-        hurry.now += 2.4
-        return quiet()
-
-    assert times(recorder(store, hurry, slow).record(new(seconds=12.0))) == [0.0, 3.4, 6.4, 9.4, 12.4]
-
-
-def test_what_happened_while_the_first_one_waited_for_the_driver_is_before_time_began(
-    store: Store, hurry: Hurry
-) -> None:
-    waits = iter([5.0, 0.0, 0.0])
-
-    def waiting() -> Snapshot:
         hurry.now += next(waits)
         return quiet()
 
-    assert times(recorder(store, hurry, waiting).record(new(seconds=2.0))) == [0.0, 1.0, 2.0]
+    assert times(recorder(store, hurry, slow).record(new(seconds=12.0))) == steps
 
 
 def test_each_sample_is_in_the_database_while_the_next_one_is_awaited(store: Store, hurry: Hurry) -> None:
@@ -185,11 +184,11 @@ def assert_alive(store: Store, run: Run) -> None:
 
 
 def test_progress_is_told_and_stored(store: Store, hurry: Hurry) -> None:
-    shown: list[Progress] = []
-    recorder(store, hurry, show=shown.append).record(new(seconds=4.0))
-    assert [round(one.fraction, 2) for one in shown] == [0.0, 0.25, 0.5, 0.75, 1.0]
-    assert shown[0].message == "0 s, 1 sample, 16 GiB pinned"
-    assert shown[-1].message == "4.00 s, 5 samples, 16 GiB pinned"
+    progresses: list[Progress] = []
+    recorder(store, hurry, show=progresses.append).record(new(seconds=4.0))
+    assert [round(progress.fraction, 2) for progress in progresses] == [0.0, 0.25, 0.5, 0.75, 1.0]
+    assert progresses[0].message == "0 s, 1 sample, 16 GiB pinned"
+    assert progresses[-1].message == "4.00 s, 5 samples, 16 GiB pinned"
 
 
 def test_it_goes_on_though_nobody_can_be_shown_progress(store: Store, hurry: Hurry) -> None:
@@ -224,13 +223,7 @@ def test_a_reader_that_raises_once_leaves_a_note_and_a_row_and_goes_on(store: St
     reason = "OSError: [Errno 24] Too many open files: '/proc/stat'"
     assert rows_of(recorded, "missed")[0]["reason"] == reason
     assert recorded.run.notes == (f"Samples are missing: {reason}",)
-    assert "samples-missing" in [one.rule for one in read_run(recorded.run, recorded.rows).findings]
-
-
-def test_a_reader_that_goes_on_failing_is_noted_once(store: Store, hurry: Hurry) -> None:
-    recorded = recorder(store, hurry, failing_at(*range(3, 50))).record(new(seconds=60.0))
-    assert len(rows_of(recorded, "missed")) == 47
-    assert len(recorded.run.notes) == 1
+    assert "samples-missing" in [finding.rule for finding in read_run(recorded.run, recorded.rows).findings]
 
 
 def test_different_failures_do_not_fill_the_notes(store: Store, hurry: Hurry) -> None:

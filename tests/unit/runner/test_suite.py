@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 import pytest
 
@@ -29,39 +29,36 @@ def lockable(nbytes: int) -> Environment:
 
 
 def test_an_experiment_that_does_not_fit_is_left_out_by_name() -> None:
-    found = possible(REQUESTS, lockable(8 * 2**20))
-    assert found.requests == REQUESTS[:1]
-    assert len(found.left_out) == 1
-    assert found.left_out[0].startswith("overlap: the run needs")
+    chosen = possible(REQUESTS, lockable(8 * 2**20))
+    assert chosen.requests == REQUESTS[:1]
+    assert len(chosen.left_out) == 1
+    assert chosen.left_out[0].startswith("overlap: the run needs")
+    chosen = possible(REQUESTS, lockable(2**30))
+    assert (chosen.requests, chosen.left_out) == (REQUESTS, ())
 
 
-def test_nothing_is_left_out_where_all_fit() -> None:
-    found = possible(REQUESTS, lockable(2**30))
-    assert (found.requests, found.left_out) == (REQUESTS, ())
-
-
-def test_where_none_fits_the_first_is_refused() -> None:
-    with pytest.raises(NotEnoughMemory):
-        possible(REQUESTS, lockable(2**12))
-
-
-def test_bad_input_to_one_refuses_all() -> None:
-    with pytest.raises(InvalidParameter):
-        possible([*REQUESTS, Request("overlap", "host", overrides={"chunk": "-1"})], lockable(2**30))
-
-
-def test_settings_that_do_not_fit_one_refuse_all() -> None:
-    with pytest.raises(NotEnoughMemory):
-        possible([Request("bandwidth", "host", overrides={"sizes": "1TiB"}), REQUESTS[1]], lockable(2**30))
+@pytest.mark.parametrize(
+    ("requests", "nbytes", "refusal"),
+    [
+        (REQUESTS, 2**12, NotEnoughMemory),  # none fits
+        ([*REQUESTS, Request("overlap", "host", overrides={"chunk": "-1"})], 2**30, InvalidParameter),
+        ([Request("bandwidth", "host", overrides={"sizes": "1TiB"}), REQUESTS[1]], 2**30, NotEnoughMemory),
+    ],
+)
+def test_bad_input_or_settings_that_do_not_fit_refuse_all(
+    requests: Sequence[Request], nbytes: int, refusal: type[Exception]
+) -> None:
+    with pytest.raises(refusal):
+        possible(requests, lockable(nbytes))
 
 
 def test_all_stands_for_the_experiments_of_a_lab_and_names_the_others() -> None:
-    found = select(Request(ALL, "host", quick=True), lockable(2**34))
+    chosen = select(Request(ALL, "host", quick=True), lockable(2**34))
     names = {entry.name: entry.experiment.labs.get("host") is None for entry in EXPERIMENTS}
-    assert [request.experiment for request in found.requests] == [
+    assert [request.experiment for request in chosen.requests] == [
         name for name, runs_here in names.items() if runs_here
     ]
-    named = {line.split()[0].rstrip(":") for line in found.left_out}
+    named = {line.split()[0].rstrip(":") for line in chosen.left_out}
     assert named == {name for name, runs_here in names.items() if not runs_here}
 
 

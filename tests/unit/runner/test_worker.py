@@ -27,19 +27,19 @@ def errors(replays: int) -> LinkErrors:
 
 
 def test_a_gpu_carries_the_link_and_its_errors_from_right_before_and_right_after_measuring() -> None:
-    told = synthetic.document("bandwidth").run.environment.devices[0]
-    planned = told.model_copy(update={"link_errors": errors(1), "missing": {"link_errors_after": "nothing was run"}})
+    device = synthetic.document("bandwidth").run.environment.devices[0]
+    planned = device.model_copy(update={"link_errors": errors(1), "missing": {"link_errors_after": "nothing was run"}})
     assert planned.link is not None
     warm = planned.link.model_copy(update={"generation_now": 5})
     before = planned.model_copy(update={"link_errors": errors(2)})
     after = planned.model_copy(update={"link_errors": errors(3), "link": warm})
-    (found,) = _with_links((planned,), (before,), (after,))
-    assert (found.link_errors, found.link_errors_after, found.link) == (errors(2), errors(3), warm)
-    assert found.missing == {}
+    (after_run,) = _with_links((planned,), (before,), (after,))
+    assert (after_run.link_errors, after_run.link_errors_after, after_run.link) == (errors(2), errors(3), warm)
+    assert after_run.missing == {}
 
 
 def test_a_gpu_that_fell_off_its_bus_while_it_measured_says_so() -> None:
-    told = synthetic.document("bandwidth").run.environment.devices[0]
-    (found,) = _with_links((told,), (told,), ())
-    assert found.link_errors_after is None
-    assert found.missing["link_errors_after"] == "the driver did not show the GPU after the run"
+    device = synthetic.document("bandwidth").run.environment.devices[0]
+    (after_run,) = _with_links((device,), (device,), ())
+    assert after_run.link_errors_after is None
+    assert after_run.missing["link_errors_after"] == "the driver did not show the GPU after the run"

@@ -47,7 +47,7 @@ def new_run(run_id: str | None = None, **changes: Any) -> Run:
 
 def damaged_runs(store: Store) -> list[DamagedRun]:
     """Those that cannot be read."""
-    return [run for run in store.each() if isinstance(run, DamagedRun)]
+    return [run for run in store.listed() if isinstance(run, DamagedRun)]
 
 
 def parse_bundle(data: bytes, name: str) -> list[tuple[Run, list[Row]]]:

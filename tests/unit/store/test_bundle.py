@@ -88,11 +88,12 @@ rows = st.fixed_dictionaries({"repeat": st.integers(0, 9), "warmup": st.booleans
 )
 
 
+@settings(max_examples=50)
 @given(st.lists(rows, max_size=8))
 def test_every_observation_comes_back_bit_by_bit(observations: list[dict[str, Any]]) -> None:
     run = new_run("r", status="done")
-    ((_, found),) = parse_bundle(render_bundle([(run, observations)]), "x")
-    assert repr(found) == repr(observations)
+    ((_, read),) = parse_bundle(render_bundle([(run, observations)]), "x")
+    assert repr(read) == repr(observations)
 
 
 def test_the_manifest_tells_who_wrote_it() -> None:
@@ -115,14 +116,14 @@ def test_fields_that_a_later_version_adds_are_no_hindrance() -> None:
 # Damage
 
 
-@settings(max_examples=200)
+@settings(max_examples=60)
 @given(st.data())
 def test_a_truncated_bundle_is_refused(data: st.DataObject) -> None:
     length = data.draw(st.integers(0, len(sample_bytes()) - 1))
     assert_refused(sample_bytes()[:length], "is not a PinScope bundle|is a damaged bundle")
 
 
-@settings(max_examples=500)
+@settings(max_examples=200)
 @given(st.data())
 def test_flipped_bits_are_refused_or_change_nothing(data: st.DataObject) -> None:
     damaged = bytearray(sample_bytes())
@@ -130,10 +131,10 @@ def test_flipped_bits_are_refused_or_change_nothing(data: st.DataObject) -> None
         place = data.draw(st.integers(0, len(damaged) - 1))
         damaged[place] ^= data.draw(st.integers(1, 255))
     try:
-        found = parse_bundle(bytes(damaged), "x")
+        read = parse_bundle(bytes(damaged), "x")
     except BadBundle:
         return
-    assert found == list(sample())  # the flip hit a field that carries nothing, such as a member's time
+    assert read == list(sample())  # the flip hit a field that carries nothing, such as a member's time
 
 
 @given(st.binary(max_size=300))
@@ -148,8 +149,6 @@ def test_what_is_no_bundle_is_called_so(tmp_path: Path) -> None:
     assert_refused(rewritten(lambda members: members.pop("manifest.json")), "it has no manifest.json$")
     with pytest.raises(BadBundle, match=r"missing\.pinscope: No such file"):
         read_bundle(tmp_path / "missing.pinscope")
-    with pytest.raises(BadBundle, match="is not a file"):
-        read_bundle(tmp_path)
 
 
 def test_a_newer_format_is_refused_with_both_numbers() -> None:
@@ -159,54 +158,45 @@ def test_a_newer_format_is_refused_with_both_numbers() -> None:
 
     assert_refused(rewritten(of_the_future), r"has bundle format 3; PinScope \S+ reads formats up to 2: update")
     assert_refused(rewritten(with_json("runs/r0/run.json", format=3)), "run r0 has format 3")
+    with pytest.raises(BadBundle, match="has bundle format 999; PinScope"):
+        read_bundle(DATA / "format-999.pinscope")
 
 
-@pytest.mark.parametrize(
-    ("change", "why"),
-    [
-        (with_json("manifest.json", format="1"), "no format number"),
-        (with_json("manifest.json", format=0), "no format number"),
-        (with_json("manifest.json", runs=["r0"]), "members are not those"),
-        (with_json("manifest.json", runs=["r0", "r1", "r2"]), "members are not those"),
-        (with_json("manifest.json", runs=["r0", "r1", "r1"]), "members are not those"),
-        (with_json("manifest.json", runs=5), "manifest.json: runs: Input should be a valid array"),
-        (lambda members: members.update({"manifest.json": b"{"}), "manifest.json is not JSON"),
-        (lambda members: members.update({"manifest.json": b"[1]"}), "manifest.json is not JSON"),
-        (lambda members: members.update({"../../etc/passwd": b""}), "members are not those"),
-        (lambda members: members.update({"/runs/r0/run.json": b""}), "members are not those"),
-        (lambda members: members.pop("runs/r1/observations.jsonl"), "members are not those"),
-        (with_json("runs/r0/run.json", id="r1"), "runs/r0/run.json holds run r1"),
-        (with_json("runs/r0/run.json", id="../r1"), "cannot be a run's id"),
-        (with_json("runs/r0/run.json", status="fine"), "runs/r0/run.json: status: Input should be"),
-        (with_json("runs/r0/run.json", budget=None), "runs/r0/run.json: budget"),
-        (with_json("runs/r0/run.json", params={"x": float("nan")}), "the parameters cannot be stored"),
-        (with_json("runs/r0/run.json", params={"x": [{"y": 2**63}]}), "params: a number in it has more than 64 bits"),
-        (with_json("runs/r0/run.json", device=10**400), "device: a number in it has more than 64 bits"),
-        (
-            with_json("runs/r0/run.json", budget={"pinned_bytes": 2**64, "pageable_bytes": 0, "device_bytes": 0,
-                                                  "seconds": 1}),
-            "budget: a number in it has more than 64 bits",
-        ),
-        (with_json("runs/r0/run.json", created_at="2026-01-01T00:00:00"), "created_at: Input should have timezone"),
-        (with_json("runs/r0/run.json", created_at="0001-01-01T00:00:00+14:00"), "created_at: .*out of range"),
-        (with_json("runs/r0/run.json", finished_at="9999-12-31T23:00:00-14:00"), "finished_at: .*out of range"),
-        (with_json("runs/r0/run.json", observations=6), "run r0 should have 6 observations, there are 5"),
-        (lambda members: members.update({"runs/r0/run.json": b"\xff"}), "runs/r0/run.json: "),
-        (lambda members: members.update({"runs/r0/run.json": b"[" * 100_000}), "runs/r0/run.json: "),
-        (lambda members: members.update({"runs/r0/observations.jsonl": b"{}\n"}), "observation 0: repeat"),
-        (lambda members: members.update({"runs/r0/observations.jsonl": b"[1]\n"}), "observations.jsonl: "),
-        (
-            lambda members: members.update({"runs/r1/observations.jsonl": b'{"repeat":0,"warmup":true,"x":1e999}'}),
-            "observation 0: x: inf",
-        ),
-        (
-            lambda members: members.update({"runs/r1/observations.jsonl": b'{"repeat": 0, "warmup": true, "x": {}}'}),
-            "observation 0: x: a dict cannot be stored",
-        ),
-    ],
+UNFIT: tuple[tuple[Callable[[Members], Any], str], ...] = (
+    (with_json("manifest.json", format="1"), "no format number"),
+    (with_json("manifest.json", runs=["r0"]), "members are not those"),
+    (with_json("manifest.json", runs=["r0", "r1", "r1"]), "members are not those"),
+    (with_json("manifest.json", runs=5), "manifest.json: runs: Input should be a valid array"),
+    (lambda members: members.update({"manifest.json": b"{"}), "manifest.json is not JSON"),
+    (lambda members: members.update({"../../etc/passwd": b""}), "members are not those"),
+    (lambda members: members.pop("runs/r1/observations.jsonl"), "members are not those"),
+    (with_json("runs/r0/run.json", id="r1"), "runs/r0/run.json holds run r1"),
+    (with_json("runs/r0/run.json", id="../r1"), "cannot be a run's id"),
+    (with_json("runs/r0/run.json", status="fine"), "runs/r0/run.json: status: Input should be"),
+    (with_json("runs/r0/run.json", budget=None), "runs/r0/run.json: budget"),
+    (with_json("runs/r0/run.json", params={"x": float("nan")}), "the parameters cannot be stored"),
+    (with_json("runs/r0/run.json", params={"x": [{"y": 2**63}]}), "params: a number in it has more than 64 bits"),
+    (with_json("runs/r0/run.json", device=10**400), "device: a number in it has more than 64 bits"),
+    (with_json("runs/r0/run.json", created_at="2026-01-01T00:00:00"), "created_at: Input should have timezone"),
+    (with_json("runs/r0/run.json", created_at="0001-01-01T00:00:00+14:00"), "created_at: .*out of range"),
+    (with_json("runs/r0/run.json", observations=6), "run r0 should have 6 observations, there are 5"),
+    (lambda members: members.update({"runs/r0/run.json": b"\xff"}), "runs/r0/run.json: "),
+    (lambda members: members.update({"runs/r0/run.json": b"[" * 100_000}), "runs/r0/run.json: "),
+    (lambda members: members.update({"runs/r0/observations.jsonl": b"{}\n"}), "observation 0: repeat"),
+    (
+        lambda members: members.update({"runs/r1/observations.jsonl": b'{"repeat":0,"warmup":true,"x":1e999}'}),
+        "observation 0: x: inf",
+    ),
+    (
+        lambda members: members.update({"runs/r1/observations.jsonl": b'{"repeat": 0, "warmup": true, "x": {}}'}),
+        "observation 0: x: a dict cannot be stored",
+    ),
 )  # fmt: skip
-def test_contents_that_do_not_fit_are_refused(change: Callable[[Members], Any], why: str) -> None:
-    assert_refused(rewritten(change), why)
+
+
+def test_contents_that_do_not_fit_are_refused() -> None:
+    for change, why in UNFIT:
+        assert_refused(rewritten(change), why)
 
 
 def test_a_run_with_an_id_that_leaves_its_folder_is_refused() -> None:
@@ -246,16 +236,11 @@ def test_a_bomb_that_lies_about_its_size_is_not_unpacked() -> None:
         tracemalloc.stop()
 
 
-@pytest.mark.parametrize("endless", [Path("/dev/zero"), Path("/dev")])
-def test_what_is_no_file_is_not_read(endless: Path) -> None:
-    with pytest.raises(BadBundle, match="is not a file"):
-        read_bundle(endless)
-
-
-def test_a_pipe_that_nobody_writes_to_is_not_waited_for(tmp_path: Path) -> None:
-    os.mkfifo(tmp_path / "x.pinscope")
-    with pytest.raises(BadBundle, match="is not a file"):
-        read_bundle(tmp_path / "x.pinscope")
+def test_what_is_no_file_is_not_read(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")  # that nobody writes to
+    for endless in (Path("/dev/zero"), tmp_path, tmp_path / "pipe"):
+        with pytest.raises(BadBundle, match="is not a file"):
+            read_bundle(endless)
 
 
 def test_times_of_another_zone_arrive_in_utc() -> None:
@@ -263,9 +248,8 @@ def test_times_of_another_zone_arrive_in_utc() -> None:
     assert f"{run.created_at:%Y-%m-%d %H:%M %Z}" == "2025-12-31 20:00 UTC"
 
 
-@pytest.mark.parametrize("compression", [zipfile.ZIP_LZMA, zipfile.ZIP_BZIP2])
-def test_other_ways_of_compression_are_refused(compression: int) -> None:
-    assert_refused(rewritten(lambda _: None, compression), "compressed in a way")
+def test_other_ways_of_compression_are_refused() -> None:
+    assert_refused(rewritten(lambda _: None, zipfile.ZIP_LZMA), "compressed in a way")
 
 
 # Writing
@@ -303,7 +287,6 @@ def test_file_systems_without_hard_links_do(tmp_path: Path, monkeypatch: pytest.
         raise PermissionError(1, "Operation not permitted")
 
     monkeypatch.setattr(os, "link", no_links)
-    monkeypatch.setattr(new_file, "_nameless", lambda *_: None)  # FAT has neither
     write_bundle(tmp_path / "x.pinscope", sample())
     assert read_bundle(tmp_path / "x.pinscope") == list(sample())
     with pytest.raises(PathExists):
@@ -325,10 +308,7 @@ def test_a_folder_that_is_not_there_is_told(tmp_path: Path) -> None:
         write_bundle(tmp_path / "file" / "x.pinscope", sample())
 
 
-@pytest.mark.parametrize("nameless", [True, False])
-def test_a_file_that_is_being_written_has_no_name_where_the_file_system_can(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, nameless: bool
-) -> None:
+def test_a_file_that_is_being_written_has_a_hidden_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[list[str]] = []
     sync = os.fsync
 
@@ -336,11 +316,9 @@ def test_a_file_that_is_being_written_has_no_name_where_the_file_system_can(
         seen.append(names(tmp_path))
         sync(descriptor)
 
-    if not nameless:
-        monkeypatch.setattr(new_file, "_nameless", lambda *_: None)
     monkeypatch.setattr(new_file.os, "fsync", looking)
     write_bundle(tmp_path / "x.pinscope", sample())
-    assert [len(there) for there in seen] == [0 if nameless else 1, 1]
+    assert [name.startswith(".pinscope-") for there in seen for name in there] == [True]
     assert names(tmp_path) == ["x.pinscope"]
 
 
@@ -372,14 +350,8 @@ def test_what_no_bundle_can_hold_is_refused(tmp_path: Path, monkeypatch: pytest.
 def test_the_saved_bundle_of_format_1_opens() -> None:
     ((run, rows),) = read_bundle(DATA / "format-1.pinscope")
     assert (run.id, run.format, run.status, run.observations) == ("format-1", 1, "done", 3)
-    pinned = {
-        "repeat": 0,
-        "warmup": True,
-        "memory": "pinned",
-        "bytes": 65536,
-        "device_seconds": 0.1,
-        "h2d_seconds": None,
-    }
+    pinned = {"repeat": 0, "warmup": True, "memory": "pinned", "bytes": 65536, "device_seconds": 0.1}
+    pinned["h2d_seconds"] = None
     assert [repr(row) for row in rows] == [
         repr({**pinned, **changes})
         for changes in (
@@ -392,8 +364,3 @@ def test_the_saved_bundle_of_format_1_opens() -> None:
     assert run.notes == ("Made to hold the format; measured on no machine.",)
     assert run.environment.devices[0].link is not None
     assert run.environment.devices[0].link.generation_max == 5
-
-
-def test_the_saved_bundle_of_format_999_is_refused() -> None:
-    with pytest.raises(BadBundle, match="has bundle format 999; PinScope"):
-        read_bundle(DATA / "format-999.pinscope")

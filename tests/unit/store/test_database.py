@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import sqlite3
 import sys
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -17,56 +18,33 @@ from pinscope.store.store import Store
 from tests.unit.store.runs import new_rows, new_run
 
 
-def test_runs_are_kept_in_the_users_data_folder_by_default(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.delenv("PINSCOPE_DATABASE")
-    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
-    with Store() as store:
-        assert store.name == str(tmp_path / "data" / "pinscope" / "pinscope.db")
-        assert Path(store.name).is_file()
-
-
-def test_the_variable_names_another_database(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setenv("PINSCOPE_DATABASE", f"sqlite:///{tmp_path}/new/folder/x.db")
-    with Store() as store:
-        assert store.name == str(tmp_path / "new" / "folder" / "x.db")
-
-
-def test_a_relative_path_means_the_same_file_in_a_child_elsewhere(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_a_path_is_whole_and_odd_signs_survive_the_url(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     with Store("sqlite:///x.db") as store:
         assert store.url == f"sqlite:///{tmp_path}/x.db"
-
-
-def test_a_path_with_odd_signs_survives_the_url(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("PINSCOPE_DATABASE")
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "a b?c#d%20é"))
     with Store() as store, Store(store.url) as again:
         assert again.name == store.name == str(tmp_path / "a b?c#d%20é" / "pinscope" / "pinscope.db")
 
 
-@pytest.mark.parametrize("url", ["", "x.db", "/tmp/x.db", "not a url", "nosuch://host/db"])
-def test_what_is_no_database_url_is_refused_with_examples(url: str) -> None:
-    with pytest.raises(BadInput, match=r"write sqlite:////path/to/pinscope\.db or postgresql://user"):
+@pytest.mark.parametrize("url", ["", "x.db", "not a url", "nosuch://host/db", "sqlite://", "sqlite:///:memory:"])
+def test_what_is_no_database_url_of_a_file_or_server_is_refused_with_examples(url: str) -> None:
+    with pytest.raises(BadInput, match=r"in-memory|write sqlite:////path/to/pinscope\.db or postgresql://user"):
         Database(url)
 
 
-@pytest.mark.parametrize("url", ["sqlite://", "sqlite:///:memory:"])
-def test_a_database_in_memory_is_refused(url: str) -> None:
-    with pytest.raises(BadInput, match="in-memory"):
-        Database(url)
-
-
-def test_a_missing_postgresql_driver_is_told_with_the_line_to_install_it(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("url", "why"),
+    [
+        ("postgresql://user:secret@127.0.0.1/db", r"-m pip install -e .*\[postgresql\]"),
+        ("mysql://user:secret@127.0.0.1/db", r"mysql.* needs a Python package that is not installed: MySQLdb"),
+    ],
+)
+def test_a_missing_driver_is_told(url: str, why: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "psycopg", None)
-    with pytest.raises(NotPossible, match=r"-m pip install -e .*\[postgresql\]"):
-        Database("postgresql://user:secret@127.0.0.1/db")
-
-
-def test_another_missing_driver_is_named() -> None:
-    with pytest.raises(NotPossible, match=r"mysql.* needs a Python package that is not installed: MySQLdb"):
-        Database("mysql://user:secret@127.0.0.1/db")
+    with pytest.raises(NotPossible, match=why):
+        Database(url)
 
 
 def test_a_server_that_does_not_answer_is_told_without_the_password() -> None:
@@ -77,12 +55,16 @@ def test_a_server_that_does_not_answer_is_told_without_the_password() -> None:
         assert "\n" not in str(caught.value)
 
 
-def test_a_file_that_is_no_database_is_refused_and_left_alone(tmp_path: Path) -> None:
+def test_a_file_of_something_else_is_refused_and_left_alone(tmp_path: Path) -> None:
     path = tmp_path / "letter.db"
     path.write_text("Dear database,\n" * 100)
     with pytest.raises(StoreFailed, match=r"letter\.db: file is not a database$"):
         Database(f"sqlite:///{path}")
     assert path.read_text() == "Dear database,\n" * 100
+    with closing(sqlite3.connect(tmp_path / "x.db")) as other:
+        other.execute("CREATE TABLE runs (number INTEGER)")
+    with pytest.raises(StoreFailed, match="not a PinScope database"):
+        Database(f"sqlite:///{tmp_path / 'x.db'}")
 
 
 def test_a_damaged_database_is_told_in_one_line(tmp_path: Path) -> None:
@@ -95,15 +77,6 @@ def test_a_damaged_database_is_told_in_one_line(tmp_path: Path) -> None:
     path.write_bytes(content)
     with Store(f"sqlite:///{path}") as store, pytest.raises(StoreFailed, match=r"x\.db: .*malformed$"):
         list(store.observations(run.id))
-
-
-def test_a_database_of_something_else_is_left_alone(tmp_path: Path) -> None:
-    path = tmp_path / "x.db"
-    with sqlite3.connect(path) as other:
-        other.execute("CREATE TABLE runs (number INTEGER)")
-    other.close()
-    with pytest.raises(StoreFailed, match="not a PinScope database"):
-        Database(f"sqlite:///{path}")
 
 
 @pytest.mark.parametrize("place", ["file/x.db", "folder"])
@@ -195,11 +168,6 @@ def test_a_replaced_file_is_the_one_that_is_used(tmp_path: Path) -> None:
             left.unlink()
         (tmp_path / "other.db").replace(tmp_path / "x.db")
         assert store.runs(recordings=False) == [run]
-
-
-def test_a_store_shows_itself_without_the_password(tmp_path: Path) -> None:
-    with Store(f"sqlite:///{tmp_path}/x.db") as store:
-        assert repr(store) == f"Store('{tmp_path}/x.db')"
 
 
 def test_ctrl_c_while_a_connection_is_closed_shows_no_traceback(

@@ -13,7 +13,7 @@ from pydantic import ValidationError
 from pinscope.cli.runs import run_object
 from pinscope.errors import BadInput
 from pinscope.experiments.registry import draw_run, read_run
-from pinscope.records.run import ExperimentRun, Run, TimelineRun, parse_run
+from pinscope.records.run import ExperimentRun, TimelineRun, parse_run
 from pinscope.store.bundle import render_bundle
 from pinscope.store.store import Store
 from tests.unit.store.runs import new_run
@@ -28,12 +28,6 @@ def timeline() -> TimelineRun:
     return run
 
 
-def bundle_format(*runs: Run) -> int:
-    """Of a bundle that holds them."""
-    with zipfile.ZipFile(io.BytesIO(render_bundle([(run, []) for run in runs]))) as archive:
-        return int(json.loads(archive.read("manifest.json"))["format"])
-
-
 def test_only_the_run_of_an_experiment_has_a_device_a_size_and_a_budget() -> None:
     measured, watched = new_run().model_dump(mode="json"), timeline().model_dump(mode="json")
     assert set(measured) - set(watched) == set(ONLY_EXPERIMENTS)
@@ -43,6 +37,8 @@ def test_only_the_run_of_an_experiment_has_a_device_a_size_and_a_budget() -> Non
     listed = run_object(timeline())
     assert [listed[field] for field in ("kind", "device", "quick")] == ["timeline", None, None]
     assert set(run_object(new_run())) == set(listed)
+    assert (new_run().expected_seconds, timeline().expected_seconds) == (1.5, 60.0)
+    assert new_run(experiment="timeline", lab="live", params={}).expected_seconds is None
 
 
 def test_a_run_comes_back_from_the_store_as_the_kind_that_it_was(url: str) -> None:
@@ -54,15 +50,10 @@ def test_a_run_comes_back_from_the_store_as_the_kind_that_it_was(url: str) -> No
             store.update(run.id, kind="experiment")
 
 
-def test_how_long_a_run_takes_is_said_by_what_it_has() -> None:
-    assert new_run().expected_seconds == 1.5
-    assert timeline().expected_seconds == 60.0
-    assert new_run(experiment="timeline", lab="live", params={}).expected_seconds is None
-
-
 def test_the_format_is_raised_only_for_what_an_older_version_cannot_hold() -> None:
-    assert bundle_format(new_run(), new_run()) == 1
-    assert bundle_format(new_run(), timeline()) == 2
+    for runs, number in (((new_run(), new_run()), 1), ((new_run(), timeline()), 2)):
+        with zipfile.ZipFile(io.BytesIO(render_bundle([(run, []) for run in runs]))) as archive:
+            assert json.loads(archive.read("manifest.json"))["format"] == number
 
 
 @pytest.mark.parametrize(

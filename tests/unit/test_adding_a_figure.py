@@ -39,6 +39,7 @@ from prometheus_client import CollectorRegistry, generate_latest
 from tests.data.snapshot_checks import captured
 from pinscope.cli.live import CsvRows
 from pinscope.cli.live_view import View, whole
+from pinscope.dashboard.live_board import document
 from pinscope.live.sampler import History
 from pinscope.live.series import Moment, TimelineRows
 from pinscope.monitoring.server import SnapshotCollector
@@ -47,7 +48,7 @@ from pinscope.report.snapshot_facts import holder_facts
 from pinscope.report.write import snapshot_document
 
 seen = captured(Path({str(HOST)!r}))
-one = next(holder for holder in seen.holders if holder.pid == {PID})
+holder = next(holder for holder in seen.holders if holder.pid == {PID})
 registry = CollectorRegistry(auto_describe=False)
 registry.register(SnapshotCollector(lambda: History(latest=seen), lambda: seen.taken_at))
 rows = StringIO()
@@ -61,22 +62,9 @@ print(json.dumps({{
     "metrics": generate_latest(registry).decode(),
     "timeline": TimelineRows().of(seen, Moment(0, 0.0), 0.0),
     "row": TimelineRow.model_json_schema()["properties"].get("pte_bytes"),
-    "facts": dict(holder_facts(one)),
+    "facts": dict(holder_facts(holder)),
+    "page": document(History(latest=seen), 300.0),
 }}))
-"""
-
-PAGE = f"""
-import json, sys
-from pathlib import Path
-
-sys.path.append({str(ROOT)!r})
-from pinscope.dashboard.live_board import document
-from pinscope.live.sampler import History
-from tests.data.snapshot_checks import captured
-
-found = document(History(latest=captured(Path({str(HOST)!r}))), 300.0)
-(name,) = (name for name, column in found["columns"].items() if column["label"] == "Its page tables")
-print(json.dumps({{one["pid"]: one["cells"][name][0] for one in found["holders"].values()}}))
 """
 
 
@@ -145,6 +133,8 @@ def test_all_that_is_known_of_a_holder_lists_it(looked: dict[str, Any]) -> None:
     assert looked["facts"]["Its page tables"] == "508 KiB"
 
 
-def test_the_page_has_its_column(copy: Copy) -> None:
-    shown = json.loads(copy.python("-c", PAGE))
-    assert shown[str(PID)] == VM_PTE_BYTES
+def test_the_page_has_its_column(looked: dict[str, Any]) -> None:
+    (name,) = (name for name, column in looked["page"]["columns"].items() if column["label"] == "Its page tables")
+    assert {holder["pid"]: holder["cells"][name][0] for holder in looked["page"]["holders"].values()}[
+        PID
+    ] == VM_PTE_BYTES

@@ -191,7 +191,7 @@ def test_the_port_comes_from_the_environment(monkeypatch: pytest.MonkeyPatch) ->
     assert port_from_environment() == 9000
 
 
-@pytest.mark.parametrize("text", ["no", "8501.5", "-1", "0", "70000"])
+@pytest.mark.parametrize("text", ["no", "8501.5", "-1", "0", "70000", "1" * 10_000, "٣٣٣٣"])
 def test_nonsense_in_the_environment_is_refused(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PINSCOPE_PORT", text)
     with pytest.raises(InvalidParameter, match="from 1 to 65535"):

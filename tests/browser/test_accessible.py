@@ -17,10 +17,6 @@ from tests.data import synthetic
 from tests.unit.report.test_readable import page as report
 
 SERIOUS = ("serious", "critical")
-RUNS = ("pinning_strategy", "timeline")
-"""A run that measured, with code to paste, and one that watched: what a run's page is made of."""
-FROM_STREAMLIT: dict[str, str] = {}
-"""Rule → why it stays broken: what Streamlit draws and no style of ours can mend. Nothing at present."""
 VIOLATIONS = """
 async rules => (await axe.run(
   {exclude: [[".main-svg"]]}, {resultTypes: ["violations"], ...(rules ? {runOnly: rules} : {})})).violations
@@ -65,42 +61,41 @@ def violations(page: Page, address: str) -> dict[str, list[object]]:
     else:
         settle(page)
     page.add_script_tag(content=Path(package.origin).with_name("axe.min.js").read_text())
-    found = {"light": _violations(page, None)}
+    wrong = {"light": _violations(page, None)}
     page.emulate_media(color_scheme="dark")
     until(lambda: page.evaluate(IS_DARK))
-    found["dark"] = _violations(page, ["color-contrast"])  # all else is as in the light
+    wrong["dark"] = _violations(page, ["color-contrast"])  # all else is as in the light
     assert page.get_by_test_id("stException").count() == 0
-    return {scheme: wrong for scheme, wrong in found.items() if wrong}
+    return {scheme: violations for scheme, violations in wrong.items() if violations}
 
 
 def _violations(page: Page, rules: list[str] | None) -> list[object]:
     """What axe finds once nothing moves or fades any more."""
     until(lambda: page.evaluate("document.getAnimations().every(one => one.playState !== 'running')"))
-    wrong = page.evaluate(VIOLATIONS, rules)
-    return [one for one in wrong if one[1] in SERIOUS and one[0] not in FROM_STREAMLIT]
+    return [violation for violation in page.evaluate(VIOLATIONS, rules) if violation[1] in SERIOUS]
 
 
-def test_no_page_has_a_serious_violation_and_charts_have_words(unguarded: Page, dashboard: Served) -> None:
+@pytest.mark.parametrize(
+    "paths",
+    [("runs",), pytest.param(("", "now", "experiments", "traces", "plan", "manual/"), marks=pytest.mark.release)],
+)
+def test_no_page_has_a_serious_violation_and_charts_have_words(
+    unguarded: Page, dashboard: Served, paths: tuple[str, ...]
+) -> None:
+    """The page of a run last: one that measured, with code to paste, and one that watched."""
     shipped = {run.experiment: run.id for run in recorded_runs()}
-    paths = [
-        "",
-        "now",
-        "experiments",
-        "traces",
-        "runs",
-        "plan",
-        "manual/",
-        *(f"runs?run={shipped[name]}" for name in RUNS[::-1]),
-    ]
-    found = {path: violations(unguarded, f"{dashboard.url}/{path}") for path in paths}
-    assert {place: wrong for place, wrong in found.items() if wrong} == {}
+    kinds = ("timeline", "pinning_strategy") if len(paths) > 1 else ("pinning_strategy",)
+    every = (*paths, *(f"runs?run={shipped[kind]}" for kind in kinds))
+    wrong = {path: violations(unguarded, f"{dashboard.url}/{path}") for path in every}
+    assert {path: all_of_it for path, all_of_it in wrong.items() if all_of_it} == {}
     expect(unguarded.get_by_role("figure", name="Time to pin 16 GiB: ")).to_be_visible()
 
 
+@pytest.mark.release
 def test_no_report_has_a_serious_violation_and_its_charts_have_words(unguarded: Page, tmp_path: Path) -> None:
     whole = synthetic.document_of("bandwidth", synthetic.bandwidth_rows(repeats=2))
     tables = whole.reading.tables
-    short = tuple(one.model_copy(update={"rows": one.rows[:3]}) for one in tables)  # each row is like the others
+    short = tuple(table.model_copy(update={"rows": table.rows[:3]}) for table in tables)  # each row is like the others
     reading = whole.reading.model_copy(update={"tables": short})
     document = replace(whole, charts=whole.charts[:3], reading=reading)
     target = tmp_path / "report.html"

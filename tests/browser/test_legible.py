@@ -28,23 +28,17 @@ WHOLE = "part => part.scrollWidth <= part.clientWidth + 1 || getComputedStyle(pa
 
 def test_names_of_figures_and_words_in_their_place_are_whole(new_page: Callable[..., Page], dashboard: Served) -> None:
     page = new_page()
-    shipped = {run.experiment: run for run in dashboard.store.runs() if run.recording}
-    for experiment, words in (("access", "explicit copy"), ("pinning_strategy", "huge pages")):
-        page.goto(f"{dashboard.url}/runs?run={shipped[experiment].id}")
-        settle(page)
-        page.get_by_text("More figures").click()
-        expect(page.get_by_test_id("stMetric").filter(has_text=words).first).to_be_visible()
-        for width in (390, 1400):
-            new_page(width)
-            until(lambda: page.get_by_test_id("stMetric").evaluate_all(CUT_OFF) == [])  # once all is laid out
-
-
-def test_the_button_that_downloads_has_its_whole_name_beside_a_verdict(
-    new_page: Callable[..., Page], dashboard: Served
-) -> None:
-    page = new_page(700)
+    access = next(run for run in dashboard.store.runs() if run.recording and run.experiment == "access")
+    page.goto(f"{dashboard.url}/runs?run={access.id}")
+    settle(page)
+    page.get_by_text("More figures").click()
+    expect(page.get_by_test_id("stMetric").filter(has_text="explicit copy").first).to_be_visible()
+    for width in (390, 1400):
+        new_page(width)
+        until(lambda: page.get_by_test_id("stMetric").evaluate_all(CUT_OFF) == [])  # once all is laid out
+    new_page(700)
     page.goto(f"{dashboard.url}/traces")
     settle(page)
-    button = page.get_by_test_id("stPopover").get_by_role("button").first
-    expect(button).to_be_visible()
-    until(lambda: button.evaluate("button => [...button.querySelectorAll('p, div')].every(" + WHOLE + ")"), 5)
+    download = page.get_by_test_id("stPopover").get_by_role("button").first  # beside a verdict
+    expect(download).to_be_visible()
+    until(lambda: download.evaluate("button => [...button.querySelectorAll('p, div')].every(" + WHOLE + ")"), 5)

@@ -11,23 +11,6 @@ from tests.browser.conftest import Served, settle
 
 
 def test_help_opens_the_page_that_explains_what_is_shown(page: Page, dashboard: Served) -> None:
-    for path, heading in (("now", "Live view"), ("plan", "Plan")):
-        page.goto(f"{dashboard.url}/{path}")
-        settle(page)
-        with page.context.expect_page() as opened:
-            page.get_by_role("link", name="Help with this page").click()
-        expect(opened.value.get_by_role("heading", level=1)).to_have_text(heading)
-    with page.context.expect_page() as opened:
-        page.get_by_role("link", name="Glossary").click()
-    expect(opened.value.get_by_role("heading", level=1)).to_have_text("Glossary")
-    opened.value.get_by_role("link", name="Bandwidth").click()
-    picture = opened.value.get_by_role("img")
-    expect(picture).to_have_js_property("complete", True)
-    assert picture.evaluate("image => image.naturalWidth") > 500
-    expect(opened.value.locator("body")).to_have_css("display", "grid")  # the style sheet is there
-
-
-def test_an_experiment_links_to_its_own_page(page: Page, dashboard: Served) -> None:
     page.goto(f"{dashboard.url}/experiments")
     settle(page)
     page.get_by_role("radio", name="Overlap").or_(page.get_by_role("button", name="Overlap")).first.click()
@@ -36,12 +19,14 @@ def test_an_experiment_links_to_its_own_page(page: Page, dashboard: Served) -> N
     expect(link).to_have_attribute("href", re.compile("overlap"))  # the page was drawn again for the choice
     settle(page)
     expect(link).to_have_attribute("target", "_blank")  # Chromium may tell of the new tab much later
+    of_the_page = page.get_by_role("link", name="Help with this page").get_attribute("href") or ""
     page.goto(urljoin(page.url, link.get_attribute("href") or ""))
     expect(page.get_by_role("heading", level=1)).to_have_text("Overlap")
-
-
-def test_a_page_that_is_not_there_is_said_to_be_missing(page: Page, dashboard: Served) -> None:
-    answer = page.request.get(f"{dashboard.url}/manual/nothing.html")
-    assert answer.status == 404
-    assert answer.text() == "There is no such page."
-    assert page.request.get(f"{dashboard.url}/manual/").status == 200
+    page.goto(urljoin(page.url, of_the_page))
+    page.get_by_role("link", name="Bandwidth").first.click()
+    picture = page.get_by_role("img")
+    expect(picture).to_have_js_property("complete", True)
+    assert picture.evaluate("image => image.naturalWidth") > 500
+    expect(page.locator("body")).to_have_css("display", "grid")  # the style sheet is there
+    missing = page.request.get(f"{dashboard.url}/manual/nothing.html")
+    assert (missing.status, missing.text()) == (404, "There is no such page.")

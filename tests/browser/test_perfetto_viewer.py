@@ -79,6 +79,7 @@ def viewer(tmp_path: Path) -> Iterator[str]:
         serving.join()
 
 
+@pytest.mark.release
 def test_perfetto_reads_the_recorded_trace_whole(chromium: Browser, viewer: str) -> None:
     context = chromium.new_context()
     context.route(lambda url: not url.startswith(viewer), lambda route: route.abort())

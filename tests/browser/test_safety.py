@@ -7,9 +7,8 @@ import signal
 
 from playwright.sync_api import Browser, Page, expect
 
-from pinscope.probes.process import is_alive
-from tests.browser.conftest import Begin, Serve, Served, settle, until
-from tests.browser.test_journey import fill, run_in, start
+from tests.browser.conftest import Begin, Served, settle, until
+from tests.browser.test_journey import run_in
 from tests.conftest import REBOUND
 from tests.data import synthetic
 from tests.data.standing_still import standing_still
@@ -35,7 +34,7 @@ def test_what_a_run_says_stays_text(page: Page, dashboard: Served) -> None:
     device = environment.devices[0].model_copy(update={"name": HOSTILE})
     environment = environment.model_copy(update={"devices": (device,)})
     dashboard.store.import_runs([(run.model_copy(update={"environment": environment}), synthetic.bandwidth_rows())])
-    for path in ("", "runs", "runs?run=hostile"):
+    for path in ("runs", "runs?run=hostile"):
         page.goto(f"{dashboard.url}/{path}")
         settle(page)
         page.get_by_text("evil.example").first.wait_for()
@@ -48,39 +47,9 @@ def test_what_a_run_says_stays_text(page: Page, dashboard: Served) -> None:
         assert page.title() != "owned"
 
 
-def test_no_child_survives_a_killed_dashboard(page: Page, serve: Serve, dashboard: Served) -> None:
-    other = serve()
-    fill(page, other, 20)
-    run = start(page, other)
-    until(lambda: other.store.run(run.id).observations > 30)  # enough for a chart
-    child = other.store.run(run.id).process
-    assert child is not None
-    assert is_alive(child)
-    page.goto("about:blank")
-    os.kill(other.process.pid, signal.SIGKILL)
-    other.process.wait()
-    until(lambda: not is_alive(child), 10)
-
-    page.goto(f"{dashboard.url}/runs?run={run.id}")
-    expect(page.get_by_text("This run was interrupted")).to_be_visible()
-    expect(page.locator(".js-plotly-plot").first).to_be_visible()
-    kept = dashboard.store.run(run.id)
-    assert kept.status == "interrupted"
-    assert kept.observations > 0
-
-
-def test_a_killed_child_is_noticed_by_the_page_that_shows_it(page: Page, dashboard: Served) -> None:
-    fill(page, dashboard, 20)
-    run = start(page, dashboard)
-    until(lambda: dashboard.store.run(run.id).observations > 0)
-    child = dashboard.store.run(run.id).process
-    assert child is not None
-    os.kill(child.pid, signal.SIGKILL)
-    expect(page.get_by_text("The process that measured it ended before the run did")).to_be_visible()
-    assert dashboard.store.run(run.id).observations > 0
-
-
-def test_a_second_run_waits_and_says_for_what(page: Page, dashboard: Served, begin: Begin) -> None:
+def test_a_second_run_waits_and_says_for_what_and_a_run_whose_process_is_killed_is_marked(
+    page: Page, dashboard: Served, begin: Begin
+) -> None:
     first = begin()
     with standing_still(dashboard.store, first.id):
         page.goto(f"{dashboard.url}/experiments")
@@ -89,7 +58,13 @@ def test_a_second_run_waits_and_says_for_what(page: Page, dashboard: Served, beg
         page.wait_for_url("**/experiments?*run=*")
         second = run_in(page)
         expect(page.get_by_text(f"Waiting for run {first.id}")).to_be_visible()
-        page.goto(f"{dashboard.url}/runs?run={second}")
-        page.get_by_role("button", name="Cancel").click()
+        page.get_by_role("button", name="Cancel").first.click()
         until(lambda: dashboard.store.run(second).status == "cancelled")
     assert dashboard.store.run(first.id).status == "running"
+
+    page.goto(f"{dashboard.url}/runs?run={first.id}")
+    expect(page.get_by_role("button", name="Cancel")).to_be_visible()
+    assert first.process is not None
+    os.kill(first.process.pid, signal.SIGKILL)
+    expect(page.get_by_text("The process that measured it ended before the run did")).to_be_visible()
+    assert dashboard.store.run(first.id).observations > 0

@@ -117,6 +117,7 @@ def fits(page: Page) -> None:
     assert page.get_by_test_id("stException").count() == 0
 
 
+@pytest.mark.release
 def test_a_tour_of_the_dashboard_on_a_phone_asks_for_nothing_outside(
     start_inside: Callable[..., int],
     namespace: Namespace,

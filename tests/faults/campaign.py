@@ -13,8 +13,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import pytest
+
 CORPUS = Path(__file__).parent / "corpus"
 WHOLE = os.environ.get("PINSCOPE_FAULTS") == "whole"
+whole_only = pytest.mark.skipif(not WHOLE, reason="scripts/test-faults runs it")
+"""For what has a cheaper test of the same promise elsewhere."""
 SEED = int(os.environ.get("PINSCOPE_FAULTS_SEED", "20261122"))
 KINDS = (
     "kills", "bundles", "parameters", "proc trees", "I/O errors", "database restarts", "requests", "signals",

@@ -15,7 +15,7 @@ from pinscope.errors import BadInput
 from pinscope.report.document import open_document
 from pinscope.store.bundle import BundleReader, render_bundle
 from pinscope.store.store import Imported, Store
-from tests.faults.campaign import WHOLE, Campaign
+from tests.faults.campaign import WHOLE, Campaign, whole_only
 from tests.faults.child import run_pinscope
 from tests.faults.hostile_bundles import (
     RUN_ID,
@@ -36,7 +36,7 @@ SECONDS = 400.0
 def test_mutated_bundles(campaign: Campaign, tmp_path: Path) -> None:
     with Store(f"sqlite:///{tmp_path}/runs.db") as store:
         inputs = [content for _, content in campaign.corpus()]
-        attempts = campaign.size(sample=120, whole=20_000)
+        attempts = campaign.size(sample=60, whole=20_000)
         for attempt in range(len(inputs) + attempts):
             content = inputs[attempt] if attempt < len(inputs) else mutated(campaign.random(attempt - len(inputs)))
             campaign.count("bundles")
@@ -115,7 +115,7 @@ REFUSED: Mapping[str, tuple[str, Callable[[], bytes]]] = {
         lambda: packed({"manifest.json": b'{"format":1,"runs":[' + b"0," * 900_000 + b"0]}"}, zipfile.ZIP_STORED),
     ),
 }  # fmt: skip
-SAMPLE = ("smallest rows", "parameters")
+SAMPLE = ("smallest rows",)
 
 
 @pytest.mark.parametrize("claim", REFUSED if WHOLE else SAMPLE)
@@ -141,7 +141,7 @@ TAKEN: Mapping[str, Callable[[], bytes]] = {
 REPORTS = ("html", "md", "csv", "json", "parquet")
 
 
-@pytest.mark.skipif(not WHOLE, reason="takes minutes: scripts/test-faults")
+@whole_only
 @pytest.mark.parametrize("claim", TAKEN)
 def test_large_bundles_are_taken(campaign: Campaign, claim: str, tmp_path: Path) -> None:
     (tmp_path / "x.pinscope").write_bytes(TAKEN[claim]())

@@ -18,7 +18,7 @@ EVERY = 10_000
 
 def test_crash_points(campaign: Campaign, forks: Forks, tmp_path: Path) -> None:
     with disks(tmp_path) as fresh:
-        for operation in OPERATIONS:
+        for operation in OPERATIONS if WHOLE else (OPERATIONS[-1], campaign.random().choice(OPERATIONS[:-1])):
             for program in (None, WORKER) if operation.name == "run" else (None,):
                 _kill_at_each(campaign, Attack(forks, fresh, operation, program))
 
@@ -38,7 +38,7 @@ class Attack:
             return range(1, EVERY)
         fault = Fault(program=self.program)
         made = self.forks.run(*self.operation.arguments, disk=self.fresh(), fault=fault).calls
-        return sorted(chance.sample(range(1, made), 1))
+        return [chance.randrange(1, made)]
 
 
 def _kill_at_each(campaign: Campaign, attack: Attack) -> None:

@@ -29,7 +29,7 @@ from pinscope.errors import PinScopeError
 from pinscope.runner.jobs import reconcile
 from pinscope.store.store import Store
 from tests.conftest import Outliving
-from tests.faults.campaign import WHOLE, Campaign
+from tests.faults.campaign import Campaign, whole_only
 from tests.faults.child import TREE
 from tests.faults.disk import RUN
 from tests.integration.postgresql_server import PostgreSQLServer, ServerMissingError
@@ -104,8 +104,8 @@ def _environment(folder: Path, url: str) -> dict[str, str]:
 
 
 def writers(folder: Path, url: str) -> list[Writer]:
-    """A measurement and two recordings, one of which writes a file as well; in a sample one."""
-    commands = (RUN, (*RECORD, "-o", "file.pinscope"), RECORD)[: 3 if WHOLE else 2]
+    """A measurement and two recordings, one of which writes a file as well."""
+    commands = (RUN, (*RECORD, "-o", "file.pinscope"), RECORD)
     return [Writer.start(folder / str(number), url, words) for number, words in enumerate(commands)]
 
 
@@ -190,11 +190,12 @@ def _of(writer: Writer, store: Store) -> Iterator[str]:
         yield f"nobody stopped it, and it is {ended.status}: {said[-400:]}"
 
 
+@whole_only
 def test_histories_on_postgresql(
     campaign: Campaign, server: PostgreSQLServer, outliving: Outliving, tmp_path: Path
 ) -> None:
     """The server restarts while runs begin, go on or end."""
-    for number in range(campaign.size(sample=1, whole=100)):
+    for number in range(100):
         chance = campaign.random(number)
         server.empty()
         Store(server.url).close()  # makes the tables
@@ -213,8 +214,9 @@ def test_histories_on_postgresql(
             campaign.fail(f"history {number}: {complaint}")
 
 
+@whole_only
 def test_histories_on_sqlite(campaign: Campaign, tmp_path: Path) -> None:
-    for number in range(campaign.size(sample=1, whole=25)):
+    for number in range(25):
         chance = campaign.random(number)
         url = f"sqlite:///{tmp_path}/{number}.db"
         with Store(url) as store:

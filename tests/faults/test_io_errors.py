@@ -27,7 +27,7 @@ def test_io_errors(campaign: Campaign, forks: Forks, tmp_path: Path) -> None:
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir()
     with disks(tmp_path) as fresh:
-        for operation in OPERATIONS if WHOLE else campaign.random().sample(OPERATIONS, 2):
+        for operation in OPERATIONS if WHOLE else [campaign.random().choice(OPERATIONS)]:
             program = WORKER if operation.name == "run" else None
             made = forks.run(*operation.arguments, disk=fresh(), fault=Fault(program=program)).calls
             for fault in _faults(campaign, operation, made, program):

@@ -23,7 +23,7 @@ from pinscope.records.parameters import Inputs
 from pinscope.runner.jobs import Request, prepare
 from pinscope.text import error_line, quoted, visible
 from pinscope.units import parse_seconds
-from tests.faults.campaign import Campaign
+from tests.faults.campaign import Campaign, whole_only
 from tests.faults.child import run_pinscope
 
 CPU_SECONDS = 0.5
@@ -145,9 +145,9 @@ COMMANDS: tuple[tuple[dict[str, str], tuple[str, ...]], ...] = (
 )  # fmt: skip
 
 
+@whole_only
 def test_options_and_environment_variables(campaign: Campaign) -> None:
-    chosen = COMMANDS if campaign.size(sample=0, whole=1) else [campaign.random().choice(COMMANDS)]
-    for variables, arguments in chosen:
+    for variables, arguments in COMMANDS:
         _command(campaign, variables, *arguments)
 
 

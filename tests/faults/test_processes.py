@@ -171,7 +171,7 @@ def test_broken_files_of_a_host_stop_nothing(
 ) -> None:
     tried = [int(content) for _, content in campaign.corpus()]
     base, worst = _peak_bytes(again=True), 0.0
-    for attempt in (*tried, *range(campaign.size(sample=60, whole=10_000))):
+    for attempt in (*tried, *range(campaign.size(sample=30, whole=10_000))):
         chance = campaign.random(attempt)
         proc, gpus = chance.choice(hosts)
         proc.break_some(chance)

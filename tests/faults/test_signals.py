@@ -28,7 +28,7 @@ from pinscope.runner import jobs
 from pinscope.runner.jobs import turn
 from pinscope.store.bundle import read_bundle
 from pinscope.store.store import Store
-from tests.faults.campaign import Campaign
+from tests.faults.campaign import Campaign, whole_only
 from tests.faults.child import TREE
 
 WORKER = "pinscope.runner.worker"
@@ -103,9 +103,10 @@ def _hang_up_is_heard() -> Iterator[None]:
     signal.signal(signal.SIGHUP, before)
 
 
+@whole_only
 def test_signals(campaign: Campaign, tmp_path: Path) -> None:
     """Whatever is sent to whom and when: everything ends, nothing is left, and what is said is true."""
-    attempts = [drawn(campaign.random(n), n) for n in range(campaign.size(sample=1, whole=260))]
+    attempts = [drawn(campaign.random(n), n) for n in range(260)]
     for attempt in attempts:
         campaign.count("kills" if "KILL" in attempt.signal else "signals")
     with ThreadPoolExecutor(TOGETHER) as several:
@@ -115,9 +116,10 @@ def test_signals(campaign: Campaign, tmp_path: Path) -> None:
                 campaign.fail(f"{attempt}: {line}")
 
 
+@whole_only
 def test_stopped_worker(campaign: Campaign, tmp_path: Path) -> None:
     """A worker that is stopped before its Python has begun ends with its command."""
-    for number in range(campaign.size(sample=1, whole=20)):
+    for number in range(20):
         attempt = Attempt("bandwidth", SIGNALS[-1], "worker", "start", 0.0)
         campaign.count("kills")
         for line in try_signals(attempt, tmp_path / str(number)):

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from pinscope.experiments.registry import EXPERIMENTS
-from tests.faults.campaign import Campaign
+from tests.faults.campaign import WHOLE, Campaign, whole_only
 from tests.faults.child import TREE, run_pinscope
 
 TRAP = """
@@ -47,12 +47,12 @@ def hostile(tmp_path: Path) -> tuple[Path, Path]:
     return folder, mark
 
 
-def commands(whole: bool) -> Iterator[tuple[str, ...]]:
+def commands() -> Iterator[tuple[str, ...]]:
     """Those that start children first."""
-    for name in HOST if whole else ("bandwidth",):
+    for name in HOST if WHOLE else ("bandwidth",):
         sets = SMALL.get(name, ())
         yield ("run", name, "--lab", "host", "--quick", *(word for each in sets for word in ("--set", each)))
-    if whole:
+    if WHOLE:
         yield ("live", "--once", "--no-gpu")
         yield ("doctor",)
         yield ("record", "--for", "1s", "--interval", "0.2")
@@ -63,15 +63,14 @@ def commands(whole: bool) -> Iterator[tuple[str, ...]]:
 def test_hostile_working_folder(campaign: Campaign, hostile: tuple[Path, Path], tmp_path: Path) -> None:
     """Once as the command is installed, once as ``python -m pinscope`` (there without the folder ``pinscope``)."""
     folder, mark = hostile
-    whole = campaign.size(sample=0, whole=1) == 1
     database = {"PINSCOPE_DATABASE": f"sqlite:///{tmp_path / 'runs.sqlite'}"}
-    for command in commands(whole):
+    for command in commands():
         done = run_pinscope(*command, folder=folder, environment=database)
         campaign.count("surroundings")
         if done.exit_code or mark.exists():
             campaign.fail(f"{' '.join(command)}: exit {done.exit_code}; {_executed(mark)}; {done.stderr[-300:]}")
     (folder / "pinscope").rename(tmp_path / "pinscope")
-    for command in commands(whole) if whole else [("runs", "list")]:
+    for command in commands() if WHOLE else ():
         started = subprocess.run(
             [sys.executable, "-m", "pinscope", *command], cwd=folder,
             env={**os.environ, "PYTHONPATH": str(TREE), **database}, capture_output=True, text=True, check=False,
@@ -81,12 +80,11 @@ def test_hostile_working_folder(campaign: Campaign, hostile: tuple[Path, Path], 
             campaign.fail(f"python -m pinscope {' '.join(command)}: {_executed(mark)}; {started.stderr[-300:]}")
 
 
+@whole_only
 @pytest.mark.parametrize("server", [("exporter", "--port", "0", "--no-gpu"), ("dashboard", "--port", "18537")])
 def test_hostile_working_folder_of_a_server(
     campaign: Campaign, hostile: tuple[Path, Path], server: tuple[str, ...]
 ) -> None:
-    if not campaign.size(sample=0, whole=1):
-        pytest.skip("whole only: it waits for the server")
     folder, mark = hostile
     done = run_pinscope(*server, folder=folder, time_limit=8.0)
     campaign.count("surroundings")

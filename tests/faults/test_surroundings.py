@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import json
+import itertools
 import os
 import shutil
 import subprocess
@@ -12,7 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.faults.campaign import Campaign
+from pinscope.store.bundle import recorded_observations, recorded_runs, write_bundle
+from tests.faults.campaign import Campaign, whole_only
 from tests.faults.child import TREE, Outcome, run_pinscope
 
 COMMANDS = (
@@ -106,25 +107,23 @@ class Material:
 def material(tmp_path_factory: pytest.TempPathFactory) -> Material:
     """A shipped recording, a bundle of it, and a clock."""
     folder = tmp_path_factory.mktemp("material")
-    listed = run_pinscope("runs", "list", "--json", environment={"PINSCOPE_DATABASE": f"sqlite:///{folder}/none"})
-    recording = next(run["id"] for run in json.loads(listed.stdout) if run["experiment"] == "page_tables")
+    recorded = next(run for run in recorded_runs() if run.experiment == "page_tables")
     bundle, clock = folder / "one.pinscope", folder / "other_clock.so"
-    assert run_pinscope("export", recording, "-o", str(bundle)).exit_code == 0
+    write_bundle(bundle, [(recorded, recorded_observations(recorded.id))])
     compiler = shutil.which("gcc") or shutil.which("cc")
     if compiler is None:
         pytest.skip("no C compiler here, for clocks that are off")
     source = TREE / "tests" / "data" / "other_clock.c"
     subprocess.run([compiler, "-shared", "-fPIC", "-O1", "-o", clock, source, "-ldl"], check=True)
     folder.chmod(0o755)
-    return Material(recording, bundle, clock)
+    return Material(recorded.id, bundle, clock)
 
 
+@whole_only
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root makes them")
 def test_surroundings(campaign: Campaign, tmp_path: Path, material: Material) -> None:
-    """Every command in all surroundings; a sample takes few of both."""
-    pairs = [(name, command) for name in SURROUNDINGS for command in COMMANDS]
-    chosen = campaign.random().sample(pairs, campaign.size(sample=2, whole=len(pairs)))
-    for number, (name, command) in enumerate(chosen):
+    """Every command in all surroundings."""
+    for number, (name, command) in enumerate(itertools.product(SURROUNDINGS, COMMANDS)):
         campaign.count("surroundings")
         for line in _wrong(SURROUNDINGS[name], command, _carried_out(name, command, tmp_path / str(number), material)):
             campaign.fail(f"{name}: pinscope {command}: {line}")

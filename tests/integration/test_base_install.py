@@ -7,11 +7,12 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
-import pytest
-
-BLOCKED = """
-import sys
+ROOT = Path(__file__).parents[2]
+COMMANDS = """
+import io, json, sys
+from contextlib import redirect_stderr, redirect_stdout
 
 class Blocked:
     def find_spec(self, name, path=None, target=None):
@@ -19,46 +20,40 @@ class Blocked:
             raise ModuleNotFoundError(f"No module named {name!r}", name=name)
 
 sys.meta_path.insert(0, Blocked())
+from pinscope.cli.main import main
+
+ended, run = [], ""
+for command in json.loads(sys.argv[1]):
+    with redirect_stdout(io.StringIO()) as out, redirect_stderr(io.StringIO()) as errors:
+        code = main([word.replace("RUN", run) for word in command])
+    ended.append((code, out.getvalue(), errors.getvalue()))
+    if command[0] == "run":
+        run = json.loads(out.getvalue())["run"]["id"]
+print(json.dumps(ended))
 """
+"""Each command's exit code, standard output and errors; RUN is the one that was measured before."""
+MEASURE = "run bandwidth --lab host --quick --set sizes=64KiB --set repeats=8 --set directions=h2d --json"
+FILES = ("run.csv", "run.json", "run.parquet")
 
 
-@pytest.fixture
-def environment(tmp_path: Path) -> dict[str, str]:
-    (tmp_path / "block").mkdir()
-    (tmp_path / "block" / "sitecustomize.py").write_text(BLOCKED)
-    return {**os.environ, "PYTHONPATH": f"{tmp_path / 'block'}", "PINSCOPE_DATABASE": f"sqlite:///{tmp_path}/runs.db"}
-
-
-def pinscope(environment: dict[str, str], *arguments: str, code: int = 0) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "pinscope", *arguments]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
-    assert done.returncode == code, done.stderr
-    return done
-
-
-def test_a_run_is_measured_listed_shown_and_written(environment: dict[str, str], tmp_path: Path) -> None:
-    chosen = ("--lab", "host", "--quick", "--set", "sizes=64KiB", "--set", "repeats=8", "--json")
-    run = json.loads(pinscope(environment, "run", "bandwidth", *chosen).stdout)["run"]
-    assert run["verdict"]
-    assert run["id"][:15] in pinscope(environment, "runs", "list").stdout
-    assert run["verdict"].split()[0] in pinscope(environment, "runs", "show", run["id"]).stdout
-    for suffix in ("csv", "json", "parquet"):
-        pinscope(environment, "report", run["id"], "-o", str(tmp_path / f"run.{suffix}"))
-        assert (tmp_path / f"run.{suffix}").stat().st_size
-
-
-@pytest.mark.parametrize(
-    "command", ["doctor", "live --once --json", "plan --pinned 64GiB", "record --for 1s", "docs quick-start --text"]
-)
-def test_a_node_without_a_dashboard_has(environment: dict[str, str], command: str) -> None:
-    assert pinscope(environment, *command.split()).stdout
-
-
-def test_what_a_command_lacks_it_says_with_the_line_that_installs_it(
-    environment: dict[str, str], tmp_path: Path
-) -> None:
-    listed = json.loads(pinscope(environment, "runs", "list", "--json").stdout)
-    for arguments in (("dashboard",), ("report", listed[0]["id"], "-o", str(tmp_path / "run.html"))):
-        (line,) = pinscope(environment, *arguments, code=3).stderr.splitlines()
+def test_a_node_without_a_dashboard_measures_shows_writes_and_says_what_it_lacks(tmp_path: Path) -> None:
+    shown = ("runs list", "runs show RUN", "doctor", "live --once --json", "plan --pinned 64GiB")
+    works = (MEASURE, *shown, "record --for 0.5s", "docs quick-start --text", *(f"report RUN -o {f}" for f in FILES))
+    lacks = ("dashboard", "report RUN -o run.html")
+    commands = json.dumps([command.split() for command in (*works, *lacks)])
+    done = subprocess.run(
+        [sys.executable, "-P", "-c", COMMANDS, commands], cwd=tmp_path, stdin=subprocess.DEVNULL,
+        env={**os.environ, "PYTHONPATH": str(ROOT)}, capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    ended: list[Any] = json.loads(done.stdout)
+    for command, (code, out, errors) in zip(works, ended, strict=False):
+        assert (code, bool(out)) == (0, True), f"{command}: {errors}"
+    run = json.loads(ended[0][1])["run"]
+    assert run["id"][:15] in ended[1][1]
+    assert run["verdict"].split()[0] in ended[2][1]
+    assert all((tmp_path / name).stat().st_size for name in FILES)
+    for code, _, errors in ended[len(works) :]:
+        (line,) = errors.splitlines()
+        assert code == 3
         assert "not installed here; run: " in line
         assert "dashboard" in line or "streamlit" in line

@@ -108,8 +108,8 @@ def fails(done: Done, code: int) -> str:
 def measured(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, dict[str, Any]]:
     """A database with one run of the host model, and what ``run --json`` printed of it."""
     database = f"sqlite:///{tmp_path_factory.mktemp('measured') / 'runs.db'}"
-    command = ("-m", "pinscope", "run", "bandwidth", "--lab", "host", "--quick", "--json", *SMALL)
-    done = in_own_process(*command, PINSCOPE_DATABASE=database)
+    words = f"-m pinscope run bandwidth --lab host --quick --json {' '.join(SMALL)} --set directions=h2d"
+    done = in_own_process(*words.split(), PINSCOPE_DATABASE=database)
     return database, document(done)
 
 
@@ -140,7 +140,7 @@ def test_run_prints_one_document_with_every_observation(measured: tuple[str, dic
     with Store(database) as store:
         assert rows == store.observations(run["id"])
     combinations = {(row["memory"], row["direction"], row["bytes"]) for row in rows if not row["warmup"]}
-    assert len(combinations) == 3 * 3 * 2
+    assert len(combinations) == 3 * 2
     for row in rows:
         assert row["wrong_words"] == 0
         assert 0 < row["issue_seconds"] <= row["wall_seconds"]
@@ -190,6 +190,7 @@ def test_a_bundle_carries_the_run_into_an_empty_database_and_every_report_is_the
     assert not re.search(r"(?:src|href)=[\"']?(?:https?:)?//", html)
 
 
+@pytest.mark.release  # tests/unit/experiments runs each by itself
 def test_run_all_prints_one_document_of_all_experiments() -> None:
     done = pinscope(
         "run", "all", "--lab", "host", "--quick", "--json",
@@ -241,8 +242,7 @@ def test_the_list_is_filtered_and_cut_after_the_newest(tmp_path: Path) -> None:
     assert (none.returncode, none.stdout) == (0, "No run matches.\n")
 
 
-@pytest.mark.parametrize("status", ["done", "running"])
-@pytest.mark.parametrize("damage", ["5", "{broken"])
+@pytest.mark.parametrize(("status", "damage"), [("done", "5"), ("running", "{broken")])
 def test_a_run_that_cannot_be_read_is_removed_as_the_error_says(tmp_path: Path, status: str, damage: str) -> None:
     file = tmp_path / "runs.db"
     with Store(f"sqlite:///{file}") as store:
@@ -270,26 +270,6 @@ def test_doctor_tells_what_works_here_and_why_the_rest_does_not() -> None:
     assert "\x1b" not in text.stdout
 
 
-@pytest.mark.parametrize(
-    ("arguments", "code", "complaint"),
-    [
-        (["run", "nope", "--lab", "host"], 2, "no experiment 'nope'; there are: bandwidth, overlap"),
-        (["run", "bandwidth", "--lab", "host", "--set", "sizes=0"], 2, "sizes: "),
-        (["run", "bandwidth", "--lab", "host", "--set", "sizes=1024TiB"], 3, " is safe here"),
-        (["run", "bandwidth", "--lab", "host", "--device", "1"], 2, "no device 1"),
-        (["run", "overlap", "--lab", "host", "--set", "node=1023"], 2, "node: this host has no NUMA node 1023"),
-    ],
-)
-def test_bad_input_is_one_line_and_changes_nothing(
-    arguments: list[str], code: int, complaint: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)  # tests/unit/cli has many more of them, without a process for each
-    assert complaint in fails(pinscope(*arguments), code)
-    assert list(tmp_path.iterdir()) == []
-    with Store() as store:
-        assert store.runs(recordings=False) == []
-
-
 def test_no_file_is_ever_overwritten(run_id: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for command, suffix in [*(("report", suffix) for suffix in SUFFIXES), ("export", ".pinscope")]:
         mine = tmp_path / f"mine{suffix}"
@@ -309,28 +289,10 @@ def test_a_report_that_cannot_be_written_leaves_nothing(
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize("damage", ["truncated", "text", "folder"])
-def test_a_bundle_that_is_none_is_refused_whole(run_id: str, tmp_path: Path, damage: str) -> None:
-    good, bad = tmp_path / "good.pinscope", tmp_path / "bad.pinscope"
-    assert main(["export", run_id, "-o", str(good)]) == 0
-    whole = good.read_bytes()
-    contents = {"truncated": whole[: len(whole) * 2 // 3], "text": b"not a bundle"}
-    if damage == "folder":
-        bad.mkdir()
-    else:
-        bad.write_bytes(contents[damage])
-    target = tmp_path / "empty.db"
-    line = fails(pinscope("import", str(bad), PINSCOPE_DATABASE=f"sqlite:///{target}"), 2)
-    assert "bad.pinscope" in line
-    with Store(f"sqlite:///{target}") as store:
-        assert store.runs(recordings=False) == []
-
-
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_signal_cancels_the_run_and_keeps_what_it_measured(number: signal.Signals) -> None:
+def test_a_signal_cancels_the_run_and_keeps_what_it_measured() -> None:
     with running("bandwidth", "--json", *ENDLESS) as process, Store() as store:
         _until(lambda: any(run.observations > 20 for run in store.runs(recordings=False)), process)
-        process.send_signal(number)
+        process.send_signal(signal.SIGTERM)
         out, errors = process.communicate(timeout=30)
         assert process.returncode == 130
         run = store.runs(recordings=False)[0]
@@ -405,10 +367,10 @@ def test_a_run_whose_child_is_killed_ends_with_code_1_and_keeps_its_rows() -> No
     assert "was interrupted" in errors
 
 
-@pytest.mark.parametrize("stopped", [False, True])
+@pytest.mark.parametrize("stopped", [False, pytest.param(True, marks=pytest.mark.release)])
 def test_a_run_whose_database_is_deleted_goes_on_and_is_saved(tmp_path: Path, stopped: bool) -> None:
     database = tmp_path / "db" / "runs.db"
-    briefly = (*ENDLESS[:-1], "time_limit=2", "--set", "memory=pinned", "--set", "directions=h2d")
+    briefly = (*ENDLESS[:-1], "time_limit=1", "--set", "memory=pinned", "--set", "directions=h2d")
     settings = ENDLESS if stopped else briefly
     process = running("bandwidth", "--quick", *settings, PINSCOPE_DATABASE=f"sqlite:///{database}")
     with Store(f"sqlite:///{database}") as store:

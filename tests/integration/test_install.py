@@ -7,9 +7,12 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).parents[2]
 
 
+@pytest.mark.release  # what the wheel holds, tests/unit/test_packaging.py looks at each time
 def test_the_wheel_installs_into_an_empty_environment_and_works_from_any_folder() -> None:
     """By uv, the quickest; ``scripts/check-install`` alone tries pip and pipx as well."""
     done = subprocess.run(

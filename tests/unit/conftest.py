@@ -12,24 +12,29 @@ from pinscope.lab.cgroup_sandbox import find_place
 
 SLOW = (
     "analysis/test_link_errors.py",
+    "cli/test_docs.py",
+    "cli/test_errors.py",
+    "cli/test_record.py",
+    "cli/test_table.py",
     "dashboard",
     "experiments/bandwidth/test_charts.py",
     "experiments/bandwidth/test_experiment.py",
-    "experiments/pressure/test_group.py",
     "experiments/dataloader/test_steady_state.py",
     "experiments/overlap/test_charts.py",
     "experiments/pinning_strategy/test_neighbours.py",
+    "experiments/pressure/test_bystander.py",
     "experiments/pressure/test_experiment.py",
+    "experiments/pressure/test_group.py",
     "experiments/registration/test_across.py",
     "experiments/registration/test_arithmetic.py",
     "experiments/registration/test_member.py",
     "experiments/test_adding_an_experiment.py",
+    "experiments/test_light_readings.py",
     "experiments/test_registry.py",
+    "experiments/test_ways_are_said_once.py",
     "experiments/topology/test_charts.py",
     "experiments/topology/test_measure.py",
-    "lab/test_coverage.py",
     "lab/test_hostmodel.py",
-    "lab/test_pinned_array.py",
     "lab/test_pinning.py",
     "lab/test_placement.py",
     "lab/test_recommended_strategy.py",
@@ -38,33 +43,83 @@ SLOW = (
     "live/test_ownership.py",
     "live/test_sampler.py",
     "live/timeline/test_charts.py",
+    "manual/test_reference.py",
+    "manual/test_site.py",
+    "monitoring",
     "planning/test_prices.py",
-    "probes/test_environment.py",
+    "probes/test_capabilities.py",
     "probes/test_child_lifetime.py",
+    "probes/test_environment.py",
     "probes/test_proc.py",
     "probes/test_process.py",
-    "recordings/test_headlines.py",
+    "probes/test_uprobes.py",
+    "recordings",
+    "records/test_masks.py",
     "report/test_code.py",
+    "report/test_opened.py",
     "report/test_readable.py",
     "report/test_tables_round_trip.py",
+    "runner/test_queue.py",
     "runner/test_recording.py",
+    "runner/test_suite.py",
+    "runner/test_what_if.py",
     "store/test_anonymous.py",
     "store/test_attachments.py",
     "store/test_bundle.py",
+    "store/test_private.py",
     "store/test_read_only.py",
+    "store/test_recordings.py",
+    "store/test_safe_writer.py",
     "store/test_store.py",
     "test_adding_a_figure.py",
+    "test_isolation.py",
+    "test_packaging.py",
+    "tracing/test_recorder.py",
+    "tracing/test_redirect.py",
+    "tracing/test_stretch.py",
 )
 """Folders and files that start processes or pages, draw figures by the hundred, or simulate: each takes about two
 seconds of a core or more."""
+SAMPLED = (
+    "dashboard/test_pages.py::test_a_page_stands_with_an_empty_store",
+    "experiments/registration/test_member.py::test_a_process_killed_at_any_step",
+    "experiments/test_registry.py",
+    "recordings/test_findings.py",
+    "recordings/test_keys.py",
+    "recordings/test_partial_verdicts.py",
+    "report/test_opened.py",
+    "store/test_anonymous.py::test_a_recording_can_be_given_away",
+    "store/test_private.py::test_what_was_open_is_closed",
+    "store/test_read_only.py::test_on_a_read_only_file_system",
+    "store/test_read_only.py::test_what_lies_in_a_closed_folder",
+    "tracing/test_recorder.py::test_a_fault_of_ours",
+    "tracing/test_recorder.py::test_what_a_signal_raises",
+)
+"""What asks the same of each recording, experiment or moment: of its parameters a plain run takes every fourth."""
+RELEASE = (
+    "experiments/registration/test_across.py::test_a_strategy_that_was_not_asked_for",
+    "experiments/registration/test_across.py::test_one_gpu_of_several",
+    "experiments/test_light_readings.py",
+    "live/test_sampler.py::test_memory_is_bounded",
+    "runner/test_recording.py::test_an_hour_is_recorded_whole",
+)
+"""What a plain run leaves out, as another test sees the like in less time."""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     here = Path(__file__).parent
     files = {path for name in SLOW for path in ((here / name).rglob("*.py") if "." not in name else (here / name,))}
+    number = dict.fromkeys(SAMPLED, 0)
     for item in items:
         if item.path in files:
             item.add_marker(pytest.mark.slow)
+        node = item.nodeid.removeprefix("tests/unit/")
+        if node.startswith(RELEASE):
+            item.add_marker(pytest.mark.release)
+        elif "[" in node and (name := next((name for name in SAMPLED if node.startswith(name)), None)):
+            if number[name] % 4:
+                item.add_marker(pytest.mark.release)
+            number[name] += 1
 
 
 @pytest.fixture

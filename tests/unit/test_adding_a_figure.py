@@ -44,7 +44,7 @@ from pinscope.report.snapshot_facts import holder_facts
 from pinscope.report.write import snapshot_document
 
 seen = captured(Path({str(HOST)!r}))
-one = next(holder for holder in seen.holders if holder.pid == {PID})
+holder = next(holder for holder in seen.holders if holder.pid == {PID})
 registry = CollectorRegistry(auto_describe=False)
 registry.register(SnapshotCollector(lambda: History(latest=seen), lambda: seen.taken_at))
 page = document(History(latest=seen), 300.0)
@@ -56,7 +56,7 @@ print(json.dumps({{
     "metrics": generate_latest(registry).decode(),
     "timeline": TimelineRows().of(seen, Moment(0, 0.0), 0.0),
     "row": TimelineRow.model_json_schema()["properties"].get("pte_bytes"),
-    "facts": dict(holder_facts(one)),
+    "facts": dict(holder_facts(holder)),
     "page": {{row["pid"]: row["cells"][name][0] for row in page["holders"].values()}},
 }}))
 """

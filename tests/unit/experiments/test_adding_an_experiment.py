@@ -160,6 +160,10 @@ def test_it_keeps_the_rules_of_the_house(copy: Copy) -> None:
     assert violations(copy.root) == []
     copy.python("-m", "ruff", "check", "--no-cache", *FILES, REGISTRY)
     copy.python("-m", "ruff", "format", "--no-cache", "--check", *FILES, REGISTRY)
+
+
+@pytest.mark.release
+def test_its_types_are_right(copy: Copy) -> None:
     copy.python("-m", "mypy", *FILES, REGISTRY)
 
 

@@ -309,7 +309,8 @@ class PlanParams(Inputs):
     )
     all_gpus: int = parameter(
         "GPUs in all",
-        "8 for 8 ranks with one GPU each. Leave it out if all ranks use the same GPUs.",
+        "How many different GPUs all processes use: 8 for 8 ranks with one GPU each. Leave it out if all ranks use the "
+        "same GPUs.",
         1,
         unit="count",
         ge=1,

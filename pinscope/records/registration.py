@@ -18,6 +18,7 @@ class Piece(Record):
     """Memory that one call pinned and no later call released."""
 
     kind: PieceKind
+    """The call that pinned it."""
     address: int | None
     """In the process; ``None`` where it could not be read."""
     bytes: int

@@ -15,6 +15,7 @@ from pinscope.errors import NotPossible
 from pinscope.live.sampler import GpuWatch
 from pinscope.live.source import LiveSource
 from pinscope.probes.gpu import process_on_gpu
+from pinscope.records.figure import about, at_most
 from pinscope.records.finding import Finding
 from pinscope.records.snapshot import GpuUse, Unreadable
 from pinscope.records.timeline import Event
@@ -94,13 +95,15 @@ def test_growing_holders_are_marked_by_a_sign() -> None:
 
 
 def test_every_figure_that_is_an_estimate_carries_a_sign() -> None:
-    about = {"page_table_bytes": "as its memory implies"}
+    implied = {"page_table_bytes": about("as its memory implies")}
     process = holder(
-        managed_bytes=4 * MIB, estimates={"managed_bytes": "at most: address space"},
-        gpus=tuple(GpuUse(index=gpu, memory_bytes=GIB, page_table_bytes=8 * MIB, estimates=about) for gpu in (0, 1)),
+        managed_bytes=4 * MIB, estimates={"managed_bytes": at_most("address space")},
+        gpus=tuple(GpuUse(index=gpu, memory_bytes=GIB, page_table_bytes=8 * MIB, estimates=implied) for gpu in (0, 1)),
     )  # fmt: skip
-    totals = host(other_pinned_bytes=8 * GIB, estimates={"other_pinned_bytes": "host total less what is explained"})
-    seen = snapshot(holders=(process,), host=totals, devices=(device(page_table_bytes=18 * MIB, estimates=about),))
+    totals = host(
+        other_pinned_bytes=8 * GIB, estimates={"other_pinned_bytes": about("host total less what is explained")}
+    )
+    seen = snapshot(holders=(process,), host=totals, devices=(device(page_table_bytes=18 * MIB, estimates=implied),))
     lines = texts(whole(View(seen)))
     assert any("16 GiB by holders · ~8 GiB registered or other" in line for line in lines)
     assert any(re.search(r"^0 .* 40 MiB +~18 MiB ", line) for line in lines)

@@ -58,7 +58,6 @@ def test_the_help_of_an_experiment_shows_the_defaults_of_the_lab_and_how_to_writ
 ) -> None:
     host = help_of("run", "--lab", "host", "bandwidth", "-h", capsys=capsys)
     assert "[default: 2%; --quick: 5%]" in host
-    assert "[default: on]" in host
     assert "[default: all of these]" in help_of("run", "bandwidth", "-h", "--lab", "cuda", capsys=capsys)
 
 

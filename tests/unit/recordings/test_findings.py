@@ -9,10 +9,11 @@ from functools import cache
 import pytest
 
 from pinscope.experiments.registry import read_run
-from pinscope.manual.reference import FIRES, fires_on
+from pinscope.manual.reference import FIRES
 from pinscope.records.finding import Reading
 from pinscope.records.run import Run
 from pinscope.store.bundle import folder, recorded_observations, recorded_runs, recording_name
+from tests.data.quoted_figures import fires_on
 
 pytestmark = pytest.mark.xdist_group("readings")  # each is read once
 RECORDED = {recording_name(run): run for run in recorded_runs()}

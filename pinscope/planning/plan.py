@@ -309,8 +309,8 @@ class PlanParams(Inputs):
     )
     all_gpus: int = parameter(
         "GPUs in all",
-        "How many different GPUs all processes use: 8 for 8 ranks with one GPU each. Leave it out if all ranks use the "
-        "same GPUs.",
+        "Number of different GPUs over all processes: 8 for 8 processes with a GPU each. Leave it out if all processes "
+        "use the same GPUs.",
         1,
         unit="count",
         ge=1,

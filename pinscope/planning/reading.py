@@ -72,10 +72,10 @@ def _verdict(plan: Plan) -> str:
         pinning = f", and pinning takes {takes}" if takes and safety.level == "safe" and demand.copies == 1 else ""
         return f"{words}: {safety.reason}{pinning}."
     tables = format_bytes(plan.sharings[0].tables_per_gpu_bytes)
-    needs = f"{size} takes {takes} and {tables} a GPU" if takes else f"{size} takes {tables} of page tables a GPU"
+    needs = f"pinning {size} takes {f'{takes} and ' if takes else ''}{tables} of each GPU"
     if demand.copies > 1:
         needs = f"each process pins {size}{f' in {takes}' if takes else ''}"
-    return f"{words}: {needs} (safe is not known without --host-memory)."
+    return f"{words}: {needs} (give --host-memory to know whether it is safe)."
 
 
 def _headline(plan: Plan) -> tuple[Quantity, ...]:
@@ -148,12 +148,12 @@ def _assumed(demand: Demand) -> str:
     if demand.processes == 1:
         where = "1 GPU" if demand.gpus == 1 else f"each of {demand.gpus} GPUs"
         return f"Assumed: one buffer of {single}, by 1 process with a context on {where}."
-    gpus = f"on {demand.gpus} of {demand.all_gpus} GPU{'' if demand.all_gpus == 1 else 's'} each"
+    gpus = f"each with {demand.gpus} of {demand.all_gpus} GPU{'' if demand.all_gpus == 1 else 's'}"
     if demand.copies > 1:
         return f"Assumed: a buffer of {single} for each of {demand.processes} processes, {together} in all, {gpus}."
     return (
-        f"Assumed: one buffer of {single} shared by {demand.processes} processes, {gpus}. One each would be {together} "
-        "of RAM, the GPUs pay the same."
+        f"Assumed: {demand.processes} processes, {gpus}, share one buffer of {single}. A buffer each would take "
+        f"{together} of RAM and the same GPU memory."
     )
 
 

@@ -84,13 +84,13 @@ class HostTotals(Estimated):
     mapped_file_bytes: int = 0
     """Files in memory that programs have mapped: they count as available, and may be pinned."""
     explained_bytes: Annotated[int | None, Figure(
-        label="Owner known",
+        label="Pinned, process known",
         help="The part of the pinned memory that the holders explain: their cudaHostAlloc memory, what the driver "
         "pinned for their contexts, VmPin and, while the probe runs, what they registered.",
         short="by holders", page="shown", metric="pinscope_host_pinned_explained_bytes", timeline=True, report=None,
     )]
     other_pinned_bytes: Annotated[int | None, Figure(
-        label="Owner unknown",
+        label="Pinned, process unknown",
         help="The rest of the pinned memory: registered memory (cudaHostRegister), which leaves no mark (--probe finds "
         "it), and pins that are not CUDA's.",
         short="registered or other", page="shown", metric="pinscope_host_pinned_other_bytes", timeline=True,

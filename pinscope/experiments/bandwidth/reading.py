@@ -300,7 +300,7 @@ def verdict(copies: Copies) -> str | None:
         return f"{wrong} of {len(copies.cells)} combinations delivered wrong data: do not trust these figures."
     if copies.gains:
         way, gain = next(iter(copies.gains.items()))
-        return on_lab(copies.run.lab, f"{_compared(f'copies {_ways(copies)[way]}', gain)}.")
+        return on_lab(copies.run.lab, f"{_compared(_ways(copies)[way], gain)}.")
     return _one_kind(copies) if copies.of_one_kind else None
 
 
@@ -309,9 +309,9 @@ def _ways(copies: Copies) -> dict[str, str]:
     return TO_AND_FROM if copies.run.lab == "cuda" else TO_AND_FROM | _ON_MODEL
 
 
-def _compared(what: str, gain: Gain) -> str:
-    """``Pin copies to GPU from 4 KiB on: pageable ones are about 6.5 times slower at 1 GiB``."""
-    size = format_bytes(gain.bytes)
+def _compared(way: str, gain: Gain) -> str:
+    """``Pin host buffers from 4 KiB on: unpinned, 1 GiB to GPU is about 6.5 times slower``."""
+    size, what = format_bytes(gain.bytes), f"copies {way}"
     if gain.uncertainty > ROUGH and not is_distinct(gain.ratio, gain.uncertainty):
         return f"Measure again: {what} of {size} vary too much to tell whether pinning makes them faster"
     if gain.start is None:
@@ -319,10 +319,9 @@ def _compared(what: str, gain: Gain) -> str:
         makes = "makes" if gain.ratio * PAYS < 1 else "hardly makes"
         how = "slower" if gain.ratio * PAYS < 1 else "faster"
         return f"Pinning {makes} {what} {how}: {fast.removesuffix(' GB/s')} against {slow} at {size}"
-    slower = f"pageable ones are {about(gain.uncertainty)}{gain.ratio:.1f} times slower"
-    if gain.start >= gain.bytes:
-        return f"Pin {what} of {size}: {slower}"
-    return f"Pin {what} from {format_bytes(gain.start)} on: {slower} at {size}"
+    slower = f"unpinned, {size} {way} is {about(gain.uncertainty)}{gain.ratio:.1f} times slower"
+    which = f"of {size}" if gain.start >= gain.bytes else f"from {format_bytes(gain.start)} on"
+    return f"Pin host buffers {which}: {slower}"
 
 
 def _one_kind(copies: Copies) -> str:
@@ -369,7 +368,7 @@ def _faster(way: str, words: str, gain: Gain) -> Quantity:
     few = [count for cell in (gain.pinned, gain.pageable) if (count := cell.one_more_seconds.few)]
     spread = gain.uncertainty if ROUGH < gain.uncertainty <= 1 and not few else None
     state = gain.pageable.conditions
-    name = f"Pinned against pageable{f' ({state})' if state else ''}, {words}, {format_bytes(gain.bytes)}"
+    name = f"Times faster than pageable{f' ({state})' if state else ''}, {words}, {format_bytes(gain.bytes)}"
     reason = "the copies vary too much to tell"
     repeats = min(few, default=None)
     ratio, key = None if wild else gain.ratio, f"pinned.{way}.gain"

@@ -467,17 +467,17 @@ def verdict(loops: Loops) -> str | None:
 
 
 def _brings(effects: Sequence[Effect]) -> str:
-    """``Turn on … for 0 workers: about 1.4 times faster (with 2 no measured difference)``."""
+    """``With 0 workers turn on …: about 1.4 times faster loop (2 workers: no measured difference)``."""
     by_verdict = grouped(effects, lambda effect: effect.verdict)
     same, name = _workers(by_verdict.pop("no difference measured", [])), WAYS[BOTH].title
     faster, slower, once = (by_verdict.get(how, []) for how in ("faster", "slower", "measured once"))
-    rest = [f"with {_workers(slower)} slower"] if faster and slower else []
-    rest += [f"with {same} no measured difference"] if same else []
+    rest = [f"{_workers(slower)} workers: slower"] if faster and slower else []
+    rest += [f"{same} workers: no measured difference"] if same else []
     others = f" ({', '.join(rest)})" if rest else ""
     if faster:
-        return f"Turn on {name} for {_workers(faster)} workers: {_times(faster)} faster{others}"
+        return f"With {_workers(faster)} workers turn on {name}: a loop {_times(faster)} faster{others}"
     if slower:
-        return f"Leave {name} off for {_workers(slower)} workers: {_times(slower)} slower{others}"
+        return f"With {_workers(slower)} workers leave {name} off: a loop {_times(slower)} slower{others}"
     if once:
         return f"With {_workers(once)} workers {name} made the loop {_times(once)} as fast, measured once"
     return f"{name} makes no measured difference to the loop (workers: {same})"

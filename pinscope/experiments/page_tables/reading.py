@@ -262,10 +262,10 @@ def verdict(measured: PageTableCosts) -> str | None:
     if measured.run.lab == "host":
         return f"{HOST_MODEL}each locked GiB takes {amount} of the kernel's page tables{back}."
     usual = {cost.memory for cost in own} <= {"pinned", "registered"}
-    kinds = "" if usual or amount.startswith("up to") else f", whichever of {len(own)} ways pins it"
+    kinds = "" if usual or amount.startswith("up to") else f", whichever of {len(own)} ways is used"
     devices, paying = ({cost.device for cost in costs} for costs in (reached, known))
     where = f", on {len(paying)} of {len(devices)} GPUs with a context" if len(devices) > 1 else ""
-    return f"Count {amount} of GPU memory for each pinned GiB{back or where or kinds}."
+    return f"Count {amount} of GPU memory for each GiB a process pins{back or where or kinds}."
 
 
 def _amount(reached: Sequence[Cell], own: Sequence[Cell]) -> str:

@@ -123,9 +123,9 @@ def verdict(pinnings: Pinnings) -> str | None:
     size, seconds = format_bytes(best.bytes), format_seconds(best.total_seconds.median)
     if best is usual:
         return f"One cudaHostAlloc pins {size} in {seconds}{_why_usual(pinnings, usual)}."
-    instead = f", cudaHostAlloc {format_seconds(usual.total_seconds.median)}" if usual else ""
+    instead = f", by cudaHostAlloc {format_seconds(usual.total_seconds.median)}" if usual else ""
     how = phrase(best)
-    return f"{how[:1].upper()}{how[1:]}: {size} takes {seconds}{instead}."
+    return f"{how[:1].upper()}{how[1:]}: pinning {size} takes {seconds}{instead}."
 
 
 def _why_usual(pinnings: Pinnings, usual: StrategyCell) -> str:

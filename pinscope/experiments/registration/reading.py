@@ -394,8 +394,10 @@ def verdict(shared: Registrations) -> str | None:
     saved = sizes[0] - sizes[1] if len(sizes) == 2 else 0
     saves = f"saves {format_bytes(saved)} of page tables" if saved > 0 else None
     but = ", but " if shared.is_owner_slower else ", and "
-    if taken and saves and little:
-        sentence = f"no need for one owner: {taken}, not {format_bytes(sizes[1])}"
+    if apart and saves and little:
+        register, kind = ("lock", "page tables") if shared.run.lab == "host" else ("pin", "GPU memory")
+        who = f"let all {apart.processes} processes {register} the shared {format_bytes(apart.bytes)}"
+        sentence = f"{who}: one owner saves only {format_bytes(saved)} of {kind}"
     elif apart and (rates or saves):
         copies = rates and f"copies {rates}"
         sentence = f"one owner for {apart.processes} processes {but.join(filter(None, (copies, saves)))}"
@@ -410,10 +412,10 @@ def pages_words(shared: Registrations) -> str | None:
     if not known:
         return None
     table = max(known, key=lambda table: table.table_bytes or 0)
+    single = format_bytes((table.table_bytes or 0) // table.processes)
     return (
-        f"{count_words(table.processes)} sharing {format_bytes(table.bytes)} take {format_bytes(table.table_bytes)} "
-        f"of page tables on each of {len(known)} GPUs, one owner "
-        f"{format_bytes((table.table_bytes or 0) // table.processes)}"
+        f"{count_words(table.processes)} that each pin the same {format_bytes(table.bytes)} cost each GPU "
+        f"{format_bytes(table.table_bytes)}, one that pins it {single}"
     )
 
 

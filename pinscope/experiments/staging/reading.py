@@ -127,7 +127,7 @@ def headline(staging: Staging) -> Iterator[Quantity]:
     if plain and best:
         times = best[0].seconds / plain.seconds
         yield quantity(
-            f"Time of the fastest way against a {plain.title}, {size} once", times, "ratio", key="fastest.ratio"
+            f"Fastest way's share of the time of a {plain.title}, {size} once", times, "ratio", key="fastest.ratio"
         )
     if plain and "in_place" in ways and plain.cpu_seconds:
         for what, cell in (("pinned", ways["in_place"]), ("plain", plain)):

@@ -202,8 +202,9 @@ def verdict(serving: Serving) -> str | None:
     if naive.longest.seconds <= serving.limit:
         longest = format_seconds(naive.longest.seconds)
         return f"One call may pin {size} while the program serves: its other CUDA calls wait {longest} at most."
-    less = f"CUDA calls wait up to {format_seconds(gentle.longest.seconds)}"
-    return f"Pin {size} with {gentle.title}: {less}, with {naive.title} {format_seconds(naive.longest.seconds)}."
+    longest, how = format_seconds(naive.longest.seconds), f"pinned_empty({gentle.title})"
+    less = f"other CUDA calls wait up to {format_seconds(gentle.longest.seconds)}"
+    return f"Pin {size} by {how if gentle.way == AUTO else gentle.title}: {less}, during {naive.title} {longest}."
 
 
 def headline(serving: Serving) -> Iterator[Quantity]:

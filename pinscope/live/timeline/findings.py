@@ -300,7 +300,7 @@ def _unexplained(seen: Watched) -> Iterator[Finding]:
     yield _said(
         "unexplained-pins",
         quantity("Pinned then", row["pinned_bytes"], "bytes"),
-        quantity("Owner known", row["explained_bytes"], "bytes"),
+        quantity("Pinned, process known", row["explained_bytes"], "bytes"),
         quantity("Not explained", most, "bytes"),
         most=most,
         since=format_duration(at) if at else "the beginning",

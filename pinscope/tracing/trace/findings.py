@@ -81,7 +81,7 @@ TEXTS: Texts = {
     ),
     "waits-for-the-gpu/late": Text(
         "the same, where the waits hold the CPU for less than half as long",
-        "After each of {times:,} waits of {line} the GPU idled until the CPU launched the next kernel: {idle:seconds} "
+        "At {line} the CPU waits {times:,} times for the GPU, which then idles until the next kernel: {idle:seconds} "
         "in all",
         _IDLE,
         "Fewer waits save at most {spared:seconds}: the GPU had mostly finished before, and then the CPU was late. Do "

@@ -87,15 +87,23 @@ def trace_verdict(run: Run, seen: Seen) -> str | None:
     """What to do; ``None`` while the program runs. It says so where copies may be missing."""
     if seen.program is None:
         return None
-    missing = bool(not_recorded(seen.program) or managed_words(seen))
+    missing = _missing(seen)
     if not seen.program["copies"]:
-        gaps = missing or run.notes or seen.program["lost_bytes"] or run.params.get("children") is False
-        return _nothing(seen.program["recorded_seconds"], is_whole=not gaps)
+        gaps = run.notes or seen.program["lost_bytes"] or run.params.get("children") is False
+        return _nothing(seen.program["recorded_seconds"], missing or ("not all of the program was" if gaps else ""))
     if seen.pageable and (seen.pinned_share <= 1 - MOSTLY or _saves_much(seen)):
         answer = _pin(seen)
     else:
         answer = _beside(seen) or _pinned(seen)
-    return f"As far as was recorded: {answer[:1].lower()}{answer[1:]}" if missing else answer
+    return f"As far as was recorded ({missing}): {answer[:1].lower()}{answer[1:]}" if missing else answer
+
+
+def _missing(seen: Seen) -> str:
+    """What was not recorded, in a few words; empty where nothing is known to be missing."""
+    if seen.program and seen.program["unrecorded"]:
+        count = seen.program["unrecorded"]
+        return f"{count:,} child process{'es were' if count > 1 else ' was'} not"
+    return "managed memory was not followed" if managed_words(seen) else ""
 
 
 def managed_words(seen: Seen) -> str:
@@ -112,12 +120,14 @@ def _saves_much(seen: Seen) -> bool:
     return (site.saved_in_place or 0.0) >= MOSTLY * seen.seconds_from_first(site.row) > 0
 
 
-def _nothing(recorded: float | None, is_whole: bool) -> str:
-    """Of a program without copies, of which so many seconds were recorded (``None``: all) as a whole or with gaps."""
+def _nothing(recorded: float | None, missing: str) -> str:
+    """Of a program without copies, of which so many seconds were recorded (``None``: all), but for what is missing."""
     if recorded == 0:
         return "Nothing was recorded: the program ended before what was to be recorded began."
     when = "" if recorded is None else f" in the {format_seconds(recorded)} that were recorded"
-    return f"{'The program copied nothing' if is_whole else 'No copy was recorded'} to or from a GPU{when}."
+    if missing:
+        return f"No copy was recorded{when}, but {missing}."
+    return f"The program copied nothing to or from a GPU{when}."
 
 
 def _pin(seen: Seen) -> str:

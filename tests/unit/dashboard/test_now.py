@@ -70,8 +70,8 @@ def test_a_host_with_holders_and_gpus_is_told_in_full(taken: Snapshot) -> None:
     figures = {card["label"]: card for card in page["figures"].values()}
     assert figures["Pinned, whole host"]["text"] == "14 GiB"
     assert figures["Pinned, whole host"]["below"] == "11.1 % of memory"
-    assert figures["Owner known"]["text"] == "8.50 GiB"
-    assert figures["Owner unknown"]["text"] == "~5.50 GiB"
+    assert figures["Pinned, process known"]["text"] == "8.50 GiB"
+    assert figures["Pinned, process unknown"]["text"] == "~5.50 GiB"
     on_gpu = {card["label"]: card for card in page["devices"]["1"]["figures"].values()}
     assert page["devices"]["1"]["title"] == "GPU 1: NVIDIA H200"
     assert (on_gpu["Page tables"]["text"], on_gpu["Page tables"]["below"]) == ("≥18 MiB", "0.013 % of its memory")

@@ -44,8 +44,14 @@ def test_nothing_is_drawn_of_a_timeline_without_samples() -> None:
 
 def test_pinned_memory_is_split_and_stands_beside_the_memory_there_is(drawn: dict[str, Chart]) -> None:
     found = lines(drawn["timeline-pinned"])
-    assert {"Pinned, whole host", "Owner known", "Owner unknown", "Locked (mlock)", "Available"} <= set(found)
-    assert found["Owner unknown"].y[0] == 1.0
+    assert {
+        "Pinned, whole host",
+        "Pinned, process known",
+        "Pinned, process unknown",
+        "Locked (mlock)",
+        "Available",
+    } <= set(found)
+    assert found["Pinned, process unknown"].y[0] == 1.0
     assert found["Pinned, whole host"].y[-1] == pytest.approx(10 + 59 * 8 / 1024)
     assert "host memory 512 GiB (off scale)" in found  # 10 GiB pinned would lie on the ground beside it
 

@@ -294,7 +294,7 @@ def test_what_is_missing_of_a_trace_is_said() -> None:
 
 
 NOTHING = "The program copied nothing to or from a GPU."
-NO_COPY = "No copy was recorded to or from a GPU."
+NO_COPY = "No copy was recorded, but not all of the program was."
 
 
 @pytest.mark.parametrize(
@@ -303,8 +303,8 @@ NO_COPY = "No copy was recorded to or from a GPU."
         ({}, NOTHING),
         ({"unrecorded": 0, "managed_bytes": 0}, NOTHING),
         ({"recorded_seconds": 5.0}, f"{NOTHING[:-1]} in the 5.00 s that were recorded."),
-        ({"unrecorded": 2}, NO_COPY),
-        ({"managed_bytes": 2**30}, NO_COPY),
+        ({"unrecorded": 2}, "No copy was recorded, but 2 child processes were not."),
+        ({"managed_bytes": 2**30}, "No copy was recorded, but managed memory was not followed."),
         ({"lost_bytes": 4096}, NO_COPY),
     ],
 )
@@ -322,7 +322,9 @@ def test_it_is_not_said_of_a_recording_that_ended_early_or_left_out_children() -
 
 def test_what_was_not_recorded_is_said_first() -> None:
     reading = read(program(unrecorded=1), site(33))
-    assert (reading.verdict or "").startswith("As far as was recorded: pin what train.py:33 copies: ")
+    assert (reading.verdict or "").startswith(
+        "As far as was recorded (1 child process was not): pin what train.py:33 copies: "
+    )
     (missing,) = found(reading, "not-recorded")
     assert missing.detail.startswith("Not recorded: 1 child process that could use CUDA, forked or not Python.")
 

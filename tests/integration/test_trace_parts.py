@@ -62,9 +62,8 @@ with pinscope.trace("fails"): raise KeyError("of the program")
 """
     done = run(tmp_path, text)
     assert (done.returncode, done.stdout) == (1, "its result\n0\n")
-    assert done.stderr.index("pinscope: part training: Pin what program.py:") < done.stderr.index(
-        "pinscope: part decorated:"
-    )
+    training, decorated = "pinscope: part training: Pin what program.py:", "pinscope: part decorated:"
+    assert done.stderr.index(training) < done.stderr.index(decorated)
     assert done.stderr.endswith("KeyError: 'of the program'\n")
     assert "part.py" not in done.stderr
     first, second, third = kept()

@@ -55,11 +55,9 @@ def test_the_program_runs_twice_and_what_pinning_saved_is_measured(
     out, err = capfd.readouterr()
     assert out == f"{float(sum(range(20)) * (1 << 20))}\nits child\n"
     words = " ".join(err.split())
-    assert (
-        f"runs again, copying from pinned memory at train.py:{COPIES} pinscope: Pin what train.py:{COPIES} copies: "
-        in words
-    )
-    assert f"pinscope: With train.py:{COPIES} " in words
+    again = f"runs again, copying from pinned memory at train.py:{COPIES} pinscope: "
+    assert f"{again}Pin what train.py:{COPIES} copies: " in words
+    assert f"pinscope: Pinning train.py:{COPIES} " in words
     assert rows(document, "before") == []
     (before,), (redirected,) = rows(second, "before"), rows(second, "redirected")
     assert (before["count"], before["bytes"], before["same_output"]) == (20, 80 * MIB, True)

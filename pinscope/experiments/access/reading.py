@@ -235,11 +235,11 @@ def verdict(accesses: Accesses) -> str | None:
 
 
 def _faster_shares(parts: Sequence[Pair]) -> str:
-    """The shares, down to the least, at which zero-copy is faster whatever the pattern: ``6.2 to 1.6 %``."""
+    """The largest share from which down zero-copy is faster whatever the pattern."""
     by_spacing = sorted(grouped(parts, lambda pair: pair.cell.spacing).items(), reverse=True)
     faster = takewhile(lambda group: all(pair.verdict == "faster" for pair in group[1]), by_spacing)
     won = [format_share(1 / spacing) for spacing, _ in faster]
-    return f"{won[-1].removesuffix(' %')} to {won[0]}" if len(won) > 1 else "".join(won)
+    return won[-1] if won else ""
 
 
 def headline(accesses: Accesses) -> Iterator[Quantity]:

@@ -62,7 +62,7 @@ def test_a_card_shows_the_answers_of_its_own_gpu_and_each_leads_to_its_run(
     assert len(app.get("plotly_chart")) == 2
     labels = [element.proto.label for element in app.get("page_link")]
     assert labels.count(plain("Not measured yet: Overlap, Page tables")) == 2
-    assert any(plain("holds pinned memory: 16 GiB") in label for label in labels)
+    assert any(plain("pinned memory: 16 GiB") in label for label in labels)
 
 
 def test_a_gpu_that_copies_slower_than_its_like_is_named_in_its_card(

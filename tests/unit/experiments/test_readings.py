@@ -47,7 +47,7 @@ def test_slow_pageable_copies_are_found_with_the_size_from_which_it_matters() ->
     finding = bandwidth_findings(rows)["pageable-slower"]
     assert finding.title == "Pageable copies take 5.0 times (h2d) as long as pinned ones"
     assert "Pinned copies are faster from 256 MiB on." in finding.detail
-    assert bandwidth_verdict(rows) == ("Pin copies to GPU of 256 MiB: pageable ones are 5.0 times slower.")
+    assert bandwidth_verdict(rows) == ("Pin host buffers of 256 MiB: unpinned, 256 MiB to GPU is 5.0 times slower.")
 
 
 def test_a_gain_that_is_known_only_roughly_says_so() -> None:

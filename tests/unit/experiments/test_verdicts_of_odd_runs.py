@@ -25,9 +25,9 @@ CHUNKS = row("thp_pipeline", 0.3)
 @pytest.mark.parametrize(
     ("rows", "verdict"),
     [
-        ([USUAL, WHOLE], "Touch huge pages with 8 threads, then register once: 16 GiB takes 400 ms, cudaHostAlloc "
-         "4.80 s."),
-        ([WHOLE], "Touch huge pages with 8 threads, then register once: 16 GiB takes 400 ms."),
+        ([USUAL, WHOLE], "Touch huge pages with 8 threads, then register once: pinning 16 GiB takes 400 ms, "
+         "by cudaHostAlloc 4.80 s."),
+        ([WHOLE], "Touch huge pages with 8 threads, then register once: pinning 16 GiB takes 400 ms."),
         ([USUAL], "One cudaHostAlloc pins 16 GiB in 4.80 s."),
         ([USUAL, row("thp_register", 4.0)],
          "One cudaHostAlloc pins 16 GiB in 4.80 s, and no other way that was tried is clearly faster."),
@@ -36,7 +36,7 @@ CHUNKS = row("thp_pipeline", 0.3)
          "One cudaHostAlloc pins 16 GiB in 4.80 s, and CUDA does not take registered memory as pinned."),
         ([row("thp_register", 0.4, pinned=False)],
          "CUDA does not take memory as pinned that was registered: pin with cudaHostAlloc."),
-        ([row("host_alloc_chunks", 4.0)], "One cudaHostAlloc for each 1 GiB: 16 GiB takes 4.00 s."),
+        ([row("host_alloc_chunks", 4.0)], "One cudaHostAlloc for each 1 GiB: pinning 16 GiB takes 4.00 s."),
         ([idle()], None),
     ],
 )  # fmt: skip
@@ -56,9 +56,9 @@ def test_page_tables_say_where_they_are_paid_for_and_what_came_back() -> None:
 @pytest.mark.parametrize(("page", "amount"), [(4096, "2 MiB"), (16 * 1024, "511 KiB to 2 MiB")])
 def test_ways_that_take_different_page_tables_are_not_given_one_figure(page: int, amount: str) -> None:
     rows = page_table_rows() + page_table_rows(page, backing="thp")
-    assert (page_tables(rows).verdict or "").startswith(f"Count {amount} of GPU memory for each pinned GiB")
+    assert (page_tables(rows).verdict or "").startswith(f"Count {amount} of GPU memory for each GiB a process pins")
     unseen = page_table_rows() + page_table_rows(2 * MIB, backing="hugetlb")
-    assert (page_tables(unseen).verdict or "").startswith("Count up to 2 MiB of GPU memory for each pinned GiB")
+    assert (page_tables(unseen).verdict or "").startswith("Count up to 2 MiB of GPU memory for each GiB a process pins")
 
 
 def test_the_host_model_speaks_of_locked_memory_and_of_itself() -> None:
@@ -96,7 +96,7 @@ def held(amount: Any, samples: int = 60) -> str | None:
         (lambda n: 8192, "Pinned memory was at most 8 KiB in 59.0 s."),
         (lambda n: 8 * GIB, "Pinned memory stayed near 8 GiB for 59.0 s, python (pid 7) had 8 GiB."),
         (lambda n: (1 if n < 9 else 3) * GIB,
-         "No sign of a leak: python (pid 7) pinned 2 GiB (most of it within 1.00 s) and kept it."),
+         "Unlike a leak, python (pid 7) pinned 2 GiB (most of it within 1.00 s) and kept it."),
         (lambda n: (3 if n < 9 else 1) * GIB,
          "Pinned memory fell from 3 GiB to 1 GiB in 59.0 s, python (pid 7) had 1 GiB."),
         (lambda n: (9 if n == 5 else 1) * GIB,

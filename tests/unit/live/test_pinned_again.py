@@ -87,7 +87,9 @@ def test_cudas_memory_that_rdma_pins_again_counts_once(tmp_path: Path) -> None:
     host = a_host(tmp_path, 30 * GIB + 8 * MIB, 40 * GIB)
     pid = host.cuda_process([*context(), zero(15 * GIB, 1)], VmPin=15 * GIB, VmRSS=18 * GIB)
     seen = look(host, pid)
-    assert snapshot_verdict(seen).startswith(f"python (pid {pid}) has 15 GiB pinned, the whole host at most 30.0 GiB")
+    assert snapshot_verdict(seen).startswith(
+        f"python (pid {pid}) has 15 GiB pinned; on the whole host at most 30.0 GiB"
+    )
     assert seen.host.bounds["explained_bytes"] == "at_most"
     assert rules(seen) == []
     near = holder(vm_pin_bytes=16 * GIB, cgroup_limit_bytes=60 * GIB, cgroup_headroom_bytes=GIB)
@@ -99,7 +101,9 @@ def test_who_pins_its_memory_several_times_for_rdma_has_no_more_pinned_than_it_h
     pid = host.process("storage", VmPin=40 * GIB, VmRSS=11 * GIB)
     seen = look(host)
     assert (of(seen, pid).vm_pin_bytes, of(seen, pid).bounds["vm_pin_bytes"]) == (11 * GIB, "at_most")
-    assert snapshot_verdict(seen).startswith(f"storage (pid {pid}) has at most 11 GiB pinned, the whole host at most")
+    assert snapshot_verdict(seen).startswith(
+        f"storage (pid {pid}) has at most 11 GiB pinned; on the whole host at most"
+    )
 
 
 @pytest.mark.parametrize("file", ["/dev/vfio/12", "/dev/iommu"])
@@ -115,7 +119,7 @@ def test_a_virtual_machine_with_a_device_passed_through_pins_and_does_not_only_l
     above, below = text.split("Locked (VmLck), which is not pinned for CUDA:")
     assert (str(guest) in above, str(guest) in below, str(database) in below) == (True, False, True)
     assert "mlock" not in below
-    assert snapshot_verdict(seen).startswith(f"qemu (pid {guest}) has 64 GiB pinned,")
+    assert snapshot_verdict(seen).startswith(f"qemu (pid {guest}) has 64 GiB pinned;")
 
 
 def test_a_guest_whose_memory_is_locked_and_pinned_has_it_once(tmp_path: Path) -> None:

@@ -22,7 +22,7 @@ def plan() -> Plan:
         return plan_for(PlanParams(pinned=16 * GIB), known_prices(store, environment), environment)
 
 
-UNKNOWN = "(safe is not known without --host-memory)."
+UNKNOWN = "(give --host-memory to know whether it is safe)."
 
 
 def here(safe: int, total: int, *gpus: int) -> HostBudget:
@@ -35,8 +35,9 @@ def here(safe: int, total: int, *gpus: int) -> HostBudget:
         (here(40, 80, 80), "safe", "Safe: this host bears 16 GiB, up to 40 GiB is safe, and pinning takes about"),
         (here(32, 64, 80), "care", "With care: 16 GiB is 25.0 % of the memory of this host, and up to 32 GiB is safe."),
         (here(8, 64, 80), "not_safe", "Not safe: do not pin 16 GiB on this host, up to 8 GiB is safe."),
-        (here(8, 64), "elsewhere", f"For another host: 16 GiB takes about 620 ms and 32 MiB a GPU {UNKNOWN}"),
-        (here(32, 64, 24), "elsewhere", "For another host: 16 GiB takes about"),
+        (here(8, 64), "elsewhere",
+         f"For another host: pinning 16 GiB takes about 620 ms and 32 MiB of each GPU {UNKNOWN}"),
+        (here(32, 64, 24), "elsewhere", "For another host: pinning 16 GiB takes about"),
     ],
 )  # fmt: skip
 def test_the_verdict_begins_with_how_safe_it_is_here(

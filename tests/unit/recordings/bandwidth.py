@@ -28,7 +28,7 @@ def headline(recorded: Recorded) -> dict[str, object]:
         pinned, pageable = seconds["pinned", way], seconds["pageable", way]
         largest, gain = pinned.index.max(), pageable / pinned
         found[f"Pinned {words}, {format_bytes(int(largest))}"] = largest / pinned[largest]
-        found[f"Pinned against {against}, {words}, {format_bytes(int(largest))}"] = gain[largest]
+        found[f"Times faster than {against}, {words}, {format_bytes(int(largest))}"] = gain[largest]
         rates = pinned.index / pinned
         best = rates[rates.index >= LARGE].max()
         found[f"Share of the link's limit, best pinned {words}"] = best / GEN5_X16_PAYLOAD

@@ -165,7 +165,9 @@ def test_no_settings_are_advised_out_of_a_tie_nor_out_of_one_round() -> None:
 
 
 def test_the_verdict_says_what_pinned_batches_bring_and_that_the_gpu_waits() -> None:
-    assert read(all_four()).verdict == ("Turn on pin_memory with non_blocking for 4 workers: 1.60 times faster.")
+    assert read(all_four()).verdict == (
+        "With 4 workers turn on pin_memory with non_blocking: a loop 1.60 times faster."
+    )
     same = [*rows(False, False, 8e-3), *noisy(True, True, 8e-3, 4)]
     assert (read(same).verdict or "").startswith(
         "pin_memory with non_blocking makes no measured difference to the loop (workers: 4)"

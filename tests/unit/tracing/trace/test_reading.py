@@ -235,7 +235,8 @@ def test_nobody_is_told_to_wait_less_who_copies_to_the_host_asynchronously_or_us
     managed = read(program(managed_bytes=MIB), COMPUTE, site(33, "pinned"), wait)
     assert [finding.rule for finding in managed.findings] == ["not-recorded"]
     assert (
-        managed.verdict == "As far as was recorded: nothing to pin: all 100 large copies use pinned memory, 1000 MiB."
+        managed.verdict == "As far as was recorded (managed memory was not followed): "
+        "nothing to pin: all 100 large copies use pinned memory, 1000 MiB."
     )
     waiting = {**wait, "line": 33}  # as of .item(), which waits for its own copy
     assert found(read(program(), COMPUTE, back, waiting), "waits-for-the-gpu")
@@ -273,7 +274,7 @@ def test_pinning_in_a_loop_is_named() -> None:
 @pytest.mark.parametrize(
     ("held", "title", "advice"),
     [
-        (0.1, "After each of 400 waits of train.py:9 the GPU idled until the CPU launched the next kernel: 2.00 s in "
+        (0.1, "At train.py:9 the CPU waits 400 times for the GPU, which then idles until the next kernel: 2.00 s in "
          "all", "Fewer waits save at most 100 ms"),
         (1.9, "After each of 400 waits of train.py:9 the GPU idled: 2.00 s in all",
          "without these waits the program would take at most 1.90 s less"),

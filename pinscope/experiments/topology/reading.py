@@ -275,7 +275,7 @@ def all_words(host: Host) -> str | None:
     who = gpus_words(cell.gpus) if len(cell.gpus) == 2 else f"All {len(cell.gpus)} GPUs"
     both = host.at_once("bidirectional")
     less = f", in both directions {both.share_words}" if both and both.is_slowed() else ""
-    return f"{who} copying at once keep {cell.share_words} of their rates alone{less}."
+    return f"{who} at once keep {cell.share_words} of their rates alone{less}."
 
 
 def single_words(host: Host) -> str | None:

@@ -26,7 +26,7 @@ from pinscope.text import one_line
 from pinscope.units import format_about
 
 if TYPE_CHECKING:
-    from pinscope.report.document import Document
+    from pinscope.report.facts import Document
     from pinscope.runner.jobs import Job
     from pinscope.store.store import Store
 

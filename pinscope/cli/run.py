@@ -20,7 +20,7 @@ from pinscope.live.source import open_source
 from pinscope.live.timeline.reading import TimelineParams
 from pinscope.probes.environment import capture_environment
 from pinscope.records.run import LAB_TITLES, ExperimentRun, LabKind, Run
-from pinscope.report.document import open_document, parameter_defaults
+from pinscope.report.facts import open_document, parameter_defaults
 from pinscope.report.write import run_document
 from pinscope.runner.jobs import Request, cancel, mark_interrupted, prepare, reconcile, start, usable_gpu
 from pinscope.runner.recording import Recorded, Recorder, check_output, prepare_timeline

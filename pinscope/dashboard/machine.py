@@ -28,8 +28,7 @@ from pinscope.live.reading import gpu_verdict
 from pinscope.records.environment import Device, Environment
 from pinscope.records.finding import Finding
 from pinscope.records.run import ExperimentRun, Run
-from pinscope.report.document import Document
-from pinscope.report.facts import by_severity, gpu_facts, link_text
+from pinscope.report.facts import Document, by_severity, gpu_facts, link_text
 from pinscope.runner.jobs import Request
 from pinscope.runner.suite import ALL, Step, Suite, possible, select
 from pinscope.store.bundle import recorded_runs

@@ -30,8 +30,7 @@ from pinscope.records.parameters import Inputs
 from pinscope.records.run import ExperimentRun, Observation, Run, TimelineRun, TraceRun
 from pinscope.records.snapshot import Snapshot
 from pinscope.records.timeline import Event
-from pinscope.report.document import parameter_defaults
-from pinscope.report.facts import place
+from pinscope.report.facts import parameter_defaults, place
 from pinscope.store.bundle import folder, recorded_runs, recording_name
 from pinscope.units import format_bytes, format_seconds
 

@@ -26,7 +26,7 @@ from pinscope.records.base import FIELD_NAMES
 from pinscope.records.finding import Finding, Reading
 from pinscope.records.run import Run
 from pinscope.records.snapshot import Snapshot
-from pinscope.report.document import Document
+from pinscope.report.facts import Document
 from pinscope.store.new_file import write_new
 from pinscope.store.store import Store
 from pinscope.text import quoted
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
     from pinscope.analysis.pinning_strategy import Recipe
     from pinscope.planning.plan import Pace, Plan
-    from pinscope.report.document import Document
+    from pinscope.report.facts import Document
 
 # By name: most reports need neither Plotly nor Arrow, which take their time to import.
 _RENDERERS: Mapping[str, tuple[str, str]] = {

@@ -15,9 +15,8 @@ from sqlalchemy import JSON, Column, DateTime, ForeignKey, Integer, LargeBinary,
 
 from pinscope.errors import InvalidParameter
 from pinscope.records import base
-from pinscope.records.masks import mask_code, mask_text, mask_value
 from pinscope.records.run import Run
-from pinscope.text import quoted
+from pinscope.text import mask_code, mask_text, mask_value, quoted
 
 SCHEMA_VERSION = 2
 """Raised with every change of the tables; an older PinScope refuses a newer database."""

@@ -11,7 +11,7 @@ from pinscope.cli.run import parse_settings
 from pinscope.errors import InvalidParameter
 from pinscope.experiments.bandwidth.experiment import BandwidthParams
 from pinscope.experiments.registry import EXPERIMENTS, Entry
-from pinscope.report.document import parameters_of
+from pinscope.report.facts import parameters_of
 
 
 def test_settings_are_split_at_the_first_equals_sign() -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from pinscope.cli.outcome import print_findings
 from pinscope.records.finding import Finding
-from pinscope.report.document import Document
+from pinscope.report.facts import Document
 from pinscope.report.write import render, run_document
 from tests.data import synthetic
 

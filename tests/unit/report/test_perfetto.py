@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from pinscope.errors import BadInput
-from pinscope.report.document import Document
+from pinscope.report.facts import Document
 from pinscope.report.perfetto import perfetto_pieces
 from tests.data import synthetic
 

@@ -10,7 +10,7 @@ import pytest
 from pinscope.analysis.read_rows import Attached
 from pinscope.errors import BadInput
 from pinscope.report import perfetto
-from pinscope.report.document import Document, open_document
+from pinscope.report.facts import Document, open_document
 from pinscope.report.perfetto import perfetto_pieces
 from pinscope.store.bundle import recorded_runs
 from pinscope.store.store import Store

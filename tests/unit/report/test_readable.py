@@ -18,8 +18,7 @@ from markdown_it import MarkdownIt
 from pinscope.charts.chart import Chart
 from pinscope.records.finding import Finding, Quantity, Reading, Table
 from pinscope.records.run import HOST_MODEL_NOTE
-from pinscope.report.document import Document
-from pinscope.report.facts import SEVERITY_WORDS, environment_facts, parameter_facts, quantity_text, run_facts
+from pinscope.report.facts import SEVERITY_WORDS, Document, environment_facts, parameter_facts, quantity_text, run_facts
 from pinscope.report.html import CONTENT_SECURITY_POLICY, render_markdown
 from pinscope.report.write import render, run_document
 from pinscope.store.bundle import recorded_runs

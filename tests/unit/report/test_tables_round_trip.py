@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from pinscope.errors import BadInput
 from pinscope.records.run import parse_run
-from pinscope.report.document import Document
+from pinscope.report.facts import Document
 from pinscope.report.write import RUN_COLUMNS, render, run_document
 from tests.data import synthetic
 

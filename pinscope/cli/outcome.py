@@ -47,12 +47,12 @@ def follow(store: Store, run: ExperimentRun, job: Job, stop: Stop) -> None:
     complain(f"{run.experiment} on {LAB_TITLES[run.lab]}, run {run.id}, {about} · {stops}")
     with progress_shown() as show:
         failing = False
-        while job.poll() is None and not stop.asked:
+        while job.child.poll() is None and not stop.asked:
             try:
                 show(store.run(run.id).progress)
                 failing = False
             except (StoreFailed, UnknownName) as error:  # a database file that was deleted knows no run
-                if not failing and job.poll() is None:
+                if not failing and job.child.poll() is None:
                     complain(f"{error}; the run goes on, and keeps what it measures until it can be stored")
                 failing = True
             time.sleep(LOOK_SECONDS)

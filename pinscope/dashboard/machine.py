@@ -29,8 +29,7 @@ from pinscope.records.environment import Device, Environment
 from pinscope.records.finding import Finding
 from pinscope.records.run import ExperimentRun, Run
 from pinscope.report.facts import Document, by_severity, gpu_facts, link_text
-from pinscope.runner.jobs import Request
-from pinscope.runner.suite import ALL, Step, Suite, possible, select
+from pinscope.runner.jobs import ALL, Request, Step, Suite, possible, select
 from pinscope.store.bundle import recorded_runs
 from pinscope.store.store import Store
 from pinscope.text import sentence

@@ -180,7 +180,9 @@ _TAKES: Mapping[tuple[str, str], str] = {
 
 def form_parameters(params: type[Inputs]) -> list[Parameter]:
     """The experiment's own first, those common to all experiments last."""
-    return sorted(parameters_of(params), key=lambda parameter: parameter.name in Params.model_fields)
+    schemas = params.model_json_schema()["properties"]
+    every = [Parameter(name, schema) for name, schema in schemas.items()]
+    return sorted(every, key=lambda parameter: parameter.name in Params.model_fields)
 
 
 def parameter_defaults(params: type[Inputs], lab: LabKind) -> Iterator[tuple[Parameter, str, str]]:
@@ -189,11 +191,6 @@ def parameter_defaults(params: type[Inputs], lab: LabKind) -> Iterator[tuple[Par
     for parameter in form_parameters(params):
         name = parameter.name
         yield parameter, parameter.default(getattr(full, name)), parameter.default(getattr(quick, name))
-
-
-def parameters_of(params: type[Inputs]) -> list[Parameter]:
-    """All parameters, in the order of the fields."""
-    return [Parameter(name, schema) for name, schema in params.model_json_schema()["properties"].items()]
 
 
 Fact = tuple[str, str]
@@ -468,7 +465,7 @@ def run_facts(run: Run) -> list[Fact]:
         ("Measured on", place(run)),
         ("Status", run.status),
         ("Started", f"{run.created_at:%Y-%m-%d %H:%M:%S %Z}"),
-        ("Took", _took(run)),
+        ("Took", format_seconds((run.finished_at - run.created_at).total_seconds() if run.finished_at else None)),
         ("Observations", f"{run.observations:,}"),
         *([("Takes at most", _budget_text(run.budget))] if isinstance(run, ExperimentRun) else []),
         ("Measured by PinScope", version_text(run.environment)),
@@ -480,13 +477,6 @@ def _budget_text(budget: Budget) -> str:
         f"{format_bytes(budget.pinned_bytes)} pinned, {format_bytes(budget.pageable_bytes)} pageable, "
         f"{format_bytes(budget.device_bytes)} device memory"
     )
-
-
-def _took(run: Run) -> str:
-    seconds = (run.finished_at - run.created_at).total_seconds() if run.finished_at else None
-    if seconds is not None and seconds < 0:
-        return "n/a: the clock was set back meanwhile"
-    return format_seconds(seconds)
 
 
 def parameter_facts(document: Document) -> list[Fact]:

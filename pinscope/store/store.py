@@ -16,7 +16,7 @@ from sqlalchemy import ColumnElement, Connection, Select, Text, cast, delete, fu
 from pinscope.analysis.read_rows import Attached
 from pinscope.errors import BadInput, StoreFailed, UnknownName
 from pinscope.records.run import Attachment, Origin, Run, Status, parse_run
-from pinscope.store.attachments import AttachedTable, AttachmentWriter, Parts, no_parts, parts_alike, with_part
+from pinscope.store.attachments import AttachmentWriter, Parts, attached_by, no_parts, parts_alike, with_part
 from pinscope.store.bundle import (
     as_imported,
     is_completed_by,
@@ -301,7 +301,7 @@ class Store(Database):
 
         Raises:
             UnknownName: no such run.
-            BadInput: a field that cannot be changed, a value that does not fit it, or a recording.
+            BadInput: a value that does not fit its field, or a recording.
         """
         with self.writing() as connection:
             run = self._locked(connection, run_id)
@@ -343,14 +343,11 @@ class Store(Database):
 
         Raises:
             UnknownName: no such run.
-            BadInput: a recording, an attachment of that name is there, or it is no name or table for one.
+            BadInput: an attachment of that name is there already.
         """
         run = self.run(run_id)
-        if run.recording:
-            raise self._no_such_run(run.id)
         if run.attachment(name):
             raise BadInput(f"run {run.id} has an attachment {quoted(name)} already")
-        with_part(run, name, 0, 0)  # refuses now what could not be stored later
         return AttachmentWriter(partial(self._append_part, run.id, name), schema)
 
     def _append_part(self, run_id: str, name: str, number: int, content: bytes, rows: int) -> None:
@@ -539,22 +536,9 @@ class Store(Database):
         """
         return recorded_parts(run, attachment) if run.recording else stored_parts(self.reading, run, attachment)
 
-    def attachment(self, run_id: str, name: str) -> AttachedTable:
-        """A table that the run carries, as far as it is stored now.
-
-        Raises:
-            UnknownName: no such run, or it has no such attachment.
-        """
-        run = self.run(run_id)
-        if attachment := run.attachment(name):
-            return AttachedTable(attachment.rows, partial(self.parts, run, attachment))
-        there = ", ".join(attachment.name for attachment in run.attachments) or "none"
-        raise UnknownName(f"run {run.id} has no attachment {quoted(name)}; there are: {there}")
-
     def attached(self, run: Run) -> Attached:
         """All attachments of a run, as readings and charts take them."""
-        rows = {attachment.name: attachment.rows for attachment in run.attachments}
-        return Attached(rows, lambda name, wanted: self.attachment(run.id, name).tables(wanted))
+        return attached_by(run, self.parts)
 
     def _as_presumed(self, run: Run) -> Run:
         changes = self.presumed.get(run.id)

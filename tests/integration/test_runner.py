@@ -47,9 +47,9 @@ def start(store: Store) -> Iterator[Callable[..., Job]]:
 
     yield begin
     for job in started:
-        if job.poll() is None:
-            os.kill(job.pid, signal.SIGKILL)
-        job.wait()
+        if job.child.poll() is None:
+            os.kill(job.child.pid, signal.SIGKILL)
+        job.child.wait()
 
 
 def prepared(overrides: dict[str, str]) -> Run:
@@ -77,7 +77,7 @@ def assert_whole(store: Store, run_id: str) -> None:
 
 def test_a_run_completes(store: Store, start: Callable[..., Job]) -> None:
     job = start(SHORT)
-    assert job.wait(60) == 0
+    assert job.child.wait(60) == 0
     run = store.run(job.run_id)
     assert (run.status, run.error, run.progress.fraction) == ("done", None, 1.0)
     assert run.finished_at is not None
@@ -94,7 +94,7 @@ def test_progress_and_observations_are_visible_while_it_runs(store: Store, start
     run = store.run(job.run_id)
     assert run.status == "running"
     assert 0 <= run.progress.fraction < 1
-    assert run.process == process_of(job.pid)
+    assert run.process == process_of(job.child.pid)
     until(lambda: store.run(job.run_id).observations > run.observations)
 
 
@@ -103,7 +103,7 @@ def test_a_cancelled_run_keeps_what_it_measured(store: Store, start: Callable[..
     until(lambda: store.run(job.run_id).observations > 5)
     before = store.run(job.run_id).observations
     jobs.cancel(store, job.run_id)
-    assert job.wait(10) == 130
+    assert job.child.wait(10) == 130
     run = store.run(job.run_id)
     assert (run.status, run.error) == ("cancelled", None)
     assert run.finished_at is not None
@@ -122,7 +122,7 @@ def test_a_run_that_no_signal_reaches_is_cancelled_through_the_database(
     assert process is not None
     store.update(job.run_id, process=process.model_copy(update={"namespace": "pid:[1]"}))  # as another container's
     jobs.cancel(store, job.run_id)
-    assert job.wait(15) == 130
+    assert job.child.wait(15) == 130
     assert store.run(job.run_id).status == "cancelled"
     assert_whole(store, job.run_id)
 
@@ -131,7 +131,7 @@ def test_memory_that_has_gone_while_the_run_waited_refuses_it(store: Store) -> N
     run = prepared(SHORT)
     more = run.budget.model_copy(update={"pinned_bytes": 2**50})  # as much too much as if others had taken it since
     job = jobs.start(store, run.model_copy(update={"budget": more}))
-    assert job.wait(30) == 3
+    assert job.child.wait(30) == 3
     ended = store.run(run.id)
     assert (ended.status, ended.observations) == ("failed", 0)
     assert "is safe here" in (ended.error or "")
@@ -149,8 +149,8 @@ def test_a_killed_run_is_marked_and_the_next_one_starts(store: Store, start: Cal
     }
     until(reached[moment])
     seen = store.run(job.run_id).observations
-    os.kill(job.pid, signal.SIGKILL)
-    assert job.wait(10) == -signal.SIGKILL
+    os.kill(job.child.pid, signal.SIGKILL)
+    assert job.child.wait(10) == -signal.SIGKILL
     assert jobs.reconcile(store) == [job.run_id]
     run = store.run(job.run_id)
     assert run.status == "interrupted"
@@ -162,7 +162,7 @@ def test_a_killed_run_is_marked_and_the_next_one_starts(store: Store, start: Cal
     assert shared_memory() <= left_over
     if moment in ("at once", "midway"):  # before it has its turn, and with it
         again = start(SHORT)
-        assert again.wait(60) == 0
+        assert again.child.wait(60) == 0
         assert store.run(again.run_id).status == "done"
 
 
@@ -178,7 +178,7 @@ store = Store()
 overrides = dict(pair.split("=") for pair in sys.argv[1:])
 request = jobs.Request("bandwidth", lab="host", quick=True, overrides=overrides)
 job = jobs.start(store, jobs.prepare(request, capture_environment()))
-print(job.run_id, job.pid, flush=True)
+print(job.run_id, job.child.pid, flush=True)
 time.sleep(600)
 """
     parent = subprocess.Popen(

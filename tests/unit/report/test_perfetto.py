@@ -51,17 +51,6 @@ def test_each_combination_is_a_process_with_named_lanes_whose_spans_do_not_overl
             ends[lane] = event["ts"] + event["dur"]
 
 
-def test_several_runs_keep_processes_of_their_own(overlap: Document) -> None:
-    host = synthetic.document("overlap", lab="host")
-
-    names = [
-        (event["pid"], event["args"]["name"]) for event in events(overlap, host) if event["name"] == "process_name"
-    ]
-
-    assert len({process for process, _ in names}) == len(names) == 20
-    assert sum("host model (no GPU)" in name and host.run.id in name for _, name in names) == 10
-
-
 def test_a_run_without_timeline_is_refused() -> None:
     with pytest.raises(BadInput, match="has no timeline"):
         events(synthetic.document("bandwidth"))

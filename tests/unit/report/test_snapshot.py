@@ -34,7 +34,7 @@ def test_the_document_carries_the_whole_snapshot(gpus: int, tmp_path: Path) -> N
     findings = read_snapshot(taken)
     document = json.loads(render_snapshot(taken, findings))
 
-    assert Snapshot.model_validate(document) == taken
+    assert document == {**taken.model_dump(mode="json"), "findings": document["findings"]}
     assert document["format"] == 1
     assert [finding["rule"] for finding in document["findings"]] == [finding.rule for finding in findings]
     assert {"host", "holders", "devices", "unreadable", "taken_at"} <= set(document)

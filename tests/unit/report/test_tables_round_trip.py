@@ -80,20 +80,6 @@ def test_no_text_begins_a_formula_in_csv() -> None:
         assert cells[f"'{start}label"] == f"'{start}cmd()"
 
 
-@pytest.mark.parametrize("experiment", ["bandwidth", "overlap"])
-def test_rows_of_an_experiment_come_through_every_format(experiment: str) -> None:
-    whole = synthetic.document(experiment)
-    rows = [dict(row) for row in whole.rows]
-
-    assert json.loads(render([whole], ".json"))["observations"] == rows
-    table = pq.read_table(io.BytesIO(render([whole], ".parquet"))).drop_columns(list(RUN_COLUMNS))
-    assert table.to_pylist() == rows
-    for cells, row in zip(read_csv(render([whole], ".csv")), rows, strict=True):
-        for name, value in row.items():
-            spelled = {None: "", True: "true", False: "false"}
-            assert cells[name] == (spelled[value] if value is None or isinstance(value, bool) else str(value))
-
-
 def test_every_row_names_its_run_experiment_and_lab() -> None:
     content = [synthetic.document("bandwidth", lab="host"), synthetic.document("overlap")]
 

@@ -239,14 +239,6 @@ def test_different_failures_do_not_fill_the_notes(store: Store, hurry: Hurry) ->
     assert (recorded.run.status, recorded.run.error) == ("failed", "no sample could be taken: ValueError: number 1")
 
 
-def test_a_figure_that_is_no_number_costs_its_sample_only(store: Store, hurry: Hurry) -> None:
-    good, bad = quiet(), quiet().model_copy(update={"cpu_seconds": float("nan")})
-    turns = iter([good, bad, good, good])
-    recorded = recorder(store, hurry, lambda: next(turns)).record(new(seconds=3.0))
-    assert times(recorded) == [0.0, 2.0, 3.0]
-    assert times(recorded, "missed") == [1.0]
-
-
 def test_a_figure_that_no_database_holds_costs_its_sample_only(store: Store, hurry: Hurry) -> None:
     before, after = (snapshot(devices=(), holders=(holder(host_alloc_bytes=size * GIB),)) for size in (1, 2))
     bad = snapshot(devices=(), holders=(holder(host_alloc_bytes=2 * GIB, registered_bytes=2**63),))

@@ -46,8 +46,6 @@ def test_a_run_comes_back_from_the_store_as_the_kind_that_it_was(url: str) -> No
         for run in (new_run(), timeline()):
             assert store.add(run) == store.run(run.id) == run
             assert store.update(run.id, notes=("a note",)).notes == ("a note",)
-        with pytest.raises(BadInput, match="kind of a run cannot be changed"):
-            store.update(run.id, kind="experiment")
 
 
 def test_the_format_is_raised_only_for_what_an_older_version_cannot_hold() -> None:

@@ -19,8 +19,7 @@ from pinscope.cli.terminal import (
     print_table,
 )
 from pinscope.errors import Cancelled, MeasurementFailed, StoreFailed, UnknownName
-from pinscope.records.finding import Finding, Quantity, Reading, Table
-from pinscope.records.run import LAB_TITLES, ExperimentRun, Progress, Run
+from pinscope.records.run import LAB_TITLES, ExperimentRun, Finding, Progress, Quantity, Reading, Run, Table
 from pinscope.report import facts
 from pinscope.text import one_line
 from pinscope.units import format_about

@@ -39,8 +39,7 @@ from pinscope.tracing.trace.what_if import what_if_in, what_if_tables, what_if_v
 from pinscope.units import format_bytes, format_seconds
 
 if TYPE_CHECKING:
-    from pinscope.records.finding import Finding
-    from pinscope.records.run import Run
+    from pinscope.records.run import Finding, Run
     from pinscope.report.facts import Document
     from pinscope.runner.what_if import Compared
 

@@ -24,9 +24,21 @@ from pinscope.records.environment import (
     Link,
     LinkErrors,
 )
-from pinscope.records.finding import Finding, Quantity, Reading, Severity, Table
 from pinscope.records.parameters import Inputs
-from pinscope.records.run import HOST_MODEL_NOTE, LAB_TITLES, ExperimentRun, LabKind, Run, Status, TraceRun
+from pinscope.records.run import (
+    HOST_MODEL_NOTE,
+    LAB_TITLES,
+    ExperimentRun,
+    Finding,
+    LabKind,
+    Quantity,
+    Reading,
+    Run,
+    Severity,
+    Status,
+    Table,
+    TraceRun,
+)
 from pinscope.text import one_line
 from pinscope.units import exact_bytes, format_bandwidth, format_bytes, format_precision, format_seconds, format_value
 

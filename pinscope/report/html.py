@@ -23,7 +23,7 @@ from plotly.offline import get_plotlyjs
 import pinscope
 from pinscope.charts.chart import Chart
 from pinscope.charts.theme import SCHEMES, SchemeName, template
-from pinscope.records.finding import Table
+from pinscope.records.run import Table
 from pinscope.report import facts
 from pinscope.report.facts import Document, environment_facts
 from pinscope.report.write import json_pieces

@@ -23,8 +23,7 @@ from pinscope.analysis.read_rows import Row
 from pinscope.errors import BadInput, PathExists
 from pinscope.experiments.registry import cells_of, read_run
 from pinscope.records.base import FIELD_NAMES
-from pinscope.records.finding import Finding, Reading
-from pinscope.records.run import Run
+from pinscope.records.run import Finding, Reading, Run
 from pinscope.records.snapshot import Snapshot
 from pinscope.report.facts import Document
 from pinscope.store.new_file import write_new

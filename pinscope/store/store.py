@@ -94,12 +94,6 @@ def read_run(connection: Connection, run_id: str, lock: bool = False) -> Run | N
     return run
 
 
-def read_runs(connection: Connection, ids: Sequence[str]) -> list[Run | DamagedRun]:
-    """The runs of these ids, in no order."""
-    rows = connection.execute(select(*RUN_COLUMNS).where(RUNS.c.id.in_(ids))).mappings().all()
-    return [_run_or_damage(row) for row in rows]
-
-
 def _run_or_damage(row: Mapping[Any, Any]) -> Run | DamagedRun:
     """A stored run, or why it cannot be read."""
     name, document = row["id"], row["document"]
@@ -504,7 +498,8 @@ class Store(Database):
     def _read_runs(self, ids: Sequence[str]) -> list[Run | DamagedRun]:
         """Those of the ids that are there still, in their order."""
         with self.reading() as connection:
-            read = read_runs(connection, ids)
+            rows = connection.execute(select(*RUN_COLUMNS).where(RUNS.c.id.in_(ids))).mappings().all()
+        read = map(_run_or_damage, rows)
         by_id = {run.id: self._as_presumed(run) if isinstance(run, Run) else run for run in read}
         return [by_id[run_id] for run_id in ids if run_id in by_id]
 

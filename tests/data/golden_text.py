@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from pinscope.charts.chart import Chart
-from pinscope.records.finding import Quantity, Reading
+from pinscope.records.run import Quantity, Reading
 from pinscope.report.facts import Document
 
 FOLDER = Path(__file__).parent / "golden"

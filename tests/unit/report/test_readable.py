@@ -15,8 +15,7 @@ import pytest
 from markdown_it import MarkdownIt
 
 from pinscope.charts.chart import Chart
-from pinscope.records.finding import Finding, Quantity, Reading, Table
-from pinscope.records.run import HOST_MODEL_NOTE
+from pinscope.records.run import HOST_MODEL_NOTE, Finding, Quantity, Reading, Table
 from pinscope.report.facts import SEVERITY_WORDS, Document, environment_facts, parameter_facts, run_facts
 from pinscope.report.html import CONTENT_SECURITY_POLICY, render_markdown
 from pinscope.report.write import render, run_document
@@ -192,13 +191,6 @@ def test_parameters_without_schema_are_listed_by_name() -> None:
     bare = Document(whole.run, "", "", "", whole.reading, [], [])
 
     assert dict(parameter_facts(bare))["repeats"] == "60"
-
-
-def test_what_is_missing_of_a_machine_says_why() -> None:
-    whole = synthetic.environment(0)
-    environment = whole.model_copy(update={"driver": None, "missing": {"driver": "there is no NVIDIA driver"}})
-
-    assert dict(environment_facts(environment))["Driver"] == "n/a (there is no NVIDIA driver)"
 
 
 def test_a_limit_that_does_not_exist_says_why() -> None:

@@ -85,6 +85,7 @@ def test_samples_stand_at_even_steps_from_the_beginning_to_the_end(store: Store,
     assert [row["repeat"] for row in rows_of(recorded, "host")] == [0, 1, 2, 3, 4]
     run = store.run(recorded.run.id)
     assert run == recorded.run
+    assert run.process == current_process()
     assert (run.experiment, run.lab, run.status, run.error) == ("timeline", "live", "done", None)
     assert (run.progress.fraction, run.observations) == (1.0, len(recorded.rows))
     assert run.params == {"interval_seconds": 2.5, "for_seconds": 10.0, "probe": False}
@@ -169,18 +170,6 @@ def test_who_cancels_through_the_database_ends_it(store: Store, hurry: Hurry) ->
 def test_stopped_before_its_first_sample_it_is_cancelled(store: Store, hurry: Hurry) -> None:
     recorded = recorder(store, hurry, asked_to_stop=lambda: True).record(new())
     assert (recorded.run.status, recorded.rows) == ("cancelled", [])
-
-
-def test_its_process_is_the_one_that_records(store: Store, hurry: Hurry) -> None:
-    run = new(seconds=1.0)
-    assert run.process == current_process()
-    hurry.sleeps.append(lambda now: assert_alive(store, run))
-    recorder(store, hurry).record(run)
-
-
-def assert_alive(store: Store, run: Run) -> None:
-    assert reconcile(store) == []
-    assert store.run(run.id).status == "running"
 
 
 def test_progress_is_told_and_stored(store: Store, hurry: Hurry) -> None:

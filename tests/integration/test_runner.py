@@ -211,7 +211,7 @@ def test_a_child_outlives_the_thread_that_started_it(
     page = threading.Thread(target=lambda: started.append(start(SHORT)))
     page.start()
     page.join()
-    assert started[0].wait(60) == 0
+    assert started[0].child.wait(60) == 0
     assert store.run(started[0].run_id).status == "done"
 
 
@@ -226,13 +226,13 @@ def test_runs_that_queue_say_for_what_can_be_cancelled_and_then_complete(
             until(lambda job=job: store.run(job.run_id).progress.waiting_for is not None)
             waiting = store.run(job.run_id)
             assert (waiting.status, waiting.observations) == ("running", 0)
-        assert store.run(second.run_id).progress.waiting_for == f"run {first.run_id} (process {first.pid})"
+        assert store.run(second.run_id).progress.waiting_for == f"run {first.run_id} (process {first.child.pid})"
         jobs.cancel(store, third.run_id)
-        assert third.wait(10) == 130
+        assert third.child.wait(10) == 130
     assert store.run(third.run_id).status == "cancelled"
     assert store.run(first.run_id).status == "running"
     jobs.cancel(store, first.run_id)
-    assert second.wait(60) == 0
+    assert second.child.wait(60) == 0
     done = store.run(second.run_id)
     assert (done.status, done.progress.waiting_for) == ("done", None)
     assert_whole(store, second.run_id)

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar, get_type_hints
 
 from pinscope.analysis.read_rows import Row, counted, grouped
 from pinscope.analysis.statistics import Summary, summarize
-from pinscope.records.finding import Table, table
+from pinscope.records.run import Table, table
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -35,7 +35,7 @@ class Label:
 
     Attributes:
         title: heading of its column.
-        unit: as of a :class:`~pinscope.records.finding.Quantity`.
+        unit: as of a :class:`~pinscope.records.run.Quantity`.
         words: a label as a table shows it, in place of the label itself: a text, or a number of that unit.
     """
 
@@ -50,7 +50,7 @@ class Value:
 
     Attributes:
         title: heading of its column.
-        unit: as of a :class:`~pinscope.records.finding.Quantity`.
+        unit: as of a :class:`~pinscope.records.run.Quantity`.
         better: whether more or less of it is better.
         make: makes it from the values of the rows, ``None`` among them left out; of properties it is not asked.
         row: field of the rows, where it has another name.

@@ -9,7 +9,7 @@ from pinscope.analysis.rules import is_well_below_host
 from pinscope.probes.capabilities import HOST_MODEL_LOCKED_BYTES, MEMLOCK_ADVICE, cupy_problem, wheels
 from pinscope.probes.containers import WSL2
 from pinscope.records.environment import Environment
-from pinscope.records.finding import Finding, critical, finding, good, known, note, quantity, warning
+from pinscope.records.run import Finding, critical, finding, good, known, note, quantity, warning
 from pinscope.units import format_bandwidth, format_bytes
 
 

@@ -6,8 +6,7 @@ from collections.abc import Mapping
 
 from pinscope.analysis.rules import link_shortfall
 from pinscope.records.environment import PACKET_PAYLOAD_BYTES, PCIE, Device, Environment, Link
-from pinscope.records.finding import Finding, Quantity, finding, quantity
-from pinscope.records.run import Run
+from pinscope.records.run import Finding, Quantity, Run, finding, quantity
 from pinscope.units import format_bandwidth
 
 

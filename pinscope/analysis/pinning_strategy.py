@@ -10,8 +10,8 @@ from pinscope.analysis.cells import Label, Value, cells, median
 from pinscope.analysis.read_rows import Row, counted, grouped
 from pinscope.analysis.statistics import Summary, summarize
 from pinscope.analysis.texts import Costed, Text, exceeds, say
-from pinscope.records.finding import quantity
 from pinscope.records.registration import STRATEGIES, Strategy, StrategyName
+from pinscope.records.run import quantity
 from pinscope.units import exact_bytes, format_bytes
 
 USUAL = "host_alloc"

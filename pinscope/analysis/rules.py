@@ -9,7 +9,7 @@ from itertools import pairwise
 from operator import itemgetter
 from typing import Literal
 
-from pinscope.records.finding import Severity
+from pinscope.records.run import Severity
 from pinscope.units import format_bytes, format_share
 
 MIB, GIB = 2**20, 2**30

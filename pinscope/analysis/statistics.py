@@ -16,7 +16,7 @@ from functools import lru_cache
 
 import numpy as np
 
-from pinscope.records.finding import Quantity, quantity
+from pinscope.records.run import Quantity, quantity
 
 CONFIDENCE = 0.99
 """Of every interval of a median."""
@@ -68,7 +68,7 @@ def measured(name: str, summary: Summary, unit: str, value: float | None = None,
 
     Args:
         value: what is shown where it is made from the median, such as a rate.
-        key: as of a :class:`~pinscope.records.finding.Quantity`.
+        key: as of a :class:`~pinscope.records.run.Quantity`.
     """
     figure = summary.median if value is None else value
     spread = None if summary.few else summary.known_within

@@ -10,8 +10,7 @@ from string import Formatter
 from typing import Any, get_args
 
 from pinscope.analysis.statistics import Summary
-from pinscope.records.finding import COSTLY, Finding, Quantity, Severity, finding
-from pinscope.records.run import LabKind
+from pinscope.records.run import COSTLY, Finding, LabKind, Quantity, Severity, finding
 from pinscope.units import format_about, format_bandwidth, format_bytes, format_precision, format_seconds, format_share
 
 ROUGH = 0.05

@@ -15,7 +15,7 @@ from pinscope.live.reading import snapshot_verdict
 from pinscope.live.series import Curve, Identity, holder_trends, host_trend
 from pinscope.records.environment import Link
 from pinscope.records.figure import Estimated, Figure, figures
-from pinscope.records.finding import Finding, Severity
+from pinscope.records.run import Finding, Severity
 from pinscope.records.snapshot import DeviceFigures, Holder, HostTotals, Snapshot
 from pinscope.records.timeline import Event, Sample
 from pinscope.report.snapshot_facts import COLUMNS, ON_GPUS, HolderRow, figure_text, holder_rows, matching

@@ -19,14 +19,13 @@ from pinscope.cli.terminal import (
     print_table,
 )
 from pinscope.errors import Cancelled, MeasurementFailed, StoreFailed, UnknownName
-from pinscope.records.finding import Finding, Quantity, Reading, Table
-from pinscope.records.run import LAB_TITLES, ExperimentRun, Progress, Run
+from pinscope.records.run import LAB_TITLES, ExperimentRun, Finding, Progress, Quantity, Reading, Run, Table
 from pinscope.report import facts
 from pinscope.text import one_line
 from pinscope.units import format_about
 
 if TYPE_CHECKING:
-    from pinscope.report.document import Document
+    from pinscope.report.facts import Document
     from pinscope.runner.jobs import Job
     from pinscope.store.store import Store
 
@@ -47,12 +46,12 @@ def follow(store: Store, run: ExperimentRun, job: Job, stop: Stop) -> None:
     complain(f"{run.experiment} on {LAB_TITLES[run.lab]}, run {run.id}, {about} · {stops}")
     with progress_shown() as show:
         failing = False
-        while job.poll() is None and not stop.asked:
+        while job.child.poll() is None and not stop.asked:
             try:
                 show(store.run(run.id).progress)
                 failing = False
             except (StoreFailed, UnknownName) as error:  # a database file that was deleted knows no run
-                if not failing and job.poll() is None:
+                if not failing and job.child.poll() is None:
                     complain(f"{error}; the run goes on, and keeps what it measures until it can be stored")
                 failing = True
             time.sleep(LOOK_SECONDS)

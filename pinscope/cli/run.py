@@ -20,11 +20,10 @@ from pinscope.live.source import open_source
 from pinscope.live.timeline.reading import TimelineParams
 from pinscope.probes.environment import capture_environment
 from pinscope.records.run import LAB_TITLES, ExperimentRun, LabKind, Run
-from pinscope.report.document import open_document, parameter_defaults
+from pinscope.report.facts import open_document, parameter_defaults
 from pinscope.report.write import run_document
-from pinscope.runner.jobs import Request, cancel, mark_interrupted, prepare, reconcile, start, usable_gpu
+from pinscope.runner.jobs import ALL, Request, cancel, mark_interrupted, prepare, reconcile, select, start, usable_gpu
 from pinscope.runner.recording import Recorded, Recorder, check_output, prepare_timeline
-from pinscope.runner.suite import ALL, select
 from pinscope.store.safe_writer import find_saved, saved_line
 from pinscope.store.store import Store
 from pinscope.store.tables import Row
@@ -196,8 +195,8 @@ def _measure(store: Store, prepared: ExperimentRun, stop: Stop) -> tuple[Run, Se
         try:
             cancel(store, prepared.id)
         except (BadInput, StoreFailed):  # it has just ended, or the database fails: it saves what that does not take
-            job.stop()
-    child_code = job.wait()
+            job.child.terminate()
+    child_code = job.child.wait()
     ended, rows, is_stored = _ended(store, prepared.id)
     code = say_how_it_ended(ended)
     if code == MeasurementFailed.exit_code and child_code == NotPossible.exit_code:

@@ -20,8 +20,7 @@ from pinscope.cli.terminal import GAP, complain, print_json, print_line, print_l
 from pinscope.errors import BadInput, StoreFailed
 from pinscope.experiments.registry import GONE, find_reader, readers
 from pinscope.records.run import LAB_TITLES, Origin, Run, Status, TraceRun
-from pinscope.report.document import Document, open_document
-from pinscope.report.facts import place
+from pinscope.report.facts import Document, open_document, place
 from pinscope.report.write import run_without_rows, write_report
 from pinscope.runner.jobs import cancel, reconcile
 from pinscope.store.anonymous import ANONYMOUS, AnonymousStore

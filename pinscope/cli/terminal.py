@@ -20,7 +20,7 @@ from pinscope.text import error_line, escaped, visible
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from pinscope.records.finding import Severity
+    from pinscope.records.run import Severity
 
 GAP = "  "
 INDENT = "    "

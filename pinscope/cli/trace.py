@@ -21,7 +21,7 @@ from pinscope.cli.trace_summary import print_summary, print_what_if, what_if_doc
 from pinscope.errors import BadInput, InvalidParameter, StoreFailed
 from pinscope.experiments.registry import checked_rows
 from pinscope.probes.environment import capture_environment
-from pinscope.report.document import Document, open_document
+from pinscope.report.facts import Document, open_document
 from pinscope.report.write import run_document
 from pinscope.runner.jobs import reconcile
 from pinscope.runner.traced_program import check_program

@@ -20,7 +20,7 @@ from pinscope.errors import NotPossible, PinScopeError, StoreFailed
 from pinscope.experiments.registry import checked_rows
 from pinscope.probes.environment import capture_environment
 from pinscope.report import facts
-from pinscope.report.document import open_document
+from pinscope.report.facts import open_document
 from pinscope.report.write import run_document
 from pinscope.runner.jobs import reconcile
 from pinscope.runner.traced_program import ask_cupti, make_spool, opened_folder, refusal, remove_spool
@@ -39,9 +39,8 @@ from pinscope.tracing.trace.what_if import what_if_in, what_if_tables, what_if_v
 from pinscope.units import format_bytes, format_seconds
 
 if TYPE_CHECKING:
-    from pinscope.records.finding import Finding
-    from pinscope.records.run import Run
-    from pinscope.report.document import Document
+    from pinscope.records.run import Finding, Run
+    from pinscope.report.facts import Document
     from pinscope.runner.what_if import Compared
 
 MOST_LINES = 10

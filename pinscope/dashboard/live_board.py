@@ -22,7 +22,7 @@ from pinscope.live.sampler import History, Sampler
 from pinscope.live.series import BANDS, SERIES, Curve, growing, holder_trends, moments, within
 from pinscope.live.source import LiveSource, open_source
 from pinscope.records.figure import Figure, figures
-from pinscope.records.finding import Finding
+from pinscope.records.run import Finding
 from pinscope.records.snapshot import DeviceFigures, Holder, HostTotals, Snapshot, Unreadable
 from pinscope.records.timeline import Event, EventKind
 from pinscope.report.facts import SEVERITY_WORDS, Fact, by_severity, quantity_text

@@ -26,12 +26,9 @@ from pinscope.experiments.page_tables.charts import draw_small as page_tables_ba
 from pinscope.experiments.registry import checked_rows
 from pinscope.live.reading import gpu_verdict
 from pinscope.records.environment import Device, Environment
-from pinscope.records.finding import Finding
-from pinscope.records.run import ExperimentRun, Run
-from pinscope.report.document import Document
-from pinscope.report.facts import by_severity, gpu_facts, link_text
-from pinscope.runner.jobs import Request
-from pinscope.runner.suite import ALL, Step, Suite, possible, select
+from pinscope.records.run import ExperimentRun, Finding, Run
+from pinscope.report.facts import Document, by_severity, gpu_facts, link_text
+from pinscope.runner.jobs import ALL, Request, Step, Suite, possible, select
 from pinscope.store.bundle import recorded_runs
 from pinscope.store.store import Store
 from pinscope.text import sentence

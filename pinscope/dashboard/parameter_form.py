@@ -9,7 +9,7 @@ import streamlit as st
 
 from pinscope.charts.theme import words
 from pinscope.records.parameters import Inputs
-from pinscope.report.document import Parameter, form_parameters
+from pinscope.report.facts import Parameter, form_parameters
 from pinscope.units import exact_bytes
 
 Kind = Literal["switch", "choice", "choices", "sizes", "counts", "whole", "number", "text"]

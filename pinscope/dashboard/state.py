@@ -16,7 +16,7 @@ from pinscope.records.base import MIB, UPLOAD_MIB
 from pinscope.records.environment import Environment
 from pinscope.records.run import ExperimentRun, Run, TimelineRun, TraceRun
 from pinscope.records.snapshot import Snapshot
-from pinscope.report.document import Document, open_document
+from pinscope.report.facts import Document, open_document
 from pinscope.runner.jobs import reconcile
 from pinscope.store.anonymous import ANONYMOUS, AnonymousStore
 from pinscope.store.bundle import recorded_runs

@@ -15,7 +15,7 @@ from pinscope.dashboard.widgets import plain, show_error
 from pinscope.errors import PinScopeError
 from pinscope.experiments.registry import checked_rows
 from pinscope.records.run import Run
-from pinscope.report.document import Document
+from pinscope.report.facts import Document
 from pinscope.report.write import render
 from pinscope.runner.what_if import what_if_command
 from pinscope.store.anonymous import SUFFIX

@@ -18,8 +18,7 @@ from pinscope.charts.theme import dressed
 from pinscope.dashboard.pages import MANUAL_ROOT, PageEntry
 from pinscope.errors import PinScopeError, StoreFailed, UnknownName
 from pinscope.experiments.registry import find_reader
-from pinscope.records.finding import Finding, Quantity, Reading, Severity, Table
-from pinscope.records.run import LAB_TITLES, Run
+from pinscope.records.run import LAB_TITLES, Finding, Quantity, Reading, Run, Severity, Table
 from pinscope.report.facts import FIRST, SEVERITY_WORDS, Fact, by_severity, quantity_text, table_texts
 from pinscope.store.store import Store
 from pinscope.text import one_line, sentence

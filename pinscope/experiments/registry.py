@@ -18,8 +18,7 @@ from pinscope.analysis.read_rows import NOTHING_ATTACHED, Attached, ReadRows, Ro
 from pinscope.analysis.texts import Texts
 from pinscope.errors import BadInput, UnknownName
 from pinscope.experiments.contract import AnyExperiment
-from pinscope.records.finding import Reading
-from pinscope.records.run import ExperimentRun, Run, TimelineRun, TraceRun
+from pinscope.records.run import ExperimentRun, Reading, Run, TimelineRun, TraceRun
 from pinscope.text import quoted
 
 if TYPE_CHECKING:

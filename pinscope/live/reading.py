@@ -23,7 +23,7 @@ from pinscope.analysis.rules import (
     unattributed_severity,
 )
 from pinscope.records.figure import bound_of_sum
-from pinscope.records.finding import Finding, Quantity, finding, known, note, quantity
+from pinscope.records.run import Finding, Quantity, finding, known, note, quantity
 from pinscope.records.snapshot import Holder, HostTotals, Snapshot
 from pinscope.records.timeline import HolderSample, Sample
 from pinscope.units import format_bytes, format_duration, format_share

@@ -25,13 +25,11 @@ from pinscope.monitoring.server import GPU, GPU_LABELS, HOLDER, HOLDER_GPU, HOLD
 from pinscope.planning.plan import ContextPrice, Demand, HostBudget, Origin, Pace, Safety, Sharing
 from pinscope.records.base import Capability
 from pinscope.records.figure import figures
-from pinscope.records.finding import Finding, Table
 from pinscope.records.parameters import Inputs
-from pinscope.records.run import ExperimentRun, Observation, Run, TimelineRun, TraceRun
+from pinscope.records.run import ExperimentRun, Finding, Observation, Run, Table, TimelineRun, TraceRun
 from pinscope.records.snapshot import Snapshot
 from pinscope.records.timeline import Event
-from pinscope.report.document import parameter_defaults
-from pinscope.report.facts import place
+from pinscope.report.facts import parameter_defaults, place
 from pinscope.store.bundle import folder, recorded_runs, recording_name
 from pinscope.units import format_bytes, format_seconds
 

@@ -10,12 +10,13 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
-from socketserver import TCPServer, ThreadingMixIn
+from http import HTTPStatus
+from socketserver import ThreadingTCPServer
 from types import TracebackType
 from typing import Any, Self
-from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
+from urllib.parse import urlsplit
 
-from prometheus_client import CollectorRegistry, make_wsgi_app
+from prometheus_client import CollectorRegistry, MetricsHandler
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
@@ -39,8 +40,6 @@ STOP_SECONDS = 0.1
 """How soon the server notices that it is to stop."""
 _PORT = re.compile(r":\d{1,5}$")
 
-Respond = Callable[[str, list[tuple[str, str]]], Any]
-
 
 class MetricsServer:
     """A server in threads of its own, from entering to leaving it.
@@ -61,16 +60,15 @@ class MetricsServer:
             raise InvalidParameter(f"{port} is no port number; it must be from 0 (any free one) to 65535")
         registry = CollectorRegistry(auto_describe=False)
         registry.register(collector)
-        application = _Application(make_wsgi_app(registry), only_local=is_loopback(address))
-        kind = _Server6 if host.version == 6 else _Server
+        handler = type("_Handler", (_Handler,), {"registry": registry, "only_local": is_loopback(address)})
         try:
-            self._server = make_server(str(host), port, application, kind, _Handler)
+            self._server = (_Server6 if host.version == 6 else _Server)((str(host), port), handler)
         except OSError as error:
             if error.errno == errno.EADDRINUSE:
                 raise NotPossible(f"port {port} of {address} is in use; choose another with --port") from None
             raise NotPossible(f"cannot listen on port {port} of {address}: {error.strerror}") from None
         name = f"[{host}]" if host.version == 6 else str(host)
-        self.url = f"http://{name}:{self._server.server_port}{PATH}"
+        self.url = f"http://{name}:{self._server.server_address[1]}{PATH}"
         self._thread = threading.Thread(
             target=self._server.serve_forever, args=(STOP_SECONDS,), name="pinscope-metrics", daemon=True
         )
@@ -106,27 +104,6 @@ def is_loopback(address: str) -> bool:
     return checked_address(address).is_loopback
 
 
-class _Application:
-    """Answers /metrics; on loopback only to those who ask for this machine by a local name.
-
-    A page from the internet whose name was made to point here (DNS rebinding) asks for that name, and is refused.
-    """
-
-    def __init__(self, metrics: Callable[..., Any], only_local: bool) -> None:
-        self._metrics = metrics
-        self._only_local = only_local
-
-    def __call__(self, environment: dict[str, Any], respond: Respond) -> Iterable[bytes]:
-        if self._only_local and not _is_local_name(environment.get("HTTP_HOST", "")):
-            return _text(respond, "403 Forbidden", "Only programs on this machine may ask for this.\n")
-        if environment.get("PATH_INFO") == PATH:
-            answer: Iterable[bytes] = self._metrics(environment, respond)
-            return answer
-        if environment.get("PATH_INFO") == "/":
-            return _text(respond, "200 OK", f"PinScope's metrics are at {PATH}\n")
-        return _text(respond, "404 Not Found", f"There is only {PATH}\n")
-
-
 def _is_local_name(host: str) -> bool:
     name = _PORT.sub("", host).strip("[]")
     if name == "localhost":
@@ -137,22 +114,31 @@ def _is_local_name(host: str) -> bool:
         return False
 
 
-def _text(respond: Respond, status: str, text: str) -> list[bytes]:
-    respond(status, [("Content-Type", "text/plain; charset=utf-8")])
-    return [text.encode()]
+class _Handler(MetricsHandler):
+    """Answers /metrics; on loopback only to those who ask for this machine by a local name.
+
+    A page from the internet whose name was made to point here (DNS rebinding) asks for that name, and is refused.
+    """
+
+    timeout = CLIENT_SECONDS
+    only_local = True
+
+    def do_GET(self) -> None:  # noqa: N802 - http.server's name
+        """Answer, or say in one line why not."""
+        if self.only_local and not _is_local_name(self.headers.get("Host", "")):
+            self.send_error(HTTPStatus.FORBIDDEN, "Only programs on this machine may ask for this")
+        elif urlsplit(self.path).path != PATH:
+            self.send_error(HTTPStatus.NOT_FOUND, f"There is only {PATH}")
+        else:
+            super().do_GET()
 
 
-class _Server(ThreadingMixIn, WSGIServer):
+class _Server(ThreadingTCPServer):
     """Serves each connection in a thread."""
 
+    allow_reuse_address = True
     daemon_threads = True
     request_queue_size = MOST_WAITING
-
-    def server_bind(self) -> None:
-        """Without asking for a name: that may take seconds where name servers do not answer."""
-        TCPServer.server_bind(self)
-        self.server_name, self.server_port = self.server_address[:2]  # type: ignore[assignment]
-        self.setup_environ()
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         """The client hung up: nothing is wrong here."""
@@ -160,13 +146,6 @@ class _Server(ThreadingMixIn, WSGIServer):
 
 class _Server6(_Server):
     address_family = socket.AF_INET6
-
-
-class _Handler(WSGIRequestHandler):
-    timeout = CLIENT_SECONDS
-
-    def log_message(self, format: str, *arguments: object) -> None:
-        """A line for every scrape would fill a log."""
 
 
 MOST_HOLDERS = 25

@@ -21,7 +21,7 @@ from pinscope.planning.plan import (
     safety_of,
     why_elsewhere,
 )
-from pinscope.records.finding import (
+from pinscope.records.run import (
     Finding,
     Quantity,
     Reading,

@@ -48,7 +48,11 @@ def install_command(extra: Extra, root: Path = _ROOT) -> str:
 def needed_extra(module: str) -> Extra | None:
     """The extra that brings a module which is not installed here; ``None``: none of PinScope's."""
     package = module.partition(".")[0]
-    return "dashboard" if package in ("jinja2", "markupsafe", "pandas", "plotly", "starlette", "streamlit") else None
+    return (
+        "dashboard"
+        if package in ("google", "jinja2", "markupsafe", "pandas", "plotly", "starlette", "streamlit")
+        else None
+    )
 
 
 def uninstall_command(*packages: str) -> str:

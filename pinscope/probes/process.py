@@ -15,8 +15,8 @@ from functools import cached_property
 from pinscope.errors import NotPossible
 from pinscope.probes.answer import Answer, all_of
 from pinscope.probes.proc import HERE, Proc, most_bytes, whole
-from pinscope.records.masks import mask_words
 from pinscope.records.run import Process
+from pinscope.text import mask_words
 
 Extent = tuple[int, int]
 """First byte and the one after the last, within a mapped object."""

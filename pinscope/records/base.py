@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
-from typing import Annotated, Self
+from typing import Annotated
 
-from pydantic import AfterValidator, AwareDatetime, BaseModel, ConfigDict, model_validator
+from pydantic import AfterValidator, AwareDatetime, BaseModel, ConfigDict
 
 
 def _in_utc(moment: datetime) -> datetime:
@@ -39,12 +39,6 @@ class Capability(Record):
     """Why it does not work; ``None`` if it does."""
     advice: str | None = None
     """What to do about it, where something can be done."""
-
-    @model_validator(mode="after")
-    def _says_why_not(self) -> Self:
-        if self.works != (self.reason is None):
-            raise ValueError("a capability that does not work needs a reason, one that works has none")
-        return self
 
 
 class Budget(Record):

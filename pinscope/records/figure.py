@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from functools import cache
 from typing import Annotated, Any, Literal, TypeVar
 
-from pydantic import BaseModel, Field, PlainSerializer, computed_field, create_model, model_validator
+from pydantic import BaseModel, Field, PlainSerializer, computed_field, create_model
 
 from pinscope.records.base import Record
 
@@ -176,17 +176,6 @@ class Estimated(Record):
     def bounds(self) -> dict[str, BoundKind]:
         """Of each estimate: the true value is ``at_least``, ``at_most`` or ``about`` the figure."""
         return {field: bound.kind for field, bound in self.estimates.items()}
-
-    @model_validator(mode="before")
-    @classmethod
-    def _read_texts(cls, data: Any) -> Any:
-        """JSON's texts and kinds make bounds again."""
-        if not isinstance(data, Mapping) or not isinstance(data.get("estimates"), Mapping):
-            return data
-        estimates = dict(data["estimates"])
-        for field, kind in data.get("bounds", {}).items():
-            estimates[field] = Bound(kind=kind, why=estimates[field].removeprefix(f"{_WORDS[kind]}: "))
-        return {**data, "estimates": estimates}
 
     def note(self, field: str) -> str | None:
         """Why a figure is missing or no more than an estimate; ``None`` of one that is exact."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Literal
 
@@ -83,18 +82,13 @@ class ProbeState(Record):
     """Why it follows nothing any more; ``None`` while it does."""
 
 
-@dataclass(frozen=True)
-class Registrations:
+class Registrations(ProbeState):
     """What the probe knows at one moment."""
 
-    since: datetime
+    lost_events: int = 0
     by_pid: Mapping[int, PidRegistrations]
     """Processes that run and have called the driver."""
-    lost_events: int = 0
-    libraries: tuple[ProbedLibrary, ...] = ()
-    left_out_processes: int = 0
-    trouble: str | None = None
-    not_followed: Mapping[int, str] = field(default_factory=dict)
+    not_followed: Mapping[int, str] = {}
     """Processes that use a copy of the driver's library that is not followed: pid → why not."""
 
     def state(self) -> ProbeState:

@@ -1,12 +1,14 @@
-"""What is kept as a run: an execution of an experiment, a timeline, or a trace.
+"""What is kept as a run: an execution of an experiment, a timeline, or a trace; and what a reading of it is made of.
 
-Raw values are kept; statistics are derived.
+Raw values are kept; statistics, verdicts and findings are derived.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from typing import Annotated, Any, Literal, Self
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
+from typing import Annotated, Any, Literal, Protocol, Self
 
 from pydantic import Field, computed_field, model_validator
 
@@ -252,3 +254,325 @@ def parse_run(fields: Mapping[str, Any]) -> Run:
     """
     kind = fields.get("kind", "timeline" if fields.get("lab") == "live" else "experiment")
     return (_KINDS.get(kind, Run) if isinstance(kind, str) else Run).model_validate(fields)
+
+
+TraceRowKind = Literal[
+    "program", "process", "device", "site", "allocation", "synchronisation", "before", "line_before", "redirected"
+]
+Count = Annotated[int, Field(ge=0)]
+Seconds = Annotated[float, Field(ge=0)]
+CopyDirection = Literal["h2d", "d2h", "d2d", "h2h", "p2p", "other"]
+CopyMemory = Literal["pageable", "pinned", "device", "array", "managed", "unknown"]
+
+LARGE_BYTES = 64 * 1024
+"""Pageable copies of more than this are staged and hold the CPU; of smaller ones CUDA keeps the data itself (CUDA
+driver API, "API synchronization behavior")."""
+WAITS = re.compile(r"(Device|Stream|Event|Thread|Ctx)Synchronize|Memcpy(?!\w*Async)")
+"""In the names of CUDA's functions that return when the GPU has done what was asked of it."""
+TRACE_NEEDED: Mapping[TraceRowKind, tuple[str, ...]] = {
+    "program": ("seconds", "copies", "kernels"),
+    "process": ("process", "copies", "kernels"),
+    "device": ("device", "busy_seconds", "kernels"),
+    "site": ("number", "direction", "source", "target", "count", "bytes", "median_bytes", "file", "line"),
+    "allocation": ("call", "count", "bytes", "call_seconds", "left_count", "left_bytes", "file", "line"),
+    "synchronisation": ("call", "count", "call_seconds", "idle_seconds", "file", "line"),
+    "before": ("seconds", "active_seconds", "count", "bytes", "same_output"),
+    "line_before": ("count", "bytes", "call_seconds", "file", "line"),
+    "redirected": ("count", "bytes", "gather_seconds", "wait_seconds", "pin_seconds", "pinned_bytes", "file", "line"),
+}
+"""Kind of row → fields that each of them has."""
+
+
+class TraceRow(Observation):
+    """What was recorded of one program, added up for each line of it.
+
+    ``repeat`` counts the rows of a kind, ``warmup`` is always false. The single events lie in the attachments.
+    """
+
+    kind: TraceRowKind
+    """``program``, ``process`` (of several that were recorded), ``device`` (a GPU, as one process sees it), ``site``
+    (copies of one line between the same kinds of memory), ``allocation`` (pinned memory that a line allocated or
+    registered) or ``synchronisation`` (waits of a line, in calls that wait for the GPU and in copies that are not
+    asynchronous). In a second run with lines pinned by ``--what-if`` also ``before`` (the first run, and the copies of
+    these lines in it), ``line_before`` (those of one of the lines) and ``redirected`` (copies of a line that went
+    through pinned buffers)."""
+    # The program:
+    seconds: Seconds | None = None
+    """From its start, with the recorder in it, to its end; of a process that was killed: not known."""
+    active_seconds: Seconds | None = None
+    """From the beginning of the first copy or kernel to the end of the last: without imports and set-up."""
+    recorded_seconds: Seconds | None = None
+    """How long of it was recorded, where a part of it was asked for."""
+    exit_code: int | None = None
+    """With which it ended; below 0: the signal that killed it. Not there where it was a part of a program."""
+    copies: Count | None = None
+    """How many were recorded."""
+    unfinished: Count | None = None
+    """Copies of them whose end was not recorded: they ran when the program died."""
+    lost_bytes: Count | None = None
+    """Of CUPTI's records, which could not be read."""
+    unrecorded: Count | None = None
+    """Processes that the program started, that could use CUDA and were not recorded: forked, or not Python."""
+    managed_bytes: Count | None = None
+    """Managed memory that was allocated; how its pages move between host and GPU is not recorded."""
+    sites_left_out: Count | None = None
+    """How many sites have no row: there are more than are kept."""
+    # Of all rows but the program's, where several processes were recorded:
+    process: Count | None = None
+    """Its id."""
+    rank: Count | None = None
+    """Among the processes of a job: RANK, or LOCAL_RANK, of its environment."""
+    # A device, and the program:
+    device: int | None = None
+    """Index of the GPU, as the program sees it."""
+    kernels: Count | None = None
+    """How many ran."""
+    busy_seconds: Seconds | None = None
+    """In which at least one kernel ran."""
+    # A line of the program:
+    file: str | None = None
+    """File of the innermost frame of the program's own code; empty: a native thread made the call."""
+    line: Count | None = None
+    """Its line."""
+    function: str | None = None
+    """Its function."""
+    source_line: str | None = None
+    """Text of the line, as the file had it when the line first made a call."""
+    stack: str | None = None
+    """The frames of the first such call, innermost first, one on each line."""
+    call: str | None = None
+    """Function of CUDA's driver that was called, mostly by one of the runtime."""
+    ranges: str | None = None
+    """Names of the ranges, of NVTX or pinscope.trace, that were innermost at the calls: those of the most bytes or
+    calls, at most three."""
+    count: Count | None = None
+    """Copies, allocations or waits."""
+    call_seconds: Seconds | None = None
+    """How long the calls held the CPU, together. Where graphs copy, the launches are the calls."""
+    idle_seconds: Seconds | None = None
+    """Of copies: how long the GPU's compute stood idle while they were issued and ran. Of waits: from their end until
+    the next kernel began, without what counts for copies. No moment is counted twice."""
+    first_seconds: Seconds | None = None
+    """When the first of them began, from the first copy or kernel of its process on; of a first run, that of the lines
+    that were pinned in the second."""
+    # Copies:
+    launch_idle_seconds: Seconds | None = None
+    """Of large pageable ones: idle compute behind them while the next kernels were issued, which the program could have
+    done during the copy; at most as long as compute was busy while the calls held the CPU."""
+    number: Count | None = None
+    """Of the site, as the attachments name it."""
+    direction: CopyDirection | None = None
+    """``h2d``, ``d2h``, ``d2d``, ``h2h``, ``p2p`` or ``other``."""
+    source: CopyMemory | None = None
+    """Kind of memory that is read, as CUPTI says it: registered memory is ``pinned``."""
+    target: CopyMemory | None = None
+    """Kind of memory that is written."""
+    bytes: Count | None = None
+    """Copied, or allocated, together."""
+    median_bytes: Seconds | None = None
+    """Of one copy."""
+    largest_bytes: Count | None = None
+    """Of one copy."""
+    large_count: Count | None = None
+    """Copies of more than :data:`LARGE_BYTES`."""
+    copy_seconds: Seconds | None = None
+    """How long the transfers took, together."""
+    # Allocations:
+    left_count: Count | None = None
+    """How many were still there at the end."""
+    left_bytes: Count | None = None
+    """How much was still there at the end."""
+    held_bytes: Count | None = None
+    """Of the pages that the allocations reach into, together: memory is locked in whole pages."""
+    peak_bytes: Count | None = None
+    """The most that was there at once."""
+    # Waits:
+    longest_idle_seconds: Seconds | None = None
+    """The longest time for which compute stood idle behind one of them."""
+    after_async_count: Count | None = None
+    """Waits that began while an asynchronous copy still ran, which they held the CPU for."""
+    # What was pinned in a second run of the program:
+    estimated_seconds: Seconds | None = None
+    """What pinning was expected to save, by the first run."""
+    same_output: bool | None = None
+    """Whether both runs wrote the same to stdout."""
+    gather_seconds: Seconds | None = None
+    """How long the CPU copied into pinned buffers."""
+    wait_seconds: Seconds | None = None
+    """How long the CPU waited for the GPU to have read a buffer that it needed again."""
+    pin_seconds: Seconds | None = None
+    """How long pinning the buffers took."""
+    pinned_bytes: Count | None = None
+    """Of the buffers."""
+    reason: str | None = None
+    """Why copies of the line were left as they were, or what was pinned instead."""
+
+    def needs(self) -> tuple[str, Iterable[str]]:
+        """What rows of its kind have."""
+        return f"a row of kind {self.kind}", TRACE_NEEDED[self.kind]
+
+
+def copies_large_from_or_to(row: TraceRow | Mapping[str, Any], memory: CopyMemory) -> bool:
+    """Whether a site has large copies between a GPU and this kind of host memory."""
+    if isinstance(row, TraceRow):
+        row = row.model_dump(include={"direction", "source", "target", "large_count"})
+    over_the_link = row["direction"] in ("h2d", "d2h")
+    return bool(over_the_link and memory in (row["source"], row["target"]) and row["large_count"])
+
+
+Severity = Literal["good", "note", "warning", "critical"]
+"""By what it costs to ignore the finding, on the machine where it was found.
+
+``critical``: data is wrong, memory runs out, or a program fails. ``warning``: a program that does the ordinary thing
+takes at least :data:`COSTLY` times as long, or as much memory, as it need. ``note``: less than that, or only in a case
+that the title names. ``good``: nothing.
+"""
+COSTLY = 1.25
+"""How many times as long, or as much, something must take for a warning."""
+Cell = float | int | str | bool | None
+
+
+class Quantity(Record):
+    """A named number. ``None`` means unknown, and ``reason`` says why."""
+
+    name: str
+    """What it is, for people."""
+    value: Cell
+    """The number, text or truth value, in ``unit``."""
+    unit: str
+    """``bytes``, ``bytes/second``, ``seconds``, ``share``, ``ratio``, ``count`` or ``text``."""
+    spread: float | None = None
+    """What stands after ±: how far the true value may lie from ``value`` at most, relative to it, with 95 % confidence
+    (of a median: the farther end of its interval)."""
+    repeats: int | None = None
+    """Of how many repeats it is the median, where they are too few for a ``spread``."""
+    reason: str | None = None
+    """Why ``value`` is ``None``."""
+    key: str | None = None
+    """Which figure of a run's headline it is, such as ``pinned.h2d.rate``, whatever its size, its value and the words
+    of ``name``: unique in the run, and the same in all runs of its experiment."""
+
+
+class _Explained(Protocol):
+    """A record that says why figures of it are ``None``."""
+
+    @property
+    def missing(self) -> Mapping[str, str]: ...
+
+
+def quantity(
+    name: str,
+    value: Cell,
+    unit: str,
+    *,
+    reason: str | None = None,
+    spread: float | None = None,
+    repeats: int | None = None,
+    key: str | None = None,
+) -> Quantity:
+    """A :class:`Quantity`; of a known value without the ``reason`` why it would be unknown."""
+    reason = reason if value is None else None
+    return Quantity(name=name, value=value, unit=unit, reason=reason, spread=spread, repeats=repeats, key=key)
+
+
+def known(name: str, record: _Explained, field: str, unit: str) -> Quantity:
+    """A figure of a record, with the reason that the record gives where it is unknown."""
+    return quantity(name, getattr(record, field), unit, reason=record.missing.get(field))
+
+
+class Finding(Record):
+    """A conclusion with its evidence and what to do next."""
+
+    rule: str
+    """Stable name of the rule, such as ``link-below-best``."""
+    severity: Severity
+    """``good``, ``note``, ``warning`` or ``critical``."""
+    title: str
+    """The conclusion, with the number that decides."""
+    detail: str
+    """What it rests on, one or two sentences."""
+    evidence: tuple[Quantity, ...]
+    """The numbers behind it."""
+    advice: str
+    """What to do next."""
+    code: str | None = None
+    """Code to paste that does what ``advice`` says, where there is such."""
+
+
+def finding(
+    severity: Severity, rule: str, *evidence: Quantity, title: str, detail: str, advice: str, code: str | None = None
+) -> Finding:
+    """A :class:`Finding`, its evidence one after the other."""
+    return Finding(
+        rule=rule, severity=severity, title=title, detail=detail, evidence=evidence, advice=advice, code=code
+    )
+
+
+def good(rule: str, *evidence: Quantity, title: str, detail: str, advice: str = "Nothing to do.") -> Finding:
+    """A finding that all is well."""
+    return finding("good", rule, *evidence, title=title, detail=detail, advice=advice)
+
+
+def costing(times: float) -> Severity:
+    """The severity of what makes something take so many times as long, or as much memory, as it need."""
+    return "warning" if times >= COSTLY else "note"
+
+
+note = partial(finding, "note")
+warning = partial(finding, "warning")
+critical = partial(finding, "critical")
+wrong_data = partial(
+    critical,
+    advice="Do not trust this machine's copies. Run it again; if it repeats, check ECC counters (nvidia-smi -q -d "
+    "ECC), the kernel log and the link's replay counter.",
+)
+"""What was copied did not arrive as it was sent."""
+
+
+class Table(Record):
+    """A plain table: every cell is a value in the unit of its column."""
+
+    title: str
+    """What it shows."""
+    columns: tuple[str, ...]
+    """A heading for each column."""
+    units: tuple[str, ...]
+    """A unit for each column, as in a quantity."""
+    rows: tuple[tuple[Cell, ...], ...]
+    """One list of cells a row."""
+    note: str = ""
+    """What a reader must know; may be empty."""
+    missing: Mapping[str, tuple[str | None, ...]] = {}
+    """Heading of a column → for each row what is said where its cell is ``None``."""
+
+
+def table(
+    title: str,
+    columns: Mapping[str, str],
+    rows: Iterable[Sequence[Cell]],
+    note: str = "",
+    missing: Mapping[str, tuple[str | None, ...]] | None = None,
+) -> Table:
+    """A :class:`Table`; ``columns``: heading → unit."""
+    return Table(
+        title=title,
+        columns=tuple(columns),
+        units=tuple(columns.values()),
+        rows=tuple(map(tuple, rows)),
+        note=note,
+        missing=missing or {},
+    )
+
+
+class Reading(Record):
+    """What an experiment concludes from its observations. Derived, never stored."""
+
+    verdict: str | None = None
+    """The answer to the experiment's question: one sentence, with the figure that decides. ``None`` where too little
+    was measured for an answer."""
+    headline: tuple[Quantity, ...]
+    """The figures that answer the question. A page shows the first three; what a person would repeat comes first."""
+    tables: tuple[Table, ...]
+    """All figures that were derived."""
+    findings: tuple[Finding, ...]
+    """What was concluded. Of equal severity, what costs most comes first."""

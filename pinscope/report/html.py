@@ -23,10 +23,9 @@ from plotly.offline import get_plotlyjs
 import pinscope
 from pinscope.charts.chart import Chart
 from pinscope.charts.theme import SCHEMES, SchemeName, template
-from pinscope.records.finding import Table
+from pinscope.records.run import Table
 from pinscope.report import facts
-from pinscope.report.document import Document
-from pinscope.report.facts import environment_facts
+from pinscope.report.facts import Document, environment_facts
 from pinscope.report.write import json_pieces
 from pinscope.text import escaped, one_line, visible
 from pinscope.units import format_value

@@ -22,7 +22,7 @@ from pinscope.errors import BadInput
 from pinscope.experiments.overlap.reading import Span, spans
 from pinscope.records.base import SPANS, TRACE_EVENTS
 from pinscope.records.run import LAB_TITLES, TraceRun
-from pinscope.report.document import Document
+from pinscope.report.facts import Document
 from pinscope.tracing.sites import UNKNOWN_LINE, process_names
 from pinscope.tracing.stretch import TABLES, Columns, collect, first_moments
 

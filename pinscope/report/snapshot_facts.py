@@ -94,13 +94,10 @@ def _of_holder(holder: Holder, figure: Figure) -> Iterator[Fact]:
         yield "Its mappings", _mappings(holder)
 
 
-def moment_text(moment: datetime) -> str:
-    """``2026-11-21 03:15:07 UTC``."""
-    return f"{moment.astimezone(UTC):%Y-%m-%d %H:%M:%S} UTC"
-
-
 def _moment(moment: datetime | None, reason: str | None) -> str:
-    return moment_text(moment) if moment else f"n/a ({reason})" if reason else "n/a"
+    if moment:
+        return f"{moment.astimezone(UTC):%Y-%m-%d %H:%M:%S} UTC"
+    return f"n/a ({reason})" if reason else "n/a"
 
 
 def _mappings(holder: Holder) -> str:
@@ -247,12 +244,8 @@ class HolderRow:
         amount = self.amounts[name]
         if amount is not None and name in ON_GPUS and not self.gpus:
             return "-"
-        return signed_text(name, amount, self.signs.get(name, ""))
-
-
-def signed_text(name: str, amount: Number, sign: str = "") -> str:
-    """An amount of this column in words, with the sign of an estimate."""
-    return ("" if amount is None else sign) + format_value(amount, COLUMNS[name].unit)
+        sign = "" if amount is None else self.signs.get(name, "")
+        return sign + format_value(amount, COLUMNS[name].unit)
 
 
 def holder_rows(holders: Iterable[Holder], growing: Collection[int] = ()) -> list[HolderRow]:

@@ -6,7 +6,7 @@ import csv
 import io
 import json
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from importlib import import_module
@@ -23,10 +23,9 @@ from pinscope.analysis.read_rows import Row
 from pinscope.errors import BadInput, PathExists
 from pinscope.experiments.registry import cells_of, read_run
 from pinscope.records.base import FIELD_NAMES
-from pinscope.records.finding import Finding, Reading
-from pinscope.records.run import Run
+from pinscope.records.run import Finding, Reading, Run
 from pinscope.records.snapshot import Snapshot
-from pinscope.report.document import Document
+from pinscope.report.facts import Document
 from pinscope.store.new_file import write_new
 from pinscope.store.store import Store
 from pinscope.text import quoted
@@ -34,9 +33,8 @@ from pinscope.text import quoted
 if TYPE_CHECKING:
     import pandas as pd
 
-    from pinscope.analysis.pinning_strategy import Recipe
-    from pinscope.planning.plan import Pace, Plan
-    from pinscope.report.document import Document
+    from pinscope.planning.plan import Plan
+    from pinscope.report.facts import Document
 
 # By name: most reports need neither Plotly nor Arrow, which take their time to import.
 _RENDERERS: Mapping[str, tuple[str, str]] = {
@@ -210,7 +208,10 @@ def render_parquet(documents: Sequence[Document]) -> bytes:
     Raises:
         BadInput: a column holds both text and numbers.
     """
-    types = {name: _type(name, kinds - {type(None)}) for name, kinds in _kinds(documents).items()}
+    types: dict[str, pa.DataType] = {}
+    for name, kinds in _kinds(documents).items():
+        samples = [kind() for kind in sorted(kinds - {type(None)}, key=str)]
+        types[name] = _column(name, samples or [0.0]).type  # nothing known: readers disagree on Parquet's own type
     runs = json.dumps([document.run.model_dump(mode="json") for document in documents])
     schema = pa.schema(list(types.items()), metadata={"pinscope": runs})
     sink, rows = pa.BufferOutputStream(), _rows(documents)
@@ -221,29 +222,12 @@ def render_parquet(documents: Sequence[Document]) -> bytes:
     return bytes(sink.getvalue().to_pybytes())
 
 
-def _type(name: str, kinds: Set[type]) -> pa.DataType:
-    types = {
-        frozenset[type](): pa.float64(),  # nothing known: readers disagree on Parquet's own type for that
-        frozenset({bool}): pa.bool_(),
-        frozenset({int}): pa.int64(),
-        frozenset({float}): pa.float64(),
-        frozenset({int, float}): pa.float64(),
-        frozenset({str}): pa.string(),
-    }
-    if frozenset(kinds) not in types:
-        raise _mixed(name)
-    return types[frozenset(kinds)]
-
-
-def _column(name: str, values: list[Any], kind: pa.DataType) -> pa.Array:
+def _column(name: str, values: list[Any], kind: pa.DataType | None = None) -> pa.Array:
     try:
         return pa.array(values, type=kind)
     except pa.ArrowInvalid:
-        raise _mixed(name) from None
-
-
-def _mixed(name: str) -> BadInput:
-    return BadInput(f"column {quoted(name)} mixes kinds of values, which Parquet cannot hold; write .csv or .json")
+        mixed = f"column {quoted(name)} mixes kinds of values, which Parquet cannot hold; write .csv or .json"
+        raise BadInput(mixed) from None
 
 
 def run_document(document: Document) -> dict[str, Any]:
@@ -304,7 +288,7 @@ def plan_document(plan: Plan, reading: Reading) -> dict[str, Any]:
     """The plan's figures, in SI units, and what was concluded."""
     from pinscope.planning.plan import safety_of  # noqa: PLC0415 - a live view needs not wait for it
 
-    pinned = plan.demand.pinned_bytes
+    pinned, recipe = plan.demand.pinned_bytes, plan.recipe
     return {
         "format": FORMAT,
         "demand": asdict(plan.demand),
@@ -319,20 +303,14 @@ def plan_document(plan: Plan, reading: Reading) -> dict[str, Any]:
         ],
         "context": asdict(plan.context) if plan.context else None,
         "strategies": [asdict(sharing) for sharing in plan.sharings],
-        "pinning": [_pinning(pace, pinned) for pace in plan.paces],
-        "recommended": _recommended(plan.recipe, pinned),
+        # Waits are known only for the amount that was measured.
+        "pinning": [
+            {**asdict(pace), "seconds": pace.seconds_for(pinned), "longest_wait_seconds": pace.wait_for(pinned)}
+            for pace in plan.paces
+        ],
+        "recommended": recipe
+        and {"strategy": recipe.strategy, "chunk_bytes": recipe.chunk_bytes, "call": recipe.call(pinned)},
         "budget": asdict(plan.budget),
         "safety": asdict(safety_of(plan)),
         **_concluded(reading),
     }
-
-
-def _pinning(pace: Pace, pinned: int) -> dict[str, Any]:
-    """A strategy for this amount; waits are known only for the amount that was measured."""
-    return {**asdict(pace), "seconds": pace.seconds_for(pinned), "longest_wait_seconds": pace.wait_for(pinned)}
-
-
-def _recommended(recipe: Recipe | None, pinned: int) -> dict[str, Any] | None:
-    if recipe is None:
-        return None
-    return {"strategy": recipe.strategy, "chunk_bytes": recipe.chunk_bytes, "call": recipe.call(pinned)}

@@ -1,4 +1,4 @@
-"""Runs from the outside: prepare, start, cancel, and notice those whose child is gone."""
+"""Runs from the outside: prepare, start, cancel, measure several in turn, and notice those whose child is gone."""
 
 from __future__ import annotations
 
@@ -14,10 +14,12 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
+from functools import partial
+from io import FileIO
 from pathlib import Path
-from typing import Any, Self
+from typing import IO, Any, cast
 
 import platformdirs
 
@@ -29,16 +31,17 @@ from pinscope.errors import (
     NoDevice,
     NotEnoughMemory,
     NotPossible,
+    PinScopeError,
     StoreFailed,
     UnknownName,
 )
 from pinscope.experiments.contract import AnyExperiment, BareParams, budget_of
-from pinscope.experiments.registry import find
+from pinscope.experiments.registry import EXPERIMENTS, find
 from pinscope.lab.harness import check_budget
 from pinscope.lab.placement import placement
 from pinscope.probes.capabilities import cupy_problem
 from pinscope.probes.child_lifetime import start_child
-from pinscope.probes.environment import machine_id
+from pinscope.probes.environment import capture_environment, machine_id
 from pinscope.probes.process import is_alive, is_in_sight, on_this_boot, process_of
 from pinscope.records.environment import Environment
 from pinscope.records.run import LAB_TITLES, ExperimentRun, LabKind, Process, Run
@@ -168,37 +171,18 @@ started it as the parent. A page's script thread ends within seconds; this one d
 """
 
 
+@dataclass(frozen=True)
 class Job:
-    """A started run, seen from the process that started it."""
+    """A started run, and the child that measures it."""
 
-    def __init__(self, run_id: str, child: subprocess.Popen[bytes]) -> None:
-        self.run_id = run_id
-        self._child = child
+    run_id: str
+    child: subprocess.Popen[bytes]
 
-    @property
-    def pid(self) -> int:
-        """Process id of the child."""
-        return self._child.pid
-
-    def poll(self) -> int | None:
-        """The child's exit code, or ``None`` while it runs."""
-        return self._child.poll()
-
-    def hand_over(self, run: Run | None) -> None:
-        """Give the child what it waits for: the run that it is to measure; ``None``: it is to end."""
-        pipe = self._child.stdin
-        if pipe is None:
-            return
+    def hand_over(self, order: bytes) -> None:
+        """Give the child what it waits for: the run that it is to measure; nothing: it is to end."""
+        pipe = cast("IO[bytes]", self.child.stdin)
         with suppress(BrokenPipeError), pipe:  # it has been killed already: its exit code says so
-            pipe.write(b"" if run is None else run.model_dump_json().encode())
-
-    def stop(self) -> None:
-        """Ask the child to end in order; :func:`cancel` does the same by the run's id alone."""
-        self._child.terminate()
-
-    def wait(self, timeout: float | None = None) -> int:
-        """The child's exit code; raises subprocess.TimeoutExpired after ``timeout`` seconds."""
-        return self._child.wait(timeout)
+            pipe.write(order)
 
 
 _started: list[Job] = []
@@ -214,7 +198,7 @@ def start(store: Store, run: ExperimentRun) -> Job:
         MeasurementFailed: the child could not be started; nothing was stored.
         StoreFailed: the run could not be stored; its child has ended.
     """
-    _started[:] = [job for job in _started if job.poll() is None]  # reaps those that ended
+    _started[:] = [job for job in _started if job.child.poll() is None]  # reaps those that ended
 
     def launch() -> Job:
         child = start_child(
@@ -232,12 +216,12 @@ def start(store: Store, run: ExperimentRun) -> Job:
     except OSError as error:
         raise MeasurementFailed(f"the process that measures could not be started: {error.strerror}") from None
     try:
-        run = store.add(run.model_copy(update={"process": process_of(job.pid)}))
+        run = store.add(run.model_copy(update={"process": process_of(job.child.pid)}))
     except BaseException:
-        job.hand_over(None)
-        job.wait()
+        job.hand_over(b"")
+        job.child.wait()
         raise
-    job.hand_over(run)
+    job.hand_over(run.model_dump_json().encode())
     _started.append(job)
     return job
 
@@ -286,33 +270,18 @@ def reconcile(store: Store) -> list[str]:
     ``store`` shows these runs as interrupted all the same.
     """
     bring_in(store)
-    marked: list[str] = []
-    takes_marks = True
     store.presumed.clear()
-    for run in store.unfinished():
-        if _is_gone(run):
-            takes_marks = mark_interrupted(store, run.id, takes_marks)
-            marked += [run.id] if takes_marks else []
-    return marked
+    return [run.id for run in store.unfinished() if _is_gone(run) and mark_interrupted(store, run.id)]
 
 
-def mark_interrupted(store: Store, run_id: str, takes_marks: bool = True) -> bool:
-    """Mark a run whose child has certainly ended, or show it so where the database takes no mark.
-
-    Args:
-        store: where the run is.
-        run_id: the run.
-        takes_marks: false where the database is known to take none: it may have taken seconds to say so.
-
-    Returns:
-        Whether the database has the mark.
-    """
+def mark_interrupted(store: Store, run_id: str) -> bool:
+    """Mark a run whose child has certainly ended, or show it so where the database takes no mark; whether it did."""
     changes = {
         "status": "interrupted",
         "error": "the process that measured it ended before the run did",
         "finished_at": datetime.now(UTC),
     }
-    if takes_marks:
+    if not store.presumed:  # else it is known to take none, which it may have taken seconds to say
         with suppress(StoreFailed):
             with suppress(UnknownName):  # somebody else has marked and deleted it in this moment
                 store.update(run_id, **changes)
@@ -368,12 +337,26 @@ def turn(
         yield f"Other runs may have measured at the same time: no folder for a lock is safe ({unsafe})."
         return
     with lock:
-        while not lock.take():
-            waiting(lock.holder())
+        while not _is_taken(lock):
+            said = os.pread(lock.fileno(), _MOST_READ, 0).decode(errors="replace")
+            waiting(one_line(said) or "another run")
             time.sleep(POLL_SECONDS)
         process = f"process {os.getpid()}"
-        lock.say(f"{holder} ({process})" if holder else process)
+        with suppress(OSError):  # a full disk: they wait all the same
+            lock.truncate(0)
+            os.pwrite(lock.fileno(), (f"{holder} ({process})" if holder else process).encode()[:_MOST_READ], 0)
         yield None
+
+
+def _is_taken(lock: FileIO) -> bool:
+    """Lock the file if nobody has."""
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError as error:
+        raise MeasurementFailed(f"cannot queue for the device: {lock.name}: {error.strerror}") from None
+    return True
 
 
 def places() -> list[Path]:
@@ -386,62 +369,31 @@ def places() -> list[Path]:
     return folders
 
 
-class _Lock:
-    """An open file, locked or not; it stays when the turn is over.
-
-    Raises:
-        OSError: it cannot be opened, or somebody else may have put it there.
-    """
-
-    def __init__(self, path: Path, shared: bool) -> None:
-        self._path = path
-        flags = os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-        try:
-            self._file = os.open(path, flags)
-        except FileNotFoundError:
-            # Not one call with the above: in some folders the kernel lets nobody "create" what another has made.
-            self._file = os.open(path, flags | os.O_CREAT, PRIVATE_FILE)
-            if shared:
-                os.fchmod(self._file, 0o666)  # whatever the umask is: the folder says who may
-        status = os.fstat(self._file)
-        is_own = stat.S_ISREG(status.st_mode) and (shared or status.st_uid == os.geteuid())
-        if not is_own or status.st_nlink > 1:  # by another name it may be a file that somebody needs
-            os.close(self._file)
-            raise PermissionError(f"{path} is not a file of this user")
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        os.close(self._file)
-
-    def take(self) -> bool:
-        """Lock the file if nobody has."""
-        try:
-            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return False
-        except OSError as error:
-            raise MeasurementFailed(f"cannot queue for the device: {self._path}: {error.strerror}") from None
-        return True
-
-    def say(self, text: str) -> None:
-        """Tell those who wait who holds the lock."""
-        with suppress(OSError):  # a full disk: they wait all the same
-            os.ftruncate(self._file, 0)
-            os.pwrite(self._file, text.encode()[:_MOST_READ], 0)
-
-    def holder(self) -> str:
-        """What the holder says of itself."""
-        return one_line(os.pread(self._file, _MOST_READ, 0).decode(errors="replace")) or "another run"
-
-
-def _opened(name: str, folders: Sequence[Path]) -> _Lock | None:
-    """The file in the first folder that can be used."""
+def _opened(name: str, folders: Sequence[Path]) -> FileIO | None:
+    """The file in the first folder that can be used; it stays when the turn is over."""
     for folder in folders:
         with suppress(OSError):
-            return _Lock(folder / f"{_NO_NAME.sub('_', name)[:100]}.lock", _checked(folder))
+            shared = _checked(folder)
+            path = str(folder / f"{_NO_NAME.sub('_', name)[:100]}.lock")
+            file = FileIO(path, "r+", opener=partial(_open_lock, shared=shared))
+            status = os.fstat(file.fileno())
+            is_own = stat.S_ISREG(status.st_mode) and (shared or status.st_uid == os.geteuid())
+            if is_own and status.st_nlink == 1:  # by another name it may be a file that somebody needs
+                return file
+            file.close()
     return None
+
+
+def _open_lock(path: str, _flags: int, shared: bool) -> int:
+    flags = os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+    try:
+        return os.open(path, flags)
+    except FileNotFoundError:
+        # Not one call with the above: in some folders the kernel lets nobody "create" what another has made.
+        file = os.open(path, flags | os.O_CREAT, PRIVATE_FILE)
+        if shared:
+            os.fchmod(file, 0o666)  # whatever the umask is: the folder says who may
+        return file
 
 
 def _checked(folder: Path) -> bool:
@@ -458,3 +410,164 @@ def _checked(folder: Path) -> bool:
     if not stat.S_ISDIR(status.st_mode) or status.st_uid != 0:
         raise PermissionError(f"{folder} is not a folder that root made")
     return True
+
+
+ALL = "all"
+"""Stands for every experiment, where one is named."""
+
+
+@dataclass(frozen=True)
+class Selection:
+    """What can run of what was asked for.
+
+    Attributes:
+        requests: one for each experiment.
+        left_out: a line for each other experiment: its name, and why it is left out.
+    """
+
+    requests: tuple[Request, ...]
+    left_out: tuple[str, ...] = ()
+
+
+def select(asked: Request, environment: Environment) -> Selection:
+    """The experiment asked for, or all that run on the lab; nothing on the machine is touched.
+
+    One experiment of several whose preset this machine cannot hold is left out; bad input, and settings that this
+    machine cannot hold, refuse them all.
+
+    Raises:
+        BadInput: one of the requests makes no sense.
+        NotPossible: none can run here, or one cannot with the settings asked for.
+    """
+    if asked.experiment != ALL:
+        return possible([asked], environment)
+    experiments = [entry.experiment for entry in EXPERIMENTS]
+    known = dict.fromkeys(field for experiment in experiments for field in experiment.Params.model_fields)
+    if unknown := set(asked.overrides) - set(known):
+        raise InvalidParameter(f"no experiment has a parameter {quoted(min(unknown))}; there are: {', '.join(known)}")
+    lab = asked.lab or ("cuda" if usable_gpu(environment) else "host")
+    requests, left_out = [], []
+    for experiment in experiments:
+        if reason := experiment.labs.get(lab):
+            left_out.append(f"{experiment.name} does not run on the {LAB_TITLES[lab]}: {reason}")
+            continue
+        overrides = {key: value for key, value in asked.overrides.items() if key in experiment.Params.model_fields}
+        requests.append(replace(asked, experiment=experiment.name, overrides=overrides))
+    if not requests:
+        raise NotPossible(f"no experiment has a meaning on the {lab} lab")
+    chosen = possible(requests, environment)
+    return Selection(chosen.requests, (*left_out, *chosen.left_out))
+
+
+def possible(requests: Sequence[Request], environment: Environment) -> Selection:
+    """Those of the requests that can run here. Errors as of :func:`select`."""
+    accepted: list[Request] = []
+    refused: list[tuple[str, NotPossible]] = []
+    for request in requests:
+        try:
+            prepare(request, environment)
+            accepted.append(request)
+        except NotPossible as error:
+            if request.overrides and isinstance(error, NotEnoughMemory):
+                raise  # asked for by name, not a preset that is too large for this machine
+            refused.append((request.experiment, error))
+    if not accepted:
+        raise refused[0][1]
+    return Selection(tuple(accepted), tuple(f"{experiment}: {refusal}" for experiment, refusal in refused))
+
+
+@dataclass
+class Step:
+    """One run of a suite.
+
+    Attributes:
+        request: what it measures.
+        expected_seconds: how long it takes, as estimated beforehand.
+        run_id: once it has begun.
+        problem: why it could not begin, one line.
+        has_ended: it was measured, or could not begin.
+    """
+
+    request: Request
+    expected_seconds: float
+    run_id: str | None = field(default=None, init=False)
+    problem: str | None = field(default=None, init=False)
+    has_ended: bool = field(default=False, init=False)
+
+
+class Suite:
+    """Measures requests one after the other, in a thread of its own; every run is stored as if it had been alone.
+
+    Args:
+        store: where the runs are kept.
+        requests: what to measure, in this order.
+        environment: the machine, for the estimate of the time.
+
+    Raises:
+        PinScopeError: one of the requests cannot run here.
+    """
+
+    def __init__(self, store: Store, requests: Sequence[Request], environment: Environment) -> None:
+        self.steps = tuple(Step(request, prepare(request, environment).expected_seconds) for request in requests)
+        self._store = store
+        self._is_cancelled = threading.Event()
+        self._thread = threading.Thread(target=self._measure, name="pinscope-suite", daemon=True)
+
+    def start(self) -> None:
+        """Begin with the first request."""
+        self._thread.start()
+
+    def cancel(self) -> None:
+        """Stop the run that goes on and begin no other; what was measured stays."""
+        self._is_cancelled.set()
+        step = self.current
+        if step is not None and step.run_id is not None:
+            with suppress(BadInput, StoreFailed):  # it ended in the same moment
+                cancel(self._store, step.run_id)
+
+    def join(self) -> None:
+        """Wait for the end."""
+        self._thread.join()
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether nothing is measured any more."""
+        return not self._thread.is_alive()
+
+    @property
+    def current(self) -> Step | None:
+        """The step that goes on, or is next; ``None`` after the last."""
+        return next((step for step in self.steps if not step.has_ended), None)
+
+    @property
+    def expected_seconds(self) -> float:
+        """How long all steps take, as estimated beforehand."""
+        return sum(step.expected_seconds for step in self.steps)
+
+    def fraction(self) -> float:
+        """How much of the time has passed, 0 to 1, by the estimates of the steps.
+
+        Raises:
+            StoreFailed: the progress of the run that goes on cannot be read.
+        """
+        passed = sum(step.expected_seconds for step in self.steps if step.has_ended)
+        step = self.current
+        if step is not None and step.run_id is not None:
+            passed += step.expected_seconds * self._store.run(step.run_id).progress.fraction
+        return passed / (self.expected_seconds or 1.0)
+
+    def _measure(self) -> None:
+        for step in self.steps:
+            if self._is_cancelled.is_set():
+                return
+            try:
+                run = prepare(step.request, capture_environment())
+                job = start(self._store, run)
+                step.run_id = run.id
+                if self._is_cancelled.is_set():
+                    job.child.terminate()
+                job.child.wait()
+                reconcile(self._store)
+            except PinScopeError as error:
+                step.problem = str(error)
+            step.has_ended = True

@@ -10,6 +10,7 @@ from contextlib import suppress
 from copy import copy
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -42,16 +43,12 @@ _GPUS = "GPUs"
 """The rows say why there are none now and then."""
 
 
-def boot_clock() -> float:
-    """Seconds since the machine started; goes on while it sleeps, and never back."""
-    return time.clock_gettime(time.CLOCK_BOOTTIME)
-
-
 @dataclass(frozen=True)
 class Pace:
     """How time goes by; tests have their own."""
 
-    clock: Callable[[], float] = boot_clock
+    clock: Callable[[], float] = field(default=partial(time.clock_gettime, time.CLOCK_BOOTTIME))
+    """Seconds; goes on while the machine sleeps, and never back."""
     sleep: Callable[[float], None] = time.sleep
     cpu: Callable[[], float] = time.process_time
 

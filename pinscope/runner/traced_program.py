@@ -26,7 +26,7 @@ from pinscope.probes.capabilities import Extra, install_command
 from pinscope.probes.child_lifetime import ending_with_this
 from pinscope.probes.proc import HERE, Proc
 from pinscope.probes.process_scan import UVM
-from pinscope.records.trace_row import TraceRow
+from pinscope.records.run import TraceRow
 from pinscope.tracing.descendants import NOT_STARTED, variables
 from pinscope.tracing.line_totals import Ended
 from pinscope.tracing.sites import library_folders

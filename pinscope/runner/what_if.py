@@ -22,8 +22,7 @@ from pinscope.analysis.read_rows import grouped
 from pinscope.errors import BadInput
 from pinscope.experiments.registry import checked_rows
 from pinscope.records.environment import Environment
-from pinscope.records.run import Run
-from pinscope.records.trace_row import LARGE_BYTES, TraceRow
+from pinscope.records.run import LARGE_BYTES, Run, TraceRow
 from pinscope.runner.traced_program import Variant
 from pinscope.runner.tracing import Traced
 from pinscope.tracing.line_totals import unnumbered

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from functools import partial
 from hashlib import blake2b
 from pathlib import PurePath
 from typing import TYPE_CHECKING, Any, overload
@@ -12,7 +11,7 @@ from typing import TYPE_CHECKING, Any, overload
 from pinscope.analysis.read_rows import Attached
 from pinscope.records.environment import Environment
 from pinscope.records.run import Attachment, Run, TimelineRun, TraceRun, parse_run
-from pinscope.store.attachments import AttachedTable, encode_part, read_part
+from pinscope.store.attachments import attached_by, encode_part, read_part
 from pinscope.store.store import Store
 from pinscope.store.tables import RUN_ID_LENGTH, Row
 
@@ -197,12 +196,7 @@ class AnonymousStore:
 
     def attached(self, run: Run) -> Attached:
         """All attachments of such a run, as readings and charts take them."""
-        tables = {
-            attachment.name: AttachedTable(attachment.rows, partial(self.parts, run, attachment))
-            for attachment in run.attachments
-        }
-        rows = {name: len(table) for name, table in tables.items()}
-        return Attached(rows, lambda name, wanted: tables[name].tables(wanted))
+        return attached_by(run, self.parts)
 
     def _users(self, run: Run) -> set[str]:
         """Names of users that the texts of a run may repeat."""

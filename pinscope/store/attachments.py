@@ -13,17 +13,12 @@ value stands in memory once, as it does in the part. Then what is decoded is bou
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
 from typing import TYPE_CHECKING, Self
 
-from pydantic import ValidationError
-
-from pinscope.analysis.read_rows import EachPart, every_part
+from pinscope.analysis.read_rows import Attached, EachPart
 from pinscope.errors import InvalidParameter
 from pinscope.records import base
 from pinscope.records.run import Attachment, Run
-from pinscope.store.tables import first_complaint
-from pinscope.text import quoted
 
 if TYPE_CHECKING:  # most commands need none of it, and it takes a fifth of a second to import
     import pyarrow as pa
@@ -57,18 +52,11 @@ def no_parts(run: Run, attachment: Attachment) -> Iterator[bytes]:
 
 
 def with_part(run: Run, name: str, rows: int, size: int) -> Run:
-    """The run with one more part of an attachment.
-
-    Raises:
-        InvalidParameter: it would have too many attachments, or no attachment can have that name.
-    """
-    try:
-        had = run.attachment(name) or Attachment(name=name, rows=0, parts=0, bytes=0)
-        has = Attachment(name=name, rows=had.rows + rows, parts=had.parts + 1, bytes=had.bytes + size)
-        known = {attachment.name: attachment for attachment in (*run.attachments, has)}
-        return type(run).model_validate({**dict(run), "attachments": tuple(known.values())})
-    except ValidationError as error:
-        raise InvalidParameter(f"attachment {quoted(name)}: {first_complaint(error)}") from None
+    """The run with one more part of an attachment."""
+    had = run.attachment(name) or Attachment(name=name, rows=0, parts=0, bytes=0)
+    has = Attachment(name=name, rows=had.rows + rows, parts=had.parts + 1, bytes=had.bytes + size)
+    known = {attachment.name: attachment for attachment in (*run.attachments, has)}
+    return run.model_copy(update={"attachments": tuple(known.values())})
 
 
 class AttachmentWriter:
@@ -79,9 +67,6 @@ class AttachmentWriter:
     Args:
         put: stores a part: its number, its content, its rows.
         schema: of the table: flat columns of numbers, times and text.
-
-    Raises:
-        InvalidParameter: a column that an attachment cannot have.
     """
 
     def __init__(self, put: Callable[[int, bytes, int], None], schema: pa.Schema) -> None:
@@ -90,7 +75,6 @@ class AttachmentWriter:
         self._waiting: list[pa.RecordBatch] = []
         self._rows = 0
         self._parts = 0
-        encode_part(schema.empty_table())  # refuses now what could not be stored later
 
     def __enter__(self) -> Self:
         return self
@@ -99,14 +83,7 @@ class AttachmentWriter:
         self.close()
 
     def write(self, batch: pa.RecordBatch) -> None:
-        """Take more rows. Errors as of the store.
-
-        Raises:
-            InvalidParameter: the batch has other columns.
-        """
-        if not batch.schema.equals(self._schema):
-            there, wanted = _names(batch.schema), _names(self._schema)
-            raise InvalidParameter(f"the columns are {there}; this attachment has {wanted}")
+        """Take more rows. Errors as of the store."""
         while batch.num_rows:
             piece = batch.slice(0, base.PART_ROWS - self._rows)
             batch = batch.slice(piece.num_rows)
@@ -116,7 +93,7 @@ class AttachmentWriter:
                 self.flush()
 
     def flush(self) -> None:
-        """Store what waits, as a part or a few."""
+        """Store what waits, as a part."""
         if not self._rows:
             return
         import pyarrow as pa  # noqa: PLC0415
@@ -131,42 +108,24 @@ class AttachmentWriter:
             self._store(self._schema.empty_table())
 
     def _store(self, table: pa.Table) -> None:
-        content = encode_part(table)
-        if len(content) > base.PART_BYTES and table.num_rows > 1:
-            half = table.num_rows // 2
-            self._store(table.slice(0, half))
-            self._store(table.slice(half))
-            return
-        if len(content) > base.PART_BYTES:
-            raise InvalidParameter(
-                f"one row has {len(content) >> 20} MiB; a part has at most {base.PART_BYTES >> 20} MiB"
-            )
-        self._put(self._parts, content, table.num_rows)
+        self._put(self._parts, encode_part(table), table.num_rows)
         self._parts += 1
 
 
-class AttachedTable:
-    """An attachment to be read: in pieces, each time anew.
+def attached_by(run: Run, parts: Parts) -> Attached:
+    """All attachments of a run, as readings and charts take them. Parts that are not wanted are not decoded.
 
     Args:
-        rows: of the whole table.
-        parts: gives its parts.
+        run: the run.
+        parts: gives the parts of its attachments.
     """
 
-    def __init__(self, rows: int, parts: Callable[[], Iterator[bytes]]) -> None:
-        self._rows = rows
-        self._parts = parts
+    def read(name: str, wanted: EachPart) -> Iterator[pa.Table]:
+        attachment = run.attachment(name)
+        contents = parts(run, attachment) if attachment else ()
+        return (read_part(content) for number, content in enumerate(contents) if wanted(number))
 
-    def __len__(self) -> int:
-        return self._rows
-
-    def tables(self, wanted: EachPart = every_part) -> Iterator[pa.Table]:
-        """The table in pieces of at most :data:`PART_ROWS` rows; text is in dictionaries. Other parts are not decoded.
-
-        Raises:
-            InvalidParameter: a part is no part of an attachment.
-        """
-        return (read_part(content) for number, content in enumerate(self._parts()) if wanted(number))
+    return Attached({attachment.name: attachment.rows for attachment in run.attachments}, read)
 
 
 def read_part(content: bytes) -> pa.Table:
@@ -181,7 +140,7 @@ def read_part(content: bytes) -> pa.Table:
     if len(content) > base.PART_BYTES:
         raise InvalidParameter(f"a part has {len(content):,} bytes; at most {base.PART_BYTES:,} are allowed")
     bounds = {"thrift_string_size_limit": base.PART_BYTES, "thrift_container_size_limit": _CONTAINER_ITEMS}
-    with _plain_errors():
+    try:
         described = pq.ParquetFile(pa.BufferReader(content), **bounds)
         for wrong in _complaints(described, len(content)):
             raise InvalidParameter(wrong)
@@ -191,7 +150,12 @@ def read_part(content: bytes) -> pa.Table:
         )
         table = whole.read(use_threads=False)
         table.validate(full=True)
-        return table
+    except InvalidParameter:
+        raise
+    except (pa.ArrowException, OSError, ValueError, TypeError, OverflowError, MemoryError) as error:
+        why = " ".join(str(error).split())[:100]
+        raise InvalidParameter(f"it cannot be read as Parquet: {why or type(error).__name__}") from None
+    return table
 
 
 def _complaints(file: pq.ParquetFile, length: int) -> Iterator[str]:
@@ -242,11 +206,7 @@ def _is_kept(kind: pa.DataType) -> bool:
 
 
 def encode_part(table: pa.Table) -> bytes:
-    """A part. Whole numbers are stored as differences, all else as dictionaries where that is shorter.
-
-    Raises:
-        InvalidParameter: a column that an attachment cannot have.
-    """
+    """A part. Whole numbers are stored as differences, all else as dictionaries where that is shorter."""
     import pyarrow as pa  # noqa: PLC0415
     import pyarrow.parquet as pq  # noqa: PLC0415
     from pyarrow import types  # noqa: PLC0415
@@ -256,41 +216,17 @@ def encode_part(table: pa.Table) -> bytes:
         for field in table.schema
     ]
     whole = [field.name for field in plain if types.is_integer(field.type) or types.is_timestamp(field.type)]
-    if refused := next((field for field in plain if not _is_kept(field.type)), None):
-        raise InvalidParameter(
-            f"column {refused.name!r} is of type {refused.type}; an attachment has numbers, times and text"
-        )
-    if len(plain) > base.PART_COLUMNS:
-        raise InvalidParameter(f"{len(plain):,} columns; an attachment has at most {base.PART_COLUMNS}")
     sink = pa.BufferOutputStream()
-    with _plain_errors():
-        pq.write_table(
-            table.cast(pa.schema(plain)),
-            sink,
-            compression="none",
-            use_dictionary=[field.name for field in plain if field.name not in whole],
-            column_encoding=dict.fromkeys(whole, "DELTA_BINARY_PACKED"),
-            store_schema=False,
-            row_group_size=base.PART_ROWS,
-        )
+    pq.write_table(
+        table.cast(pa.schema(plain)),
+        sink,
+        compression="none",
+        use_dictionary=[field.name for field in plain if field.name not in whole],
+        column_encoding=dict.fromkeys(whole, "DELTA_BINARY_PACKED"),
+        store_schema=False,
+        row_group_size=base.PART_ROWS,
+    )
     return bytes(sink.getvalue().to_pybytes())
-
-
-def _names(schema: pa.Schema) -> str:
-    return ", ".join(f"{field.name} ({field.type})" for field in schema)[:200]
-
-
-@contextmanager
-def _plain_errors() -> Iterator[None]:
-    import pyarrow as pa  # noqa: PLC0415
-
-    try:
-        yield
-    except InvalidParameter:
-        raise
-    except (pa.ArrowException, OSError, ValueError, TypeError, OverflowError, MemoryError) as error:
-        why = " ".join(str(error).split())[:100]
-        raise InvalidParameter(f"it cannot be read as Parquet: {why or type(error).__name__}") from None
 
 
 def parts_alike(here: Run, those: Parts, incoming: Run, these: Parts, only: Sequence[Attachment]) -> bool:

@@ -440,10 +440,6 @@ _ORIGIN = frozenset({"kind", "id", "experiment", "lab", "device", "quick", "para
 """Fields that tell one run from another: set when it starts, never changed."""
 
 
-_RENAMED = frozenset({"experiment", "params"})
-"""Fields of a recording that differ from an older version's where its experiment has become part of another."""
-
-
 def as_imported(run: Run, rows: Rows) -> Run:
     """A run from elsewhere: nothing here works on it any more."""
     changes: dict[str, Any] = {"recording": False, "observations": len(rows)}
@@ -455,9 +451,7 @@ def as_imported(run: Run, rows: Rows) -> Run:
 
 def knows_all(stored: Run, here: Rows, incoming: Run, rows: Rows, has_ended: bool) -> bool:
     """Whether a run that is here already has nothing to learn from the bundle."""
-    renamed = _RENAMED if stored.recording else frozenset()
-    same = _facts(stored, without=renamed) == _facts(incoming, without=renamed)
-    if same or (stored.status == "cancelled" and _is_same_run(stored, incoming)):
+    if _facts(stored) == _facts(incoming) or (stored.status == "cancelled" and _is_same_run(stored, incoming)):
         return len(here) == len(rows) and _begin_alike(here, rows, len(rows))
     # The bundle was exported while the run went on.
     return not has_ended and _is_same_run(stored, incoming) and _begin_alike(here, rows, len(rows))
@@ -473,10 +467,9 @@ def _is_same_run(stored: Run, incoming: Run) -> bool:
     return _facts(stored, only=_ORIGIN) == _facts(incoming, only=_ORIGIN)
 
 
-def _facts(run: Run, only: frozenset[str] | None = None, without: frozenset[str] = frozenset()) -> str:
+def _facts(run: Run, only: frozenset[str] | None = None) -> str:
     """What a run says of itself, comparable as text. Its verdict depends on the version that read it."""
-    left_out = {"recording", "verdict", *without}
-    return dump_json(run.model_dump(mode="json", include=only, exclude=left_out))  # type: ignore[arg-type]
+    return dump_json(run.model_dump(mode="json", include=only, exclude={"recording", "verdict"}))  # type: ignore[arg-type]
 
 
 def _begin_alike(here: Rows, rows: Rows, count: int) -> bool:
@@ -539,7 +532,7 @@ def recorded_parts(run: Run, attachment: Attachment) -> Iterator[bytes]:
 def _recordings() -> Mapping[str, tuple[Run, Traversable]]:
     """Id → recording, and the bundle that holds it."""
     with _plain_errors():
-        files = {file.name: file for file in _files()}
+        files = {file.name: file for file in folder().iterdir()}
         verdicts = json.loads(files[VERDICTS].read_text("utf-8")) if VERDICTS in files else {}
     recordings: list[tuple[Run, Traversable]] = []
     for name in sorted(files):
@@ -550,14 +543,6 @@ def _recordings() -> Mapping[str, tuple[Run, Traversable]]:
                     recordings.append((run.model_copy(update=changes), files[name]))
     recordings.sort(key=lambda recording: recording[0].created_at, reverse=True)
     return {run.id: (run, file) for run, file in recordings}
-
-
-def _files() -> list[Traversable]:
-    """What is in the folder; nothing where there is none."""
-    try:
-        return list(folder().iterdir())
-    except FileNotFoundError:
-        return []
 
 
 @cache

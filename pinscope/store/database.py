@@ -289,9 +289,6 @@ class Database:
     def __exit__(self, *exception: object) -> None:
         self.close()
 
-    def __repr__(self) -> str:
-        return f"{type(self).__name__}({self.name!r})"
-
     @contextmanager
     def reading(self) -> Iterator[Connection]:
         """A transaction that only reads."""

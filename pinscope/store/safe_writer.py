@@ -73,7 +73,7 @@ class SafeWriter:
         """Change fields of the run as :meth:`Store.update` does, now or soon.
 
         Raises:
-            BadInput: a field that cannot be changed, or a value that does not fit it.
+            BadInput: a value that does not fit its field.
         """
         with self._lock:
             self._change(changes)

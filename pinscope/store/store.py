@@ -16,7 +16,7 @@ from sqlalchemy import ColumnElement, Connection, Select, Text, cast, delete, fu
 from pinscope.analysis.read_rows import Attached
 from pinscope.errors import BadInput, StoreFailed, UnknownName
 from pinscope.records.run import Attachment, Origin, Run, Status, parse_run
-from pinscope.store.attachments import AttachedTable, AttachmentWriter, Parts, no_parts, parts_alike, with_part
+from pinscope.store.attachments import AttachmentWriter, Parts, attached_by, no_parts, parts_alike, with_part
 from pinscope.store.bundle import (
     as_imported,
     is_completed_by,
@@ -92,12 +92,6 @@ def read_run(connection: Connection, run_id: str, lock: bool = False) -> Run | N
     if isinstance(run, DamagedRun):
         raise StoreFailed(str(run))
     return run
-
-
-def read_runs(connection: Connection, ids: Sequence[str]) -> list[Run | DamagedRun]:
-    """The runs of these ids, in no order."""
-    rows = connection.execute(select(*RUN_COLUMNS).where(RUNS.c.id.in_(ids))).mappings().all()
-    return [_run_or_damage(row) for row in rows]
 
 
 def _run_or_damage(row: Mapping[Any, Any]) -> Run | DamagedRun:
@@ -301,7 +295,7 @@ class Store(Database):
 
         Raises:
             UnknownName: no such run.
-            BadInput: a field that cannot be changed, a value that does not fit it, or a recording.
+            BadInput: a value that does not fit its field, or a recording.
         """
         with self.writing() as connection:
             run = self._locked(connection, run_id)
@@ -343,14 +337,11 @@ class Store(Database):
 
         Raises:
             UnknownName: no such run.
-            BadInput: a recording, an attachment of that name is there, or it is no name or table for one.
+            BadInput: an attachment of that name is there already.
         """
         run = self.run(run_id)
-        if run.recording:
-            raise self._no_such_run(run.id)
         if run.attachment(name):
             raise BadInput(f"run {run.id} has an attachment {quoted(name)} already")
-        with_part(run, name, 0, 0)  # refuses now what could not be stored later
         return AttachmentWriter(partial(self._append_part, run.id, name), schema)
 
     def _append_part(self, run_id: str, name: str, number: int, content: bytes, rows: int) -> None:
@@ -507,7 +498,8 @@ class Store(Database):
     def _read_runs(self, ids: Sequence[str]) -> list[Run | DamagedRun]:
         """Those of the ids that are there still, in their order."""
         with self.reading() as connection:
-            read = read_runs(connection, ids)
+            rows = connection.execute(select(*RUN_COLUMNS).where(RUNS.c.id.in_(ids))).mappings().all()
+        read = map(_run_or_damage, rows)
         by_id = {run.id: self._as_presumed(run) if isinstance(run, Run) else run for run in read}
         return [by_id[run_id] for run_id in ids if run_id in by_id]
 
@@ -539,22 +531,9 @@ class Store(Database):
         """
         return recorded_parts(run, attachment) if run.recording else stored_parts(self.reading, run, attachment)
 
-    def attachment(self, run_id: str, name: str) -> AttachedTable:
-        """A table that the run carries, as far as it is stored now.
-
-        Raises:
-            UnknownName: no such run, or it has no such attachment.
-        """
-        run = self.run(run_id)
-        if attachment := run.attachment(name):
-            return AttachedTable(attachment.rows, partial(self.parts, run, attachment))
-        there = ", ".join(attachment.name for attachment in run.attachments) or "none"
-        raise UnknownName(f"run {run.id} has no attachment {quoted(name)}; there are: {there}")
-
     def attached(self, run: Run) -> Attached:
         """All attachments of a run, as readings and charts take them."""
-        rows = {attachment.name: attachment.rows for attachment in run.attachments}
-        return Attached(rows, lambda name, wanted: self.attachment(run.id, name).tables(wanted))
+        return attached_by(run, self.parts)
 
     def _as_presumed(self, run: Run) -> Run:
         changes = self.presumed.get(run.id)

@@ -15,9 +15,8 @@ from sqlalchemy import JSON, Column, DateTime, ForeignKey, Integer, LargeBinary,
 
 from pinscope.errors import InvalidParameter
 from pinscope.records import base
-from pinscope.records.masks import mask_code, mask_text, mask_value
 from pinscope.records.run import Run
-from pinscope.text import quoted
+from pinscope.text import mask_code, mask_text, mask_value, quoted
 
 SCHEMA_VERSION = 2
 """Raised with every change of the tables; an older PinScope refuses a newer database."""
@@ -100,8 +99,6 @@ RunT = TypeVar("RunT", bound=Run)
 
 _RUN_ID = re.compile(rf"[A-Za-z0-9][A-Za-z0-9._-]{{0,{RUN_ID_LENGTH - 1}}}")
 _NAME = re.compile(rf"[^\x00-\x1f\x7f]{{1,{NAME_LENGTH}}}")
-_FIXED = frozenset({"kind", "id", "experiment", "lab", "created_at", "observations", "attachments", "recording"})
-"""Fields of a run that no change may touch."""
 _TEXTS = ("params", "notes", "error", "verdict")
 """Fields of a run that may repeat a command line."""
 _CODE = frozenset({"source_line"})
@@ -157,11 +154,8 @@ def changed_run(run: RunT, changes: Mapping[str, Any]) -> RunT:
     """The run with some fields replaced, validated anew.
 
     Raises:
-        InvalidParameter: a field that is fixed or unknown, or a value that does not fit.
+        InvalidParameter: a value that does not fit.
     """
-    refused = sorted(set(changes) - (set(type(run).model_fields) - _FIXED))
-    if refused:
-        raise InvalidParameter(f"{refused[0]} of a run cannot be changed")
     try:
         changed = type(run).model_validate({**dict(run), **changes})
     except ValidationError as error:

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from pinscope.records.trace_row import LARGE_BYTES, WAITS, TraceRow
+from pinscope.records.run import LARGE_BYTES, WAITS, TraceRow
 from pinscope.tracing.mapped_file import CUT
 from pinscope.tracing.sites import ALLOCATES, NATIVE, PinnedMemory, Place, place_of
 from pinscope.tracing.spool import MANAGED, RecordFiles

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from pinscope.records.trace_row import TraceRow, copies_large_from_or_to
+from pinscope.records.run import TraceRow, copies_large_from_or_to
 from pinscope.tracing.line_totals import DIRECTIONS, MEMORY, Ended, LineTotals, unnumbered
 from pinscope.tracing.spool import RecordFiles, Spool
 

@@ -19,10 +19,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pinscope.analysis.read_rows import Row, grouped
-from pinscope.records.finding import Cell, Table, table
-from pinscope.records.masks import mask_code
-from pinscope.records.run import Run
-from pinscope.records.trace_row import LARGE_BYTES, copies_large_from_or_to
+from pinscope.records.run import LARGE_BYTES, Cell, Run, Table, copies_large_from_or_to, table
+from pinscope.text import mask_code
 from pinscope.tracing.stacks import OURS, Frame, file_label, is_own, label
 
 FEW = 0.001

@@ -209,8 +209,8 @@ def begin(dashboard: Served) -> Iterator[Begin]:
 
     yield begin
     for job in started:
-        job.stop()
-        job.wait(timeout=20)
+        job.child.terminate()
+        job.child.wait(timeout=20)
 
 
 def working_children(pid: int) -> list[int]:

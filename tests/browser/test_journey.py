@@ -15,7 +15,7 @@ from playwright.sync_api import Page, expect
 from pinscope.dashboard.pages import HOME, RUNS
 from pinscope.probes.process import is_alive
 from pinscope.records.run import Run
-from pinscope.report.document import open_document
+from pinscope.report.facts import open_document
 from pinscope.report.write import render
 from pinscope.store.bundle import read_bundle
 from tests.browser.conftest import PATIENCE, Begin, Serve, Served, settle, until

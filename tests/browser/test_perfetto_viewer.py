@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from playwright.sync_api import Browser
 
-from pinscope.report.document import open_document
+from pinscope.report.facts import open_document
 from pinscope.report.write import write_report
 from pinscope.store.bundle import recorded_runs
 from pinscope.store.store import Store

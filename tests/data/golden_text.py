@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from pinscope.charts.chart import Chart
-from pinscope.records.finding import Quantity, Reading
-from pinscope.report.document import Document
+from pinscope.records.run import Quantity, Reading
+from pinscope.report.facts import Document
 
 FOLDER = Path(__file__).parent / "golden"
 """A file a recording, written by ``scripts/write-verdicts``."""

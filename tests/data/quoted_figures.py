@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping
 
 from pinscope.errors import UnknownName
-from pinscope.records.finding import Reading, Table
+from pinscope.records.run import Reading, Table
 from pinscope.units import format_value
 
 

@@ -7,8 +7,7 @@ from collections.abc import Sequence
 from pinscope.analysis.read_rows import Row
 from pinscope.charts.chart import Chart
 from pinscope.experiments.registry import find_reader
-from pinscope.records.finding import Reading
-from pinscope.records.run import Run
+from pinscope.records.run import Reading, Run
 
 
 class As:

@@ -18,7 +18,7 @@ import numpy as np
 from pinscope.records.base import Budget
 from pinscope.records.environment import Device, Environment, HugePages, Limits, Link
 from pinscope.records.run import ExperimentRun, LabKind, Run
-from pinscope.report.document import Document, open_document
+from pinscope.report.facts import Document, open_document
 
 Row = dict[str, Any]
 

@@ -9,8 +9,7 @@ from typing import Any
 import pyarrow as pa
 
 from pinscope.analysis.read_rows import Attached, EachPart
-from pinscope.records.run import TraceRun
-from pinscope.records.trace_row import TraceRow
+from pinscope.records.run import TraceRow, TraceRun
 from tests.unit.store.runs import environment
 
 MIB = 2**20

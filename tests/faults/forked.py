@@ -147,7 +147,7 @@ def _load() -> None:
     from pinscope.live import source  # noqa: F401
     from pinscope.planning import reading as plan_reading  # noqa: F401
     from pinscope.probes import environment
-    from pinscope.report import document, write  # noqa: F401
+    from pinscope.report import facts, write  # noqa: F401
     from pinscope.runner import recording  # noqa: F401
     from pinscope.store import bundle
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from pinscope.errors import BadInput
-from pinscope.report.document import open_document
+from pinscope.report.facts import open_document
 from pinscope.store.bundle import BundleReader, render_bundle
 from pinscope.store.store import Imported, Store
 from tests.faults.campaign import WHOLE, Campaign, whole_only

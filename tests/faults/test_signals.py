@@ -23,7 +23,7 @@ import pytest
 
 from pinscope.probes.process import is_alive
 from pinscope.records.run import Run
-from pinscope.report.document import open_document
+from pinscope.report.facts import open_document
 from pinscope.runner import jobs
 from pinscope.runner.jobs import turn
 from pinscope.store.bundle import read_bundle

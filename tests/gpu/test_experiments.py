@@ -112,15 +112,15 @@ def test_a_killed_run_keeps_what_it_measured_and_frees_the_gpu() -> None:
     with Store() as store:
         job = start(store, prepare(Request("bandwidth", "cuda"), capture_environment()))
         while store.run(job.run_id).observations < 20:
-            assert job.poll() is None
+            assert job.child.poll() is None
             time.sleep(0.05)
-        os.kill(job.pid, signal.SIGKILL)
-        job.wait(10)
+        os.kill(job.child.pid, signal.SIGKILL)
+        job.child.wait(10)
         assert reconcile(store) == [job.run_id]
         assert store.run(job.run_id).status == "interrupted"
         assert len(store.observations(job.run_id)) >= 20
         again = start(store, prepare(Request("overlap", "cuda", quick=True), capture_environment()))
-        assert again.wait(60) == 0
+        assert again.child.wait(60) == 0
     assert abs(runtime.memGetInfo()[0] - free) < 64 * 2**20
 
 
@@ -129,10 +129,10 @@ def test_two_runs_on_one_gpu_take_turns() -> None:
         request = Request("bandwidth", "cuda", quick=True, overrides={"sizes": "64MiB", "memory": "pinned"})
         jobs = [start(store, prepare(request, capture_environment())) for _ in range(2)]
         waited = set()
-        while any(job.poll() is None for job in jobs):
+        while any(job.child.poll() is None for job in jobs):
             waited |= {store.run(job.run_id).progress.waiting_for for job in jobs} - {None}
             time.sleep(0.05)
-        assert [job.wait(1) for job in jobs] == [0, 0]
+        assert [job.child.wait(1) for job in jobs] == [0, 0]
     assert any(job.run_id in words for job in jobs for words in waited)
 
 

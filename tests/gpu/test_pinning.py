@@ -321,10 +321,10 @@ def test_a_killed_run_leaves_no_neighbour_and_no_pinned_memory() -> None:
     with Store() as store:
         job = start(store, prepare(Request("pinning_strategy", "cuda"), capture_environment()))
         while store.run(job.run_id).observations < 2:
-            assert job.poll() is None
+            assert job.child.poll() is None
             time.sleep(0.05)
-        os.kill(job.pid, signal.SIGKILL)
-        job.wait(10)
+        os.kill(job.child.pid, signal.SIGKILL)
+        job.child.wait(10)
     deadline = time.monotonic() + 20
     while abs(runtime.memGetInfo()[0] - free) > 64 * MIB or abs(pinned_pages() - pages) > PAGES_OFF:
         assert time.monotonic() < deadline, (runtime.memGetInfo()[0] - free, pinned_pages() - pages)

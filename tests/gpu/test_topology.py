@@ -27,7 +27,7 @@ from pinscope.experiments.topology.experiment import Topology, TopologyParams
 from pinscope.experiments.topology.reading import WAYS, Host, IssuedBy, issuer
 from pinscope.lab.cuda import CudaLab
 from pinscope.lab.harness import Harness
-from pinscope.records.finding import Reading
+from pinscope.records.run import Reading
 from tests.data import synthetic
 from tests.gpu.machine import GIB, IS_H200, MIB, SameGpuTwice, bus_ids, run
 

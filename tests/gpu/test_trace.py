@@ -326,7 +326,7 @@ def test_a_blocking_copy_lies_within_its_call(tmp_path: Path) -> None:
 def events_of(seen: Traced, name: str) -> list[dict[str, Any]]:
     """Rows of an attachment."""
     with Store() as store:
-        return [row for table in store.attachment(seen.run["id"], name).tables() for row in table.to_pylist()]
+        return [row for table in store.attached(store.run(seen.run["id"])).tables(name) for row in table.to_pylist()]
 
 
 def config() -> dict[str, Any]:

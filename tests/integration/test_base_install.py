@@ -16,7 +16,7 @@ from contextlib import redirect_stderr, redirect_stdout
 
 class Blocked:
     def find_spec(self, name, path=None, target=None):
-        if name.partition(".")[0] in ("streamlit", "starlette", "plotly", "pandas", "jinja2", "markupsafe"):
+        if name.partition(".")[0] in ("google", "streamlit", "starlette", "plotly", "pandas", "jinja2", "markupsafe"):
             raise ModuleNotFoundError(f"No module named {name!r}", name=name)
 
 sys.meta_path.insert(0, Blocked())

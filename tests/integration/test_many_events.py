@@ -35,7 +35,7 @@ def do(step, folder, count):
                 for first in range(0, count, 100_000):
                     writer.write(events(first, min(100_000, count - first)))
         if step == "read":
-            assert sum(piece.num_rows for piece in store.attachment("many", "copies").tables()) == count
+            assert sum(piece.num_rows for piece in store.attached(store.run("many")).tables("copies")) == count
         if step == "export":
             run = store.run("many")
             write_bundle(folder / "many.pinscope", [(run, store.observations(run.id))], store.parts)

@@ -16,7 +16,7 @@ from playwright.sync_api import Browser, Page, Request
 
 import pinscope
 from pinscope.charts.theme import SCHEMES
-from pinscope.report.document import Document, open_document
+from pinscope.report.facts import Document, open_document
 from pinscope.report.write import run_document, write_report
 from pinscope.store.bundle import read_bundle
 from tests.data import synthetic

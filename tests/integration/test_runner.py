@@ -47,9 +47,9 @@ def start(store: Store) -> Iterator[Callable[..., Job]]:
 
     yield begin
     for job in started:
-        if job.poll() is None:
-            os.kill(job.pid, signal.SIGKILL)
-        job.wait()
+        if job.child.poll() is None:
+            os.kill(job.child.pid, signal.SIGKILL)
+        job.child.wait()
 
 
 def prepared(overrides: dict[str, str]) -> Run:
@@ -84,7 +84,7 @@ def test_a_run_completes_though_the_thread_that_started_it_ended(
     page.start()
     page.join()
     (job,) = started
-    assert job.wait(60) == 0
+    assert job.child.wait(60) == 0
     run = store.run(job.run_id)
     assert (run.status, run.error, run.progress.fraction) == ("done", None, 1.0)
     assert run.finished_at is not None
@@ -99,10 +99,10 @@ def test_a_cancelled_run_keeps_what_it_measured(store: Store, start: Callable[..
     job = start(LONG)
     until(lambda: store.run(job.run_id).observations > 5 and store.run(job.run_id).progress.message)
     seen = store.run(job.run_id)
-    assert (seen.status, seen.process) == ("running", process_of(job.pid))
+    assert (seen.status, seen.process) == ("running", process_of(job.child.pid))
     assert 0 <= seen.progress.fraction < 1
     jobs.cancel(store, job.run_id)
-    assert job.wait(10) == 130
+    assert job.child.wait(10) == 130
     run = store.run(job.run_id)
     assert (run.status, run.error) == ("cancelled", None)
     assert run.finished_at is not None
@@ -121,7 +121,7 @@ def test_a_run_that_no_signal_reaches_is_cancelled_through_the_database(
     assert process is not None
     store.update(job.run_id, process=process.model_copy(update={"namespace": "pid:[1]"}))  # as another container's
     jobs.cancel(store, job.run_id)
-    assert job.wait(15) == 130
+    assert job.child.wait(15) == 130
     assert store.run(job.run_id).status == "cancelled"
     assert_whole(store, job.run_id)
 
@@ -130,7 +130,7 @@ def test_memory_that_has_gone_while_the_run_waited_refuses_it(store: Store) -> N
     run = prepared(SHORT)
     more = run.budget.model_copy(update={"pinned_bytes": 2**50})  # as much too much as if others had taken it since
     job = jobs.start(store, run.model_copy(update={"budget": more}))
-    assert job.wait(30) == 3
+    assert job.child.wait(30) == 3
     ended = store.run(run.id)
     assert (ended.status, ended.observations) == ("failed", 0)
     assert "is safe here" in (ended.error or "")
@@ -142,8 +142,8 @@ def test_a_killed_run_is_marked_and_the_next_one_starts(store: Store, start: Cal
     job = start(LONG)
     until(lambda: moment == "at once" or store.run(job.run_id).observations > 50)
     seen = store.run(job.run_id).observations
-    os.kill(job.pid, signal.SIGKILL)
-    assert job.wait(10) == -signal.SIGKILL
+    os.kill(job.child.pid, signal.SIGKILL)
+    assert job.child.wait(10) == -signal.SIGKILL
     assert jobs.reconcile(store) == [job.run_id]
     run = store.run(job.run_id)
     assert run.status == "interrupted"
@@ -154,7 +154,7 @@ def test_a_killed_run_is_marked_and_the_next_one_starts(store: Store, start: Cal
     assert jobs.reconcile(store) == []
     assert shared_memory() <= left_over
     again = start(SHORT)
-    assert again.wait(60) == 0
+    assert again.child.wait(60) == 0
     assert store.run(again.run_id).status == "done"
 
 
@@ -170,7 +170,7 @@ store = Store()
 overrides = dict(pair.split("=") for pair in sys.argv[1:])
 request = jobs.Request("bandwidth", lab="host", quick=True, overrides=overrides)
 job = jobs.start(store, jobs.prepare(request, capture_environment()))
-print(job.run_id, job.pid, flush=True)
+print(job.run_id, job.child.pid, flush=True)
 time.sleep(600)
 """
     parent = subprocess.Popen(
@@ -206,13 +206,13 @@ def test_runs_that_queue_say_for_what_can_be_cancelled_and_then_complete(
             until(lambda job=job: store.run(job.run_id).progress.waiting_for is not None)
             waiting = store.run(job.run_id)
             assert (waiting.status, waiting.observations) == ("running", 0)
-        assert store.run(second.run_id).progress.waiting_for == f"run {first.run_id} (process {first.pid})"
+        assert store.run(second.run_id).progress.waiting_for == f"run {first.run_id} (process {first.child.pid})"
         jobs.cancel(store, third.run_id)
-        assert third.wait(10) == 130
+        assert third.child.wait(10) == 130
     assert store.run(third.run_id).status == "cancelled"
     assert store.run(first.run_id).status == "running"
     jobs.cancel(store, first.run_id)
-    assert second.wait(60) == 0
+    assert second.child.wait(60) == 0
     done = store.run(second.run_id)
     assert (done.status, done.progress.waiting_for) == ("done", None)
     assert_whole(store, second.run_id)

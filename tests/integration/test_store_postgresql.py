@@ -169,7 +169,7 @@ def test_a_server_that_goes_away_when_a_run_begins_or_ends_costs_nothing(
     while moment == "at the end" and store.run(run.id).observations < 8:
         time.sleep(0.005)
     server.stop()
-    code = job.wait(60)
+    code = job.child.wait(60)
     server.start()
     outliving.processes.add(server.pid)
     assert find_saved(store, run.id) or moment == "at the end"  # it may just have ended

@@ -156,4 +156,5 @@ def test_reading_leaves_an_old_database_to_older_versions_and_writing_brings_it_
             writer.write(events(0, 10))
         assert version() == (2, 1)
         assert store.observations("20261122-053927-a05261") == raw_rows("20261122-053927-a05261")
-        assert sum(piece.num_rows for piece in store.attachment("20261122-053927-a05261", "copies").tables()) == 10
+        attached = store.attached(store.run("20261122-053927-a05261"))
+        assert sum(piece.num_rows for piece in attached.tables("copies")) == 10

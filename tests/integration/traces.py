@@ -83,4 +83,5 @@ def rows(document: Document, kind: str) -> list[dict[str, Any]]:
 def attached(document: Document, name: str) -> list[dict[str, Any]]:
     """The rows of an attachment."""
     with Store() as store:
-        return [row for table in store.attachment(document["run"]["id"], name).tables() for row in table.to_pylist()]
+        tables = store.attached(store.run(document["run"]["id"])).tables(name)
+        return [row for table in tables for row in table.to_pylist()]

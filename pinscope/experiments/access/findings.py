@@ -8,7 +8,7 @@ from pinscope.analysis.read_rows import grouped
 from pinscope.analysis.statistics import measured
 from pinscope.analysis.texts import Costed, Text, dearest_first, joined, say, times
 from pinscope.experiments.access.reading import PATTERNS, WAYS, Accesses, By, Course, Pair
-from pinscope.records.finding import Finding, quantity, wrong_data
+from pinscope.records.run import Finding, quantity, wrong_data
 from pinscope.units import format_share
 
 SLOW_MANAGED = 2.0

@@ -12,8 +12,7 @@ from pinscope.analysis.cells import AS_GOOD, Label, LineStyle, Value, Way, cells
 from pinscope.analysis.read_rows import Row, grouped
 from pinscope.analysis.statistics import Summary, measured
 from pinscope.analysis.texts import exceeds
-from pinscope.records.finding import Quantity, Table, quantity, table
-from pinscope.records.run import ExperimentRun
+from pinscope.records.run import ExperimentRun, Quantity, Table, quantity, table
 from pinscope.units import format_share
 
 WayName = Literal["copy", "copy_part", "mapped", "managed", "prefetched"]

@@ -9,7 +9,7 @@ from pinscope.analysis.statistics import measured
 from pinscope.analysis.texts import Costed, Text, dearest_first, joined, say, times
 from pinscope.experiments.allocation.reading import BreakEven, Buffers, copies_words, needed_faults
 from pinscope.experiments.allocation.ways import BASE, WAYS
-from pinscope.records.finding import Finding, costing, quantity
+from pinscope.records.run import Finding, costing, quantity
 from pinscope.units import format_bytes
 
 MANY_COPIES = 10

@@ -14,8 +14,7 @@ from pinscope.analysis.read_rows import Row, counted, grouped
 from pinscope.analysis.statistics import Summary, measured, summarize
 from pinscope.analysis.texts import exceeds, known_within, on_lab, roughly
 from pinscope.experiments.allocation.ways import BASE, WAYS
-from pinscope.records.finding import Quantity, Table, quantity
-from pinscope.records.run import ExperimentRun
+from pinscope.records.run import ExperimentRun, Quantity, Table, quantity
 from pinscope.units import format_bytes
 
 

@@ -12,8 +12,7 @@ from pinscope.analysis.read_rows import Rows, grouped
 from pinscope.analysis.rules import BELOW_LIKE, SLOW_LINK
 from pinscope.analysis.texts import Costed, Text, dearest_first, exceeds, joined, part_words, say, times
 from pinscope.experiments.bandwidth.reading import LARGE, PAYS, Cell, Copies, Gain
-from pinscope.records.finding import Finding, Quantity, costing, quantity, wrong_data
-from pinscope.records.run import ExperimentRun
+from pinscope.records.run import ExperimentRun, Finding, Quantity, costing, quantity, wrong_data
 from pinscope.units import format_bandwidth, format_bytes, format_seconds
 
 _FACTORS = {"backing": "Pages", "cache": "CPU caches"}

@@ -17,8 +17,7 @@ from pinscope.analysis.read_rows import Row, Rows, grouped
 from pinscope.analysis.statistics import Summary, measured
 from pinscope.analysis.texts import ROUGH, about, exceeds, is_distinct, on_lab, together
 from pinscope.experiments.bandwidth.ways import WAYS
-from pinscope.records.finding import Quantity, Table, quantity, table
-from pinscope.records.run import ExperimentRun
+from pinscope.records.run import ExperimentRun, Quantity, Table, quantity, table
 from pinscope.units import format_bandwidth, format_bytes
 
 LARGE = 2**24

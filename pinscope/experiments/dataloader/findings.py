@@ -11,7 +11,7 @@ from pinscope.analysis.rules import ROUNDING_RATIO
 from pinscope.analysis.texts import Costed, Text, dearest_first, joined, say
 from pinscope.experiments.dataloader.reading import MOST_RUNS, Cell, Effect, Loops, PoolUse, workers_title
 from pinscope.experiments.dataloader.ways import BOTH, PARTS, WAYS, Setting
-from pinscope.records.finding import Finding, Quantity, costing, quantity, wrong_data
+from pinscope.records.run import Finding, Quantity, costing, quantity, wrong_data
 from pinscope.units import format_share
 
 _BUSY = "{words}: {parts} of a step."

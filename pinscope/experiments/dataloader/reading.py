@@ -30,8 +30,7 @@ from pinscope.analysis.cells import Label, Value, cells, every_combination, firs
 from pinscope.analysis.read_rows import Row, Rows, counted, grouped, labels
 from pinscope.analysis.texts import ROUGH, about, joined
 from pinscope.experiments.dataloader.ways import BOTH, PARTS, POOL_SETTINGS, WAYS, Setting
-from pinscope.records.finding import Quantity, Table, quantity
-from pinscope.records.run import ExperimentRun
+from pinscope.records.run import ExperimentRun, Quantity, Table, quantity
 
 COUNTER_SLACK_BYTES = 2**20
 """The kernel batches its count of pinned pages per processor: so far off may the growth of it be."""

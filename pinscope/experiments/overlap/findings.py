@@ -8,7 +8,7 @@ from pinscope.analysis.read_rows import grouped
 from pinscope.analysis.texts import Costed, Text, dearest_first, joined, part_words, say, times
 from pinscope.experiments.overlap.reading import GOOD_OVERLAP, Cell, Lack, Passes, corrupted_shares
 from pinscope.experiments.overlap.ways import EVERYTHING, WAYS
-from pinscope.records.finding import Finding, Quantity, costing, quantity, wrong_data
+from pinscope.records.run import Finding, Quantity, costing, quantity, wrong_data
 from pinscope.units import format_seconds, format_share
 
 SLOWER_COPIES = 1.1

@@ -13,8 +13,7 @@ from pinscope.analysis.read_rows import Row, Rows, grouped
 from pinscope.analysis.statistics import Summary
 from pinscope.analysis.texts import about, exceeds, known_within, on_lab, possible_share, together
 from pinscope.experiments.overlap.ways import BALANCES, EVERYTHING, WAYS, Balance, Recipe
-from pinscope.records.finding import Quantity, Table, quantity
-from pinscope.records.run import ExperimentRun
+from pinscope.records.run import ExperimentRun, Quantity, Table, quantity
 from pinscope.units import format_seconds, format_share
 
 _WAYS = {"h2d": "to GPU", "d2h": "from GPU"}

@@ -11,7 +11,7 @@ from pinscope.analysis.statistics import measured
 from pinscope.analysis.texts import Costed, Text, dearest_first, part_words, say
 from pinscope.experiments.page_tables.reading import ALL_RETURNED, GIB, PageTableCosts
 from pinscope.experiments.page_tables.ways import BACKINGS
-from pinscope.records.finding import Finding, costing, quantity
+from pinscope.records.run import Finding, costing, quantity
 from pinscope.units import format_bytes, format_seconds
 
 AGREE = 0.05

@@ -20,8 +20,7 @@ from pinscope.analysis.read_rows import Row, counted, grouped
 from pinscope.analysis.statistics import SlopeBounds, Summary, bound_slope, summarize
 from pinscope.analysis.texts import HOST_MODEL, part_words
 from pinscope.experiments.page_tables.ways import WAYS
-from pinscope.records.finding import Quantity, Table, quantity, table
-from pinscope.records.run import ExperimentRun
+from pinscope.records.run import ExperimentRun, Quantity, Table, quantity, table
 from pinscope.units import format_bytes
 
 GIB = 2**30

@@ -8,7 +8,7 @@ from typing import Any
 from pinscope.analysis.pinning_strategy import IDLE, NOT_PINNED, Recipe, StrategyCell, cause, not_pinned
 from pinscope.analysis.texts import Costed, Text, Texts, dearest_first, say
 from pinscope.experiments.pinning_strategy.reading import Pinnings, longest_wait
-from pinscope.records.finding import Finding, Quantity, costing, quantity
+from pinscope.records.run import Finding, Quantity, costing, quantity
 from pinscope.units import format_bytes
 
 LONG_WAIT = 0.02

@@ -23,9 +23,8 @@ from pinscope.analysis.pinning_strategy import (
 from pinscope.analysis.read_rows import Row
 from pinscope.analysis.statistics import measured
 from pinscope.analysis.texts import fill
-from pinscope.records.finding import Quantity, Table, quantity, table
 from pinscope.records.registration import STRATEGIES
-from pinscope.records.run import ExperimentRun
+from pinscope.records.run import ExperimentRun, Quantity, Table, quantity, table
 from pinscope.units import format_bytes, format_seconds
 
 PHRASES: Mapping[str, str] = {

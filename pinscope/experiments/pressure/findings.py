@@ -8,7 +8,7 @@ from pinscope.analysis.statistics import measured
 from pinscope.analysis.texts import Text, Texts, exceeds, on_lab, part_words, say
 from pinscope.experiments.pressure.reading import GIB, MARKS, Climb, OnHost, Pressures, share_of_memory
 from pinscope.experiments.pressure.ways import WAYS
-from pinscope.records.finding import Finding, Quantity, quantity
+from pinscope.records.run import Finding, Quantity, quantity
 from pinscope.units import format_bytes, format_seconds, format_share
 
 RETURNED = 0.9

@@ -14,8 +14,7 @@ from pinscope.analysis.cells import Label, Value
 from pinscope.analysis.read_rows import Row, from_then_on, grouped, labels, median
 from pinscope.analysis.statistics import Summary, summarize
 from pinscope.analysis.texts import exceeds
-from pinscope.records.finding import Quantity, Table, quantity, table
-from pinscope.records.run import ExperimentRun
+from pinscope.records.run import ExperimentRun, Quantity, Table, quantity, table
 from pinscope.units import format_bytes, format_share
 
 GIB = 2**30

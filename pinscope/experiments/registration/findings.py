@@ -10,7 +10,7 @@ from pinscope.analysis.models import GRANULE_BYTES
 from pinscope.analysis.statistics import measured
 from pinscope.analysis.texts import Costed, Text, dearest_first, exceeds, joined, say
 from pinscope.experiments.registration.reading import RATE, SOURCES, Registrations, count_words, pages_words
-from pinscope.records.finding import Finding, costing, quantity, wrong_data
+from pinscope.records.run import Finding, costing, quantity, wrong_data
 from pinscope.units import format_bytes
 
 AGAIN = 1.5

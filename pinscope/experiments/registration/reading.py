@@ -13,8 +13,7 @@ from pinscope.analysis.models import GPU_PAGE_SIZES, page_table_memory_bytes
 from pinscope.analysis.read_rows import Row, Rows, counted, grouped, labels, median, summary
 from pinscope.analysis.statistics import Summary, measured, summarize
 from pinscope.analysis.texts import on_lab
-from pinscope.records.finding import Quantity, Table, costing, quantity
-from pinscope.records.run import ExperimentRun
+from pinscope.records.run import ExperimentRun, Quantity, Table, costing, quantity
 from pinscope.units import format_bandwidth, format_bytes, format_share
 
 Strategy = Literal["each_registers", "one_owner"]

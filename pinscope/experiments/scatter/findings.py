@@ -11,7 +11,7 @@ from pinscope.analysis.statistics import measured
 from pinscope.analysis.texts import Costed, Text, Texts, dearest_first, is_distinct, joined, say, together
 from pinscope.experiments.scatter.reading import TOWARDS, Cell, Load, Pieces, Scatter
 from pinscope.experiments.scatter.ways import WAYS
-from pinscope.records.finding import Finding, Quantity, costing, quantity, wrong_data
+from pinscope.records.run import Finding, Quantity, costing, quantity, wrong_data
 from pinscope.units import format_bytes
 
 HARDLY = 0.02

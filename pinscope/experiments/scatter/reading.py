@@ -12,8 +12,7 @@ from pinscope.analysis.cells import AS_GOOD, Label, Value, cells, every_combinat
 from pinscope.analysis.read_rows import Row, Rows, grouped
 from pinscope.analysis.statistics import Summary, measured
 from pinscope.experiments.scatter.ways import WAYS
-from pinscope.records.finding import Quantity, Table, quantity
-from pinscope.records.run import ExperimentRun
+from pinscope.records.run import ExperimentRun, Quantity, Table, quantity
 from pinscope.units import format_bandwidth, format_bytes
 
 ENOUGH = 0.95

@@ -10,7 +10,7 @@ from pinscope.analysis.statistics import measured
 from pinscope.analysis.texts import Costed, Text, Texts, dearest_first, exceeds, say
 from pinscope.experiments.staging.reading import Cell, Staging
 from pinscope.experiments.staging.ways import WAYS
-from pinscope.records.finding import COSTLY, Finding, quantity, wrong_data
+from pinscope.records.run import COSTLY, Finding, quantity, wrong_data
 from pinscope.units import format_bytes
 
 _AS_GOOD = (

@@ -13,8 +13,7 @@ from pinscope.analysis.read_rows import Rows
 from pinscope.analysis.statistics import Summary, measured
 from pinscope.analysis.texts import FORMS, about, exceeds, together
 from pinscope.experiments.staging.ways import WAYS
-from pinscope.records.finding import Quantity, Table, quantity, table
-from pinscope.records.run import ExperimentRun
+from pinscope.records.run import ExperimentRun, Quantity, Table, quantity, table
 from pinscope.units import format_bytes, format_seconds
 
 USUAL_BYTES = 2**28

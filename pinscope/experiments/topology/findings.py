@@ -23,7 +23,7 @@ from pinscope.experiments.topology.reading import (
     share_of,
     single_words,
 )
-from pinscope.records.finding import Finding, Quantity, costing, quantity, wrong_data
+from pinscope.records.run import Finding, Quantity, costing, quantity, wrong_data
 
 SAME_RATE = 0.05
 """Rates that differ by less are the same."""

@@ -12,8 +12,7 @@ from pinscope.analysis.read_rows import Rows, counted, grouped, labels
 from pinscope.analysis.rules import SHARED_UPLINK
 from pinscope.analysis.statistics import Summary, measured, summarize
 from pinscope.analysis.texts import is_distinct, joined, known_within, part_of, together
-from pinscope.records.finding import Quantity, Table, quantity
-from pinscope.records.run import Direction, ExperimentRun
+from pinscope.records.run import Direction, ExperimentRun, Quantity, Table, quantity
 from pinscope.units import format_bandwidth
 
 OneWay = Literal["h2d", "d2h"]

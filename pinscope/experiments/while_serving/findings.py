@@ -8,7 +8,7 @@ from typing import Any
 from pinscope.analysis.pinning_strategy import NOT_PINNED, cause, not_pinned
 from pinscope.analysis.texts import Costed, Text, Texts, dearest_first, say
 from pinscope.experiments.while_serving.reading import AUTO, IDLE, TAKEN, TOUCH, Cell, Serving, Wait
-from pinscope.records.finding import Finding, Quantity, costing, quantity
+from pinscope.records.run import Finding, Quantity, costing, quantity
 from pinscope.units import exact_bytes
 
 DEAR = 1.3

@@ -11,8 +11,7 @@ from pinscope.analysis.cells import Label, Value, every_combination
 from pinscope.analysis.read_rows import Row, Rows, counted, grouped, median, summary
 from pinscope.analysis.statistics import Summary, measured, summarize
 from pinscope.experiments.while_serving.ways import CALLS, WAYS
-from pinscope.records.finding import Quantity, Table, quantity
-from pinscope.records.run import ExperimentRun
+from pinscope.records.run import ExperimentRun, Quantity, Table, quantity
 from pinscope.units import format_bytes, format_seconds
 
 USUAL_LIMIT = 0.02

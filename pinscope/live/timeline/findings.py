@@ -45,7 +45,7 @@ from pinscope.live.timeline.reading import (
     when,
     who,
 )
-from pinscope.records.finding import Finding, Quantity, quantity
+from pinscope.records.run import Finding, Quantity, quantity
 from pinscope.units import format_bytes, format_duration, format_share
 
 MOST_SUSPECTS = 5

@@ -15,9 +15,8 @@ from pinscope.analysis.read_rows import Row, grouped
 from pinscope.analysis.rules import LEAK_BYTES, Amounts, Growth, gap_seconds, steady_growth
 from pinscope.analysis.statistics import summarize
 from pinscope.records.figure import figures
-from pinscope.records.finding import Quantity, Table, quantity, table
 from pinscope.records.parameters import Inputs, parameter
-from pinscope.records.run import Run
+from pinscope.records.run import Quantity, Run, Table, quantity, table
 from pinscope.records.snapshot import Holder
 from pinscope.records.timeline import TimelineRow
 from pinscope.units import format_bytes, format_duration

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from pinscope.analysis.read_rows import Row
 from pinscope.analysis.texts import Costed, Text, Texts, say
-from pinscope.records.finding import Finding, costing, quantity
+from pinscope.records.run import Finding, costing, quantity
 from pinscope.tracing.sites import Seen, line_name
 from pinscope.tracing.trace.reading import (
     Traced,

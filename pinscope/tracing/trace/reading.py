@@ -11,10 +11,8 @@ from pydantic import AfterValidator
 
 from pinscope.analysis.kind import Kind
 from pinscope.analysis.read_rows import Row
-from pinscope.records.finding import Quantity, Table, quantity
 from pinscope.records.parameters import Inputs, parameter
-from pinscope.records.run import Run
-from pinscope.records.trace_row import LARGE_BYTES, TraceRow
+from pinscope.records.run import LARGE_BYTES, Quantity, Run, Table, TraceRow, quantity
 from pinscope.text import encodable
 from pinscope.tracing.sites import MOSTLY, WORTH, Headed, Seen, Site, gpu_name, headed_table, line_name, seen_in
 from pinscope.tracing.trace.what_if import WhatIf, what_if_headline, what_if_in, what_if_tables, what_if_verdict

@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from pathlib import PurePath
 
 from pinscope.analysis.read_rows import Row
-from pinscope.records.finding import Quantity, Table, quantity, table
-from pinscope.records.run import Run
+from pinscope.records.run import Quantity, Run, Table, quantity, table
 from pinscope.tracing.sites import Headed, Seen, Site, headed_table, line_name
 from pinscope.units import format_seconds, format_share
 

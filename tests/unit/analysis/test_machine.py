@@ -13,7 +13,7 @@ from pinscope.probes.environment import capture_environment
 from pinscope.probes.gpu import GpuMemory
 from pinscope.probes.proc import Proc
 from pinscope.records.environment import Environment
-from pinscope.records.finding import Finding
+from pinscope.records.run import Finding
 from tests.data.gpu_fake import FakeGpu, FakeNvml
 from tests.data.link_limits import pcie_limits
 

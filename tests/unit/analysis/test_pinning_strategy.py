@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from pinscope.analysis.pinning_strategy import DEFAULT_ARRAY, DEFAULT_CHUNKS, Recipe, recommend, strategy_cells
-from pinscope.records.finding import Finding, Reading
 from pinscope.records.registration import STRATEGIES
+from pinscope.records.run import Finding, Reading
 from pinscope.units import parse_bytes
 from tests.data import synthetic
 from tests.data.readings import As

@@ -22,7 +22,7 @@ from pinscope.analysis.texts import (
     times,
     together,
 )
-from pinscope.records.finding import Finding, good, note, quantity, warning
+from pinscope.records.run import Finding, good, note, quantity, warning
 from pinscope.report.facts import quantity_text
 
 TEXTS = {

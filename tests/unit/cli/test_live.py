@@ -16,7 +16,7 @@ from pinscope.live.sampler import GpuWatch
 from pinscope.live.source import LiveSource
 from pinscope.probes.gpu import process_on_gpu
 from pinscope.records.figure import about, at_most
-from pinscope.records.finding import Finding
+from pinscope.records.run import Finding
 from pinscope.records.snapshot import GpuUse, Unreadable
 from pinscope.records.timeline import Event
 from pinscope.text import visible

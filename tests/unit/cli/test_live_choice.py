@@ -12,8 +12,8 @@ from pinscope.cli.screen import key_names, process_page
 from pinscope.cli.terminal import sparkline, styled
 from pinscope.live.series import holder_trends, host_trend, sample_of
 from pinscope.probes.answer import Answer
-from pinscope.records.finding import Finding
 from pinscope.records.registration import Piece
+from pinscope.records.run import Finding
 from tests.data.synthetic_snapshot import GIB, MIB, TAKEN_AT, holder, host, snapshot
 
 COLUMNS = ["pid", "user", "cudaHostAlloc", "program"]

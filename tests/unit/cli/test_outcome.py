@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from pinscope.cli.outcome import print_outcome
-from pinscope.report.document import open_document
+from pinscope.report.facts import open_document
 from tests.data.synthetic import run
 
 

@@ -11,7 +11,7 @@ from pinscope.cli.run import parse_settings
 from pinscope.errors import InvalidParameter
 from pinscope.experiments.bandwidth.experiment import BandwidthParams
 from pinscope.experiments.registry import EXPERIMENTS, Entry
-from pinscope.report.document import parameters_of
+from pinscope.report.facts import form_parameters
 
 
 def test_settings_are_split_at_the_first_equals_sign() -> None:
@@ -46,7 +46,7 @@ def test_the_help_of_an_experiment_shows_its_question_and_parameters_alone(
 ) -> None:
     shown = help_of("run", entry.name, "--help", capsys=capsys)
     assert entry.experiment.question in shown
-    for parameter in parameters_of(entry.experiment.Params):
+    for parameter in form_parameters(entry.experiment.Params):
         assert parameter.description in shown
         assert parameter.takes in shown
     others = [other.experiment.question for other in EXPERIMENTS if other.name != entry.name]
@@ -65,9 +65,8 @@ def test_the_help_of_an_experiment_shows_the_defaults_of_the_lab_and_how_to_writ
 @pytest.mark.parametrize("quick", [False, True])
 def test_every_default_is_written_as_set_takes_it(entry: Entry, quick: bool) -> None:
     preset = entry.experiment.Params.preset("cuda", quick)
-    written = {
-        parameter.name: parameter.written(getattr(preset, parameter.name)) for parameter in parameters_of(type(preset))
-    }
+    parameters = form_parameters(type(preset))
+    written = {parameter.name: parameter.written(getattr(preset, parameter.name)) for parameter in parameters}
     assert preset.with_overrides(written) == preset
 
 

@@ -12,7 +12,7 @@ from pinscope.cli import terminal
 from pinscope.cli.main import main
 from pinscope.cli.outcome import print_findings
 from pinscope.cli.terminal import print_json, print_line, print_prose, print_table
-from pinscope.records.finding import Finding, Quantity
+from pinscope.records.run import Finding, Quantity
 
 
 def test_text_from_outside_cannot_steer_the_terminal(capsys: pytest.CaptureFixture[str]) -> None:

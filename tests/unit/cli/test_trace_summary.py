@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from pinscope.cli.trace_summary import print_summary
-from pinscope.report.document import open_document
+from pinscope.report.facts import open_document
 from tests.data.synthetic_trace import place, program, row, run, site
 
 GPU = row("device", device=0, kernels=400, busy_seconds=5.0)

@@ -12,7 +12,7 @@ from pinscope.experiments.contract import Params
 from pinscope.experiments.registry import EXPERIMENTS
 from pinscope.records.parameters import Bytes, Several, Sizes
 from pinscope.records.run import LabKind
-from pinscope.report.document import form_parameters
+from pinscope.report.facts import form_parameters
 
 
 class MadeUpParams(Params):

@@ -12,8 +12,7 @@ from pinscope.dashboard.widgets import plain, prose, title
 from pinscope.experiments.registry import GONE
 from pinscope.probes.process import current_process
 from pinscope.records.run import Progress, Run
-from pinscope.report.document import open_document
-from pinscope.report.facts import FIRST
+from pinscope.report.facts import FIRST, open_document
 from pinscope.store.bundle import read_bundle, write_bundle
 from pinscope.store.store import Store
 from tests.data import synthetic

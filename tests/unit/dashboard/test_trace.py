@@ -10,7 +10,7 @@ from pinscope.dashboard.pages import TRACES
 from pinscope.dashboard.widgets import plain, prose
 from pinscope.probes.process import current_process
 from pinscope.records.run import Progress, Run
-from pinscope.report.document import open_document
+from pinscope.report.facts import open_document
 from pinscope.report.write import render
 from pinscope.store.store import Store
 from tests.data import synthetic_trace

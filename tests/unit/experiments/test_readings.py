@@ -7,8 +7,7 @@ from typing import Any
 import pytest
 
 from pinscope.records.environment import Environment, Link
-from pinscope.records.finding import Finding
-from pinscope.records.run import Run
+from pinscope.records.run import Finding, Run
 from tests.data import synthetic
 from tests.data.readings import As
 from tests.unit.experiments.bandwidth.test_arithmetic import row

@@ -26,9 +26,8 @@ from pinscope.experiments.registry import checked_rows
 from pinscope.lab import pinned_array
 from pinscope.lab.pinning import PAGE, TOUCH_BYTES, Pinner
 from pinscope.planning.plan import PlanParams, known_prices, plan_for
-from pinscope.records.finding import Finding
 from pinscope.records.registration import STRATEGIES, Strategy
-from pinscope.records.run import Run
+from pinscope.records.run import Finding, Run
 from pinscope.store.bundle import recorded_observations, recorded_runs
 from pinscope.store.store import Store
 from tests.data import synthetic

@@ -8,7 +8,7 @@ import pytest
 
 from pinscope.analysis.held import ROUNDING_ADVICE
 from pinscope.live.reading import read_snapshot
-from pinscope.records.finding import Finding
+from pinscope.records.run import Finding
 from pinscope.records.snapshot import GpuProcess, GpuUse, MigInstance, Snapshot, Unreadable
 from tests.data.link_limits import pcie_limits
 from tests.data.synthetic_snapshot import GIB, MIB, device, holder, host, link, snapshot

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from pinscope.errors import UnknownName
-from pinscope.records.finding import Reading, good, quantity, table
+from pinscope.records.run import Reading, good, quantity, table
 from pinscope.store.bundle import recorded_runs, recording_name
 from tests.data.quoted_figures import QUOTED, figure, renewed
 

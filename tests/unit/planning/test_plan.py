@@ -12,7 +12,7 @@ from pinscope.analysis.models import ENTRY_BYTES, GPU_PAGE_SIZES
 from pinscope.analysis.pinning_strategy import Recipe, Recommended
 from pinscope.planning.plan import ContextPrice, Demand, HostBudget, Origin, Pace, PagePrice, Plan, Prices, make_plan
 from pinscope.planning.reading import read_plan
-from pinscope.records.finding import Finding
+from pinscope.records.run import Finding
 from pinscope.report.write import plan_document
 
 KIB, MIB, GIB, TIB = 2**10, 2**20, 2**30, 2**40

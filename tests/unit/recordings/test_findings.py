@@ -10,8 +10,7 @@ import pytest
 
 from pinscope.experiments.registry import read_run
 from pinscope.manual.reference import FIRES
-from pinscope.records.finding import Reading
-from pinscope.records.run import Run
+from pinscope.records.run import Reading, Run
 from pinscope.store.bundle import folder, recorded_observations, recorded_runs, recording_name
 from tests.data.quoted_figures import fires_on
 

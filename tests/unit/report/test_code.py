@@ -8,8 +8,8 @@ from html import unescape
 import pytest
 
 from pinscope.cli.outcome import print_findings
-from pinscope.records.finding import Finding
-from pinscope.report.document import Document
+from pinscope.records.run import Finding
+from pinscope.report.facts import Document
 from pinscope.report.write import render, run_document
 from tests.data import synthetic
 

@@ -12,7 +12,7 @@ import pinscope
 from pinscope.analysis.cells import labels_of, values_of
 from pinscope.analysis.statistics import Summary
 from pinscope.errors import BadInput
-from pinscope.experiments.registry import EXPERIMENTS, cells_of
+from pinscope.experiments.registry import cells_of
 from pinscope.records.run import ExperimentRun, Run
 from pinscope.store.bundle import recorded_observations, recorded_runs, recording_name
 from tests.unit.recordings.raw import recordings
@@ -25,10 +25,6 @@ WORDS = {"bytes": "bytes", "seconds": "seconds", "bytes/second": "bytes_per_seco
 
 def declared(run: Run) -> type:
     return type(cells_of(run, recorded_observations(run.id))[0])
-
-
-def test_every_experiment_has_a_recording() -> None:
-    assert {run.experiment for run in MEASURED} == {entry.name for entry in EXPERIMENTS}
 
 
 @pytest.mark.parametrize("run", MEASURED, ids=recording_name)

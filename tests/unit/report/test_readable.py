@@ -8,7 +8,6 @@ import html
 import json
 import re
 from dataclasses import replace
-from datetime import timedelta
 from typing import Any
 
 import plotly.graph_objects as go
@@ -16,10 +15,8 @@ import pytest
 from markdown_it import MarkdownIt
 
 from pinscope.charts.chart import Chart
-from pinscope.records.finding import Finding, Quantity, Reading, Table
-from pinscope.records.run import HOST_MODEL_NOTE
-from pinscope.report.document import Document
-from pinscope.report.facts import SEVERITY_WORDS, environment_facts, parameter_facts, quantity_text, run_facts
+from pinscope.records.run import HOST_MODEL_NOTE, Finding, Quantity, Reading, Table
+from pinscope.report.facts import SEVERITY_WORDS, Document, environment_facts, parameter_facts, run_facts
 from pinscope.report.html import CONTENT_SECURITY_POLICY, render_markdown
 from pinscope.report.write import render, run_document
 from pinscope.store.bundle import recorded_runs
@@ -196,13 +193,6 @@ def test_parameters_without_schema_are_listed_by_name() -> None:
     assert dict(parameter_facts(bare))["repeats"] == "60"
 
 
-def test_what_is_missing_of_a_machine_says_why() -> None:
-    whole = synthetic.environment(0)
-    environment = whole.model_copy(update={"driver": None, "missing": {"driver": "there is no NVIDIA driver"}})
-
-    assert dict(environment_facts(environment))["Driver"] == "n/a (there is no NVIDIA driver)"
-
-
 def test_a_limit_that_does_not_exist_says_why() -> None:
     environment = synthetic.environment(0)
     limits = environment.limits.model_copy(update={"missing": {"memlock_headroom_bytes": "no limit: CAP_IPC_LOCK"}})
@@ -225,20 +215,6 @@ def test_a_link_is_told_now_and_at_best() -> None:
     assert facts["GPU 0"] == device.name
     assert facts["GPU 0: Link now"].startswith("PCIe Gen1 x? (")
     assert facts["GPU 0: Link at best"] == "PCIe Gen5 x16, at most 57.6 GB/s of payload each way"
-
-
-@pytest.mark.parametrize(
-    ("quantity", "text"),
-    [
-        (Quantity(name="", value=0, unit="count"), "0"),
-        (Quantity(name="", value=None, unit="bytes"), "n/a"),
-        (Quantity(name="", value=None, unit="bytes", reason="why"), "n/a: why"),
-        (Quantity(name="", value=True, unit="text"), "yes"),
-        (Quantity(name="", value=1e9, unit="bytes/second", spread=0.0), "1.00 GB/s ± < 0.1 %"),
-    ],
-)
-def test_quantities_in_words(quantity: Quantity, text: str) -> None:
-    assert quantity_text(quantity) == text
 
 
 def test_the_page_forbids_itself_every_connection(bandwidth: Document) -> None:
@@ -285,19 +261,6 @@ def test_numbers_in_markdown_tables_are_aligned_to_the_right() -> None:
 
     start = lines.index("| kind | size |")
     assert lines[start + 1 : start + 3] == ["| :--- | ---: |", r"| a\|b | 1 MiB |"]
-
-
-def test_markdown_has_a_section_per_run() -> None:
-    content = render_markdown([synthetic.document("bandwidth"), synthetic.document("overlap")]).decode()
-
-    assert re.findall(r"^# (\w+):", content, flags=re.MULTILINE) == ["Bandwidth", "Overlap"]
-
-
-def test_a_clock_that_was_set_back_is_told_instead_of_a_negative_time() -> None:
-    run = synthetic.run("bandwidth")
-    assert run.finished_at is not None
-    backwards = run.model_copy(update={"finished_at": run.created_at - timedelta(hours=1)})
-    assert dict(run_facts(backwards))["Took"] == "n/a: the clock was set back meanwhile"
 
 
 @pytest.mark.parametrize(("experiment", "place"), [("trace", "traced program"), ("timeline", "live view")])

@@ -34,19 +34,11 @@ def test_the_document_carries_the_whole_snapshot(gpus: int, tmp_path: Path) -> N
     findings = read_snapshot(taken)
     document = json.loads(render_snapshot(taken, findings))
 
-    assert Snapshot.model_validate(document) == taken
+    assert document == {**taken.model_dump(mode="json"), "findings": document["findings"]}
     assert document["format"] == 1
     assert [finding["rule"] for finding in document["findings"]] == [finding.rule for finding in findings]
     assert {"host", "holders", "devices", "unreadable", "taken_at"} <= set(document)
     assert snapshot_document(taken, findings) == document
-
-
-def test_what_is_missing_is_null_with_its_reason(tmp_path: Path) -> None:
-    holder = snapshot_document(full(tmp_path, gpus=0), ())["holders"][0]
-
-    assert holder["registered_bytes"] is None
-    assert holder["missing"]["registered_bytes"]
-    assert holder["missing"]["gpus"] == "no NVIDIA driver is installed here"
 
 
 def test_rows_sum_up_what_a_holder_has_on_its_gpus(taken: Snapshot) -> None:

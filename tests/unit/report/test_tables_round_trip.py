@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from pinscope.errors import BadInput
 from pinscope.records.run import parse_run
-from pinscope.report.document import Document
+from pinscope.report.facts import Document
 from pinscope.report.write import RUN_COLUMNS, render, run_document
 from tests.data import synthetic
 
@@ -78,20 +78,6 @@ def test_no_text_begins_a_formula_in_csv() -> None:
         row = {"repeat": 0, "warmup": False, f"{start}label": f"{start}cmd()"}
         (cells,) = read_csv(render([document([row])], ".csv"))
         assert cells[f"'{start}label"] == f"'{start}cmd()"
-
-
-@pytest.mark.parametrize("experiment", ["bandwidth", "overlap"])
-def test_rows_of_an_experiment_come_through_every_format(experiment: str) -> None:
-    whole = synthetic.document(experiment)
-    rows = [dict(row) for row in whole.rows]
-
-    assert json.loads(render([whole], ".json"))["observations"] == rows
-    table = pq.read_table(io.BytesIO(render([whole], ".parquet"))).drop_columns(list(RUN_COLUMNS))
-    assert table.to_pylist() == rows
-    for cells, row in zip(read_csv(render([whole], ".csv")), rows, strict=True):
-        for name, value in row.items():
-            spelled = {None: "", True: "true", False: "false"}
-            assert cells[name] == (spelled[value] if value is None or isinstance(value, bool) else str(value))
 
 
 def test_every_row_names_its_run_experiment_and_lab() -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from pinscope.errors import BadInput, PathExists
 from pinscope.report import write
-from pinscope.report.document import Document
+from pinscope.report.facts import Document
 from pinscope.report.write import SUFFIXES, known_suffix, render, write_report
 from tests.data import synthetic
 

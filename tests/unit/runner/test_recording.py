@@ -85,6 +85,7 @@ def test_samples_stand_at_even_steps_from_the_beginning_to_the_end(store: Store,
     assert [row["repeat"] for row in rows_of(recorded, "host")] == [0, 1, 2, 3, 4]
     run = store.run(recorded.run.id)
     assert run == recorded.run
+    assert run.process == current_process()
     assert (run.experiment, run.lab, run.status, run.error) == ("timeline", "live", "done", None)
     assert (run.progress.fraction, run.observations) == (1.0, len(recorded.rows))
     assert run.params == {"interval_seconds": 2.5, "for_seconds": 10.0, "probe": False}
@@ -171,18 +172,6 @@ def test_stopped_before_its_first_sample_it_is_cancelled(store: Store, hurry: Hu
     assert (recorded.run.status, recorded.rows) == ("cancelled", [])
 
 
-def test_its_process_is_the_one_that_records(store: Store, hurry: Hurry) -> None:
-    run = new(seconds=1.0)
-    assert run.process == current_process()
-    hurry.sleeps.append(lambda now: assert_alive(store, run))
-    recorder(store, hurry).record(run)
-
-
-def assert_alive(store: Store, run: Run) -> None:
-    assert reconcile(store) == []
-    assert store.run(run.id).status == "running"
-
-
 def test_progress_is_told_and_stored(store: Store, hurry: Hurry) -> None:
     progresses: list[Progress] = []
     recorder(store, hurry, show=progresses.append).record(new(seconds=4.0))
@@ -237,14 +226,6 @@ def test_different_failures_do_not_fill_the_notes(store: Store, hurry: Hurry) ->
     recorded = recorder(store, hurry, take).record(new(seconds=20.0))
     assert len(recorded.run.notes) == recording.MOST_FAILURES_NOTED
     assert (recorded.run.status, recorded.run.error) == ("failed", "no sample could be taken: ValueError: number 1")
-
-
-def test_a_figure_that_is_no_number_costs_its_sample_only(store: Store, hurry: Hurry) -> None:
-    good, bad = quiet(), quiet().model_copy(update={"cpu_seconds": float("nan")})
-    turns = iter([good, bad, good, good])
-    recorded = recorder(store, hurry, lambda: next(turns)).record(new(seconds=3.0))
-    assert times(recorded) == [0.0, 2.0, 3.0]
-    assert times(recorded, "missed") == [1.0]
 
 
 def test_a_figure_that_no_database_holds_costs_its_sample_only(store: Store, hurry: Hurry) -> None:

@@ -15,7 +15,7 @@ import pytest
 
 from pinscope.cli.main import main
 from pinscope.records.run import Process, Run, parse_run
-from pinscope.report.document import open_document
+from pinscope.report.facts import open_document
 from pinscope.report.write import SUFFIXES
 from pinscope.store.anonymous import SUFFIX, AnonymousStore, Pseudonyms
 from pinscope.store.attachments import read_part

@@ -97,14 +97,6 @@ def test_a_database_that_may_only_be_read_is_read(tmp_path: Path) -> None:
             store.append(run.id, new_rows(1))
 
 
-def test_sqlite_writes_ahead_waits_for_others_and_holds_its_references(tmp_path: Path) -> None:
-    with Database(f"sqlite:///{tmp_path}/x.db").reading() as connection:
-        assert connection.exec_driver_sql("PRAGMA journal_mode").scalar() == "wal"
-        assert connection.exec_driver_sql("PRAGMA busy_timeout").scalar() == 30_000
-        assert connection.exec_driver_sql("PRAGMA foreign_keys").scalar() == 1
-        assert connection.exec_driver_sql("PRAGMA synchronous").scalar() == 1  # NORMAL
-
-
 def test_a_lock_that_somebody_keeps_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(database, "BUSY_SECONDS", 0)
     with Store(f"sqlite:///{tmp_path}/x.db") as store:

@@ -15,7 +15,6 @@ from pinscope.errors import BadInput
 from pinscope.experiments.registry import draw_run, read_run
 from pinscope.records.run import ExperimentRun, TimelineRun, parse_run
 from pinscope.store.bundle import render_bundle
-from pinscope.store.store import Store
 from tests.unit.store.runs import new_run
 
 ONLY_EXPERIMENTS = ("device", "quick", "budget")
@@ -39,15 +38,6 @@ def test_only_the_run_of_an_experiment_has_a_device_a_size_and_a_budget() -> Non
     assert set(run_object(new_run())) == set(listed)
     assert (new_run().expected_seconds, timeline().expected_seconds) == (1.5, 60.0)
     assert new_run(experiment="timeline", lab="live", params={}).expected_seconds is None
-
-
-def test_a_run_comes_back_from_the_store_as_the_kind_that_it_was(url: str) -> None:
-    with Store(url) as store:
-        for run in (new_run(), timeline()):
-            assert store.add(run) == store.run(run.id) == run
-            assert store.update(run.id, notes=("a note",)).notes == ("a note",)
-        with pytest.raises(BadInput, match="kind of a run cannot be changed"):
-            store.update(run.id, kind="experiment")
 
 
 def test_the_format_is_raised_only_for_what_an_older_version_cannot_hold() -> None:

@@ -231,6 +231,7 @@ def test_a_lost_run_is_shown_as_interrupted_though_it_cannot_be_marked(
     ("column", "value", "why"),
     [
         ("document", b"{", "it is not JSON"),
+        ("document", b"5", "it is not a document"),
         ("progress", b"[", "it is not JSON"),
         ("status", b"fine", "status"),
         ("created_at", b"yesterday", None),
@@ -249,6 +250,8 @@ def test_damage_in_one_run_hides_no_other(tmp_path: Path, column: str, value: by
         assert runs == [good]
         assert [run.id for run in damaged] == [bad.id]
         assert why in damaged[0].why
+        with pytest.raises(StoreFailed, match=f"run {bad.id} in the database cannot be read .*`pinscope runs delete"):
+            store.run(bad.id)
         reconcile(store)
         store.delete(bad.id)
         assert damaged_runs(store) == []

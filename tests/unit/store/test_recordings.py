@@ -10,7 +10,7 @@ import pytest
 
 from pinscope.errors import BadInput, StoreFailed
 from pinscope.experiments.registry import EXPERIMENTS, readers
-from pinscope.report.document import open_document
+from pinscope.report.facts import open_document
 from pinscope.store import bundle
 from pinscope.store.bundle import read_bundle, render_bundle
 from pinscope.store.store import Store

@@ -9,7 +9,7 @@ import pytest
 from pinscope.analysis.cells import AS_GOOD
 from pinscope.experiments.access.experiment import AccessObservation
 from pinscope.experiments.access.reading import Accesses, Cell, Pair, of, winners
-from pinscope.records.finding import Finding
+from pinscope.records.run import Finding
 from tests.data import synthetic
 from tests.data.readings import As
 

@@ -9,8 +9,7 @@ import pytest
 from pinscope.analysis.read_rows import ReadRows
 from pinscope.experiments.allocation.experiment import AllocationObservation
 from pinscope.experiments.allocation.reading import Buffers, needed_faults
-from pinscope.records.finding import Finding
-from pinscope.records.run import LabKind
+from pinscope.records.run import Finding, LabKind
 from tests.data import synthetic
 from tests.data.readings import As
 

@@ -8,7 +8,7 @@ import pytest
 
 from pinscope.experiments.dataloader.experiment import DataloaderObservation
 from pinscope.experiments.dataloader.reading import Cell, Loops, speedup
-from pinscope.records.finding import Finding, Reading
+from pinscope.records.run import Finding, Reading
 from tests.data import synthetic
 from tests.data.readings import As
 

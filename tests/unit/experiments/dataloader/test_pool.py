@@ -9,7 +9,7 @@ import pytest
 from pinscope.analysis.held import pool_settings
 from pinscope.experiments.dataloader.experiment import DataloaderObservation
 from pinscope.experiments.dataloader.reading import Loops
-from pinscope.records.finding import Reading
+from pinscope.records.run import Reading
 from tests.data import synthetic
 from tests.data.readings import As
 

@@ -10,7 +10,7 @@ from pinscope.analysis.models import implied_page_bytes, page_table_bytes, page_
 from pinscope.analysis.statistics import bound_slope
 from pinscope.experiments.page_tables.experiment import PageTablesObservation
 from pinscope.experiments.page_tables.reading import cells_of
-from pinscope.records.finding import Reading
+from pinscope.records.run import Reading
 from tests.data import synthetic
 from tests.data.readings import As
 

@@ -11,7 +11,7 @@ import pytest
 from pinscope.experiments.pressure.experiment import PressureObservation, amounts
 from pinscope.experiments.pressure.reading import Climb, Mark, courses, round_seconds
 from pinscope.experiments.registry import read_run
-from pinscope.records.finding import Reading
+from pinscope.records.run import Reading
 from tests.data import synthetic
 from tests.data.readings import As
 

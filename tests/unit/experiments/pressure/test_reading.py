@@ -9,7 +9,7 @@ import pytest
 
 from pinscope.experiments.pressure.experiment import PressureObservation
 from pinscope.experiments.pressure.reading import OnHost, courses
-from pinscope.records.finding import Finding, Reading
+from pinscope.records.run import Finding, Reading
 from tests.data import synthetic
 from tests.data.readings import As
 

@@ -14,7 +14,7 @@ from pinscope.experiments.registration.reading import Registrations
 from pinscope.experiments.registry import draw_run, read_run
 from pinscope.lab.harness import Harness
 from pinscope.lab.hostmodel import HostModelLab
-from pinscope.records.finding import Finding, Reading
+from pinscope.records.run import Finding, Reading
 from tests.data import synthetic
 from tests.unit.experiments.registration.test_arithmetic import BUFFER, GIB, MIB, Rows
 from tests.unit.experiments.registration.test_arithmetic import rows as trial

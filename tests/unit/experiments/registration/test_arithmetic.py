@@ -8,7 +8,7 @@ import pytest
 
 from pinscope.experiments.registration.experiment import RegistrationObservation
 from pinscope.experiments.registration.reading import trials
-from pinscope.records.finding import Reading
+from pinscope.records.run import Reading
 from tests.data import synthetic
 from tests.data.readings import As
 

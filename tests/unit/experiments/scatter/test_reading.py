@@ -12,7 +12,7 @@ from pinscope.experiments.contract import budget_of
 from pinscope.experiments.scatter.experiment import EXPERIMENT, ScatterObservation, ScatterParams
 from pinscope.experiments.scatter.findings import code
 from pinscope.experiments.scatter.reading import Scatter
-from pinscope.records.finding import Finding, Reading
+from pinscope.records.run import Finding, Reading
 from tests.data import synthetic
 from tests.data.readings import As
 

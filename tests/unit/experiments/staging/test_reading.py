@@ -8,7 +8,7 @@ import pytest
 
 from pinscope.experiments.staging.findings import code
 from pinscope.experiments.staging.reading import Staging, of
-from pinscope.records.finding import Finding, Reading
+from pinscope.records.run import Finding, Reading
 from tests.data import synthetic
 from tests.data.readings import As
 

@@ -10,7 +10,7 @@ from pinscope.errors import BadInput
 from pinscope.experiments.registry import read_run
 from pinscope.experiments.topology.experiment import Flight, common_window
 from pinscope.experiments.topology.reading import MOVED, Host
-from pinscope.records.finding import Finding, Reading
+from pinscope.records.run import Finding, Reading
 from tests.unit.experiments.topology.hosts import FAR, LINK, ROWS, copied, host, run
 
 TWO_PAIRS = ((0, 1), (2, 3))

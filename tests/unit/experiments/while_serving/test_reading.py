@@ -9,7 +9,7 @@ import pytest
 from pinscope.experiments.while_serving.experiment import WhileServingObservation
 from pinscope.experiments.while_serving.findings import code
 from pinscope.experiments.while_serving.reading import Serving, cells_of
-from pinscope.records.finding import Finding, Reading
+from pinscope.records.run import Finding, Reading
 from tests.data import synthetic
 from tests.data.readings import As
 

@@ -9,7 +9,7 @@ import pytest
 from pinscope.experiments.registry import read_run
 from pinscope.live.series import Moment, TimelineRows
 from pinscope.live.timeline.reading import MOST_HOLDERS
-from pinscope.records.finding import Finding, Quantity, Reading, Table
+from pinscope.records.run import Finding, Quantity, Reading, Table
 from pinscope.units import format_bytes
 from tests.data import synthetic_timeline
 from tests.data.synthetic_snapshot import GIB, MIB, device, holder, host, link, snapshot

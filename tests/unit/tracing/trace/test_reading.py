@@ -7,9 +7,8 @@ from typing import Any
 import pytest
 
 from pinscope.experiments.registry import checked_rows, draw_run, read_run
-from pinscope.records.finding import Finding, Reading
-from pinscope.report.document import open_document
-from pinscope.report.facts import parameter_facts, table_texts
+from pinscope.records.run import Finding, Reading
+from pinscope.report.facts import open_document, parameter_facts, table_texts
 from pinscope.tracing.sites import seen_in
 from pinscope.tracing.trace.reading import parts_of_time
 from tests.data.synthetic_trace import MIB, place, program, row, run, site

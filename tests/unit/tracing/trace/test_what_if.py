@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from pinscope.experiments.registry import checked_rows
-from pinscope.records.finding import Reading
+from pinscope.records.run import Reading
 from pinscope.runner.what_if import what_if_command
 from pinscope.tracing.sites import seen_in
 from tests.data import synthetic_trace

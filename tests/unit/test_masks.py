@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from pinscope.records.masks import is_secret_name, mask_code, mask_text, mask_value, mask_words
+from pinscope.text import is_secret_name, mask_code, mask_text, mask_value, mask_words
 
 SECRET_NAMES = (
     "token", "hf-token", "HF_TOKEN", "hfToken", "HUGGING_FACE_HUB_TOKEN", "github.token", "use_auth_token", "TOKEN_2",

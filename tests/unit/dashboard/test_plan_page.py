@@ -73,3 +73,23 @@ def test_bad_input_is_one_clear_line_and_the_form_stays(open_page: Open) -> None
     app.text_input(key="plan-pinned").set_value("2GiB").run()
     assert not app.error
     assert metric(app, "Page table of one process, on one GPU") == "4 MiB"
+
+
+def test_a_link_opens_its_plan_and_a_bad_one_is_one_clear_line_above_the_usual_plan(
+    open_page: Open, machine: Callable[[int], None]
+) -> None:
+    machine(1)
+    link = {"pinned": "60GiB", "processes": "4", "shared": "True", "gpu_memory": "80GiB", "host_memory": "1TiB"}
+    app = open_page(PLAN, **link)
+    assert app.success[0].value.replace("\\", "").startswith("A host with 1 TiB free bears 60 GiB")
+    assert dict(app.query_params) == link
+    app.toggle(key="plan-shared").set_value(False).run()
+    assert dict(app.query_params) == {name: text for name, text in link.items() if name != "shared"}
+
+    app = open_page(PLAN, pinned="lots")
+    (line,) = [error.value.replace("\\", "") for error in app.error if "error" in error.icon]
+    assert "'lots' is not a size" in line
+    assert metric(app, "Page table of one process, on one GPU") == "128 MiB"
+    app.text_input(key="plan-pinned").set_value("2GiB").run()
+    assert not [error for error in app.error if "error" in error.icon]
+    assert app.query_params["pinned"] == "2GiB"

@@ -10,17 +10,16 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Literal, NamedTuple
 
-from pinscope.cli.terminal import SEVERITY_STYLES, TableLines, lay_out, sparkline
+from pinscope.cli.terminal import SEVERITY_STYLES, TableLines, lay_out
 from pinscope.live.reading import snapshot_verdict
-from pinscope.live.series import Curve, Identity, holder_trends, host_trend
 from pinscope.records.environment import Link
 from pinscope.records.figure import Estimated, Figure, figures
 from pinscope.records.finding import Finding, Severity
 from pinscope.records.snapshot import DeviceFigures, Holder, HostTotals, Snapshot
-from pinscope.records.timeline import Event, Sample
+from pinscope.records.timeline import Event
 from pinscope.report.snapshot_facts import COLUMNS, ON_GPUS, HolderRow, figure_text, holder_rows, matching
 from pinscope.text import one_line
-from pinscope.units import format_bandwidth, format_bytes, format_duration, format_share
+from pinscope.units import format_bandwidth, format_bytes, format_share
 
 PAGE_LINES = 10
 MOST_LINES = 10_000
@@ -29,8 +28,7 @@ MOST_WORDS = 60
 KEYS: Sequence[tuple[str, str]] = (
     ("↑ ↓  k j", "choose a process; PgUp, PgDn, Home and End as well"),
     ("Enter", "all that is known of it; Esc: back"),
-    ("1 … 9", "sort by that column; once more: the other way round"),
-    ("< >  ← →", "sort by the column before or after; r: the other way round; 0: most bytes first"),
+    ("1 … 9", "sort by that column; once more: the other way round; 0: most bytes first"),
     ("/", "show only processes with these words: pid, name, user, container or command; Esc: all again"),
     ("p  Space", "hold the picture, and go on"),
     ("?  h", "this page"),
@@ -50,7 +48,6 @@ class Choice:
         words: each must stand in a process that is shown.
         typing: the words are being typed.
         pid: the chosen process; the first one where it is ``None``.
-        place: its row when it was last seen.
         scroll: lines above the screen on a page that is longer than it.
         paused: the figures stand still.
         ended: there is no more to be seen.
@@ -62,14 +59,13 @@ class Choice:
     words: str = ""
     typing: bool = False
     pid: int | None = None
-    place: int = 0
     scroll: int = 0
     paused: bool = False
     ended: bool = False
 
     def row(self, pids: Sequence[int]) -> int:
-        """The row of the chosen process; where it is gone, the one that took its place."""
-        return pids.index(self.pid) if self.pid in pids else max(0, min(self.place, len(pids) - 1))
+        """The row of the chosen process; where it is gone, the first."""
+        return pids.index(self.pid) if self.pid in pids else 0
 
 
 def press(choice: Choice, key: str, columns: Sequence[str], pids: Sequence[int]) -> Choice:
@@ -102,29 +98,17 @@ def _typed(choice: Choice, key: str) -> Choice:
 
 def _in_table(choice: Choice, key: str, columns: Sequence[str], pids: Sequence[int]) -> Choice:
     if key in _STEPS and pids:
-        place = _moved(choice.row(pids), key, len(pids) - 1)
-        return replace(choice, place=place, pid=pids[place])
+        return replace(choice, pid=pids[_moved(choice.row(pids), key, len(pids) - 1)])
     if key == "enter" and pids:
-        place = choice.row(pids)
-        return replace(choice, page="process", place=place, pid=pids[place], scroll=0)
+        return replace(choice, page="process", pid=pids[choice.row(pids)], scroll=0)
     if key == "escape":
         return replace(choice, words="")
-    if key == "r":
-        return replace(choice, turned=not choice.turned)
     if key == "0":
         return replace(choice, column="", turned=False)
-    return _sorted(choice, key, columns)
-
-
-def _sorted(choice: Choice, key: str, columns: Sequence[str]) -> Choice:
     if key.isdecimal() and int(key) <= len(columns):
         column = columns[int(key) - 1]
         return replace(choice, column=column, turned=column == choice.column and not choice.turned)
-    step = {"<": -1, "left": -1, ">": 1, "right": 1}.get(key)
-    if step is None or not columns:
-        return choice
-    place = columns.index(choice.column) + step if choice.column in columns else min(step, 0)
-    return replace(choice, column=columns[place % len(columns)], turned=False)
+    return choice
 
 
 def _turn_keys(choice: Choice) -> Choice:
@@ -160,14 +144,13 @@ def _moved(place: int, key: str, last: int) -> int:
 
 
 GROWS = "▲"
-TREND = "trend"
 UP, DOWN = "↑", "↓"
 """After the heading of the column by which the table is sorted: small amounts first, large amounts first."""
 COMMAND_CHARACTERS = 48
 """Of a command line in the table; the JSON has all of it."""
 _HEADINGS: Mapping[str, str] = {name: figure.short for name, figure in COLUMNS.items() if figure.short}
 _COLUMNS: Mapping[str, str] = {heading: name for name, heading in _HEADINGS.items()}
-_TEXTS = ("user", "GPUs", TREND, "program")
+_TEXTS = ("user", "GPUs", "program")
 """Columns that are no numbers."""
 
 
@@ -182,15 +165,12 @@ LEAST_RATE = 1e7
 """An idle link carries a few hundred kB/s of its own: digits that nobody needs."""
 NARROW = 90
 """With fewer columns GPUs go without their names and holders without their command lines."""
-TREND_STEPS, FEW_TREND_STEPS = 20, 8
-"""Of a small curve; fewer in a narrow terminal."""
 ONLY_LOCKED = "Locked (VmLck), which is not pinned for CUDA:"
 _LABEL = 10
 _FIGURE = re.compile(r"(\d) (\S)")
 _SIGNS: Mapping[Severity, str] = {"critical": "!!", "warning": "!"}
 """Severity that is shown below the table → what stands before it."""
-_HINTS_ALWAYS = ("? keys", "q quit")
-_HINTS = ("Enter details", "/ filter", "1–9 sort", "p pause", *_HINTS_ALWAYS)
+_HINTS = ("? keys", "q quit", "Enter details", "/ filter", "1–9 sort", "p pause")
 _EVENT_WORDS = {"appeared": "appeared with", "grew": "grew by", "released": "released", "ended": "ended, and gave back"}
 _HOST: Mapping[str, Figure] = {figure.field: figure for figure in figures(HostTotals)}
 _PARTS_OF_PINNED = ("explained_bytes", "other_pinned_bytes")
@@ -212,8 +192,6 @@ class View:
     """Said beside the time."""
     chosen: bool = False
     """Only certain holders are shown; totals are the host's."""
-    samples: Sequence[Sample] = ()
-    """What was seen lately, oldest first: for small curves."""
     choice: Choice | None = None
     """What the person at the keys has chosen; ``None``: there are no keys."""
 
@@ -240,10 +218,6 @@ class HolderTable:
         """All that may be shown, most bytes first."""
         holders = self.view.snapshot.holders
         return matching(holders, self.choice.words) if self.choice.words else holders
-
-    @cached_property
-    def _trends(self) -> Mapping[Identity, Curve]:
-        return holder_trends(self.view.samples, FEW_TREND_STEPS if self.narrow else TREND_STEPS)
 
     @cached_property
     def columns(self) -> list[str]:
@@ -279,15 +253,8 @@ class HolderTable:
         return [*(row for _, row in known), *(row for row in rows if self._key(row) is None)]
 
     def lay_out(self, begin: int, end: int) -> TableLines:
-        """These rows as lines. Small curves are drawn where every row has room for one in its line."""
+        """These rows as lines."""
         columns = self.columns
-        laid = self._laid(columns, begin, end)
-        if not self._trends or any(len(lines) > 1 for lines in laid.rows):
-            return laid
-        drawn = self._laid([*columns[:-1], TREND, columns[-1]], begin, end)
-        return laid if any(len(lines) > 1 for lines in drawn.rows) else drawn
-
-    def _laid(self, columns: Sequence[str], begin: int, end: int) -> TableLines:
         cells = [self._cells(row) for row in self.rows[begin:end]]
         mark = UP if (self.choice.column in _COLUMNS) == self.choice.turned else DOWN
         headings = [f"{name} {mark}" if name == self.choice.column else name for name in columns]
@@ -317,7 +284,6 @@ class HolderTable:
             "user": one_line(row.user or "n/a"),
             **{heading: row.text(name) for name, heading in _HEADINGS.items() if heading in self.columns},
             "GPUs": ",".join(map(str, row.gpus)) or row.text("gpu_memory_bytes"),
-            TREND: sparkline(self._trends.get((row.pid, row.started_at), ())),
             "program": f"{GROWS + ' ' if row.growing else ''}{name}{inside}",
         }
 
@@ -353,8 +319,6 @@ def keys_line(view: View, room: int) -> list[Line]:
     if choice.typing:
         return [Line(f"Show only: {one_line(choice.words)}▏  Enter: done  Esc: show all"[:room], "reverse")]
     hints = [*([f"only “{one_line(choice.words)}”"] if choice.words else []), *_HINTS]
-    while len(" · ".join(hints)) > room and len(hints) > len(_HINTS_ALWAYS):
-        del hints[-len(_HINTS_ALWAYS) - 1]
     return [Line(" · ".join(hints)[:room], "dim")]
 
 
@@ -407,21 +371,6 @@ def event_text(event: Event) -> str:
     return one_line(f"{event.at:%H:%M:%S} {event.name} ({event.pid}) {change}{rest}{left}")
 
 
-def _trend(view: View) -> list[str]:
-    """The host's pinned memory lately as a small curve."""
-    curve = host_trend(view.samples, TREND_STEPS)
-    if len(curve) < 2 or not any(curve):
-        return []
-    # As long as it will become, so that the lines below do not move when it grows.
-    return [f"{sparkline(curve)} in {lasted_text(view.samples)}".ljust(TREND_STEPS + len(" in 300 s"))]
-
-
-def lasted_text(samples: Sequence[Sample]) -> str:
-    """From the first of the samples to the last: ``42 s``, ``12.5 min``."""
-    lasted = samples[-1].elapsed_seconds - samples[0].elapsed_seconds
-    return f"{lasted:.0f} s" if lasted < 600 else format_duration(lasted)
-
-
 def _totals(view: View) -> Iterator[tuple[str, list[str]]]:
     seen = view.snapshot
     host = seen.host
@@ -434,10 +383,7 @@ def _totals(view: View) -> Iterator[tuple[str, list[str]]]:
     share = host.pinned_bytes / host.total_bytes if host.pinned_bytes is not None and host.total_bytes > 0 else None
     pinned = _HOST["pinned_bytes"]
     parts = [f"{_figure(host, _HOST[name])} {_HOST[name].short}" for name in _PARTS_OF_PINNED]
-    yield (
-        "Pinned",
-        [_figure(host, pinned) + (f" ({format_share(share)})" if share is not None else ""), *parts, *_trend(view)],
-    )
+    yield ("Pinned", [_figure(host, pinned) + (f" ({format_share(share)})" if share is not None else ""), *parts])
     used, pool = _figure(host, _HOST["hugetlb_used_bytes"]), _figure(host, _HOST["hugetlb_pool_bytes"])
     others = [figure for figure in _HOST.values() if figure.short and figure.field not in _PARTS_OF_PINNED]
     yield (

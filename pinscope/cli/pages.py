@@ -95,7 +95,7 @@ def dashboard(
     """Serve the dashboard on 127.0.0.1 until Ctrl-C."""
     # They import Starlette, which comes with the extra `dashboard`.
     from pinscope.dashboard.middleware import named_origins, origins_from_environment
-    from pinscope.dashboard.serve import serve
+    from pinscope.dashboard.routes import serve
 
     named = named_origins(origin) if origin else origins_from_environment()
 

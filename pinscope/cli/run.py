@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperCommand
 
-from pinscope.cli.options import AsJson, Interval, Pids, Probe, checked_pids, duration, output_option
+from pinscope.cli.main import AsJson, Interval, Pids, Probe, checked_pids, duration, output_option
 from pinscope.cli.outcome import follow, print_outcome, progress_shown, say_how_it_ended
 from pinscope.cli.terminal import Stop, complain, print_json
 from pinscope.errors import BadInput, InvalidParameter, MeasurementFailed, NotPossible, StoreFailed, UnknownName
@@ -149,7 +149,7 @@ def run(
     documents: list[dict[str, Any]] = []
     code = 0
     store = Store()
-    with Stop(hangup=True) as stop, store:  # closed before a signal can end this again
+    with Stop() as stop, store:  # closed before a signal can end this again
         reconcile(store)
         for request in selection.requests:
             ended, rows, run_code = _measure(store, prepare(request, capture_environment()), stop)
@@ -264,7 +264,7 @@ def record(
         check_output(output, "timeline")
     run = prepare_timeline(params, capture_environment())
     store = Store()
-    with Stop(hangup=True) as stop, store, open_source(probe=probe, interval_seconds=interval) as source:
+    with Stop() as stop, store, open_source(probe=probe, interval_seconds=interval) as source:
         reconcile(store)
         if store.refusal:
             raise StoreFailed(f"nothing can be stored in {store.name}: {store.refusal}")

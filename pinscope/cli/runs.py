@@ -14,7 +14,7 @@ from typing import Annotated, Any, get_args
 
 import typer
 
-from pinscope.cli.options import AsJson, RunId, RunIds, duration, output_option
+from pinscope.cli.main import AsJson, RunId, RunIds, duration, output_option
 from pinscope.cli.outcome import print_run
 from pinscope.cli.terminal import GAP, complain, print_json, print_line, print_long_json, print_table, terminal_columns
 from pinscope.errors import BadInput, StoreFailed

@@ -153,7 +153,7 @@ def busy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> int:
         return LiveSource(made.proc, GpuWatch(lambda: nvml, proc=made.proc) if gpus else None)
 
     monkeypatch.setattr("pinscope.cli.live.open_source", opened)
-    monkeypatch.setattr("pinscope.cli.options.HERE", made.proc)
+    monkeypatch.setattr("pinscope.cli.main.HERE", made.proc)
     return pid
 
 

@@ -235,17 +235,13 @@ def exporter(
 
 
 def _serve(sampler: Sampler, stop: Stop) -> None:
-    """Until somebody stops it; says once what cannot be read, and when readings begin to fail."""
-    gaps_are_said, trouble = False, None
-    while True:
+    """Until somebody stops it; says what cannot be read, each line once."""
+    said = {""}
+    while not stop.asked:
         history = sampler.history()
-        if history.latest is not None and not gaps_are_said:
-            gaps_are_said = True
-            for gap in history.latest.unreadable:
-                complain(f"cannot be read: {gap.what}: {gap.reason}")
-        if history.trouble is not None and trouble is None:
-            complain(history.trouble)
-        trouble = history.trouble
-        if stop.asked:
-            return
+        gaps = history.latest.unreadable if history.latest else ()
+        for line in (*(f"cannot be read: {gap.what}: {gap.reason}" for gap in gaps), history.trouble or ""):
+            if line not in said:
+                complain(line)
+                said.add(line)
         time.sleep(LOOK_SECONDS)

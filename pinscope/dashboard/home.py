@@ -112,7 +112,7 @@ def _machine(environment: Environment) -> None:
     )
     st.header("The machine", anchor=False)
     facts = [fact for fact in environment_facts(environment) if not fact[0].startswith("GPU ")]  # they have cards
-    widgets.fact_columns([*facts, ("PinScope", version_text(environment))])
+    widgets.fact_table([*facts, ("PinScope", version_text(environment))])
 
 
 def _capability(capability: Capability) -> None:

@@ -9,7 +9,7 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from functools import cached_property
 from typing import Any
@@ -250,7 +250,6 @@ class View:
     tag: str
     history: History
     window_seconds: float
-    _patches: dict[str, bytes] = field(default_factory=dict)
 
     @cached_property
     def document(self) -> Json:
@@ -267,11 +266,6 @@ class View:
         """What changed from another moment to this one."""
         if older is self:
             return b"{}"
-        if older.tag not in self._patches:
-            self._patches[older.tag] = self._patch(older)
-        return self._patches[older.tag]
-
-    def _patch(self, older: View) -> bytes:
         after = older.history.samples[-1].elapsed_seconds if older.history.samples else None
         new = moments(self.history.samples, self.window_seconds, self.history.interval_seconds, after)
         return _dumped(patch(older.document, self.document) | {"moments": new})

@@ -17,7 +17,7 @@ from pinscope.dashboard.pages import EXPERIMENTS, NOW
 from pinscope.dashboard.run_view import PROGRESS_SECONDS, run_link, stop_button
 from pinscope.dashboard.state import open_run
 from pinscope.dashboard.widgets import cards as draw_cards
-from pinscope.dashboard.widgets import chart_view, errors_shown, experiment_title, fact_table, own_time, plain, prose
+from pinscope.dashboard.widgets import chart_view, errors_shown, experiment_title, fact_table, plain, prose, utc
 from pinscope.errors import PinScopeError
 from pinscope.experiments.bandwidth.charts import draw_small as bandwidth_bars
 from pinscope.experiments.bandwidth.findings import slower_than_same_model
@@ -92,7 +92,7 @@ def _measured(store: Store, gpu: Device, newest: Mapping[str, Measured]) -> None
             with st.container(height="stretch", vertical_alignment="distribute"):
                 with st.container(gap="xsmall"):
                     run_link(run, prose(run.verdict or experiment_title(name)))
-                    st.caption(f"Measured {own_time(run.created_at)}", unsafe_allow_html=True)
+                    st.caption(f"Measured {utc(run.created_at)}")
                 opened = open_run(store, run)
                 documents[name] = opened.document
                 if isinstance(opened.run, ExperimentRun):

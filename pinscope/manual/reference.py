@@ -215,7 +215,6 @@ def _section(title: str, record: type, keys: Sequence[Key]) -> tuple[str, str, s
 
 
 _GROUPS = {"pinscope_host_": "The host", "pinscope_holder_": "A holder", "pinscope_gpu_": "A GPU"}
-_REST = "The exporter"
 
 
 class MetricFacts(NamedTuple):
@@ -226,15 +225,11 @@ class MetricFacts(NamedTuple):
     labels: tuple[str, ...]
     help: str
 
-    @property
-    def group(self) -> str:
-        """What it is a figure of."""
-        return next((title for start, title in _GROUPS.items() if self.name.startswith(start)), _REST)
-
-    @property
-    def unit(self) -> str:
-        """Unit of its value; empty where it has none."""
-        return unit_of(self.name.removesuffix("_total"), {**UNITS, "ratio": UNITS["share"]})
+    def line(self) -> str:
+        """A row of its table."""
+        unit = unit_of(self.name.removesuffix("_total"), {**UNITS, "ratio": UNITS["share"]})
+        labels = ", ".join(f"`{label}`" for label in self.labels)
+        return f"| `{self.name}` | {self.type} | {unit} | {labels} | {self.help} |"
 
 
 def metrics() -> Iterator[MetricFacts]:
@@ -253,15 +248,12 @@ def metrics() -> Iterator[MetricFacts]:
 
 def metrics_reference() -> str:
     """All metrics by what they are figures of, as Markdown."""
-    parts = []
-    for title in (_REST, *_GROUPS.values()):
-        lines = [f"## {title}", "", "| metric | type | unit | labels | meaning |", "| --- | --- | --- | --- | --- |"]
-        for metric in metrics():
-            if metric.group == title:
-                labels = ", ".join(f"`{label}`" for label in metric.labels)
-                lines.append(f"| `{metric.name}` | {metric.type} | {metric.unit} | {labels} | {metric.help} |")
-        parts.append("\n".join(lines))
-    return "\n\n".join(parts)
+    groups: dict[str, list[str]] = {title: [] for title in ("The exporter", *_GROUPS.values())}
+    for metric in metrics():
+        group = next((title for start, title in _GROUPS.items() if metric.name.startswith(start)), "The exporter")
+        groups[group].append(metric.line())
+    head = "| metric | type | unit | labels | meaning |\n| --- | --- | --- | --- | --- |"
+    return "\n\n".join("\n".join((f"## {title}", "", head, *lines)) for title, lines in groups.items())
 
 
 RECORDED_ON = "NVIDIA H200"
@@ -339,10 +331,8 @@ def _parts(kind: Kind, body: str, has_picture: bool) -> Iterator[str]:
     labs = next((entry.experiment.labs for entry in EXPERIMENTS if entry.name == kind.name), {})
     yield "\n".join(f"It does not run on the host model: {reason}." for reason in [labs.get("host")] if reason)
     if labs:
-        yield (
-            f"## Parameters\n\nSet one with `pinscope run {kind.name} --set NAME=VALUE`. The defaults are those of a "
-            f"run on a GPU; `pinscope run {kind.name} --help` shows those of a run on this machine."
-        )
+        text = f"Set one with `pinscope run {kind.name} --set NAME=VALUE`. The defaults are those of a run on a GPU."
+        yield f"## Parameters\n\n{text}"
         yield _parameters(kind.Params)
     anchor = f"observations-of-{kind.name}"
     yield f"## Raw data\n\nThe keys of an observation are in the [JSON reference](../reference/json.md#{anchor})."

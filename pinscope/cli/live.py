@@ -129,7 +129,10 @@ def _show_once(source: LiveSource, stop: Stop, as_json: bool, pids: Collection[i
 def _follow(source: LiveSource, stop: Stop, as_json: bool, pids: Collection[int], seconds: float) -> None:
     with Sampler(source.take, interval_seconds=seconds) as sampler:
         if not as_json and is_steerable():
-            _refresh(sampler, stop, pids)
+            screen = LiveScreen(sampler, lambda seen, history: _view(seen, pids, history, history.events))
+            screen.run(stop)
+            if screen.view is not None:  # the last one is left behind, whole
+                print_lines(whole(replace(screen.view, note=""), terminal_columns()))
         else:
             _stream(sampler, stop, as_json, pids)
 
@@ -145,14 +148,6 @@ def _view(seen: Snapshot, pids: Collection[int], history: History | None = None,
         chosen=bool(pids),
         note=f"every {history.interval_seconds:g} s" if history and is_steerable() else "",
     )
-
-
-def _refresh(sampler: Sampler, stop: Stop, pids: Collection[int]) -> None:
-    """A screen that changes in place. The last one is left behind, whole."""
-    screen = LiveScreen(sampler, lambda seen, history: _view(seen, pids, history, history.events))
-    screen.run(stop)
-    if screen.view is not None:
-        print_lines(whole(replace(screen.view, note=""), terminal_columns()))
 
 
 class _Feed:

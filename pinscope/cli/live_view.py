@@ -26,12 +26,12 @@ MOST_LINES = 10_000
 """Of a page; the screen stops at its last line."""
 MOST_WORDS = 60
 KEYS: Sequence[tuple[str, str]] = (
-    ("↑ ↓  k j", "choose a process; PgUp, PgDn, Home and End as well"),
+    ("↑ ↓", "choose a process; PgUp, PgDn, Home and End as well"),
     ("Enter", "all that is known of it; Esc: back"),
     ("1 … 9", "sort by that column; once more: the other way round; 0: most bytes first"),
     ("/", "show only processes with these words: pid, name, user, container or command; Esc: all again"),
-    ("p  Space", "hold the picture, and go on"),
-    ("?  h", "this page"),
+    ("p", "hold the picture, and go on"),
+    ("?", "this page"),
     ("q", "quit; Ctrl-C as well. Ctrl-Z suspends"),
 )
 """Key → what it does, for people."""
@@ -111,27 +111,15 @@ def _in_table(choice: Choice, key: str, columns: Sequence[str], pids: Sequence[i
     return choice
 
 
-def _turn_keys(choice: Choice) -> Choice:
-    return replace(choice, page="holders" if choice.page == "keys" else "keys", scroll=0)
-
-
-def _turn_pause(choice: Choice) -> Choice:
-    return replace(choice, paused=not choice.paused)
-
-
 _ANYWHERE: Mapping[str, Callable[[Choice], Choice]] = {
     "q": lambda choice: replace(choice, ended=True),
     "/": lambda choice: replace(choice, page="holders", typing=True),
-    "?": _turn_keys,
-    "h": _turn_keys,
-    "p": _turn_pause,
-    " ": _turn_pause,
+    "?": lambda choice: replace(choice, page="holders" if choice.page == "keys" else "keys", scroll=0),
+    "p": lambda choice: replace(choice, paused=not choice.paused),
 }
 _STEPS: Mapping[str, int] = {
     "up": -1,
-    "k": -1,
     "down": 1,
-    "j": 1,
     "page up": -PAGE_LINES,
     "page down": PAGE_LINES,
     "home": -MOST_LINES,
@@ -203,11 +191,6 @@ class HolderTable:
     view: View
     room: int | None
 
-    @property
-    def narrow(self) -> bool:
-        """Only what matters most has room."""
-        return _is_narrow(self.room)
-
     @cached_property
     def choice(self) -> Choice:
         """What somebody has chosen, if anybody has."""
@@ -226,7 +209,9 @@ class HolderTable:
         in_table = [
             figure
             for figure in COLUMNS.values()
-            if figure.short and (probe or not figure.probed) and not (self.narrow and figure.terminal == "room")
+            if figure.short
+            and (probe or not figure.probed)
+            and not (_is_narrow(self.room) and figure.terminal == "room")
         ]
         own = [figure for figure in in_table if figure.column not in ON_GPUS and self._says_something(figure)]
         on_gpus = ["GPUs", *(_HEADINGS[figure.column] for figure in in_table if figure.column in ON_GPUS)]
@@ -274,7 +259,7 @@ class HolderTable:
         return {"pid": row.pid, "user": row.user, "GPUs": row.gpus}[self.choice.column]
 
     def _program(self, row: HolderRow) -> str:
-        return _shortened(one_line(row.name if self.narrow else row.command or row.name) or "n/a")
+        return _shortened(one_line(row.name if _is_narrow(self.room) else row.command or row.name) or "n/a")
 
     def _cells(self, row: HolderRow) -> dict[str, str]:
         name = self._program(row)
@@ -337,10 +322,12 @@ def head(view: View, room: int | None) -> list[Line]:
     if view.trouble:
         lines += [Line(text, "bold red") for text in _wrapped(f"! {one_line(view.trouble)}", room)]
     if seen.devices:
-        columns = _device_columns(_is_narrow(room))
+        wide = {heading for heading, figure in _DEVICE_FIGURES.items() if figure.terminal == "room"} | {"name"}
+        columns = [name for name in _DEVICE_COLUMNS if not (_is_narrow(room) and name in wide)]
         rows = [[_device_cells(device)[name] for name in columns] for device in seen.devices]
         numbers = [place for place, name in enumerate(columns) if name not in ("GPU", "link", "name")]
-        lines += [Line(""), *_table(columns, rows, numbers, room)]
+        laid = lay_out(columns, rows, numbers, room)
+        lines += [Line(""), *(Line(text, "bold") for text in laid.headings), *map(Line, laid.body)]
     return [*lines, Line("")]
 
 
@@ -403,12 +390,6 @@ _DEVICE_FIGURES: Mapping[str, Figure] = {figure.short: figure for figure in figu
 _DEVICE_COLUMNS = ("GPU", *_DEVICE_FIGURES, "link", "name")
 
 
-def _device_columns(narrow: bool) -> list[str]:
-    """The least important ones only where there is room."""
-    wide = {heading for heading, figure in _DEVICE_FIGURES.items() if figure.terminal == "room"} | {"name"}
-    return [name for name in _DEVICE_COLUMNS if not (narrow and name in wide)]
-
-
 def _device_cells(device: DeviceFigures) -> dict[str, str]:
     return {
         "GPU": str(device.index),
@@ -465,13 +446,6 @@ def _fitting(view: View, room: int, height: int) -> list[Line]:
         if len(lines) <= height or count <= 1:
             return lines
         count -= 1
-
-
-def _table(
-    columns: Sequence[str], rows: Sequence[Sequence[str]], numbers: Collection[int], room: int | None
-) -> list[Line]:
-    laid: TableLines = lay_out(columns, rows, numbers, room)
-    return [*(Line(text, "bold") for text in laid.headings), *(Line(text) for text in laid.body)]
 
 
 def _flow(label: str, phrases: Iterable[str], room: int | None) -> list[str]:

@@ -54,13 +54,17 @@ class RunCommand(TyperCommand):
             return
         super().format_help(ctx, formatter)
         with formatter.section("Experiments"):
-            formatter.write_dl([(entry.name, _summary(entry.experiment)) for entry in EXPERIMENTS])
+            formatter.write_dl(
+                [
+                    (
+                        entry.name,
+                        f"{entry.experiment.summary}{' (GPU only)' if entry.experiment.labs.get('host') else ''}",
+                    )
+                    for entry in EXPERIMENTS
+                ]
+            )
         formatter.write_paragraph()
         formatter.write_text("What an experiment asks and takes: pinscope run EXPERIMENT --help")
-
-
-def _summary(experiment: AnyExperiment) -> str:
-    return f"{experiment.summary}{' (GPU only)' if experiment.labs.get('host') else ''}"
 
 
 def _format_experiment(experiment: AnyExperiment, formatter: Any) -> None:

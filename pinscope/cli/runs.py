@@ -18,7 +18,7 @@ from pinscope.cli.main import AsJson, RunId, RunIds, duration, output_option
 from pinscope.cli.outcome import print_run
 from pinscope.cli.terminal import GAP, complain, print_json, print_line, print_long_json, print_table, terminal_columns
 from pinscope.errors import BadInput, StoreFailed
-from pinscope.experiments.registry import GONE, find_reader, readers
+from pinscope.experiments.registry import GONE, find_reader
 from pinscope.records.run import LAB_TITLES, Origin, Run, Status, TraceRun
 from pinscope.report.document import Document, open_document
 from pinscope.report.facts import place
@@ -128,11 +128,6 @@ DAMAGED = "damaged"
 """Status of a run that cannot be read."""
 
 
-def kind_names() -> list[str]:
-    """Kinds that a stored run can be of: for the shell's completion."""
-    return [reader.name for reader in readers()]
-
-
 @contextmanager
 def store_to_read() -> Iterator[Store]:
     """The store, with runs marked whose child is gone. Says in one line if nothing can be stored in it."""
@@ -151,7 +146,6 @@ def list_runs(
             metavar="NAME",
             help="Only runs of this experiment; timeline: those of `pinscope record`; "
             "trace: those of `pinscope trace`.",
-            autocompletion=kind_names,
         ),
     ] = None,
     lab: Annotated[

@@ -118,7 +118,10 @@ def _machine(environment: Environment) -> None:
 def _capability(capability: Capability) -> None:
     mark = ":green[:material/check_circle:]" if capability.works else ":gray[:material/cancel:]"
     st.markdown(f"{mark} **{plain(capability.title)}**")
-    widgets.reason_and_advice(capability.reason, capability.advice)
+    if capability.reason:
+        st.markdown(plain(sentence(capability.reason)))
+    if capability.advice:
+        st.caption(f":material/arrow_forward: {plain(capability.advice)}")
 
 
 if __name__ == "__main__":

@@ -100,16 +100,6 @@ def holder_key(holder: Holder | HolderRow) -> str:
     return f"{holder.pid}-{milliseconds(holder.started_at) if holder.started_at else ''}"
 
 
-def chosen_facts(snapshot: Snapshot, keys: Iterable[str]) -> Json:
-    """All that is known of these processes, by key; one that holds nothing any more is left out."""
-    wanted = set(keys)
-    return {
-        key: [_fact(fact) for fact in holder_facts(holder)]
-        for holder in snapshot.holders
-        if (key := holder_key(holder)) in wanted
-    }
-
-
 def patch(old: Json, new: Json) -> Json:
     """What turns ``old`` into ``new``: values that differ, and ``None`` for what is gone (as RFC 7396 has it)."""
     changed: Json = dict.fromkeys(name for name in old if name not in new)
@@ -270,11 +260,6 @@ class View:
         new = moments(self.history.samples, self.window_seconds, self.history.interval_seconds, after)
         return _dumped(patch(older.document, self.document) | {"moments": new})
 
-    def is_of(self, history: History) -> bool:
-        """Whether it would be the same."""
-        own = self.history
-        return own.trouble == history.trouble and own.latest is history.latest
-
 
 class Board:
     """The last moments, for all tabs; thread-safe.
@@ -305,7 +290,7 @@ class Board:
                 before = None
             about: Json = {"tag": view.tag, "wait": _wait_seconds(view.history)}
             if before is not view:
-                about["facts"] = _facts(view, chosen)
+                about["facts"] = _facts(view, chosen) if chosen else {}
             if before is not None:
                 about["base"] = known
             content = view.whole if before is None else view.since(before)
@@ -322,12 +307,15 @@ class Board:
         """All that is known of each holder of a view, by key; ``None`` if it is not kept any more."""
         with self._lock:
             view = self._views.get(tag)
-        return _dumped(_facts(view, "*")) if view else None
+        return _dumped(_facts(view)) if view else None
 
     def _current(self, window_seconds: float) -> View:
         history = self._look()
         for view in reversed(self._views.values()):
-            if view.window_seconds == window_seconds and view.is_of(history):
+            known = view.history
+            if view.window_seconds == window_seconds and (
+                known.trouble == history.trouble and known.latest is history.latest
+            ):
                 return view
         self._made += 1
         view = View(f"{self._server}-{self._made}", history, window_seconds)
@@ -337,11 +325,10 @@ class Board:
         return view
 
 
-def _facts(view: View, chosen: str) -> Json:
-    latest = view.history.latest
-    if not chosen or latest is None:
-        return {}
-    return chosen_facts(latest, map(holder_key, latest.holders) if chosen == "*" else (chosen,))
+def _facts(view: View, chosen: str = "") -> Json:
+    """All that is known of the process with that key, or of each; one that holds nothing any more is left out."""
+    keyed = {holder_key(holder): holder for holder in (view.history.latest.holders if view.history.latest else ())}
+    return {key: [_fact(fact) for fact in holder_facts(holder)] for key, holder in keyed.items() if chosen in ("", key)}
 
 
 def _wait_seconds(history: History) -> float:

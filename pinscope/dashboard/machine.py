@@ -31,7 +31,7 @@ from pinscope.records.run import ExperimentRun, Run
 from pinscope.report.document import Document
 from pinscope.report.facts import by_severity, gpu_facts, link_text
 from pinscope.runner.jobs import Request
-from pinscope.runner.suite import ALL, Step, Suite, possible, select
+from pinscope.runner.suite import ALL, Suite, possible, select
 from pinscope.store.bundle import recorded_runs
 from pinscope.store.store import Store
 from pinscope.text import sentence
@@ -111,16 +111,12 @@ def _next(measured: Measured, documents: Mapping[str, Document | None]) -> None:
         words = "Not measured yet: " + ", ".join(missing)
         st.page_link(EXPERIMENTS.path, label=plain(words), icon=":material/science:")
         return
-    advising = [(finding, measured[name]) for name, document in documents.items() for finding in _advising(document)]
-    gravest = by_severity([finding for finding, _ in advising])
-    if gravest:
-        run = next(run for finding, run in advising if finding is gravest[0])
-        run_link(run, prose(f"Next: {gravest[0].advice}"), ":material/arrow_forward:")
-
-
-def _advising(document: Document | None) -> Iterator[Finding]:
-    findings: Sequence[Finding] = document.reading.findings if document else ()
-    return (finding for finding in findings if finding.severity in ("warning", "critical"))
+    findings = {name: document.reading.findings for name, document in documents.items() if document}
+    gravest = by_severity([finding for own in findings.values() for finding in own])[:1]
+    for name, own in findings.items():
+        if gravest and gravest[0] in own and gravest[0].severity in ("warning", "critical"):
+            run_link(measured[name], prose(f"Next: {gravest[0].advice}"), ":material/arrow_forward:")
+            return
 
 
 def _behind(store: Store, gpu: Device, newest: Mapping[str, Measured]) -> Iterator[Finding]:
@@ -205,8 +201,9 @@ def measure_machine(store: Store, environment: Environment, place: DeltaGenerato
         return
     with place:
         _button(shared, store, environment)
-    if shared.suite is not None:
-        _problems(shared.suite.steps)
+    for step in shared.suite.steps if shared.suite else ():
+        if step.problem:
+            st.warning(plain(sentence(f"{step.request.experiment} on GPU {step.request.device}: {step.problem}")))
 
 
 def _button(shared: _Shared, store: Store, environment: Environment) -> None:
@@ -244,10 +241,3 @@ def _bar(shared: _Shared) -> None:
             st.progress(fraction, text=f"**{fraction:.0%}** · {plain(label)} · {place}")
         with action:
             stop_button("measuring-cancel", shared.end)
-
-
-def _problems(steps: Sequence[Step]) -> None:
-    """What could not be measured, with the reason."""
-    for step in steps:
-        if step.problem:
-            st.warning(plain(sentence(f"{step.request.experiment} on GPU {step.request.device}: {step.problem}")))

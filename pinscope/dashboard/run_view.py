@@ -197,8 +197,6 @@ REPORTS: Mapping[str, tuple[str, str]] = {
     ".perfetto.json": ("Timeline, Perfetto", "application/json"),
 }
 """Suffix of a file that a run can be written to → what it is called, and its type."""
-_NEEDS_SPANS = ".perfetto.json"
-"""For runs that recorded when each copy and kernel began and ended."""
 
 
 def run_header(opened: OpenedRun, with_title: bool = True) -> None:
@@ -278,7 +276,7 @@ def download_buttons(store: Store, opened: OpenedRun) -> None:
         return
     anonymous = anonymous_choice()
     for suffix, (label, mime) in REPORTS.items():
-        if opened.document and (opened.has_spans or suffix != _NEEDS_SPANS):
+        if opened.document and (opened.has_spans or suffix != ".perfetto.json"):
             name = f"pinscope-{run.id}{SUFFIX if anonymous else ''}{suffix}"
             content = partial(_report, opened, suffix, store if anonymous else None)
             _button(label, content, name, mime, icon=":material/download:")

@@ -86,7 +86,7 @@ def errors_shown() -> Iterator[None]:
 
 def heading(page: PageEntry) -> None:
     """Draw a page's heading and its opening."""
-    st.title(page.heading, anchor=False)
+    st.title(page.heading or page.title, anchor=False)
     if page.opening:
         st.markdown(page.opening)
 
@@ -126,14 +126,6 @@ def cards(
         for item in items:
             with st.container(border=True, height="stretch", gap="xsmall"):
                 draw(item)
-
-
-def reason_and_advice(reason: str | None, advice: str | None) -> None:
-    """Why something is as it is, and what to do about it, where that is known."""
-    if reason:
-        st.markdown(plain(sentence(reason)))
-    if advice:
-        st.caption(f":material/arrow_forward: {plain(advice)}")
 
 
 def fact_table(facts: Sequence[Fact]) -> None:
@@ -177,7 +169,7 @@ def reading_below_verdict(reading: Reading, charts: Sequence[Chart]) -> None:
     _rest("figures", reading.headline[FIRST:], headline)
     _rest("findings", findings[FIRST:], finding_cards)
     _more_charts(charts)
-    _rest("tables", reading.tables, _table_list)
+    _rest("tables", reading.tables, table_list)
 
 
 def verdict_line(verdict: str) -> None:
@@ -217,9 +209,10 @@ def _more_charts(charts: Sequence[Chart]) -> None:
                     st.caption("What was measured gives no other chart.")
 
 
-def _table_list(tables: Sequence[Table]) -> None:
+def table_list(tables: Sequence[Table], key: str = "table") -> None:
+    """Draw the tables, one below the other; ``key`` is unique on the page."""
     for number, table in enumerate(tables):
-        table_view(table, key=f"table-{number}")
+        _table(table, f"{key}-{number}")
 
 
 def finding_cards(findings: Sequence[Finding]) -> None:
@@ -276,9 +269,9 @@ def _plot(chart: Chart, key: str, layout: Mapping[str, Any], **options: Any) -> 
     st.plotly_chart(figure, theme=None, key=key, config=_CHART_CONFIG, width="stretch", alt=chart.alt, **options)
 
 
-def table_view(table: Table, key: str) -> None:
-    """Draw a table whose values sort as numbers and read with their units; ``key`` is unique on the page. A column that
-    says why values are missing is one of texts: Streamlit has one word for all that is missing."""
+def _table(table: Table, key: str) -> None:
+    """Its values sort as numbers and read with their units. A column that says why values are missing is one of texts:
+    Streamlit has one word for all that is missing."""
     frame = pd.DataFrame(table.rows, columns=list(table.columns), dtype=object)  # keeps whole numbers and None
     formats = {name: partial(format_value, unit=unit) for name, unit in zip(table.columns, table.units, strict=True)}
     texts = pd.DataFrame(table_texts(table), columns=list(table.columns))

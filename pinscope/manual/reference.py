@@ -100,8 +100,10 @@ def records_in(record: type) -> Iterator[type]:
             yield kind
             for _, inner in _fields(kind):
                 yield from walk(inner)
-        for part in () if _is_mapping(kind) else get_args(kind):  # its keys are names, as of missing figures
-            yield from walk(part)
+        origin = get_origin(kind)
+        if not (inspect.isclass(origin) and issubclass(origin, Mapping)):  # its keys are names, as of missing figures
+            for part in get_args(kind):
+                yield from walk(part)
 
     for _, kind in _fields(record):
         yield from walk(kind)
@@ -120,11 +122,6 @@ def meaning(docstring: str) -> str:
     text = re.sub(r":\w+:`~?(?:[\w.]*\.)?(\w+)`", r"`\1`", text)
     text = text.replace("``None``", "`null`").replace("``", "`").replace("|", r"\|")
     return text[:1].upper() + text[1:]
-
-
-def _is_mapping(kind: Any) -> bool:
-    origin = get_origin(kind)
-    return inspect.isclass(origin) and issubclass(origin, Mapping)
 
 
 def _is_record(kind: Any) -> bool:
@@ -173,18 +170,15 @@ def _own_meanings(record: type) -> dict[str, str]:
     """Of a pydantic record: the string after each field. Of a dataclass: its docstring's ``Attributes``, too."""
     definition = ast.parse(textwrap.dedent(inspect.getsource(record))).body[0]
     body = definition.body if isinstance(definition, ast.ClassDef) else []
-    meanings = {name: meaning(text) for name, text in _listed_attributes(record)}
+    _, _, listed = inspect.cleandoc(record.__doc__ or "").partition("Attributes:\n")
+    attributes = re.findall(r"^    (\w+): (.*(?:\n {8}.*)*)", listed, re.MULTILINE)
+    meanings = {name: meaning(text) for name, text in attributes}
     for field, words in pairwise(body):
         if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name) and isinstance(words, ast.Expr):
             text = words.value.value if isinstance(words.value, ast.Constant) else None
             if isinstance(text, str):
                 meanings[field.target.id] = meaning(text)
     return meanings
-
-
-def _listed_attributes(record: type) -> list[tuple[str, str]]:
-    _, _, listed = inspect.cleandoc(record.__doc__ or "").partition("Attributes:\n")
-    return [(name, text) for name, text in re.findall(r"^    (\w+): (.*(?:\n {8}.*)*)", listed, re.MULTILINE)]
 
 
 def documented_records() -> Iterator[type]:

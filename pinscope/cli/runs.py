@@ -34,7 +34,6 @@ from pinscope.units import format_bytes, format_seconds, format_share
 
 WIDE = 120
 """Columns from which a line also says where the run was measured."""
-_PLACE_CHARACTERS = 40
 LEAST_CHARACTERS = 20
 """Least characters of an answer, however narrow the terminal is."""
 
@@ -50,7 +49,7 @@ def print_runs(runs: Iterable[Run | DamagedRun]) -> bool:
             complain(str(run))
             own.append([run.id, "?", "?", f"damaged: {run.why}"])
         else:
-            place_of_run = place(run)[:_PLACE_CHARACTERS]
+            place_of_run = place(run)[:40]
             (recordings if run.recording else own).append([run.id, run.experiment, place_of_run, one_line(answer(run))])
     for title, rows in (("", own), ("Recordings, which ship with PinScope:", recordings)):
         if rows:
@@ -124,8 +123,6 @@ RUN_LIST_FIELDS = {
 """Fields of a run that ``runs list --json`` prints, beside ``host``."""
 STATUSES: tuple[Status, ...] = get_args(Status)
 Anonymous = Annotated[bool, typer.Option("--anonymous", help=ANONYMOUS)]
-DAMAGED = "damaged"
-"""Status of a run that cannot be read."""
 
 
 @contextmanager
@@ -321,7 +318,7 @@ def run_object(run: Run | DamagedRun) -> dict[str, Any]:
     What its kind has not, or what is not known of a run that cannot be read, is null.
     """
     if isinstance(run, DamagedRun):
-        return {**dict.fromkeys([*RUN_LIST_FIELDS, "host"]), "id": run.id, "status": DAMAGED, "error": run.why}
+        return {**dict.fromkeys([*RUN_LIST_FIELDS, "host"]), "id": run.id, "status": "damaged", "error": run.why}
     fields = run.model_dump(mode="json", include=RUN_LIST_FIELDS)
     return {**fields, **dict.fromkeys(sorted(RUN_LIST_FIELDS - set(fields))), "host": run.environment.host}
 

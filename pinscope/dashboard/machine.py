@@ -37,8 +37,7 @@ from pinscope.store.store import Store
 from pinscope.text import sentence
 from pinscope.units import format_bandwidth, format_bytes
 
-_DrawSmall = Callable[[ExperimentRun, Sequence[Mapping[str, Any]]], Chart | None]
-SHOWN: Mapping[str, _DrawSmall] = {
+SHOWN: Mapping[str, Callable[[ExperimentRun, Sequence[Mapping[str, Any]]], Chart | None]] = {
     "bandwidth": bandwidth_bars,
     "overlap": overlap_bars,
     "page_tables": page_tables_bars,

@@ -85,8 +85,6 @@ def origins_from_environment() -> tuple[str, ...]:
         raise InvalidParameter(f"{VARIABLE}: {error}") from None
 
 
-POLICY_VIOLATION = 1008
-"""WebSocket's code (RFC 6455)."""
 WRONG_ADDRESS = "Invalid host header"
 FOREIGN_PAGE = "Only the dashboard's own pages may ask for this."
 
@@ -116,7 +114,9 @@ class Gate:
         refusal = self._refusal(scope, (*own, *self._named))
         if refusal is not None:
             if scope["type"] == "websocket":
-                await send({"type": "websocket.close", "code": POLICY_VIOLATION})  # the server answers 403
+                await send(
+                    {"type": "websocket.close", "code": 1008}
+                )  # policy violation (RFC 6455); the server answers 403
             else:
                 await refusal(scope, receive, send)
             return

@@ -57,14 +57,13 @@ def routes(site: MakeSite) -> list[BaseRoute]:
         Route("/{name}", _file),
     ]
     return [
-        *(Route(entry.address, _page) for entry in PAGES),
+        *(
+            Route(entry.address, lambda _: HTMLResponse(page(), headers={"cache-control": "no-cache"}))
+            for entry in PAGES
+        ),
         Mount(LIVE_ROOT, routes=live),
         Mount(MANUAL_ROOT, routes=[Route("/{path:path}", _manual(site))]),
     ]
-
-
-def _page(request: Request) -> Response:  # noqa: ARG001 - the signature is Starlette's
-    return HTMLResponse(page(), headers={"cache-control": "no-cache"})
 
 
 @lru_cache(maxsize=1)

@@ -9,7 +9,6 @@ import pytest
 from pinscope.cli.main import main
 from pinscope.cli.run import parse_settings
 from pinscope.errors import InvalidParameter
-from pinscope.experiments.bandwidth.experiment import BandwidthParams
 from pinscope.experiments.registry import EXPERIMENTS, Entry
 from pinscope.report.document import parameters_of
 
@@ -67,11 +66,6 @@ def test_every_default_is_written_as_set_takes_it(entry: Entry, quick: bool) -> 
         parameter.name: parameter.written(getattr(preset, parameter.name)) for parameter in parameters_of(type(preset))
     }
     assert preset.with_overrides(written) == preset
-
-
-def test_a_percentage_and_a_time_may_carry_their_unit() -> None:
-    params = BandwidthParams.preset("cuda", True).with_overrides({"precision": "2.5 %", "time_limit": "1.5s"})
-    assert (params.precision, params.time_limit) == (0.025, 1.5)
 
 
 def test_help_of_what_is_no_experiment_names_those_there_are(capsys: pytest.CaptureFixture[str]) -> None:

@@ -148,7 +148,6 @@ def _shortened(command: str) -> str:
 
 MOST_EVENTS = 5
 MOST_FINDINGS = 4
-MOST_UNREADABLE = 3
 LEAST_RATE = 1e7
 """An idle link carries a few hundred kB/s of its own: digits that nobody needs."""
 NARROW = 90
@@ -336,7 +335,7 @@ def tail(view: View, room: int | None) -> list[Line]:
     bad = [finding for finding in view.findings if finding.severity in _SIGNS]
     texts = [
         *map(finding_text, bad[:MOST_FINDINGS]),
-        *((one_line(f"? {gap.what}: {gap.reason}."), "") for gap in view.snapshot.unreadable[:MOST_UNREADABLE]),
+        *((one_line(f"? {gap.what}: {gap.reason}."), "") for gap in view.snapshot.unreadable[:3]),
         *((event_text(event), "") for event in list(view.events)[: -MOST_EVENTS - 1 : -1]),
     ]
     lines = [Line(part, style) for text, style in texts for part in _wrapped(text, room)]

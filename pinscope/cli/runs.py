@@ -34,8 +34,6 @@ from pinscope.units import format_bytes, format_seconds, format_share
 
 WIDE = 120
 """Columns from which a line also says where the run was measured."""
-LEAST_CHARACTERS = 20
-"""Least characters of an answer, however narrow the terminal is."""
 
 
 def print_runs(runs: Iterable[Run | DamagedRun]) -> bool:
@@ -74,7 +72,7 @@ def _print(title: str, rows: list[list[str]]) -> None:
             del line[2]
     if room is not None:
         widths = [max(map(len, column)) for column in zip(headings, *rows, strict=True)][:-1]
-        left = max(room - sum(widths) - len(GAP) * len(widths), LEAST_CHARACTERS)
+        left = max(room - sum(widths) - len(GAP) * len(widths), 20)  # at least that many characters of an answer
         for row in rows:
             row[-1] = textwrap.shorten(row[-1], left, placeholder=" …")
     print_table(headings, rows, title=title)

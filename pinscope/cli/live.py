@@ -15,7 +15,7 @@ from typing import Annotated
 import typer
 
 from pinscope.cli.live_view import Line, View, tail, whole
-from pinscope.cli.options import PROBE_HELP, Gpus, Interval, Pids, Probe, checked_pids
+from pinscope.cli.main import PROBE_HELP, Gpus, Interval, Pids, Probe, checked_pids
 from pinscope.cli.outcome import print_findings
 from pinscope.cli.screen import LiveScreen
 from pinscope.cli.terminal import (
@@ -99,7 +99,7 @@ def live(
 ) -> int:
     """Show which processes hold pinned memory, and what it costs each GPU, until Ctrl-C."""
     pids = checked_pids(pid)
-    with Stop(hangup=True) as stop, open_source(probe=probe, gpus=gpus, interval_seconds=interval) as source:
+    with Stop() as stop, open_source(probe=probe, gpus=gpus, interval_seconds=interval) as source:
         if once:
             _show_once(source, stop, as_json, pids, interval if probe else 0.0)
         else:
@@ -129,33 +129,25 @@ def _show_once(source: LiveSource, stop: Stop, as_json: bool, pids: Collection[i
 def _follow(source: LiveSource, stop: Stop, as_json: bool, pids: Collection[int], seconds: float) -> None:
     with Sampler(source.take, interval_seconds=seconds) as sampler:
         if not as_json and is_steerable():
-            _refresh(source, sampler, stop, pids)
+            screen = LiveScreen(sampler, lambda seen, history: _view(seen, pids, history, history.events))
+            screen.run(stop)
+            if screen.view is not None:  # the last one is left behind, whole
+                print_lines(whole(replace(screen.view, note=""), terminal_columns()))
         else:
             _stream(sampler, stop, as_json, pids)
 
 
 def _view(seen: Snapshot, pids: Collection[int], history: History | None = None, events: Sequence[Event] = ()) -> View:
     """What is to be shown of a snapshot. Findings are those of the whole host."""
-    samples = history.samples[-GROWTH_SAMPLES:] if history else ()
     return View(
         snapshot=_only(seen, pids),
         findings=by_severity(read_snapshot(seen)),
-        growing=growing(samples),
+        growing=growing(history.samples[-GROWTH_SAMPLES:]) if history else (),
         events=[event for event in events if not pids or event.pid in pids],
         trouble=history.trouble if history else None,
         chosen=bool(pids),
         note=f"every {history.interval_seconds:g} s" if history and is_steerable() else "",
-        samples=samples,
     )
-
-
-def _refresh(source: LiveSource, sampler: Sampler, stop: Stop, pids: Collection[int]) -> None:
-    """A screen that changes in place. The last one is left behind, whole."""
-
-    screen = LiveScreen(sampler, lambda seen, history: _view(seen, pids, history, history.events), source.open_files)
-    screen.run(stop)
-    if screen.view is not None:
-        print_lines(whole(replace(screen.view, note=""), terminal_columns()))
 
 
 class _Feed:
@@ -226,7 +218,7 @@ def exporter(
         name = ALERTS if print_rules else DASHBOARD
         sys.stdout.write((files("pinscope.monitoring") / name).read_text(encoding="utf-8"))
         return 0
-    with Stop(hangup=True) as stop, open_source(probe=probe, gpus=gpus, interval_seconds=interval) as source:
+    with Stop() as stop, open_source(probe=probe, gpus=gpus, interval_seconds=interval) as source:
         sampler = Sampler(source.take, interval_seconds=interval, history_seconds=0.0)
         with MetricsServer(SnapshotCollector(sampler.history), address, port) as server, sampler:
             if not is_loopback(address):
@@ -238,17 +230,13 @@ def exporter(
 
 
 def _serve(sampler: Sampler, stop: Stop) -> None:
-    """Until somebody stops it; says once what cannot be read, and when readings begin to fail."""
-    gaps_are_said, trouble = False, None
-    while True:
+    """Until somebody stops it; says what cannot be read, each line once."""
+    said = {""}
+    while not stop.asked:
         history = sampler.history()
-        if history.latest is not None and not gaps_are_said:
-            gaps_are_said = True
-            for gap in history.latest.unreadable:
-                complain(f"cannot be read: {gap.what}: {gap.reason}")
-        if history.trouble is not None and trouble is None:
-            complain(history.trouble)
-        trouble = history.trouble
-        if stop.asked:
-            return
+        gaps = history.latest.unreadable if history.latest else ()
+        for line in (*(f"cannot be read: {gap.what}: {gap.reason}" for gap in gaps), history.trouble or ""):
+            if line not in said:
+                complain(line)
+                said.add(line)
         time.sleep(LOOK_SECONDS)

@@ -10,30 +10,28 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Literal, NamedTuple
 
-from pinscope.cli.terminal import SEVERITY_STYLES, TableLines, lay_out, sparkline
+from pinscope.cli.terminal import SEVERITY_STYLES, TableLines, lay_out
 from pinscope.live.reading import snapshot_verdict
-from pinscope.live.series import Curve, Identity, holder_trends, host_trend
 from pinscope.records.environment import Link
 from pinscope.records.figure import Estimated, Figure, figures
 from pinscope.records.run import Finding, Severity
 from pinscope.records.snapshot import DeviceFigures, Holder, HostTotals, Snapshot
-from pinscope.records.timeline import Event, Sample
+from pinscope.records.timeline import Event
 from pinscope.report.snapshot_facts import COLUMNS, ON_GPUS, HolderRow, figure_text, holder_rows, matching
 from pinscope.text import one_line
-from pinscope.units import format_bandwidth, format_bytes, format_duration, format_share
+from pinscope.units import format_bandwidth, format_bytes, format_share
 
 PAGE_LINES = 10
 MOST_LINES = 10_000
 """Of a page; the screen stops at its last line."""
 MOST_WORDS = 60
 KEYS: Sequence[tuple[str, str]] = (
-    ("↑ ↓  k j", "choose a process; PgUp, PgDn, Home and End as well"),
+    ("↑ ↓", "choose a process; PgUp, PgDn, Home and End as well"),
     ("Enter", "all that is known of it; Esc: back"),
-    ("1 … 9", "sort by that column; once more: the other way round"),
-    ("< >  ← →", "sort by the column before or after; r: the other way round; 0: most bytes first"),
+    ("1 … 9", "sort by that column; once more: the other way round; 0: most bytes first"),
     ("/", "show only processes with these words: pid, name, user, container or command; Esc: all again"),
-    ("p  Space", "hold the picture, and go on"),
-    ("?  h", "this page"),
+    ("p", "hold the picture, and go on"),
+    ("?", "this page"),
     ("q", "quit; Ctrl-C as well. Ctrl-Z suspends"),
 )
 """Key → what it does, for people."""
@@ -50,7 +48,6 @@ class Choice:
         words: each must stand in a process that is shown.
         typing: the words are being typed.
         pid: the chosen process; the first one where it is ``None``.
-        place: its row when it was last seen.
         scroll: lines above the screen on a page that is longer than it.
         paused: the figures stand still.
         ended: there is no more to be seen.
@@ -62,14 +59,13 @@ class Choice:
     words: str = ""
     typing: bool = False
     pid: int | None = None
-    place: int = 0
     scroll: int = 0
     paused: bool = False
     ended: bool = False
 
     def row(self, pids: Sequence[int]) -> int:
-        """The row of the chosen process; where it is gone, the one that took its place."""
-        return pids.index(self.pid) if self.pid in pids else max(0, min(self.place, len(pids) - 1))
+        """The row of the chosen process; where it is gone, the first."""
+        return pids.index(self.pid) if self.pid in pids else 0
 
 
 def press(choice: Choice, key: str, columns: Sequence[str], pids: Sequence[int]) -> Choice:
@@ -102,52 +98,28 @@ def _typed(choice: Choice, key: str) -> Choice:
 
 def _in_table(choice: Choice, key: str, columns: Sequence[str], pids: Sequence[int]) -> Choice:
     if key in _STEPS and pids:
-        place = _moved(choice.row(pids), key, len(pids) - 1)
-        return replace(choice, place=place, pid=pids[place])
+        return replace(choice, pid=pids[_moved(choice.row(pids), key, len(pids) - 1)])
     if key == "enter" and pids:
-        place = choice.row(pids)
-        return replace(choice, page="process", place=place, pid=pids[place], scroll=0)
+        return replace(choice, page="process", pid=pids[choice.row(pids)], scroll=0)
     if key == "escape":
         return replace(choice, words="")
-    if key == "r":
-        return replace(choice, turned=not choice.turned)
     if key == "0":
         return replace(choice, column="", turned=False)
-    return _sorted(choice, key, columns)
-
-
-def _sorted(choice: Choice, key: str, columns: Sequence[str]) -> Choice:
     if key.isdecimal() and int(key) <= len(columns):
         column = columns[int(key) - 1]
         return replace(choice, column=column, turned=column == choice.column and not choice.turned)
-    step = {"<": -1, "left": -1, ">": 1, "right": 1}.get(key)
-    if step is None or not columns:
-        return choice
-    place = columns.index(choice.column) + step if choice.column in columns else min(step, 0)
-    return replace(choice, column=columns[place % len(columns)], turned=False)
-
-
-def _turn_keys(choice: Choice) -> Choice:
-    return replace(choice, page="holders" if choice.page == "keys" else "keys", scroll=0)
-
-
-def _turn_pause(choice: Choice) -> Choice:
-    return replace(choice, paused=not choice.paused)
+    return choice
 
 
 _ANYWHERE: Mapping[str, Callable[[Choice], Choice]] = {
     "q": lambda choice: replace(choice, ended=True),
     "/": lambda choice: replace(choice, page="holders", typing=True),
-    "?": _turn_keys,
-    "h": _turn_keys,
-    "p": _turn_pause,
-    " ": _turn_pause,
+    "?": lambda choice: replace(choice, page="holders" if choice.page == "keys" else "keys", scroll=0),
+    "p": lambda choice: replace(choice, paused=not choice.paused),
 }
 _STEPS: Mapping[str, int] = {
     "up": -1,
-    "k": -1,
     "down": 1,
-    "j": 1,
     "page up": -PAGE_LINES,
     "page down": PAGE_LINES,
     "home": -MOST_LINES,
@@ -160,14 +132,13 @@ def _moved(place: int, key: str, last: int) -> int:
 
 
 GROWS = "▲"
-TREND = "trend"
 UP, DOWN = "↑", "↓"
 """After the heading of the column by which the table is sorted: small amounts first, large amounts first."""
 COMMAND_CHARACTERS = 48
 """Of a command line in the table; the JSON has all of it."""
 _HEADINGS: Mapping[str, str] = {name: figure.short for name, figure in COLUMNS.items() if figure.short}
 _COLUMNS: Mapping[str, str] = {heading: name for name, heading in _HEADINGS.items()}
-_TEXTS = ("user", "GPUs", TREND, "program")
+_TEXTS = ("user", "GPUs", "program")
 """Columns that are no numbers."""
 
 
@@ -177,20 +148,16 @@ def _shortened(command: str) -> str:
 
 MOST_EVENTS = 5
 MOST_FINDINGS = 4
-MOST_UNREADABLE = 3
 LEAST_RATE = 1e7
 """An idle link carries a few hundred kB/s of its own: digits that nobody needs."""
 NARROW = 90
 """With fewer columns GPUs go without their names and holders without their command lines."""
-TREND_STEPS, FEW_TREND_STEPS = 20, 8
-"""Of a small curve; fewer in a narrow terminal."""
 ONLY_LOCKED = "Locked (VmLck), which is not pinned for CUDA:"
 _LABEL = 10
 _FIGURE = re.compile(r"(\d) (\S)")
 _SIGNS: Mapping[Severity, str] = {"critical": "!!", "warning": "!"}
 """Severity that is shown below the table → what stands before it."""
-_HINTS_ALWAYS = ("? keys", "q quit")
-_HINTS = ("Enter details", "/ filter", "1–9 sort", "p pause", *_HINTS_ALWAYS)
+_HINTS = ("? keys", "q quit", "Enter details", "/ filter", "1–9 sort", "p pause")
 _EVENT_WORDS = {"appeared": "appeared with", "grew": "grew by", "released": "released", "ended": "ended, and gave back"}
 _HOST: Mapping[str, Figure] = {figure.field: figure for figure in figures(HostTotals)}
 _PARTS_OF_PINNED = ("explained_bytes", "other_pinned_bytes")
@@ -212,8 +179,6 @@ class View:
     """Said beside the time."""
     chosen: bool = False
     """Only certain holders are shown; totals are the host's."""
-    samples: Sequence[Sample] = ()
-    """What was seen lately, oldest first: for small curves."""
     choice: Choice | None = None
     """What the person at the keys has chosen; ``None``: there are no keys."""
 
@@ -224,11 +189,6 @@ class HolderTable:
 
     view: View
     room: int | None
-
-    @property
-    def narrow(self) -> bool:
-        """Only what matters most has room."""
-        return _is_narrow(self.room)
 
     @cached_property
     def choice(self) -> Choice:
@@ -242,17 +202,15 @@ class HolderTable:
         return matching(holders, self.choice.words) if self.choice.words else holders
 
     @cached_property
-    def _trends(self) -> Mapping[Identity, Curve]:
-        return holder_trends(self.view.samples, FEW_TREND_STEPS if self.narrow else TREND_STEPS)
-
-    @cached_property
     def columns(self) -> list[str]:
         """Headings of those that say something of somebody; the least important ones only where there is room."""
         probe = self.view.snapshot.probe is not None
         in_table = [
             figure
             for figure in COLUMNS.values()
-            if figure.short and (probe or not figure.probed) and not (self.narrow and figure.terminal == "room")
+            if figure.short
+            and (probe or not figure.probed)
+            and not (_is_narrow(self.room) and figure.terminal == "room")
         ]
         own = [figure for figure in in_table if figure.column not in ON_GPUS and self._says_something(figure)]
         on_gpus = ["GPUs", *(_HEADINGS[figure.column] for figure in in_table if figure.column in ON_GPUS)]
@@ -279,15 +237,8 @@ class HolderTable:
         return [*(row for _, row in known), *(row for row in rows if self._key(row) is None)]
 
     def lay_out(self, begin: int, end: int) -> TableLines:
-        """These rows as lines. Small curves are drawn where every row has room for one in its line."""
+        """These rows as lines."""
         columns = self.columns
-        laid = self._laid(columns, begin, end)
-        if not self._trends or any(len(lines) > 1 for lines in laid.rows):
-            return laid
-        drawn = self._laid([*columns[:-1], TREND, columns[-1]], begin, end)
-        return laid if any(len(lines) > 1 for lines in drawn.rows) else drawn
-
-    def _laid(self, columns: Sequence[str], begin: int, end: int) -> TableLines:
         cells = [self._cells(row) for row in self.rows[begin:end]]
         mark = UP if (self.choice.column in _COLUMNS) == self.choice.turned else DOWN
         headings = [f"{name} {mark}" if name == self.choice.column else name for name in columns]
@@ -307,7 +258,7 @@ class HolderTable:
         return {"pid": row.pid, "user": row.user, "GPUs": row.gpus}[self.choice.column]
 
     def _program(self, row: HolderRow) -> str:
-        return _shortened(one_line(row.name if self.narrow else row.command or row.name) or "n/a")
+        return _shortened(one_line(row.name if _is_narrow(self.room) else row.command or row.name) or "n/a")
 
     def _cells(self, row: HolderRow) -> dict[str, str]:
         name = self._program(row)
@@ -317,7 +268,6 @@ class HolderTable:
             "user": one_line(row.user or "n/a"),
             **{heading: row.text(name) for name, heading in _HEADINGS.items() if heading in self.columns},
             "GPUs": ",".join(map(str, row.gpus)) or row.text("gpu_memory_bytes"),
-            TREND: sparkline(self._trends.get((row.pid, row.started_at), ())),
             "program": f"{GROWS + ' ' if row.growing else ''}{name}{inside}",
         }
 
@@ -353,8 +303,6 @@ def keys_line(view: View, room: int) -> list[Line]:
     if choice.typing:
         return [Line(f"Show only: {one_line(choice.words)}▏  Enter: done  Esc: show all"[:room], "reverse")]
     hints = [*([f"only “{one_line(choice.words)}”"] if choice.words else []), *_HINTS]
-    while len(" · ".join(hints)) > room and len(hints) > len(_HINTS_ALWAYS):
-        del hints[-len(_HINTS_ALWAYS) - 1]
     return [Line(" · ".join(hints)[:room], "dim")]
 
 
@@ -373,10 +321,12 @@ def head(view: View, room: int | None) -> list[Line]:
     if view.trouble:
         lines += [Line(text, "bold red") for text in _wrapped(f"! {one_line(view.trouble)}", room)]
     if seen.devices:
-        columns = _device_columns(_is_narrow(room))
+        wide = {heading for heading, figure in _DEVICE_FIGURES.items() if figure.terminal == "room"} | {"name"}
+        columns = [name for name in _DEVICE_COLUMNS if not (_is_narrow(room) and name in wide)]
         rows = [[_device_cells(device)[name] for name in columns] for device in seen.devices]
         numbers = [place for place, name in enumerate(columns) if name not in ("GPU", "link", "name")]
-        lines += [Line(""), *_table(columns, rows, numbers, room)]
+        laid = lay_out(columns, rows, numbers, room)
+        lines += [Line(""), *(Line(text, "bold") for text in laid.headings), *map(Line, laid.body)]
     return [*lines, Line("")]
 
 
@@ -385,7 +335,7 @@ def tail(view: View, room: int | None) -> list[Line]:
     bad = [finding for finding in view.findings if finding.severity in _SIGNS]
     texts = [
         *map(finding_text, bad[:MOST_FINDINGS]),
-        *((one_line(f"? {gap.what}: {gap.reason}."), "") for gap in view.snapshot.unreadable[:MOST_UNREADABLE]),
+        *((one_line(f"? {gap.what}: {gap.reason}."), "") for gap in view.snapshot.unreadable[:3]),
         *((event_text(event), "") for event in list(view.events)[: -MOST_EVENTS - 1 : -1]),
     ]
     lines = [Line(part, style) for text, style in texts for part in _wrapped(text, room)]
@@ -407,21 +357,6 @@ def event_text(event: Event) -> str:
     return one_line(f"{event.at:%H:%M:%S} {event.name} ({event.pid}) {change}{rest}{left}")
 
 
-def _trend(view: View) -> list[str]:
-    """The host's pinned memory lately as a small curve."""
-    curve = host_trend(view.samples, TREND_STEPS)
-    if len(curve) < 2 or not any(curve):
-        return []
-    # As long as it will become, so that the lines below do not move when it grows.
-    return [f"{sparkline(curve)} in {lasted_text(view.samples)}".ljust(TREND_STEPS + len(" in 300 s"))]
-
-
-def lasted_text(samples: Sequence[Sample]) -> str:
-    """From the first of the samples to the last: ``42 s``, ``12.5 min``."""
-    lasted = samples[-1].elapsed_seconds - samples[0].elapsed_seconds
-    return f"{lasted:.0f} s" if lasted < 600 else format_duration(lasted)
-
-
 def _totals(view: View) -> Iterator[tuple[str, list[str]]]:
     seen = view.snapshot
     host = seen.host
@@ -434,10 +369,7 @@ def _totals(view: View) -> Iterator[tuple[str, list[str]]]:
     share = host.pinned_bytes / host.total_bytes if host.pinned_bytes is not None and host.total_bytes > 0 else None
     pinned = _HOST["pinned_bytes"]
     parts = [f"{_figure(host, _HOST[name])} {_HOST[name].short}" for name in _PARTS_OF_PINNED]
-    yield (
-        "Pinned",
-        [_figure(host, pinned) + (f" ({format_share(share)})" if share is not None else ""), *parts, *_trend(view)],
-    )
+    yield ("Pinned", [_figure(host, pinned) + (f" ({format_share(share)})" if share is not None else ""), *parts])
     used, pool = _figure(host, _HOST["hugetlb_used_bytes"]), _figure(host, _HOST["hugetlb_pool_bytes"])
     others = [figure for figure in _HOST.values() if figure.short and figure.field not in _PARTS_OF_PINNED]
     yield (
@@ -455,12 +387,6 @@ def _totals(view: View) -> Iterator[tuple[str, list[str]]]:
 
 _DEVICE_FIGURES: Mapping[str, Figure] = {figure.short: figure for figure in figures(DeviceFigures) if figure.short}
 _DEVICE_COLUMNS = ("GPU", *_DEVICE_FIGURES, "link", "name")
-
-
-def _device_columns(narrow: bool) -> list[str]:
-    """The least important ones only where there is room."""
-    wide = {heading for heading, figure in _DEVICE_FIGURES.items() if figure.terminal == "room"} | {"name"}
-    return [name for name in _DEVICE_COLUMNS if not (narrow and name in wide)]
 
 
 def _device_cells(device: DeviceFigures) -> dict[str, str]:
@@ -519,13 +445,6 @@ def _fitting(view: View, room: int, height: int) -> list[Line]:
         if len(lines) <= height or count <= 1:
             return lines
         count -= 1
-
-
-def _table(
-    columns: Sequence[str], rows: Sequence[Sequence[str]], numbers: Collection[int], room: int | None
-) -> list[Line]:
-    laid: TableLines = lay_out(columns, rows, numbers, room)
-    return [*(Line(text, "bold") for text in laid.headings), *(Line(text) for text in laid.body)]
 
 
 def _flow(label: str, phrases: Iterable[str], room: int | None) -> list[str]:

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from pinscope.analysis.machine import machine_findings
-from pinscope.cli.options import AsJson
+from pinscope.cli.main import AsJson
 from pinscope.cli.outcome import print_below_verdict, print_findings
 from pinscope.cli.runs import store_to_read
 from pinscope.cli.terminal import print_json, print_line, print_prose, print_table

@@ -40,7 +40,7 @@ def docs(
     file = _written(site, name)
     if as_json:
         print_json({"page": name, "file": str(file), "pages": list(site.names)})
-    elif not _opened(file):
+    elif not (any(os.environ.get(name) for name in _DISPLAYS) and webbrowser.open(file.as_uri())):
         print_line(str(file))
 
 
@@ -60,11 +60,6 @@ def _written(site: Site, name: str) -> Path:
     folder = cache / f"docs-{pinscope.__version__}"
     write_html(site, folder)
     return folder / f"{name}.html"
-
-
-def _opened(file: Path) -> bool:
-    """True if a browser of this desktop shows the file."""
-    return any(os.environ.get(name) for name in _DISPLAYS) and webbrowser.open(file.as_uri())
 
 
 def _print(markdown: str) -> None:
@@ -95,7 +90,7 @@ def dashboard(
     """Serve the dashboard on 127.0.0.1 until Ctrl-C."""
     # They import Starlette, which comes with the extra `dashboard`.
     from pinscope.dashboard.middleware import named_origins, origins_from_environment
-    from pinscope.dashboard.serve import serve
+    from pinscope.dashboard.routes import serve
 
     named = named_origins(origin) if origin else origins_from_environment()
 

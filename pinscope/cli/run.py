@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperCommand
 
-from pinscope.cli.options import AsJson, Interval, Pids, Probe, checked_pids, duration, output_option
+from pinscope.cli.main import AsJson, Interval, Pids, Probe, checked_pids, duration, output_option
 from pinscope.cli.outcome import follow, print_outcome, progress_shown, say_how_it_ended
 from pinscope.cli.terminal import Stop, complain, print_json
 from pinscope.errors import BadInput, InvalidParameter, MeasurementFailed, NotPossible, StoreFailed, UnknownName
@@ -37,7 +37,8 @@ class RunCommand(TyperCommand):
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Take note of what else stands on the line, for the help."""
         if set(args) & set(ctx.help_option_names):
-            ctx.meta[__name__], _, _ = self.make_parser(ctx).parse_args(list(args))
+            given, _, _ = self.make_parser(ctx).parse_args(list(args))
+            ctx.meta[__name__] = given.get("experiment")
         return super().parse_args(ctx, args)
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
@@ -46,26 +47,27 @@ class RunCommand(TyperCommand):
         Raises:
             UnknownName: there is no such experiment.
         """
-        given = ctx.meta.get(__name__, {})
-        name, lab = given.get("experiment"), given.get("lab")
+        name = ctx.meta.get(__name__)
         if isinstance(name, str) and name != ALL:
-            _format_experiment(find(name).experiment, lab, formatter)
+            _format_experiment(find(name).experiment, formatter)
             return
         super().format_help(ctx, formatter)
         with formatter.section("Experiments"):
-            formatter.write_dl([(entry.name, _summary(entry.experiment)) for entry in EXPERIMENTS])
+            formatter.write_dl(
+                [
+                    (
+                        entry.name,
+                        f"{entry.experiment.summary}{' (GPU only)' if entry.experiment.labs.get('host') else ''}",
+                    )
+                    for entry in EXPERIMENTS
+                ]
+            )
         formatter.write_paragraph()
         formatter.write_text("What an experiment asks and takes: pinscope run EXPERIMENT --help")
 
 
-def _summary(experiment: AnyExperiment) -> str:
-    return f"{experiment.summary}{' (GPU only)' if experiment.labs.get('host') else ''}"
-
-
-def _format_experiment(experiment: AnyExperiment, lab: str | None, formatter: Any) -> None:
-    name = experiment.name
-    chosen: LabKind = "host" if lab == "host" and not experiment.labs.get("host") else "cuda"
-    formatter.write_usage("pinscope run", f"{name} [OPTIONS]")
+def _format_experiment(experiment: AnyExperiment, formatter: Any) -> None:
+    formatter.write_usage("pinscope run", f"{experiment.name} [OPTIONS]")
     reason = experiment.labs.get("host")
     runs_on = f"It needs a GPU ({reason})." if reason else "It runs on a GPU or, without one, on the host model."
     for text in (experiment.question, runs_on):
@@ -73,21 +75,17 @@ def _format_experiment(experiment: AnyExperiment, lab: str | None, formatter: An
         with formatter.indentation():
             formatter.write_text(text)
     with formatter.section("Parameters, each set by --set NAME=VALUE"):
-        formatter.write_text(
-            "The defaults shown are those on a GPU."
-            if chosen == "cuda"
-            else "The defaults shown are those of the host model, which stands in for a GPU."
-        )
+        formatter.write_text("The defaults shown are those on a GPU.")
         formatter.write_paragraph()
-        formatter.write_dl(list(_parameter_help(experiment, chosen)))
+        formatter.write_dl(list(_parameter_help(experiment)))
     formatter.write_paragraph()
     formatter.write_text("Options of every run: pinscope run --help")
-    formatter.write_text(f"Method, and how to read the result: pinscope docs {name} --text")
+    formatter.write_text(f"Method, and how to read the result: pinscope docs {experiment.name} --text")
 
 
-def _parameter_help(experiment: AnyExperiment, lab: LabKind) -> Iterator[tuple[str, str]]:
+def _parameter_help(experiment: AnyExperiment) -> Iterator[tuple[str, str]]:
     """Name of each parameter, and what it means, how it is written and what it is by default."""
-    for parameter, full, quick in parameter_defaults(experiment.Params, lab):
+    for parameter, full, quick in parameter_defaults(experiment.Params, "cuda"):
         default = f"[default: {full}]" if quick == full else f"[default: {full}; --quick: {quick}]"
         yield parameter.name, " ".join(filter(None, (parameter.description, parameter.takes, default)))
 
@@ -148,7 +146,7 @@ def run(
     documents: list[dict[str, Any]] = []
     code = 0
     store = Store()
-    with Stop(hangup=True) as stop, store:  # closed before a signal can end this again
+    with Stop() as stop, store:  # closed before a signal can end this again
         reconcile(store)
         for request in selection.requests:
             ended, rows, run_code = _measure(store, prepare(request, capture_environment()), stop)
@@ -263,7 +261,7 @@ def record(
         check_output(output, "timeline")
     run = prepare_timeline(params, capture_environment())
     store = Store()
-    with Stop(hangup=True) as stop, store, open_source(probe=probe, interval_seconds=interval) as source:
+    with Stop() as stop, store, open_source(probe=probe, interval_seconds=interval) as source:
         reconcile(store)
         if store.refusal:
             raise StoreFailed(f"nothing can be stored in {store.name}: {store.refusal}")

@@ -14,11 +14,11 @@ from typing import Annotated, Any, get_args
 
 import typer
 
-from pinscope.cli.options import AsJson, RunId, RunIds, duration, output_option
+from pinscope.cli.main import AsJson, RunId, RunIds, duration, output_option
 from pinscope.cli.outcome import print_run
 from pinscope.cli.terminal import GAP, complain, print_json, print_line, print_long_json, print_table, terminal_columns
 from pinscope.errors import BadInput, StoreFailed
-from pinscope.experiments.registry import GONE, find_reader, readers
+from pinscope.experiments.registry import GONE, find_reader
 from pinscope.records.run import LAB_TITLES, Origin, Run, Status, TraceRun
 from pinscope.report.facts import Document, open_document, place
 from pinscope.report.write import run_without_rows, write_report
@@ -33,9 +33,6 @@ from pinscope.units import format_bytes, format_seconds, format_share
 
 WIDE = 120
 """Columns from which a line also says where the run was measured."""
-_PLACE_CHARACTERS = 40
-LEAST_CHARACTERS = 20
-"""Least characters of an answer, however narrow the terminal is."""
 
 
 def print_runs(runs: Iterable[Run | DamagedRun]) -> bool:
@@ -49,7 +46,7 @@ def print_runs(runs: Iterable[Run | DamagedRun]) -> bool:
             complain(str(run))
             own.append([run.id, "?", "?", f"damaged: {run.why}"])
         else:
-            place_of_run = place(run)[:_PLACE_CHARACTERS]
+            place_of_run = place(run)[:40]
             (recordings if run.recording else own).append([run.id, run.experiment, place_of_run, one_line(answer(run))])
     for title, rows in (("", own), ("Recordings, which ship with PinScope:", recordings)):
         if rows:
@@ -74,7 +71,7 @@ def _print(title: str, rows: list[list[str]]) -> None:
             del line[2]
     if room is not None:
         widths = [max(map(len, column)) for column in zip(headings, *rows, strict=True)][:-1]
-        left = max(room - sum(widths) - len(GAP) * len(widths), LEAST_CHARACTERS)
+        left = max(room - sum(widths) - len(GAP) * len(widths), 20)  # at least that many characters of an answer
         for row in rows:
             row[-1] = textwrap.shorten(row[-1], left, placeholder=" …")
     print_table(headings, rows, title=title)
@@ -123,13 +120,6 @@ RUN_LIST_FIELDS = {
 """Fields of a run that ``runs list --json`` prints, beside ``host``."""
 STATUSES: tuple[Status, ...] = get_args(Status)
 Anonymous = Annotated[bool, typer.Option("--anonymous", help=ANONYMOUS)]
-DAMAGED = "damaged"
-"""Status of a run that cannot be read."""
-
-
-def kind_names() -> list[str]:
-    """Kinds that a stored run can be of: for the shell's completion."""
-    return [reader.name for reader in readers()]
 
 
 @contextmanager
@@ -150,7 +140,6 @@ def list_runs(
             metavar="NAME",
             help="Only runs of this experiment; timeline: those of `pinscope record`; "
             "trace: those of `pinscope trace`.",
-            autocompletion=kind_names,
         ),
     ] = None,
     lab: Annotated[
@@ -326,7 +315,7 @@ def run_object(run: Run | DamagedRun) -> dict[str, Any]:
     What its kind has not, or what is not known of a run that cannot be read, is null.
     """
     if isinstance(run, DamagedRun):
-        return {**dict.fromkeys([*RUN_LIST_FIELDS, "host"]), "id": run.id, "status": DAMAGED, "error": run.why}
+        return {**dict.fromkeys([*RUN_LIST_FIELDS, "host"]), "id": run.id, "status": "damaged", "error": run.why}
     fields = run.model_dump(mode="json", include=RUN_LIST_FIELDS)
     return {**fields, **dict.fromkeys(sorted(RUN_LIST_FIELDS - set(fields))), "host": run.environment.host}
 

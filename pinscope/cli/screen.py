@@ -12,36 +12,20 @@ import sys
 import termios
 import textwrap
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from types import FrameType
 from typing import Any, Self
 
-from pinscope.cli.live_view import (
-    KEYS,
-    TREND_STEPS,
-    Choice,
-    HolderTable,
-    Line,
-    View,
-    event_text,
-    finding_text,
-    frame,
-    lasted_text,
-    press,
-)
-from pinscope.cli.terminal import LOOK_SECONDS, Stop, lay_out, sparkline, styled
+from pinscope.cli.live_view import KEYS, Choice, HolderTable, Line, View, event_text, finding_text, frame, press
+from pinscope.cli.terminal import LOOK_SECONDS, Stop, lay_out, styled
 from pinscope.live.reading import who
 from pinscope.live.sampler import History, Sampler
-from pinscope.live.series import holder_trends
-from pinscope.probes.answer import Answer
-from pinscope.records.registration import Piece
-from pinscope.records.snapshot import Holder, Snapshot
+from pinscope.records.snapshot import Snapshot
 from pinscope.report.facts import Fact
 from pinscope.report.snapshot_facts import holder_facts
 from pinscope.text import one_line, visible
-from pinscope.units import format_bytes, format_duration
 
 _ENTER = "\x1b[?1049h\x1b[?25l\x1b[?7l\x1b[2J"
 """The other screen, without a cursor; a line that is too long is cut."""
@@ -57,30 +41,23 @@ _NAMES = {
     "\x7f": "backspace",
     "\b": "backspace",
     "[A": "up",
-    "OA": "up",
     "[B": "down",
-    "OB": "down",
-    "[C": "right",
-    "OC": "right",
     "[D": "left",
-    "OD": "left",
     "[H": "home",
-    "OH": "home",
     "[1~": "home",
     "[F": "end",
-    "OF": "end",
     "[4~": "end",
     "[5~": "page up",
     "[6~": "page down",
 }
-"""What a key sends (xterm's control sequences; in all but the first line after Esc) → its name."""
+"""What a key sends → its name. Of xterm's control sequences what follows Esc, with [ where it may be O as well."""
 
 
 def key_names(text: str) -> list[str]:
     """The keys that were pressed: a name such as ``up`` or ``enter``, or the sign itself. Unknown keys are left out."""
     pressed = []
     for part in _SEQUENCE.findall(text):
-        name = _NAMES.get(part.removeprefix("\x1b") if len(part) > 1 else part)
+        name = _NAMES.get(part[1:].replace("O", "[") if len(part) > 1 else part)
         if name is not None:
             pressed.append(name)
         elif len(part) == 1 and part.isprintable():
@@ -224,7 +201,6 @@ def _write(text: str) -> None:
 
 
 _INDENT = "  "
-OpenFiles = Answer[Mapping[str, int]]
 
 
 def scrolled(lines: Sequence[Line], scroll: int, height: int, hint: str) -> tuple[list[Line], int]:
@@ -242,15 +218,16 @@ def keys_page(columns: Sequence[str], room: int) -> list[Line]:
     return [Line("Keys", "bold"), Line(""), *_facts(KEYS, room), Line(""), *_wrapped(f"Columns: {numbered}", room)]
 
 
-def process_page(view: View, pid: int | None, files: OpenFiles | None, room: int) -> list[Line]:
+def process_page(view: View, pid: int | None, room: int) -> list[Line]:
     """One process: who it is, what it holds, what that takes on each GPU, what was found and what happened."""
     holder = next((holder for holder in view.snapshot.holders if holder.pid == pid), None)
     events = [event for event in view.events if event.pid == pid]
     if holder is None:
         lines = _wrapped(f"Process {pid} holds no pinned memory any more, or has ended.", room, "bold")
     else:
-        lines = [Line(one_line(who(holder)), "bold"), Line(""), *_facts(_process_facts(view, holder, files), room)]
-        lines += _pieces(holder, view, room)
+        parent = [] if holder.parent_pid is None else [("Parent", f"pid {holder.parent_pid}")]
+        facts = [*holder_facts(holder), *parent]
+        lines = [Line(one_line(who(holder)), "bold"), Line(""), *_facts(facts, room)]
         named = [finding for finding in view.findings if who(holder) in f"{finding.title} {finding.detail}"]
         if named:
             lines += [Line(""), Line("Findings", "bold")]
@@ -264,41 +241,7 @@ def process_page(view: View, pid: int | None, files: OpenFiles | None, room: int
     return lines
 
 
-def _process_facts(view: View, holder: Holder, files: OpenFiles | None) -> Iterator[Fact]:
-    curve = holder_trends(view.samples, 2 * TREND_STEPS).get((holder.pid, holder.started_at), ())
-    if len(curve) > 1:
-        most = f", at most {format_bytes(max(filter(None, curve), default=0))}"
-        yield "Held lately", f"{sparkline(curve)} in {lasted_text(view.samples)}{most}"
-    yield from holder_facts(holder)
-    if holder.parent_pid is not None:
-        yield "Parent", f"pid {holder.parent_pid}"
-    if files is not None:
-        yield "Open files", _files_text(files)
-
-
-def _files_text(files: OpenFiles) -> str:
-    if files.value is None:
-        return f"n/a ({files.reason})"
-    return ", ".join(f"{count:,} × {kind}" if count > 1 else kind for kind, count in files.value.items()) or "none"
-
-
-def _pieces(holder: Holder, view: View, room: int) -> list[Line]:
-    """What the probe saw being pinned and is held still."""
-    if not holder.oldest_pieces:
-        return []
-    rows = [_piece_cells(piece, view) for piece in holder.oldest_pieces]
-    laid = lay_out(("kind", "size", "held for", "address"), rows, (1, 2), room)
-    title = Line(f"Pinned while the probe ran, the {len(rows)} oldest pieces", "bold")
-    return [Line(""), title, *(Line(text) for text in (*laid.headings, *laid.body))]
-
-
-def _piece_cells(piece: Piece, view: View) -> tuple[str, str, str, str]:
-    age = (view.snapshot.taken_at - piece.since).total_seconds()
-    address = "n/a" if piece.address is None else f"{piece.address:#x}"
-    return piece.kind.replace("_", " "), format_bytes(piece.bytes), format_duration(max(round(age), 0)), address
-
-
-def _facts(facts: Sequence[Fact] | Iterator[Fact], room: int) -> list[Line]:
+def _facts(facts: Sequence[Fact], room: int) -> list[Line]:
     laid = lay_out(("", ""), [(name, one_line(text)) for name, text in facts], (), room)
     return [Line(text) for text in laid.body]
 
@@ -316,19 +259,14 @@ class LiveScreen:
     Args:
         sampler: takes the snapshots.
         view_of: what is to be said of a snapshot and of those before it.
-        files_of: what a process has open.
     """
 
-    def __init__(
-        self, sampler: Sampler, view_of: Callable[[Snapshot, History], View], files_of: Callable[[int], OpenFiles]
-    ) -> None:
+    def __init__(self, sampler: Sampler, view_of: Callable[[Snapshot, History], View]) -> None:
         self._sampler = sampler
         self._view_of = view_of
-        self._files_of = files_of
         self._choice = Choice()
         self._history = sampler.history()
         self._seen: tuple[object, ...] = ()
-        self._files: tuple[int | None, OpenFiles] | None = None
         self.view: View | None = None
         """The last one; ``None`` before the first, and where the terminal is gone."""
 
@@ -372,20 +310,10 @@ class LiveScreen:
         if self.view is None:
             return [Line(one_line(self._history.trouble or "Looking …"))]
         if self._choice.page == "process":
-            return self._scrolled(process_page(self.view, self._choice.pid, self._open_files(), room), height)
-        self._files = None
+            return self._scrolled(process_page(self.view, self._choice.pid, room), height)
         return frame(replace(self.view, choice=self._choice if with_keys else None), room, height)
 
     def _scrolled(self, lines: Sequence[Line], height: int) -> list[Line]:
         visible_lines, begin = scrolled(lines, self._choice.scroll, height, _BACK)
         self._choice = replace(self._choice, scroll=begin)
         return visible_lines
-
-    def _open_files(self) -> OpenFiles | None:
-        """Those of the chosen process, read when its page is opened: a process may have very many."""
-        pid = self._choice.pid
-        if pid is None:
-            return None
-        if self._files is None or self._files[0] != pid:
-            self._files = (pid, self._files_of(pid))
-        return self._files[1]

@@ -274,23 +274,6 @@ def console(stream: TextIO) -> Console:
     return Console(file=stream, force_terminal=stream.isatty(), markup=False, emoji=False, highlight=False)
 
 
-_LEVELS = "▁▂▃▄▅▆▇█"
-_UNKNOWN, _STEADY = "·", "─"
-
-
-def sparkline(amounts: Sequence[float | None]) -> str:
-    """A bar for each amount, from none to the largest of them; a line if it stays the same, a dot where not known."""
-    known = [amount for amount in amounts if amount is not None]
-    most = max(known, default=0.0)
-    if most > 0 and most == min(known):
-        return "".join(_UNKNOWN if amount is None else _STEADY for amount in amounts)
-    return "".join(_UNKNOWN if amount is None else _bar(amount, most) for amount in amounts)
-
-
-def _bar(amount: float, most: float) -> str:
-    return _LEVELS[round(amount / most * (len(_LEVELS) - 1))] if most > 0 else _LEVELS[0]
-
-
 LOOK_SECONDS = 0.2
 """How soon Ctrl-C, the end of a run, a closed pipe or a resized window is noticed."""
 
@@ -299,20 +282,16 @@ class Stop:
     """While it is entered, SIGINT, SIGQUIT and SIGTERM only set :attr:`asked`: a run is never torn in the middle, and
     no probe stays in the kernel.
 
-    Set also where the signal was ignored before, as it is for a shell's background jobs.
-
-    Args:
-        hangup: SIGHUP, which comes when the terminal is closed, is such a wish as well; not where it is ignored, as
-            nohup has it.
+    Set also where the signal was ignored before, as it is for a shell's background jobs. SIGHUP, which comes when the
+    terminal is closed, is such a wish as well; not where it is ignored, as nohup has it.
     """
 
-    def __init__(self, hangup: bool = False) -> None:
+    def __init__(self) -> None:
         self.asked = False
-        self._hangup = hangup
         self._before: dict[int, Any] = {}
 
     def __enter__(self) -> Self:
-        closing = self._hangup and signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN
+        closing = signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN
         for number in (signal.SIGINT, signal.SIGQUIT, signal.SIGTERM, *((signal.SIGHUP,) if closing else ())):
             self._before[number] = signal.signal(number, self._handle)
         return self

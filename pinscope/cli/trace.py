@@ -15,7 +15,7 @@ from typing import Annotated, Literal
 
 import typer
 
-from pinscope.cli.options import duration
+from pinscope.cli.main import duration
 from pinscope.cli.terminal import complain
 from pinscope.cli.trace_summary import print_summary, print_what_if, what_if_document
 from pinscope.errors import BadInput, InvalidParameter, StoreFailed

@@ -112,13 +112,16 @@ def _machine(environment: Environment) -> None:
     )
     st.header("The machine", anchor=False)
     facts = [fact for fact in environment_facts(environment) if not fact[0].startswith("GPU ")]  # they have cards
-    widgets.fact_columns([*facts, ("PinScope", version_text(environment))])
+    widgets.fact_table([*facts, ("PinScope", version_text(environment))])
 
 
 def _capability(capability: Capability) -> None:
     mark = ":green[:material/check_circle:]" if capability.works else ":gray[:material/cancel:]"
     st.markdown(f"{mark} **{plain(capability.title)}**")
-    widgets.reason_and_advice(capability.reason, capability.advice)
+    if capability.reason:
+        st.markdown(plain(sentence(capability.reason)))
+    if capability.advice:
+        st.caption(f":material/arrow_forward: {plain(capability.advice)}")
 
 
 if __name__ == "__main__":

@@ -9,7 +9,7 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from functools import cached_property
 from typing import Any
@@ -98,16 +98,6 @@ def document(history: History, window_seconds: float) -> Json:
 def holder_key(holder: Holder | HolderRow) -> str:
     """Tells a process from any other, also from a later one with the same number."""
     return f"{holder.pid}-{milliseconds(holder.started_at) if holder.started_at else ''}"
-
-
-def chosen_facts(snapshot: Snapshot, keys: Iterable[str]) -> Json:
-    """All that is known of these processes, by key; one that holds nothing any more is left out."""
-    wanted = set(keys)
-    return {
-        key: [_fact(fact) for fact in holder_facts(holder)]
-        for holder in snapshot.holders
-        if (key := holder_key(holder)) in wanted
-    }
 
 
 def patch(old: Json, new: Json) -> Json:
@@ -250,7 +240,6 @@ class View:
     tag: str
     history: History
     window_seconds: float
-    _patches: dict[str, bytes] = field(default_factory=dict)
 
     @cached_property
     def document(self) -> Json:
@@ -267,19 +256,9 @@ class View:
         """What changed from another moment to this one."""
         if older is self:
             return b"{}"
-        if older.tag not in self._patches:
-            self._patches[older.tag] = self._patch(older)
-        return self._patches[older.tag]
-
-    def _patch(self, older: View) -> bytes:
         after = older.history.samples[-1].elapsed_seconds if older.history.samples else None
         new = moments(self.history.samples, self.window_seconds, self.history.interval_seconds, after)
         return _dumped(patch(older.document, self.document) | {"moments": new})
-
-    def is_of(self, history: History) -> bool:
-        """Whether it would be the same."""
-        own = self.history
-        return own.trouble == history.trouble and own.latest is history.latest
 
 
 class Board:
@@ -311,7 +290,7 @@ class Board:
                 before = None
             about: Json = {"tag": view.tag, "wait": _wait_seconds(view.history)}
             if before is not view:
-                about["facts"] = _facts(view, chosen)
+                about["facts"] = _facts(view, chosen) if chosen else {}
             if before is not None:
                 about["base"] = known
             content = view.whole if before is None else view.since(before)
@@ -328,12 +307,15 @@ class Board:
         """All that is known of each holder of a view, by key; ``None`` if it is not kept any more."""
         with self._lock:
             view = self._views.get(tag)
-        return _dumped(_facts(view, "*")) if view else None
+        return _dumped(_facts(view)) if view else None
 
     def _current(self, window_seconds: float) -> View:
         history = self._look()
         for view in reversed(self._views.values()):
-            if view.window_seconds == window_seconds and view.is_of(history):
+            known = view.history
+            if view.window_seconds == window_seconds and (
+                known.trouble == history.trouble and known.latest is history.latest
+            ):
                 return view
         self._made += 1
         view = View(f"{self._server}-{self._made}", history, window_seconds)
@@ -343,11 +325,10 @@ class Board:
         return view
 
 
-def _facts(view: View, chosen: str) -> Json:
-    latest = view.history.latest
-    if not chosen or latest is None:
-        return {}
-    return chosen_facts(latest, map(holder_key, latest.holders) if chosen == "*" else (chosen,))
+def _facts(view: View, chosen: str = "") -> Json:
+    """All that is known of the process with that key, or of each; one that holds nothing any more is left out."""
+    keyed = {holder_key(holder): holder for holder in (view.history.latest.holders if view.history.latest else ())}
+    return {key: [_fact(fact) for fact in holder_facts(holder)] for key, holder in keyed.items() if chosen in ("", key)}
 
 
 def _wait_seconds(history: History) -> float:

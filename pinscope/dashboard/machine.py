@@ -17,7 +17,7 @@ from pinscope.dashboard.pages import EXPERIMENTS, NOW
 from pinscope.dashboard.run_view import PROGRESS_SECONDS, run_link, stop_button
 from pinscope.dashboard.state import open_run
 from pinscope.dashboard.widgets import cards as draw_cards
-from pinscope.dashboard.widgets import chart_view, errors_shown, experiment_title, fact_table, own_time, plain, prose
+from pinscope.dashboard.widgets import chart_view, errors_shown, experiment_title, fact_table, plain, prose, utc
 from pinscope.errors import PinScopeError
 from pinscope.experiments.bandwidth.charts import draw_small as bandwidth_bars
 from pinscope.experiments.bandwidth.findings import slower_than_same_model
@@ -28,14 +28,13 @@ from pinscope.live.reading import gpu_verdict
 from pinscope.records.environment import Device, Environment
 from pinscope.records.run import ExperimentRun, Finding, Run
 from pinscope.report.facts import Document, by_severity, gpu_facts, link_text
-from pinscope.runner.jobs import ALL, Request, Step, Suite, possible, select
+from pinscope.runner.jobs import ALL, Request, Suite, possible, select
 from pinscope.store.bundle import recorded_runs
 from pinscope.store.store import Store
 from pinscope.text import sentence
 from pinscope.units import format_bandwidth, format_bytes
 
-_DrawSmall = Callable[[ExperimentRun, Sequence[Mapping[str, Any]]], Chart | None]
-SHOWN: Mapping[str, _DrawSmall] = {
+SHOWN: Mapping[str, Callable[[ExperimentRun, Sequence[Mapping[str, Any]]], Chart | None]] = {
     "bandwidth": bandwidth_bars,
     "overlap": overlap_bars,
     "page_tables": page_tables_bars,
@@ -89,7 +88,7 @@ def _measured(store: Store, gpu: Device, newest: Mapping[str, Measured]) -> None
             with st.container(height="stretch", vertical_alignment="distribute"):
                 with st.container(gap="xsmall"):
                     run_link(run, prose(run.verdict or experiment_title(name)))
-                    st.caption(f"Measured {own_time(run.created_at)}", unsafe_allow_html=True)
+                    st.caption(f"Measured {utc(run.created_at)}")
                 opened = open_run(store, run)
                 documents[name] = opened.document
                 if isinstance(opened.run, ExperimentRun):
@@ -108,16 +107,12 @@ def _next(measured: Measured, documents: Mapping[str, Document | None]) -> None:
         words = "Not measured yet: " + ", ".join(missing)
         st.page_link(EXPERIMENTS.path, label=plain(words), icon=":material/science:")
         return
-    advising = [(finding, measured[name]) for name, document in documents.items() for finding in _advising(document)]
-    gravest = by_severity([finding for finding, _ in advising])
-    if gravest:
-        run = next(run for finding, run in advising if finding is gravest[0])
-        run_link(run, prose(f"Next: {gravest[0].advice}"), ":material/arrow_forward:")
-
-
-def _advising(document: Document | None) -> Iterator[Finding]:
-    findings: Sequence[Finding] = document.reading.findings if document else ()
-    return (finding for finding in findings if finding.severity in ("warning", "critical"))
+    findings = {name: document.reading.findings for name, document in documents.items() if document}
+    gravest = by_severity([finding for own in findings.values() for finding in own])[:1]
+    for name, own in findings.items():
+        if gravest and gravest[0] in own and gravest[0].severity in ("warning", "critical"):
+            run_link(measured[name], prose(f"Next: {gravest[0].advice}"), ":material/arrow_forward:")
+            return
 
 
 def _behind(store: Store, gpu: Device, newest: Mapping[str, Measured]) -> Iterator[Finding]:
@@ -202,8 +197,9 @@ def measure_machine(store: Store, environment: Environment, place: DeltaGenerato
         return
     with place:
         _button(shared, store, environment)
-    if shared.suite is not None:
-        _problems(shared.suite.steps)
+    for step in shared.suite.steps if shared.suite else ():
+        if step.problem:
+            st.warning(plain(sentence(f"{step.request.experiment} on GPU {step.request.device}: {step.problem}")))
 
 
 def _button(shared: _Shared, store: Store, environment: Environment) -> None:
@@ -241,10 +237,3 @@ def _bar(shared: _Shared) -> None:
             st.progress(fraction, text=f"**{fraction:.0%}** · {plain(label)} · {place}")
         with action:
             stop_button("measuring-cancel", shared.end)
-
-
-def _problems(steps: Sequence[Step]) -> None:
-    """What could not be measured, with the reason."""
-    for step in steps:
-        if step.problem:
-            st.warning(plain(sentence(f"{step.request.experiment} on GPU {step.request.device}: {step.problem}")))

@@ -45,8 +45,6 @@ VARIABLE = "PINSCOPE_ORIGINS"
 _ORIGIN = re.compile(
     r"https?://([a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?|\[[0-9a-f:.]{2,45}\])(:[1-9][0-9]{0,4})?", re.ASCII
 )
-_REPEATED = 80
-"""Characters of a refused value that its message repeats."""
 
 
 def own_origins(port: int) -> tuple[str, ...]:
@@ -66,7 +64,7 @@ def named_origins(texts: Iterable[str]) -> tuple[str, ...]:
         origin = text.strip().lower().removesuffix("/")
         if not _ORIGIN.fullmatch(origin):
             raise InvalidParameter(
-                f"{text[:_REPEATED]!r} is no origin; write scheme, host and port, such as http://localhost:9000 "
+                f"{text[:80]!r} is no origin; write scheme, host and port, such as http://localhost:9000 "
                 "or https://gpu.example.org"
             )
         named.append(origin.removesuffix(":80" if origin.startswith("http:") else ":443"))
@@ -85,8 +83,6 @@ def origins_from_environment() -> tuple[str, ...]:
         raise InvalidParameter(f"{VARIABLE}: {error}") from None
 
 
-POLICY_VIOLATION = 1008
-"""WebSocket's code (RFC 6455)."""
 WRONG_ADDRESS = "Invalid host header"
 FOREIGN_PAGE = "Only the dashboard's own pages may ask for this."
 
@@ -116,7 +112,9 @@ class Gate:
         refusal = self._refusal(scope, (*own, *self._named))
         if refusal is not None:
             if scope["type"] == "websocket":
-                await send({"type": "websocket.close", "code": POLICY_VIOLATION})  # the server answers 403
+                await send(
+                    {"type": "websocket.close", "code": 1008}
+                )  # policy violation (RFC 6455); the server answers 403
             else:
                 await refusal(scope, receive, send)
             return

@@ -21,16 +21,16 @@ class PageEntry:
         title: its name in the navigation.
         icon: a Material symbol.
         help: page of the documentation that explains it.
-        heading: what the page begins with.
         opening: the sentences below its heading, where it has any.
+        heading: what the page begins with, where that is not its title.
     """
 
     path: Path
     title: str
     icon: str
     help: str
-    heading: str
     opening: str = ""
+    heading: str = ""
 
     @property
     def address(self) -> str:
@@ -43,29 +43,25 @@ HOME = PageEntry(
     "Home",
     ":material/home:",
     "quick-start",
-    "What does pinned memory buy on this machine?",
     "PinScope measures what page-locked (pinned) host memory brings to a CUDA program, and what it costs: "
     "on this machine, with the numbers behind every conclusion.",
+    heading="What does pinned memory buy on this machine?",
 )
 NOW = PageEntry(
     _FOLDER / "now.py",
     "Now",
     ":material/monitoring:",
     "live-view",
-    "Now",
     "Who holds pinned memory on this host, and what does it cost the GPUs? "
     "The usual tools (psutil, VmLck, smaps) show zero for memory that CUDA pinned.",
 )
-EXPERIMENTS = PageEntry(
-    _FOLDER / "experiments.py", "Experiments", ":material/science:", "reading-results", "Experiments"
-)
-RUNS = PageEntry(_FOLDER / "runs.py", "Runs", ":material/stacked_line_chart:", "reading-results", "Runs")
+EXPERIMENTS = PageEntry(_FOLDER / "experiments.py", "Experiments", ":material/science:", "reading-results")
+RUNS = PageEntry(_FOLDER / "runs.py", "Runs", ":material/stacked_line_chart:", "reading-results")
 PLAN = PageEntry(
     _FOLDER / "plan.py",
     "Plan",
     ":material/calculate:",
     "plan",
-    "Plan",
     "What does it take to pin an amount: GPU memory for page tables, time, and how much is safe on this host? "
     "The plan uses runs of this machine where there are any, else recorded ones. Nothing is pinned.",
 )
@@ -75,7 +71,6 @@ TRACES = PageEntry(
     "Traces",
     ":material/route:",
     "tracing",
-    "Traces",
     "Which line of your program copies pageable memory, and what would pinning it save? "
     "A trace runs the program as it is and answers line by line.",
 )

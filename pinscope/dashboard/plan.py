@@ -1,4 +1,4 @@
-"""Plan: what pinning an amount will take, before anything is pinned."""
+"""Plan: what pinning an amount will take, before anything is pinned. The page's address holds the inputs."""
 
 from __future__ import annotations
 
@@ -12,8 +12,18 @@ from pinscope.dashboard.parameter_form import parameter_form
 from pinscope.dashboard.widgets import heading, plain, reading_below_verdict, show_error
 from pinscope.errors import InvalidParameter
 from pinscope.planning.charts import draw_plan
-from pinscope.planning.plan import LEVEL_WORDS, Level, PlanParams, command_line, known_prices, plan_for, safety_of
+from pinscope.planning.plan import (
+    LEVEL_WORDS,
+    Level,
+    PlanParams,
+    command_line,
+    inputs,
+    known_prices,
+    plan_for,
+    safety_of,
+)
 from pinscope.planning.reading import read_plan
+from pinscope.text import sentence
 
 _BANNERS: Mapping[Level, tuple[str, str]] = {
     "safe": ("success", ":material/check_circle:"),
@@ -30,7 +40,7 @@ def show() -> None:
     heading(PLAN)
     environment = state.environment()
     prices = known_prices(state.store(), environment)
-    preset = PlanParams.for_machine(environment, prices.recorded)
+    preset, bad_link = _start(PlanParams.for_machine(environment, prices.recorded))
     answer = st.container()
     with st.container(border=True):
         overrides = parameter_form(preset, key="plan")
@@ -39,14 +49,28 @@ def show() -> None:
     except InvalidParameter as error:
         show_error(error)
         return
+    if bad_link and not overrides:  # it stays in the address until somebody changes an input
+        title = "The link's inputs cannot be used; this is the usual plan"
+        answer.error(plain(sentence(str(bad_link))), title=title, icon=":material/error:")
+    else:
+        st.query_params.from_dict(inputs(params))
     plan = plan_for(params, prices, environment)
     reading = read_plan(plan)
     with answer:
         _verdict(safety_of(plan).level, reading.verdict or "")
     reading_below_verdict(reading, draw_plan(plan))
     st.header("This plan elsewhere", anchor=False)
-    st.caption("On the command line:")
+    st.caption("The address of this page holds these inputs. On the command line:")
     st.code(command_line(params), language="bash")
+
+
+def _start(usual: PlanParams) -> tuple[PlanParams, InvalidParameter | None]:
+    """What the form begins with: the inputs of the link by which the page was opened, or the usual ones and why."""
+    link = st.session_state.setdefault("plan-link", st.query_params.to_dict())
+    try:
+        return usual.with_overrides(link), None
+    except InvalidParameter as error:
+        return usual, error
 
 
 def _verdict(level: Level, verdict: str) -> None:

@@ -1,20 +1,29 @@
-"""What the dashboard's server answers itself: the page that Streamlit fills, the figures of Now, the documentation."""
+"""The dashboard's server, with its safe settings, and what it answers itself: the page that Streamlit fills, the
+figures of Now, the documentation."""
 
 from __future__ import annotations
 
+import errno
 import hashlib
-from collections.abc import Callable, Mapping
+import os
+import socket
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from functools import lru_cache
 from mimetypes import guess_type
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import streamlit as st
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, PlainTextResponse, Response
 from starlette.routing import BaseRoute, Mount, Route
+from streamlit import config
 
-from pinscope.dashboard.middleware import page
-from pinscope.dashboard.pages import MANUAL_ROOT, PAGES
+from pinscope.dashboard.middleware import ADDRESS, SETTINGS, middleware, page
+from pinscope.dashboard.pages import MANUAL_ROOT, PAGES, SCRIPT
+from pinscope.errors import NotPossible
 
 if TYPE_CHECKING:
     from pinscope.dashboard.live_board import Board
@@ -48,14 +57,13 @@ def routes(site: MakeSite) -> list[BaseRoute]:
         Route("/{name}", _file),
     ]
     return [
-        *(Route(entry.address, _page) for entry in PAGES),
+        *(
+            Route(entry.address, lambda _: HTMLResponse(page(), headers={"cache-control": "no-cache"}))
+            for entry in PAGES
+        ),
         Mount(LIVE_ROOT, routes=live),
         Mount(MANUAL_ROOT, routes=[Route("/{path:path}", _manual(site))]),
     ]
-
-
-def _page(request: Request) -> Response:  # noqa: ARG001 - the signature is Starlette's
-    return HTMLResponse(page(), headers={"cache-control": "no-cache"})
 
 
 @lru_cache(maxsize=1)
@@ -112,3 +120,52 @@ def _manual(site: MakeSite) -> Callable[[Request], Response]:
         return Response(files()[path], media_type=guess_type(path, strict=False)[0])
 
     return answer
+
+
+def serve(port: int, site: MakeSite, named: Sequence[str] = ()) -> int:
+    """Serve the dashboard on 127.0.0.1 until it is stopped (Ctrl+C or SIGTERM); the exit code.
+
+    Args:
+        port: 1 to 65535.
+        site: gives the documentation to serve beside the pages.
+        named: origins under which it is reached, beside its own.
+
+    Raises:
+        NotPossible: another program listens on it, or this user may not.
+    """
+    _check_free(port)
+    _forget_variables_of_other_apps()
+    config.get_config_files = _no_files
+    url = f"http://{ADDRESS}:{port}"
+    sys.stdout.write(f"PinScope's dashboard is at {url} (Ctrl+C stops it)\n")
+    sys.stdout.flush()
+    with suppress(KeyboardInterrupt):  # raised again by the server after it has put everything away
+        own = {"server.port": port, "logger.hideWelcomeMessage": True}  # the line above says all that it would
+        app = st.App(SCRIPT, routes=routes(site), middleware=middleware(named))
+        app.run(config={**SETTINGS, **own})
+    return 0
+
+
+def _forget_variables_of_other_apps() -> None:
+    """Streamlit's settings in the environment were made for other apps: an address, a certificate, a theme."""
+    for name in [name for name in os.environ if name.startswith("STREAMLIT_")]:
+        del os.environ[name]
+
+
+def _no_files(file_name: str) -> list[str]:  # noqa: ARG001 - the signature is Streamlit's
+    """In place of Streamlit's function: it reads no files of settings from the user's home or the working folder."""
+    return []
+
+
+def _check_free(port: int) -> None:
+    """Find out now, in one line, what the server would find out with a log of its own."""
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # as the server does: closed connections linger
+        try:
+            probe.bind((ADDRESS, port))
+        except OSError as error:
+            if error.errno == errno.EADDRINUSE:
+                raise NotPossible(
+                    f"port {port} is in use; stop the program that holds it, or set another: PINSCOPE_PORT={port + 1}"
+                ) from None
+            raise NotPossible(f"cannot listen on port {port}: {error.strerror}") from None

@@ -21,10 +21,10 @@ from pinscope.dashboard.widgets import (
     chart_view,
     errors_shown,
     help_links,
-    own_time,
     plain,
     prose,
     title,
+    utc,
     verdict_line,
 )
 from pinscope.errors import BadInput
@@ -105,7 +105,7 @@ def _bar(store: Store, run_id: str, with_link: bool) -> None:
         with left:
             if with_link:
                 run_link(run)
-            st.caption(f"Started {own_time(run.created_at)} · {_outlook(run)}", unsafe_allow_html=True)
+            st.caption(f"Started {utc(run.created_at)} · {_outlook(run)}")
         label, tip = _END_PROGRAM if isinstance(run, TraceRun) else ("Cancel", None)
         with right:
             stop_button(f"cancel-{run.id}", lambda: cancel(store, run.id), label, tip)
@@ -182,8 +182,7 @@ def run_list(store: Store, runs: Sequence[Run]) -> None:
                 if run.verdict:
                     st.markdown(prose(run.verdict))
                 host, run_id = plain(run.environment.host), plain(run.id)
-                line = f"{own_time(run.created_at)} · {run.observations:,} observations · {host} · {run_id}"
-                st.caption(line, unsafe_allow_html=True)
+                st.caption(f"{utc(run.created_at)} · {run.observations:,} observations · {host} · {run_id}")
             with right:
                 badges(run)
 
@@ -198,8 +197,6 @@ REPORTS: Mapping[str, tuple[str, str]] = {
     ".perfetto.json": ("Timeline, Perfetto", "application/json"),
 }
 """Suffix of a file that a run can be written to → what it is called, and its type."""
-_NEEDS_SPANS = ".perfetto.json"
-"""For runs that recorded when each copy and kernel began and ended."""
 
 
 def run_header(opened: OpenedRun, with_title: bool = True) -> None:
@@ -215,8 +212,8 @@ def run_header(opened: OpenedRun, with_title: bool = True) -> None:
     badges(run)
     notes = caveats(run)
     grave = gaps(run) if run.status == "done" else notes
-    parts = [own_time(run.created_at), plain(run.environment.host), f"run {plain(run.id)}"]
-    st.caption(" · ".join([*parts, *(plain(note) for note in notes if note not in grave)]), unsafe_allow_html=True)
+    parts = [utc(run.created_at), plain(run.environment.host), f"run {plain(run.id)}"]
+    st.caption(" · ".join([*parts, *(plain(note) for note in notes if note not in grave)]))
     for note in grave:
         st.warning(plain(note))
 
@@ -279,7 +276,7 @@ def download_buttons(store: Store, opened: OpenedRun) -> None:
         return
     anonymous = anonymous_choice()
     for suffix, (label, mime) in REPORTS.items():
-        if opened.document and (opened.has_spans or suffix != _NEEDS_SPANS):
+        if opened.document and (opened.has_spans or suffix != ".perfetto.json"):
             name = f"pinscope-{run.id}{SUFFIX if anonymous else ''}{suffix}"
             content = partial(_report, opened, suffix, store if anonymous else None)
             _button(label, content, name, mime, icon=":material/download:")

@@ -16,7 +16,7 @@ from pinscope.errors import BadInput
 from pinscope.experiments.registry import readers
 from pinscope.records.run import LAB_TITLES, Status
 from pinscope.store.bundle import BundleReader
-from pinscope.store.store import Imported, Store
+from pinscope.store.store import Store
 from pinscope.store.tables import DamagedRun
 from pinscope.text import sentence
 
@@ -137,17 +137,9 @@ def _import(store: Store, file: IO[bytes], name: str) -> bool:
     except BadInput as error:
         show_error(error)
         return False
-    st.session_state[MESSAGE] = _import_message(imported)
+    added, completed, skipped = map(len, (imported.added, imported.completed, imported.skipped))
+    st.session_state[MESSAGE] = f"Imported {added}, completed {completed}, {skipped} were here already."
     return True
-
-
-def _import_message(imported: Imported) -> str:
-    parts = [f"Imported {len(imported.added)}"]
-    if imported.completed:
-        parts.append(f"completed {len(imported.completed)}")
-    if imported.skipped:
-        parts.append(f"{len(imported.skipped)} were here already")
-    return ", ".join(parts) + "."
 
 
 if __name__ == "__main__":

@@ -47,11 +47,9 @@ def trace_view(run: Run, document: Document) -> None:
         st.markdown("What pinning the first of these lines really saves is measured by a second run, without an edit:")
         st.code(command, language=None, wrap_lines=True)
     first = 1 + next((place for place, table in enumerate(tables) if table.title == LINES), -1)
-    for number, table in enumerate(tables[:first]):
-        widgets.table_view(table, key=f"lines-{number}")
+    widgets.table_list(tables[:first], "lines")
     _timeline(run, document, seen)
-    for number, table in enumerate(tables[first:]):
-        widgets.table_view(table, key=f"more-{number}")
+    widgets.table_list(tables[first:], "more")
 
 
 def _timeline(run: Run, document: Document, seen: Seen) -> None:
@@ -85,7 +83,7 @@ def _stretch(run_id: str, window: Window, attached: Attached, _whole: Extent) ->
 @st.fragment
 def _zoomed(run: Run, document: Document, seen: Seen, whole: Extent) -> None:
     """The timeline of the stretch that is looked at, with what chooses another."""
-    window = _window(run, whole)
+    window: Window = st.session_state.get(_key(run), (whole.begin_ns, whole.end_ns))
     stretch = _stretch(run.id, window, document.attached, whole)
     with st.container(horizontal=True, gap="small", vertical_alignment="bottom"):
         for label, (icon, wanted, possible) in _steps(whole, stretch).items():
@@ -127,11 +125,6 @@ def _file(document: Document, whole: Extent, window: Window, anonymous_from: Sto
 
 def _key(run: Run) -> str:
     return f"window of {run.id}"
-
-
-def _window(run: Run, whole: Extent) -> Window:
-    window: Window = st.session_state.get(_key(run), (whole.begin_ns, whole.end_ns))
-    return window
 
 
 def _look(run: Run, whole: Extent, wanted: Window) -> None:

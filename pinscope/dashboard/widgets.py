@@ -5,10 +5,9 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from datetime import UTC, datetime, timedelta, timezone, tzinfo
+from datetime import UTC, datetime
 from functools import partial
 from typing import Any, Literal, TypeVar
-from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 import pandas as pd
 import streamlit as st
@@ -45,21 +44,9 @@ def prose(text: str) -> str:
     return _QUANTITY.sub("\N{NO-BREAK SPACE}", plain(text))
 
 
-def own_time(moment: datetime) -> str:
-    """Markdown with HTML: ``2026-11-21 04:15`` on the reader's clock, and UTC while the pointer rests on it."""
-    utc = f"{moment.astimezone(UTC):%Y-%m-%d %H:%M:%S} UTC"
-    zone = _zone()
-    text = f"{moment.astimezone(zone or UTC):%Y-%m-%d %H:%M}" + ("" if zone else " UTC")
-    return f'<time datetime="{moment.astimezone(UTC):%Y-%m-%dT%H:%M:%SZ}" title="{utc}">{text}</time>'
-
-
-def _zone() -> tzinfo | None:
-    """The browser's. A host may lack the table of zones; ``None``: the browser has not said where it is."""
-    name, minutes = st.context.timezone, st.context.timezone_offset
-    try:
-        return ZoneInfo(name) if name else None
-    except (ZoneInfoNotFoundError, ValueError, OSError):
-        return None if minutes is None else timezone(timedelta(minutes=-minutes))
+def utc(moment: datetime) -> str:
+    """``2026-11-21 04:15 UTC``."""
+    return f"{moment.astimezone(UTC):%Y-%m-%d %H:%M} UTC"
 
 
 def experiment_title(name: str) -> str:
@@ -98,7 +85,7 @@ def errors_shown() -> Iterator[None]:
 
 def heading(page: PageEntry) -> None:
     """Draw a page's heading and its opening."""
-    st.title(page.heading, anchor=False)
+    st.title(page.heading or page.title, anchor=False)
     if page.opening:
         st.markdown(page.opening)
 
@@ -107,8 +94,6 @@ _Item = TypeVar("_Item")
 Colour = Literal["red", "orange", "blue", "green", "gray"]
 
 _COLOURS: Mapping[Severity, Colour] = {"critical": "red", "warning": "orange", "note": "blue", "good": "green"}
-MOST_FIGURES = 4
-"""Of a finding that stand in its card; more are one click away."""
 _FONT = '"Source Sans", sans-serif'
 """What Streamlit sets its pages in, and brings along."""
 _CHART_CONFIG = {
@@ -142,26 +127,10 @@ def cards(
                 draw(item)
 
 
-def reason_and_advice(reason: str | None, advice: str | None) -> None:
-    """Why something is as it is, and what to do about it, where that is known."""
-    if reason:
-        st.markdown(plain(sentence(reason)))
-    if advice:
-        st.caption(f":material/arrow_forward: {plain(advice)}")
-
-
 def fact_table(facts: Sequence[Fact]) -> None:
     """Draw the facts, one a line."""
     lines = [(f"**{plain(name)}**", plain(text)) for name, text in facts]
     st.table(pd.DataFrame(lines, columns=["fact", "value"]), border="horizontal", hide_index=True, hide_header=True)
-
-
-def fact_columns(facts: Sequence[Fact]) -> None:
-    """Draw the facts in two columns, where there is room for two."""
-    half = (len(facts) + 1) // 2
-    for column, part in zip(st.columns(2, gap="large"), (facts[:half], facts[half:]), strict=True):
-        with column:
-            fact_table(part)
 
 
 def headline(quantities: Sequence[Quantity]) -> None:
@@ -199,7 +168,7 @@ def reading_below_verdict(reading: Reading, charts: Sequence[Chart]) -> None:
     _rest("figures", reading.headline[FIRST:], headline)
     _rest("findings", findings[FIRST:], finding_cards)
     _more_charts(charts)
-    _rest("tables", reading.tables, _table_list)
+    _rest("tables", reading.tables, table_list)
 
 
 def verdict_line(verdict: str) -> None:
@@ -239,9 +208,10 @@ def _more_charts(charts: Sequence[Chart]) -> None:
                     st.caption("What was measured gives no other chart.")
 
 
-def _table_list(tables: Sequence[Table]) -> None:
+def table_list(tables: Sequence[Table], key: str = "table") -> None:
+    """Draw the tables, one below the other; ``key`` is unique on the page."""
     for number, table in enumerate(tables):
-        table_view(table, key=f"table-{number}")
+        _table(table, f"{key}-{number}")
 
 
 def finding_cards(findings: Sequence[Finding]) -> None:
@@ -254,22 +224,14 @@ def _finding(finding: Finding) -> None:
     st.markdown(f"{badge} **{prose(finding.title)}**")
     if finding.detail:
         st.markdown(prose(sentence(finding.detail)))
-    if len(finding.evidence) <= MOST_FIGURES:
-        _evidence(finding)
-    if finding.advice and finding.severity != "good":
-        st.markdown(f":material/arrow_forward: {prose(finding.advice)}")
-    if len(finding.evidence) > MOST_FIGURES:
-        with st.expander(f"Figures ({len(finding.evidence)})"):
-            _evidence(finding)
-    if finding.code:
-        with st.expander("Code to paste"):
-            st.code(finding.code, language="python")
-
-
-def _evidence(finding: Finding) -> None:
     if finding.evidence:
         figures = (f"{plain(quantity.name)}: **{prose(quantity_text(quantity))}**" for quantity in finding.evidence)
         st.caption(" · ".join(figures))
+    if finding.advice and finding.severity != "good":
+        st.markdown(f":material/arrow_forward: {prose(finding.advice)}")
+    if finding.code:
+        with st.expander("Code to paste"):
+            st.code(finding.code, language="python")
 
 
 def chart_view(chart: Chart, key: str, border: bool = True, height: Literal["content", "stretch"] = "content") -> None:
@@ -306,9 +268,9 @@ def _plot(chart: Chart, key: str, layout: Mapping[str, Any], **options: Any) -> 
     st.plotly_chart(figure, theme=None, key=key, config=_CHART_CONFIG, width="stretch", alt=chart.alt, **options)
 
 
-def table_view(table: Table, key: str) -> None:
-    """Draw a table whose values sort as numbers and read with their units; ``key`` is unique on the page. A column that
-    says why values are missing is one of texts: Streamlit has one word for all that is missing."""
+def _table(table: Table, key: str) -> None:
+    """Its values sort as numbers and read with their units. A column that says why values are missing is one of texts:
+    Streamlit has one word for all that is missing."""
     frame = pd.DataFrame(table.rows, columns=list(table.columns), dtype=object)  # keeps whole numbers and None
     formats = {name: partial(format_value, unit=unit) for name, unit in zip(table.columns, table.units, strict=True)}
     texts = pd.DataFrame(table_texts(table), columns=list(table.columns))

@@ -203,16 +203,11 @@ def _values(sample: Sample) -> tuple[int | None, ...]:
     return sample.explained_bytes, sample.other_pinned_bytes, None, sample.mlocked_bytes, sample.driver_memory_bytes
 
 
-def host_trend(samples: Sequence[Sample], steps: int) -> Curve:
-    """Pinned memory of the host in at most one more than so many steps of one length; of each step the most."""
-    return tuple(
-        max((sample.pinned_bytes for sample in step if sample.pinned_bytes is not None), default=None)
-        for step in _steps(samples, steps)
-    )
-
-
 def holder_trends(samples: Sequence[Sample], steps: int) -> Mapping[Identity, Curve]:
-    """What each process of the last sample held in each step. Only those with the most bytes are in a sample."""
+    """What each process of the last sample held, at most, in each of so many steps of one length, or one more.
+
+    Only those with the most bytes are in a sample.
+    """
     parts = _steps(samples, steps)
     curves: dict[Identity, list[float | None]] = {
         identity(holder): [None] * len(parts) for holder in (samples[-1].holders if samples else ())

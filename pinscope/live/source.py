@@ -26,7 +26,7 @@ from pinscope.probes.answer import Answer
 from pinscope.probes.containers import WSL2, GroupHeadrooms, has_own_pids, hides_processes, wsl_version
 from pinscope.probes.host_memory import NO_HOST, PIN_COUNTERS_ADVICE, read_host
 from pinscope.probes.proc import HERE, Proc
-from pinscope.probes.process import MemoryMaps, boot_time, identify, open_files
+from pinscope.probes.process import MemoryMaps, boot_time, identify
 from pinscope.probes.process_scan import Processes, Remembered, SeenProcess, read_processes
 from pinscope.records.figure import Bound, BoundKind, about, at_least, at_most, bound_of_sum
 from pinscope.records.registration import Registrations
@@ -433,10 +433,6 @@ class LiveSource:
             if self._tracker is None:
                 return snapshot(self._proc, gpus, self._remembered)
             return snapshot(self._proc, gpus, self._remembered, registrations=self._tracker.registered())
-
-    def open_files(self, pid: int) -> Answer[Mapping[str, int]]:
-        """What a process has open now, by kind; see :func:`pinscope.probes.process.open_files`."""
-        return open_files(pid, self._proc)
 
 
 def open_source(probe: bool = False, gpus: bool = True, interval_seconds: float = 1.0) -> LiveSource:

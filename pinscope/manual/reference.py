@@ -98,8 +98,10 @@ def records_in(record: type) -> Iterator[type]:
             yield kind
             for _, inner in _fields(kind):
                 yield from walk(inner)
-        for part in () if _is_mapping(kind) else get_args(kind):  # its keys are names, as of missing figures
-            yield from walk(part)
+        origin = get_origin(kind)
+        if not (inspect.isclass(origin) and issubclass(origin, Mapping)):  # its keys are names, as of missing figures
+            for part in get_args(kind):
+                yield from walk(part)
 
     for _, kind in _fields(record):
         yield from walk(kind)
@@ -118,11 +120,6 @@ def meaning(docstring: str) -> str:
     text = re.sub(r":\w+:`~?(?:[\w.]*\.)?(\w+)`", r"`\1`", text)
     text = text.replace("``None``", "`null`").replace("``", "`").replace("|", r"\|")
     return text[:1].upper() + text[1:]
-
-
-def _is_mapping(kind: Any) -> bool:
-    origin = get_origin(kind)
-    return inspect.isclass(origin) and issubclass(origin, Mapping)
 
 
 def _is_record(kind: Any) -> bool:
@@ -171,18 +168,15 @@ def _own_meanings(record: type) -> dict[str, str]:
     """Of a pydantic record: the string after each field. Of a dataclass: its docstring's ``Attributes``, too."""
     definition = ast.parse(textwrap.dedent(inspect.getsource(record))).body[0]
     body = definition.body if isinstance(definition, ast.ClassDef) else []
-    meanings = {name: meaning(text) for name, text in _listed_attributes(record)}
+    _, _, listed = inspect.cleandoc(record.__doc__ or "").partition("Attributes:\n")
+    attributes = re.findall(r"^    (\w+): (.*(?:\n {8}.*)*)", listed, re.MULTILINE)
+    meanings = {name: meaning(text) for name, text in attributes}
     for field, words in pairwise(body):
         if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name) and isinstance(words, ast.Expr):
             text = words.value.value if isinstance(words.value, ast.Constant) else None
             if isinstance(text, str):
                 meanings[field.target.id] = meaning(text)
     return meanings
-
-
-def _listed_attributes(record: type) -> list[tuple[str, str]]:
-    _, _, listed = inspect.cleandoc(record.__doc__ or "").partition("Attributes:\n")
-    return [(name, text) for name, text in re.findall(r"^    (\w+): (.*(?:\n {8}.*)*)", listed, re.MULTILINE)]
 
 
 def documented_records() -> Iterator[type]:
@@ -213,7 +207,6 @@ def _section(title: str, record: type, keys: Sequence[Key]) -> tuple[str, str, s
 
 
 _GROUPS = {"pinscope_host_": "The host", "pinscope_holder_": "A holder", "pinscope_gpu_": "A GPU"}
-_REST = "The exporter"
 
 
 class MetricFacts(NamedTuple):
@@ -224,15 +217,11 @@ class MetricFacts(NamedTuple):
     labels: tuple[str, ...]
     help: str
 
-    @property
-    def group(self) -> str:
-        """What it is a figure of."""
-        return next((title for start, title in _GROUPS.items() if self.name.startswith(start)), _REST)
-
-    @property
-    def unit(self) -> str:
-        """Unit of its value; empty where it has none."""
-        return unit_of(self.name.removesuffix("_total"), {**UNITS, "ratio": UNITS["share"]})
+    def line(self) -> str:
+        """A row of its table."""
+        unit = unit_of(self.name.removesuffix("_total"), {**UNITS, "ratio": UNITS["share"]})
+        labels = ", ".join(f"`{label}`" for label in self.labels)
+        return f"| `{self.name}` | {self.type} | {unit} | {labels} | {self.help} |"
 
 
 def metrics() -> Iterator[MetricFacts]:
@@ -251,15 +240,12 @@ def metrics() -> Iterator[MetricFacts]:
 
 def metrics_reference() -> str:
     """All metrics by what they are figures of, as Markdown."""
-    parts = []
-    for title in (_REST, *_GROUPS.values()):
-        lines = [f"## {title}", "", "| metric | type | unit | labels | meaning |", "| --- | --- | --- | --- | --- |"]
-        for metric in metrics():
-            if metric.group == title:
-                labels = ", ".join(f"`{label}`" for label in metric.labels)
-                lines.append(f"| `{metric.name}` | {metric.type} | {metric.unit} | {labels} | {metric.help} |")
-        parts.append("\n".join(lines))
-    return "\n\n".join(parts)
+    groups: dict[str, list[str]] = {title: [] for title in ("The exporter", *_GROUPS.values())}
+    for metric in metrics():
+        group = next((title for start, title in _GROUPS.items() if metric.name.startswith(start)), "The exporter")
+        groups[group].append(metric.line())
+    head = "| metric | type | unit | labels | meaning |\n| --- | --- | --- | --- | --- |"
+    return "\n\n".join("\n".join((f"## {title}", "", head, *lines)) for title, lines in groups.items())
 
 
 RECORDED_ON = "NVIDIA H200"
@@ -337,10 +323,8 @@ def _parts(kind: Kind, body: str, has_picture: bool) -> Iterator[str]:
     labs = next((entry.experiment.labs for entry in EXPERIMENTS if entry.name == kind.name), {})
     yield "\n".join(f"It does not run on the host model: {reason}." for reason in [labs.get("host")] if reason)
     if labs:
-        yield (
-            f"## Parameters\n\nSet one with `pinscope run {kind.name} --set NAME=VALUE`. The defaults are those of a "
-            f"run on a GPU; `pinscope run {kind.name} --help` shows those of a run on this machine."
-        )
+        text = f"Set one with `pinscope run {kind.name} --set NAME=VALUE`. The defaults are those of a run on a GPU."
+        yield f"## Parameters\n\n{text}"
         yield _parameters(kind.Params)
     anchor = f"observations-of-{kind.name}"
     yield f"## Raw data\n\nThe keys of an observation are in the [JSON reference](../reference/json.md#{anchor})."

@@ -94,7 +94,8 @@ class Site:
     def _make(self, name: str) -> str:
         if name.startswith(_FOLDER):
             experiment = name.removeprefix(_FOLDER)
-            return experiment_page(experiment, _shipped(name) or "", has_picture=_picture(experiment).is_file())
+            picture = _pages() / "pictures" / f"{experiment}.png"
+            return experiment_page(experiment, _shipped(name) or "", has_picture=picture.is_file())
         made = {
             "cli": self.command_reference,
             "json": json_reference,
@@ -118,10 +119,6 @@ def pictures() -> Iterator[tuple[str, bytes]]:
 
 def _pages() -> Traversable:
     return files("pinscope.manual") / "pages"
-
-
-def _picture(experiment: str) -> Traversable:
-    return _pages() / "pictures" / f"{experiment}.png"
 
 
 def _shipped(name: str) -> str | None:
@@ -182,12 +179,7 @@ def site_files(site: Site) -> Iterator[tuple[str, bytes]]:
     for name in site.names:
         yield f"{name}.html", page_html(site, name).encode()
     yield from pictures()
-    yield STYLE, style()
-
-
-def style() -> bytes:
-    """The style sheet of every page."""
-    return (files("pinscope.manual") / STYLE).read_bytes()
+    yield STYLE, (files("pinscope.manual") / STYLE).read_bytes()
 
 
 def write_html(site: Site, folder: Path) -> None:

@@ -117,16 +117,14 @@ def test_live_is_steered_by_keys_and_gives_the_terminal_back(host: Path) -> None
     modes = "stty -a | grep -oE -- '-?(icanon|echo) '"
     script = f"$live; echo suspended; {modes}; fg >/dev/null; echo code $?; {modes}; echo over"
     with shell(host, script) as terminal:
-        terminal.shows("^Pinned +17 GiB", "q quit$", rows=["train", "loader", "serve", "index"])
+        terminal.shows("^Pinned +17 GiB", r"^\? keys · q quit", rows=["train", "loader", "serve", "index"])
 
         terminal.press("1")
         terminal.shows(r"^ *pid ↑ ", rows=["train", "serve", "loader", "index"])
         terminal.press("1")
         terminal.shows(r"^ *pid ↓ ", rows=["index", "loader", "serve", "train"])
-        terminal.press("3r")
+        terminal.press("33")
         terminal.shows(r"cudaHostAlloc ↑", rows=["index", "serve", "loader", "train"])
-        terminal.press("0<")
-        terminal.shows(r"program ↑$", rows=["index", "loader", "serve", "train"])
         terminal.press("0")
 
         terminal.press("/loadx\x7f")
@@ -134,13 +132,11 @@ def test_live_is_steered_by_keys_and_gives_the_terminal_back(host: Path) -> None
         terminal.press("\n")
         terminal.shows("^only “load” · ", rows=["loader"])
         terminal.press("\x1b")
-        terminal.shows("^Enter details · ", rows=["train", "loader", "serve", "index"])
+        terminal.shows(r"^\? keys · q quit · Enter details · ", rows=["train", "loader", "serve", "index"])
         terminal.press(f"{DOWN}{DOWN}\n")
-        terminal.shows(
-            r"^serve \(pid 1001\)$", "^cudaHostAlloc +3 GiB", "^Open files +/dev/nvidia-uvm, 2 × /dev/nvidia0"
-        )
+        terminal.shows(r"^serve \(pid 1001\)$", "^cudaHostAlloc +3 GiB")
         terminal.press("\x1b")
-        terminal.shows("^Enter details · ", rows=["train", "loader", "serve", "index"])
+        terminal.shows(r"^\? keys · q quit · Enter details · ", rows=["train", "loader", "serve", "index"])
 
         terminal.press("p")
         terminal.shows("PAUSED")
@@ -150,13 +146,13 @@ def test_live_is_steered_by_keys_and_gives_the_terminal_back(host: Path) -> None
         terminal.press("?")
         terminal.shows("PAUSED", "^Pinned +17 GiB")
         terminal.press("p")
-        terminal.shows("^Pinned +18 GiB", r" [─▁-█]{2,} in \d", "^ *pid +user .* trend +program")
+        terminal.shows("^Pinned +18 GiB", "^ *pid +user .* program")
 
         terminal.resize(50, 24)
-        terminal.shows("^Enter details .* q quit$", r" train$", rows=["train", "loader", "serve", "index"])
+        terminal.shows(r"^\? keys · q quit", r" train$", rows=["train", "loader", "serve", "index"])
 
         terminal.press("\x1a")
         terminal.has_written(*LEFT, "suspended icanon echo", "\x1b[?1049h")
-        terminal.shows("^Pinned +18 GiB", "q quit$")
+        terminal.shows("^Pinned +18 GiB", r"^\? keys · q quit")
         terminal.press("q")
         terminal.has_written(*LEFT, "suspended", *LEFT, "code 0 icanon echo over")

@@ -32,14 +32,6 @@ def test_every_option_is_explained_in_sentences(name: str) -> None:
         assert parameter.help.endswith("."), parameter.name
 
 
-def test_completion_is_an_option_of_the_command_itself_only(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["--help"]) == 0
-    assert "--install-completion" in capsys.readouterr().out
-    for name in ("runs", "run", "live"):
-        assert main([name, "--help"]) == 0
-        assert "completion" not in capsys.readouterr().out
-
-
 @pytest.mark.parametrize(
     ("typed", "offered"),
     [

@@ -9,9 +9,8 @@ from typing import Any
 
 import pytest
 
-from pinscope.cli.live_view import GROWS, ONLY_LOCKED, Line, View, frame, whole
+from pinscope.cli.live_view import ONLY_LOCKED, Line, View, frame, whole
 from pinscope.cli.main import main
-from pinscope.errors import NotPossible
 from pinscope.live.sampler import GpuWatch
 from pinscope.live.source import LiveSource
 from pinscope.probes.gpu import process_on_gpu
@@ -88,12 +87,6 @@ def test_without_a_screen_every_holder_is_told(room: int | None) -> None:
         assert max(map(len, lines)) <= room
 
 
-def test_growing_holders_are_marked_by_a_sign() -> None:
-    marked = [line for line in whole(crowd(5)) if GROWS in line.text]
-    assert [line.text.split()[0] for line in marked] == ["4003"]
-    assert marked[0].style
-
-
 def test_every_figure_that_is_an_estimate_carries_a_sign() -> None:
     implied = {"page_table_bytes": about("as its memory implies")}
     process = holder(
@@ -156,7 +149,7 @@ def busy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> int:
         return LiveSource(made.proc, GpuWatch(lambda: nvml, proc=made.proc) if gpus else None)
 
     monkeypatch.setattr("pinscope.cli.live.open_source", opened)
-    monkeypatch.setattr("pinscope.cli.options.HERE", made.proc)
+    monkeypatch.setattr("pinscope.cli.main.HERE", made.proc)
     return pid
 
 
@@ -195,13 +188,9 @@ def test_one_moment_for_people_has_everything_and_no_escape_codes(
     ("arguments", "complaint"),
     [
         (["--interval", "0.05"], "'--interval': Input should be greater than or equal to 0.1"),
-        (["--interval", "3601"], "'--interval': Input should be less than or equal to 3600"),
         (["--interval", "nan"], "'--interval': Input should be"),
-        (["--interval", "soon"], "'--interval': Input should be a valid number"),
         (["--pid", "0"], "there is no process 0"),
-        (["--pid", "-5"], "there is no process -5"),
         (["--pid", "4194305"], "there is no process 4194305"),
-        (["--pid", "python"], "'--pid': Input should be a valid integer"),
         (["now"], "now"),
     ],
 )
@@ -214,18 +203,6 @@ def test_bad_input_is_refused_in_one_line(
     assert len(errors.splitlines()) == 1
     assert errors.startswith("pinscope: ")
     assert complaint in errors
-
-
-def test_a_probe_that_cannot_run_is_refused_with_its_reason(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    class Refused(LiveSource):
-        def __enter__(self) -> LiveSource:
-            raise NotPossible("the kernel has no uprobes; use one with CONFIG_UPROBE_EVENTS")
-
-    monkeypatch.setattr("pinscope.cli.live.open_source", lambda **_: Refused())
-    assert main(["live", "--probe", "--once"]) == 3
-    assert capsys.readouterr().err == "pinscope: the kernel has no uprobes; use one with CONFIG_UPROBE_EVENTS\n"
 
 
 def test_processes_that_only_lock_memory_stand_apart_below_those_that_pin_it() -> None:

@@ -36,7 +36,6 @@ def refused(arguments: list[str], code: int, capsys: pytest.CaptureFixture[str])
         (["--for", "30d"], "2,592,000 samples are more than one timeline holds; take --interval"),
         (["--interval", "0"], "Invalid value for '--interval'"),
         (["--pid", "4194304"], "there is no process 4194304"),
-        (["--pid", "-1"], "there is no process -1"),
         (["-o", "report.html"], "report.html: a timeline is written as a bundle, so its name must end in .pinscope"),
         (["-o", "no/t.pinscope"], "there is no folder no"),
     ],

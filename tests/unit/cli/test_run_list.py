@@ -37,11 +37,6 @@ def test_a_line_in_a_file_is_whole(capsys: pytest.CaptureFixture[str]) -> None:
     assert VERDICT in capsys.readouterr().out
 
 
-def test_without_runs_nothing_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
-    assert not print_runs([])
-    assert capsys.readouterr().out == ""
-
-
 def test_a_damaged_run_says_why_and_how_it_is_removed(capsys: pytest.CaptureFixture[str]) -> None:
     assert print_runs([DamagedRun("broken", "it is not JSON")])
     printed = capsys.readouterr()

@@ -25,11 +25,6 @@ def test_text_from_outside_cannot_steer_the_terminal(capsys: pytest.CaptureFixtu
     assert "[red]not red[/red] :smile:" in out
 
 
-def test_a_pipe_gets_every_row_on_one_line(capsys: pytest.CaptureFixture[str]) -> None:
-    print_table(("id", "text"), [("20261121-035956-f72895", "many words " * 40)])
-    assert len(capsys.readouterr().out.splitlines()) == 3  # heading, row, blank line
-
-
 def test_a_terminal_gets_lines_that_fit(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setattr(terminal, "terminal_columns", lambda: 40)
     print_table(("id", "text"), [("20261121-035956-f72895", "many words that must go on in further lines")])

@@ -20,9 +20,9 @@ from pinscope.dashboard.live_board import MOST_VIEWS, Board, Json, document, hol
 from pinscope.dashboard.pages import NOW
 from pinscope.live.reading import snapshot_verdict
 from pinscope.live.sampler import History
-from pinscope.live.series import MOST_POINTS, changes, sample_of
+from pinscope.live.series import changes, sample_of
 from pinscope.manual.site import Site
-from pinscope.records.snapshot import Snapshot, Unreadable
+from pinscope.records.snapshot import Snapshot
 from tests.data.synthetic_live import GIB, LOCKER, MIB, TRAINER, WORKER, empty, full, with_locked
 from tests.unit.dashboard.conftest import Open
 
@@ -105,13 +105,6 @@ def test_a_host_that_cannot_be_read_is_one_clear_line(taken: Snapshot) -> None:
     page = document(History(taken, trouble=trouble), WINDOW)
     assert page["trouble"].endswith("Below is the last reading that succeeded.")
     assert page["figures"]["pinned_bytes"]["text"] == "14 GiB"
-
-
-def test_what_cannot_be_read_is_said_with_what_would_help(taken: Snapshot) -> None:
-    gap = Unreadable(what="Processes of others", reason="they are protected", advice="Run as root.", hides_holders=True)
-    assert page_of(taken.model_copy(update={"unreadable": (gap,)}))["gaps"]["0"] == {
-        "what": "Processes of others", "reason": "They are protected.", "advice": "Run as root.", "hides": True,
-    }  # fmt: skip
 
 
 def test_events_tell_who_took_and_gave_back(taken: Snapshot) -> None:
@@ -204,12 +197,6 @@ def test_a_page_that_stands_still_gets_its_own_moment(taken: Snapshot) -> None:
     assert dict(facts[holder_key(taken.holders[1])])["Locked (VmLck)"] == "5 MiB"
     assert tab.board.snapshot("unknown") is None
     assert tab.board.facts("unknown") is None
-
-
-def test_an_hour_is_told_in_no_more_moments_than_a_screen_shows(taken: Snapshot) -> None:
-    tab = Told(Board(lambda: seen([taken] * 3600)))
-    tab.ask(window=3600.0)
-    assert len(tab.moments) <= MOST_POINTS + 1
 
 
 Ask = Callable[..., tuple[int, dict[str, str], bytes]]

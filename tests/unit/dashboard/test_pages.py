@@ -13,7 +13,7 @@ from pinscope.dashboard.pages import EXPERIMENTS, HOME, NOW, PAGES, RUNS, PageEn
 from pinscope.dashboard.state import newest_recordings
 from pinscope.dashboard.widgets import plain, prose
 from pinscope.experiments import registry
-from pinscope.records.run import HOST_MODEL_NOTE, Run
+from pinscope.records.run import HOST_MODEL_NOTE
 from pinscope.store.store import Store
 from tests.unit.dashboard.conftest import Open
 
@@ -88,14 +88,6 @@ def test_home_without_a_gpu_says_so_and_leads_through_recordings_step_by_step(
         verdict = newest_recordings()[name].verdict
         assert verdict
         assert [header.value for header in app.subheader] == [prose(verdict)]
-
-
-def test_home_with_a_gpu_shows_the_gpus_first(shipped: Run, machine: Callable[[int], None], open_page: Open) -> None:
-    machine(2)
-    app = open_page(HOME)
-    assert app.header[0].value == "GPUs"
-    assert "Pinned memory in" not in "".join(header.value for header in app.header)
-    assert texts(app).count("PCIe Gen5 x16, at most 57.6 GB/s one way") == 2
 
 
 def test_a_run_of_the_host_model_says_that_it_is_one(full_store: Store, open_page: Open) -> None:

@@ -8,7 +8,7 @@ import string
 import pytest
 
 from pinscope.dashboard.widgets import plain, prose
-from pinscope.text import one_line, sentence
+from pinscope.text import one_line
 
 JOINER = "\N{WORD JOINER}"
 EVERY = "".join(chr(number) for number in range(0x3000) if chr(number) != JOINER)
@@ -38,8 +38,3 @@ def test_icons_and_addresses_are_broken_up(text: str) -> None:
 def test_no_line_ends_between_a_number_and_its_unit(quantity: str) -> None:
     assert " " not in seen(prose(quantity))
     assert seen(prose(f"{quantity} of 3 steps")).endswith(" of 3 steps")
-
-
-def test_a_sentence_begins_and_ends_as_one() -> None:
-    assert sentence("no driver") == "No driver."
-    assert sentence("Why?") == "Why?"

@@ -34,20 +34,34 @@ def test_a_change_changes_the_plan_and_the_command(open_page: Open, machine: Cal
     assert app.code[-1].value == f"pinscope plan {words}"
 
 
-def test_another_host_can_be_asked_about_and_this_one_again(open_page: Open, machine: Callable[[int], None]) -> None:
+def test_another_host_can_be_asked_about_by_a_link_and_this_one_again(
+    open_page: Open, machine: Callable[[int], None]
+) -> None:
     machine(1)
-    app = open_page(PLAN)
-    app.text_input(key="plan-pinned").set_value("60GiB")
-    app.number_input(key="plan-processes").set_value(4)
-    app.toggle(key="plan-shared").set_value(True)
-    app.text_input(key="plan-host_memory").set_value("1TiB").run()
+    link = {"pinned": "60GiB", "processes": "4", "shared": "True", "gpu_memory": "80GiB", "host_memory": "1TiB"}
+    app = open_page(PLAN, **link)
     assert app.success[0].value.replace("\\", "").startswith("A host with 1 TiB free bears 60 GiB")
+    assert dict(app.query_params) == link
     app.toggle(key="plan-shared").set_value(False)
     app.text_input(key="plan-host_memory").set_value("").run()
     assert not app.exception
     assert app.error[0].value.replace("\\", "").startswith("Do not pin 240 GiB (4 processes, 60 GiB each) on this host")
+    assert dict(app.query_params) == {"pinned": "60GiB", "processes": "4", "gpu_memory": "80GiB"}
     app.text_input(key="plan-host_memory").set_value("0").run()
     assert "ost_memory: must be greater than 0" in app.error[0].value.replace("\\", "")
+
+
+def test_a_link_that_cannot_be_used_is_one_clear_line_above_the_usual_plan(
+    open_page: Open, machine: Callable[[int], None]
+) -> None:
+    machine(1)
+    app = open_page(PLAN, pinned="lots")
+    (line,) = [error.value.replace("\\", "") for error in app.error if "error" in error.icon]
+    assert "'lots' is not a size" in line
+    assert metric(app, "Page table of one process, on one GPU") == "128 MiB"
+    app.text_input(key="plan-pinned").set_value("2GiB").run()
+    assert not [error for error in app.error if "error" in error.icon]
+    assert app.query_params["pinned"] == "2GiB"
 
 
 def test_in_wsl2_what_is_safe_is_not_known(

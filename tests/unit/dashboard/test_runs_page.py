@@ -15,7 +15,7 @@ from pinscope.records.run import Progress, Run
 from pinscope.report.facts import FIRST, open_document
 from pinscope.store.bundle import read_bundle, write_bundle
 from pinscope.store.store import Store
-from tests.data import synthetic
+from tests.data import synthetic, synthetic_timeline
 from tests.unit.dashboard.conftest import Open, all_opened
 
 HOSTILE = "![x](http://evil.example/x.png) <script>alert(1)</script> [y](javascript:alert(2)) :red[z] $a$ # b"
@@ -194,3 +194,16 @@ def test_a_recording_says_what_it_is_cannot_be_deleted_and_can_be_left_out_of_th
     with_recordings = len(listed(app))
     app.toggle(key="filter-recordings").set_value(False).run()
     assert len(listed(app)) == with_recordings - 1
+
+
+def test_a_timeline_that_goes_on_says_how_long_it_will(store: Store, open_page: Open) -> None:
+    run = synthetic_timeline.run(
+        id="going-on", status="running", finished_at=None, process=current_process(),
+        progress=Progress(fraction=0.2, message="120 s, 121 samples"),
+    )  # fmt: skip
+    store.add(run.model_copy(update={"params": {**run.params, "for_seconds": 600.0}}))
+    store.append(run.id, synthetic_timeline.growing(samples=10))
+    app = open_page(RUNS, run=run.id)
+    assert not app.exception
+    assert "roughly 600 s in all" in said(app)
+    assert len(app.get("plotly_chart")) == 1

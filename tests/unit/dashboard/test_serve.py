@@ -17,7 +17,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from pinscope.dashboard.serve import serve
+from pinscope.dashboard.routes import serve
 from pinscope.errors import NotPossible
 from pinscope.manual.site import Site
 from tests.conftest import Outliving

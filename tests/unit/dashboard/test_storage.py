@@ -7,7 +7,6 @@ import pytest
 from pinscope.dashboard.pages import EXPERIMENTS, HOME, RUNS, PageEntry
 from pinscope.records.run import Run
 from tests.unit.dashboard.conftest import Open
-from tests.unit.dashboard.test_runs_page import listed
 
 NO_PLACE = "sqlite:////proc/pinscope/runs.db"
 """Not even root can make a file there."""
@@ -25,7 +24,3 @@ def test_a_page_says_that_nothing_can_be_stored_and_why(page: PageEntry, shipped
     assert "/proc/pinscope/runs.db" in note.value.replace("\\", "")
     assert not app.exception
     assert not app.error
-
-
-def test_recordings_are_listed_all_the_same(shipped: Run, open_page: Open) -> None:
-    assert len(listed(open_page(RUNS))) == 1

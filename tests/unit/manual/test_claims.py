@@ -74,10 +74,3 @@ def test_a_figure_is_found_by_its_name_or_as_a_cell_and_written_with_its_unit() 
 def test_a_figure_that_is_not_there_or_not_one_is_refused(name: str) -> None:
     with pytest.raises(UnknownName, match="figures"):
         figure(reading(), name)
-
-
-def test_what_is_refused_is_named_with_its_recording() -> None:
-    with pytest.raises(UnknownName, match="no recording gone-h200"):
-        renewed('[?](x.md "gone-h200: Rate")', {})
-    with pytest.raises(UnknownName, match="here-h200: 0 figures are called 'Pace'"):
-        renewed('[?](x.md "here-h200: Pace")', {"here-h200": reading()})

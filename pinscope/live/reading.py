@@ -348,7 +348,7 @@ def snapshot_verdict(snapshot: Snapshot) -> str:
         by = f"perhaps by {who(candidate)}, the only CUDA process" if candidate else "by no process that is seen"
         return f"On this host {of_host} is pinned, {by}."
     first = holders[0]
-    whole = f"; on the whole host {of_host} is pinned" if of_host else ""
+    whole = f"; pinned on the whole host: {of_host}" if of_host else ""
     if len(holders) == 1:
         return f"{who(first)} has {_amount(first)} pinned{whole}."
     return f"{len(holders)} processes have pinned memory, {who(first)} most ({_amount(first)}){whole}."

@@ -72,7 +72,7 @@ def _verdict(plan: Plan) -> str:
         pinning = f", and pinning takes {takes}" if takes and safety.level == "safe" and demand.copies == 1 else ""
         return f"{words}: {safety.reason}{pinning}."
     tables = format_bytes(plan.sharings[0].tables_per_gpu_bytes)
-    needs = f"pinning {size} takes {f'{takes} and ' if takes else ''}{tables} of each GPU"
+    needs = f"pinning {size} takes {f'{takes} and ' if takes else ''}{tables} per GPU"
     if demand.copies > 1:
         needs = f"each process pins {size}{f' in {takes}' if takes else ''}"
     return f"{words}: {needs} (give --host-memory to know whether it is safe)."
@@ -153,7 +153,7 @@ def _assumed(demand: Demand) -> str:
         return f"Assumed: a buffer of {single} for each of {demand.processes} processes, {together} in all, {gpus}."
     return (
         f"Assumed: {demand.processes} processes, {gpus}, share one buffer of {single}. A buffer each would take "
-        f"{together} of RAM and the same GPU memory."
+        f"{together} of RAM, but no more GPU memory."
     )
 
 

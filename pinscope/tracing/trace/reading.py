@@ -100,7 +100,7 @@ def _missing(seen: Seen) -> str:
     """What was not recorded, in a few words; empty where nothing is known to be missing."""
     if seen.program and seen.program["unrecorded"]:
         count = seen.program["unrecorded"]
-        return f"{count:,} child process{'es were' if count > 1 else ' was'} not"
+        return f"{count:,} child process{'es were' if count > 1 else ' was'} not traced"
     return "managed memory was not followed" if managed_words(seen) else ""
 
 

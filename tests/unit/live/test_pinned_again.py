@@ -88,7 +88,7 @@ def test_cudas_memory_that_rdma_pins_again_counts_once(tmp_path: Path) -> None:
     pid = host.cuda_process([*context(), zero(15 * GIB, 1)], VmPin=15 * GIB, VmRSS=18 * GIB)
     seen = look(host, pid)
     assert snapshot_verdict(seen).startswith(
-        f"python (pid {pid}) has 15 GiB pinned; on the whole host at most 30.0 GiB"
+        f"python (pid {pid}) has 15 GiB pinned; pinned on the whole host: at most 30.0 GiB"
     )
     assert seen.host.bounds["explained_bytes"] == "at_most"
     assert rules(seen) == []
@@ -102,7 +102,7 @@ def test_who_pins_its_memory_several_times_for_rdma_has_no_more_pinned_than_it_h
     seen = look(host)
     assert (of(seen, pid).vm_pin_bytes, of(seen, pid).bounds["vm_pin_bytes"]) == (11 * GIB, "at_most")
     assert snapshot_verdict(seen).startswith(
-        f"storage (pid {pid}) has at most 11 GiB pinned; on the whole host at most"
+        f"storage (pid {pid}) has at most 11 GiB pinned; pinned on the whole host: at most"
     )
 
 

@@ -36,7 +36,7 @@ def here(safe: int, total: int, *gpus: int) -> HostBudget:
         (here(32, 64, 80), "care", "With care: 16 GiB is 25.0 % of the memory of this host, and up to 32 GiB is safe."),
         (here(8, 64, 80), "not_safe", "Not safe: do not pin 16 GiB on this host, up to 8 GiB is safe."),
         (here(8, 64), "elsewhere",
-         f"For another host: pinning 16 GiB takes about 620 ms and 32 MiB of each GPU {UNKNOWN}"),
+         f"For another host: pinning 16 GiB takes about 620 ms and 32 MiB per GPU {UNKNOWN}"),
         (here(32, 64, 24), "elsewhere", "For another host: pinning 16 GiB takes about"),
     ],
 )  # fmt: skip

@@ -303,7 +303,7 @@ NO_COPY = "No copy was recorded, but not all of the program was."
         ({}, NOTHING),
         ({"unrecorded": 0, "managed_bytes": 0}, NOTHING),
         ({"recorded_seconds": 5.0}, f"{NOTHING[:-1]} in the 5.00 s that were recorded."),
-        ({"unrecorded": 2}, "No copy was recorded, but 2 child processes were not."),
+        ({"unrecorded": 2}, "No copy was recorded, but 2 child processes were not traced."),
         ({"managed_bytes": 2**30}, "No copy was recorded, but managed memory was not followed."),
         ({"lost_bytes": 4096}, NO_COPY),
     ],
@@ -323,7 +323,7 @@ def test_it_is_not_said_of_a_recording_that_ended_early_or_left_out_children() -
 def test_what_was_not_recorded_is_said_first() -> None:
     reading = read(program(unrecorded=1), site(33))
     assert (reading.verdict or "").startswith(
-        "As far as was recorded (1 child process was not): pin what train.py:33 copies: "
+        "As far as was recorded (1 child process was not traced): pin what train.py:33 copies: "
     )
     (missing,) = found(reading, "not-recorded")
     assert missing.detail.startswith("Not recorded: 1 child process that could use CUDA, forked or not Python.")

@@ -35,7 +35,7 @@ from pinscope.cli.terminal import LOOK_SECONDS, Stop, lay_out, sparkline, styled
 from pinscope.live.reading import who
 from pinscope.live.sampler import History, Sampler
 from pinscope.live.series import holder_trends
-from pinscope.probes.answer import Answer
+from pinscope.probes.proc import Answer
 from pinscope.records.registration import Piece
 from pinscope.records.snapshot import Holder, Snapshot
 from pinscope.report.facts import Fact

@@ -13,9 +13,8 @@ from typing import Self
 
 from pinscope.errors import InvalidParameter, PinScopeError
 from pinscope.live.series import changes, sample_of
-from pinscope.probes.answer import Answer
 from pinscope.probes.gpu import Nvml, read_gpus
-from pinscope.probes.proc import HERE, Proc
+from pinscope.probes.proc import HERE, Answer, Proc
 from pinscope.records.snapshot import DeviceFigures, Snapshot
 from pinscope.records.timeline import Event, Sample
 

@@ -19,13 +19,20 @@ from typing import TYPE_CHECKING, Self
 from pinscope.analysis.held import held_by
 from pinscope.analysis.models import context_overhead_bytes
 from pinscope.analysis.rules import MUCH_LOCKED_BYTES
-from pinscope.live.holder import COUNTER_SLACK_BYTES, Surroundings, page_table_bound, read_holder
-from pinscope.live.ownership import Candidate, Share, attribute, without_larger
+from pinscope.live.holder import (
+    COUNTER_SLACK_BYTES,
+    Candidate,
+    Share,
+    Surroundings,
+    attribute,
+    page_table_bound,
+    read_holder,
+    without_larger,
+)
 from pinscope.live.sampler import GpuWatch
-from pinscope.probes.answer import Answer
 from pinscope.probes.containers import WSL2, GroupHeadrooms, has_own_pids, hides_processes, wsl_version
 from pinscope.probes.host_memory import NO_HOST, PIN_COUNTERS_ADVICE, read_host
-from pinscope.probes.proc import HERE, Proc
+from pinscope.probes.proc import HERE, Answer, Proc
 from pinscope.probes.process import MemoryMaps, boot_time, identify, open_files
 from pinscope.probes.process_scan import Processes, Remembered, SeenProcess, read_processes
 from pinscope.records.figure import Bound, BoundKind, about, at_least, at_most, bound_of_sum

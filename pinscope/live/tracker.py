@@ -23,8 +23,7 @@ from pinscope.errors import MeasurementFailed, NotPossible
 from pinscope.live.pinned_pieces import PinnedPieces
 from pinscope.live.sampler import Repeater
 from pinscope.probes import uprobes
-from pinscope.probes.answer import Answer
-from pinscope.probes.proc import HERE, Proc
+from pinscope.probes.proc import HERE, Answer, Proc
 from pinscope.probes.process import LiveCallers
 from pinscope.probes.tracefs import TraceInstance, remove_leftovers, tracing_access
 from pinscope.probes.uprobes import CALLS, FileKey, LibraryUsers

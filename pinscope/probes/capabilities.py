@@ -15,10 +15,9 @@ from pathlib import Path
 from typing import Literal
 
 import pinscope
-from pinscope.probes.answer import Answer
 from pinscope.probes.child_lifetime import ending_with_this
 from pinscope.probes.host_memory import PIN_COUNTERS_ADVICE, pinned_bytes
-from pinscope.probes.proc import HERE, Proc
+from pinscope.probes.proc import HERE, Answer, Proc
 from pinscope.records.base import Capability
 from pinscope.records.environment import Environment
 from pinscope.records.run import LAB_TITLES

@@ -8,8 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Literal, NamedTuple
 
-from pinscope.probes.answer import Answer
-from pinscope.probes.proc import HERE, SYS_PTRACE, Proc, has_capability, in_initial_user_namespace, whole
+from pinscope.probes.proc import HERE, SYS_PTRACE, Answer, Proc, has_capability, in_initial_user_namespace, whole
 
 IN_MEMORY = frozenset({"tmpfs", "ramfs", "devtmpfs", "hugetlbfs"})
 """File systems whose files are memory themselves: the kernel cannot drop their pages."""

@@ -10,13 +10,11 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 
 import pinscope
-from pinscope.probes.answer import Answer
 from pinscope.probes.capabilities import package_versions, source_commit
 from pinscope.probes.containers import virtualization
 from pinscope.probes.gpu import Nvml, read_devices, with_details
-from pinscope.probes.host_memory import read_limits
-from pinscope.probes.numa import read_nodes
-from pinscope.probes.proc import HERE, Proc, count_in_both, ranges
+from pinscope.probes.host_memory import read_limits, read_nodes
+from pinscope.probes.proc import HERE, Answer, Proc, count_in_both, ranges
 from pinscope.records.environment import Device, Environment, HugePages, KernelModule
 
 VERSION_FILE = "/proc/driver/nvidia/version"

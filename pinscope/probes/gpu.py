@@ -6,9 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal, Self
 
-from pinscope.probes.answer import Answer, all_of
-from pinscope.probes.numa import iommu, link_errors, max_payload, sysfs_folder
-from pinscope.probes.proc import HERE, Proc, count_in_both, ranges
+from pinscope.probes.host_memory import iommu, link_errors, max_payload, sysfs_folder
+from pinscope.probes.proc import HERE, Answer, Proc, all_of, count_in_both, ranges
 from pinscope.records.environment import PCIE, PCIE_WIDTHS, Device, Link, LinkErrors, c2c_bytes_per_second
 from pinscope.records.snapshot import DeviceFigures, GpuProcess, MigInstance
 

@@ -13,8 +13,7 @@ from datetime import UTC, datetime
 from functools import cached_property
 
 from pinscope.errors import NotPossible
-from pinscope.probes.answer import Answer, all_of
-from pinscope.probes.proc import HERE, Proc, most_bytes, whole
+from pinscope.probes.proc import HERE, Answer, Proc, all_of, most_bytes, whole
 from pinscope.records.masks import mask_words
 from pinscope.records.run import Process
 

@@ -29,9 +29,9 @@ from pinscope.probes.process_scan import UVM
 from pinscope.records.trace_row import TraceRow
 from pinscope.tracing.descendants import NOT_STARTED, variables
 from pinscope.tracing.line_totals import Ended
+from pinscope.tracing.mapped_file import SpoolFolder
 from pinscope.tracing.sites import library_folders
 from pinscope.tracing.spool import Scope, Spool
-from pinscope.tracing.spool_folder import SpoolFolder
 
 LIBRARY = "libcuda.so"
 _PARENT, _STACK = 1, 25

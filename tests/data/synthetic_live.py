@@ -11,8 +11,8 @@ from types import TracebackType
 from typing import Self
 
 from pinscope.live.source import snapshot
-from pinscope.probes.answer import Answer
 from pinscope.probes.gpu import process_on_gpu, read_gpus
+from pinscope.probes.proc import Answer
 from pinscope.records.snapshot import DeviceFigures, Snapshot
 from tests.data.gpu_fake import FakeNvml
 from tests.data.synthetic_gpu import busy_h200

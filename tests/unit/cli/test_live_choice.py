@@ -11,7 +11,7 @@ from pinscope.cli.live_view import Choice, HolderTable, View, frame, press
 from pinscope.cli.screen import key_names, process_page
 from pinscope.cli.terminal import sparkline, styled
 from pinscope.live.series import holder_trends, host_trend, sample_of
-from pinscope.probes.answer import Answer
+from pinscope.probes.proc import Answer
 from pinscope.records.finding import Finding
 from pinscope.records.registration import Piece
 from tests.data.synthetic_snapshot import GIB, MIB, TAKEN_AT, holder, host, snapshot

@@ -13,8 +13,8 @@ import pytest
 from pinscope.errors import NotPossible
 from pinscope.live.sampler import MOST_EVENTS, MOST_SAMPLES, GpuWatch, History, Sampler
 from pinscope.live.source import LiveSource
-from pinscope.probes.answer import Answer
 from pinscope.probes.gpu import GpuMemory
+from pinscope.probes.proc import Answer
 from pinscope.records.snapshot import Snapshot
 from pinscope.records.timeline import Event, Sample
 from tests.data import synthetic_snapshot

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any, get_args
 
 import pytest
 
-from pinscope.probes.answer import Answer
 from pinscope.probes.capabilities import (
     EXTRAS,
     HOST_MODEL_LOCKED_BYTES,
@@ -22,7 +21,7 @@ from pinscope.probes.capabilities import (
     uninstall_command,
 )
 from pinscope.probes.environment import capture_environment
-from pinscope.probes.proc import Proc
+from pinscope.probes.proc import Answer, Proc
 from pinscope.records.base import Capability
 from pinscope.records.environment import Environment
 from tests.data.gpu_fake import FakeGpu, FakeNvml

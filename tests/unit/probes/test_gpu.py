@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any, Self, get_args
 import pynvml
 import pytest
 
-from pinscope.probes.answer import Answer
 from pinscope.probes.gpu import (
     GpuMemory,
     Nvml,
@@ -23,6 +22,7 @@ from pinscope.probes.gpu import (
     read_gpus,
     with_details,
 )
+from pinscope.probes.proc import Answer
 from pinscope.records.environment import Device, LinkErrors, c2c_bytes_per_second
 from pinscope.records.snapshot import DeviceFigures
 from tests.data.gpu_fake import FakeGpu, FakeNvml

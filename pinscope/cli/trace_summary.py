@@ -24,8 +24,7 @@ from pinscope.report.document import open_document
 from pinscope.report.write import run_document
 from pinscope.runner.jobs import reconcile
 from pinscope.runner.traced_program import ask_cupti, make_spool, opened_folder, refusal, remove_spool
-from pinscope.runner.tracing import Tracing, new_run, pinned_rates, write_traces
-from pinscope.runner.what_if import what_if_command
+from pinscope.runner.tracing import Tracing, new_run, pinned_rates, what_if_command, write_traces
 from pinscope.store.safe_writer import saved_line
 from pinscope.store.store import Store
 from pinscope.text import one_line
@@ -42,7 +41,7 @@ if TYPE_CHECKING:
     from pinscope.records.finding import Finding
     from pinscope.records.run import Run
     from pinscope.report.document import Document
-    from pinscope.runner.what_if import Compared
+    from pinscope.runner.tracing import Compared
 
 MOST_LINES = 10
 """Of the table; all are in `pinscope runs show`."""

@@ -14,7 +14,7 @@ from contextlib import ExitStack
 from dataclasses import replace
 from datetime import UTC, datetime
 from functools import cache
-from typing import TYPE_CHECKING, Self
+from typing import Self
 
 from pinscope.analysis.held import held_by
 from pinscope.analysis.models import context_overhead_bytes
@@ -30,6 +30,7 @@ from pinscope.live.holder import (
     without_larger,
 )
 from pinscope.live.sampler import GpuWatch
+from pinscope.live.tracker import Tracker
 from pinscope.probes.containers import WSL2, GroupHeadrooms, has_own_pids, hides_processes, wsl_version
 from pinscope.probes.host_memory import NO_HOST, PIN_COUNTERS_ADVICE, read_host
 from pinscope.probes.proc import HERE, Answer, Proc
@@ -38,9 +39,6 @@ from pinscope.probes.process_scan import Processes, Remembered, SeenProcess, rea
 from pinscope.records.figure import Bound, BoundKind, about, at_least, at_most, bound_of_sum
 from pinscope.records.registration import Registrations
 from pinscope.records.snapshot import PINNED_AGAIN, DeviceFigures, Holder, HostTotals, Snapshot, Unreadable
-
-if TYPE_CHECKING:
-    from pinscope.live.tracker import Tracker
 
 AS_ROOT = "Run as root, or with the capabilities CAP_SYS_PTRACE and CAP_DAC_READ_SEARCH."
 
@@ -437,9 +435,8 @@ class LiveSource:
         self._first = False
         with self._lock:  # several may ask; what the series remembers is for one at a time
             gpus = self._gpus.latest() if self._gpus is not None else None
-            if self._tracker is None:
-                return snapshot(self._proc, gpus, self._remembered)
-            return snapshot(self._proc, gpus, self._remembered, registrations=self._tracker.registered())
+            registrations = self._tracker.registered() if self._tracker is not None else None
+            return snapshot(self._proc, gpus, self._remembered, registrations)
 
     def open_files(self, pid: int) -> Answer[Mapping[str, int]]:
         """What a process has open now, by kind; see :func:`pinscope.probes.process.open_files`."""
@@ -458,8 +455,4 @@ def open_source(probe: bool = False, gpus: bool = True, interval_seconds: float 
     """
     asked = max(LEAST_ASKING_SECONDS, min(interval_seconds, OLDEST_FIGURES_SECONDS))
     watch = GpuWatch(interval_seconds=asked) if gpus else None
-    if not probe:
-        return LiveSource(gpus=watch)
-    from pinscope.live.tracker import Tracker  # noqa: PLC0415 - only with the probe
-
-    return LiveSource(gpus=watch, tracker=Tracker())
+    return LiveSource(gpus=watch, tracker=Tracker() if probe else None)

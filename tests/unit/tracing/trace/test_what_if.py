@@ -8,7 +8,7 @@ import pytest
 
 from pinscope.experiments.registry import checked_rows
 from pinscope.records.finding import Reading
-from pinscope.runner.what_if import what_if_command
+from pinscope.runner.tracing import what_if_command
 from pinscope.tracing.sites import seen_in
 from tests.data import synthetic_trace
 from tests.data.readings import As

@@ -199,7 +199,7 @@ class GpuWatch:
         try:
             if self._reader is None:
                 self._reader = self._nvml.enter_context(self._open_nvml())
-            return read_gpus(self._reader, self._proc, rates=True)
+            return read_gpus(self._reader, self._proc)
         except Exception as error:  # noqa: BLE001 - whatever it was, the snapshot says so and the watch goes on
             line = " ".join(str(error).split())
             return Answer.missing(f"the GPUs could not be read: {type(error).__name__}: {line}")

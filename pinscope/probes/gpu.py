@@ -452,24 +452,22 @@ def _folder(device: Device) -> Answer[str]:
     return Answer(folder) if folder else Answer.missing(f"{device.pci_bus_id} is no PCI address")
 
 
-NOT_SAMPLED = "not asked for: the driver takes 20 ms to sample it"
 NOT_JOINED = "the processes have not been looked at"
 
 
-def read_gpus(gpus: Nvml, proc: Proc = HERE, rates: bool = False) -> Answer[tuple[DeviceFigures, ...]]:
-    """All GPUs that the driver shows. Page tables are added where the holders are known.
+def read_gpus(gpus: Nvml, proc: Proc = HERE) -> Answer[tuple[DeviceFigures, ...]]:
+    """All GPUs that the driver shows; 40 ms for each. Page tables are added where the holders are known.
 
     Args:
         gpus: an open reader.
         proc: where /sys is read.
-        rates: also sample what goes over PCIe, which takes 20 ms for each GPU and direction.
     """
     return read_devices(gpus, proc).then(
-        lambda devices: tuple(_figures(gpus, device, rates) for device in devices), "the driver shows no GPU"
+        lambda devices: tuple(_figures(gpus, device) for device in devices), "the driver shows no GPU"
     )
 
 
-def _figures(gpus: Nvml, device: Device, rates: bool) -> DeviceFigures:
+def _figures(gpus: Nvml, device: Device) -> DeviceFigures:
     index = device.index
     missing = {key: reason for key, reason in device.missing.items() if key in ("name", "uuid") or "link" in key}
     missing |= dict.fromkeys(("page_table_bytes", "context_overhead_bytes"), NOT_JOINED)
@@ -479,8 +477,7 @@ def _figures(gpus: Nvml, device: Device, rates: bool) -> DeviceFigures:
     attributed = processes.then(_sum, _NO_ACCOUNT)
     bar1 = gpus.bar1(index)
     load = gpus.utilization(index)
-    flows: tuple[PcieFlow, PcieFlow] = ("rx", "tx")
-    rx, tx = (gpus.pcie_rate(index, flow) if rates else Answer[float].missing(NOT_SAMPLED) for flow in flows)
+    rx, tx = gpus.pcie_rate(index, "rx"), gpus.pcie_rate(index, "tx")
     limit = _limit(device)
     return DeviceFigures(
         index=index,

@@ -76,7 +76,7 @@ def full(folder: Path, gpus: int = 2, command: str = "python", others: int = 0) 
     if gpus:
         described = [busy_h200(78 * MIB, process_on_gpu(TRAINER, 20 * GIB)) for _ in range(gpus)]
         with FakeNvml(gpus=described) as nvml:
-            figures = read_gpus(nvml, host.proc, rates=True)
+            figures = read_gpus(nvml, host.proc)
     return snapshot(host.proc, figures)
 
 

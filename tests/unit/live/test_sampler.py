@@ -116,17 +116,6 @@ def test_memory_is_bounded_with_many_holders_that_all_change() -> None:
     assert used - events < window * MOST_BYTES_OF_A_SAMPLE
 
 
-def test_a_history_is_frozen(scene: Scene) -> None:
-    one = Sampler(scene.take, interval_seconds=0.01)
-    assert one.history() == History(interval_seconds=0.01)
-    with one:
-        until(lambda: scene.taken >= 2)
-        early = one.history()
-        count = len(early.samples)
-        until(lambda: len(one.history().samples) > count)
-        assert len(early.samples) == count
-
-
 def test_a_reading_that_fails_is_reported_until_the_next_one_succeeds(scene: Scene) -> None:
     one = Sampler(scene.take, interval_seconds=0.01)
     with one:

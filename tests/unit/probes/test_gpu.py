@@ -203,9 +203,9 @@ class Open(Nvml):
         return self
 
 
-def figures(gpu: FakeGpu, plant: Plant, rates: bool = False) -> DeviceFigures:
+def figures(gpu: FakeGpu, plant: Plant) -> DeviceFigures:
     with FakeNvml(gpus=[gpu]) as nvml:
-        found = read_gpus(nvml, plant({}), rates).value
+        found = read_gpus(nvml, plant({})).value
     assert found is not None
     return found[0]
 
@@ -213,7 +213,7 @@ def figures(gpu: FakeGpu, plant: Plant, rates: bool = False) -> DeviceFigures:
 def test_a_gpu_that_answers_everything(h200: FakeGpu, plant: Plant) -> None:
     processes = Answer((process_on_gpu(10, 520 * MIB), process_on_gpu(11, 100 * MIB)))
     memory = Answer(GpuMemory(total=2**37, free=2**36, used=684 * MIB, reserved=600 * MIB))
-    device = figures(dataclasses.replace(h200, processes=processes, memory=memory), plant, rates=True)
+    device = figures(dataclasses.replace(h200, processes=processes, memory=memory), plant)
     assert device.processes_bytes == 620 * MIB
     assert device.unattributed_bytes == 64 * MIB
     assert device.memory_reserved_bytes == 600 * MIB
@@ -227,14 +227,6 @@ def test_a_gpu_that_answers_everything(h200: FakeGpu, plant: Plant) -> None:
     }  # fmt: skip
 
 
-def test_rates_are_sampled_only_if_asked_for(h200: FakeGpu, plant: Plant) -> None:
-    # The fake would complain about being asked.
-    device = figures(dataclasses.replace(h200, pcie_rate={}), plant)
-    assert device.rx_bytes_per_second is None
-    assert "20 ms" in device.missing["rx_bytes_per_second"]
-    assert "20 ms" in device.missing["tx_share"]
-
-
 def test_every_figure_that_is_none_has_its_reason(plant: Plant, h200: FakeGpu) -> None:
     lost: Answer[Any] = Answer.missing("GPU is lost")
     by_key = {"pcie", "pcie_rate", "clock"}
@@ -242,7 +234,7 @@ def test_every_figure_that_is_none_has_its_reason(plant: Plant, h200: FakeGpu) -
         **{field.name: lost for field in dataclasses.fields(FakeGpu) if field.name not in by_key},
         pcie=dict.fromkeys(h200.pcie, lost), pcie_rate={"rx": lost, "tx": lost}, clock={"sm": lost, "memory": lost},
     )  # fmt: skip
-    device = figures(gpu, plant, rates=True)
+    device = figures(gpu, plant)
     nothing = {name for name, value in device.model_dump().items() if value is None}
     assert nothing <= device.missing.keys()
     assert {"processes", "mig", "uuid"} <= device.missing.keys()
@@ -270,7 +262,7 @@ def test_processes_that_come_to_more_than_is_used_attribute_nothing(h200: FakeGp
 
 
 def test_a_coherent_link_has_no_share_of_pcie(h200: FakeGpu, plant: Plant) -> None:
-    device = figures(dataclasses.replace(h200, c2c=Answer(450e9)), plant, rates=True)
+    device = figures(dataclasses.replace(h200, c2c=Answer(450e9)), plant)
     assert device.rx_bytes_per_second == 27.6e9
     assert "NVLink-C2C" in device.missing["rx_share"]
 

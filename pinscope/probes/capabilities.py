@@ -299,11 +299,6 @@ def _cupy(host: _Host) -> Problem | None:
     return problem
 
 
-def _cuda_lab(host: _Host) -> Problem | None:
-    """Needs a GPU, its driver and CuPy: the first that is missing is the reason."""
-    return _gpu(host) or _driver(host) or _cupy(host)
-
-
 def _host_lab(host: _Host) -> Problem | None:
     if not sys.platform.startswith("linux"):
         return Problem(f"the host model needs Linux, and this is {sys.platform}", "Run PinScope on Linux.")
@@ -358,7 +353,7 @@ _CAPABILITIES: tuple[tuple[str, str, Callable[[_Host], Problem | None]], ...] = 
     ("driver", "NVIDIA driver", _driver),
     ("nvml", "GPU readings (NVML)", _nvml),
     ("cupy", "CuPy", _cupy),
-    ("cuda-lab", f"Experiments on a {LAB_TITLES['cuda']}", _cuda_lab),
+    ("cuda-lab", f"Experiments on a {LAB_TITLES['cuda']}", lambda host: _gpu(host) or _driver(host) or _cupy(host)),
     ("host-lab", f"Experiments in the {LAB_TITLES['host']}", _host_lab),
     ("memlock", "Enough lockable memory for the host model", _memlock),
     ("pin-counters", "Host total of pinned memory (kernel counters)", _pin_counters),

@@ -46,17 +46,18 @@ def capture_environment(proc: Proc = HERE, nvml: Nvml | None = None) -> Environm
     packages = package_versions()
     if not any(name.startswith("cupy") for name in packages):
         missing["packages.cupy"] = "CuPy is not installed"
-    uname = os.uname()
+    uname, system = os.uname(), _PRETTY_NAME.search(proc.read("/etc/os-release").value or "")
+    cpu = proc.fields("/proc/cpuinfo").text("model name")  # on x86; Arm kernels give numbers only
     return Environment(
         captured_at=datetime.now(UTC),
         pinscope_version=pinscope.__version__,
         pinscope_commit=source_commit().note(missing, "pinscope_commit"),
         host=_host(proc),
         machine_id=machine_id(proc),
-        os=_os_name(proc),
+        os=system["name"].strip() if system is not None else platform.system(),
         kernel=proc.line("/proc/sys/kernel/osrelease").value or uname.release,
         architecture=uname.machine,
-        cpu=_cpu(proc).note(missing, "cpu"),
+        cpu=cpu.then(lambda text: text or None, "it is empty").note(missing, "cpu"),
         cpus=_processors(proc),
         numa_nodes=nodes.then(len).note(missing, "numa_nodes"),
         page_bytes=os.sysconf("SC_PAGE_SIZE"),
@@ -101,16 +102,6 @@ def machine_id(proc: Proc = HERE) -> str:
 
 def _host(proc: Proc) -> str:
     return proc.line("/proc/sys/kernel/hostname").value or platform.node() or "unknown"
-
-
-def _os_name(proc: Proc) -> str:
-    match = _PRETTY_NAME.search(proc.read("/etc/os-release").value or "")
-    return match["name"].strip() if match is not None else platform.system()
-
-
-def _cpu(proc: Proc) -> Answer[str]:
-    """``model name`` on x86; Arm kernels give numbers only."""
-    return proc.fields("/proc/cpuinfo").text("model name").then(lambda text: text or None, "it is empty")
 
 
 def _processors(proc: Proc) -> int:

@@ -143,9 +143,11 @@ class Nvml:
 
         0 if the driver does not tell; missing where the GPU is attached by PCIe.
         """
-        rate = self._c2c_rate(index)
-        if rate:
-            return Answer(rate)
+        links = range(min(self._field(index, "NVML_FI_DEV_C2C_LINK_COUNT", 0).value or 0, 64))
+        active = [link for link in links if self._field(index, "NVML_FI_DEV_C2C_LINK_GET_STATUS", link).value == 1]
+        rates = [self._field(index, "NVML_FI_DEV_C2C_LINK_GET_MAX_BW", link).value or 0 for link in active]
+        if any(rates):
+            return Answer(sum(rates) * 1e6)
         return self._of(index, "nvmlDeviceGetC2cModeInfoV").then(
             lambda info: 0.0 if info.isC2cEnabled else None, _NO_C2C
         )
@@ -213,11 +215,9 @@ class Nvml:
             return Answer(()) if unsupported else Answer(None, mode.reason)
         if mode.value[0] != getattr(self._library, "NVML_DEVICE_MIG_ENABLE", 1):
             return Answer(())
-        return self._of(index, "nvmlDeviceGetMaxMigDeviceCount").then(lambda most: self._mig_parts(index, most))
-
-    def _mig_parts(self, index: int, most: int) -> tuple[MigInstance, ...]:
-        parts = (self._of(index, "nvmlDeviceGetMigDeviceHandleByIndex", number) for number in range(most))
-        return tuple(self._mig_part(part.value) for part in parts if part.value is not None)
+        most = self._of(index, "nvmlDeviceGetMaxMigDeviceCount")
+        parts = (self._of(index, "nvmlDeviceGetMigDeviceHandleByIndex", number) for number in range(most.value or 0))
+        return most.then(lambda _: tuple(self._mig_part(part.value) for part in parts if part.value is not None))
 
     def _mig_part(self, handle: Any) -> MigInstance:
         missing: dict[str, str] = {}
@@ -235,12 +235,6 @@ class Nvml:
     def _constant(self, name: str) -> Answer[int]:
         value = getattr(self._library, name, None)
         return Answer.missing(f"the installed nvidia-ml-py has no {name}") if value is None else Answer(value)
-
-    def _c2c_rate(self, index: int) -> float:
-        """Bytes/second of all active C2C links; 0 if the driver does not tell."""
-        links = range(min(self._field(index, "NVML_FI_DEV_C2C_LINK_COUNT", 0).value or 0, 64))
-        active = [link for link in links if self._field(index, "NVML_FI_DEV_C2C_LINK_GET_STATUS", link).value == 1]
-        return sum((self._field(index, "NVML_FI_DEV_C2C_LINK_GET_MAX_BW", link).value or 0) * 1e6 for link in active)
 
     def _field(self, index: int, name: str, scope: int) -> Answer[int]:
         """One of NVML's numbered field values."""

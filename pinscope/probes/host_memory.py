@@ -252,24 +252,13 @@ def memlock_headroom(proc: Proc) -> Answer[int]:
     """
     if has_capability(IPC_LOCK, proc) and in_initial_user_namespace(proc):
         return Answer.missing("no limit: this process has CAP_IPC_LOCK")
-    soft = _memlock_limit(proc)
-    if soft is None:
+    match = _MEMLOCK.search(proc.read("/proc/self/limits").value or "")
+    soft = whole(match["soft"]) if match is not None else resource.getrlimit(resource.RLIMIT_MEMLOCK)[0]
+    if soft is None or soft == resource.RLIM_INFINITY:
         return Answer.missing("no limit: RLIMIT_MEMLOCK is unlimited")
     # Sandboxed kernels leave VmLck out. The limit itself is then the upper bound, and mlock fails cleanly above it.
     locked = proc.fields("/proc/self/status").amount("VmLck").value or 0
     return Answer(max(0, soft - locked))
-
-
-def _memlock_limit(proc: Proc) -> int | None:
-    """The soft limit in bytes; ``None`` for unlimited."""
-    match = _MEMLOCK.search(proc.read("/proc/self/limits").value or "")
-    if match is not None and match["soft"] == "unlimited":
-        return None
-    soft = whole(match["soft"]) if match is not None else None
-    if soft is not None:
-        return soft
-    given, _ = resource.getrlimit(resource.RLIMIT_MEMLOCK)
-    return None if given == resource.RLIM_INFINITY else given
 
 
 PIN_COUNTERS_ADVICE = "Use Linux 5.7 or newer; sandboxed kernels such as gVisor have no such counters."

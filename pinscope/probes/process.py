@@ -418,12 +418,8 @@ _WORDS = {"socket": "sockets", "pipe": "pipes", "anon_inode": "event files"}
 
 def open_files(pid: int, proc: Proc = HERE) -> Answer[Mapping[str, int]]:
     """Devices by their names, all others by their kind, with how many of each there are; devices first."""
-    return proc.links(f"/proc/{pid}/fd").then(_by_kind)
-
-
-def _by_kind(targets: tuple[str, ...]) -> Mapping[str, int]:
-    kinds = Counter(map(_kind, targets))
-    return dict(sorted(kinds.items(), key=lambda pair: (not pair[0].startswith("/dev/"), pair[0])))
+    kinds = proc.links(f"/proc/{pid}/fd").then(lambda targets: Counter(map(_kind, targets)))
+    return kinds.then(lambda counts: dict(sorted(counts.items(), key=lambda pair: (pair[0][:5] != "/dev/", pair[0]))))
 
 
 def _kind(target: str) -> str:

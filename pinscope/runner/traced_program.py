@@ -324,7 +324,10 @@ def run_program(
         watched(child.pid)
         signals.send_to(child)
         unrecorded = Unrecorded(child.pid, handover, folder)
-        while _still_runs(child):
+        while child.poll() is None:
+            with suppress(subprocess.TimeoutExpired):
+                child.wait(LOOK_SECONDS)
+                break
             look(spool)
             if scope.children:
                 unrecorded.look()
@@ -411,14 +414,6 @@ def remove_spool(folder: Path) -> None:
     with suppress(OSError):
         folder = folder.rename(folder.with_name(f"{folder.name}.gone"))
     shutil.rmtree(folder, ignore_errors=True)
-
-
-def _still_runs(child: subprocess.Popen[bytes]) -> bool:
-    try:
-        child.wait(LOOK_SECONDS)
-    except subprocess.TimeoutExpired:
-        return True
-    return False
 
 
 def refusal(document: Mapping[str, Any]) -> NotPossible:

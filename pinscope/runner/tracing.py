@@ -7,13 +7,14 @@ import json
 import linecache
 import os
 import shlex
+import subprocess
 import sys
 import tempfile
 import termios
 import threading
 import tty
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -402,7 +403,6 @@ def run_twice(
         environment: this machine.
         announce: gets a line before the second run.
     """
-    stdin_place = _place_in_stdin()
     with HeardStdout(pass_on=True) as stdout:
         before = trace(Variant(stdout=stdout.descriptor))
         written = stdout.finish()
@@ -415,10 +415,11 @@ def run_twice(
     lines = [(named.get(line, line[0]), line[1]) for line in chosen]
     if not lines:
         return Compared(before, None, "no line copies large pieces from pageable memory more than once: nothing to pin")
-    announce(f"the program runs again, copying from pinned memory at {', '.join(map(_short, lines))}")
-    with _stdin_again(stdin_place) as stdin, HeardStdout(pass_on=False) as stdout, tempfile.TemporaryFile() as stderr:
+    places = ", ".join(f"{Path(file).name}:{line}" for file, line in lines)
+    announce(f"the program runs again, copying from pinned memory at {places}")
+    with HeardStdout(pass_on=False) as stdout, tempfile.TemporaryFile() as stderr:
         variant = Variant(
-            stdin=stdin,
+            stdin=subprocess.DEVNULL,  # the first run has read ours
             stdout=stdout.descriptor,
             stderr=stderr.fileno(),
             rows=lambda spool: _rows(seen, sites, spool, stdout.finish() == written),
@@ -434,10 +435,6 @@ def _place(site: Site) -> tuple[str, int]:
     """Its file, without links, and its line."""
     file = site.row["file"]
     return str(Path(file).resolve()) if file else "", site.row["line"]
-
-
-def _short(line: tuple[str, int]) -> str:
-    return f"{Path(line[0]).name}:{line[1]}"
 
 
 def _chosen(seen: Seen) -> Iterator[Site]:
@@ -511,24 +508,6 @@ def _terminal() -> tuple[int, int]:
     tty.setraw(its)
     termios.tcsetwinsize(its, termios.tcgetwinsize(1))
     return ours, its
-
-
-def _place_in_stdin() -> int | None:
-    """Where stdin stands, if it is a file: a pipe or terminal is read once."""
-    with suppress(OSError):
-        return os.lseek(0, 0, os.SEEK_CUR)
-    return None
-
-
-@contextmanager
-def _stdin_again(place: int | None) -> Iterator[int | None]:
-    """Stdin for a second run: ``None``, for our own, from where the first run began; else one with nothing in it."""
-    if place is not None:
-        os.lseek(0, place, os.SEEK_SET)
-        yield None
-        return
-    with Path(os.devnull).open("rb") as nothing:
-        yield nothing.fileno()
 
 
 def _rows(seen: Seen, sites: Sequence[Site], spool: Path, is_same: bool) -> Iterator[TraceRow]:

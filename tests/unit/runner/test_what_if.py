@@ -99,17 +99,3 @@ def test_a_terminal_stays_one_as_large_as_ours() -> None:
         script, env={**os.environ, "CODE": ours}, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=True
     )
     assert done.stdout.strip() == "True 77"
-
-
-@pytest.mark.parametrize(("is_file", "answer"), [(True, "None b'345678'"), (False, "True b''")])
-def test_a_file_on_stdin_is_read_again_from_where_it_was(is_file: bool, answer: str, tmp_path: Path) -> None:
-    code = (
-        "import os; from pinscope.runner import what_if\n"
-        "os.read(0, 2); place = tracing._place_in_stdin(); os.read(0, 9)\n"
-        "with tracing._stdin_again(place) as again: print(again and again > 0, os.read(again or 0, 9))"
-    )
-    (tmp_path / "in").write_text("12345678")
-    with (tmp_path / "in").open("rb") as file:
-        given = {"stdin": file} if is_file else {"input": b"12345678"}
-        done = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True, **given)  # type: ignore[call-overload]
-    assert done.stdout.decode().strip() == answer

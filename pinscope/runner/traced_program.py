@@ -22,8 +22,8 @@ from typing import Any, Self
 
 from pinscope.errors import BadInput, NoDevice, NotPossible
 from pinscope.isolation import bare_command, command, open_command
-from pinscope.probes.capabilities import Extra, install_command
 from pinscope.probes.child_lifetime import ending_with_this
+from pinscope.probes.environment import Extra, install_command
 from pinscope.probes.proc import HERE, Proc
 from pinscope.probes.process_scan import UVM
 from pinscope.records.trace_row import TraceRow

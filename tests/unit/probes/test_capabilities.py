@@ -11,15 +11,15 @@ from typing import TYPE_CHECKING, Any, get_args
 
 import pytest
 
-from pinscope.probes.capabilities import (
+from pinscope.probes.environment import (
     EXTRAS,
     HOST_MODEL_LOCKED_BYTES,
     Extra,
     capabilities,
+    capture_environment,
     install_command,
     uninstall_command,
 )
-from pinscope.probes.environment import capture_environment
 from pinscope.probes.proc import Answer, Proc
 from pinscope.records.base import Capability
 from pinscope.records.environment import Environment

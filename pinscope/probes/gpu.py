@@ -25,8 +25,8 @@ class GpuMemory:
     total: int
     free: int
     used: int
-    reserved: int | None
-    """Kept by driver and firmware, not part of ``used``; ``None`` with drivers before 510."""
+    reserved: int
+    """Kept by driver and firmware, not part of ``used``."""
 
 
 UNKNOWN = "unknown"
@@ -121,8 +121,8 @@ class Nvml:
         return self._of(index, "nvmlDeviceGetMinorNumber")
 
     def memory(self, index: int) -> Answer[GpuMemory]:
-        second = self._chosen(index, "nvmlDeviceGetMemoryInfo", "nvmlMemory_v2")
-        return (second if second.value is not None else self._of(index, "nvmlDeviceGetMemoryInfo")).then(_memory)
+        info = self._chosen(index, "nvmlDeviceGetMemoryInfo", "nvmlMemory_v2")
+        return info.then(lambda info: GpuMemory(info.total, info.free, info.used, info.reserved))
 
     def compute_capability(self, index: int) -> Answer[tuple[int, int]]:
         return self._of(index, "nvmlDeviceGetCudaComputeCapability").then(lambda pair: (pair[0], pair[1]))
@@ -222,7 +222,7 @@ class Nvml:
     def _mig_part(self, handle: Any) -> MigInstance:
         missing: dict[str, str] = {}
         attributes = self._ask("nvmlDeviceGetAttributes_v2", handle)
-        memory = self._ask("nvmlDeviceGetMemoryInfo", handle).then(_memory)
+        memory = self._ask("nvmlDeviceGetMemoryInfo", handle)
         return MigInstance(
             uuid=_text(self._ask("nvmlDeviceGetUUID", handle)).note(missing, "uuid") or UNKNOWN,
             gpu_instance=self._ask("nvmlDeviceGetGpuInstanceId", handle).note(missing, "gpu_instance"),
@@ -276,11 +276,6 @@ def process_on_gpu(pid: int, memory_bytes: int | None, instance: int | None = No
     """A process with a context; ``None`` bytes where the driver keeps no account, as under Windows' driver model."""
     missing = {} if memory_bytes is not None else {"memory_bytes": _NO_ACCOUNT}
     return GpuProcess(pid=pid, memory_bytes=memory_bytes, gpu_instance=instance, missing=missing)
-
-
-def _memory(info: Any) -> GpuMemory:
-    """The first form of the driver's answer has no reserved memory."""
-    return GpuMemory(info.total, info.free, info.used, getattr(info, "reserved", None))
 
 
 def _text(answer: Answer[Any]) -> Answer[str]:
@@ -466,7 +461,7 @@ def _figures(gpus: Nvml, device: Device) -> DeviceFigures:
     missing = {key: reason for key, reason in device.missing.items() if key in ("name", "uuid") or "link" in key}
     missing |= dict.fromkeys(("page_table_bytes", "context_overhead_bytes"), NOT_JOINED)
     memory = gpus.memory(index)
-    reserved = memory.then(lambda amounts: amounts.reserved, "drivers before 510 count it as used memory")
+    reserved = memory.then(lambda amounts: amounts.reserved)
     processes = gpus.processes(index)
     attributed = processes.then(_sum, _NO_ACCOUNT)
     bar1 = gpus.bar1(index)

@@ -250,12 +250,6 @@ def test_an_account_that_the_driver_does_not_keep_leaves_the_sum_unknown(h200: F
     assert "memory_bytes" in device.processes[0].missing
 
 
-def test_an_old_driver_counts_reserved_memory_as_used(h200: FakeGpu, plant: Plant) -> None:
-    device = figures(dataclasses.replace(h200, memory=Answer(GpuMemory(10, 5, 5, None))), plant)
-    assert device.unattributed_bytes is None
-    assert "before 510" in device.missing["unattributed_bytes"]
-
-
 def test_processes_that_come_to_more_than_is_used_attribute_nothing(h200: FakeGpu, plant: Plant) -> None:
     device = figures(dataclasses.replace(h200, processes=Answer((process_on_gpu(1, 2**50),))), plant)
     assert "more memory to processes" in device.missing["unattributed_bytes"]

@@ -42,6 +42,14 @@ def test_nothing_is_drawn_of_a_timeline_without_samples() -> None:
     assert charts([]) == {}
 
 
+def test_pinned_memory_is_split_and_stands_beside_the_memory_there_is(drawn: dict[str, Chart]) -> None:
+    found = lines(drawn["timeline-pinned"])
+    assert {"Pinned, whole host", "Owner known", "Owner unknown", "Locked (mlock)", "Available"} <= set(found)
+    assert found["Owner unknown"].y[0] == 1.0
+    assert found["Pinned, whole host"].y[-1] == pytest.approx(10 + 59 * 8 / 1024)
+    assert "host memory 512 GiB (off scale)" in found  # 10 GiB pinned would lie on the ground beside it
+
+
 def test_many_holders_are_six_lines_apart_in_more_than_colour_and_their_rest_together() -> None:
     crowd = [holder(pid, host_alloc_bytes=pid * GIB) for pid in range(1, 11)]
     found = lines(charts(watched(3, holders=lambda n: crowd))["timeline-holders"])

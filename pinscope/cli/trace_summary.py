@@ -33,7 +33,8 @@ from pinscope.tracing.mapped_file import SpoolFolder
 from pinscope.tracing.sites import Seen, Site, seen_in
 from pinscope.tracing.spool import Scope, Spool
 from pinscope.tracing.trace.findings import what_if_findings
-from pinscope.tracing.trace.reading import TraceParams, parts_of_time, what_if_in, what_if_tables, what_if_verdict
+from pinscope.tracing.trace.reading import TraceParams, parts_of_time
+from pinscope.tracing.trace.what_if import what_if_in, what_if_tables, what_if_verdict
 from pinscope.units import format_bytes, format_seconds
 
 if TYPE_CHECKING:

@@ -10,7 +10,6 @@ from pinscope.records.finding import Finding, costing, quantity
 from pinscope.tracing.sites import Seen, line_name
 from pinscope.tracing.trace.reading import (
     Traced,
-    WhatIf,
     comes_late,
     managed_words,
     not_recorded,
@@ -20,6 +19,7 @@ from pinscope.tracing.trace.reading import (
     slow_source,
     spared_by_not_waiting,
 )
+from pinscope.tracing.trace.what_if import WhatIf
 
 MOST_ACCUSED = 5
 """Lines with a finding of their own; the table has all."""

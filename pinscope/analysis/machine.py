@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterator
 
 from pinscope.analysis.models import link_below_best, link_evidence, packet_words
 from pinscope.analysis.rules import is_well_below_host
-from pinscope.probes.capabilities import HOST_MODEL_LOCKED_BYTES, MEMLOCK_ADVICE, cupy_problem, wheels
 from pinscope.probes.containers import WSL2
+from pinscope.probes.environment import HOST_MODEL_LOCKED_BYTES, MEMLOCK_ADVICE, cupy_problem, wheels
 from pinscope.records.environment import Environment
 from pinscope.records.run import Finding, critical, finding, good, known, note, quantity, warning
 from pinscope.units import format_bandwidth, format_bytes

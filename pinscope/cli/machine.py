@@ -15,8 +15,7 @@ from pinscope.cli.terminal import print_json, print_line, print_prose, print_tab
 from pinscope.errors import BadInput, NotPossible
 from pinscope.planning.plan import OPTIONS, Level, PlanParams, amount_words, known_prices, plan_for, safety_of
 from pinscope.planning.reading import origin_words, read_plan
-from pinscope.probes.capabilities import capabilities
-from pinscope.probes.environment import capture_environment
+from pinscope.probes.environment import capabilities, capture_environment
 from pinscope.records.base import Capability
 from pinscope.report.facts import environment_facts, version_text
 from pinscope.report.write import plan_document

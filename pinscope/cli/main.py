@@ -156,7 +156,7 @@ def _explained(error: BaseException) -> tuple[str, int]:
 
 def _missing(module: str) -> str | None:
     """What to install where a module is missing that an extra of PinScope's brings."""
-    from pinscope.probes.capabilities import install_command, needed_extra
+    from pinscope.probes.environment import install_command, needed_extra
 
     extra = needed_extra(module)
     return (

@@ -25,8 +25,7 @@ from pinscope.report.facts import Document, open_document
 from pinscope.report.write import run_document
 from pinscope.runner.jobs import reconcile
 from pinscope.runner.traced_program import check_program
-from pinscope.runner.tracing import Traced, trace_program, write_traces
-from pinscope.runner.what_if import Compared, parse_request, run_twice
+from pinscope.runner.tracing import Compared, Traced, parse_request, run_twice, trace_program, write_traces
 from pinscope.store.new_file import check_new
 from pinscope.store.safe_writer import saved_line
 from pinscope.store.store import Store

@@ -24,15 +24,14 @@ from pinscope.report.facts import open_document
 from pinscope.report.write import run_document
 from pinscope.runner.jobs import reconcile
 from pinscope.runner.traced_program import ask_cupti, make_spool, opened_folder, refusal, remove_spool
-from pinscope.runner.tracing import Tracing, new_run, pinned_rates, write_traces
-from pinscope.runner.what_if import what_if_command
+from pinscope.runner.tracing import Tracing, new_run, pinned_rates, what_if_command, write_traces
 from pinscope.store.safe_writer import saved_line
 from pinscope.store.store import Store
 from pinscope.text import one_line
 from pinscope.tracing.line_totals import Ended
+from pinscope.tracing.mapped_file import SpoolFolder
 from pinscope.tracing.sites import Seen, Site, seen_in
 from pinscope.tracing.spool import Scope, Spool
-from pinscope.tracing.spool_folder import SpoolFolder
 from pinscope.tracing.trace.findings import what_if_findings
 from pinscope.tracing.trace.reading import TraceParams, parts_of_time
 from pinscope.tracing.trace.what_if import what_if_in, what_if_tables, what_if_verdict
@@ -41,7 +40,7 @@ from pinscope.units import format_bytes, format_seconds
 if TYPE_CHECKING:
     from pinscope.records.run import Finding, Run
     from pinscope.report.facts import Document
-    from pinscope.runner.what_if import Compared
+    from pinscope.runner.tracing import Compared
 
 MOST_LINES = 10
 """Of the table; all are in `pinscope runs show`."""

@@ -16,7 +16,7 @@ from pinscope.dashboard.run_view import run_answer, run_list
 from pinscope.dashboard.widgets import errors_shown, experiment_title, heading, plain
 from pinscope.errors import StoreFailed
 from pinscope.experiments.registry import find_reader
-from pinscope.probes.capabilities import capabilities
+from pinscope.probes.environment import capabilities
 from pinscope.records.base import Capability
 from pinscope.records.environment import Environment
 from pinscope.report.facts import environment_facts, version_text

@@ -17,7 +17,7 @@ from typing import Any
 import streamlit as st
 
 from pinscope.charts.theme import COLOURS
-from pinscope.live.reading import pinned_change, read_snapshot, snapshot_verdict
+from pinscope.live.reading import read_snapshot, snapshot_verdict
 from pinscope.live.sampler import History, Sampler
 from pinscope.live.series import BANDS, SERIES, Curve, growing, holder_trends, moments, within
 from pinscope.live.source import LiveSource, open_source
@@ -74,11 +74,10 @@ def document(history: History, window_seconds: float) -> Json:
         content["trouble"] = f"{sentence(history.trouble)} {rest}"
     if snapshot is None:
         return content
-    lately = within(history.samples, window_seconds)
     return content | {
         "taken": milliseconds(snapshot.taken_at),
         "took": format_seconds(snapshot.cpu_seconds),
-        "verdict": one_line(f"{snapshot_verdict(snapshot)} {pinned_change(lately)}".rstrip()),
+        "verdict": one_line(snapshot_verdict(snapshot)),
         "figures": _figures(snapshot.host, _HOST),
         "host": _numbered(_fact(fact) for fact in host_facts(snapshot.host)),
         "columns": {

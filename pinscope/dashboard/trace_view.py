@@ -17,7 +17,7 @@ from pinscope.experiments.registry import checked_rows
 from pinscope.records.run import Run
 from pinscope.report.facts import Document
 from pinscope.report.write import render
-from pinscope.runner.what_if import what_if_command
+from pinscope.runner.tracing import what_if_command
 from pinscope.store.anonymous import SUFFIX
 from pinscope.store.store import Store
 from pinscope.text import visible

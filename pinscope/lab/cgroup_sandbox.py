@@ -16,10 +16,9 @@ from pathlib import Path
 from typing import Self
 
 from pinscope.errors import MeasurementFailed, NotPossible
-from pinscope.probes.answer import Answer
 from pinscope.probes.containers import memory_groups
 from pinscope.probes.host_memory import GroupMemory, read_group
-from pinscope.probes.proc import HERE, Proc
+from pinscope.probes.proc import HERE, Answer, Proc
 from pinscope.probes.process import current_process, start_ticks
 from pinscope.records.run import Process
 from pinscope.text import quoted

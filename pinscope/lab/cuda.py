@@ -47,7 +47,7 @@ from pinscope.lab.protocol import (
     never_ends,
     require_type,
 )
-from pinscope.probes.capabilities import install_command
+from pinscope.probes.environment import install_command
 from pinscope.records.run import Backing, HostMemory, LabKind
 from pinscope.text import quoted
 

@@ -14,9 +14,9 @@ from cupy.cuda import PinnedMemoryPool, driver, runtime
 
 from pinscope.errors import MeasurementFailed, NoDevice, NotEnoughMemory, NotPossible
 from pinscope.lab.protocol import HostBuffer, MemoryState
-from pinscope.probes.answer import Answer
 from pinscope.probes.gpu import Nvml
 from pinscope.probes.host_memory import page_table_bytes, pinned_bytes
+from pinscope.probes.proc import Answer
 from pinscope.records.run import DriverMemory, HostMemory
 from pinscope.units import format_bytes
 

@@ -30,7 +30,7 @@ from pinscope.lab.pinning import (
     PinningCalls,
     default_threads,
 )
-from pinscope.probes.capabilities import install_command
+from pinscope.probes.environment import install_command
 from pinscope.probes.host_memory import read_limits
 from pinscope.records.registration import STRATEGIES, Strategy, StrategyName
 from pinscope.records.run import Backing

@@ -15,9 +15,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from pinscope.errors import InvalidParameter
-from pinscope.probes.answer import Answer
-from pinscope.probes.numa import BIND, MOST_NODES, node_mask, page_nodes, system_call
-from pinscope.probes.proc import ranges
+from pinscope.probes.host_memory import BIND, MOST_NODES, node_mask, page_nodes, system_call
+from pinscope.probes.proc import Answer, ranges
 from pinscope.records.environment import Environment, NumaNode
 from pinscope.records.run import LabKind
 

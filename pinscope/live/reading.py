@@ -11,7 +11,6 @@ from pinscope.analysis.held import ROUNDING_ADVICE, held_bytes
 from pinscope.analysis.models import link_below_best, page_table_bytes
 from pinscope.analysis.rules import (
     DRIVER_BYTES,
-    LEAK_BYTES,
     MUCH_LOCKED_BYTES,
     UNEXPLAINED_BYTES,
     group_severity,
@@ -25,8 +24,8 @@ from pinscope.analysis.rules import (
 from pinscope.records.figure import bound_of_sum
 from pinscope.records.run import Finding, Quantity, finding, known, note, quantity
 from pinscope.records.snapshot import Holder, HostTotals, Snapshot
-from pinscope.records.timeline import HolderSample, Sample
-from pinscope.units import format_bytes, format_duration, format_share
+from pinscope.records.timeline import HolderSample
+from pinscope.units import format_bytes, format_share
 
 PAGE_BYTES = 4096
 """The page in which host memory was mapped on the GPUs measured; larger ones take less."""
@@ -352,20 +351,6 @@ def snapshot_verdict(snapshot: Snapshot) -> str:
     if len(holders) == 1:
         return f"{who(first)} has {_amount(first)} pinned{whole}."
     return f"{len(holders)} processes have pinned memory, {who(first)} most ({_amount(first)}){whole}."
-
-
-def pinned_change(samples: Sequence[Sample]) -> str:
-    """``That is 6.8 GiB more than 31.0 s ago.``; empty where the host's pinned memory changed by little."""
-    known = [sample for sample in samples if sample.pinned_bytes is not None]
-    if not known:
-        return ""
-    first, last = known[0], known[-1]
-    change = (last.pinned_bytes or 0) - (first.pinned_bytes or 0)
-    if abs(change) < LEAK_BYTES:
-        return ""
-    more = "more" if change > 0 else "less"
-    ago = format_duration(last.elapsed_seconds - first.elapsed_seconds)
-    return f"That is {format_bytes(abs(change))} {more} than {ago} ago."
 
 
 def gpu_verdict(snapshot: Snapshot, index: int) -> str | None:

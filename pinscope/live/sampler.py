@@ -13,9 +13,8 @@ from typing import Self
 
 from pinscope.errors import InvalidParameter, PinScopeError
 from pinscope.live.series import changes, sample_of
-from pinscope.probes.answer import Answer
 from pinscope.probes.gpu import Nvml, read_gpus
-from pinscope.probes.proc import HERE, Proc
+from pinscope.probes.proc import HERE, Answer, Proc
 from pinscope.records.snapshot import DeviceFigures, Snapshot
 from pinscope.records.timeline import Event, Sample
 
@@ -60,25 +59,12 @@ class Repeater:
         self._wake = threading.Event()
         self._wanted = False
         self._thread: threading.Thread | None = None
-        self._interval = _checked(interval_seconds)
+        self.interval_seconds = _checked(interval_seconds)
 
     @property
     def running(self) -> bool:
         """True from start to stop."""
         return self._wanted
-
-    @property
-    def interval_seconds(self) -> float:
-        return self._interval
-
-    def set_interval(self, seconds: float) -> None:
-        """Change the pace from now on.
-
-        Raises:
-            InvalidParameter: it is no number of seconds, or too small.
-        """
-        self._interval = _checked(seconds)
-        self._wake.set()
 
     def start(self) -> None:
         """Begin; does nothing if it runs already."""
@@ -119,8 +105,7 @@ class Repeater:
         finished = self._clock()
         while True:
             self._wake.clear()
-            interval = self._interval  # may have changed: that wakes, too
-            following = due + interval * max(1, math.ceil((finished - due) / interval))
+            following = due + self.interval_seconds * max(1, math.ceil((finished - due) / self.interval_seconds))
             left = following - self._clock()
             if not self._wanted or left <= 0:
                 return following
@@ -214,7 +199,7 @@ class GpuWatch:
         try:
             if self._reader is None:
                 self._reader = self._nvml.enter_context(self._open_nvml())
-            return read_gpus(self._reader, self._proc, rates=True)
+            return read_gpus(self._reader, self._proc)
         except Exception as error:  # noqa: BLE001 - whatever it was, the snapshot says so and the watch goes on
             line = " ".join(str(error).split())
             return Answer.missing(f"the GPUs could not be read: {type(error).__name__}: {line}")
@@ -306,14 +291,6 @@ class Sampler:
     def stop(self) -> None:
         """Take no more snapshots. Does not wait long for a reading that hangs."""
         self._repeater.stop()
-
-    def set_interval(self, seconds: float) -> None:
-        """Sample at another pace from now on.
-
-        Raises:
-            InvalidParameter: it is no number of seconds, or too small.
-        """
-        self._repeater.set_interval(seconds)
 
     def subscribe(self, callback: Callback) -> None:
         """Call this with each snapshot, its sample and what happened since the last one; in the sampler's thread."""

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_left, bisect_right
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import partial
 from itertools import groupby
 from typing import Any
 
@@ -271,7 +272,7 @@ class TimelineRows:
         Raises:
             ValueError: a figure in it is no number.
         """
-        make = _Maker(moment, snapshot.taken_at)
+        make = partial(_row, moment, snapshot.taken_at)
         holders = [holder for holder in snapshot.holders if self._is_wanted(holder.pid)]
         rows = [_host_row(make, snapshot, len(holders), watch_cpu_seconds)]
         kept = dict(self._kept)
@@ -284,39 +285,36 @@ class TimelineRows:
 
     def missed(self, reason: str, moment: Moment) -> list[Row]:
         """The row of a sample that could not be taken, with the reason in one line."""
-        return [_Maker(moment, datetime.now(UTC)).row("missed", reason=reason)]
+        return [_row(moment, datetime.now(UTC), "missed", reason=reason)]
 
     def _is_wanted(self, pid: int) -> bool:
         return not self._pids or pid in self._pids
 
 
-@dataclass(frozen=True)
-class _Maker:
-    """Makes the rows of one moment."""
-
-    moment: Moment
-    taken_at: datetime
-
-    def row(self, kind: RowKind, **values: Any) -> Row:
-        """Only the keys given are kept: a row of one kind has no use for those of the others."""
-        made = TimelineRow(
-            repeat=self.moment.number,
-            warmup=False,
-            kind=kind,
-            elapsed_seconds=self.moment.elapsed_seconds,
-            taken_at=self.taken_at,
-            **{name: _storable(value) if isinstance(value, str) else value for name, value in values.items()},
-        )
-        return made.model_dump(mode="json", exclude_unset=True)
+def _row(moment: Moment, taken_at: datetime, kind: RowKind, **values: Any) -> Row:
+    """Only the keys given are kept: a row of one kind has no use for those of the others."""
+    made = TimelineRow(
+        repeat=moment.number,
+        warmup=False,
+        kind=kind,
+        elapsed_seconds=moment.elapsed_seconds,
+        taken_at=taken_at,
+        **{name: _storable(value) if isinstance(value, str) else value for name, value in values.items()},
+    )
+    return made.model_dump(mode="json", exclude_unset=True)
 
 
-def _host_row(make: _Maker, snapshot: Snapshot, holders: int, watch_cpu_seconds: float) -> Row:
+_Make = Callable[..., Row]
+"""Makes the rows of one moment: :func:`_row`."""
+
+
+def _host_row(make: _Make, snapshot: Snapshot, holders: int, watch_cpu_seconds: float) -> Row:
     host = snapshot.host
     missing = _row_missing(host, _TOTAL_FIGURES)
     if not snapshot.devices:
         reason = next((gap.reason for gap in snapshot.unreadable if gap.what == "GPUs"), "the driver shows no GPU")
         missing[NO_GPUS] = reason
-    return make.row(
+    return make(
         "host",
         **_row_values(host, _TOTAL_FIGURES),
         holders=holders,
@@ -327,7 +325,7 @@ def _host_row(make: _Maker, snapshot: Snapshot, holders: int, watch_cpu_seconds:
 
 
 def _holder_rows(
-    make: _Maker, holders: Collection[Holder], kept: dict[Identity, tuple[Holder, Mapping[str, Number]]]
+    make: _Make, holders: Collection[Holder], kept: dict[Identity, tuple[Holder, Mapping[str, Number]]]
 ) -> Iterator[Row]:
     """Rows of those that are new or changed, and of those that are gone; ``kept`` is brought up to date."""
     present = {(holder.pid, holder.started_at): holder for holder in holders}
@@ -340,8 +338,8 @@ def _holder_rows(
             yield _holder_row(make, holder, values, gone=False)
 
 
-def _holder_row(make: _Maker, holder: Holder, values: Mapping[str, Number], *, gone: bool) -> Row:
-    return make.row(
+def _holder_row(make: _Make, holder: Holder, values: Mapping[str, Number], *, gone: bool) -> Row:
+    return make(
         "holder",
         pid=holder.pid,
         name=holder.name,
@@ -353,16 +351,16 @@ def _holder_row(make: _Maker, holder: Holder, values: Mapping[str, Number], *, g
     )
 
 
-def _device_row(make: _Maker, device: DeviceFigures) -> Row:
+def _device_row(make: _Make, device: DeviceFigures) -> Row:
     missing = _row_missing(device, _ON_GPU)
     if "link" in device.missing:
         missing["link"] = device.missing["link"]
     values = _row_values(device, _ON_GPU) | _row_values(device.link, _OF_LINK)
-    return make.row("device", device=device.index, **values, missing=_reasons(missing))
+    return make("device", device=device.index, **values, missing=_reasons(missing))
 
 
-def _event_row(make: _Maker, event: Event) -> Row:
-    return make.row(
+def _event_row(make: _Make, event: Event) -> Row:
+    return make(
         "event",
         pid=event.pid,
         name=event.name,

@@ -14,26 +14,31 @@ from contextlib import ExitStack
 from dataclasses import replace
 from datetime import UTC, datetime
 from functools import cache
-from typing import TYPE_CHECKING, Self
+from typing import Self
 
 from pinscope.analysis.held import held_by
 from pinscope.analysis.models import context_overhead_bytes
 from pinscope.analysis.rules import MUCH_LOCKED_BYTES
-from pinscope.live.holder import COUNTER_SLACK_BYTES, Surroundings, page_table_bound, read_holder
-from pinscope.live.ownership import Candidate, Share, attribute, without_larger
+from pinscope.live.holder import (
+    COUNTER_SLACK_BYTES,
+    Candidate,
+    Share,
+    Surroundings,
+    attribute,
+    page_table_bound,
+    read_holder,
+    without_larger,
+)
 from pinscope.live.sampler import GpuWatch
-from pinscope.probes.answer import Answer
+from pinscope.live.tracker import Tracker
 from pinscope.probes.containers import WSL2, GroupHeadrooms, has_own_pids, hides_processes, wsl_version
 from pinscope.probes.host_memory import NO_HOST, PIN_COUNTERS_ADVICE, read_host
-from pinscope.probes.proc import HERE, Proc
+from pinscope.probes.proc import HERE, Answer, Proc
 from pinscope.probes.process import MemoryMaps, boot_time, identify
 from pinscope.probes.process_scan import Processes, Remembered, SeenProcess, read_processes
 from pinscope.records.figure import Bound, BoundKind, about, at_least, at_most, bound_of_sum
 from pinscope.records.registration import Registrations
 from pinscope.records.snapshot import PINNED_AGAIN, DeviceFigures, Holder, HostTotals, Snapshot, Unreadable
-
-if TYPE_CHECKING:
-    from pinscope.live.tracker import Tracker
 
 AS_ROOT = "Run as root, or with the capabilities CAP_SYS_PTRACE and CAP_DAC_READ_SEARCH."
 
@@ -430,9 +435,8 @@ class LiveSource:
         self._first = False
         with self._lock:  # several may ask; what the series remembers is for one at a time
             gpus = self._gpus.latest() if self._gpus is not None else None
-            if self._tracker is None:
-                return snapshot(self._proc, gpus, self._remembered)
-            return snapshot(self._proc, gpus, self._remembered, registrations=self._tracker.registered())
+            registrations = self._tracker.registered() if self._tracker is not None else None
+            return snapshot(self._proc, gpus, self._remembered, registrations)
 
 
 def open_source(probe: bool = False, gpus: bool = True, interval_seconds: float = 1.0) -> LiveSource:
@@ -447,8 +451,4 @@ def open_source(probe: bool = False, gpus: bool = True, interval_seconds: float 
     """
     asked = max(LEAST_ASKING_SECONDS, min(interval_seconds, OLDEST_FIGURES_SECONDS))
     watch = GpuWatch(interval_seconds=asked) if gpus else None
-    if not probe:
-        return LiveSource(gpus=watch)
-    from pinscope.live.tracker import Tracker  # noqa: PLC0415 - only with the probe
-
-    return LiveSource(gpus=watch, tracker=Tracker())
+    return LiveSource(gpus=watch, tracker=Tracker() if probe else None)

@@ -8,8 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Literal, NamedTuple
 
-from pinscope.probes.answer import Answer
-from pinscope.probes.proc import HERE, SYS_PTRACE, Proc, has_capability, in_initial_user_namespace, whole
+from pinscope.probes.proc import HERE, SYS_PTRACE, Answer, Proc, has_capability, in_initial_user_namespace, whole
 
 IN_MEMORY = frozenset({"tmpfs", "ramfs", "devtmpfs", "hugetlbfs"})
 """File systems whose files are memory themselves: the kernel cannot drop their pages."""
@@ -154,16 +153,22 @@ class GroupHeadrooms:
         return self._levels[kind, folder]
 
 
-def _groups(memberships: str, mounts: Sequence[Mount]) -> Iterator[tuple[str, str]]:
-    """(file system type, folder) of each group on the way up, for every hierarchy that may limit memory."""
+def memory_paths(memberships: str) -> dict[str, str]:
+    """File system type of each hierarchy that may limit memory → a process's group in it."""
     paths = {}
     for line in memberships.splitlines():
         number, _, rest = line.partition(":")
         controllers, _, path = rest.partition(":")
-        if number == "0" and not controllers:
+        if path and number == "0":
             paths["cgroup2"] = path
-        elif "memory" in controllers.split(","):
+        elif path and "memory" in controllers.split(","):
             paths["cgroup"] = path
+    return paths
+
+
+def _groups(memberships: str, mounts: Sequence[Mount]) -> Iterator[tuple[str, str]]:
+    """(file system type, folder) of each group on the way up, for every hierarchy that may limit memory."""
+    paths = memory_paths(memberships)
     for mount in mounts:
         if mount.kind in paths:
             for folder in _chain(paths[mount.kind], mount):

@@ -6,9 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal, Self
 
-from pinscope.probes.answer import Answer, all_of
-from pinscope.probes.numa import iommu, link_errors, max_payload, sysfs_folder
-from pinscope.probes.proc import HERE, Proc, count_in_both, ranges
+from pinscope.probes.host_memory import iommu, link_errors, max_payload, sysfs_folder
+from pinscope.probes.proc import HERE, Answer, Proc, all_of, count_in_both, ranges
 from pinscope.records.environment import PCIE, PCIE_WIDTHS, Device, Link, LinkErrors, c2c_bytes_per_second
 from pinscope.records.snapshot import DeviceFigures, GpuProcess, MigInstance
 
@@ -26,8 +25,8 @@ class GpuMemory:
     total: int
     free: int
     used: int
-    reserved: int | None
-    """Kept by driver and firmware, not part of ``used``; ``None`` with drivers before 510."""
+    reserved: int
+    """Kept by driver and firmware, not part of ``used``."""
 
 
 UNKNOWN = "unknown"
@@ -122,8 +121,8 @@ class Nvml:
         return self._of(index, "nvmlDeviceGetMinorNumber")
 
     def memory(self, index: int) -> Answer[GpuMemory]:
-        second = self._chosen(index, "nvmlDeviceGetMemoryInfo", "nvmlMemory_v2")
-        return (second if second.value is not None else self._of(index, "nvmlDeviceGetMemoryInfo")).then(_memory)
+        info = self._chosen(index, "nvmlDeviceGetMemoryInfo", "nvmlMemory_v2")
+        return info.then(lambda info: GpuMemory(info.total, info.free, info.used, info.reserved))
 
     def compute_capability(self, index: int) -> Answer[tuple[int, int]]:
         return self._of(index, "nvmlDeviceGetCudaComputeCapability").then(lambda pair: (pair[0], pair[1]))
@@ -144,9 +143,11 @@ class Nvml:
 
         0 if the driver does not tell; missing where the GPU is attached by PCIe.
         """
-        rate = self._c2c_rate(index)
-        if rate:
-            return Answer(rate)
+        links = range(min(self._field(index, "NVML_FI_DEV_C2C_LINK_COUNT", 0).value or 0, 64))
+        active = [link for link in links if self._field(index, "NVML_FI_DEV_C2C_LINK_GET_STATUS", link).value == 1]
+        rates = [self._field(index, "NVML_FI_DEV_C2C_LINK_GET_MAX_BW", link).value or 0 for link in active]
+        if any(rates):
+            return Answer(sum(rates) * 1e6)
         return self._of(index, "nvmlDeviceGetC2cModeInfoV").then(
             lambda info: 0.0 if info.isC2cEnabled else None, _NO_C2C
         )
@@ -214,16 +215,14 @@ class Nvml:
             return Answer(()) if unsupported else Answer(None, mode.reason)
         if mode.value[0] != getattr(self._library, "NVML_DEVICE_MIG_ENABLE", 1):
             return Answer(())
-        return self._of(index, "nvmlDeviceGetMaxMigDeviceCount").then(lambda most: self._mig_parts(index, most))
-
-    def _mig_parts(self, index: int, most: int) -> tuple[MigInstance, ...]:
-        parts = (self._of(index, "nvmlDeviceGetMigDeviceHandleByIndex", number) for number in range(most))
-        return tuple(self._mig_part(part.value) for part in parts if part.value is not None)
+        most = self._of(index, "nvmlDeviceGetMaxMigDeviceCount")
+        parts = (self._of(index, "nvmlDeviceGetMigDeviceHandleByIndex", number) for number in range(most.value or 0))
+        return most.then(lambda _: tuple(self._mig_part(part.value) for part in parts if part.value is not None))
 
     def _mig_part(self, handle: Any) -> MigInstance:
         missing: dict[str, str] = {}
         attributes = self._ask("nvmlDeviceGetAttributes_v2", handle)
-        memory = self._ask("nvmlDeviceGetMemoryInfo", handle).then(_memory)
+        memory = self._ask("nvmlDeviceGetMemoryInfo", handle)
         return MigInstance(
             uuid=_text(self._ask("nvmlDeviceGetUUID", handle)).note(missing, "uuid") or UNKNOWN,
             gpu_instance=self._ask("nvmlDeviceGetGpuInstanceId", handle).note(missing, "gpu_instance"),
@@ -236,12 +235,6 @@ class Nvml:
     def _constant(self, name: str) -> Answer[int]:
         value = getattr(self._library, name, None)
         return Answer.missing(f"the installed nvidia-ml-py has no {name}") if value is None else Answer(value)
-
-    def _c2c_rate(self, index: int) -> float:
-        """Bytes/second of all active C2C links; 0 if the driver does not tell."""
-        links = range(min(self._field(index, "NVML_FI_DEV_C2C_LINK_COUNT", 0).value or 0, 64))
-        active = [link for link in links if self._field(index, "NVML_FI_DEV_C2C_LINK_GET_STATUS", link).value == 1]
-        return sum((self._field(index, "NVML_FI_DEV_C2C_LINK_GET_MAX_BW", link).value or 0) * 1e6 for link in active)
 
     def _field(self, index: int, name: str, scope: int) -> Answer[int]:
         """One of NVML's numbered field values."""
@@ -283,11 +276,6 @@ def process_on_gpu(pid: int, memory_bytes: int | None, instance: int | None = No
     """A process with a context; ``None`` bytes where the driver keeps no account, as under Windows' driver model."""
     missing = {} if memory_bytes is not None else {"memory_bytes": _NO_ACCOUNT}
     return GpuProcess(pid=pid, memory_bytes=memory_bytes, gpu_instance=instance, missing=missing)
-
-
-def _memory(info: Any) -> GpuMemory:
-    """The first form of the driver's answer has no reserved memory."""
-    return GpuMemory(info.total, info.free, info.used, getattr(info, "reserved", None))
 
 
 def _text(answer: Answer[Any]) -> Answer[str]:
@@ -453,35 +441,32 @@ def _folder(device: Device) -> Answer[str]:
     return Answer(folder) if folder else Answer.missing(f"{device.pci_bus_id} is no PCI address")
 
 
-NOT_SAMPLED = "not asked for: the driver takes 20 ms to sample it"
 NOT_JOINED = "the processes have not been looked at"
 
 
-def read_gpus(gpus: Nvml, proc: Proc = HERE, rates: bool = False) -> Answer[tuple[DeviceFigures, ...]]:
-    """All GPUs that the driver shows. Page tables are added where the holders are known.
+def read_gpus(gpus: Nvml, proc: Proc = HERE) -> Answer[tuple[DeviceFigures, ...]]:
+    """All GPUs that the driver shows; 40 ms for each. Page tables are added where the holders are known.
 
     Args:
         gpus: an open reader.
         proc: where /sys is read.
-        rates: also sample what goes over PCIe, which takes 20 ms for each GPU and direction.
     """
     return read_devices(gpus, proc).then(
-        lambda devices: tuple(_figures(gpus, device, rates) for device in devices), "the driver shows no GPU"
+        lambda devices: tuple(_figures(gpus, device) for device in devices), "the driver shows no GPU"
     )
 
 
-def _figures(gpus: Nvml, device: Device, rates: bool) -> DeviceFigures:
+def _figures(gpus: Nvml, device: Device) -> DeviceFigures:
     index = device.index
     missing = {key: reason for key, reason in device.missing.items() if key in ("name", "uuid") or "link" in key}
     missing |= dict.fromkeys(("page_table_bytes", "context_overhead_bytes"), NOT_JOINED)
     memory = gpus.memory(index)
-    reserved = memory.then(lambda amounts: amounts.reserved, "drivers before 510 count it as used memory")
+    reserved = memory.then(lambda amounts: amounts.reserved)
     processes = gpus.processes(index)
     attributed = processes.then(_sum, _NO_ACCOUNT)
     bar1 = gpus.bar1(index)
     load = gpus.utilization(index)
-    flows: tuple[PcieFlow, PcieFlow] = ("rx", "tx")
-    rx, tx = (gpus.pcie_rate(index, flow) if rates else Answer[float].missing(NOT_SAMPLED) for flow in flows)
+    rx, tx = gpus.pcie_rate(index, "rx"), gpus.pcie_rate(index, "tx")
     limit = _limit(device)
     return DeviceFigures(
         index=index,

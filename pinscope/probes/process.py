@@ -12,8 +12,8 @@ from datetime import UTC, datetime
 from functools import cached_property
 
 from pinscope.errors import NotPossible
-from pinscope.probes.answer import Answer, all_of
-from pinscope.probes.proc import HERE, Proc, most_bytes, whole
+from pinscope.probes.containers import memory_paths
+from pinscope.probes.proc import HERE, Answer, Proc, all_of, most_bytes, whole
 from pinscope.records.run import Process
 from pinscope.text import mask_words
 
@@ -335,15 +335,10 @@ def group_of(pid: int, memberships: Answer[str]) -> Answer[str]:
 
 
 def _group(text: str) -> str | None:
-    groups = {}
-    for line in text.splitlines():
-        number, _, rest = line.partition(":")
-        controllers, separator, path = rest.partition(":")
-        if separator and path and (number == "0" or "memory" in controllers.split(",")):
-            groups["2" if number == "0" else "1"] = path
+    known = memory_paths(text)
+    groups = [known[version] for version in ("cgroup2", "cgroup") if version in known]
     # Where both versions are mounted, an unused version 2 has everything in its root.
-    named = [path for path in (groups.get("2"), groups.get("1")) if path not in (None, "/")]
-    return named[0] if named else groups.get("2", groups.get("1"))
+    return next((path for path in groups if path != "/"), groups[0] if groups else None)
 
 
 def container(group: str) -> str | None:

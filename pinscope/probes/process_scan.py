@@ -17,8 +17,7 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 
-from pinscope.probes.answer import Answer
-from pinscope.probes.proc import HERE, MOST_OPEN_FILES, Allowance, Proc
+from pinscope.probes.proc import HERE, MOST_OPEN_FILES, Allowance, Answer, Proc
 from pinscope.probes.process import MemoryMaps, ProcessStatus, parse_maps, plain_address_space
 
 LEAST_CUDA_BYTES = 2**30

@@ -14,9 +14,8 @@ from contextlib import suppress
 from pathlib import Path
 
 from pinscope.errors import MeasurementFailed
-from pinscope.probes.answer import Answer
 from pinscope.probes.containers import has_own_pids
-from pinscope.probes.proc import HERE, SYS_ADMIN, Proc, has_capability
+from pinscope.probes.proc import HERE, SYS_ADMIN, Answer, Proc, has_capability
 from pinscope.probes.process import start_ticks
 from pinscope.probes.uprobes import ARCHITECTURES, EXEC_EVENT
 

@@ -18,9 +18,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
-from pinscope.probes.answer import Answer
 from pinscope.probes.child_lifetime import ending_with_this
-from pinscope.probes.proc import HERE, Allowance, Proc
+from pinscope.probes.proc import HERE, Allowance, Answer, Proc
 
 Action = Literal["allocate", "free", "register", "unregister", "end_context"]
 

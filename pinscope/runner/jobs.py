@@ -39,9 +39,8 @@ from pinscope.experiments.contract import AnyExperiment, BareParams, budget_of
 from pinscope.experiments.registry import EXPERIMENTS, find
 from pinscope.lab.harness import check_budget
 from pinscope.lab.placement import placement
-from pinscope.probes.capabilities import cupy_problem
 from pinscope.probes.child_lifetime import start_child
-from pinscope.probes.environment import capture_environment, machine_id
+from pinscope.probes.environment import capture_environment, cupy_problem, machine_id
 from pinscope.probes.process import is_alive, is_in_sight, on_this_boot, process_of
 from pinscope.records.environment import Environment
 from pinscope.records.run import LAB_TITLES, ExperimentRun, LabKind, Process, Run

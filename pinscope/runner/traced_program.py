@@ -22,16 +22,16 @@ from typing import Any, Self
 
 from pinscope.errors import BadInput, NoDevice, NotPossible
 from pinscope.isolation import bare_command, command, open_command
-from pinscope.probes.capabilities import Extra, install_command
 from pinscope.probes.child_lifetime import ending_with_this
+from pinscope.probes.environment import Extra, install_command
 from pinscope.probes.proc import HERE, Proc
 from pinscope.probes.process_scan import UVM
 from pinscope.records.run import TraceRow
 from pinscope.tracing.descendants import NOT_STARTED, variables
 from pinscope.tracing.line_totals import Ended
+from pinscope.tracing.mapped_file import SpoolFolder
 from pinscope.tracing.sites import library_folders
 from pinscope.tracing.spool import Scope, Spool
-from pinscope.tracing.spool_folder import SpoolFolder
 
 LIBRARY = "libcuda.so"
 _PARENT, _STACK = 1, 25
@@ -324,7 +324,10 @@ def run_program(
         watched(child.pid)
         signals.send_to(child)
         unrecorded = Unrecorded(child.pid, handover, folder)
-        while _still_runs(child):
+        while child.poll() is None:
+            with suppress(subprocess.TimeoutExpired):
+                child.wait(LOOK_SECONDS)
+                break
             look(spool)
             if scope.children:
                 unrecorded.look()
@@ -411,14 +414,6 @@ def remove_spool(folder: Path) -> None:
     with suppress(OSError):
         folder = folder.rename(folder.with_name(f"{folder.name}.gone"))
     shutil.rmtree(folder, ignore_errors=True)
-
-
-def _still_runs(child: subprocess.Popen[bytes]) -> bool:
-    try:
-        child.wait(LOOK_SECONDS)
-    except subprocess.TimeoutExpired:
-        return True
-    return False
 
 
 def refusal(document: Mapping[str, Any]) -> NotPossible:

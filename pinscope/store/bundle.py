@@ -32,7 +32,7 @@ from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
 import pinscope
 from pinscope.errors import BadBundle, BadInput, InvalidParameter, StoreFailed
-from pinscope.probes.capabilities import source_commit
+from pinscope.probes.environment import source_commit
 from pinscope.records import base
 from pinscope.records.base import BUNDLE_PARTS, Moment
 from pinscope.records.run import FORMAT, Attachment, Run, parse_run

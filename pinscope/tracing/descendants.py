@@ -169,8 +169,8 @@ def _begin(handover: str, library: str) -> bool:
     """Record the program; false if that is not possible."""
     import json  # noqa: PLC0415 - children begin without it
 
+    from pinscope.tracing.mapped_file import SpoolFolder  # noqa: PLC0415
     from pinscope.tracing.recorder import start_recording  # noqa: PLC0415
-    from pinscope.tracing.spool_folder import SpoolFolder  # noqa: PLC0415
 
     folder = SpoolFolder.named(handover)
     config = json.loads(folder.read("config.json"))
@@ -189,8 +189,8 @@ def _record(handover: str, library: str) -> None:
     """Record a process that the program has started, as long as the program runs."""
     before = set(sys.modules)
     try:
+        from pinscope.tracing.mapped_file import SpoolFolder  # noqa: PLC0415
         from pinscope.tracing.recorder import join_recording  # noqa: PLC0415 - it imports the trigger
-        from pinscope.tracing.spool_folder import SpoolFolder  # noqa: PLC0415
 
         join_recording(SpoolFolder.named(handover), library)
     except Exception:  # noqa: BLE001, S110 - such as a spool that is gone, because the program has ended

@@ -22,10 +22,9 @@ from typing import Any
 
 from pinscope.errors import BadInput
 from pinscope.isolation import command
-from pinscope.tracing.ranges import MOST_CHARACTERS
+from pinscope.tracing.mapped_file import SpoolFolder
 from pinscope.tracing.recorder import Recorder, can_record_here, recorder_here, start_recording
-from pinscope.tracing.spool_folder import SpoolFolder
-from pinscope.tracing.stacks import OURS, is_own
+from pinscope.tracing.stacks import MOST_CHARACTERS, OURS, is_own
 
 KEEPER = "pinscope.cli.trace_summary"
 _STANDARD = tuple(f"{os.path.dirname(module)}/" for module in (os.__file__, OURS))  # noqa: PTH120

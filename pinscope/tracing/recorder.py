@@ -39,13 +39,11 @@ from sys import _getframe
 from types import FrameType, TracebackType
 from typing import Any, NoReturn
 
-from pinscope.tracing import bound, cupti_library, mapped_file, ranges, spool_folder, stacks
+from pinscope.tracing import bound, cupti_library, mapped_file, stacks
 from pinscope.tracing.bound import _thread, as_json, bind, os, time
 from pinscope.tracing.cupti_library import NVTX, CuptiLibrary, Refused
-from pinscope.tracing.mapped_file import BUFFER_BYTES, CUT, ActivityBuffers, CallLog
-from pinscope.tracing.ranges import NvtxCalls, Ranges
-from pinscope.tracing.spool_folder import SpoolFolder
-from pinscope.tracing.stacks import Stacks
+from pinscope.tracing.mapped_file import BUFFER_BYTES, CUT, ActivityBuffers, CallLog, SpoolFolder
+from pinscope.tracing.stacks import NvtxCalls, Ranges, Stacks
 
 bind(globals())
 
@@ -149,7 +147,7 @@ class Recorder:
         self._write("started.json", {"pid": self._process, "ns": time.time_ns(), "rank": _rank()})
         self._cupti.take_records()
         self._live = True
-        self._cupti.follow_ranges(ranges.FOLLOWED if self._with_stacks else ())
+        self._cupti.follow_ranges(stacks.FOLLOWED if self._with_stacks else ())
         self._cupti.choose(sorted(map(int, self._config["functions"])))
         self._report(True)  # also where it begins later: CUPTI refuses now, or not at all
         if self._is_wanted():
@@ -395,7 +393,7 @@ class Recorder:
 
 
 _OWN_FILES = frozenset(
-    module.__file__ for module in (bound, cupti_library, mapped_file, ranges, spool_folder, stacks, json, json.encoder)
+    module.__file__ for module in (bound, cupti_library, mapped_file, stacks, json, json.encoder)
 ) | {__file__}
 _CALLBACKS = frozenset(method.__code__ for method in (Recorder._call, Recorder._request, Recorder._complete))
 """Code that native code calls, of which an exception may get away."""

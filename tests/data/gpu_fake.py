@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any, Self, get_args
 
-from pinscope.probes.answer import Answer
 from pinscope.probes.gpu import Clock, GpuMemory, Nvml, PcieError, PcieFlow, PcieNumber
+from pinscope.probes.proc import Answer
 from pinscope.records.snapshot import GpuProcess, MigInstance
 
 

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from pinscope.probes.answer import Answer
-from pinscope.probes.proc import Proc
+from pinscope.probes.proc import Answer, Proc
 
 
 class OneDoor(Proc):

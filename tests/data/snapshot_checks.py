@@ -7,8 +7,7 @@ from pathlib import Path
 from pydantic import TypeAdapter
 
 from pinscope.live.source import snapshot
-from pinscope.probes.answer import Answer
-from pinscope.probes.proc import Proc
+from pinscope.probes.proc import Answer, Proc
 from pinscope.records.base import Record
 from pinscope.records.snapshot import DeviceFigures, Snapshot
 

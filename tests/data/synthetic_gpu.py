@@ -5,9 +5,8 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 
-from pinscope.probes.answer import Answer
 from pinscope.probes.gpu import GpuMemory, read_gpus
-from pinscope.probes.proc import Proc
+from pinscope.probes.proc import Answer, Proc
 from pinscope.records.snapshot import DeviceFigures, GpuProcess
 from tests.data.gpu_fake import FakeGpu, FakeNvml
 

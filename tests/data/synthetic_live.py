@@ -11,8 +11,8 @@ from types import TracebackType
 from typing import Self
 
 from pinscope.live.source import snapshot
-from pinscope.probes.answer import Answer
 from pinscope.probes.gpu import process_on_gpu, read_gpus
+from pinscope.probes.proc import Answer
 from pinscope.records.snapshot import DeviceFigures, Snapshot
 from tests.data.gpu_fake import FakeNvml
 from tests.data.synthetic_gpu import busy_h200
@@ -76,7 +76,7 @@ def full(folder: Path, gpus: int = 2, command: str = "python", others: int = 0) 
     if gpus:
         described = [busy_h200(78 * MIB, process_on_gpu(TRAINER, 20 * GIB)) for _ in range(gpus)]
         with FakeNvml(gpus=described) as nvml:
-            figures = read_gpus(nvml, host.proc, rates=True)
+            figures = read_gpus(nvml, host.proc)
     return snapshot(host.proc, figures)
 
 

@@ -26,8 +26,7 @@ from pinscope.live.sampler import History
 from pinscope.live.series import changes, sample_of
 from pinscope.live.source import snapshot
 from pinscope.monitoring.server import SnapshotCollector
-from pinscope.probes.answer import Answer
-from pinscope.probes.proc import MOST_MAPS_BYTES, MOST_OPEN_FILES, Proc
+from pinscope.probes.proc import MOST_MAPS_BYTES, MOST_OPEN_FILES, Answer, Proc
 from pinscope.probes.process_scan import Remembered
 from pinscope.records.snapshot import Holder, Snapshot
 from pinscope.report.write import render_snapshot

@@ -12,9 +12,8 @@ import pytest
 
 from pinscope.analysis.machine import machine_findings
 from pinscope.lab.cuda import CudaLab
-from pinscope.probes.capabilities import capabilities
-from pinscope.probes.environment import capture_environment
-from pinscope.probes.numa import read_nodes
+from pinscope.probes.environment import capabilities, capture_environment
+from pinscope.probes.host_memory import read_nodes
 from tests.gpu.machine import MIB, run
 
 QUERY = "index,name,uuid,pci.bus_id,memory.total,compute_cap,driver_version,pcie.link.gen.max,pcie.link.width.max"

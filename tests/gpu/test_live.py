@@ -41,7 +41,7 @@ def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def look(tracker: Tracker | None = None) -> Snapshot:
     registrations = tracker.registered() if tracker else None
     with Nvml() as nvml:
-        return snapshot(gpus=read_gpus(nvml, rates=tracker is None), registrations=registrations)
+        return snapshot(gpus=read_gpus(nvml), registrations=registrations)
 
 
 def holder(taken: Snapshot, pid: int) -> Holder:

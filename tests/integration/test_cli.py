@@ -27,7 +27,7 @@ import pytest
 
 from pinscope.cli.main import main
 from pinscope.experiments.registry import EXPERIMENTS
-from pinscope.probes.numa import read_nodes
+from pinscope.probes.host_memory import read_nodes
 from pinscope.report.write import SUFFIXES
 from pinscope.store.bundle import read_bundle
 from pinscope.store.new_file import own_folder

@@ -13,7 +13,7 @@ import pytest
 
 from pinscope.cli.main import main
 from pinscope.errors import NotPossible
-from pinscope.probes.capabilities import install_command
+from pinscope.probes.environment import install_command
 from pinscope.report.write import SUFFIXES
 from pinscope.runner import traced_program, tracing
 from pinscope.runner.jobs import cancel

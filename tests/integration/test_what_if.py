@@ -93,23 +93,14 @@ for step in range(20):
 
 
 @pytest.mark.usefixtures("_stand_ins")
-def test_of_two_lines_each_stands_beside_what_it_was(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_two_lines_are_pinned_in_one_run(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     path = program(tmp_path, TWO_LINES)
     images, labels = f"train.py:{COPIES}", f"train.py:{COPIES + 1}"
     chosen = [f"pin:{path.parent}/{line}" for line in (images, labels)]
     _, second = compared(tmp_path, chosen[0], "--what-if", chosen[1], path)
-    (whole,), lines = rows(second, "before"), rows(second, "line_before")
-    assert sorted((row["line"], row["count"], row["bytes"]) for row in lines) == [  # which saves more is the host's
-        (COPIES, 20, 80 * MIB), (COPIES + 1, 20, 20 * MIB),
-    ]  # fmt: skip
-    for name in ("count", "bytes", "call_seconds", "idle_seconds", "estimated_seconds"):
-        assert whole[name] == pytest.approx(sum(row[name] for row in lines))
-    (each,) = (table for table in second["run"]["tables"] if table["title"] == "Each line, as it is and pinned")
-    assert [row[0] for row in each["rows"]] == [f"train.py:{row['line']}" for row in lines]
-    assert all(value > 0 for row in each["rows"] for value in row[2:4])
-    err = capfd.readouterr().err
-    assert "Each line, as it is and pinned" in err
-    assert err.count("Next:") == 1  # of both runs
+    (whole,) = rows(second, "before")
+    assert (whole["count"], whole["bytes"]) == (40, 100 * MIB)
+    assert capfd.readouterr().err.count("Next:") == 1  # of both runs
 
 
 @pytest.mark.usefixtures("_stand_ins")

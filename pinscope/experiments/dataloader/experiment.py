@@ -18,7 +18,7 @@ from pinscope.experiments.dataloader.ways import BACKLOGS, CHANNELS, IMAGE_BYTES
 from pinscope.lab.child_processes import Child, ChildProcesses
 from pinscope.lab.harness import CONTEXT_BYTES, Harness
 from pinscope.lab.protocol import Lab
-from pinscope.probes.capabilities import install_command
+from pinscope.probes.environment import install_command
 from pinscope.records.environment import Environment
 from pinscope.records.parameters import Several, ascending, by_comma, parameter
 from pinscope.records.run import LabKind, Lasted, Observation, Positive

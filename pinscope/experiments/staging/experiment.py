@@ -17,7 +17,7 @@ from pinscope.experiments.contract import AnyExperiment, Case, Params, Progress,
 from pinscope.experiments.staging.ways import WAYS, Bench, WayName, function_of
 from pinscope.lab.harness import Harness, Precision
 from pinscope.lab.protocol import Lab
-from pinscope.probes.capabilities import install_command
+from pinscope.probes.environment import install_command
 from pinscope.records.environment import Environment
 from pinscope.records.parameters import Bytes, Counts, Several, Sizes, parameter, sizes
 from pinscope.records.run import LabKind, Lasted, Observation, Positive

@@ -26,7 +26,7 @@ from pinscope.lab.child_processes import Child, ChildProcesses, Reply, Request
 from pinscope.lab.harness import CONTEXT_BYTES, Harness, Turn
 from pinscope.lab.placement import NEAR
 from pinscope.lab.protocol import Lab
-from pinscope.probes.numa import read_nodes
+from pinscope.probes.host_memory import read_nodes
 from pinscope.records.environment import Environment
 from pinscope.records.parameters import Bytes, Several, parameter
 from pinscope.records.run import Direction, LabKind, Lasted, Observation, Positive

@@ -100,12 +100,6 @@ TEXTS: Texts = {
         "Install the cupti-python that belongs to the CUPTI library of the program: the same CUDA version.",
         "warning",
     ),
-    "lines-left-out": Text(
-        "more lines copy than a trace keeps",
-        "{more:,} lines that copy are left out: the trace keeps {kept:,}, those with pageable copies before others",
-        "Sums of lines are without them; the single copies are all kept.",
-        "Trace a part of the program, or with --no-stacks.",
-    ),
     "many-small-copies": Text(
         "a line makes 1,000 copies or more, of 64 KiB at most (median), which hold the CPU for a hundredth of the time",
         _SMALL,
@@ -172,7 +166,6 @@ def findings(traced: Traced) -> tuple[Finding, ...]:
         *_waits(seen),
         *_missing(seen),
         *_lost(seen),
-        *_left_out(seen),
         *_small(seen, origin(run, "gathered_from")),
     )
     if what is None and seen.failure:
@@ -301,11 +294,6 @@ def _missing(seen: Seen) -> Iterator[Costed]:
 def _lost(seen: Seen) -> Iterator[Costed]:
     if lost := seen.program and seen.program["lost_bytes"]:
         yield say(TEXTS, "records-lost", quantity("Bytes that could not be read", lost, "bytes"), lost=lost)
-
-
-def _left_out(seen: Seen) -> Iterator[Costed]:
-    if more := seen.program and seen.program["sites_left_out"]:
-        yield say(TEXTS, "lines-left-out", quantity("Lines left out", more, "count"), more=more, kept=len(seen.sites))
 
 
 def what_if_findings(what: WhatIf) -> Iterator[Finding]:

@@ -306,7 +306,8 @@ def _site(site: Site, *, ranges: bool) -> Headed:
 
 
 def _left_out(seen: Seen) -> str:
-    more = len(seen.sites) - MOST_SHOWN
+    unkept = seen.program["sites_left_out"] or 0 if seen.program else 0
+    more = max(len(seen.sites) - MOST_SHOWN, 0) + unkept
     return f" {more:,} lines that save less are left out." if more > 0 else ""
 
 

@@ -11,8 +11,6 @@ from pinscope.records.run import Quantity, Run, Table, quantity, table
 from pinscope.tracing.sites import Headed, Seen, Site, headed_table, line_name
 from pinscope.units import format_seconds, format_share
 
-# A second run with lines pinned
-
 SEEN_SHARE = 0.01
 """Of the time: of less, two runs of one program differ anyway."""
 
@@ -24,14 +22,12 @@ class WhatIf:
     Attributes:
         seen: its own copies.
         before: the first run, and its copies of the pinned lines.
-        lines_before: the copies of each line in it, where that was recorded.
         redirected: what was done for each line.
         lines: ``FILE:LINE`` of each.
     """
 
     seen: Seen
     before: Row
-    lines_before: tuple[Row, ...]
     redirected: tuple[Row, ...]
     lines: tuple[str, ...]
 
@@ -80,8 +76,7 @@ def what_if_in(run: Run, seen: Seen, rows: Sequence[Row]) -> WhatIf | None:
     lines = tuple(map(str, run.params.get("what_if") or ()))
     if before is None or seen.program is None or not lines:
         return None
-    of_lines, redirected = (tuple(row for row in rows if row["kind"] == kind) for kind in ("line_before", "redirected"))
-    return WhatIf(seen, before, of_lines, redirected, lines)
+    return WhatIf(seen, before, tuple(row for row in rows if row["kind"] == "redirected"), lines)
 
 
 def what_if_verdict(what: WhatIf) -> str:
@@ -129,10 +124,8 @@ def what_if_tables(what: WhatIf) -> Iterator[Table]:
             ("The transfers", before["copy_seconds"], sum(row["copy_seconds"] or 0.0 for row in rows)),
         ],
         note="One run each, both recorded alike. Two runs of a program may differ by several percent: repeat "
-        "this before you trust a small difference.",
+        "this before you trust a small difference. What one of several lines saves, --what-if pin:FILE:LINE tells.",
     )
-    if len(what.lines_before) > 1:
-        yield _of_each_line(what)
     yield headed_table(
         "Lines made to copy from pinned memory",
         [_made_to_copy(row) for row in what.redirected if row["count"] or row["reason"]],
@@ -167,30 +160,6 @@ def _made_to_copy(row: Row) -> Headed:
         "pinned in": ("seconds", given.get("pin_seconds")),
         "remark": ("text", row["reason"] or ""),
     }
-
-
-def _of_each_line(what: WhatIf) -> Table:
-    rows: list[Headed] = []
-    for before in what.lines_before:
-        place = (before["file"], before["line"])
-        now = [site.row for site in what.sites if (site.row["file"], site.row["line"]) == place]
-        ready = [row for row in what.redirected if (row["file"], row["line"]) == place]
-        rows.append(
-            {
-                "line": ("text", line_name(before)),
-                "saved (estimated)": ("seconds", before["estimated_seconds"]),
-                "CPU held": ("seconds", before["call_seconds"]),
-                "CPU held, pinned": ("seconds", _held(now, ready) if now else None),
-                "compute idle": ("seconds", before["idle_seconds"]),
-                "compute idle, pinned": ("seconds", _idle_seconds(now) if now else None),
-            }
-        )
-    return headed_table(
-        "Each line, as it is and pinned",
-        rows,
-        "One run of all lines does not show what each saves of the program's time: try it alone with "
-        "--what-if pin:FILE:LINE. CPU held, pinned, includes what is in the next table.",
-    )
 
 
 def _held(copies: Sequence[Row], redirected: Sequence[Row]) -> float:

@@ -8,10 +8,9 @@ from typing import Any
 import pytest
 
 from pinscope.analysis.machine import machine_findings
-from pinscope.probes.answer import Answer
 from pinscope.probes.environment import capture_environment
 from pinscope.probes.gpu import GpuMemory
-from pinscope.probes.proc import Proc
+from pinscope.probes.proc import Answer, Proc
 from pinscope.records.environment import Environment
 from pinscope.records.run import Finding
 from tests.data.gpu_fake import FakeGpu, FakeNvml

@@ -10,7 +10,7 @@ from pinscope.experiments.contract import budget_of
 from pinscope.experiments.dataloader import experiment as dataloader
 from pinscope.experiments.pressure import experiment as pressure
 from pinscope.experiments.registry import EXPERIMENTS
-from pinscope.probes.answer import Answer
+from pinscope.probes.proc import Answer
 from pinscope.records.run import ExperimentRun
 from pinscope.store.bundle import recorded_runs
 

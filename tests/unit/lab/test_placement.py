@@ -18,9 +18,9 @@ from pinscope.errors import InvalidParameter, NotEnoughMemory
 from pinscope.lab.backing import OwnMemory, touch
 from pinscope.lab.hostmodel import HostModelLab
 from pinscope.lab.placement import SAMPLED_PAGES, HostNodes, Placement, place, placement, preferring, residence
-from pinscope.probes.answer import Answer
 from pinscope.probes.environment import capture_environment
-from pinscope.probes.numa import bound_nodes, read_nodes
+from pinscope.probes.host_memory import bound_nodes, read_nodes
+from pinscope.probes.proc import Answer
 from pinscope.records.environment import Environment, NumaNode
 from pinscope.records.run import HostMemory, LabKind
 from pinscope.runner.jobs import Request, prepare
@@ -98,7 +98,7 @@ def in_a_child(wanted: str, program: str) -> list[str]:
         "import json, os, threading\n"
         "from pinscope.lab.placement import place, placement\n"
         "from pinscope.probes.environment import capture_environment\n"
-        "from pinscope.probes.numa import bound_nodes\n"
+        "from pinscope.probes.host_memory import bound_nodes\n"
         f"notes = place(placement({wanted!r}, capture_environment(), 'host', 0))\n"
     )
     done = subprocess.run([sys.executable, "-c", begin + program], capture_output=True, text=True, check=True)
@@ -111,7 +111,7 @@ def test_a_bound_process_hands_its_place_on_to_its_threads_and_children() -> Non
         "nodes = []\n"
         "thread = threading.Thread(target=lambda: nodes.append(bound_nodes()))\n"
         "thread.start(); thread.join()\n"
-        "child = 'from pinscope.probes.numa import bound_nodes; import os;"
+        "child = 'from pinscope.probes.host_memory import bound_nodes; import os;"
         " print(bound_nodes(), len(os.sched_getaffinity(0)))'\n"
         "print(json.dumps(notes), nodes, subprocess.check_output([sys.executable, '-c', child], text=True), sep='|')\n"
     )

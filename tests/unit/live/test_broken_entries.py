@@ -15,8 +15,7 @@ from hypothesis import strategies as st
 
 from pinscope.live.series import changes, sample_of
 from pinscope.live.source import snapshot
-from pinscope.probes.answer import Answer
-from pinscope.probes.proc import Proc
+from pinscope.probes.proc import Answer, Proc
 from pinscope.probes.process_scan import Remembered
 from pinscope.records.snapshot import DeviceFigures, Holder, Snapshot
 from pinscope.records.timeline import Sample

@@ -11,8 +11,8 @@ from typing import Self
 import pytest
 
 from pinscope.live.sampler import GpuWatch
-from pinscope.probes.answer import Answer
 from pinscope.probes.gpu import GpuMemory
+from pinscope.probes.proc import Answer
 from tests.data.gpu_fake import FakeNvml
 from tests.data.synthetic_gpu import idle_h200
 

@@ -12,9 +12,8 @@ import pytest
 
 from pinscope.analysis.models import context_overhead_bytes
 from pinscope.live.source import snapshot
-from pinscope.probes.answer import Answer
 from pinscope.probes.gpu import process_on_gpu
-from pinscope.probes.proc import Proc
+from pinscope.probes.proc import Answer, Proc
 from pinscope.records.snapshot import Holder, Snapshot
 from tests.data.one_door import OneDoor
 from tests.data.snapshot_checks import captured, without_reason

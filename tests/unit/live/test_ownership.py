@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pinscope.live.ownership import Candidate, attribute, without_larger
+from pinscope.live.holder import Candidate, attribute, without_larger
 from pinscope.probes.process import MemoryMaps
 
 KEY = ("00:01", 7)

@@ -15,12 +15,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pinscope.live import pinned_pieces
-from pinscope.live.pinned_pieces import IO_MEMORY, MOST_BYTES, WRITE_COMBINED, PinnedPieces, pinned_bytes
+from pinscope.live import tracker
 from pinscope.live.source import snapshot
-from pinscope.live.tracker import NOT_FOLLOWED
+from pinscope.live.tracker import IO_MEMORY, MOST_BYTES, NOT_FOLLOWED, WRITE_COMBINED, PinnedPieces, pinned_bytes
 from pinscope.probes.gpu import process_on_gpu
-from pinscope.probes.process import Caller
+from pinscope.probes.process import Caller, LiveCallers
 from pinscope.probes.uprobes import CALLS, Entered, Executed, Returned, TraceEvent, parse_trace
 from pinscope.records.registration import PidRegistrations, Piece, ProbedLibrary, Registrations
 from pinscope.records.snapshot import Holder, Snapshot
@@ -38,7 +37,7 @@ REGISTER, UNREGISTER = "cuMemHostRegister_v2", "cuMemHostUnregister"
 ALLOCATE, FREE = "cuMemHostAlloc", "cuMemFreeHost"
 
 
-class Calls:
+class Calls(LiveCallers):
     """Processes of a host, and calls that they make one after the other."""
 
     def __init__(self) -> None:
@@ -238,9 +237,9 @@ def test_what_nobody_knows_is_put_down_to_the_oldest_piece_of_unknown_address(ca
 
 
 def test_memory_stays_bounded_and_what_is_left_out_is_counted(calls: Calls, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert MOST_BYTES * pinned_pieces.MOST_PROCESSES < 2**63
+    assert MOST_BYTES * tracker.MOST_PROCESSES < 2**63
     for name, most in (("PIECES", 10), ("PIECES_OF_ALL", 15), ("PROCESSES", 2), ("UNFINISHED", 5)):
-        monkeypatch.setattr(pinned_pieces, f"MOST_{name}", most)
+        monkeypatch.setattr(tracker, f"MOST_{name}", most)
     for number in range(1, 13):
         one = calls.does(20, REGISTER, number * 0x1000, 100, 0)
         other = calls.does(10, REGISTER, number * 0x1000, 100, 0, result=number if number > 7 else 0)

@@ -45,18 +45,6 @@ def test_turns_that_slow_work_missed_are_left_out() -> None:
     assert turns(FastTime(9.0), lambda _: 1.5) == [0.0, 2.0, 4.0, 6.0, 8.0]
 
 
-def test_another_pace_holds_from_the_moment_it_is_set() -> None:
-    worked = threading.Semaphore(0)
-    repeated = Repeater("worker", worked.release, 1000.0)
-    repeated.start()
-    assert worked.acquire(timeout=LONG)
-    repeated.set_interval(0.02)
-    for _ in range(3):
-        assert worked.acquire(timeout=LONG)
-    assert repeated.interval_seconds == 0.02
-    repeated.stop()
-
-
 @pytest.mark.parametrize("seconds", [0.0, -1.0, 0.001, float("nan"), float("inf")])
 def test_a_pace_that_makes_no_sense_is_refused(seconds: float) -> None:
     with pytest.raises(InvalidParameter, match="at least"):

@@ -13,8 +13,8 @@ import pytest
 from pinscope.errors import NotPossible
 from pinscope.live.sampler import MOST_EVENTS, MOST_SAMPLES, GpuWatch, History, Sampler
 from pinscope.live.source import LiveSource
-from pinscope.probes.answer import Answer
 from pinscope.probes.gpu import GpuMemory
+from pinscope.probes.proc import Answer
 from pinscope.records.snapshot import Snapshot
 from pinscope.records.timeline import Event, Sample
 from tests.data import synthetic_snapshot
@@ -114,17 +114,6 @@ def test_memory_is_bounded_with_many_holders_that_all_change() -> None:
     assert len(kept[0].samples) == window
     events = MOST_EVENTS * 1_500
     assert used - events < window * MOST_BYTES_OF_A_SAMPLE
-
-
-def test_a_history_is_frozen(scene: Scene) -> None:
-    one = Sampler(scene.take, interval_seconds=0.01)
-    assert one.history() == History(interval_seconds=0.01)
-    with one:
-        until(lambda: scene.taken >= 2)
-        early = one.history()
-        count = len(early.samples)
-        until(lambda: len(one.history().samples) > count)
-        assert len(early.samples) == count
 
 
 def test_a_reading_that_fails_is_reported_until_the_next_one_succeeds(scene: Scene) -> None:

@@ -39,11 +39,6 @@ def told(events: Sequence[Event]) -> list[tuple[str, int, str, int, int]]:
     return [(one.kind, one.pid, one.what, one.change_bytes, one.total_bytes) for one in events]
 
 
-def test_what_is_there_at_first_is_no_event() -> None:
-    assert changes(None, seen(holder())) == ()
-    assert changes(seen(holder()), seen(holder())) == ()
-
-
 def test_holders_appear_grow_release_and_end_the_largest_change_first() -> None:
     before = seen(
         holder(1, host_alloc_bytes=GIB), holder(2, host_alloc_bytes=8 * GIB), holder(3, host_alloc_bytes=4 * GIB)
@@ -195,18 +190,6 @@ def seconds(found: Sequence[Mapping[str, Any]]) -> list[float]:
     return [one["second"] for one in found]
 
 
-def test_a_moment_has_a_value_for_each_series() -> None:
-    found = drawn([sample(number, 3 * GIB, 2 * GIB, mlocked_bytes=GIB) for number in range(5)])
-
-    assert seconds(found) == [0, 1, 2, 3, 4]
-    assert [found[-1][name] for name in (KNOWN, OTHER, WHOLE, LOCKED)] == [2 * GIB, GIB, None, GIB]
-
-
-def test_what_is_not_known_is_no_number() -> None:
-    (found,) = drawn([sample(0, None, GIB, mlocked_bytes=None)])
-    assert [found[name] for name in (KNOWN, OTHER, WHOLE, LOCKED)] == [GIB, None, None, None]
-
-
 @pytest.mark.parametrize(("explained", "other"), [(None, None), (5 * GIB, None)])
 def test_a_total_that_cannot_be_split_is_shown_whole(explained: int | None, other: int | None) -> None:
     (found,) = drawn([sample(0, 3 * GIB, explained, other_pinned_bytes=other)])
@@ -233,23 +216,8 @@ def test_no_more_moments_than_a_screen_shows_and_no_peak_lost() -> None:
     assert 1777 in seconds(found)
 
 
-def test_moments_once_drawn_stay_where_they_are() -> None:
-    history = [sample(number, number % 7 * GIB, 0) for number in range(3700)]
-    before, after = (set(seconds(drawn(history[:end], 3600))[10:-10]) for end in (3650, 3660))
-
-    assert before - after <= {one for one in before if one < 120}  # those that left the window
-
-
 def test_a_trend_tells_what_each_process_held_and_counts_what_is_pinned_and_locked_once() -> None:
     history = [sample(0), sample(1, holders=(holding(7, GIB, 2 * GIB),)), sample(2, holders=(holding(7, None, GIB),))]
 
     assert holder_trends(history, 40) == {(7, BEGIN): (None, 2.0 * GIB, 1.0 * GIB)}
     assert holder_trends((), 40) == {}
-
-
-def test_trends_are_short_and_end_with_the_last_sample() -> None:
-    history = [sample(number, holders=(holding(7, number),)) for number in range(3599)]
-    (curve,) = holder_trends(history, 40).values()
-
-    assert 20 <= len(curve) <= 41
-    assert curve[-1] == 3598

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from pinscope.live.source import snapshot
-from pinscope.probes.answer import Answer
+from pinscope.probes.proc import Answer
 from tests.data.synthetic_gpu import figures, idle_h200
 from tests.data.synthetic_host import SyntheticHost
 

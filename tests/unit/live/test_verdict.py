@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from pinscope.live.reading import gpu_verdict, pinned_change, snapshot_verdict
+from pinscope.live.reading import gpu_verdict, snapshot_verdict
 from pinscope.records.figure import at_most
 from pinscope.records.snapshot import GpuProcess, Holder, HostTotals
-from tests.data.synthetic_snapshot import GIB, MIB, device, holder, host, snapshot
-from tests.unit.live.test_series import sample
+from tests.data.synthetic_snapshot import GIB, device, holder, host, snapshot
 
 NOBODY = "No process is seen to have pinned memory"
 UNCOUNTED = host(pinned_bytes=None)
@@ -52,12 +51,3 @@ def test_of_a_gpu_whose_users_hold_nothing_it_says_how_many_use_it() -> None:
     hidden = device(processes=(GpuProcess(pid=1, memory_bytes=None), GpuProcess(pid=2, memory_bytes=None)))
     seen = snapshot(holders=(), devices=(hidden,))
     assert gpu_verdict(seen, 0) == "2 processes use it now, no pinned memory of them is seen."
-
-
-def test_what_changed_lately_is_said_with_its_time_and_small_changes_are_not() -> None:
-    def change(*pinned: int | None) -> str:
-        return pinned_change([sample(at, one, None) for at, one in enumerate(pinned)])
-
-    assert change(GIB, None, 3 * GIB) == "That is 2 GiB more than 2.00 s ago."
-    assert change(3 * GIB, GIB) == "That is 2 GiB less than 1.00 s ago."
-    assert change(GIB, GIB + MIB) == change(None, None) == change() == ""

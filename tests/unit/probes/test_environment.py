@@ -12,8 +12,14 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from pinscope.analysis.machine import machine_findings
-from pinscope.probes.capabilities import capabilities, source_commit
-from pinscope.probes.environment import capture_environment, kernel_module, machine_id, multi_process_service
+from pinscope.probes.environment import (
+    capabilities,
+    capture_environment,
+    kernel_module,
+    machine_id,
+    multi_process_service,
+    source_commit,
+)
 from pinscope.probes.proc import Proc
 from pinscope.records.environment import Environment
 from tests.data.gpu_fake import FakeNvml

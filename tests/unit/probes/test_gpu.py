@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any, Self, get_args
 import pynvml
 import pytest
 
-from pinscope.probes.answer import Answer
 from pinscope.probes.gpu import (
     GpuMemory,
     Nvml,
@@ -23,6 +22,7 @@ from pinscope.probes.gpu import (
     read_gpus,
     with_details,
 )
+from pinscope.probes.proc import Answer
 from pinscope.records.environment import Device, LinkErrors, c2c_bytes_per_second
 from pinscope.records.snapshot import DeviceFigures
 from tests.data.gpu_fake import FakeGpu, FakeNvml
@@ -203,9 +203,9 @@ class Open(Nvml):
         return self
 
 
-def figures(gpu: FakeGpu, plant: Plant, rates: bool = False) -> DeviceFigures:
+def figures(gpu: FakeGpu, plant: Plant) -> DeviceFigures:
     with FakeNvml(gpus=[gpu]) as nvml:
-        found = read_gpus(nvml, plant({}), rates).value
+        found = read_gpus(nvml, plant({})).value
     assert found is not None
     return found[0]
 
@@ -213,7 +213,7 @@ def figures(gpu: FakeGpu, plant: Plant, rates: bool = False) -> DeviceFigures:
 def test_a_gpu_that_answers_everything(h200: FakeGpu, plant: Plant) -> None:
     processes = Answer((process_on_gpu(10, 520 * MIB), process_on_gpu(11, 100 * MIB)))
     memory = Answer(GpuMemory(total=2**37, free=2**36, used=684 * MIB, reserved=600 * MIB))
-    device = figures(dataclasses.replace(h200, processes=processes, memory=memory), plant, rates=True)
+    device = figures(dataclasses.replace(h200, processes=processes, memory=memory), plant)
     assert device.processes_bytes == 620 * MIB
     assert device.unattributed_bytes == 64 * MIB
     assert device.memory_reserved_bytes == 600 * MIB
@@ -227,14 +227,6 @@ def test_a_gpu_that_answers_everything(h200: FakeGpu, plant: Plant) -> None:
     }  # fmt: skip
 
 
-def test_rates_are_sampled_only_if_asked_for(h200: FakeGpu, plant: Plant) -> None:
-    # The fake would complain about being asked.
-    device = figures(dataclasses.replace(h200, pcie_rate={}), plant)
-    assert device.rx_bytes_per_second is None
-    assert "20 ms" in device.missing["rx_bytes_per_second"]
-    assert "20 ms" in device.missing["tx_share"]
-
-
 def test_every_figure_that_is_none_has_its_reason(plant: Plant, h200: FakeGpu) -> None:
     lost: Answer[Any] = Answer.missing("GPU is lost")
     by_key = {"pcie", "pcie_rate", "clock"}
@@ -242,7 +234,7 @@ def test_every_figure_that_is_none_has_its_reason(plant: Plant, h200: FakeGpu) -
         **{field.name: lost for field in dataclasses.fields(FakeGpu) if field.name not in by_key},
         pcie=dict.fromkeys(h200.pcie, lost), pcie_rate={"rx": lost, "tx": lost}, clock={"sm": lost, "memory": lost},
     )  # fmt: skip
-    device = figures(gpu, plant, rates=True)
+    device = figures(gpu, plant)
     nothing = {name for name, value in device.model_dump().items() if value is None}
     assert nothing <= device.missing.keys()
     assert {"processes", "mig", "uuid"} <= device.missing.keys()
@@ -258,19 +250,13 @@ def test_an_account_that_the_driver_does_not_keep_leaves_the_sum_unknown(h200: F
     assert "memory_bytes" in device.processes[0].missing
 
 
-def test_an_old_driver_counts_reserved_memory_as_used(h200: FakeGpu, plant: Plant) -> None:
-    device = figures(dataclasses.replace(h200, memory=Answer(GpuMemory(10, 5, 5, None))), plant)
-    assert device.unattributed_bytes is None
-    assert "before 510" in device.missing["unattributed_bytes"]
-
-
 def test_processes_that_come_to_more_than_is_used_attribute_nothing(h200: FakeGpu, plant: Plant) -> None:
     device = figures(dataclasses.replace(h200, processes=Answer((process_on_gpu(1, 2**50),))), plant)
     assert "more memory to processes" in device.missing["unattributed_bytes"]
 
 
 def test_a_coherent_link_has_no_share_of_pcie(h200: FakeGpu, plant: Plant) -> None:
-    device = figures(dataclasses.replace(h200, c2c=Answer(450e9)), plant, rates=True)
+    device = figures(dataclasses.replace(h200, c2c=Answer(450e9)), plant)
     assert device.rx_bytes_per_second == 27.6e9
     assert "NVLink-C2C" in device.missing["rx_share"]
 

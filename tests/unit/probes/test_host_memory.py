@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import os
-import resource
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import psutil
 import pytest
 
 from pinscope.probes.host_memory import (
@@ -121,16 +119,6 @@ def test_figures_are_bytes_and_seconds(plant: Plant) -> None:
     assert set(read.missing) == {"cgroup_headroom_bytes"}
 
 
-def test_a_kernel_without_stall_counters_is_told_not_taken_for_calm(plant: Plant) -> None:
-    read = read_pressure(plant({"/proc/meminfo": MEMINFO, "/proc/vmstat": "", "/proc/pressure/io": "some avg10=0\n"}))
-    assert read.memory_some_seconds is None
-    assert read.missing["memory_some_seconds"] == "/proc/pressure/memory is not there"
-    assert read.missing["io_some_seconds"] == "/proc/pressure/io has no total of some"
-    assert read.missing["io_full_seconds"] == "/proc/pressure/io has no line full"
-    assert read.missing["per_cpu_bytes"] == "/proc/zoneinfo is not there"
-    assert read.missing["swap_in_bytes"] == "/proc/vmstat has no line pswpin"
-
-
 def test_every_captured_host_has_a_value_or_a_reason_for_each_figure(captured: Proc) -> None:
     read = read_pressure(captured)
     for field in type(read).__dataclass_fields__:
@@ -191,16 +179,6 @@ def test_a_process_may_lock_its_limit_less_what_is_locked_unless_the_capability_
     files = {"/proc/self/status": text, "/proc/self/limits": limits_file(soft)}
     answer = memlock_headroom(plant(files if users is None else {**files, "/proc/self/uid_map": users}))
     assert (answer.value if answer.reason is None else answer.reason) == expected
-
-
-def test_without_the_limits_file_the_limit_of_this_process_is_asked_for(plant: Plant) -> None:
-    soft, _ = resource.getrlimit(resource.RLIMIT_MEMLOCK)
-    answer = memlock_headroom(plant({"/proc/self/status": status(locked="")}))
-    assert answer.value == (None if soft == resource.RLIM_INFINITY else soft)
-
-
-def test_without_meminfo_psutil_answers(plant: Plant) -> None:
-    assert read_limits(plant({})).host_total_bytes == psutil.virtual_memory().total
 
 
 def test_every_missing_limit_says_why(plant: Plant) -> None:

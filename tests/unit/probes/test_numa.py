@@ -12,8 +12,7 @@ import pytest
 
 from pinscope.lab.backing import OwnMemory, touch
 from pinscope.probes.gpu import read_devices
-from pinscope.probes.host_memory import read_limits
-from pinscope.probes.numa import (
+from pinscope.probes.host_memory import (
     BIND,
     MOST_NODES,
     bound_nodes,
@@ -22,6 +21,7 @@ from pinscope.probes.numa import (
     max_payload,
     node_mask,
     page_nodes,
+    read_limits,
     read_nodes,
     sysfs_folder,
     system_call,

@@ -11,12 +11,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pinscope.probes.answer import Answer
 from pinscope.probes.proc import (
     MOST_MAPS_BYTES,
     MOST_OPEN_FILES,
     MOST_SYSTEM_FILE_BYTES,
     Allowance,
+    Answer,
     Fields,
     Proc,
     count_in_both,

@@ -19,8 +19,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pinscope.errors import NotPossible
-from pinscope.probes.answer import Answer
-from pinscope.probes.proc import Proc
+from pinscope.probes.proc import Answer, Proc
 from pinscope.probes.process import (
     MOST_COMMAND_CHARACTERS,
     LiveCallers,

@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from pinscope.probes.answer import Answer
-from pinscope.probes.proc import Proc
+from pinscope.probes.proc import Answer, Proc
 from pinscope.probes.process_scan import LEAST_CUDA_BYTES, Processes, Remembered, read_processes
 from tests.data.one_door import OneDoor
 from tests.data.synthetic_host import SyntheticHost, zero

@@ -36,10 +36,6 @@ def test_it_is_the_innermost_line_of_the_program_s_own_code(tmp_path: Path) -> N
     assert place.stack.splitlines() == [f"{name} ({file}:{line})" for file, line, name in stack]
 
 
-def test_of_a_program_that_is_a_library_it_is_the_innermost_line() -> None:
-    assert place_of([(LIBRARY, 7, "_next"), (STANDARD, 9, "run")]).file == LIBRARY
-
-
 def test_a_folder_that_packages_were_installed_into_is_a_library_s_and_one_of_own_modules_is_not(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -97,22 +93,6 @@ def test_the_lines_are_those_by_which_python_names_calls(tmp_path: Path) -> None
         1: "here( 1, ).here()", 3: "here( 1, ).here()", 5: "here()", 6: "here() .here()",
         8: "here( here(), )", 9: "here(),",
     }  # fmt: skip
-
-
-def test_what_is_no_python_is_shown_as_it_stands(tmp_path: Path) -> None:
-    path = tmp_path / "train.py"
-    path.write_text("copy(\nput(f(')'))\n")
-    sources = [place_of([(str(path), line, "<module>")]).source for line in (1, 2, 3)]
-    assert sources == ["copy(", "put(f(')'))", ""]
-
-
-def test_of_a_long_text_the_middle_is_left_out(tmp_path: Path) -> None:
-    path = tmp_path / "train.py"
-    path.write_text(f"begin = [{'1, ' * 200}]; end()\n")
-    source = place_of([(str(path), 1, "<module>")]).source
-    assert len(source) <= sites.SHOWN_CHARACTERS
-    assert source.startswith("begin = ")
-    assert source.endswith("; end()")
 
 
 @pytest.mark.parametrize("before", ["", f"x = [{'1, ' * 60}]; "])

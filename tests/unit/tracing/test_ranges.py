@@ -6,8 +6,8 @@ import threading
 
 import pytest
 
-from pinscope.tracing import ranges
-from pinscope.tracing.ranges import Ranges
+from pinscope.tracing import stacks
+from pinscope.tracing.stacks import Ranges
 
 
 def test_parts_may_end_in_any_order() -> None:
@@ -25,7 +25,7 @@ def test_parts_may_end_in_any_order() -> None:
 
 
 def test_threads_that_end_within_a_range_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ranges, "MOST_THREADS", 4)
+    monkeypatch.setattr(stacks, "MOST_THREADS", 4)
     open_ranges = Ranges(lambda _: None)
     open_ranges.push("of the main thread", 0)
     for _ in range(20):

@@ -11,7 +11,7 @@ from pinscope.experiments.bandwidth.experiment import Bandwidth, BandwidthObserv
 from pinscope.experiments.contract import budget_of
 from pinscope.lab.harness import Harness
 from pinscope.lab.hostmodel import HostModelLab
-from pinscope.probes.answer import Answer
+from pinscope.probes.proc import Answer
 from tests.data import synthetic
 
 MIB = 2**20

@@ -20,7 +20,7 @@ from pinscope.experiments.pressure.reading import Climb, courses
 from pinscope.lab.cgroup_sandbox import CgroupSandbox, find_place
 from pinscope.lab.harness import Harness, check_budget
 from pinscope.lab.hostmodel import HostModelLab
-from pinscope.probes.answer import Answer
+from pinscope.probes.proc import Answer
 from pinscope.records.environment import Limits
 from tests.data import synthetic
 from tests.unit.experiments.pressure.test_group_reading import off

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from pinscope.experiments.registry import checked_rows
 from pinscope.live.series import Moment, TimelineRows
 from pinscope.live.timeline.charts import thinned
-from pinscope.live.timeline.reading import Watched, of, points, reason_of
-from tests.data.synthetic_snapshot import GIB, device, holder, host, snapshot
+from pinscope.live.timeline.reading import Watched, of, points
+from tests.data.synthetic_snapshot import GIB, holder, host, snapshot
 from tests.data.synthetic_timeline import rows_of, run
 from tests.data.synthetic_timeline import watched as rows_watched
 
@@ -56,22 +56,6 @@ def test_who_gave_all_back_and_took_again_is_one_life() -> None:
 
 
 # Figures and reasons
-
-
-def test_known_figures_and_reasons_of_unknown_ones() -> None:
-    found = seen(
-        rows_of(
-            [
-                snapshot(host=host(pinned_bytes=None, missing={"pinned_bytes": "needs Linux: 5.7"}), devices=()),
-                snapshot(devices=(device(), device(1, rx_bytes_per_second=None))),
-            ]
-        )
-    )
-    assert points(found.host, "pinned_bytes") == [(1.0, 16 * GIB)]
-    assert reason_of(found.host[0], "pinned_bytes") == "needs Linux: 5.7"
-    assert reason_of(found.host[0], "mlocked_bytes") is None
-    assert sorted(found.devices) == [0, 1]
-    assert points(found.devices[1], "rx_bytes_per_second") == []
 
 
 def test_what_a_holder_had_before_anybody_could_look_is_no_growth() -> None:

@@ -52,26 +52,6 @@ def row(one: Table, first: str) -> dict[str, Any]:
 # Headline
 
 
-def test_the_headline_tells_peak_end_and_who_grew() -> None:
-    pinned = [8, 12, 9]
-    found = reading(
-        watched(
-            3,
-            holders=lambda n: (holder(7, host_alloc_bytes=pinned[n] * GIB),),
-            pinned_bytes=lambda n: pinned[n] * GIB,
-            available_bytes=lambda n: (100 - pinned[n]) * GIB,
-        )
-    )
-    assert {one.key: one.value for one in found.headline[:4]} == {
-        "most_pinned": 12 * GIB, "pinned_at_end": 9 * GIB, "grew_most": 4 * GIB, "least_available": 88 * GIB,
-    }  # fmt: skip
-    assert table(found, "Highs and lows").rows == (
-        ("Most pinned", "host", 12 * GIB, 1.0),
-        ("Grew most", "python (pid 7)", 4 * GIB, 1.0),
-        ("Least memory available", "host", 88 * GIB, 1.0),
-    )
-
-
 def test_what_is_not_known_says_why() -> None:
     rows = synthetic_timeline.rows_of(
         [snapshot(host=host(pinned_bytes=None, missing={"pinned_bytes": "needs Linux 5.7"}), devices=(), holders=())]
@@ -93,39 +73,6 @@ def test_the_gpu_with_the_most_memory_of_no_process_is_named_and_a_mute_one_says
 
 
 # Tables
-
-
-def test_holders_are_told_with_their_whole_life() -> None:
-    found = reading(
-        watched(
-            6,
-            holders=lambda n: (
-                holder(1, name="trainer", host_alloc_bytes=(4 + n) * GIB),
-                *((holder(2, name="worker", container="docker 0123456789ab"),) if 2 <= n < 4 else ()),
-            ),
-        )
-    )
-    holders = table(found, "Holders")
-    assert row(holders, "trainer") == {
-        "process": "trainer", "pid": "1", "user": "ada", "container": "–", "first seen": 0.0, "last seen": 5.0,
-        "held first": 4 * GIB, "at its peak": 9 * GIB, "at the end": 9 * GIB, "grew by": 5 * GIB,
-    }  # fmt: skip
-    worker = row(holders, "worker")
-    assert (worker["container"], worker["first seen"], worker["last seen"]) == ("docker 0123456789ab", 2.0, 4.0)
-    assert (worker["at its peak"], worker["at the end"], worker["grew by"]) == (16 * GIB, 0, 16 * GIB)
-
-
-def test_steps_in_one_direction_are_told_as_one_change() -> None:
-    amounts = [1, 2, 4, 3, 5]
-    rows = watched(5, holders=lambda n: (holder(8, host_alloc_bytes=amounts[n] * GIB, locked_bytes=n * MIB),))
-    happened = table(reading(rows), "What happened")
-    assert [cells[1:] for cells in happened.rows] == [
-        (1.0, "python", "8", "grew", "cudaHostAlloc", 2, 3 * GIB, 4 * GIB),
-        (1.0, "python", "8", "grew", "locked", 4, 4 * MIB, 4 * MIB),
-        (3.0, "python", "8", "released", "cudaHostAlloc", 1, -GIB, 3 * GIB),
-        (4.0, "python", "8", "grew", "cudaHostAlloc", 1, 2 * GIB, 5 * GIB),
-    ]
-    assert [cells[0] for cells in happened.rows] == ["03:04:06", "03:04:06", "03:04:08", "03:04:09"]
 
 
 def test_more_holders_than_a_table_shows_are_counted() -> None:

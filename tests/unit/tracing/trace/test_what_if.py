@@ -8,7 +8,7 @@ import pytest
 
 from pinscope.experiments.registry import checked_rows
 from pinscope.records.run import Reading
-from pinscope.runner.what_if import what_if_command
+from pinscope.runner.tracing import what_if_command
 from pinscope.tracing.sites import seen_in
 from tests.data import synthetic_trace
 from tests.data.readings import As
@@ -58,27 +58,7 @@ def test_the_saving_stands_beside_the_estimate_and_the_results() -> None:
         ("The transfers", 0.9, 0.02),
     ]
     assert lines.rows == (("train.py:7", 100, 1000 * MIB, 0.05, 0.1, 32 * MIB, 0.02, ""),)
-    titles = [table.title for table in seen.tables]
-    assert not {"Still pageable", "Each line, as it is and pinned"} & set(titles)
-
-
-def test_of_several_lines_each_has_its_figures() -> None:
-    other = "/srv/train.py:9"
-    seen = reading(
-        program(9.0), pinned(), site(9, idle_seconds=0.5, call_seconds=0.25), redirected(), before(),
-        place("line_before", 7, count=100, bytes=MIB, call_seconds=1.0, idle_seconds=0.75, estimated_seconds=0.5),
-        place("line_before", 9, count=100, bytes=MIB, call_seconds=0.25, idle_seconds=None, estimated_seconds=None),
-        place("line_before", 11, count=100, bytes=MIB, call_seconds=0.5, idle_seconds=0.5, estimated_seconds=0.25),
-        lines=(LINE, other, "/srv/train.py:11"),
-    )  # fmt: skip
-    assert (seen.verdict or "").startswith("Pinning train.py:7 and 2 more lines saved 1.00 s (10.0 %), measured once")
-    (each,) = (table for table in seen.tables if table.title == "Each line, as it is and pinned")
-    held = 0.001 + 0.05 + 0.1 + 0.02
-    assert each.rows == (
-        ("train.py:7", 0.5, 1.0, pytest.approx(held), 0.75, 0.1),
-        ("train.py:9", None, 0.25, 0.25, None, 0.5),
-        ("train.py:11", 0.25, 0.5, None, 0.5, None),  # its copies were not made in the second run
-    )
+    assert "Still pageable" not in [table.title for table in seen.tables]
 
 
 def test_what_the_program_did_before_the_lines_is_not_compared() -> None:

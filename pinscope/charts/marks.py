@@ -3,18 +3,102 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from textwrap import wrap
-from typing import Any
+from threading import Lock
+from typing import TYPE_CHECKING, Any, overload
 
 import plotly.graph_objects as go
 from plotly.colors import find_intermediate_color, hex_to_rgb
 
 from pinscope.analysis.cells import LineStyle
-from pinscope.charts.chart import Chart, alt_text
 from pinscope.charts.theme import COLOURS, DASHES, ink, panel_values, panels, short_seconds
+from pinscope.errors import PinScopeError
+from pinscope.text import one_line
 from pinscope.units import format_seconds
+
+if TYPE_CHECKING:
+    import plotly.graph_objects as go
+
+
+@dataclass(frozen=True)
+class Chart:
+    """A figure with the words that belong to it.
+
+    Attributes:
+        key: stable name, unique within a run.
+        title: one line.
+        caption: how to read it, one or two sentences.
+        figure: the drawing.
+        alt: what it shows, with the figures that decide: for those who do not see it.
+    """
+
+    key: str
+    title: str
+    caption: str
+    figure: go.Figure
+    alt: str
+
+
+class LazyCharts(Sequence[Chart]):
+    """Charts, each drawn when somebody first looks at it: that takes a tenth of a second and more.
+
+    Args:
+        drawn: gives them in their order.
+        guard: what each is drawn in.
+    """
+
+    def __init__(self, drawn: Iterable[Chart], guard: Callable[[], AbstractContextManager[None]]) -> None:
+        self._rest = iter(drawn)
+        self._guard = guard
+        self._there: list[Chart] = []
+        self._all = False
+        self._error: PinScopeError | None = None
+        self._lock = Lock()  # pages share what they have opened
+
+    def may_have_more_than(self, count: int) -> bool:
+        """Whether there are, or may be, more than so many. Draws none."""
+        return not self._all or len(self._there) > count
+
+    def _reach(self, count: int | None) -> None:
+        """Draw the first ones, all for ``None``."""
+        with self._lock:
+            while not self._all and (count is None or len(self._there) < count):
+                if self._error:  # what broke off draws nothing more
+                    raise self._error
+                try:
+                    with self._guard():
+                        chart = next(self._rest, None)
+                except PinScopeError as error:
+                    self._error = error
+                    raise
+                self._there += [chart] if chart else []
+                self._all = chart is None
+
+    def __bool__(self) -> bool:
+        self._reach(1)
+        return bool(self._there)
+
+    def __len__(self) -> int:
+        self._reach(None)
+        return len(self._there)
+
+    @overload
+    def __getitem__(self, place: int) -> Chart: ...
+    @overload
+    def __getitem__(self, place: slice) -> list[Chart]: ...
+    def __getitem__(self, place: int | slice) -> Chart | list[Chart]:
+        self._reach(place + 1 if isinstance(place, int) and place >= 0 else None)
+        return self._there[place]
+
+
+def alt_text(what: str, values: Iterable[tuple[str, str]] = ()) -> str:
+    """A sentence for those who do not see the chart: what it draws, then names with what they come to."""
+    listed = "; ".join(f"{one_line(name).replace('<br>', ' ')} {one_line(value)}" for name, value in values)
+    return f"{what}: {listed}." if listed else f"{what}."
+
 
 Point = tuple[float, float | str, str]
 """x, y (a number or a category), and the text that a reader sees who points at it."""

@@ -11,11 +11,12 @@ import plotly.graph_objects as go
 
 from pinscope.analysis.cells import LineStyle, Way
 from pinscope.analysis.read_rows import grouped
-from pinscope.charts.chart import Chart, alt_text
 from pinscope.charts.marks import (
     AROUND_PIXELS,
     ROW_PIXELS,
+    Chart,
     End,
+    alt_text,
     end_labels,
     limit_marks,
     line,

@@ -13,7 +13,7 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 import pandas as pd
 import streamlit as st
 
-from pinscope.charts.chart import Chart, LazyCharts
+from pinscope.charts.marks import Chart, LazyCharts
 from pinscope.charts.theme import dressed
 from pinscope.dashboard.pages import MANUAL_ROOT, PageEntry
 from pinscope.errors import PinScopeError, StoreFailed, UnknownName

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pinscope.analysis.pinning_strategy import TITLES
-from pinscope.charts.chart import Chart
+from pinscope.charts.marks import Chart
 from pinscope.charts.plot import Length, Scale, TimePart, lengths
 from pinscope.charts.theme import seconds_unit
 from pinscope.planning.plan import Plan

@@ -9,11 +9,10 @@ from typing import Annotated, Any, Literal, Self, TypeVar
 
 from pydantic import BeforeValidator
 
-from pinscope.analysis.held import rounded_up
 from pinscope.analysis.models import ENTRY_BYTES, GPU_PAGE_SIZES, GRANULE_BYTES
 from pinscope.analysis.pinning_strategy import IDLE, Recipe, Recommended, recipes_of, recommend, strategy_cells
 from pinscope.analysis.read_rows import Row
-from pinscope.analysis.rules import RAM_NOTE, RAM_WARNING, TABLES_CRITICAL, page_table_severity
+from pinscope.analysis.rules import RAM_NOTE, RAM_WARNING, TABLES_CRITICAL, page_table_severity, rounded_up
 from pinscope.errors import BadInput, InvalidParameter
 from pinscope.experiments.page_tables.reading import cells_of
 from pinscope.experiments.registration.reading import WAYS, trials

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from pinscope.analysis.held import ROUNDING_ADVICE, rounded_up
 from pinscope.analysis.models import GPU_PAGE_SIZES, page_table_bytes
 from pinscope.analysis.pinning_strategy import DEFAULT_CHUNKS, TITLES, USUAL, WORTH_IT, Recipe
-from pinscope.analysis.rules import page_table_severity
+from pinscope.analysis.rules import ROUNDING_ADVICE, page_table_severity, rounded_up
 from pinscope.planning.plan import (
     LEVEL_WORDS,
     ONE_REGISTRATION_BYTES,

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pinscope.analysis.read_rows import NOTHING_ATTACHED, Attached, Row
-from pinscope.charts.chart import Chart
 from pinscope.experiments.contract import Params
 from pinscope.experiments.registry import GONE, charts_of, checked_rows, draw_run, find_reader, method, read_run
 from pinscope.records.finding import Reading
 from pinscope.records.parameters import Inputs
 from pinscope.records.run import LabKind, Run
 from pinscope.units import exact_bytes
+
+if TYPE_CHECKING:
+    from pinscope.charts.marks import Chart
 
 
 @dataclass(frozen=True)

@@ -5,9 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-from pinscope.analysis.held import ROUNDING_ADVICE, rounded_up
 from pinscope.analysis.read_rows import grouped
-from pinscope.analysis.rules import ROUNDING_RATIO
+from pinscope.analysis.rules import ROUNDING_ADVICE, ROUNDING_RATIO, rounded_up
 from pinscope.analysis.texts import Costed, Text, dearest_first, joined, say
 from pinscope.experiments.dataloader.reading import MOST_RUNS, Cell, Effect, Loops, PoolUse, workers_title
 from pinscope.experiments.dataloader.ways import BOTH, PARTS, WAYS, Setting

@@ -6,8 +6,7 @@ from collections.abc import Sequence
 
 from pinscope.analysis.cells import LineStyle
 from pinscope.analysis.pinning_strategy import CALLS, PHASES, StrategyCell
-from pinscope.charts.chart import Chart
-from pinscope.charts.marks import Marks, label, marks_of_seconds
+from pinscope.charts.marks import Chart, Marks, label, marks_of_seconds
 from pinscope.charts.plot import TimePart, parts_of_time
 from pinscope.experiments.pinning_strategy.reading import NEIGHBOURS, Pinnings
 from pinscope.records.run import ExperimentRun

@@ -491,7 +491,7 @@ class _InGroup(_Course):
         with self._workers({"ordinary": self._ordinary("outside the group", None)}) as outside:
             with CgroupSandbox(self.params.limit, self.swap) as group:
                 pinning = {"place": self.lab.place, "seed": 0}
-                module = "pinscope.experiments.pressure.child_holder"
+                module = "pinscope.experiments.pressure.ways"
                 children = {
                     "holder": Child("the process that pins in the group", module, pinning, group.folder),
                     "ordinary": self._ordinary("in the group", group.folder),

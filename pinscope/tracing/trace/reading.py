@@ -9,8 +9,7 @@ from typing import Annotated
 
 from pydantic import AfterValidator
 
-from pinscope.analysis.kind import Kind
-from pinscope.analysis.read_rows import Row
+from pinscope.analysis.read_rows import Kind, Row
 from pinscope.records.finding import Quantity, Table, quantity
 from pinscope.records.parameters import Inputs, parameter
 from pinscope.records.run import Run

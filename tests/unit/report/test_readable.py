@@ -15,7 +15,7 @@ import plotly.graph_objects as go
 import pytest
 from markdown_it import MarkdownIt
 
-from pinscope.charts.chart import Chart
+from pinscope.charts.marks import Chart
 from pinscope.records.finding import Finding, Quantity, Reading, Table
 from pinscope.records.run import HOST_MODEL_NOTE
 from pinscope.report.document import Document

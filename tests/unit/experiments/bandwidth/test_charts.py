@@ -8,7 +8,7 @@ from typing import Any
 import plotly.graph_objects as go
 import pytest
 
-from pinscope.charts.chart import Chart
+from pinscope.charts.marks import Chart
 from tests.data import synthetic
 from tests.data.readings import As
 

@@ -7,7 +7,7 @@ from typing import Any
 import plotly.graph_objects as go
 import pytest
 
-from pinscope.charts.chart import Chart
+from pinscope.charts.marks import Chart
 from pinscope.experiments.overlap.charts import TIMELINE_CHUNKS
 from tests.data import synthetic
 from tests.data.readings import As

@@ -11,9 +11,8 @@ from pinscope.dashboard.pages import PLAN
 from pinscope.dashboard.parameter_form import parameter_form
 from pinscope.dashboard.widgets import heading, plain, reading_below_verdict, show_error
 from pinscope.errors import InvalidParameter
-from pinscope.planning.charts import draw_plan
 from pinscope.planning.plan import LEVEL_WORDS, Level, PlanParams, command_line, known_prices, plan_for, safety_of
-from pinscope.planning.reading import read_plan
+from pinscope.planning.reading import draw_plan, read_plan
 
 _BANNERS: Mapping[Level, tuple[str, str]] = {
     "safe": ("success", ":material/check_circle:"),

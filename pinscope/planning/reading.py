@@ -1,8 +1,9 @@
-"""A plan in words: headline, tables and findings."""
+"""A plan in words: headline, tables and findings; and its chart, the time to pin where a run measured it."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING
 
 from pinscope.analysis.models import GPU_PAGE_SIZES, page_table_bytes
 from pinscope.analysis.pinning_strategy import DEFAULT_CHUNKS, TITLES, USUAL, WORTH_IT, Recipe
@@ -34,6 +35,9 @@ from pinscope.records.finding import (
     warning,
 )
 from pinscope.units import format_about, format_bytes, format_seconds, format_share
+
+if TYPE_CHECKING:
+    from pinscope.charts.marks import Chart
 
 LARGEST_CHUNK_BYTES = 64 * 2**30
 """Pieces to advise where nothing else decides."""
@@ -353,3 +357,26 @@ def _not_measured(plan: Plan) -> Iterator[Finding]:
         + " and ".join(f"pinscope run {name}" for name, _, _ in foreign)
         + ".",
     )
+
+
+def draw_plan(plan: Plan) -> list[Chart]:
+    """How long each strategy takes; none where no run measured one."""
+    from pinscope.charts.plot import Length, Scale, TimePart, lengths  # noqa: PLC0415 - Plotly, which only a page needs
+    from pinscope.charts.theme import seconds_unit  # noqa: PLC0415
+
+    if not plan.paces:
+        return []
+    amount = format_bytes(plan.demand.pinned_bytes)
+    seconds = {pace.strategy: pace.seconds_for(plan.demand.pinned_bytes) for pace in plan.paces}
+    scale, unit = seconds_unit(max(seconds.values()))
+    looks = {True: TimePart("cudaHostAlloc", "pinned"), False: TimePart("registered", "registered")}
+    bars = [Length(TITLES[name], time, looks[name.startswith("host_alloc")]) for name, time in seconds.items()]
+    chart = lengths(
+        "plan-times",
+        f"How long {amount} take to pin",
+        "One process, at the pace that was measured over the amount in the table below.",
+        {"": bars},
+        Scale(f"Time ({unit})", scale, format_seconds),
+        f"Time to pin {amount}",
+    )
+    return [chart]

@@ -30,13 +30,6 @@ TEXTS: Mapping[str, Text] = {
         _BUSY,
         "{advice}",
     ),
-    "bound/none": Text(
-        "no part of the fastest loop is busy for most of a step",
-        "No part of the fastest loop is busy all the time: {part} for {share:share} of each step[, and the GPU "
-        "computes for {computes:share}]",
-        _BUSY,
-        "{advice}",
-    ),
     "setting/faster": Text(
         "a setting makes the loop faster with some number of workers",
         _TITLE,
@@ -116,32 +109,29 @@ def _never_steady(loops: Loops) -> Iterator[Costed]:
 def _bound(best: Cell, loops: Loops) -> Iterator[Costed]:
     """What the fastest loop waits for. The tables say it of the others."""
     bound, computes = best.bound, best.computes_share
-    if bound is None or (bound.is_clear and bound.part == "compute") or loops.equals:
+    if bound is None or not bound.is_clear or bound.part == "compute" or loops.equals:
         return  # of loops that are as fast, each may wait for something else
     cost = 1 / max(computes, 1e-3) if computes is not None else 1.0
     yield say(
         TEXTS,
-        "bound" if bound.is_clear else "bound/none",
+        "bound",
         quantity(f"Busiest part: {bound.title}, of a step", bound.share, "share"),
         *([quantity("GPU computes, of a step", computes, "share")] if computes is not None else []),
         cost=cost,
         severity=costing(cost),
-        part=bound.title[:1].upper() + bound.title[1:] if bound.is_clear else bound.title,
+        part=bound.title[:1].upper() + bound.title[1:],
         share=bound.share,
         computes=computes if computes is not None and computes < 1 else None,
         words=best.words.capitalize(),
         parts=", ".join(f"{PARTS[busy.part][0].words} {format_share(busy.share)}" for busy in best.busy),
-        advice=_advice(best, loops),
+        advice=_advice(bound.part, best, loops),
     )
 
 
-def _advice(fastest: Cell, loops: Loops) -> str:
+def _advice(part: str, fastest: Cell, loops: Loops) -> str:
     """What could make the fastest of the measured loops faster; nothing that was measured to be slower."""
-    bound = fastest.bound
-    if bound is None or not bound.is_clear:
-        return "The parts wait for each other in turn: see in the table what a step consists of."
-    if bound.part == "copy" or (bound.part != "workers" and fastest.workers):
-        one_thread = "PyTorch pins in one thread, whatever the number of workers. " if bound.part == "pinning" else ""
+    if part == "copy" or (part != "workers" and fastest.workers):
+        one_thread = "PyTorch pins in one thread, whatever the number of workers. " if part == "pinning" else ""
         return one_thread + _FEWER_BYTES
     if any(cell.workers > fastest.workers for cell in loops.steady):
         return f"More workers were no faster here: {_CHEAPER}."

@@ -48,13 +48,6 @@ TEXTS: Texts = {
         advice="Where each copy can stay inside one chunk, and above all where other processes use the GPU, call "
         "{call}, or paste the code below: make the chunk a multiple of the size of your copies.",
     ),
-    "copies-refused-across-chunks": Text(
-        when="CUDA refuses a copy that crosses two registered chunks, and chunks are not recommended",
-        title="A copy across the boundary of two registered chunks is refused",
-        detail="CUDA refuses it (cudaErrorInvalidValue); kernels may cross.",
-        advice="Keep each copy inside one chunk ({chunk:bytes} here): make the chunk a multiple of the size of your "
-        "copies.",
-    ),
 }
 
 
@@ -62,7 +55,7 @@ def findings(pinnings: Pinnings) -> tuple[Finding, ...]:
     """All findings of a run."""
     others = _gentler_in_chunks if pinnings.chunks else _long_wait
     refused = not_pinned([cell.title for cell in pinnings.refused])
-    return dearest_first([*refused, *_faster(pinnings), *others(pinnings), *_crossing(pinnings)])
+    return dearest_first([*refused, *_faster(pinnings), *others(pinnings)])
 
 
 def _faster(pinnings: Pinnings) -> Iterator[Costed]:
@@ -150,12 +143,3 @@ def _gentler_in_chunks(pinnings: Pinnings) -> Iterator[Costed]:
         refused=chunks.chunk_bytes if refused else None,
         **_why(cell),
     )
-
-
-def _crossing(pinnings: Pinnings) -> Iterator[Costed]:
-    """What a copy must keep to in chunks, where no advice to pin in chunks says it."""
-    refused = [cell for cell in pinnings.strategies if cell.crossing_copies is False]
-    if refused and not pinnings.chunks:
-        chunk = refused[0].chunk_bytes
-        evidence = quantity("Chunk", chunk, "bytes"), quantity("Strategies affected", len(refused), "count")
-        yield say(TEXTS, "copies-refused-across-chunks", *evidence, chunk=chunk)

@@ -188,15 +188,6 @@ def test_a_longer_wait_than_with_one_cuda_host_alloc_is_not_hidden() -> None:
     assert "longest of this run" not in findings([USUAL, row("thp_register", 0.5), idle()])["neighbours-wait"].detail
 
 
-def test_refused_copies_and_memory_that_is_not_pinned_are_found() -> None:
-    fast = [row("host_alloc", 0.4, 0.01), row("thp_pipeline", 0.4, 0.01)]
-    refused = findings(fast)["copies-refused-across-chunks"]
-    assert refused.severity == "note"
-    assert "inside one chunk (1 GiB here)" in refused.advice
-    taken = [fast[0], row("thp_pipeline", 0.4, 0.01, crossing_copies=True)]
-    assert "copies-refused-across-chunks" not in findings(taken)
-
-
 def test_memory_that_is_not_pinned_is_told() -> None:
     assert findings([row("thp_register", 0.4, pinned=False)])["not-pinned"].severity == "critical"
     assert findings([USUAL, row("thp_register", 4.0)]).keys() == {"neighbours-wait"}

@@ -17,23 +17,10 @@ from pinscope.planning.plan import (
     Plan,
     Sharing,
     Source,
-    amount_words,
     safety_of,
     why_elsewhere,
 )
-from pinscope.records.finding import (
-    Finding,
-    Quantity,
-    Reading,
-    Severity,
-    Table,
-    costing,
-    finding,
-    note,
-    quantity,
-    table,
-    warning,
-)
+from pinscope.records.finding import Finding, Quantity, Reading, Table, costing, finding, note, quantity, table, warning
 from pinscope.units import format_about, format_bytes, format_seconds, format_share
 
 if TYPE_CHECKING:
@@ -54,7 +41,7 @@ def read_plan(plan: Plan) -> Reading:
     # What the host or a GPU cannot carry needs no advice on how to pin it.
     calls = () if safety_of(plan).level == "not_safe" else (*_pace(plan), *_one_call(plan))
     gpu = (*_share(plan), *_owner(plan))
-    findings = (*_over_budget(plan), *_rounded(plan), *gpu, *calls, *_not_measured(plan))
+    findings = (*_rounded(plan), *gpu, *calls, *_not_measured(plan))
     tables = (_sharings(plan), _page_sizes(plan), *([_paces(plan)] if plan.paces else []))
     return Reading(verdict=_verdict(plan), headline=_headline(plan), tables=tables, findings=findings)
 
@@ -213,26 +200,6 @@ def _paces(plan: Plan) -> Table:
         ],
         note=f"One process, at the pace {origin_words(plan.paces[0].origin)}. How long neighbours wait was measured "
         f"for {format_bytes(plan.paces[0].measured_bytes)} only: that run shows it.",
-    )
-
-
-def _over_budget(plan: Plan) -> Iterator[Finding]:
-    budget, asked = plan.budget, plan.demand.copies * plan.demand.pinned_bytes
-    if budget.safe_bytes is None or asked <= budget.safe_bytes or why_elsewhere(plan):
-        return
-    impossible = asked > budget.total_bytes
-    severity: Severity = "critical" if impossible else "warning"
-    which = f"than {budget.host} has" if impossible else f"than is safe to pin on {budget.host}"
-    yield finding(
-        severity,
-        "plan-over-budget",
-        quantity("Asked for", asked, "bytes"),
-        quantity("Safe", budget.safe_bytes, "bytes"),
-        quantity("Memory of the host", budget.total_bytes, "bytes"),
-        title=f"{amount_words(plan.demand)} is more {which}",
-        detail=f"Safe: {format_bytes(budget.safe_bytes)}, a share of what is {budget.limit}. Pinned memory can "
-        "neither be swapped nor moved, so what is left must do for everybody else.",
-        advice="Pin less, free memory, or raise the container's limit. For another host: --host-memory.",
     )
 
 

@@ -50,13 +50,6 @@ TEXTS: Mapping[str, Text] = {
         "No reason to change it either way. For smaller differences take more rounds: pinscope run dataloader --set "
         f"rounds={MOST_RUNS}",
     ),
-    "settings": Text(
-        "one combination is faster than all others",
-        "Take {words}: {pace:.1f} steps a second, the most of {all}",
-        "All {others} other combinations are slower.",
-        "DataLoader(..., num_workers={cell.workers}, pin_memory={cell.pin_memory}) and batch.to(device, "
-        "non_blocking={cell.non_blocking}).",
-    ),
     "pinned-rounding": Text(
         "PyTorch pins much more for a batch than it has bytes",
         "PyTorch pins {rounded:bytes} for a batch of {asked:bytes}",
@@ -77,7 +70,7 @@ def findings(loops: Loops) -> tuple[Finding, ...]:
     """All findings of a run."""
     costed = [*_wrong(loops), *_never_steady(loops), *_rounding(loops)]
     if best := loops.fastest:
-        costed += [*_bound(best, loops), *_effects(loops), *_settings(best, loops)]
+        costed += [*_bound(best, loops), *_effects(loops)]
     return dearest_first(costed)
 
 
@@ -213,23 +206,6 @@ def _evidence(effects: Sequence[Effect], name: str = "") -> Iterator[Quantity]:
 def _workers(effects: Sequence[Effect]) -> str:
     """``2 workers or 8 workers``."""
     return " or ".join(workers_title(effect.workers) for effect in effects)
-
-
-def _settings(best: Cell, loops: Loops) -> Iterator[Costed]:
-    """Which settings to take; none where the run does not tell the fastest apart from all others."""
-    if len(loops.steady) < 2 or loops.equals or best.pace is None:
-        return
-    yield say(
-        TEXTS,
-        "settings",
-        quantity(f"Steps a second, {best.words}", best.pace.value, "count", spread=best.pace.uncertainty),
-        cost=best.pace.value / min(cell.steps_per_second or math.inf for cell in loops.steady),
-        words=best.words,
-        pace=best.pace.value,
-        all=len(loops.steady),
-        others=len(loops.steady) - 1,
-        cell=best,
-    )
 
 
 def _rounding(loops: Loops) -> Iterator[Costed]:

@@ -6,7 +6,6 @@ import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
-from textwrap import wrap
 from threading import Lock
 from typing import TYPE_CHECKING, Any, overload
 
@@ -215,7 +214,6 @@ def _placed(end: End, log_x: bool, log_y: bool) -> End:
 ROW_PIXELS, AROUND_PIXELS = 46, 20
 _NAME_FOOT = 0.25
 """Of a row, from its middle: where the name above a bar begins."""
-_LABEL_LETTERS = 26
 _NAME_LETTERS = 46
 _LETTER_PIXELS, _PHONE_PIXELS = 7.0, 285
 """Width of a letter, and of a panel on a phone: there the text at a bar's end must have room."""
@@ -251,16 +249,10 @@ def end_labels(figure: go.Figure, row: int, ends: Mapping[str, tuple[float, str]
             align="left",
             font={"size": 12},
         )
-    needed = (
-        length / (1 - (len(_plain(words)) * _LETTER_PIXELS + 8) / _PHONE_PIXELS) for length, words in ends.values()
-    )
+    needed = (length / (1 - (len(words) * _LETTER_PIXELS + 8) / _PHONE_PIXELS) for length, words in ends.values())
     top = max(*needed, *(length for length, _ in ends.values())) or 1.0
     known = next(iter(figure.select_xaxes(row=row))).range
     figure.update_xaxes(range=[0, max(top, known[1] if known else 0.0)], row=row, col=1)
-
-
-def _plain(words: str) -> str:
-    return words.replace("<b>", "").replace("</b>", "")
 
 
 def names_above(figure: go.Figure, row: int, names: Sequence[str], foot: float = _NAME_FOOT) -> None:
@@ -280,7 +272,7 @@ def names_above(figure: go.Figure, row: int, names: Sequence[str], foot: float =
             y=place + foot,
             yref="y" if row == 1 else f"y{row}",
             yanchor="bottom",
-            text=name.replace("<br>", " "),
+            text=name,
             font={"size": 12 if len(name) <= _NAME_LETTERS else 11},
         )
 
@@ -290,11 +282,6 @@ def category_rows(figure: go.Figure, row: int, names: Sequence[str]) -> None:
     figure.update_yaxes(
         type="category", categoryorder="array", categoryarray=list(names)[::-1], showgrid=False, row=row, col=1
     )
-
-
-def label(title: str) -> str:
-    """A long title in lines that fit beside bars on a phone."""
-    return "<br>".join(wrap(title, _LABEL_LETTERS))
 
 
 _DECADES = [10.0**power for power in range(-6, 3)]
@@ -337,11 +324,11 @@ def marks_of_seconds(
     """
     figure = panels([""], [AROUND_PIXELS + ROW_PIXELS * len(names)])
     for marks in series:
-        points = [(at, label(name), format_seconds(at)) for name, at in marks.seconds.items() if at is not None]
+        points = [(at, name, format_seconds(at)) for name, at in marks.seconds.items() if at is not None]
         if points:
             hover = "%{fullData.name}: %{customdata}<extra></extra>"
             figure.add_trace(line(marks.name, marks.look, points, mode="markers", hovertemplate=hover))
-    names_above(figure, 1, list(map(label, names)))
+    names_above(figure, 1, names)
     figure.update_xaxes(
         type="log",
         tickmode="array",

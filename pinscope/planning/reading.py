@@ -134,17 +134,10 @@ def _sharings(plan: Plan) -> Table:
 
 def _assumed(demand: Demand) -> str:
     """Who has contexts where, and whose memory it is."""
-    single, together = (format_bytes(count * demand.pinned_bytes) for count in (1, demand.processes))
-    if demand.processes == 1:
-        where = "1 GPU" if demand.gpus == 1 else f"each of {demand.gpus} GPUs"
-        return f"Assumed: one buffer of {single}, by 1 process with a context on {where}."
-    gpus = f"on {demand.gpus} of {demand.all_gpus} GPU{'' if demand.all_gpus == 1 else 's'} each"
-    if demand.copies > 1:
-        return f"Assumed: a buffer of {single} for each of {demand.processes} processes, {together} in all, {gpus}."
-    return (
-        f"Assumed: one buffer of {single} shared by {demand.processes} processes, {gpus}. One each would be {together} "
-        "of RAM, the GPUs pay the same."
-    )
+    single, together = (format_bytes(count * demand.pinned_bytes) for count in (1, demand.copies))
+    buffers = f"one buffer each, {together} in all" if demand.copies > 1 else "one buffer for all"
+    where = f"with contexts on {demand.gpus} of {demand.all_gpus} GPU{'' if demand.all_gpus == 1 else 's'}"
+    return f"Assumed: {_processes(demand.processes)} {where}, {single}, {buffers}."
 
 
 def _processes(count: int) -> str:

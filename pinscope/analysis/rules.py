@@ -221,8 +221,6 @@ LINK_SAMPLES = 3
 """Over a series of samples a link is below its best if it was so in as many of them, and in half of those judged."""
 SLOW_LINK = 0.85
 """Pinned copies below this share of the link's payload limit are worth a look."""
-SATURATED = 0.9
-"""Share of what a link can carry: rates from here on are the link's, and more copiers add nothing."""
 SHARED_UPLINK = 0.9
 """GPUs that copy at once below this share of what they reach alone share something on the way."""
 

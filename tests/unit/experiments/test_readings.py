@@ -35,13 +35,6 @@ def overlap_findings(rows: list[dict[str, Any]]) -> dict[str, Finding]:
     return {finding.rule: finding for finding in read_overlap(synthetic.run("overlap"), rows).findings}
 
 
-def test_a_run_without_observations_reads_as_empty() -> None:
-    for name, read in (("bandwidth", read_bandwidth), ("overlap", read_overlap)):
-        reading = read(synthetic.run(name), [])
-        assert reading.verdict is None
-        assert (reading.headline, reading.tables, reading.findings) == ((), (), ())
-
-
 def test_slow_pageable_copies_are_found_with_the_size_from_which_it_matters() -> None:
     rows = copies(50e9) + copies(50e9, 4096) + copies(10e9, memory="pageable") + copies(49e9, 4096, memory="pageable")
     finding = bandwidth_findings(rows)["pageable-slower"]

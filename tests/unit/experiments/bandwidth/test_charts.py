@@ -43,10 +43,6 @@ def trace(figure: go.Figure, name: str, panel: int = 1) -> Any:
     return next(item for item in figure.data if item.name == name and item.xaxis == axis)
 
 
-def test_a_run_without_rows_has_no_charts() -> None:
-    assert drawn([]) == {}
-
-
 def test_the_one_copy_of_a_run_that_just_began_is_drawn() -> None:
     charts = drawn([row()])
 

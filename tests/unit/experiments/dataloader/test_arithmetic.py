@@ -216,11 +216,6 @@ def test_a_count_within_its_slack_is_nothing_pinned() -> None:
     assert cell.pinned_bytes == 64 * 2**20
 
 
-def test_a_run_without_rows_says_and_draws_nothing() -> None:
-    assert read([]).headline == ()
-    assert draw(synthetic.run("overlap"), []) == []
-
-
 def test_a_program_that_waits_for_its_gpu_does_not_bound_the_loop() -> None:
     steps = rows(True, True, 10e-3, copy_seconds=1e-3, compute_seconds=8e-3, wait_seconds=1e-4)
     steps = [{**row, "stall_seconds": 0.0} for row in steps]

@@ -42,10 +42,6 @@ def written(figure: go.Figure) -> list[str]:
     return [note.text for note in figure.layout.annotations]
 
 
-def test_a_run_without_rows_has_no_charts() -> None:
-    assert drawn([]) == {}
-
-
 @pytest.mark.parametrize(
     ("device_seconds", "words"), [(7.0, "none: slower than in turn"), (2.005, "none"), (1.9, "10.0 %")]
 )

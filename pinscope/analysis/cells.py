@@ -8,12 +8,13 @@ JSON do. Tables, CSV, frames and the comparison of runs read the declaration; no
 
 from __future__ import annotations
 
+import math
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from functools import cached_property
 from statistics import fmean
-from typing import TYPE_CHECKING, Any, Literal, TypeVar, get_type_hints
+from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar, get_type_hints
 
 from pinscope.analysis.read_rows import Row, counted, grouped
 from pinscope.analysis.statistics import Summary, summarize
@@ -214,6 +215,55 @@ def as_good(first: Summary, second: Summary) -> bool:
     """Whether neither is less by more than :data:`AS_GOOD`."""
     times = ratio(first, second)
     return round(max(times, 1 / times), 2) <= AS_GOOD
+
+
+@dataclass(frozen=True)
+class Comparison(Generic[CellT]):
+    """Cells of several ways over sizes; each has ``way`` and ``bytes``.
+
+    Attributes:
+        cells: all of them.
+        time: what is compared; less is better.
+        thrift: of cells that are as good as the fastest, the one where this is least is preferred.
+        choices: ways that a program may choose between.
+        usual_bytes: sentences are about the size nearest to this.
+    """
+
+    cells: Sequence[CellT]
+    time: Callable[[CellT], Summary]
+    thrift: Callable[[CellT], float]
+    choices: Sequence[str]
+    usual_bytes: int
+
+    @cached_property
+    def sizes(self) -> list[int]:
+        """Those measured, ascending."""
+        return sorted({cell.bytes for cell in self.cells})  # type: ignore[attr-defined]
+
+    @cached_property
+    def size(self) -> int:
+        """The usual one."""
+        return min(self.sizes, key=lambda size: abs(math.log(size / self.usual_bytes)))
+
+    def at(self, size: int | None = None, **labels: Any) -> dict[str, CellT]:
+        """Way → its preferred cell, at the usual or another size, where the other labels are those given."""
+        wanted = {"bytes": size or self.size, **labels}.items()
+        matching = [cell for cell in self.cells if all(getattr(cell, name) == value for name, value in wanted)]
+        return {name: self.best(group)[0] for name, group in grouped(matching, _way).items()}
+
+    def winners(self, size: int | None = None, **labels: Any) -> list[CellT]:
+        """Of the choices: the fastest and all as good, the thriftiest first."""
+        ways = self.at(size, **labels)
+        return self.best([ways[name] for name in self.choices if name in ways])
+
+    def best(self, alike: Sequence[CellT]) -> list[CellT]:
+        """The fastest of these and all as good, the thriftiest first."""
+        ranked = sorted(alike, key=lambda cell: self.time(cell).median)
+        return sorted((cell for cell in ranked if as_good(self.time(cell), self.time(ranked[0]))), key=self.thrift)
+
+
+def _way(cell: Any) -> str:
+    return str(cell.way)
 
 
 @dataclass(frozen=True)

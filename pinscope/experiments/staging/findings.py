@@ -8,7 +8,7 @@ from importlib.resources import files
 from pinscope.analysis.cells import as_good, ratio
 from pinscope.analysis.statistics import measured
 from pinscope.analysis.texts import Costed, Text, Texts, dearest_first, exceeds, say
-from pinscope.experiments.staging.reading import CHOICES, Cell, Staging
+from pinscope.experiments.staging.reading import Cell, Staging
 from pinscope.experiments.staging.ways import WAYS
 from pinscope.records.finding import COSTLY, Finding, quantity, wrong_data
 from pinscope.units import format_bytes
@@ -73,7 +73,7 @@ def _wrong(staging: Staging) -> Iterator[Costed]:
 def _fastest(staging: Staging) -> Iterator[Costed]:
     """Which way to take for data that lies in pageable memory and is used once."""
     plain, winners = staging.ways.get("plain"), staging.winners(uses=1)
-    if plain is None or not set(CHOICES) & (staging.ways.keys() - {"plain"}):
+    if plain is None or not set(staging.choices) & (staging.ways.keys() - {"plain"}):
         return
     best, cost = winners[0], ratio(plain.wall_seconds, winners[0].wall_seconds)
     better = _slower(plain, best)

@@ -6,10 +6,10 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Annotated, Any
+from typing import Annotated
 
-from pinscope.analysis.cells import Label, Value, as_good, cells, count, every_combination, mean, median, of_kind
-from pinscope.analysis.read_rows import Rows, grouped
+from pinscope.analysis.cells import Comparison, Label, Value, cells, count, every_combination, mean, median, of_kind
+from pinscope.analysis.read_rows import Rows
 from pinscope.analysis.statistics import Summary, measured
 from pinscope.analysis.texts import FORMS, about, exceeds, together
 from pinscope.experiments.staging.ways import WAYS
@@ -19,8 +19,6 @@ from pinscope.units import format_bytes, format_seconds
 
 USUAL_BYTES = 2**28
 """Sentences are about the size nearest to this."""
-CHOICES = of_kind(WAYS, "choice")
-"""Ways that a program may choose between."""
 
 
 @dataclass(frozen=True)
@@ -82,32 +80,10 @@ class Cell:
 
 
 @dataclass(frozen=True)
-class Staging:
-    """The cells of a run, and how long a thread's buffers were."""
+class Staging(Comparison[Cell]):
+    """The cells of a run."""
 
-    cells: Sequence[Cell]
     chunk_bytes: int = 2**23
-
-    @cached_property
-    def sizes(self) -> list[int]:
-        """Those measured, ascending."""
-        return sorted({cell.bytes for cell in self.cells})
-
-    @cached_property
-    def size(self) -> int:
-        """The usual one."""
-        return min(self.sizes, key=lambda size: abs(math.log(size / USUAL_BYTES)))
-
-    def at(self, size: int | None = None, **labels: Any) -> dict[str, Cell]:
-        """Way → its preferred cell, at the usual or another size, where the other labels are those given."""
-        wanted = {"bytes": size or self.size, **labels}.items()
-        matching = [cell for cell in self.cells if all(getattr(cell, name) == value for name, value in wanted)]
-        return {name: preferred(group)[0] for name, group in grouped(matching, lambda cell: cell.way).items()}
-
-    def winners(self, size: int | None = None, **labels: Any) -> list[Cell]:
-        """Of the ways that a program may choose between: the fastest and all as good, the thriftiest first."""
-        ways = self.at(size, **labels)
-        return preferred([ways[name] for name in CHOICES if name in ways])
 
     @cached_property
     def ways(self) -> Mapping[str, Cell]:
@@ -119,17 +95,11 @@ class Staging:
         return sorted({cell.uses for cell in self.cells if size in (None, cell.bytes)})
 
 
-def preferred(alike: Sequence[Cell]) -> list[Cell]:
-    """The fastest of these and all as good, the one with least processor time first."""
-    ranked = sorted(alike, key=lambda cell: cell.seconds)
-    good = (cell for cell in ranked if as_good(cell.wall_seconds, ranked[0].wall_seconds))
-    return sorted(good, key=lambda cell: cell.cpu_seconds)
-
-
 def of(run: ExperimentRun, rows: Rows) -> Staging | None:
     """All that a run measured; ``None``: nothing yet."""
-    measured = cells(Cell, rows)
-    return Staging(measured, int(run.params.get("chunk", Staging.chunk_bytes))) if measured else None
+    by_time, by_thrift = (lambda cell: cell.wall_seconds), (lambda cell: cell.cpu_seconds)
+    chunk, measured = int(run.params.get("chunk", Staging.chunk_bytes)), cells(Cell, rows)
+    return Staging(measured, by_time, by_thrift, of_kind(WAYS, "choice"), USUAL_BYTES, chunk) if measured else None
 
 
 def verdict(staging: Staging) -> str | None:

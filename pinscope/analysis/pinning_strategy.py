@@ -12,7 +12,7 @@ from pinscope.analysis.statistics import Summary, summarize
 from pinscope.analysis.texts import Costed, Text, exceeds, say
 from pinscope.records.registration import STRATEGIES, Strategy, StrategyName
 from pinscope.records.run import quantity
-from pinscope.units import exact_bytes, format_bytes
+from pinscope.units import exact_bytes
 
 USUAL = "host_alloc"
 """What the others are compared with: one cudaHostAlloc."""
@@ -306,78 +306,12 @@ class Recipe:
             words.append(f"threads={self.threads}")
         return f"pinscope.pinned_empty({', '.join(words)})"
 
-    def code(self) -> str | None:
-        """Python code that pins this way; needs NumPy and CuPy. ``None`` where no thread touches the memory first."""
-        strategy = STRATEGIES[self.strategy]
-        if not strategy.touched:
-            return None
-        chunk = self.chunk_bytes
-        return _CODE.format(
-            name=strategy.name,
-            title=strategy.title,
-            note="" if chunk is None else _CHUNK_NOTE.format(chunk=format_bytes(chunk)),
-            threads=self.threads,
-            chunk=chunk,
-            advice="MADV_HUGEPAGE" if strategy.backing == "thp" else "MADV_NOHUGEPAGE",
-            body=_BODIES.get(strategy.registering, _BODIES["chunks"]),
-        )
+    def code(self, nbytes: int) -> str:
+        """Python code that does so."""
+        return f"import pinscope\n\nbuffer = {self.call(nbytes)}\n"
 
 
 def recipes_of(best: Recommended[StrategyCell], params: Mapping[str, Any]) -> Recommended[Recipe]:
     """The recommended cells as recipes, with the parameters of their run."""
     array, chunks = (Recipe.of(cell, params) if cell else None for cell in (best.array, best.chunks))
     return Recommended(array, chunks, best.gentler_in_chunks)
-
-
-_CHUNK_NOTE = "# A copy must stay inside one chunk ({chunk}): CUDA refuses others (cudaErrorInvalidValue).\n"
-_CODE = '''\
-# {name}: {title}.
-{note}import mmap
-import weakref
-from concurrent.futures import ThreadPoolExecutor
-
-import numpy as np
-from cupy.cuda import runtime
-
-HUGE, PART = 2**21, 2**26
-
-
-def pinned_buffer(nbytes, threads={threads}, chunk={chunk}):
-    """A pinned NumPy array of bytes; unpinned with the last array that uses it."""
-    memory = mmap.mmap(-1, nbytes + HUGE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-    memory.madvise(mmap.{advice})
-    whole = np.frombuffer(memory, np.uint8)
-    start = -whole.ctypes.data % HUGE
-    array = whole[start : start + nbytes]
-    chunk = chunk or nbytes
-    device = runtime.getDevice()  # each thread has a GPU of its own, at first the first one
-
-    def touch(at):
-        array[at : min(at + PART, nbytes) : 4096] = 0  # one byte a page; NumPy lets other threads run
-
-    def register(at):
-        runtime.hostRegister(array.ctypes.data + at, min(chunk, nbytes - at), 0)
-        weakref.finalize(whole, runtime.hostUnregister, array.ctypes.data + at).atexit = False
-
-    with ThreadPoolExecutor(threads, initializer=runtime.setDevice, initargs=(device,)) as pool:
-        touched = [pool.submit(touch, at) for at in range(0, nbytes, PART)]
-{body}
-    return array
-'''
-_BODIES: Mapping[str, str] = {
-    "chunks": """\
-        for part in touched:
-            part.result()
-        for at in range(0, nbytes, chunk):
-            register(at)""",
-    "threads": """\
-        for part in touched:
-            part.result()
-        list(pool.map(register, range(0, nbytes, chunk)))""",
-    "pipeline": """\
-        for at in range(0, nbytes, chunk):
-            for part in touched[at // PART : -(-min(at + chunk, nbytes) // PART)]:
-                part.result()
-            register(at)""",
-}
-"""How it is registered → what does it; one piece is one chunk."""

@@ -6,18 +6,18 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from itertools import takewhile
-from typing import TYPE_CHECKING, Any, Literal, TypeVar, get_args, get_origin
+from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar, get_args, get_origin
 
 from pydantic import AwareDatetime, ValidationError
 
 from pinscope.analysis.statistics import Summary, summarize
 from pinscope.errors import BadInput
 from pinscope.records.base import COMBINATIONS_READ, DEVICES_READ, ROWS_READ, TEXT_READ
+from pinscope.records.parameters import Inputs
 from pinscope.records.run import Observation
 
 if TYPE_CHECKING:
     import pyarrow as pa
-
 
 Row = Mapping[str, Any]
 """One observation as it is stored: a flat mapping with the observation's field names."""
@@ -186,3 +186,21 @@ class Attached:
 
 NOTHING_ATTACHED = Attached({}, lambda _name, _wanted: iter(()))
 """Of a run without attachments."""
+
+
+class Kind(Protocol):
+    """Every experiment is one; a timeline and a trace, which are kept and read like one, are others."""
+
+    @property
+    def name(self) -> str:
+        """As runs carry it; of an experiment, the word on the command line."""
+        ...
+
+    @property
+    def title(self) -> str: ...
+    @property
+    def question(self) -> str: ...
+    @property
+    def Params(self) -> type[Inputs]: ...  # noqa: N802 - a class
+    @property
+    def Observation(self) -> type[Observation]: ...  # noqa: N802 - a class

@@ -3,18 +3,101 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
-from textwrap import wrap
-from typing import Any
+from threading import Lock
+from typing import TYPE_CHECKING, Any, overload
 
 import plotly.graph_objects as go
 from plotly.colors import find_intermediate_color, hex_to_rgb
 
 from pinscope.analysis.cells import LineStyle
-from pinscope.charts.chart import Chart, alt_text
 from pinscope.charts.theme import COLOURS, DASHES, ink, panel_values, panels, short_seconds
+from pinscope.errors import PinScopeError
+from pinscope.text import one_line
 from pinscope.units import format_seconds
+
+if TYPE_CHECKING:
+    import plotly.graph_objects as go
+
+
+@dataclass(frozen=True)
+class Chart:
+    """A figure with the words that belong to it.
+
+    Attributes:
+        key: stable name, unique within a run.
+        title: one line.
+        caption: how to read it, one or two sentences.
+        figure: the drawing.
+        alt: what it shows, with the figures that decide: for those who do not see it.
+    """
+
+    key: str
+    title: str
+    caption: str
+    figure: go.Figure
+    alt: str
+
+
+class LazyCharts(Sequence[Chart]):
+    """Charts, each drawn when somebody first looks at it: that takes a tenth of a second and more.
+
+    Args:
+        drawn: gives them in their order.
+        guard: what each is drawn in.
+    """
+
+    def __init__(self, drawn: Iterable[Chart], guard: Callable[[], AbstractContextManager[None]]) -> None:
+        self._rest = iter(drawn)
+        self._guard = guard
+        self._there: list[Chart] = []
+        self._all = False
+        self._error: PinScopeError | None = None
+        self._lock = Lock()  # pages share what they have opened
+
+    def may_have_more_than(self, count: int) -> bool:
+        """Whether there are, or may be, more than so many. Draws none."""
+        return not self._all or len(self._there) > count
+
+    def _reach(self, count: int | None) -> None:
+        """Draw the first ones, all for ``None``."""
+        with self._lock:
+            while not self._all and (count is None or len(self._there) < count):
+                if self._error:  # what broke off draws nothing more
+                    raise self._error
+                try:
+                    with self._guard():
+                        chart = next(self._rest, None)
+                except PinScopeError as error:
+                    self._error = error
+                    raise
+                self._there += [chart] if chart else []
+                self._all = chart is None
+
+    def __bool__(self) -> bool:
+        self._reach(1)
+        return bool(self._there)
+
+    def __len__(self) -> int:
+        self._reach(None)
+        return len(self._there)
+
+    @overload
+    def __getitem__(self, place: int) -> Chart: ...
+    @overload
+    def __getitem__(self, place: slice) -> list[Chart]: ...
+    def __getitem__(self, place: int | slice) -> Chart | list[Chart]:
+        self._reach(place + 1 if isinstance(place, int) and place >= 0 else None)
+        return self._there[place]
+
+
+def alt_text(what: str, values: Iterable[tuple[str, str]] = ()) -> str:
+    """A sentence for those who do not see the chart: what it draws, then names with what they come to."""
+    listed = "; ".join(f"{one_line(name).replace('<br>', ' ')} {one_line(value)}" for name, value in values)
+    return f"{what}: {listed}." if listed else f"{what}."
+
 
 Point = tuple[float, float | str, str]
 """x, y (a number or a category), and the text that a reader sees who points at it."""
@@ -131,7 +214,6 @@ def _placed(end: End, log_x: bool, log_y: bool) -> End:
 ROW_PIXELS, AROUND_PIXELS = 46, 20
 _NAME_FOOT = 0.25
 """Of a row, from its middle: where the name above a bar begins."""
-_LABEL_LETTERS = 26
 _NAME_LETTERS = 46
 _LETTER_PIXELS, _PHONE_PIXELS = 7.0, 285
 """Width of a letter, and of a panel on a phone: there the text at a bar's end must have room."""
@@ -167,16 +249,10 @@ def end_labels(figure: go.Figure, row: int, ends: Mapping[str, tuple[float, str]
             align="left",
             font={"size": 12},
         )
-    needed = (
-        length / (1 - (len(_plain(words)) * _LETTER_PIXELS + 8) / _PHONE_PIXELS) for length, words in ends.values()
-    )
+    needed = (length / (1 - (len(words) * _LETTER_PIXELS + 8) / _PHONE_PIXELS) for length, words in ends.values())
     top = max(*needed, *(length for length, _ in ends.values())) or 1.0
     known = next(iter(figure.select_xaxes(row=row))).range
     figure.update_xaxes(range=[0, max(top, known[1] if known else 0.0)], row=row, col=1)
-
-
-def _plain(words: str) -> str:
-    return words.replace("<b>", "").replace("</b>", "")
 
 
 def names_above(figure: go.Figure, row: int, names: Sequence[str], foot: float = _NAME_FOOT) -> None:
@@ -196,7 +272,7 @@ def names_above(figure: go.Figure, row: int, names: Sequence[str], foot: float =
             y=place + foot,
             yref="y" if row == 1 else f"y{row}",
             yanchor="bottom",
-            text=name.replace("<br>", " "),
+            text=name,
             font={"size": 12 if len(name) <= _NAME_LETTERS else 11},
         )
 
@@ -206,11 +282,6 @@ def category_rows(figure: go.Figure, row: int, names: Sequence[str]) -> None:
     figure.update_yaxes(
         type="category", categoryorder="array", categoryarray=list(names)[::-1], showgrid=False, row=row, col=1
     )
-
-
-def label(title: str) -> str:
-    """A long title in lines that fit beside bars on a phone."""
-    return "<br>".join(wrap(title, _LABEL_LETTERS))
 
 
 _DECADES = [10.0**power for power in range(-6, 3)]
@@ -253,11 +324,11 @@ def marks_of_seconds(
     """
     figure = panels([""], [AROUND_PIXELS + ROW_PIXELS * len(names)])
     for marks in series:
-        points = [(at, label(name), format_seconds(at)) for name, at in marks.seconds.items() if at is not None]
+        points = [(at, name, format_seconds(at)) for name, at in marks.seconds.items() if at is not None]
         if points:
             hover = "%{fullData.name}: %{customdata}<extra></extra>"
             figure.add_trace(line(marks.name, marks.look, points, mode="markers", hovertemplate=hover))
-    names_above(figure, 1, list(map(label, names)))
+    names_above(figure, 1, names)
     figure.update_xaxes(
         type="log",
         tickmode="array",

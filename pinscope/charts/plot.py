@@ -11,11 +11,12 @@ import plotly.graph_objects as go
 
 from pinscope.analysis.cells import LineStyle, Way
 from pinscope.analysis.read_rows import grouped
-from pinscope.charts.chart import Chart, alt_text
 from pinscope.charts.marks import (
     AROUND_PIXELS,
     ROW_PIXELS,
+    Chart,
     End,
+    alt_text,
     end_labels,
     limit_marks,
     line,
@@ -346,7 +347,6 @@ def lengths(
     alt: str,
     *,
     limit: float | None = None,
-    same_axis: bool = True,
 ) -> Chart:
     """A bar for each name, a panel for each pane; the legend names the looks that have a name, where there are several.
 
@@ -356,7 +356,6 @@ def lengths(
         scale: the horizontal axis.
         alt: what is drawn, for those who do not see it.
         limit: dotted at each bar, in SI units; what stood at the ends of the bars then follows their names.
-        same_axis: the panels share their axis.
     """
     said = {
         title: [bar._replace(end=bar.end or scale.text(bar.value)) for bar in some] for title, some in panes.items()
@@ -372,8 +371,6 @@ def lengths(
             limit_marks(figure, row, len(pane), limit / scale.unit)
             top = max(limit, *(bar.value for bar in pane))
             figure.update_xaxes(range=[0, 1.04 * top / scale.unit], row=row, col=1)
-    if not same_axis:
-        figure.update_xaxes(matches=None)
     looks = {bar.look.name for pane in said.values() for bar in pane} - {""}
     figure.update_layout(barmode="stack", hovermode="y unified", showlegend=len(looks) > 1)
     figure.update_xaxes(title_text=scale.title, row=len(said), col=1)

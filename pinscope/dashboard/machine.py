@@ -11,7 +11,7 @@ from typing import Any
 import streamlit as st
 from streamlit.delta_generator import DeltaGenerator
 
-from pinscope.charts.chart import Chart
+from pinscope.charts.marks import Chart
 from pinscope.dashboard import state
 from pinscope.dashboard.pages import EXPERIMENTS, NOW
 from pinscope.dashboard.run_view import PROGRESS_SECONDS, run_link, stop_button

@@ -11,7 +11,6 @@ from pinscope.dashboard.pages import PLAN
 from pinscope.dashboard.parameter_form import parameter_form
 from pinscope.dashboard.widgets import heading, plain, reading_below_verdict, show_error
 from pinscope.errors import InvalidParameter
-from pinscope.planning.charts import draw_plan
 from pinscope.planning.plan import (
     LEVEL_WORDS,
     Level,
@@ -22,7 +21,7 @@ from pinscope.planning.plan import (
     plan_for,
     safety_of,
 )
-from pinscope.planning.reading import read_plan
+from pinscope.planning.reading import draw_plan, read_plan
 from pinscope.text import sentence
 
 _BANNERS: Mapping[Level, tuple[str, str]] = {

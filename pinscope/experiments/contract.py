@@ -8,7 +8,7 @@ from typing import Annotated, Any, Generic, Protocol, TypeVar
 
 from pydantic import AfterValidator, BeforeValidator
 
-from pinscope.analysis.kind import Kind
+from pinscope.analysis.read_rows import Kind
 from pinscope.analysis.statistics import LEAST_VALUES
 from pinscope.errors import NotPossible
 from pinscope.lab.harness import Harness, Precision

@@ -12,9 +12,8 @@ from itertools import islice
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, ClassVar, cast
 
-from pinscope.analysis.kind import Kind
 from pinscope.analysis.models import link_error_findings
-from pinscope.analysis.read_rows import NOTHING_ATTACHED, Attached, ReadRows, Row
+from pinscope.analysis.read_rows import NOTHING_ATTACHED, Attached, Kind, ReadRows, Row
 from pinscope.analysis.texts import Texts
 from pinscope.errors import BadInput, UnknownName
 from pinscope.experiments.contract import AnyExperiment
@@ -22,7 +21,7 @@ from pinscope.records.run import ExperimentRun, Reading, Run, TimelineRun, Trace
 from pinscope.text import quoted
 
 if TYPE_CHECKING:
-    from pinscope.charts.chart import Chart, LazyCharts
+    from pinscope.charts.marks import Chart, LazyCharts
 
 
 @dataclass(frozen=True)
@@ -271,7 +270,7 @@ def draw_run(run: Run, rows: Sequence[Row], attached: Attached = NOTHING_ATTACHE
 
 def charts_of(run: Run, rows: Sequence[Row], attached: Attached = NOTHING_ATTACHED) -> LazyCharts:
     """The same, but the first is drawn now, and each other when it is looked at; so late come its errors."""
-    from pinscope.charts.chart import LazyCharts  # noqa: PLC0415 - Plotly takes a fifth of a second to import
+    from pinscope.charts.marks import LazyCharts  # noqa: PLC0415 - Plotly takes a fifth of a second to import
 
     checked = checked_rows(run.experiment, rows)
     with _figures_that_make_sense(run):

@@ -7,13 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
-from pinscope.analysis.held import ROUNDING_ADVICE, held_bytes
 from pinscope.analysis.models import link_below_best, page_table_bytes
 from pinscope.analysis.rules import (
     DRIVER_BYTES,
     MUCH_LOCKED_BYTES,
+    ROUNDING_ADVICE,
     UNEXPLAINED_BYTES,
     group_severity,
+    held_bytes,
     is_busy,
     is_much_rounding,
     page_table_severity,

@@ -11,8 +11,7 @@ from functools import partial
 from itertools import groupby
 from typing import Any
 
-from pinscope.analysis.held import held_by, held_bytes
-from pinscope.analysis.rules import steady_growth
+from pinscope.analysis.rules import held_by, held_bytes, steady_growth
 from pinscope.records.base import Record
 from pinscope.records.environment import Link
 from pinscope.records.figure import Estimated, Figure, Number, figures

@@ -16,9 +16,8 @@ from datetime import UTC, datetime
 from functools import cache
 from typing import Self
 
-from pinscope.analysis.held import held_by
 from pinscope.analysis.models import context_overhead_bytes
-from pinscope.analysis.rules import MUCH_LOCKED_BYTES
+from pinscope.analysis.rules import MUCH_LOCKED_BYTES, held_by
 from pinscope.live.holder import (
     COUNTER_SLACK_BYTES,
     Candidate,

@@ -18,7 +18,7 @@ from typing import Any, Literal, NamedTuple, Union, get_args, get_origin
 
 from pydantic import AwareDatetime, BaseModel
 
-from pinscope.analysis.kind import Kind
+from pinscope.analysis.read_rows import Kind
 from pinscope.analysis.texts import Texts
 from pinscope.experiments.registry import EXPERIMENTS, find_reader, method, readers, split_page
 from pinscope.monitoring.server import GPU, GPU_LABELS, HOLDER, HOLDER_GPU, HOLDER_LABELS, HOST, LINK, OTHERS

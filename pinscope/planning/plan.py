@@ -5,16 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Annotated, Any, Literal, Self, TypeVar
+from typing import Literal, Self, TypeVar
 
-from pydantic import BeforeValidator
-
-from pinscope.analysis.held import rounded_up
 from pinscope.analysis.models import ENTRY_BYTES, GPU_PAGE_SIZES, GRANULE_BYTES
 from pinscope.analysis.pinning_strategy import IDLE, Recipe, Recommended, recipes_of, recommend, strategy_cells
 from pinscope.analysis.read_rows import Row
-from pinscope.analysis.rules import RAM_NOTE, RAM_WARNING, TABLES_CRITICAL, page_table_severity
-from pinscope.errors import BadInput, InvalidParameter
+from pinscope.analysis.rules import RAM_NOTE, RAM_WARNING, TABLES_CRITICAL, page_table_severity, rounded_up
+from pinscope.errors import BadInput
 from pinscope.experiments.page_tables.reading import cells_of
 from pinscope.experiments.registration.reading import WAYS, trials
 from pinscope.experiments.registry import checked_rows
@@ -24,7 +21,7 @@ from pinscope.records.environment import Environment
 from pinscope.records.parameters import Bytes, Inputs, parameter
 from pinscope.records.run import ExperimentRun
 from pinscope.store.store import Store
-from pinscope.units import exact_bytes, format_bytes, format_share, parse_bytes
+from pinscope.units import exact_bytes, format_bytes, format_share
 
 ONE_REGISTRATION_BYTES = 512 * 2**30
 """One registration of this much or more overflows in drivers of the 580 series (public reports)."""
@@ -275,15 +272,6 @@ USUAL_GPU_BYTES = 80 * 2**30
 """Where no GPU here and no recording tells."""
 
 
-def _page_size(value: Any) -> Any:
-    """``4096`` and ``4 KiB`` are ``4KiB``; anything else is for the list of choices to refuse."""
-    try:
-        size = parse_bytes(value)
-    except InvalidParameter:
-        return value
-    return next((word for word, known in PAGE_SIZES.items() if known == size), value)
-
-
 class PlanParams(Inputs):
     """What is to be pinned, by whom, and on what."""
 
@@ -328,7 +316,7 @@ class PlanParams(Inputs):
         None,
         unit="bytes",
     )
-    page_size: Annotated[Literal["from_runs", "4KiB", "64KiB", "2MiB"], BeforeValidator(_page_size)] = parameter(
+    page_size: Literal["from_runs", "4KiB", "64KiB", "2MiB"] = parameter(
         "Page size",
         "Size of the pages in which the GPU maps the memory. Without it: as a run of this machine, or else the "
         "recorded run, measured it.",

@@ -1,13 +1,13 @@
-"""A plan in words: headline, tables and findings."""
+"""A plan in words: headline, tables and findings; and its chart, the time to pin where a run measured it."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING
 
-from pinscope.analysis.held import ROUNDING_ADVICE, rounded_up
 from pinscope.analysis.models import GPU_PAGE_SIZES, page_table_bytes
 from pinscope.analysis.pinning_strategy import DEFAULT_CHUNKS, TITLES, USUAL, WORTH_IT, Recipe
-from pinscope.analysis.rules import page_table_severity
+from pinscope.analysis.rules import ROUNDING_ADVICE, page_table_severity, rounded_up
 from pinscope.planning.plan import (
     LEVEL_WORDS,
     ONE_REGISTRATION_BYTES,
@@ -17,24 +17,14 @@ from pinscope.planning.plan import (
     Plan,
     Sharing,
     Source,
-    amount_words,
     safety_of,
     why_elsewhere,
 )
-from pinscope.records.run import (
-    Finding,
-    Quantity,
-    Reading,
-    Severity,
-    Table,
-    costing,
-    finding,
-    note,
-    quantity,
-    table,
-    warning,
-)
+from pinscope.records.run import Finding, Quantity, Reading, Table, costing, finding, note, quantity, table, warning
 from pinscope.units import format_about, format_bytes, format_seconds, format_share
+
+if TYPE_CHECKING:
+    from pinscope.charts.marks import Chart
 
 LARGEST_CHUNK_BYTES = 64 * 2**30
 """Pieces to advise where nothing else decides."""
@@ -51,7 +41,7 @@ def read_plan(plan: Plan) -> Reading:
     # What the host or a GPU cannot carry needs no advice on how to pin it.
     calls = () if safety_of(plan).level == "not_safe" else (*_pace(plan), *_one_call(plan))
     gpu = (*_share(plan), *_owner(plan))
-    findings = (*_over_budget(plan), *_rounded(plan), *gpu, *calls, *_not_measured(plan))
+    findings = (*_rounded(plan), *gpu, *calls, *_not_measured(plan))
     tables = (_sharings(plan), _page_sizes(plan), *([_paces(plan)] if plan.paces else []))
     return Reading(verdict=_verdict(plan), headline=_headline(plan), tables=tables, findings=findings)
 
@@ -213,26 +203,6 @@ def _paces(plan: Plan) -> Table:
     )
 
 
-def _over_budget(plan: Plan) -> Iterator[Finding]:
-    budget, asked = plan.budget, plan.demand.copies * plan.demand.pinned_bytes
-    if budget.safe_bytes is None or asked <= budget.safe_bytes or why_elsewhere(plan):
-        return
-    impossible = asked > budget.total_bytes
-    severity: Severity = "critical" if impossible else "warning"
-    which = f"than {budget.host} has" if impossible else f"than is safe to pin on {budget.host}"
-    yield finding(
-        severity,
-        "plan-over-budget",
-        quantity("Asked for", asked, "bytes"),
-        quantity("Safe", budget.safe_bytes, "bytes"),
-        quantity("Memory of the host", budget.total_bytes, "bytes"),
-        title=f"{amount_words(plan.demand)} is more {which}",
-        detail=f"Safe: {format_bytes(budget.safe_bytes)}, a share of what is {budget.limit}. Pinned memory can "
-        "neither be swapped nor moved, so what is left must do for everybody else.",
-        advice="Pin less, free memory, or raise the container's limit. For another host: --host-memory.",
-    )
-
-
 def _rounded(plan: Plan) -> Iterator[Finding]:
     asked, rounded = plan.demand.pinned_bytes, rounded_up(plan.demand.pinned_bytes)
     if rounded > asked:
@@ -354,3 +324,26 @@ def _not_measured(plan: Plan) -> Iterator[Finding]:
         + " and ".join(f"pinscope run {name}" for name, _, _ in foreign)
         + ".",
     )
+
+
+def draw_plan(plan: Plan) -> list[Chart]:
+    """How long each strategy takes; none where no run measured one."""
+    from pinscope.charts.plot import Length, Scale, TimePart, lengths  # noqa: PLC0415 - Plotly, which only a page needs
+    from pinscope.charts.theme import seconds_unit  # noqa: PLC0415
+
+    if not plan.paces:
+        return []
+    amount = format_bytes(plan.demand.pinned_bytes)
+    seconds = {pace.strategy: pace.seconds_for(plan.demand.pinned_bytes) for pace in plan.paces}
+    scale, unit = seconds_unit(max(seconds.values()))
+    looks = {True: TimePart("cudaHostAlloc", "pinned"), False: TimePart("registered", "registered")}
+    bars = [Length(TITLES[name], time, looks[name.startswith("host_alloc")]) for name, time in seconds.items()]
+    chart = lengths(
+        "plan-times",
+        f"How long {amount} take to pin",
+        "One process, at the pace that was measured over the amount in the table below.",
+        {"": bars},
+        Scale(f"Time ({unit})", scale, format_seconds),
+        f"Time to pin {amount}",
+    )
+    return [chart]

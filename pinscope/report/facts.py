@@ -10,7 +10,7 @@ from typing import Any
 
 from pinscope.analysis.models import KINDS
 from pinscope.analysis.read_rows import NOTHING_ATTACHED, Attached, Row
-from pinscope.charts.chart import Chart
+from pinscope.charts.marks import Chart
 from pinscope.experiments.contract import Params
 from pinscope.experiments.registry import GONE, charts_of, checked_rows, draw_run, find_reader, method, read_run
 from pinscope.records.base import Budget

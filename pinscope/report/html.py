@@ -21,7 +21,7 @@ from plotly.io.json import to_json_plotly
 from plotly.offline import get_plotlyjs
 
 import pinscope
-from pinscope.charts.chart import Chart
+from pinscope.charts.marks import Chart
 from pinscope.charts.theme import SCHEMES, SchemeName, template
 from pinscope.records.run import Table
 from pinscope.report import facts

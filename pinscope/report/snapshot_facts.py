@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
-from pinscope.analysis.held import is_only_locked
+from pinscope.analysis.rules import is_only_locked
 from pinscope.records.environment import Link
 from pinscope.records.figure import BoundKind, Estimated, Figure, Number, bound_of_sum, figures
 from pinscope.records.snapshot import DeviceFigures, GpuUse, Holder, HostTotals, Pressure

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from pinscope.charts.chart import Chart
+from pinscope.charts.marks import Chart
 from pinscope.records.run import Quantity, Reading
 from pinscope.report.facts import Document
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from pinscope.analysis.read_rows import Row
-from pinscope.charts.chart import Chart
+from pinscope.charts.marks import Chart
 from pinscope.experiments.registry import find_reader
 from pinscope.records.run import Reading, Run
 

@@ -19,8 +19,7 @@ from typing import Any
 import pytest
 from cupy.cuda import runtime
 
-from pinscope.analysis.held import pool_settings
-from pinscope.analysis.rules import SLOW_LINK
+from pinscope.analysis.rules import SLOW_LINK, pool_settings
 from pinscope.errors import Cancelled
 from pinscope.experiments.bandwidth.reading import Cell, Copies
 from pinscope.experiments.dataloader.experiment import Dataloader, DataloaderObservation, DataloaderParams

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from pinscope.analysis.models import link_limit
-from pinscope.charts.chart import Chart
+from pinscope.charts.marks import Chart
 from pinscope.charts.plot import Curve, Panes, Spot, counts, curves, seconds
 from pinscope.experiments.access.reading import PATTERNS, WAYS, Accesses, By, Cell, winners
 from pinscope.records.run import ExperimentRun

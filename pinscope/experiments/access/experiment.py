@@ -71,11 +71,6 @@ class AccessParams(Params):
             raise ValueError(
                 f"size: it takes at least {format_bytes(least)}, a block of 4 KiB for spacing {max(self.spacings)}"
             )
-        if not Access().cases(self):
-            raise ValueError(
-                "ways: copy_part copies every so many blocks of 4 KiB, so it takes a streaming pattern and a spacing "
-                "above 1"
-            )
         return self
 
     @classmethod

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from pinscope.analysis.read_rows import median
-from pinscope.charts.chart import Chart
+from pinscope.charts.marks import Chart
 from pinscope.charts.plot import Scale, TimePart, curves, parts_of_time, seconds, sizes, way_curves
 from pinscope.charts.theme import DIRECTION_TITLES, DIRECTIONS, count_axis
 from pinscope.experiments.allocation.reading import BreakEven, Buffers, Cell

@@ -11,7 +11,7 @@ import numpy as np
 from pinscope.analysis.cells import LineStyle
 from pinscope.analysis.read_rows import Row
 from pinscope.charts import plot
-from pinscope.charts.chart import Chart
+from pinscope.charts.marks import Chart
 from pinscope.charts.plot import Length, Scale, Spot, TimePart
 from pinscope.charts.theme import DASHES, DIRECTION_TITLES, PANEL_PIXELS
 from pinscope.experiments.bandwidth.reading import Cell, Copies, Curve, LatencyFit, fit_latency, same_sizes

@@ -15,7 +15,6 @@ from pinscope.experiments.bandwidth.ways import (
     HostState,
     copies_in_a_row,
     most_warm_bytes,
-    seconds_between_events,
     time_copies,
     whole_seconds,
 )
@@ -26,7 +25,7 @@ from pinscope.lab.protocol import Lab
 from pinscope.records.environment import Environment
 from pinscope.records.parameters import Several, Sizes, parameter, sizes
 from pinscope.records.run import Backing, Cache, Direction, HostMemory, LabKind, Lasted, Observation, Positive
-from pinscope.units import format_bytes, format_seconds
+from pinscope.units import format_bytes
 
 MemoryChoice = Literal["pageable", "pinned", "write_combined", "mapped", "registered"]
 CopierChoice = Literal["engine", "kernel"]
@@ -189,10 +188,6 @@ class Bandwidth:
         # A kernel copies the first kind that it reaches: it reaches all of them in the same way.
         reached = next((case.what[0].memory for case in cases if case.what[1].copier == "kernel"), None)
         cases = [case for case in cases if case.what[1].copier == "engine" or case.what[0].memory == reached]
-        if lab.kind == "cuda":
-            apart = format_seconds(seconds_between_events(lab))
-            what = f"Device events with nothing between them are {apart} apart"
-            harness.note(f"{what}; in one copy's time that is included.")
         progress = Progress(cases, harness)
         for state, same in groupby(cases, lambda case: case.what[0]):
             group = list(same)

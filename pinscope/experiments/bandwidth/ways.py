@@ -11,13 +11,11 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
-from statistics import median
 from typing import Literal
 
 from pinscope.analysis.cells import LineStyle, Way, way
-from pinscope.lab.backing import touch
+from pinscope.lab.backing import Pattern, touch
 from pinscope.lab.harness import Clock
-from pinscope.lab.pattern import Pattern
 from pinscope.lab.protocol import Copier, DeviceBuffer, HostBuffer, Lab, Stream
 from pinscope.probes.host_memory import last_level_cache_bytes
 from pinscope.records.run import Backing, Cache, HostMemory
@@ -309,16 +307,3 @@ def _calls(flows: Sequence[Flow], copier: Copier, copies: int) -> list[Call]:
 def whole_seconds(flows: Sequence[Flow]) -> float:
     """Device seconds from the first start to the last end of one device's flows."""
     return max(first.lab.elapsed(first.start, last.end) for first in flows for last in flows)
-
-
-def seconds_between_events(lab: Lab) -> float:
-    """Device seconds between two events with nothing between them, behind a hold; the median of nine."""
-    seconds = []
-    with lab.stream() as stream, lab.event() as start, lab.event() as end:
-        for _ in range(9):
-            with lab.hold(stream):
-                start.record(stream)
-                end.record(stream)
-            stream.synchronize()
-            seconds.append(lab.elapsed(start, end))
-    return median(seconds)

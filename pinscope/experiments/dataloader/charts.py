@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from pinscope.charts.chart import Chart
+from pinscope.charts.marks import Chart
 from pinscope.charts.plot import Length, Scale, TimePart, lengths, parts_of_time
 from pinscope.experiments.dataloader.reading import Cell, Estimate, Loops
 from pinscope.experiments.dataloader.ways import PARTS

@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import AfterValidator, BeforeValidator, Field
 
-from pinscope.analysis.held import SETTING_NAMES, pool_settings, rounded_up
+from pinscope.analysis.rules import SETTING_NAMES, pool_settings, rounded_up
 from pinscope.errors import MeasurementFailed, NotEnoughMemory, NotPossible
 from pinscope.experiments.contract import AnyExperiment, BareParams, Case, Progress
 from pinscope.experiments.dataloader.reading import LEAST_BATCHES, LEAST_RUNS, MOST_RUNS, MSER_BATCH, OWN_TIMES

@@ -5,9 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-from pinscope.analysis.held import ROUNDING_ADVICE, rounded_up
 from pinscope.analysis.read_rows import grouped
-from pinscope.analysis.rules import ROUNDING_RATIO
+from pinscope.analysis.rules import ROUNDING_ADVICE, ROUNDING_RATIO, rounded_up
 from pinscope.analysis.texts import Costed, Text, dearest_first, joined, say
 from pinscope.experiments.dataloader.reading import MOST_RUNS, Cell, Effect, Loops, PoolUse, workers_title
 from pinscope.experiments.dataloader.ways import BOTH, PARTS, WAYS, Setting
@@ -31,13 +30,6 @@ TEXTS: Mapping[str, Text] = {
         _BUSY,
         "{advice}",
     ),
-    "bound/none": Text(
-        "no part of the fastest loop is busy for most of a step",
-        "No part of the fastest loop is busy all the time: {part} for {share:share} of each step[, and the GPU "
-        "computes for {computes:share}]",
-        _BUSY,
-        "{advice}",
-    ),
     "setting/faster": Text(
         "a setting makes the loop faster with some number of workers",
         _TITLE,
@@ -57,13 +49,6 @@ TEXTS: Mapping[str, Text] = {
         "Speed with ÷ without, 95 % intervals: {listed}. A difference of up to {unseen:share} is not excluded.",
         "No reason to change it either way. For smaller differences take more rounds: pinscope run dataloader --set "
         f"rounds={MOST_RUNS}",
-    ),
-    "settings": Text(
-        "one combination is faster than all others",
-        "Take {words}: {pace:.1f} steps a second, the most of {all}",
-        "All {others} other combinations are slower.",
-        "DataLoader(..., num_workers={cell.workers}, pin_memory={cell.pin_memory}) and batch.to(device, "
-        "non_blocking={cell.non_blocking}).",
     ),
     "pinned-rounding": Text(
         "PyTorch pins much more for a batch than it has bytes",
@@ -85,7 +70,7 @@ def findings(loops: Loops) -> tuple[Finding, ...]:
     """All findings of a run."""
     costed = [*_wrong(loops), *_never_steady(loops), *_rounding(loops)]
     if best := loops.fastest:
-        costed += [*_bound(best, loops), *_effects(loops), *_settings(best, loops)]
+        costed += [*_bound(best, loops), *_effects(loops)]
     return dearest_first(costed)
 
 
@@ -117,32 +102,29 @@ def _never_steady(loops: Loops) -> Iterator[Costed]:
 def _bound(best: Cell, loops: Loops) -> Iterator[Costed]:
     """What the fastest loop waits for. The tables say it of the others."""
     bound, computes = best.bound, best.computes_share
-    if bound is None or (bound.is_clear and bound.part == "compute") or loops.equals:
+    if bound is None or not bound.is_clear or bound.part == "compute" or loops.equals:
         return  # of loops that are as fast, each may wait for something else
     cost = 1 / max(computes, 1e-3) if computes is not None else 1.0
     yield say(
         TEXTS,
-        "bound" if bound.is_clear else "bound/none",
+        "bound",
         quantity(f"Busiest part: {bound.title}, of a step", bound.share, "share"),
         *([quantity("GPU computes, of a step", computes, "share")] if computes is not None else []),
         cost=cost,
         severity=costing(cost),
-        part=bound.title[:1].upper() + bound.title[1:] if bound.is_clear else bound.title,
+        part=bound.title[:1].upper() + bound.title[1:],
         share=bound.share,
         computes=computes if computes is not None and computes < 1 else None,
         words=best.words.capitalize(),
         parts=", ".join(f"{PARTS[busy.part][0].words} {format_share(busy.share)}" for busy in best.busy),
-        advice=_advice(best, loops),
+        advice=_advice(bound.part, best, loops),
     )
 
 
-def _advice(fastest: Cell, loops: Loops) -> str:
+def _advice(part: str, fastest: Cell, loops: Loops) -> str:
     """What could make the fastest of the measured loops faster; nothing that was measured to be slower."""
-    bound = fastest.bound
-    if bound is None or not bound.is_clear:
-        return "The parts wait for each other in turn: see in the table what a step consists of."
-    if bound.part == "copy" or (bound.part != "workers" and fastest.workers):
-        one_thread = "PyTorch pins in one thread, whatever the number of workers. " if bound.part == "pinning" else ""
+    if part == "copy" or (part != "workers" and fastest.workers):
+        one_thread = "PyTorch pins in one thread, whatever the number of workers. " if part == "pinning" else ""
         return one_thread + _FEWER_BYTES
     if any(cell.workers > fastest.workers for cell in loops.steady):
         return f"More workers were no faster here: {_CHEAPER}."
@@ -224,23 +206,6 @@ def _evidence(effects: Sequence[Effect], name: str = "") -> Iterator[Quantity]:
 def _workers(effects: Sequence[Effect]) -> str:
     """``2 workers or 8 workers``."""
     return " or ".join(workers_title(effect.workers) for effect in effects)
-
-
-def _settings(best: Cell, loops: Loops) -> Iterator[Costed]:
-    """Which settings to take; none where the run does not tell the fastest apart from all others."""
-    if len(loops.steady) < 2 or loops.equals or best.pace is None:
-        return
-    yield say(
-        TEXTS,
-        "settings",
-        quantity(f"Steps a second, {best.words}", best.pace.value, "count", spread=best.pace.uncertainty),
-        cost=best.pace.value / min(cell.steps_per_second or math.inf for cell in loops.steady),
-        words=best.words,
-        pace=best.pace.value,
-        all=len(loops.steady),
-        others=len(loops.steady) - 1,
-        cell=best,
-    )
 
 
 def _rounding(loops: Loops) -> Iterator[Costed]:

@@ -9,7 +9,7 @@ import os
 import sys
 import time
 
-from pinscope.analysis.held import SETTING_NAMES
+from pinscope.analysis.rules import SETTING_NAMES
 from pinscope.errors import NotPossible
 from pinscope.lab.child_processes import Reply, serve_requests
 from pinscope.probes.host_memory import pinned_bytes

@@ -10,8 +10,7 @@ import plotly.graph_objects as go
 from pinscope.analysis.read_rows import Row, grouped
 from pinscope.analysis.texts import part_words
 from pinscope.charts import plot
-from pinscope.charts.chart import Chart, alt_text
-from pinscope.charts.marks import category_rows, put
+from pinscope.charts.marks import Chart, alt_text, category_rows, put
 from pinscope.charts.plot import Length, Scale, TimePart
 from pinscope.charts.theme import COLOURS, DIRECTION_TITLES, ink, panels, words
 from pinscope.experiments.overlap.findings import SLOWER_COPIES

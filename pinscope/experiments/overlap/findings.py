@@ -42,13 +42,6 @@ TEXTS = {
         "filled, or fill them while they are read.",
         WAYS["events"].help,
     ),
-    "unordered-yet-intact": Text(
-        "events were left out on purpose, and no chunk held wrong data",
-        "Events were left out on purpose, and none of {checked:,} chunks held wrong data",
-        "Nothing kept the order; copies and kernels happened to end in time. With other lengths of them data can be "
-        "corrupted.",
-        WAYS["events"].help,
-    ),
 }
 IN_THE_WAY = {
     "cuda": "Something beside the recipe is in the way: another program on the GPU or the bus, or host memory that is "
@@ -77,9 +70,9 @@ def _without_events(passes: Passes) -> Iterator[Costed]:
     """What became of the data where the run left the events out on purpose: the control of the experiment."""
     shares = {f"{memory} memory, {way}": corrupted_shares(cells) for (memory, way), cells in passes.unordered.items()}
     parts = [(case, balance, share) for case, known in shares.items() for balance, share in known.items()]
-    if not parts:
+    worst = max((share for _, _, share in parts), default=0.0)
+    if not worst:
         return
-    worst = max(share for _, _, share in parts)
     checked = sum(cell.checked_chunks for cells in passes.unordered.values() for cell in cells)
     words = {
         case: ", ".join(f"{format_share(share)} {balance}" for balance, share in known.items())
@@ -87,11 +80,10 @@ def _without_events(passes: Passes) -> Iterator[Costed]:
     }
     yield say(
         TEXTS,
-        "unsafe-without-events" if worst else "unordered-yet-intact",
+        "unsafe-without-events",
         *(quantity(f"Wrong chunks, {case}, {balance}", share, "share") for case, balance, share in parts),
         quantity("Checked chunks", checked, "count"),
         worst=worst,
-        checked=checked,
         cases="; ".join(f"{case}: {known}" for case, known in words.items()).capitalize(),
     )
 

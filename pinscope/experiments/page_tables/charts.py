@@ -11,8 +11,7 @@ import plotly.graph_objects as go
 from pinscope.analysis.cells import LineStyle
 from pinscope.analysis.models import GPU_PAGE_SIZES, GRANULE_BYTES, page_table_bytes
 from pinscope.analysis.read_rows import Row, grouped
-from pinscope.charts.chart import Chart
-from pinscope.charts.marks import End, name_ends
+from pinscope.charts.marks import Chart, End, name_ends
 from pinscope.charts.plot import Curve, Length, Scale, Spot, TimePart, curves, lengths
 from pinscope.charts.theme import DASHES
 from pinscope.experiments.page_tables.reading import GIB, Cell, PageTableCosts

@@ -54,12 +54,6 @@ TEXTS: Mapping[str, Text] = {
         "pool, access). Where several processes need the same data, one can pin it and copy for the others: see the "
         "experiment registration.",
     ),
-    "page-tables-unseen": Text(
-        when="page tables grew by less than two steps of the meter",
-        title="The page table of {best.pinned_bytes:bytes} of pinned memory is too small to see",
-        detail="On this GPU {best.unseen}. Pages of 2 MiB would take 4 KiB a GiB.",
-        advice="Pin more to see it: --set total=64GiB",
-    ),
     "every-gpu-pays": Text(
         when="memory of another GPU grows with what is pinned",
         title="{paying} of {gpus} GPUs keep a page table for memory that is pinned once",
@@ -144,9 +138,7 @@ def _where_time_goes(costs: PageTableCosts) -> Iterator[Costed]:
 
 def _price(costs: PageTableCosts) -> Iterator[Costed]:
     best, price = costs.best, costs.best.bytes_per_gib
-    if price is None:
-        yield say(TEXTS, "page-tables-unseen", quantity("Growth", best.table_bytes, "bytes"), best=best)
-    elif costs.run.lab == "cuda":
+    if price is not None and costs.run.lab == "cuda":
         least, most = best.least_bytes_per_gib, best.most_bytes_per_gib
         yield say(
             TEXTS,

@@ -6,8 +6,7 @@ from collections.abc import Sequence
 
 from pinscope.analysis.cells import LineStyle
 from pinscope.analysis.pinning_strategy import CALLS, PHASES, StrategyCell
-from pinscope.charts.chart import Chart
-from pinscope.charts.marks import Marks, label, marks_of_seconds
+from pinscope.charts.marks import Chart, Marks, marks_of_seconds
 from pinscope.charts.plot import TimePart, parts_of_time
 from pinscope.experiments.pinning_strategy.reading import NEIGHBOURS, Pinnings
 from pinscope.records.run import ExperimentRun
@@ -20,16 +19,12 @@ def draw(run: ExperimentRun, pinnings: Pinnings) -> list[Chart]:
     return [_times(pinnings), _waits(list(pinnings.cells.values()))]
 
 
-def _label(cell: StrategyCell) -> str:
-    return label(cell.title)
-
-
 def _times(pinnings: Pinnings) -> Chart:
     cells, best = pinnings.strategies, pinnings.recommended.array or pinnings.recommended.chunks
     size, fastest = format_bytes(cells[0].bytes), min(cells, key=lambda cell: cell.total_seconds.median)
-    ends = {_label(cell): format_seconds(cell.total_seconds.median) for cell in cells}
+    ends = {cell.title: format_seconds(cell.total_seconds.median) for cell in cells}
     if best:
-        ends[_label(best)] = f"{ends[_label(best)]}, recommended"
+        ends[best.title] = f"{ends[best.title]}, recommended"
     note = "Recommended is one piece, which any copy may use whole; chunks must be copied one by one."
     piece = best is not None and best is not fastest and best.chunk_bytes is None and fastest.chunk_bytes is not None
     return parts_of_time(
@@ -39,7 +34,7 @@ def _times(pinnings: Pinnings) -> Chart:
         "threads do it at the same time." + (f" {note}" if piece else ""),
         (TimePart("touch", "touch", "/"), TimePart("pin", "pinned")),
         {
-            _label(cell): (cell.touch_seconds or 0.0, cell.total_seconds.median - (cell.touch_seconds or 0.0))
+            cell.title: (cell.touch_seconds or 0.0, cell.total_seconds.median - (cell.touch_seconds or 0.0))
             for cell in cells
         },
         f"Time to pin {size}",
@@ -72,5 +67,5 @@ def _waits(cells: Sequence[StrategyCell]) -> Chart:
         series,
         "Longest wait",
         "Longest wait of other processes while memory was pinned",
-        [(_label(cell), format_seconds(cell.wait(pinning))) for cell in cells],
+        [(cell.title, format_seconds(cell.wait(pinning))) for cell in cells],
     )

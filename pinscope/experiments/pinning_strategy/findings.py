@@ -26,7 +26,7 @@ TEXTS: Texts = {
         "times as long as the recommended way ({best.total_seconds.median:seconds})",
         detail="Recommended for one array that any copy may use: {recipe.title}, {recipe.threads:threads}.[ Touching "
         "its pages took {best.touch_seconds:seconds}, registering them {best.pin_seconds:seconds}.]",
-        advice="Call {call}, or paste the code below.",
+        advice="Call {call}.",
     ),
     "neighbours-wait": Text(
         when="another process's driver call takes 20 ms, and pinning in chunks is not gentler",
@@ -46,14 +46,7 @@ TEXTS: Texts = {
         "{chunks.total_seconds.median:seconds}[; CUDA refuses a copy that crosses from one of {refused:bytes} into the "
         "next].",
         advice="Where each copy can stay inside one chunk, and above all where other processes use the GPU, call "
-        "{call}, or paste the code below: make the chunk a multiple of the size of your copies.",
-    ),
-    "copies-refused-across-chunks": Text(
-        when="CUDA refuses a copy that crosses two registered chunks, and chunks are not recommended",
-        title="A copy across the boundary of two registered chunks is refused",
-        detail="CUDA refuses it (cudaErrorInvalidValue); kernels may cross.",
-        advice="Keep each copy inside one chunk ({chunk:bytes} here): make the chunk a multiple of the size of your "
-        "copies.",
+        "{call}: make the chunk a multiple of the size of your copies.",
     ),
 }
 
@@ -62,7 +55,7 @@ def findings(pinnings: Pinnings) -> tuple[Finding, ...]:
     """All findings of a run."""
     others = _gentler_in_chunks if pinnings.chunks else _long_wait
     refused = not_pinned([cell.title for cell in pinnings.refused])
-    return dearest_first([*refused, *_faster(pinnings), *others(pinnings), *_crossing(pinnings)])
+    return dearest_first([*refused, *_faster(pinnings), *others(pinnings)])
 
 
 def _faster(pinnings: Pinnings) -> Iterator[Costed]:
@@ -80,7 +73,7 @@ def _faster(pinnings: Pinnings) -> Iterator[Costed]:
         *([longer] if target != best.bytes else []),
         cost=usual.total_seconds.median / best.total_seconds.median,
         severity=costing(usual.total_seconds.median / best.total_seconds.median),
-        code=recipe.code(),
+        code=recipe.code(best.bytes),
         best=best,
         usual=usual,
         recipe=recipe,
@@ -141,7 +134,7 @@ def _gentler_in_chunks(pinnings: Pinnings) -> Iterator[Costed]:
         quantity(name, seconds, "seconds"),
         *_evidence(pinnings, cell, pinnings.recommended.array, chunks),
         severity="warning" if cell.longest_wait.seconds >= LONG_WAIT else "note",
-        code=recipe.code(),
+        code=recipe.code(chunks.bytes),
         cell=cell,
         wait=cell.longest_wait,
         chunks=chunks,
@@ -150,12 +143,3 @@ def _gentler_in_chunks(pinnings: Pinnings) -> Iterator[Costed]:
         refused=chunks.chunk_bytes if refused else None,
         **_why(cell),
     )
-
-
-def _crossing(pinnings: Pinnings) -> Iterator[Costed]:
-    """What a copy must keep to in chunks, where no advice to pin in chunks says it."""
-    refused = [cell for cell in pinnings.strategies if cell.crossing_copies is False]
-    if refused and not pinnings.chunks:
-        chunk = refused[0].chunk_bytes
-        evidence = quantity("Chunk", chunk, "bytes"), quantity("Strategies affected", len(refused), "count")
-        yield say(TEXTS, "copies-refused-across-chunks", *evidence, chunk=chunk)

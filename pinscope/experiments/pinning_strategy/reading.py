@@ -121,25 +121,10 @@ def verdict(pinnings: Pinnings) -> str | None:
         return "CUDA does not take memory as pinned that was registered: pin with cudaHostAlloc."
     size, seconds = format_bytes(best.bytes), format_seconds(best.total_seconds.median)
     if best is usual:
-        return f"One cudaHostAlloc pins {size} in {seconds}{_why_usual(pinnings, usual)}."
+        return f"One cudaHostAlloc pins {size} in {seconds}."
     instead = f", by cudaHostAlloc {format_seconds(usual.total_seconds.median)}" if usual else ""
     how = phrase(best)
     return f"{how[:1].upper()}{how[1:]}: pinning {size} takes {seconds}{instead}."
-
-
-def _why_usual(pinnings: Pinnings, usual: StrategyCell) -> str:
-    chunks = pinnings.recommended.chunks
-    if pinnings.refused:
-        return ", and CUDA does not take registered memory as pinned"
-    if chunks is not None and _worth_it(chunks, usual):
-        return f", chunks of {format_bytes(chunks.chunk_bytes)} take {format_seconds(chunks.total_seconds.median)}"
-    others = [cell for cell in pinnings.strategies if cell is not usual]
-    faster = any(_worth_it(cell, usual) for cell in others)
-    return ", and no other way that was tried is clearly faster" if others and not faster else ""
-
-
-def _worth_it(cell: StrategyCell, usual: StrategyCell) -> bool:
-    return usual.total_seconds.median >= WORTH_IT * cell.total_seconds.median
 
 
 def headline(pinnings: Pinnings) -> Iterator[Quantity]:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from pinscope.analysis.cells import LineStyle
 from pinscope.analysis.read_rows import median
-from pinscope.charts.chart import Chart
+from pinscope.charts.marks import Chart
 from pinscope.charts.plot import RATE, SHARE, Curve, Scale, Spot, curves, linear, seconds
 from pinscope.experiments.pressure.reading import GIB, Climb, Course, OnHost, Pressures, Stage
 from pinscope.records.run import ExperimentRun

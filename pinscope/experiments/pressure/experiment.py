@@ -7,8 +7,6 @@ from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
-from pydantic import model_validator
-
 from pinscope.analysis.models import GRANULE_BYTES
 from pinscope.errors import NotEnoughMemory, NotPossible
 from pinscope.experiments.contract import AnyExperiment, BareParams, Case
@@ -54,7 +52,7 @@ class PressureParams(BareParams):
         gt=0,
         le=1,
     )
-    cap: Bytes = parameter("Most memory", "Upper limit of the amount to pin, however much is safe.")
+    cap: Bytes = parameter("Most memory", "Upper limit of the amount to pin, however much is safe.", ge=SMALLEST)
     steps: int = parameter("Steps", "Number of equal steps in which it is pinned.", unit="count", ge=1, le=64)
     floor: Bytes = parameter(
         "Floor", "Stop before less memory than this is available on the host or left in the container."
@@ -71,7 +69,9 @@ class PressureParams(BareParams):
         "Where memory is pinned. none: on the host, never more than is safe; limited: in a control group made for the "
         "run, which limit, step and swap describe, until the kernel kills a process in it.",
     )
-    limit: Bytes = parameter("Group's limit", "Memory that this group may have; it is filled to this limit.")
+    limit: Bytes = parameter(
+        "Group's limit", "Memory that this group may have; it is filled to this limit.", ge=SMALLEST_GROUP
+    )
     step: Share = parameter(
         "Group's step",
         "Percentage of the limit that one step pins near the end; the cliff is found as precisely.",
@@ -81,16 +81,6 @@ class PressureParams(BareParams):
     swap: Several[Swapping] = parameter(
         "Group's swap", "Whether memory of the group may be swapped out: without, with, or both after one another."
     )
-
-    @model_validator(mode="after")
-    def _fits(self) -> PressureParams:
-        if self.cap < SMALLEST:
-            raise ValueError(
-                f"cap: must be {format_bytes(SMALLEST)} or more; less is lost among what other programs do"
-            )
-        if self.limit < SMALLEST_GROUP:
-            raise ValueError(f"limit: must be {format_bytes(SMALLEST_GROUP)} or more; two programs need that")
-        return self
 
     @classmethod
     def preset(cls, lab: LabKind, quick: bool) -> PressureParams:
@@ -491,7 +481,7 @@ class _InGroup(_Course):
         with self._workers({"ordinary": self._ordinary("outside the group", None)}) as outside:
             with CgroupSandbox(self.params.limit, self.swap) as group:
                 pinning = {"place": self.lab.place, "seed": 0}
-                module = "pinscope.experiments.pressure.child_holder"
+                module = "pinscope.experiments.pressure.ways"
                 children = {
                     "holder": Child("the process that pins in the group", module, pinning, group.folder),
                     "ordinary": self._ordinary("in the group", group.folder),

@@ -31,13 +31,6 @@ TEXTS: Texts = {
         "went was back afterwards]. The kernel can neither swap nor move nor drop pinned pages, whether used or not.",
         "Pin what is copied again and again, reuse it, and give it back; the page Plan says what is safe here.",
     ),
-    "floor-reached": Text(
-        "the run stopped at its floor",
-        "The run stopped by itself at {run.most_bytes:bytes} of {target:bytes}: more would have gone below the floor",
-        "{last.left_bytes:bytes} were left here then. The floor keeps the machine usable for others meanwhile.",
-        "See what lies beyond it in a control group of its own: pinscope run pressure --set group=limited. A lower "
-        "floor (--set floor=…) goes further here, at the risk of all that runs here.",
-    ),
     "cliff": Text(
         "others in the group suffer before anybody is killed",
         "From {place} of the group's limit pinned on, other work in it slows, at worst {climb.times:.1f} "
@@ -122,7 +115,7 @@ def _marks(run: OnHost | Climb) -> tuple[Quantity, ...]:
 
 
 def _on_host(run: OnHost) -> Iterator[Finding]:
-    """What others felt, what they lost, and why the run went no further."""
+    """What others felt, and what they lost."""
     last, returned, ends = run.held[-1], run.returned_share, _ends(run)
     if run.cliff:
         longest = quantity("Page fault, slowest step against before", run.times, "ratio", reason="not measured")
@@ -138,11 +131,6 @@ def _on_host(run: OnHost) -> Iterator[Finding]:
         little = returned if returned is not None and returned < RETURNED else None
         values = {"lost": lost * GIB, "last": last, "available": available, "returned": little}
         yield say(TEXTS, "gone-for-everybody", *evidence, **values)[1]
-    if any(row["floor_reached"] for row in run.rows):
-        left = quantity("Left here", last.left_bytes, "bytes", reason="not read")
-        target = max(row["target_bytes"] for row in run.rows)
-        meant = quantity("Meant to be pinned", target, "bytes")
-        yield say(TEXTS, "floor-reached", left, meant, run=run, last=last, target=target)[1]
 
 
 def _cliff(climb: Climb) -> Iterator[Finding]:

@@ -3,11 +3,16 @@ mlock, and there is no third."""
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from typing import Any, Literal
 
 from pinscope.analysis.cells import Way, way
-from pinscope.lab.child_processes import Child, ChildProcesses, Reply, Request
+from pinscope.lab.backing import touch
+from pinscope.lab.child_processes import Child, ChildProcesses, Reply, Request, serve_requests
+from pinscope.lab.harness import open_lab
+from pinscope.lab.protocol import Lab
 
 WayName = Literal["registered", "pinned", "write_combined"]
 WAYS: Mapping[WayName, Way] = {
@@ -77,3 +82,47 @@ class Workers(ChildProcesses[str]):
             ChildDied: the kernel killed the process that pins.
         """
         self.ask("pinning", {"holder": {"do": "pin", "nbytes": nbytes, "way": way}})
+
+
+class Holder:
+    """What it can do: each public method is an order.
+
+    Args:
+        place, seed: where it opens its lab.
+    """
+
+    def __init__(self, place: str, seed: int) -> None:
+        self._lab = open_lab(place, seed)
+        self._open, self._held = ExitStack(), ExitStack()
+
+    def start(self) -> Reply:
+        """Open the lab, and pin once: what a driver takes at the first use is no pinned memory."""
+        lab = self._open.enter_context(self._lab)
+        ways = [way for way in WAYS if lab.why_not(way) is None]
+        with ExitStack() as stack:
+            for way in ways:
+                _pin(lab, stack, way, 2**21)
+        return {"ways": ways}
+
+    def pin(self, nbytes: int, way: WayName = "registered") -> Reply:
+        """Pin so much more."""
+        _pin(self._lab, self._held, way, nbytes)
+        return {}
+
+    def release(self) -> Reply:
+        """Give all of it back."""
+        self._held.close()
+        return {}
+
+
+def _pin(lab: Lab, held: ExitStack, way: WayName, nbytes: int) -> None:
+    if way != "registered":
+        held.enter_context(lab.host_buffer(nbytes, way))
+        return
+    memory = held.enter_context(lab.ordinary_memory(nbytes))
+    touch(memory)  # before it is pinned: a limit is met here, where the kernel can still look for memory
+    held.enter_context(lab.register(memory))
+
+
+if __name__ == "__main__":
+    sys.exit(serve_requests(Holder))

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from pinscope.analysis.read_rows import median
-from pinscope.charts.chart import Chart
-from pinscope.charts.marks import Square, matrix
+from pinscope.charts.marks import Chart, Square, matrix
 from pinscope.charts.plot import RATE, Length, Scale, TimePart, lengths, parts_of_time
 from pinscope.experiments.registration.reading import SOURCES, WAYS, PageTables, Registrations, Trial
 from pinscope.records.run import ExperimentRun

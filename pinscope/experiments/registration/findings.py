@@ -1,4 +1,4 @@
-"""What a registration run found out: who pays again, beside what, where one owner copies slower, and what GPUs add."""
+"""What a registration run found out: who pays again, beside what, and what GPUs add."""
 
 from __future__ import annotations
 
@@ -39,13 +39,6 @@ TEXTS: Mapping[str, Text] = {
         "{apart.bytes:bytes} of memory are used.",
         advice="Do not read the host's count of pins as an amount of memory where processes share what they pin.",
     ),
-    "owner-slower": Text(
-        when="one owner copies for all at less than 95 % of their rate",
-        title="One owner copies for {apart.processes} processes at {owner.median:rate}, {part:share} of the "
-        "{own.median:rate} that they reach themselves",
-        detail="The bandwidth of large copies was compared, not latency or the owner's processor time.",
-        advice="Compare the page tables saved with the rate lost; one owner for each NUMA node or GPU may be enough.",
-    ),
     "page-tables-everywhere": Text(
         when="processes with a context on every GPU register memory, and page tables are what their arithmetic says",
         title="{registering}",
@@ -62,19 +55,12 @@ TEXTS: Mapping[str, Text] = {
         advice="Where several processes need the same large data, let one pin it and copy it into the GPU memory of "
         "the others. Give them what a GPU holds already from that GPU, where that is faster.",
     ),
-    "gpu-memory-left": Text(
-        when="more GPU memory than two steps of the meter is still used when all processes have ended",
-        title="{worst.left_bytes:bytes} of GPU memory were still used when all processes had ended",
-        detail="The case: {worst.title}. Another process that took memory meanwhile would look the same.",
-        advice="Run it again while nothing else uses the GPU.",
-        severity="warning",
-    ),
 }
 
 
 def findings(shared: Registrations) -> tuple[Finding, ...]:
     """All findings of a run."""
-    rules = (_wrong, _pays, _contexts, _counted_again, _rates, _tables, _through, _left)
+    rules = (_wrong, _pays, _contexts, _counted_again, _tables, _through)
     return dearest_first(chain.from_iterable(rule(shared) for rule in rules))
 
 
@@ -133,19 +119,6 @@ def _counted_again(shared: Registrations) -> Iterator[Costed]:
         yield say(TEXTS, "host-counts-again", quantity("Host pins", apart.host_pinned_bytes, "bytes"), apart=apart)
 
 
-def _rates(shared: Registrations) -> Iterator[Costed]:
-    """Where one owner copies slower than all by themselves."""
-    apart, _ = shared.both
-    if apart and shared.rates and shared.is_owner_slower and exceeds(*shared.rates):
-        own, owner = shared.rates
-        evidence = (
-            measured(f"{apart.processes} processes register", own, RATE),
-            measured(f"One owner for {apart.processes} processes", owner, RATE),
-        )
-        part = owner.median / own.median
-        yield say(TEXTS, "owner-slower", *evidence, apart=apart, own=own, owner=owner, part=part)
-
-
 def _tables(shared: Registrations) -> Iterator[Costed]:
     """Page tables on each GPU, where they are what their arithmetic says."""
     known = [table for table in shared.on_gpus if table.table_bytes is not None]
@@ -170,9 +143,3 @@ def _through(shared: Registrations) -> Iterator[Costed]:
         )
         values: dict[str, Any] = {"host": host.median, "count": len(rates["host"]), "better": better and better.median}
         yield say(TEXTS, "through-opened", *evidence, **values)
-
-
-def _left(shared: Registrations) -> Iterator[Costed]:
-    worst = max(shared.trials, key=lambda trial: trial.left_bytes or 0, default=None)
-    if worst and shared.run.lab == "cuda" and (worst.left_bytes or 0) > 2 * GRANULE_BYTES:
-        yield say(TEXTS, "gpu-memory-left", quantity("Left", worst.left_bytes, "bytes"), worst=worst)

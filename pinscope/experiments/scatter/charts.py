@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from pinscope.analysis.cells import LineStyle
 from pinscope.analysis.models import link_limit
 from pinscope.analysis.read_rows import grouped
-from pinscope.charts.chart import Chart
+from pinscope.charts.marks import Chart
 from pinscope.charts.plot import RATE, Curve, Spot, counts, curves, sizes
 from pinscope.charts.theme import DIRECTION_TITLES
 from pinscope.experiments.scatter.reading import TOWARDS, Cell, Scatter

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pinscope.analysis.models import link_limit
-from pinscope.charts.chart import Chart
+from pinscope.charts.marks import Chart
 from pinscope.charts.plot import RATE, Curve, Spot, TimePart, curves, parts_of_time, sizes
 from pinscope.experiments.staging.reading import Cell, Staging
 from pinscope.experiments.staging.ways import WAYS

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from pinscope.charts.chart import Chart
-from pinscope.charts.marks import Square, matrix
+from pinscope.charts.marks import Chart, Square, matrix
 from pinscope.charts.plot import RATE, Length, TimePart, lengths
 from pinscope.charts.theme import DIRECTION_TITLES
 from pinscope.experiments.topology.reading import TOWARDS, WAYS, Host

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 
 from pinscope.analysis.cells import LineStyle
-from pinscope.charts.chart import Chart
-from pinscope.charts.marks import Marks, marks_of_seconds
+from pinscope.charts.marks import Chart, Marks, marks_of_seconds
 from pinscope.charts.plot import Curve, Spot, curves, level, seconds, sizes
 from pinscope.experiments.while_serving.reading import AUTO, GIVEN_BACK, IDLE, TAKEN, TOUCH, Cell, Serving
 from pinscope.experiments.while_serving.ways import CALLS, WAYS

@@ -11,10 +11,6 @@ from pinscope.experiments.while_serving.reading import AUTO, IDLE, TAKEN, TOUCH,
 from pinscope.records.run import Finding, Quantity, costing, quantity
 from pinscope.units import exact_bytes
 
-DEAR = 1.3
-"""From this many times the fastest way on, keeping to the limit costs time that is worth a remark."""
-NEAR_LIMIT = 0.5
-"""From this part of the limit on, calls wait so long that a higher limit would let chunks get longer."""
 _CODE = """\
 from concurrent.futures import ThreadPoolExecutor
 
@@ -56,14 +52,6 @@ TEXTS: Texts = {
         detail=_COST + _WHY,
         advice="Pass half of the limit as longest_wait, or pin before the program serves.",
         severity="warning",
-    ),
-    "auto-costs-time": Text(
-        when='pinned_empty(chunk="auto") takes 1.3 times as long as the fastest way, its chunks are shorter, and calls '
-        "wait half of the limit or more",
-        title='With pinned_empty(chunk="auto") no call took longer than {wait.seconds:seconds}, but pinning takes '
-        "{cost:.2f} times as long as the fastest way",
-        detail=_COST,
-        advice="Pass a larger longest_wait if the program allows it: chunks get longer.",
     ),
     "auto-keeps-limit": Text(
         when='no call takes longer than the limit while pinned_empty(chunk="auto") pins',
@@ -120,12 +108,11 @@ def _auto(serving: Serving) -> Iterator[Costed]:
     if auto is None or fastest is None or not auto.pins:
         return
     wait, times = auto.longest, serving.slower(auto) or 1.0
-    mendable = wait.seconds >= NEAR_LIMIT * limit and auto.piece_bytes < fastest.piece_bytes
     compared = [auto] if auto is fastest else [auto, fastest]
-    beyond, costly = wait.seconds > limit, times > DEAR and mendable
+    beyond = wait.seconds > limit
     yield say(
         TEXTS,
-        "auto-beyond-limit" if beyond else "auto-costs-time" if costly else "auto-keeps-limit",
+        "auto-beyond-limit" if beyond else "auto-keeps-limit",
         *_waits(auto),
         quantity("The limit", limit, "seconds"),
         quantity('Chunk of chunk="auto"', auto.chunk_bytes, "bytes", reason="memory cannot be registered here"),

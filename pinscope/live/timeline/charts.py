@@ -10,8 +10,7 @@ from datetime import datetime, timedelta
 import plotly.graph_objects as go
 
 from pinscope.analysis.cells import LineStyle
-from pinscope.charts.chart import Chart
-from pinscope.charts.marks import End, name_ends
+from pinscope.charts.marks import Chart, End, name_ends
 from pinscope.charts.plot import RATE, Curve, Panes, Scale, Spot, curves, level
 from pinscope.charts.theme import DASHES
 from pinscope.live.timeline.reading import Life, Watched, points, sampled, summed

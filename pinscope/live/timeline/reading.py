@@ -9,10 +9,8 @@ from itertools import pairwise
 from operator import attrgetter, itemgetter
 from typing import Any
 
-from pinscope.analysis.held import held_bytes
-from pinscope.analysis.kind import Kind
-from pinscope.analysis.read_rows import Row, grouped
-from pinscope.analysis.rules import LEAK_BYTES, Amounts, Growth, gap_seconds, steady_growth
+from pinscope.analysis.read_rows import Kind, Row, grouped
+from pinscope.analysis.rules import LEAK_BYTES, Amounts, Growth, gap_seconds, held_bytes, steady_growth
 from pinscope.analysis.statistics import summarize
 from pinscope.records.figure import figures
 from pinscope.records.parameters import Inputs, parameter

@@ -11,8 +11,7 @@ import numpy as np
 import plotly.graph_objects as go
 
 from pinscope.analysis.read_rows import Attached, Row
-from pinscope.charts.chart import Chart, alt_text
-from pinscope.charts.marks import category_rows, put
+from pinscope.charts.marks import Chart, alt_text, category_rows, put
 from pinscope.charts.plot import Scale, TimePart, parts_of_time
 from pinscope.charts.theme import COLOURS, panels, seconds_unit
 from pinscope.errors import InvalidParameter

@@ -9,8 +9,7 @@ from typing import Annotated
 
 from pydantic import AfterValidator
 
-from pinscope.analysis.kind import Kind
-from pinscope.analysis.read_rows import Row
+from pinscope.analysis.read_rows import Kind, Row
 from pinscope.records.parameters import Inputs, parameter
 from pinscope.records.run import LARGE_BYTES, Quantity, Run, Table, TraceRow, quantity
 from pinscope.text import encodable

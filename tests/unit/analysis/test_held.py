@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pinscope.analysis.held import ROUNDING_ADVICE, UNROUNDED_SINCE, held_bytes, rounded_up
+from pinscope.analysis.rules import ROUNDING_ADVICE, UNROUNDED_SINCE, held_bytes, rounded_up
 from tests.data.synthetic_snapshot import GIB
 
 

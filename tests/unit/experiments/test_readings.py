@@ -34,13 +34,6 @@ def overlap_findings(rows: list[dict[str, Any]]) -> dict[str, Finding]:
     return {finding.rule: finding for finding in read_overlap(synthetic.run("overlap"), rows).findings}
 
 
-def test_a_run_without_observations_reads_as_empty() -> None:
-    for name, read in (("bandwidth", read_bandwidth), ("overlap", read_overlap)):
-        reading = read(synthetic.run(name), [])
-        assert reading.verdict is None
-        assert (reading.headline, reading.tables, reading.findings) == ((), (), ())
-
-
 def test_slow_pageable_copies_are_found_with_the_size_from_which_it_matters() -> None:
     rows = copies(50e9) + copies(50e9, 4096) + copies(10e9, memory="pageable") + copies(49e9, 4096, memory="pageable")
     finding = bandwidth_findings(rows)["pageable-slower"]
@@ -175,12 +168,6 @@ def test_no_share_of_a_run_lies_beyond_nothing_and_everything() -> None:
 def test_what_is_no_slower_than_a_recipe_that_hides_nothing_costs_nothing(seconds: float, found: bool) -> None:
     rows = passes_of(2.2) + passes_of(seconds, separate_stream=False)
     assert ("ingredient-missing" in overlap_findings(rows)) == found
-
-
-def test_events_that_were_left_out_without_harm_are_still_asked_for() -> None:
-    finding = overlap_findings(passes_of(1.0, events=False))["unordered-yet-intact"]
-    assert "none of 400 chunks held wrong data" in finding.title
-    assert "cudaStreamWaitEvent" in finding.advice
 
 
 def test_a_missing_ingredient_whose_cost_noise_may_have_made_is_none() -> None:

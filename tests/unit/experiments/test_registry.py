@@ -69,12 +69,15 @@ def test_what_is_kept_is_read_but_cannot_be_run() -> None:
 
 
 @pytest.mark.parametrize("reader", readers(), ids=lambda reader: reader.kind.name)
-def test_every_kind_of_run_has_words_for_a_report_and_a_module_that_draws_it(reader: Reader) -> None:
+def test_every_kind_of_run_has_words_for_a_report_and_says_and_draws_nothing_of_no_rows(reader: Reader) -> None:
     kind = reader.kind
     assert kind.name == reader.name
     assert all((kind.title, kind.question.endswith("?"), method(kind)))
     assert kind.Params.model_json_schema()["properties"]
-    assert list(reader.charts(synthetic.run(kind.name), [])) == []
+    run = synthetic.run(kind.name)
+    assert list(reader.charts(run, [])) == []
+    reading = reader.read(run, [])
+    assert (reading.verdict, reading.headline, reading.tables, reading.findings) == (None, (), (), ())
 
 
 @pytest.mark.parametrize(

@@ -36,7 +36,6 @@ class Driver:
         held: address → bytes of what is pinned now.
         log: (call, bytes, seconds).
         untouched: pieces that were registered before all of their pages were there.
-        foreign_threads: calls by others than the main thread.
     """
 
     def __init__(
@@ -49,7 +48,7 @@ class Driver:
         self.now = 0.0
         self.held: dict[int, int] = {}
         self.log: list[tuple[str, int, float]] = []
-        self.untouched = self.foreign_threads = 0
+        self.untouched = 0
         self._fail_at, self._seconds = fail_at, seconds
         self._allocated: dict[int, OwnMemory] = {}
         self._lock = threading.Lock()
@@ -84,7 +83,6 @@ class Driver:
 
     def register(self, address: int, nbytes: int) -> None:
         with self._lock:
-            self.foreign_threads += threading.current_thread() is not threading.main_thread()
             self.untouched += resident_bytes(address, nbytes) < nbytes // PAGE * PAGE
             self._hold(address, nbytes)
             self._note("register", nbytes, self._seconds(nbytes, len(self.of("register"))))

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import gc
 import re
-import sys
 from collections.abc import Sequence
 from types import ModuleType
 from typing import Any
@@ -24,7 +22,7 @@ from pinscope.analysis.pinning_strategy import (
 )
 from pinscope.experiments.registry import checked_rows
 from pinscope.lab import pinned_array
-from pinscope.lab.pinning import PAGE, TOUCH_BYTES, Pinner
+from pinscope.lab.pinning import Pinner
 from pinscope.planning.plan import PlanParams, known_prices, plan_for
 from pinscope.records.registration import STRATEGIES, Strategy
 from pinscope.records.run import Finding, Run
@@ -100,10 +98,9 @@ def check(run: Run, rows: Rows, taken: list[Strategy]) -> Recommended[Recipe]:
 def check_finding(finding: Finding, recipe: Recipe, taken: list[Strategy]) -> None:
     """Title, code and call are of the same strategy."""
     assert recipe.title in finding.detail
-    begins = (finding.code or "").startswith(f"# {recipe.strategy}: {recipe.title}.\n")
-    assert begins == STRATEGIES[recipe.strategy].touched
     (call,) = CALL.findall(finding.advice)
     assert call == recipe.call(parse(finding))
+    assert call in (finding.code or "")
     call_it(call)
     assert taken[-1].name == recipe.strategy
 
@@ -140,58 +137,6 @@ def test_all_name_the_strategy_that_wins_whichever_it_is(array: str, chunks: str
     assert best.array is not None
     assert best.chunks is not None
     assert (best.array.strategy, best.chunks.strategy) == (array, chunks)
-
-
-class Runtime(Driver):
-    """CUDA's runtime, as far as a pasted recipe calls it."""
-
-    def hostRegister(self, address: int, nbytes: int, flags: int) -> None:  # noqa: N802 - CUDA's name
-        self.register(address, nbytes)
-
-    def hostUnregister(self, address: int) -> None:  # noqa: N802 - CUDA's name
-        self.unregister(address)
-
-    def getDevice(self) -> int:  # noqa: N802 - CUDA's name
-        return 0
-
-    def setDevice(self, device: int) -> None:  # noqa: N802 - CUDA's name
-        """Nothing to do."""
-
-
-@pytest.mark.parametrize("name", [name for name in (*ARRAYS, *CHUNKS) if STRATEGIES[name].touched])
-def test_the_code_does_what_the_strategy_does_and_undoes_it_with_the_last_view(
-    name: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    size, chunk = 4 * TOUCH_BYTES + PAGE, TOUCH_BYTES + 2**21 if STRATEGIES[name].chunked else None
-    pasted_calls = Runtime()
-    cuda = ModuleType("cupy.cuda")
-    cuda.runtime = pasted_calls  # type: ignore[attr-defined]
-    monkeypatch.setitem(sys.modules, "cupy", ModuleType("cupy"))
-    monkeypatch.setitem(sys.modules, "cupy.cuda", cuda)
-    pasted: dict[str, Any] = {}
-    code = Recipe(STRATEGIES[name].name, chunk, 3).code()
-    assert code is not None
-    exec(code, pasted)  # noqa: S102 - that is what a user does with it
-    array = pasted["pinned_buffer"](size)
-    assert array.nbytes == sum(pasted_calls.held.values()) == size
-    assert min(pasted_calls.held) == array.ctypes.data
-
-    measured_calls = Driver()
-    with Pinner(STRATEGIES[name], measured_calls, chunk, 3).pinned(size) as held:
-        (start, _), *_rest = held.pieces
-        pieces = [(address - start, length) for address, length in held.pieces]
-    begin = array.ctypes.data
-    assert sorted((address - begin, length) for address, length in pasted_calls.held.items()) == pieces
-    assert pasted_calls.foreign_threads == measured_calls.foreign_threads
-    assert pasted_calls.untouched == measured_calls.untouched == 0
-
-    view = array[7:9]
-    del array
-    gc.collect()
-    assert pasted_calls.held
-    del view
-    gc.collect()
-    assert pasted_calls.held == {}
 
 
 @pytest.mark.parametrize("chunked", [False, True])

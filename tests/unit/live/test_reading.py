@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from pinscope.analysis.held import ROUNDING_ADVICE
+from pinscope.analysis.rules import ROUNDING_ADVICE
 from pinscope.live.reading import read_snapshot
 from pinscope.records.run import Finding
 from pinscope.records.snapshot import GpuProcess, GpuUse, MigInstance, Snapshot, Unreadable

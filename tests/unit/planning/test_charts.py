@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pinscope.planning.charts import draw_plan
+from pinscope.planning.reading import draw_plan
 from tests.unit.planning.test_plan import GIB, plan
 
 

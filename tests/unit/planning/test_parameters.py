@@ -12,13 +12,6 @@ GIB = 2**30
 
 
 @pytest.mark.parametrize(
-    ("given", "word"), [("4KiB", "4KiB"), (4096, "4KiB"), ("4 kib", "4KiB"), ("65536", "64KiB"), ("2MiB", "2MiB")]
-)
-def test_a_page_size_is_understood_however_it_is_written(given: object, word: str) -> None:
-    assert PlanParams().with_overrides({"page_size": given}).page_size == word
-
-
-@pytest.mark.parametrize(
     ("name", "value", "complaint"),
     [
         ("pinned", 0, "pinned: must be greater than 0"),

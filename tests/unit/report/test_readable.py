@@ -14,7 +14,7 @@ import plotly.graph_objects as go
 import pytest
 from markdown_it import MarkdownIt
 
-from pinscope.charts.chart import Chart
+from pinscope.charts.marks import Chart
 from pinscope.records.run import HOST_MODEL_NOTE, Finding, Quantity, Reading, Table
 from pinscope.report.facts import SEVERITY_WORDS, Document, environment_facts, parameter_facts, run_facts
 from pinscope.report.html import CONTENT_SECURITY_POLICY, render_markdown

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from pinscope.analysis.read_rows import Attached
-from pinscope.charts.chart import Chart
+from pinscope.charts.marks import Chart
 from pinscope.errors import InvalidParameter
 from pinscope.experiments.registry import draw_run
 from pinscope.tracing import stretch

@@ -167,9 +167,3 @@ def test_wrong_data_is_critical() -> None:
     finding = findings(rows("mapped", 1e-3, intact=False))["access-wrong"]
     assert finding.severity == "critical"
     assert finding.evidence[0].value == 8
-
-
-def test_a_run_without_rows_says_and_draws_nothing() -> None:
-    reading = read_access(synthetic.run("overlap"), [])
-    assert (reading.headline, reading.tables, reading.findings) == ((), (), ())
-    assert draw(synthetic.run("overlap"), []) == []

@@ -8,7 +8,7 @@ from typing import Any
 import plotly.graph_objects as go
 import pytest
 
-from pinscope.charts.chart import Chart
+from pinscope.charts.marks import Chart
 from tests.data import synthetic
 from tests.data.readings import As
 
@@ -41,10 +41,6 @@ def trace(figure: go.Figure, name: str, panel: int = 1) -> Any:
     """The trace of that name in a panel, counted from the top."""
     axis = "x" if panel == 1 else f"x{panel}"
     return next(item for item in figure.data if item.name == name and item.xaxis == axis)
-
-
-def test_a_run_without_rows_has_no_charts() -> None:
-    assert drawn([]) == {}
 
 
 def test_the_one_copy_of_a_run_that_just_began_is_drawn() -> None:

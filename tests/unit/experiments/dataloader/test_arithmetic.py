@@ -150,20 +150,6 @@ def noisy(pin: bool, asynchronous: bool, step: float, workers: int) -> ROWS:
     return [{**row, "step_seconds": step * PACES[2 - row["round"]]} for row in rows(pin, asynchronous, step, workers)]
 
 
-def test_settings_are_advised_that_are_faster_than_all_others() -> None:
-    finding = findings([*rows(True, True, 5e-3, 8), *rows(True, False, 5.5e-3, 8), *rows(False, False, 9e-3, 0)])[
-        "settings"
-    ]
-    assert finding.title == "Take pinned, non_blocking, 8 workers: 200.0 steps a second, the most of 3"
-    assert "num_workers=8, pin_memory=True) and batch.to(device, non_blocking=True)" in finding.advice
-
-
-def test_no_settings_are_advised_out_of_a_tie_nor_out_of_one_round() -> None:
-    tied = [*rows(True, False, 5e-3, 8), *noisy(False, True, 5.1e-3, 0), *rows(False, False, 9e-3, 0)]
-    assert "settings" not in findings(tied)
-    assert "settings" not in findings(as_stored_before_there_were_rounds(all_four()))
-
-
 def test_the_verdict_says_what_pinned_batches_bring_and_that_the_gpu_waits() -> None:
     assert read(all_four()).verdict == (
         "With 4 workers turn on pin_memory with non_blocking: a loop 1.60 times faster."
@@ -230,11 +216,6 @@ def test_a_count_within_its_slack_is_nothing_pinned() -> None:
     assert cell.pinned_bytes == 0
     (cell,) = cells(rows(True, False, 8e-3, pinned_bytes=64 * 2**20))
     assert cell.pinned_bytes == 64 * 2**20
-
-
-def test_a_run_without_rows_says_and_draws_nothing() -> None:
-    assert read([]).headline == ()
-    assert draw(synthetic.run("overlap"), []) == []
 
 
 def test_a_program_that_waits_for_its_gpu_does_not_bound_the_loop() -> None:

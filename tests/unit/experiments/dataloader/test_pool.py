@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from pinscope.analysis.held import pool_settings
+from pinscope.analysis.rules import pool_settings
 from pinscope.experiments.dataloader.experiment import DataloaderObservation
 from pinscope.experiments.dataloader.reading import Loops
 from pinscope.records.run import Reading

@@ -7,7 +7,7 @@ from typing import Any
 import plotly.graph_objects as go
 import pytest
 
-from pinscope.charts.chart import Chart
+from pinscope.charts.marks import Chart
 from pinscope.experiments.overlap.charts import TIMELINE_CHUNKS
 from tests.data import synthetic
 from tests.data.readings import As
@@ -40,10 +40,6 @@ def bars(figure: go.Figure, name: str) -> Any:
 
 def written(figure: go.Figure) -> list[str]:
     return [note.text for note in figure.layout.annotations]
-
-
-def test_a_run_without_rows_has_no_charts() -> None:
-    assert drawn([]) == {}
 
 
 @pytest.mark.parametrize(

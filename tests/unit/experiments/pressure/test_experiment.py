@@ -155,8 +155,6 @@ def test_it_stops_by_itself_before_it_goes_below_the_floor(monkeypatch: pytest.M
         "Stopped by itself with 32 MiB pinned: 992 MiB was left, and the next step of 16 MiB would have gone below "
         "the floor of 984 MiB."
     )
-    reading = As("pressure").read(synthetic.run("pressure", "host"), [row.model_dump() for row in rows])
-    assert "floor-reached" in {finding.rule for finding in reading.findings}
 
 
 def test_it_lets_go_within_a_step_when_others_take_the_memory(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -26,7 +26,7 @@ from tests.data import synthetic
 from tests.unit.experiments.pressure.test_group_reading import off
 
 MIB, GIB = 2**20, 2**30
-MODULES = ("pinscope.experiments.pressure.child_holder", "pinscope.lab.child_processes")
+MODULES = ("pinscope.experiments.pressure.ways", "pinscope.lab.child_processes")
 PLACE = find_place()
 needs_a_group = pytest.mark.skipif(PLACE.value is None, reason=PLACE.reason or "")
 

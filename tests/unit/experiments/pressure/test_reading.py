@@ -150,11 +150,6 @@ def test_what_stays_slow_without_the_memory_is_not_blamed_on_it() -> None:
     assert " after freeing." in (reading(rows(slow)).verdict or "")
 
 
-def test_a_run_that_stopped_at_the_floor_says_how_far_it_came() -> None:
-    found = findings(rows(steps=2, floor_reached=True, host=at("held", 1)))
-    assert found["floor-reached"].title.startswith("The run stopped by itself at 2 GiB of 4 GiB")
-
-
 def test_memory_that_others_took_is_not_blamed_on_pinning() -> None:
     taken = reading(rows(host=at("held", 3, available_bytes=10 * GIB)))
     assert "gone-for-everybody" not in {finding.rule for finding in taken.findings}

@@ -101,19 +101,9 @@ def test_page_tables_paid_for_once_are_nothing_to_say() -> None:
     assert "every-process-pays" not in rules(rows("each_registers", 4, [TABLE, 0, 0, 0]))
 
 
-@pytest.mark.parametrize(("rate", "slower"), [(50e9, False), (30e9, True)])
-def test_the_owners_rate_is_judged_by_that_of_all_by_themselves(rate: float, slower: bool) -> None:
-    assert ("owner-slower" in rules(rows("each_registers", 2) + rows("one_owner", 2, rate=rate))) is slower
-
-
 def test_one_wrong_word_is_critical() -> None:
     found = {finding.rule: finding.severity for finding in reading(rows("one_owner", 2, wrong=1)).findings}
     assert found["content-wrong"] == "critical"
-
-
-def test_gpu_memory_left_behind_is_a_warning() -> None:
-    assert "gpu-memory-left" in rules(rows("one_owner", 2, left=100 * MIB))
-    assert "gpu-memory-left" not in rules(rows("one_owner", 2))
 
 
 @pytest.mark.parametrize("strategy", ["each_registers", "one_owner"])

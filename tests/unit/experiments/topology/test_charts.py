@@ -6,8 +6,7 @@ from typing import Any
 
 import pytest
 
-from pinscope.charts.chart import Chart
-from pinscope.charts.marks import colour
+from pinscope.charts.marks import Chart, colour
 from pinscope.charts.theme import COLOURS
 from pinscope.experiments.registry import draw_run
 from tests.unit.experiments.topology.hosts import ROWS, host, run

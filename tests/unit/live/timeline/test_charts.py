@@ -8,7 +8,7 @@ from typing import Any
 import plotly.graph_objects as go
 import pytest
 
-from pinscope.charts.chart import Chart
+from pinscope.charts.marks import Chart
 from pinscope.experiments.registry import draw_run
 from pinscope.live.series import Moment, TimelineRows
 from pinscope.live.timeline.charts import MOST_POINTS

@@ -55,12 +55,19 @@ TEXTS: Mapping[str, Text] = {
         advice="Where several processes need the same large data, let one pin it and copy it into the GPU memory of "
         "the others. Give them what a GPU holds already from that GPU, where that is faster.",
     ),
+    "gpu-memory-left": Text(
+        when="more GPU memory than two steps of the meter is still used when all processes have ended",
+        title="{worst.left_bytes:bytes} of GPU memory were still used when all processes had ended",
+        detail="The case: {worst.title}. Another process that took memory meanwhile would look the same.",
+        advice="Run it again while nothing else uses the GPU.",
+        severity="warning",
+    ),
 }
 
 
 def findings(shared: Registrations) -> tuple[Finding, ...]:
     """All findings of a run."""
-    rules = (_wrong, _pays, _contexts, _counted_again, _tables, _through)
+    rules = (_wrong, _pays, _contexts, _counted_again, _tables, _through, _left)
     return dearest_first(chain.from_iterable(rule(shared) for rule in rules))
 
 
@@ -143,3 +150,10 @@ def _through(shared: Registrations) -> Iterator[Costed]:
         )
         values: dict[str, Any] = {"host": host.median, "count": len(rates["host"]), "better": better and better.median}
         yield say(TEXTS, "through-opened", *evidence, **values)
+
+
+def _left(shared: Registrations) -> Iterator[Costed]:
+    """GPU memory that stayed used when all processes had ended."""
+    worst = max(shared.trials, key=lambda trial: trial.left_bytes or 0, default=None)
+    if worst and shared.run.lab == "cuda" and (worst.left_bytes or 0) > 2 * GRANULE_BYTES:
+        yield say(TEXTS, "gpu-memory-left", quantity("Left", worst.left_bytes, "bytes"), worst=worst)

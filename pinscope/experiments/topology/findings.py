@@ -63,6 +63,12 @@ _PER_DIRECTION: Mapping[str, Text] = {
 }
 TEXTS: Mapping[str, Text] = {
     **{rule.format(way): text for way in ONE_WAY for rule, text in _PER_DIRECTION.items()},
+    "all-at-once-slower": Text(
+        when="three GPUs or more reach less than 90 % of their rates alone, though no two share an uplink",
+        title="{pair} together copy {cell.towards} at {part} of their rates alone, though no two share an uplink",
+        detail="The limit lies behind the uplinks: the link between processors, or host memory.",
+        advice=f"Take each GPU's host memory from the NUMA node near it. {_SPREAD}.",
+    ),
     "slower-both-ways": Text(
         when="all GPUs reach less than 90 % of their rates alone while all copy both ways",
         title="{pair}, all copying both ways at once, reach {part} of their rates alone",
@@ -155,8 +161,10 @@ def _groups(groups: Sequence[Sequence[int]]) -> str:
 
 
 def _together(host: Host) -> Iterator[Costed]:
-    """All at once are slower, both ways: what holds one way alone the verdict says."""
-    both = host.at_once("bidirectional")
+    """All at once are slower: one way though no two share an uplink; both ways."""
+    worst, both = host.worst, host.at_once("bidirectional")
+    if worst and worst.is_slowed() and len(worst.gpus) > 2 and not host.uplinks(worst.direction):
+        yield _slower("all-at-once-slower", worst)
     if both and both.is_slowed():
         yield _slower("slower-both-ways", both)
 

@@ -125,3 +125,8 @@ def test_page_tables_are_unknown_until_all_have_pinned() -> None:
 
 def test_page_tables_that_seem_negative_are_compared_with_nothing() -> None:
     assert "contexts-beside-tables" not in rules(rows("each_registers", 2, [-TABLE, -TABLE]))
+
+
+def test_gpu_memory_left_behind_is_a_warning() -> None:
+    assert "gpu-memory-left" in rules(rows("one_owner", 2, left=100 * MIB))
+    assert "gpu-memory-left" not in rules(rows("one_owner", 2))

@@ -84,6 +84,7 @@ def test_a_share_of_rates_alone_is_no_finer_than_it_is_known_and_no_reason_where
 def test_all_at_once_may_be_slower_though_no_pair_is() -> None:
     rows = [row for row in host(4, directions=("h2d",)) if row["devices"] != 4]
     rows += copied(dict.fromkeys(range(4), LINK / 2))
+    assert findings(rows, 4)["all-at-once-slower"].severity == "warning"
     assert "50.0 % of their rates alone" in (read(rows, 4).verdict or "")
 
 
@@ -193,10 +194,3 @@ def test_a_short_flow_beside_a_long_one_has_its_own_time_in_common() -> None:
 def test_a_flow_has_done_nothing_before_it_begins_and_all_after_it_ends() -> None:
     flow = flight(5.0, 1.0, 2.0, 3.0)
     assert [flow.done(moment) for moment in (4.0, 5.0, 5.5, 7.0, 8.0, 99.0)] == [0, 0, 0.5, 2, 3, 3]
-
-
-def test_all_at_once_may_be_slower_though_no_pair_is() -> None:
-    rows = [row for row in host(4, directions=("h2d",)) if row["devices"] != 4]
-    rows += copied(dict.fromkeys(range(4), LINK / 2))
-    assert findings(rows, 4)["all-at-once-slower"].severity == "warning"
-    assert "50.0 % of their rates alone" in (read(rows, 4).verdict or "")

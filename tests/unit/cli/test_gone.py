@@ -59,10 +59,3 @@ def test_it_cannot_be_run_and_what_can_is_named(capsys: pytest.CaptureFixture[st
     for arguments in (["run", "brim"], ["run", "brim", "--help"]):
         assert main(arguments) == 2
         assert GONE["brim"] in capsys.readouterr().err
-
-
-def test_a_bundle_with_a_recording_that_has_become_part_of_another_experiment_is_no_conflict(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    assert main(["import", str(BUNDLE)]) == 0
-    assert "Already here" in capsys.readouterr().out

@@ -254,8 +254,8 @@ def test_pinning_in_a_loop_is_named() -> None:
 @pytest.mark.parametrize(
     ("held", "title", "advice"),
     [
-        (0.1, "At train.py:9 the CPU waits 400 times for the GPU, which then idles until the next kernel: 2.00 s in "
-         "all", "Fewer waits save at most 100 ms"),
+        (0.1, "At train.py:9 the CPU waits 400 times for the GPU, which idles 2.00 s in all after these waits",
+         "Fewer waits save at most 100 ms"),
         (1.9, "After each of 400 waits of train.py:9 the GPU idled: 2.00 s in all",
          "without these waits the program would take at most 1.90 s less"),
     ],

@@ -6,11 +6,10 @@ from __future__ import annotations
 import shlex
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pinscope.analysis.models import KINDS
 from pinscope.analysis.read_rows import NOTHING_ATTACHED, Attached, Row
-from pinscope.charts.marks import Chart
 from pinscope.experiments.contract import Params
 from pinscope.experiments.registry import GONE, charts_of, checked_rows, draw_run, find_reader, method, read_run
 from pinscope.records.base import Budget
@@ -41,6 +40,9 @@ from pinscope.records.run import (
 )
 from pinscope.text import one_line
 from pinscope.units import exact_bytes, format_bandwidth, format_bytes, format_precision, format_seconds, format_value
+
+if TYPE_CHECKING:
+    from pinscope.charts.marks import Chart
 
 
 @dataclass(frozen=True)

@@ -229,8 +229,8 @@ def verdict(accesses: Accesses) -> str | None:
     if most.verdict != "slower":
         return f"Map the data (zero-copy): it takes at most {most.times_words} times a copy's time, and no GPU memory."
     faster = _faster_shares([pair for pair in accesses.pairs if pair.cell.spacing > 1])
-    use_part = f", map data used only to {faster}" if faster else ""
-    return f"Copy data used whole (mapping it is up to {most.times_words} times slower){use_part}."
+    use_part = f", map data of which kernels use at most {faster}" if faster else ""
+    return f"Copy data used whole (mapping: up to {most.times_words} times slower){use_part}."
 
 
 def _faster_shares(parts: Sequence[Pair]) -> str:

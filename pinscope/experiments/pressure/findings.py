@@ -91,7 +91,7 @@ def verdict(measured: Pressures, concluded: Sequence[Finding]) -> str | None:
     lab, host = measured.run.lab, measured.host
     pin, pinning, pinned = ("Lock", "Locking", "locked") if lab == "host" else ("Pin", "Pinning", "pinned")
     if measured.groups:
-        sentence = _group_verdict(measured.groups[0], pin, pinned)
+        sentence = _group_verdict(measured.groups[0], pinned)
     elif host and host.cliff:
         sentence = f"{pin} less than {format_bytes(host.cliff.bytes)}: with that {MARKS[host.cliff.kind]}."
     elif host:
@@ -205,15 +205,15 @@ def _faults(run: OnHost, most: str) -> str:
     times, freed = (work.median / before.median if work else 0.0 for work in (held, after))
     if freed < times:
         return f"{most} made page faults up to {times:.2f} times slower."
-    return f"{most} did not slow page faults: {times:.2f} times slower with it, {freed:.2f} after freeing."
+    return f"{most} caused no slowdown: page faults stayed {freed:.2f} times slower after freeing it."
 
 
-def _group_verdict(climb: Climb, pin: str, pinned: str) -> str | None:
+def _group_verdict(climb: Climb, pinned: str) -> str | None:
     """From where on the others in the group slow or are killed; ``None`` before a mark."""
     cliff = climb.cliff
     if cliff is None:
         return None
-    share = f"from {format_share(cliff.bytes / climb.limit)} {pinned} on"
+    share = f"from {format_share(cliff.bytes / climb.limit)} of its limit {pinned}"
     suffer = "the kernel kills one" if cliff.kind == "killed" else "they slow"
     times = f" up to {climb.times:.1f} times" if climb.times and cliff.kind != "killed" else ""
-    return f"{pin} only what a cgroup's other programs leave free: {share} {suffer}{times}."
+    return f"Leave a cgroup's other programs their memory: {share}, {suffer}{times}."

@@ -91,7 +91,7 @@ def test_the_longest_of_all_repeats_counts_and_the_median_time() -> None:
 @pytest.mark.parametrize(
     ("found", "verdict"),
     [
-        (ALL, 'Pin 16 GiB by pinned_empty(chunk="auto"): CUDA calls wait up to 9.00 ms, '
+        (ALL, 'Pin 16 GiB by pinscope.pinned_empty(chunk="auto"): CUDA calls wait up to 9.00 ms, '
          "during one cudaHostAlloc 310 ms."),
         ([*HOST_ALLOC, *CHUNKS],
          "Pin 16 GiB by chunks of 256 MiB: CUDA calls wait up to 8.00 ms, during one cudaHostAlloc 310 ms."),

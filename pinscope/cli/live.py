@@ -34,7 +34,6 @@ from pinscope.live.reading import read_snapshot
 from pinscope.live.sampler import History, Sampler
 from pinscope.live.series import growing
 from pinscope.live.source import LiveSource, open_source
-from pinscope.monitoring.server import MetricsServer, SnapshotCollector, is_loopback
 from pinscope.records.snapshot import Snapshot
 from pinscope.records.timeline import Event, Sample
 from pinscope.report.facts import by_severity
@@ -218,6 +217,9 @@ def exporter(
         name = ALERTS if print_rules else DASHBOARD
         sys.stdout.write((files("pinscope.monitoring") / name).read_text(encoding="utf-8"))
         return 0
+    # Here, as a live view needs not wait for an HTTP server.
+    from pinscope.monitoring.server import MetricsServer, SnapshotCollector, is_loopback
+
     with Stop() as stop, open_source(probe=probe, gpus=gpus, interval_seconds=interval) as source:
         sampler = Sampler(source.take, interval_seconds=interval, history_seconds=0.0)
         with MetricsServer(SnapshotCollector(sampler.history), address, port) as server, sampler:

@@ -10,12 +10,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from importlib import import_module
-from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
-
-import pyarrow as pa
-import pyarrow.parquet as pq
 
 from pinscope.analysis.cells import frame
 from pinscope.analysis.models import GPU_PAGE_SIZES, page_table_bytes
@@ -27,8 +23,6 @@ from pinscope.records.run import Finding, Reading, Run
 from pinscope.records.snapshot import Snapshot
 from pinscope.report.facts import Document
 from pinscope.store.new_file import write_new
-from pinscope.store.store import Store
-from pinscope.text import quoted
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -41,7 +35,7 @@ _RENDERERS: Mapping[str, tuple[str, str]] = {
     ".html": ("pinscope.report.html", "render_html"),
     ".md": ("pinscope.report.html", "render_markdown"),
     ".csv": ("pinscope.report.write", "csv_pieces"),
-    ".parquet": ("pinscope.report.write", "render_parquet"),
+    ".parquet": ("pinscope.report.parquet", "render_parquet"),
     ".json": ("pinscope.report.write", "json_pieces"),
     ".perfetto.json": ("pinscope.report.perfetto", "perfetto_pieces"),
 }
@@ -131,6 +125,8 @@ class OpenedRun:
 
 def open_run(run_id: str) -> OpenedRun:
     """The run of that id: see :func:`pinscope.open_run`."""
+    from pinscope.store.store import Store  # noqa: PLC0415 - SQLAlchemy, which a live view needs not wait for
+
     with Store() as store:
         run = store.run(run_id)
         return OpenedRun(run, list(store.observations(run.id)))
@@ -163,7 +159,7 @@ PIECE_ROWS = 10_000
 """Rows in memory at a time."""
 
 
-def _kinds(documents: Sequence[Document]) -> dict[str, set[type]]:
+def column_kinds(documents: Sequence[Document]) -> dict[str, set[type]]:
     """All labels and values of all runs, each once, in the order in which they first appear, with their types.
 
     Raises:
@@ -181,7 +177,7 @@ def _kinds(documents: Sequence[Document]) -> dict[str, set[type]]:
     return kinds
 
 
-def _rows(documents: Sequence[Document]) -> Iterator[dict[str, Any]]:
+def rows_of(documents: Sequence[Document]) -> Iterator[dict[str, Any]]:
     for document in documents:
         run = document.run
         for row in document.rows:
@@ -190,44 +186,16 @@ def _rows(documents: Sequence[Document]) -> Iterator[dict[str, Any]]:
 
 def csv_pieces(documents: Sequence[Document]) -> Iterator[bytes]:
     """CSV (RFC 4180, UTF-8), with cells as :func:`csv_cell` writes them."""
-    columns = list(_kinds(documents))
+    columns = list(column_kinds(documents))
     text = io.StringIO(newline="")
     writer = csv.writer(text)
     writer.writerow([csv_cell(name) for name in columns])
-    for row in _rows(documents):
+    for row in rows_of(documents):
         writer.writerow([csv_cell(row.get(name)) for name in columns])
         yield text.getvalue().encode()
         text.seek(0)
         text.truncate()
     yield text.getvalue().encode()
-
-
-def render_parquet(documents: Sequence[Document]) -> bytes:
-    """Parquet with typed columns; the runs themselves are JSON in the file's metadata under ``pinscope``.
-
-    Raises:
-        BadInput: a column holds both text and numbers.
-    """
-    types: dict[str, pa.DataType] = {}
-    for name, kinds in _kinds(documents).items():
-        samples = [kind() for kind in sorted(kinds - {type(None)}, key=str)]
-        types[name] = _column(name, samples or [0.0]).type  # nothing known: readers disagree on Parquet's own type
-    runs = json.dumps([document.run.model_dump(mode="json") for document in documents])
-    schema = pa.schema(list(types.items()), metadata={"pinscope": runs})
-    sink, rows = pa.BufferOutputStream(), _rows(documents)
-    with pq.ParquetWriter(sink, schema, compression="zstd") as writer:
-        while batch := list(islice(rows, PIECE_ROWS)):
-            columns = [_column(name, [row.get(name) for row in batch], kind) for name, kind in types.items()]
-            writer.write_table(pa.table(columns, schema=schema))
-    return bytes(sink.getvalue().to_pybytes())
-
-
-def _column(name: str, values: list[Any], kind: pa.DataType | None = None) -> pa.Array:
-    try:
-        return pa.array(values, type=kind)
-    except pa.ArrowInvalid:
-        mixed = f"column {quoted(name)} mixes kinds of values, which Parquet cannot hold; write .csv or .json"
-        raise BadInput(mixed) from None
 
 
 def run_document(document: Document) -> dict[str, Any]:

@@ -54,6 +54,49 @@ _TRACING = frozenset({
 })  # fmt: skip
 """Modules whose tests trace the driver's library on this machine, or run programs that have it: likewise."""
 
+RELEASE = (
+    "browser/test_accessible.py",
+    "browser/test_journey.py::test_a_run_is_shown_wherever_runs_are",
+    "browser/test_journey.py::test_a_run_is_taken_away",
+    "browser/test_journey.py::test_the_first_page_of_a_new_server",
+    "browser/test_legible.py",
+    "browser/test_manual.py",
+    "browser/test_safety.py::test_a_second_run_waits",
+    "browser/test_silence.py::test_the_commands",
+    "browser/test_silence.py::test_the_exporter",
+    "integration/test_cli.py::test_a_reader_that_goes_away",
+    "integration/test_cli.py::test_a_terminal_gets_a_bar",
+    "integration/test_cli.py::test_cancelling_stops",
+    "integration/test_exporter.py::test_a_real_prometheus",
+    "integration/test_live_command.py::test_a_pipe_that_closes",
+    "integration/test_live_command.py::test_a_terminal",
+    "integration/test_many_events.py",
+    "integration/test_probe_setup.py::test_two_processes",
+    "integration/test_programs.py::test_a_sample",
+    "integration/test_record.py::test_a_terminal",
+    "integration/test_record.py::test_every_report",
+    "integration/test_report_offline.py::test_a_report_opens_without_network_and_is_legible_on_a_desk_and_on_a_phone[pr",
+    "integration/test_report_offline.py::test_a_report_opens_without_network_and_is_legible_on_a_desk_and_on_a_phone[wi",
+    "integration/test_runner.py::test_runs_that_queue",
+    "integration/test_store_postgresql.py::test_many_processes",
+    "integration/test_store_postgresql.py::test_two_processes",
+    "integration/test_trace_parts.py::test_a_part_accuses",
+    "integration/test_trace_parts.py::test_a_part_on_a_full_disk",
+    "integration/test_trace_parts.py::test_whatever_fails",
+    "integration/test_trace_parts.py::test_wherever_ctrl_c",
+    "integration/test_version_0_1_0.py::test_an_old_database_of_another_user",
+    "unit/dashboard/test_serve.py::test_it_does_not_read_the_settings",
+    "unit/experiments/pressure/test_group.py::test_cancelling",
+    "unit/experiments/test_light_readings.py",
+    "unit/live/test_sampler.py::test_memory_is_bounded",
+    "unit/live/timeline/test_charts.py::test_a_long_watch",
+    "unit/runner/test_queue.py::test_many_at_once",
+    "unit/runner/test_queue.py::test_one_who_waits_long",
+    "unit/runner/test_recording.py::test_an_hour_is_recorded_whole",
+    "unit/store/test_private.py::test_a_file_that_the_user_names",
+)
+"""What a plain run leaves out: it costs seconds of processor time, and a test beside it asks the like in less."""
+
 # A busy machine must not fail a test for being slow.
 if importlib.util.find_spec("hypothesis"):  # the GPU tests do without it
     import hypothesis
@@ -74,8 +117,10 @@ def pytest_configure() -> None:
 
 @pytest.hookimpl(tryfirst=True)  # before xdist notes the groups
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """What several tests share is made once: they run in one worker, after each other."""
+    """Mark what a plain run leaves out. What several tests share is made once: they run in one worker, in turn."""
     for item in items:
+        if item.nodeid.removeprefix("tests/").startswith(RELEASE):
+            item.add_marker(pytest.mark.release)
         if item.get_closest_marker("xdist_group"):
             continue
         if item.path.stem in _TRACING:

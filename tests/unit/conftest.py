@@ -96,14 +96,6 @@ SAMPLED = (
     "tracing/test_recorder.py::test_what_a_signal_raises",
 )
 """What asks the same of each recording, experiment or moment: of its parameters a plain run takes every fourth."""
-RELEASE = (
-    "experiments/registration/test_across.py::test_a_strategy_that_was_not_asked_for",
-    "experiments/registration/test_across.py::test_one_gpu_of_several",
-    "experiments/test_light_readings.py",
-    "live/test_sampler.py::test_memory_is_bounded",
-    "runner/test_recording.py::test_an_hour_is_recorded_whole",
-)
-"""What a plain run leaves out, as another test sees the like in less time."""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -114,9 +106,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         if item.path in files:
             item.add_marker(pytest.mark.slow)
         node = item.nodeid.removeprefix("tests/unit/")
-        if node.startswith(RELEASE):
-            item.add_marker(pytest.mark.release)
-        elif "[" in node and (name := next((name for name in SAMPLED if node.startswith(name)), None)):
+        if "[" in node and (name := next((name for name in SAMPLED if node.startswith(name)), None)):
             if number[name] % 4:
                 item.add_marker(pytest.mark.release)
             number[name] += 1

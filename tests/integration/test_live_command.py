@@ -139,14 +139,17 @@ def test_a_terminal_gets_a_screen_that_changes_in_place_and_keeps_the_last_one(l
         stdin=end, stdout=end, stderr=subprocess.PIPE,
     ) as process:  # fmt: skip
         os.close(end)
-        drawn = _until(terminal, lambda text: text.count("8 MiB") >= 2)
-        locker.tell("unlock")
-        drawn += _until(terminal, lambda text: "released" in text)
-        process.send_signal(signal.SIGINT)
-        drawn += _until(terminal, lambda _: False)
-        assert process.wait(20) == 0
-        assert process.stderr is not None
-        assert process.stderr.read() == b""
+        try:
+            drawn = _until(terminal, lambda text: text.count("8 MiB") >= 2)
+            locker.tell("unlock")
+            drawn += _until(terminal, lambda text: "released" in text)
+            process.send_signal(signal.SIGINT)
+            drawn += _until(terminal, lambda _: False)
+            assert process.wait(20) == 0
+            assert process.stderr is not None
+            assert process.stderr.read() == b""
+        finally:
+            process.kill()
     os.close(terminal)
     screen, _, left = drawn.rpartition("\x1b[?1049l")  # the alternate screen is left
     assert "\x1b[?1049h" in screen

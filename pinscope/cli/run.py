@@ -22,8 +22,9 @@ from pinscope.probes.environment import capture_environment
 from pinscope.records.run import LAB_TITLES, ExperimentRun, LabKind, Run
 from pinscope.report.facts import open_document, parameter_defaults
 from pinscope.report.write import run_document
-from pinscope.runner.jobs import ALL, Request, cancel, mark_interrupted, prepare, reconcile, select, start, usable_gpu
+from pinscope.runner.jobs import Request, cancel, mark_interrupted, prepare, reconcile, start, usable_gpu
 from pinscope.runner.recording import Recorded, Recorder, check_output, prepare_timeline
+from pinscope.runner.suite import ALL, select
 from pinscope.store.safe_writer import find_saved, saved_line
 from pinscope.store.store import Store
 from pinscope.store.tables import Row

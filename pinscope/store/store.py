@@ -17,16 +17,9 @@ from pinscope.analysis.read_rows import Attached
 from pinscope.errors import BadInput, StoreFailed, UnknownName
 from pinscope.records.run import Attachment, Origin, Run, Status, parse_run
 from pinscope.store.attachments import AttachmentWriter, Parts, attached_by, no_parts, parts_alike, with_part
-from pinscope.store.bundle import (
-    as_imported,
-    is_completed_by,
-    knows_all,
-    recorded_observations,
-    recorded_parts,
-    recorded_run,
-    recorded_runs,
-)
+from pinscope.store.bundle import as_imported, is_completed_by, knows_all
 from pinscope.store.database import Database
+from pinscope.store.recordings import recorded_observations, recorded_parts, recorded_run, recorded_runs
 from pinscope.store.tables import (
     OBSERVATIONS,
     PARTS,

@@ -17,7 +17,7 @@ from streamlit.testing.v1 import AppTest
 from pinscope.dashboard import state
 from pinscope.dashboard.pages import HOME, PageEntry
 from pinscope.records.run import Run
-from pinscope.store import bundle
+from pinscope.store import recordings
 from pinscope.store.bundle import render_bundle
 from pinscope.store.store import Store
 from pinscope.store.tables import Row
@@ -62,7 +62,7 @@ def shipped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Run]:
     run: Run = synthetic.run("bandwidth", id="a-recording")
     (tmp_path / "recordings").mkdir()
     (tmp_path / "recordings" / "a.pinscope").write_bytes(render_bundle([(run, synthetic.bandwidth_rows())]))
-    monkeypatch.setattr(bundle, "folder", lambda: tmp_path / "recordings")
+    monkeypatch.setattr(recordings, "folder", lambda: tmp_path / "recordings")
     forget_recordings()
     yield run
     forget_recordings()
@@ -70,8 +70,8 @@ def shipped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Run]:
 
 def forget_recordings() -> None:
     """Make the store look into the folder again."""
-    bundle._recordings.cache_clear()
-    bundle._rows.cache_clear()
+    recordings._recordings.cache_clear()
+    recordings._rows.cache_clear()
 
 
 @pytest.fixture(scope="session")

@@ -17,7 +17,7 @@ from pinscope.experiments.registry import find
 from pinscope.live.findings import snapshot_findings
 from pinscope.probes.proc import Proc
 from pinscope.report.facts import by_severity
-from pinscope.store.bundle import recorded_runs
+from pinscope.store.recordings import recorded_runs
 from tests.data.snapshot_checks import captured
 
 ROOT = Path(__file__).parents[3]

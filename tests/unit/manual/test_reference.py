@@ -25,7 +25,7 @@ from pinscope.manual.reference import (
 from pinscope.manual.site import Site
 from pinscope.records.run import Run
 from pinscope.report.write import snapshot_document
-from pinscope.store.bundle import recorded_observations, recorded_runs
+from pinscope.store.recordings import recorded_observations, recorded_runs
 from pinscope.store.store import Imported
 from tests.data.synthetic_live import full
 

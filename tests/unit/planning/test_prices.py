@@ -12,7 +12,7 @@ from pinscope.planning.plan import PlanParams, known_prices, plan_for
 from pinscope.records.environment import Environment
 from pinscope.records.run import Run
 from pinscope.store import store as store_module
-from pinscope.store.bundle import recorded_observations, recorded_runs
+from pinscope.store.recordings import recorded_observations, recorded_runs
 from pinscope.store.store import Store
 from pinscope.store.tables import Row
 from tests.data import synthetic

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from pinscope.analysis.statistics import summarize
 from pinscope.errors import MeasurementFailed, NoDevice, NotPossible
-from pinscope.lab.backing import WORD_BYTES, Block, OwnMemory, Pattern, touch, why_not_backing, words_at
+from pinscope.lab.backing import OwnMemory, touch, why_not_backing
 from pinscope.lab.cuda_handles import SOURCE, CudaCounters, CudaEvent, CudaStream, DevicePart, Gate
 from pinscope.lab.cuda_memory import (
     DEVICE_TO_DEVICE,
@@ -32,6 +32,7 @@ from pinscope.lab.cuda_memory import (
     host_memory,
     registered_memory,
 )
+from pinscope.lab.pattern import WORD_BYTES, Block, Pattern, words_at
 from pinscope.lab.placement import HostNodes, preferring
 from pinscope.lab.protocol import (
     Copier,

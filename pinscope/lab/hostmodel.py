@@ -37,17 +37,7 @@ from typing import Self
 import numpy as np
 
 from pinscope.errors import MeasurementFailed, NoDevice, NotPossible
-from pinscope.lab.backing import (
-    Block,
-    OwnMemory,
-    Pattern,
-    lock,
-    shared_region,
-    touch,
-    unlock,
-    why_not_backing,
-    words_at,
-)
+from pinscope.lab.backing import OwnMemory, lock, shared_region, touch, unlock, why_not_backing
 from pinscope.lab.hostengine import (
     Area,
     Clock,
@@ -62,6 +52,7 @@ from pinscope.lab.hostengine import (
     move,
     wait_until,
 )
+from pinscope.lab.pattern import Block, Pattern, words_at
 from pinscope.lab.placement import HostNodes
 from pinscope.lab.protocol import (
     Copier,

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import Literal, Protocol, Self, TypeVar
 
 from pinscope.errors import MeasurementFailed
-from pinscope.lab.backing import Pattern
+from pinscope.lab.pattern import Pattern
 from pinscope.lab.placement import HostNodes
 from pinscope.records.run import Backing, HostMemory, LabKind
 

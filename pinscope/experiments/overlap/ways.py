@@ -9,8 +9,8 @@ from itertools import pairwise
 from typing import Literal
 
 from pinscope.analysis.cells import Way, way
-from pinscope.lab.backing import Pattern
 from pinscope.lab.harness import Clock
+from pinscope.lab.pattern import Pattern
 from pinscope.lab.protocol import Counters, Event, HostBuffer, Lab, Load, Stream, Touch
 from pinscope.records.run import HostMemory
 

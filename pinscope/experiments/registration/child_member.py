@@ -13,9 +13,10 @@ from dataclasses import asdict
 from typing import Literal
 
 from pinscope.errors import MeasurementFailed
-from pinscope.lab.backing import WORD_BYTES, Pattern, touch
+from pinscope.lab.backing import touch
 from pinscope.lab.child_processes import Reply, serve_requests
 from pinscope.lab.harness import open_lab, use_each_part_once
+from pinscope.lab.pattern import WORD_BYTES, Pattern
 from pinscope.lab.protocol import DeviceBuffer, HostBuffer
 from pinscope.probes.host_memory import page_table_bytes
 

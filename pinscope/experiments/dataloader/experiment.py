@@ -10,10 +10,11 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import AfterValidator, BeforeValidator, Field
 
-from pinscope.analysis.rules import SETTING_NAMES, pool_settings, rounded_up
+from pinscope.analysis.rules import rounded_up
 from pinscope.errors import MeasurementFailed, NotEnoughMemory, NotPossible
 from pinscope.experiments.contract import AnyExperiment, BareParams, Case, Progress
 from pinscope.experiments.dataloader.reading import LEAST_BATCHES, LEAST_RUNS, MOST_RUNS, MSER_BATCH, OWN_TIMES
+from pinscope.experiments.dataloader.torch_pool import SETTING_NAMES, pool_settings
 from pinscope.experiments.dataloader.ways import BACKLOGS, CHANNELS, IMAGE_BYTES, KINDS, PIXELS, PREFETCHED, Loading
 from pinscope.lab.child_processes import Child, ChildProcesses
 from pinscope.lab.harness import CONTEXT_BYTES, Harness

@@ -36,7 +36,7 @@ from pinscope.records.base import BUNDLE_PARTS, Moment
 from pinscope.records.run import FORMAT, Attachment, Run, parse_run
 from pinscope.store.attachments import Parts, no_parts, read_part, too_much_attached
 from pinscope.store.new_file import AS_UMASK_SAYS, new_file
-from pinscope.store.tables import Row, Rows, RunWithRows, checked, dump_json, first_complaint, storable
+from pinscope.store.tables import RowSource, RunWithRows, StoredRow, checked, dump_json, first_complaint, storable
 
 PARTS_FOLDER = "/attachments/"
 _EPOCH = (1980, 1, 1, 0, 0, 0)
@@ -96,7 +96,7 @@ _COMPRESSIONS = frozenset({zipfile.ZIP_DEFLATED, zipfile.ZIP_STORED})
 _ZIP_ERRORS = (zipfile.BadZipFile, zlib.error, EOFError, OSError, ValueError, RuntimeError, OverflowError, MemoryError)
 """What zipfile raises on damaged archives (RuntimeError, for one, where a flipped bit says encrypted)."""
 _CHUNK_BYTES = 2**16
-_ANY_ROW: TypeAdapter[Row] = TypeAdapter(dict[str, Any])
+_ANY_ROW: TypeAdapter[StoredRow] = TypeAdapter(dict[str, Any])
 
 
 def write_bundle(
@@ -173,7 +173,7 @@ def _pack(file: BinaryIO, items: Sequence[RunWithRows], parts: Parts) -> None:
                     archive.writestr(member_info(part_member(run.id, attachment.name, number)), content)
 
 
-def read_bundle(path: Path | str) -> list[tuple[Run, list[Row]]]:
+def read_bundle(path: Path | str) -> list[tuple[Run, list[StoredRow]]]:
     """The runs of a bundle, each with its observations, all in memory. Errors as for :func:`open_bundle`."""
     with open_bundle(path) as bundle:
         return [(run, list(rows)) for run, rows in bundle.items()]
@@ -296,7 +296,7 @@ class BundleReader:
         for number in range(attachment.parts):
             yield self._read(part_member(run.id, attachment.name, number), base.PART_BYTES)
 
-    def each_row(self, run: Run) -> Iterator[Row]:
+    def each_row(self, run: Run) -> Iterator[StoredRow]:
         """The observations of a run, checked."""
         name = rows_member(run.id)
         count, fields = 0, set[str]()
@@ -430,7 +430,7 @@ class BundleRows:
     def __len__(self) -> int:
         return self._run.observations
 
-    def __iter__(self) -> Iterator[Row]:
+    def __iter__(self) -> Iterator[StoredRow]:
         return self._bundle.each_row(self._run)
 
 
@@ -438,7 +438,7 @@ _ORIGIN = frozenset({"kind", "id", "experiment", "lab", "device", "quick", "para
 """Fields that tell one run from another: set when it starts, never changed."""
 
 
-def as_imported(run: Run, rows: Rows) -> Run:
+def as_imported(run: Run, rows: RowSource) -> Run:
     """A run from elsewhere: nothing here works on it any more."""
     changes: dict[str, Any] = {"recording": False, "observations": len(rows)}
     if run.status == "running":
@@ -447,7 +447,7 @@ def as_imported(run: Run, rows: Rows) -> Run:
     return run.model_copy(update=changes)
 
 
-def knows_all(stored: Run, here: Rows, incoming: Run, rows: Rows, has_ended: bool) -> bool:
+def knows_all(stored: Run, here: RowSource, incoming: Run, rows: RowSource, has_ended: bool) -> bool:
     """Whether a run that is here already has nothing to learn from the bundle."""
     if _facts(stored) == _facts(incoming) or (stored.status == "cancelled" and _is_same_run(stored, incoming)):
         return len(here) == len(rows) and _begin_alike(here, rows, len(rows))
@@ -455,7 +455,7 @@ def knows_all(stored: Run, here: Rows, incoming: Run, rows: Rows, has_ended: boo
     return not has_ended and _is_same_run(stored, incoming) and _begin_alike(here, rows, len(rows))
 
 
-def is_completed_by(stored: Run, here: Rows, incoming: Run, rows: Rows) -> bool:
+def is_completed_by(stored: Run, here: RowSource, incoming: Run, rows: RowSource) -> bool:
     """Whether the bundle knows how a run went on that is here already."""
     is_open = not stored.recording and stored.status in ("interrupted", "cancelled")
     return is_open and _is_same_run(stored, incoming) and _begin_alike(here, rows, len(here))
@@ -470,7 +470,7 @@ def _facts(run: Run, only: frozenset[str] | None = None) -> str:
     return dump_json(run.model_dump(mode="json", include=only, exclude={"recording", "verdict"}))  # type: ignore[arg-type]
 
 
-def _begin_alike(here: Rows, rows: Rows, count: int) -> bool:
+def _begin_alike(here: RowSource, rows: RowSource, count: int) -> bool:
     """Whether both have so many observations at least, and the first so many are the same."""
     if min(len(here), len(rows)) < count:
         return False

@@ -13,7 +13,7 @@ from importlib.resources.abc import Traversable
 from pinscope.errors import BadBundle, StoreFailed
 from pinscope.records.run import Attachment, Run
 from pinscope.store.bundle import SUFFIX, BundleReader
-from pinscope.store.tables import Row
+from pinscope.store.tables import StoredRow
 
 VERDICTS = "verdicts.json"
 """Id of a recording → what this version reads as its verdict. ``scripts/write-verdicts`` makes the file anew."""
@@ -43,7 +43,7 @@ def recording_name(run: Run) -> str:
     return _recordings()[run.id][1].name.removesuffix(SUFFIX)
 
 
-def recorded_observations(run_id: str) -> list[Row]:
+def recorded_observations(run_id: str) -> list[StoredRow]:
     """The rows of a recording.
 
     Raises:
@@ -77,7 +77,7 @@ def _recordings() -> Mapping[str, tuple[Run, Traversable]]:
 
 
 @cache
-def _rows(run_id: str) -> tuple[Row, ...]:
+def _rows(run_id: str) -> tuple[StoredRow, ...]:
     run, file = _recordings()[run_id]
     with _opened(file) as bundle:
         return tuple(bundle.rows(run))

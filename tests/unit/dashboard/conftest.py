@@ -20,7 +20,7 @@ from pinscope.records.run import Run
 from pinscope.store import recordings
 from pinscope.store.bundle import render_bundle
 from pinscope.store.store import Store
-from pinscope.store.tables import Row
+from pinscope.store.tables import StoredRow
 from tests.data import synthetic
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -51,7 +51,7 @@ def store() -> Iterator[Store]:
 
 
 @pytest.fixture(scope="session")
-def overlap_rows() -> list[Row]:
+def overlap_rows() -> list[StoredRow]:
     """A short overlap run."""
     return synthetic.overlap_rows(balances=["balanced"], depths=[1, 2], every_combination=False, chunks=8)
 
@@ -75,9 +75,9 @@ def forget_recordings() -> None:
 
 
 @pytest.fixture(scope="session")
-def full_database(overlap_rows: list[Row], tmp_path_factory: pytest.TempPathFactory) -> Path:
+def full_database(overlap_rows: list[StoredRow], tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A database with runs of every experiment, lab and status, and one of an experiment of the future."""
-    runs: list[tuple[Run, list[Row]]] = [
+    runs: list[tuple[Run, list[StoredRow]]] = [
         (synthetic.run("bandwidth"), synthetic.bandwidth_rows()),
         (synthetic.run("bandwidth", "host"), synthetic.bandwidth_rows("host")),
         (synthetic.run("overlap"), overlap_rows),

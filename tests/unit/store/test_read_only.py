@@ -21,7 +21,7 @@ from pinscope.runner.jobs import reconcile
 from pinscope.store.database import open_read_only
 from pinscope.store.recordings import recorded_observations, recorded_runs
 from pinscope.store.store import Store
-from pinscope.store.tables import Row
+from pinscope.store.tables import StoredRow
 from tests.data.second_user import as_another_user, needs_root
 from tests.unit.store.runs import damaged_runs, new_rows, new_run
 
@@ -51,7 +51,7 @@ AS_NOBODY = ("setpriv", "--reuid", "65534", "--regid", "65534", "--clear-groups"
 OWN_MOUNTS = ("unshare", "--mount", "--propagation", "private", "sh", "-c")
 
 
-def real_rows() -> list[Row]:
+def real_rows() -> list[StoredRow]:
     """Twenty observations of a bandwidth run."""
     run = next(run for run in recorded_runs() if run.experiment == "bandwidth")
     return list(recorded_observations(run.id)[:20])

@@ -70,7 +70,7 @@ PANEL_PIXELS = 195
 """Height of one panel of a stacked figure."""
 GAP_PIXELS = 82
 """Room between two panels: tick labels of the upper, title of the lower."""
-_FRAME_PIXELS = 116
+FRAME_PIXELS = 116
 """Room for the first title, the last axis title and the legend."""
 _DARK_INK_FROM = 0.1915
 """Luminance of a shape from which on near-black text has more contrast than white (WCAG 2.2)."""
@@ -181,7 +181,7 @@ def panels(titles: Sequence[str], heights: Sequence[int] | None = None, gap: int
     figure.update_annotations(x=0, xanchor="left", font={"size": 13}, align="left")
     if gap >= GAP_PIXELS:
         figure.update_xaxes(showticklabels=True)
-    figure.update_layout(template=template(), height=inner + _FRAME_PIXELS)
+    figure.update_layout(template=template(), height=inner + FRAME_PIXELS)
     return figure
 
 

@@ -290,10 +290,10 @@ def use_each_part_once(lab: Lab) -> None:
             lab.wrong_words(device, pattern)
 
 
-def open_lab(place: str, seed: int) -> Lab:
-    """A lab on the device that :attr:`Lab.place` of another process names."""
-    if place == HostModelLab.place:
+def open_lab(device_id: str, seed: int) -> Lab:
+    """A lab on the device that a lab of another process names by :attr:`Lab.device_id`."""
+    if device_id == HostModelLab.device_id:
         return HostModelLab(seed=seed)
     from pinscope.lab.cuda import CudaLab  # noqa: PLC0415 - imports CuPy, which the host model does not need
 
-    return CudaLab(0, {0: place}, seed)
+    return CudaLab(0, {0: device_id}, seed)

@@ -328,7 +328,7 @@ class _Members:
                 rank: Child(
                     f"process {rank + 1} of {len(case.members)}",
                     _MEMBER,
-                    {**common, "rank": rank, "places": {str(gpu): self._lab.place_of(gpu) for gpu in gpus}},
+                    {**common, "rank": rank, "device_ids": {str(gpu): self._lab.device_id_of(gpu) for gpu in gpus}},
                 )
                 for rank, gpus in enumerate(case.members)
             }

@@ -23,8 +23,8 @@ from pinscope.records.run import LAB_TITLES, ExperimentRun, LabKind, Run
 from pinscope.report.facts import open_document, parameter_defaults
 from pinscope.report.write import run_document
 from pinscope.runner.jobs import Request, cancel, mark_interrupted, prepare, reconcile, start, usable_gpu
-from pinscope.runner.recording import Recorded, Recorder, check_output, prepare_timeline
 from pinscope.runner.suite import ALL, select
+from pinscope.runner.timeline import Recorded, TimelineRecorder, check_output, prepare_timeline
 from pinscope.store.safe_writer import find_saved, saved_line
 from pinscope.store.store import Store
 from pinscope.store.tables import StoredRow
@@ -268,7 +268,7 @@ def record(
             raise StoreFailed(f"nothing can be stored in {store.name}: {store.refusal}")
         complain(f"recording run {run.id}{f' for {for_}' if for_ else ''}; Ctrl-C ends it well")
         with progress_shown(endless=for_ is None) as show:
-            recorded = Recorder(store, source.take, lambda: stop.asked, show, output).record(run)
+            recorded = TimelineRecorder(store, source.take, lambda: stop.asked, show, output).record(run)
         return _print_recorded(recorded, output, as_json)
 
 

@@ -60,7 +60,7 @@ SLOW = (
     "report/test_readable.py",
     "report/test_tables_round_trip.py",
     "runner/test_queue.py",
-    "runner/test_recording.py",
+    "runner/test_timeline.py",
     "runner/test_suite.py",
     "runner/test_what_if.py",
     "store/test_anonymous.py",
@@ -101,7 +101,7 @@ RELEASE = (
     "experiments/registration/test_across.py::test_one_gpu_of_several",
     "experiments/test_light_readings.py",
     "live/test_sampler.py::test_memory_is_bounded",
-    "runner/test_recording.py::test_an_hour_is_recorded_whole",
+    "runner/test_timeline.py::test_an_hour_is_recorded_whole",
 )
 """What a plain run leaves out, as another test sees the like in less time."""
 

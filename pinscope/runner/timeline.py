@@ -54,7 +54,7 @@ class Pace:
 
 
 @dataclass
-class Recorder:
+class TimelineRecorder:
     """One timeline, from its first sample to its file.
 
     Attributes:
@@ -113,7 +113,7 @@ class Recorded:
 class _Sampling:
     """The samples of one timeline."""
 
-    def __init__(self, recorder: Recorder, run: Run, writer: SafeWriter) -> None:
+    def __init__(self, recorder: TimelineRecorder, run: Run, writer: SafeWriter) -> None:
         self.run = run
         self.writer = writer
         self.samples = 0

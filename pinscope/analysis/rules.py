@@ -13,9 +13,7 @@ from typing import Literal
 from pinscope.records.run import Severity
 from pinscope.records.snapshot import Holder
 from pinscope.records.timeline import HolderSample
-from pinscope.units import format_bytes, format_share
-
-MIB, GIB = 2**20, 2**30
+from pinscope.units import GIB, MIB, format_bytes, format_share
 
 Amounts = Sequence[tuple[float, int]]
 """A step function: from that second on, so many bytes."""

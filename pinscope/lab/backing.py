@@ -20,6 +20,7 @@ from pinscope.records.environment import HugePages
 from pinscope.records.run import Backing
 from pinscope.units import format_bytes
 
+PAGE = 4096
 HUGE_PAGE = 2**21
 """A transparent huge page covers what one entry of the second page-table level does: 2 MiB with 4 KiB pages."""
 Segment = Literal["memfd", "shm_open", "hugetlb", "hugetlb_1g"]

@@ -19,13 +19,12 @@ from numpy.typing import NDArray
 
 from pinscope.analysis.statistics import summarize
 from pinscope.errors import MeasurementFailed, NoDevice, NotPossible
-from pinscope.lab.backing import OwnMemory, touch, why_not_backing
+from pinscope.lab.backing import PAGE, OwnMemory, touch, why_not_backing
 from pinscope.lab.cuda_handles import SOURCE, CudaCounters, CudaEvent, CudaStream, DevicePart, Gate
 from pinscope.lab.cuda_memory import (
     DEVICE_TO_DEVICE,
     DEVICE_TO_HOST,
     HOST_TO_DEVICE,
-    PAGE,
     HostPart,
     MemoryMeter,
     allocate,

@@ -20,13 +20,12 @@ from pinscope.analysis.rules import (
     pinned_twice_bytes,
     unattributed_severity,
 )
-from pinscope.live.reading import driver_memory, only_candidate, ranked, who
+from pinscope.live.reading import only_candidate, ranked, who
 from pinscope.records.figure import bound_of_sum
 from pinscope.records.run import Finding, Quantity, finding, known, note, quantity
 from pinscope.records.snapshot import Holder, HostTotals, Snapshot
-from pinscope.units import format_bytes, format_share
+from pinscope.units import GIB, format_bytes, format_share
 
-GIB = 2**30
 PAGE_BYTES = 4096
 """The page in which host memory was mapped on the GPUs measured; larger ones take less."""
 MOST_NAMED = 5
@@ -67,7 +66,7 @@ def page_tables(snapshot: Snapshot) -> Iterator[Finding]:
 def _explained_by(snapshot: Snapshot) -> str:
     """Whose page tables are known."""
     kinds = ["cudaHostAlloc"]
-    kinds += ["driver"] if driver_memory(snapshot.holders) else []
+    kinds += ["driver"] if any(holder.driver_memory_bytes for holder in snapshot.holders) else []
     kinds += ["registered"] if snapshot.probe is not None else []
     return f", {kinds[0]} memory alone" if len(kinds) == 1 else f", {' and '.join(kinds)} memory"
 
@@ -76,7 +75,7 @@ def memory_of_the_driver(snapshot: Snapshot) -> Iterator[Finding]:
     """What no count of pins has."""
     host = snapshot.host
     holders = ranked(snapshot.holders, lambda holder: holder.driver_memory_bytes)
-    held = driver_memory(holders)
+    held = sum(holder.driver_memory_bytes or 0 for holder in holders)
     if held < DRIVER_BYTES:
         return
     severity = pinned_severity(held / max(host.total_bytes, held), host.available_bytes / max(host.total_bytes, 1))

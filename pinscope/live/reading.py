@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 
 from pinscope.analysis.rules import MUCH_LOCKED_BYTES, UNEXPLAINED_BYTES
 from pinscope.records.figure import bound_of_sum
 from pinscope.records.snapshot import Holder, Snapshot
 from pinscope.records.timeline import HolderSample
 from pinscope.units import format_bytes, format_share
-
-
-def driver_memory(holders: Sequence[Holder]) -> int:
-    return sum(holder.driver_memory_bytes or 0 for holder in holders)
 
 
 def only_candidate(snapshot: Snapshot) -> Holder | None:

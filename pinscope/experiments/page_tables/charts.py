@@ -14,12 +14,11 @@ from pinscope.analysis.read_rows import Row, grouped
 from pinscope.charts.marks import Chart, End, name_ends
 from pinscope.charts.plot import Bar, Curve, Scale, Spot, TimePart, bars, curves
 from pinscope.charts.theme import DASHES
-from pinscope.experiments.page_tables.reading import GIB, Cell, PageTableCosts
+from pinscope.experiments.page_tables.reading import Cell, PageTableCosts
 from pinscope.experiments.page_tables.ways import BACKINGS, WAYS
 from pinscope.records.run import ExperimentRun
-from pinscope.units import format_bytes
+from pinscope.units import GIB, MIB, format_bytes
 
-MIB = 2**20
 MOST_BARS = 6
 """More ways than these are one bar where they take the same."""
 GROWTH = Scale("Growth (MiB)", MIB, format_bytes)

@@ -19,9 +19,9 @@ import pytest
 
 import pinscope
 from pinscope.errors import InvalidParameter, MeasurementFailed, NotEnoughMemory, NotPossible
-from pinscope.lab.backing import OwnMemory
+from pinscope.lab.backing import PAGE, OwnMemory
 from pinscope.lab.pinned_array import PinnedArray, pinned_empty
-from pinscope.lab.pinning import LEAST_BYTES, PAGE, SHARE, TOO_LONG, TOUCH_BYTES, GentlePinner, Pinner, touch_pages
+from pinscope.lab.pinning import LEAST_BYTES, SHARE, TOO_LONG, TOUCH_BYTES, GentlePinner, Pinner, touch_pages
 from pinscope.records.registration import STRATEGIES
 from tests.unit.lab.driver import RATE, Driver
 

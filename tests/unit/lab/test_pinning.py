@@ -34,7 +34,7 @@ def pinner(name: str, calls: Driver, chunk: int | None = TOUCH_BYTES, threads: i
     # THP may be off where tests run; what is under test does not depend on it.
     strategy = STRATEGIES[name]
     backing = "4k" if strategy.backing else None
-    return Pinner(strategy.model_copy(update={"backing": backing}), calls, chunk, threads)
+    return Pinner(strategy._replace(backing=backing), calls, chunk, threads)
 
 
 @pytest.mark.parametrize("name", STRATEGIES)

@@ -1,5 +1,5 @@
-"""Rules with their limits, each once: what grows as a leak does, what is too much memory, which link is slow;
-and what a process holds of memory that the kernel cannot reclaim, as one amount."""
+"""Rules with their limits, each once: what grows as a leak does, what is too much memory, which link is slow; what a
+process holds of memory that the kernel cannot reclaim, as one amount; and how PyTorch's pool rounds."""
 
 from __future__ import annotations
 

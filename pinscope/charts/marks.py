@@ -1,4 +1,4 @@
-"""What charts are made of: lines with bands, bars and ranges, limits and notes, a matrix."""
+"""What charts are made of: lines and their names, labels and limits of bars; and rows of marks and matrices, whole."""
 
 from __future__ import annotations
 

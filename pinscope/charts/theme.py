@@ -4,8 +4,8 @@ Colours start from the Okabe–Ito set (Okabe & Ito, Color Universal Design, 200
 a dark page were darkened or replaced, so that each keeps a contrast of at least 3:1 on both (WCAG 2.2, 1.4.11).
 Colour never stands alone: host memory kinds also differ by marker, directions by dash, verdicts by words.
 
-Figures carry no title (the page prints :attr:`Chart.title`) and a transparent background. Text and grid colours
-come from the template only, so that a page adapts a figure by exchanging it: see :func:`dressed`.
+Figures carry no title (the page prints that of the :class:`pinscope.charts.marks.Chart`) and a transparent background.
+Text and grid colours come from the template only, so that a page adapts a figure by exchanging it: see :func:`dressed`.
 """
 
 from __future__ import annotations

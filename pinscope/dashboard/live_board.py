@@ -279,7 +279,7 @@ class Board:
         """What changed for a tab since the view that it has.
 
         Args:
-            window_seconds: how far back it looks; one of :data:`WINDOWS`.
+            window_seconds: how far back it looks; one of :data:`pinscope.dashboard.routes.WINDOWS`.
             known: tag of the view that it has; empty for none.
             chosen: key of the process that is looked into; empty for none.
         """

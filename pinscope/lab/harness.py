@@ -1,4 +1,5 @@
-"""The timing harness repeats until a median is known; the guard refuses what takes too much memory."""
+"""What an experiment has beside its lab: repeats until a median is known, the guard that refuses what takes too much
+memory, memory of the driver's own calls, and the lab of a helper process on the same device (:func:`open_lab`)."""
 
 from __future__ import annotations
 

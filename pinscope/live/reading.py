@@ -1,4 +1,4 @@
-"""The verdict on a snapshot: who holds most pinned memory, on the host and on one GPU."""
+"""The verdict on one snapshot: who holds most pinned memory, on the host and on one GPU."""
 
 from __future__ import annotations
 

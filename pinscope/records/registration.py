@@ -1,4 +1,5 @@
-"""Who registered or allocated pinned memory, as seen call by call: what the probe on the driver's library tells."""
+"""Who registered or allocated pinned memory, as the probe on the driver's library sees it call by call; and the
+strategies to register or allocate it by, which the lab has and the experiments compare."""
 
 from __future__ import annotations
 

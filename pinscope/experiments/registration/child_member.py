@@ -26,7 +26,7 @@ class Member:
 
     Args:
         rank: its number, from 0.
-        device_ids: GPU → :attr:`Lab.device_id`, on which its lab is opened.
+        device_ids: GPU → :attr:`pinscope.lab.protocol.Lab.device_id`, on which its lab is opened.
         seed: of their content.
         descriptor: of the memory that all share.
         nbytes: how long that is.

@@ -1,5 +1,5 @@
-"""What charts share. Plain values in (names, numbers, a :class:`LineStyle`), a :class:`Chart` out: Plotly's figure
-with title, caption and a text for those who do not see it.
+"""What charts share. Plain values in: names, numbers, the style of a way's line. A ``Chart`` out: Plotly's figure with
+title, caption, and a text for those who do not see it.
 
 Imports ``analysis`` and Plotly, which is heavy: other rooms import this one where they draw, not where they read. No
 I/O. What a chart shows is decided beside its reading, in a ``charts`` module of its own.

@@ -41,7 +41,12 @@ GROUP_ADVICE = "Pin less, or raise the limit (docker run --memory, resources.lim
 DRIVER_MEMORY_ADVICE = "Count it as pinned when you plan what fits on this host."
 
 
-def page_tables(snapshot: Snapshot) -> Iterator[Finding]:
+def snapshot_findings(snapshot: Snapshot) -> tuple[Finding, ...]:
+    """What one snapshot alone shows; empty where nothing is to be said."""
+    return tuple(finding for rule in _RULES for finding in rule(snapshot))
+
+
+def _page_tables(snapshot: Snapshot) -> Iterator[Finding]:
     for device in snapshot.devices:
         tables, total = device.page_table_bytes, device.memory_total_bytes
         if tables is None or not total or (severity := page_table_severity(tables / total)) is None:
@@ -71,7 +76,7 @@ def _explained_by(snapshot: Snapshot) -> str:
     return f", {kinds[0]} memory alone" if len(kinds) == 1 else f", {' and '.join(kinds)} memory"
 
 
-def memory_of_the_driver(snapshot: Snapshot) -> Iterator[Finding]:
+def _memory_of_the_driver(snapshot: Snapshot) -> Iterator[Finding]:
     """What no count of pins has."""
     host = snapshot.host
     holders = ranked(snapshot.holders, lambda holder: holder.driver_memory_bytes)
@@ -86,14 +91,14 @@ def memory_of_the_driver(snapshot: Snapshot) -> Iterator[Finding]:
         "driver-memory",
         known("Driver memory of the host, about", host, "driver_memory_bytes", "bytes"),
         quantity("Mapped by holders", held, "bytes"),
-        *by_holder("Driver memory of", holders, lambda holder: holder.driver_memory_bytes),
+        *_by_holder("Driver memory of", holders, lambda holder: holder.driver_memory_bytes),
         title=f"Holders have {amount} of driver memory, which the count of pins lacks",
         detail=DRIVER_MEMORY_IS,
         advice=DRIVER_MEMORY_ADVICE,
     )
 
 
-def unexplained(snapshot: Snapshot) -> Iterator[Finding]:
+def _unexplained(snapshot: Snapshot) -> Iterator[Finding]:
     """Used by no process, page table or context, also not by what memory that nobody explains may have there."""
     hidden = any(gap.hides_holders for gap in snapshot.unreadable)
     host = snapshot.host
@@ -131,7 +136,7 @@ def unexplained(snapshot: Snapshot) -> Iterator[Finding]:
         )
 
 
-def unexplained_pins(snapshot: Snapshot) -> Iterator[Finding]:
+def _unexplained_pins(snapshot: Snapshot) -> Iterator[Finding]:
     """Registered memory leaves no mark: where only one process can have it, that one is named."""
     candidate, host = only_candidate(snapshot), snapshot.host
     if candidate is None:
@@ -145,16 +150,6 @@ def unexplained_pins(snapshot: Snapshot) -> Iterator[Finding]:
         "of other drivers would look the same.",
         advice="As root, 'pinscope live --probe' shows what it registers from then on.",
     )
-
-
-def by_holder(name: str, holders: Sequence[Holder], amount: Callable[[Holder], int | None]) -> Iterator[Quantity]:
-    """What each of the first few has, as evidence."""
-    return (quantity(f"{name} {who(holder)}", amount(holder), "bytes") for holder in holders[:MOST_NAMED])
-
-
-def snapshot_findings(snapshot: Snapshot) -> tuple[Finding, ...]:
-    """What one snapshot alone shows; empty where nothing is to be said."""
-    return tuple(finding for rule in _RULES for finding in rule(snapshot))
 
 
 def _pinned_share(snapshot: Snapshot) -> Iterator[Finding]:
@@ -173,7 +168,7 @@ def _pinned_share(snapshot: Snapshot) -> Iterator[Finding]:
         quantity("Memory", host.total_bytes, "bytes"),
         quantity("Share of it", share, "share"),
         quantity("Available", host.available_bytes, "bytes"),
-        *by_holder("Held by", [holder for holder in snapshot.holders if _charged_to(holder)], _charged_to),
+        *_by_holder("Held by", [holder for holder in snapshot.holders if _charged_to(holder)], _charged_to),
         title=f"Up to {format_share(share)} of this host's memory is pinned",
         detail="Pinned memory can be neither swapped nor moved nor reclaimed; "
         f"{format_bytes(host.available_bytes)} are still available to all programs. It is less than that share where "
@@ -205,7 +200,7 @@ def _near_group_limit(snapshot: Snapshot) -> Iterator[Finding]:
             quantity("Limit of the control group", limit, "bytes"),
             quantity("Left in the control group", left, "bytes"),
             known("Control group", first, "cgroup", "text"),
-            *by_holder("Held by", holders if many else (), _charged_to),
+            *_by_holder("Held by", holders if many else (), _charged_to),
             title=f"{len(holders)} holders{where} are {format_bytes(left)} below the limit of their control group"
             if many
             else f"{who(first)}{where} is {format_bytes(left)} below the limit of its control group",
@@ -231,7 +226,7 @@ def _pinned_twice(snapshot: Snapshot) -> Iterator[Finding]:
         quantity("Pinned, each pin counted", host.pins_bytes, "bytes"),
         quantity("Memory in use", host.pinned_bytes, "bytes"),
         known("Shared memory", host, "shmem_bytes", "bytes"),
-        *by_holder("Registered by", ranked(snapshot.holders, _registered), _registered),
+        *_by_holder("Registered by", ranked(snapshot.holders, _registered), _registered),
         title=f"At least {format_bytes(beyond)} are pinned more than once",
         detail=f"{format_bytes(host.pins_bytes)} of pins stand on {format_bytes(host.pinned_bytes)} of memory in use: "
         "several processes have registered the same memory, for instance. The host holds it once, but every GPU pays "
@@ -248,7 +243,7 @@ def _rounding(snapshot: Snapshot) -> Iterator[Finding]:
         return
     yield note(
         "rounding-waste",
-        *by_holder("At most, in", wasting, lambda holder: holder.rounding_bytes),
+        *_by_holder("At most, in", wasting, lambda holder: holder.rounding_bytes),
         title=f"Up to {format_bytes(waste)} of pinned memory may be waste: sizes that are powers of two",
         detail="An allocator that rounds requests up to powers of two, as PyTorch's pinned one does, wastes up to "
         "half of each: 20.4 GiB become 32. A program that asked for exactly these sizes wastes nothing, and looks the "
@@ -268,6 +263,11 @@ def _links(snapshot: Snapshot) -> Iterator[Finding]:
                 yield finding.model_copy(update={"evidence": (*finding.evidence, used)})
 
 
+def _by_holder(name: str, holders: Sequence[Holder], amount: Callable[[Holder], int | None]) -> Iterator[Quantity]:
+    """What each of the first few has, as evidence."""
+    return (quantity(f"{name} {who(holder)}", amount(holder), "bytes") for holder in holders[:MOST_NAMED])
+
+
 def _registered(holder: Holder) -> int | None:
     """What the probe saw it register."""
     return holder.registered_bytes
@@ -283,10 +283,10 @@ _RULES: tuple[Callable[[Snapshot], Iterator[Finding]], ...] = (
     _pinned_share,
     _near_group_limit,
     _pinned_twice,
-    memory_of_the_driver,
-    page_tables,
-    unexplained,
-    unexplained_pins,
+    _memory_of_the_driver,
+    _page_tables,
+    _unexplained,
+    _unexplained_pins,
     _rounding,
     _links,
 )

@@ -99,5 +99,5 @@ def trace(name: str, *, output: "str | os.PathLike[str] | None" = None, stacks: 
     Raises:
         BadInput: a name that is no text, or is empty.
     """
-    part: ContextDecorator = import_module("pinscope.tracing.part").Part(name, output, stacks)
+    part: ContextDecorator = import_module("pinscope.tracing.part").ProgramPart(name, output, stacks)
     return part

@@ -13,6 +13,8 @@ from decimal import Context, Decimal
 from pinscope.errors import InvalidParameter
 from pinscope.text import one_line, quoted
 
+MIB, GIB = 2**20, 2**30
+
 _FACTORS = {
     "": 1,
     "B": 1,

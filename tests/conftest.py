@@ -92,7 +92,7 @@ RELEASE = (
     "unit/live/timeline/test_charts.py::test_a_long_watch",
     "unit/runner/test_queue.py::test_many_at_once",
     "unit/runner/test_queue.py::test_one_who_waits_long",
-    "unit/runner/test_recording.py::test_an_hour_is_recorded_whole",
+    "unit/runner/test_timeline.py::test_an_hour_is_recorded_whole",
     "unit/store/test_private.py::test_a_file_that_the_user_names",
 )
 """What a plain run leaves out: it costs seconds of processor time, and a test beside it asks the like in less."""

@@ -1,4 +1,4 @@
-"""Models: how long a copy takes over a link, and how much memory a page table takes."""
+"""Models: what a link carries, as it is trained and at its best, and how much memory a page table takes."""
 
 from __future__ import annotations
 

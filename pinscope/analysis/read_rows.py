@@ -1,4 +1,4 @@
-"""The observations that a reading rests on: checked, and bounded."""
+"""What a reading rests on: observations, checked and bounded; attachments; and what a kind of run is."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _Key = TypeVar("_Key")
 
 
 class ReadRows(list[Row]):
-    """Observations as their class writes them, up to the bounds of :mod:`pinscope.records.run`.
+    """Observations as their class writes them, up to the bounds of :mod:`pinscope.records.base`.
 
     Each row has all fields of the class. What would go beyond a bound, and all after it, is left out:
     the rest reads as a run does that ended there.
@@ -168,7 +168,7 @@ class Attached:
 
     Attributes:
         rows: name → how many rows.
-        read: gives the wanted parts of an attachment, each a table of at most ``limits.PART_ROWS`` rows.
+        read: gives the wanted parts of an attachment, each a table of at most ``records.base.PART_ROWS`` rows.
     """
 
     rows: dict[str, int]

@@ -1,11 +1,10 @@
-"""Rules with their limits, each once: what grows as a leak does, what is too much memory, which link is slow;
-and what a process holds of memory that the kernel cannot reclaim, as one amount."""
+"""Rules with their limits, each once: what grows as a leak does, what is too much memory, which link is slow; what a
+process holds of memory that the kernel cannot reclaim, as one amount; and how PyTorch's pool rounds."""
 
 from __future__ import annotations
 
-import re
 from bisect import bisect_right
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from operator import itemgetter
@@ -14,9 +13,7 @@ from typing import Literal
 from pinscope.records.run import Severity
 from pinscope.records.snapshot import Holder
 from pinscope.records.timeline import HolderSample
-from pinscope.units import format_bytes, format_share
-
-MIB, GIB = 2**20, 2**30
+from pinscope.units import GIB, MIB, format_bytes, format_share
 
 Amounts = Sequence[tuple[float, int]]
 """A step function: from that second on, so many bytes."""
@@ -320,10 +317,6 @@ def is_only_locked(holder: Holder) -> bool:
     return bool(holder.locked_bytes) and not (holder.cuda or any(pinned) or any(mapped))
 
 
-SETTING_NAMES = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF")
-"""Environment variables with PyTorch's settings: the newer name first."""
-REGISTER_THREADS = 8
-"""That PyTorch touches with where it registers: more bring little, its documentation says."""
 UNROUNDED_SINCE = "2.14"
 """The first release of PyTorch in which the rounding can be switched off without the fault of pytorch#192722."""
 ROUNDING_ADVICE = (
@@ -337,42 +330,3 @@ ROUNDING_ADVICE = (
 def rounded_up(nbytes: int) -> int:
     """Bytes that the allocator takes for a request, unless it is configured otherwise: a power of two."""
     return 1 << (nbytes - 1).bit_length()
-
-
-@dataclass(frozen=True)
-class PoolSetting:
-    """One way to set PyTorch's pool of pinned memory.
-
-    Attributes:
-        text: the value of PYTORCH_ALLOC_CONF; ``None`` leaves what is in force.
-        reason: why it is not to be set here; ``None`` if it may be.
-    """
-
-    text: str | None
-    reason: str | None = None
-
-
-def pool_settings(version: str, nbytes: int) -> Mapping[str, PoolSetting]:
-    """The settings that bear on a request of ``nbytes``, by name, for one release of PyTorch.
-
-    ``in_force`` is whatever the environment says, ``none`` nothing at all.
-    """
-    release = tuple(map(int, re.findall(r"\d+", version)[:2]))
-    segment = -(-rounded_up(nbytes) // 2**20)
-    threads = f"pinned_num_register_threads:{REGISTER_THREADS}"
-    return {
-        "in_force": PoolSetting(None),
-        "none": PoolSetting(""),
-        "register": PoolSetting(f"pinned_use_cuda_host_register:True,{threads}"),
-        "segment": PoolSetting(f"pinned_reserve_segment_size_mb:{segment}"),
-        "unrounded": _unrounded(release),
-    }
-
-
-def _unrounded(release: tuple[int, ...]) -> PoolSetting:
-    if release >= (2, 14):
-        return PoolSetting("pinned_max_round_threshold_mb:1")
-    if release >= (2, 13):
-        return PoolSetting(None, "In PyTorch 2.13 it can corrupt memory (pytorch#192722).")
-    known = ".".join(map(str, release)) or "this release"
-    return PoolSetting(None, f"PyTorch {known} has no setting against the rounding; {UNROUNDED_SINCE} and later have.")

@@ -1,1 +1,9 @@
-"""Records in, figures out. No I/O."""
+"""What charts share. Plain values in: names, numbers, the style of a way's line. A ``Chart`` out: Plotly's figure with
+title, caption, and a text for those who do not see it.
+
+Imports ``analysis`` and Plotly, which is heavy: other rooms import this one where they draw, not where they read. No
+I/O. What a chart shows is decided beside its reading, in a ``charts`` module of its own.
+
+``plot`` is where to begin: curves, parts of a time, bars; ``marks`` has what these are made of, matrices and rows of
+marks; ``theme`` colours, fonts and axes.
+"""

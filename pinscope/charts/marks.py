@@ -1,4 +1,4 @@
-"""What charts are made of: lines with bands, bars and ranges, limits and notes, a matrix."""
+"""What charts are made of: lines and their names, labels and limits of bars; and rows of marks and matrices, whole."""
 
 from __future__ import annotations
 
@@ -7,19 +7,16 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from threading import Lock
-from typing import TYPE_CHECKING, Any, overload
+from typing import Any, overload
 
 import plotly.graph_objects as go
 from plotly.colors import find_intermediate_color, hex_to_rgb
 
 from pinscope.analysis.cells import LineStyle
-from pinscope.charts.theme import COLOURS, DASHES, ink, panel_values, panels, short_seconds
+from pinscope.charts.theme import COLOURS, DASHES, FRAME_PIXELS, ink, panel_values, panels, short_seconds
 from pinscope.errors import PinScopeError
 from pinscope.text import one_line
 from pinscope.units import format_seconds
-
-if TYPE_CHECKING:
-    import plotly.graph_objects as go
 
 
 @dataclass(frozen=True)
@@ -163,7 +160,6 @@ def put(figure: go.Figure, row: int, *traces: go.Scatter | go.Bar) -> None:
 
 _LABEL_PIXELS = 17
 """Height of a line of a label."""
-_FRAME_PIXELS = 116
 
 
 def name_ends(figure: go.Figure, row: int, ends: Iterable[End]) -> None:
@@ -178,7 +174,7 @@ def name_ends(figure: go.Figure, row: int, ends: Iterable[End]) -> None:
         return
     low, high = y_axis.range or (0.0, max(panel_values(figure, y_axis)) * 1.06)
     domain = y_axis.domain or (0.0, 1.0)
-    line_height = (high - low) * _LABEL_PIXELS / ((figure.layout.height - _FRAME_PIXELS) * (domain[1] - domain[0]))
+    line_height = (high - low) * _LABEL_PIXELS / ((figure.layout.height - FRAME_PIXELS) * (domain[1] - domain[0]))
     groups = [[placed[0]]]
     for end in placed[1:]:
         if end.y - groups[-1][-1].y < 1.2 * line_height:

@@ -1,4 +1,4 @@
-"""The grammar of charts: curves over an axis in panels, parts of a time, lengths. Data in, a :class:`Chart` out."""
+"""The grammar of charts: curves over an axis in panels, parts of a time, bars. Data in, a :class:`Chart` out."""
 
 from __future__ import annotations
 
@@ -324,10 +324,10 @@ def _bar(
     )
 
 
-class Length(NamedTuple):
+class Bar(NamedTuple):
     """A bar: its name, its length in SI units, its look, what stands at its end, and what a reader sees who points.
 
-    ``end`` and ``words``: empty, as the axis says the length; ``bar``: the ends of its whisker.
+    ``end`` and ``words``: empty, as the axis says the length; ``interval``: the ends of its whisker.
     """
 
     name: str
@@ -335,14 +335,14 @@ class Length(NamedTuple):
     look: TimePart
     end: str = ""
     words: str = ""
-    bar: tuple[float, float] | None = None
+    interval: tuple[float, float] | None = None
 
 
-def lengths(
+def bars(
     key: str,
     title: str,
     caption: str,
-    panes: Mapping[str, Sequence[Length]],
+    panes: Mapping[str, Sequence[Bar]],
     scale: Scale,
     alt: str,
     *,
@@ -363,11 +363,11 @@ def lengths(
     figure = panels(list(said), [ROW_PIXELS * len(pane) for pane in said.values()])
     for row, pane in enumerate(said.values(), start=1):
         if limit is None:
-            _lengths(figure, row, pane, scale)
-            reach = {bar.name: max(bar.value, *(bar.bar or (0.0,))) for bar in pane}
+            _bars(figure, row, pane, scale)
+            reach = {bar.name: max(bar.value, *(bar.interval or (0.0,))) for bar in pane}
             end_labels(figure, row, {bar.name: (reach[bar.name] / scale.unit, bar.end) for bar in pane})
         else:
-            _lengths(figure, row, [bar._replace(name=f"{bar.name}: {bar.end}") for bar in pane], scale)
+            _bars(figure, row, [bar._replace(name=f"{bar.name}: {bar.end}") for bar in pane], scale)
             limit_marks(figure, row, len(pane), limit / scale.unit)
             top = max(limit, *(bar.value for bar in pane))
             figure.update_xaxes(range=[0, 1.04 * top / scale.unit], row=row, col=1)
@@ -378,10 +378,10 @@ def lengths(
     return Chart(key, title, caption, figure, alt_text(alt, ends))
 
 
-def _lengths(figure: go.Figure, row: int, pane: Sequence[Length], scale: Scale) -> None:
+def _bars(figure: go.Figure, row: int, pane: Sequence[Bar], scale: Scale) -> None:
     for look, alike in grouped(pane, lambda bar: bar.look).items():
         texts = [bar.words or scale.text(bar.value) for bar in alike]
-        whiskers = _whiskers([(bar.value, bar.bar) for bar in alike], scale, color=COLOURS["reference"])
+        whiskers = _whiskers([(bar.value, bar.interval) for bar in alike], scale, color=COLOURS["reference"])
         values = {bar.name: bar.value for bar in alike}
         put(figure, row, _bar(look, values, scale, texts, width=_THICKNESS, error_x=whiskers))
     names_above(figure, row, [bar.name for bar in pane])

@@ -4,8 +4,8 @@ Colours start from the Okabe–Ito set (Okabe & Ito, Color Universal Design, 200
 a dark page were darkened or replaced, so that each keeps a contrast of at least 3:1 on both (WCAG 2.2, 1.4.11).
 Colour never stands alone: host memory kinds also differ by marker, directions by dash, verdicts by words.
 
-Figures carry no title (the page prints :attr:`Chart.title`) and a transparent background. Text and grid colours
-come from the template only, so that a page adapts a figure by exchanging it: see :func:`dressed`.
+Figures carry no title (the page prints that of the :class:`pinscope.charts.marks.Chart`) and a transparent background.
+Text and grid colours come from the template only, so that a page adapts a figure by exchanging it: see :func:`dressed`.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ PANEL_PIXELS = 195
 """Height of one panel of a stacked figure."""
 GAP_PIXELS = 82
 """Room between two panels: tick labels of the upper, title of the lower."""
-_FRAME_PIXELS = 116
+FRAME_PIXELS = 116
 """Room for the first title, the last axis title and the legend."""
 _DARK_INK_FROM = 0.1915
 """Luminance of a shape from which on near-black text has more contrast than white (WCAG 2.2)."""
@@ -181,7 +181,7 @@ def panels(titles: Sequence[str], heights: Sequence[int] | None = None, gap: int
     figure.update_annotations(x=0, xanchor="left", font={"size": 13}, align="left")
     if gap >= GAP_PIXELS:
         figure.update_xaxes(showticklabels=True)
-    figure.update_layout(template=template(), height=inner + _FRAME_PIXELS)
+    figure.update_layout(template=template(), height=inner + FRAME_PIXELS)
     return figure
 
 

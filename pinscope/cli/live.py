@@ -30,7 +30,7 @@ from pinscope.cli.terminal import (
     terminal_columns,
 )
 from pinscope.errors import BadInput
-from pinscope.live.reading import read_snapshot
+from pinscope.live.findings import snapshot_findings
 from pinscope.live.sampler import History, Sampler
 from pinscope.live.series import growing
 from pinscope.live.source import LiveSource, open_source
@@ -140,7 +140,7 @@ def _view(seen: Snapshot, pids: Collection[int], history: History | None = None,
     """What is to be shown of a snapshot. Findings are those of the whole host."""
     return View(
         snapshot=_only(seen, pids),
-        findings=by_severity(read_snapshot(seen)),
+        findings=by_severity(snapshot_findings(seen)),
         growing=growing(history.samples[-GROWTH_SAMPLES:]) if history else (),
         events=[event for event in events if not pids or event.pid in pids],
         trouble=history.trouble if history else None,

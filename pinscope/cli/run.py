@@ -22,11 +22,12 @@ from pinscope.probes.environment import capture_environment
 from pinscope.records.run import LAB_TITLES, ExperimentRun, LabKind, Run
 from pinscope.report.facts import open_document, parameter_defaults
 from pinscope.report.write import run_document
-from pinscope.runner.jobs import ALL, Request, cancel, mark_interrupted, prepare, reconcile, select, start, usable_gpu
-from pinscope.runner.recording import Recorded, Recorder, check_output, prepare_timeline
+from pinscope.runner.jobs import Request, cancel, mark_interrupted, prepare, reconcile, start, usable_gpu
+from pinscope.runner.suite import ALL, select
+from pinscope.runner.timeline import Recorded, TimelineRecorder, check_output, prepare_timeline
 from pinscope.store.safe_writer import find_saved, saved_line
 from pinscope.store.store import Store
-from pinscope.store.tables import Row
+from pinscope.store.tables import StoredRow
 from pinscope.text import quoted
 from pinscope.units import format_seconds
 
@@ -181,7 +182,7 @@ def parse_settings(texts: Sequence[str]) -> dict[str, str]:
     return settings
 
 
-def _measure(store: Store, prepared: ExperimentRun, stop: Stop) -> tuple[Run, Sequence[Row], int]:
+def _measure(store: Store, prepared: ExperimentRun, stop: Stop) -> tuple[Run, Sequence[StoredRow], int]:
     """Start the child, follow it to its end; the run as it ended, its observations, and the exit code that fits.
 
     A run that failed or was stopped is reported on stderr at once; its result is still printed.
@@ -202,7 +203,7 @@ def _measure(store: Store, prepared: ExperimentRun, stop: Stop) -> tuple[Run, Se
     return ended, rows, code or (0 if is_stored else StoreFailed.exit_code)
 
 
-def _ended(store: Store, run_id: str) -> tuple[Run, Sequence[Row], bool]:
+def _ended(store: Store, run_id: str) -> tuple[Run, Sequence[StoredRow], bool]:
     """A run whose child has ended, its observations, and whether the database has them.
 
     What the database did not take, the child has saved to a file. A database that fails in this very moment is
@@ -267,7 +268,7 @@ def record(
             raise StoreFailed(f"nothing can be stored in {store.name}: {store.refusal}")
         complain(f"recording run {run.id}{f' for {for_}' if for_ else ''}; Ctrl-C ends it well")
         with progress_shown(endless=for_ is None) as show:
-            recorded = Recorder(store, source.take, lambda: stop.asked, show, output).record(run)
+            recorded = TimelineRecorder(store, source.take, lambda: stop.asked, show, output).record(run)
         return _print_recorded(recorded, output, as_json)
 
 

@@ -227,7 +227,7 @@ def trace(
     )
     thresholds = [parse_threshold(text) for text in fail_on or ()]
     if output is not None:
-        from pinscope.runner.recording import check_output
+        from pinscope.runner.timeline import check_output
 
         check_output(output, "trace")
     if as_json is not None:

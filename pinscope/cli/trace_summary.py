@@ -190,7 +190,7 @@ def _give_up(path: Path, *signalled: object) -> NoReturn:
 def _keep(folder: Path, path: Path, what: Mapping[str, Any]) -> int:
     output = None if what["output"] is None else Path(what["output"])
     if output is not None:
-        from pinscope.runner.recording import check_output
+        from pinscope.runner.timeline import check_output
 
         check_output(output, "trace")
     environment, scope = capture_environment(), Scope(stacks=what["stacks"], children=False)

@@ -17,7 +17,8 @@ from typing import Any
 import streamlit as st
 
 from pinscope.charts.theme import COLOURS
-from pinscope.live.reading import read_snapshot, snapshot_verdict
+from pinscope.live.findings import snapshot_findings
+from pinscope.live.reading import snapshot_verdict
 from pinscope.live.sampler import History, Sampler
 from pinscope.live.series import BANDS, SERIES, Curve, growing, holder_trends, moments, within
 from pinscope.live.source import LiveSource, open_source
@@ -88,7 +89,7 @@ def document(history: History, window_seconds: float) -> Json:
         "holders": _holders(history, snapshot, window_seconds),
         "devices": _numbered(_device(device) for device in snapshot.devices),
         "no_gpu": "" if snapshot.devices else _no_gpu(snapshot),
-        "findings": _numbered(_finding(finding) for finding in by_severity(read_snapshot(snapshot))),
+        "findings": _numbered(_finding(finding) for finding in by_severity(snapshot_findings(snapshot))),
         "events": _events(history.events, snapshot.taken_at - timedelta(seconds=window_seconds)),
         "gaps": _numbered(_gap(gap) for gap in snapshot.unreadable),
     }
@@ -278,7 +279,7 @@ class Board:
         """What changed for a tab since the view that it has.
 
         Args:
-            window_seconds: how far back it looks; one of :data:`WINDOWS`.
+            window_seconds: how far back it looks; one of :data:`pinscope.dashboard.routes.WINDOWS`.
             known: tag of the view that it has; empty for none.
             chosen: key of the process that is looked into; empty for none.
         """
@@ -300,7 +301,7 @@ class Board:
         with self._lock:
             view = self._views.get(tag)
         latest = view.history.latest if view else None
-        return render_snapshot(latest, read_snapshot(latest)) if latest else None
+        return render_snapshot(latest, snapshot_findings(latest)) if latest else None
 
     def facts(self, tag: str) -> bytes | None:
         """All that is known of each holder of a view, by key; ``None`` if it is not kept any more."""

@@ -28,8 +28,9 @@ from pinscope.live.reading import gpu_verdict
 from pinscope.records.environment import Device, Environment
 from pinscope.records.run import ExperimentRun, Finding, Run
 from pinscope.report.facts import Document, by_severity, gpu_facts, link_text
-from pinscope.runner.jobs import ALL, Request, Suite, possible, select
-from pinscope.store.bundle import recorded_runs
+from pinscope.runner.jobs import Request
+from pinscope.runner.suite import ALL, Suite, possible, select
+from pinscope.store.recordings import recorded_runs
 from pinscope.store.store import Store
 from pinscope.text import sentence
 from pinscope.units import format_bandwidth, format_bytes

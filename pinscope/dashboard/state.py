@@ -19,7 +19,7 @@ from pinscope.records.snapshot import Snapshot
 from pinscope.report.facts import Document, open_document
 from pinscope.runner.jobs import reconcile
 from pinscope.store.anonymous import ANONYMOUS, AnonymousStore
-from pinscope.store.bundle import recorded_runs
+from pinscope.store.recordings import recorded_runs
 from pinscope.store.store import Store, StoredRows
 from pinscope.tracing.stretch import TABLES
 

@@ -1,1 +1,1 @@
-"""One file an experiment: its question, parameters, budget, procedure and reading."""
+"""One folder an experiment, the same five files in each; ``contract`` says what one is, ``registry`` lists them all."""

@@ -330,8 +330,8 @@ FIRST_VICTIM = 1000
 """The kernel kills the process with the highest score first (proc_pid_oom_score_adj(5)); this is the highest."""
 
 
-class OrdinaryProcess:
-    """What it can do: each public method is a request.
+class Bystander:
+    """An ordinary process, which pins nothing, and what it can do: each public method is a request.
 
     Args:
         folder: where its file is to be; ``None`` for no file.
@@ -428,4 +428,4 @@ def fault_nanoseconds(nbytes: int, seconds: float, clock: Callable[[], int] = ti
 
 
 if __name__ == "__main__":
-    sys.exit(serve_requests(OrdinaryProcess))
+    sys.exit(serve_requests(Bystander))

@@ -19,19 +19,19 @@ from numpy.typing import NDArray
 
 from pinscope.analysis.statistics import summarize
 from pinscope.errors import MeasurementFailed, NoDevice, NotPossible
-from pinscope.lab.backing import WORD_BYTES, Block, OwnMemory, Pattern, touch, why_not_backing, words_at
+from pinscope.lab.backing import PAGE, OwnMemory, touch, why_not_backing
 from pinscope.lab.cuda_handles import SOURCE, CudaCounters, CudaEvent, CudaStream, DevicePart, Gate
 from pinscope.lab.cuda_memory import (
     DEVICE_TO_DEVICE,
     DEVICE_TO_HOST,
     HOST_TO_DEVICE,
-    PAGE,
     HostPart,
     MemoryMeter,
     allocate,
     host_memory,
     registered_memory,
 )
+from pinscope.lab.pattern import WORD_BYTES, Block, Pattern, words_at
 from pinscope.lab.placement import HostNodes, preferring
 from pinscope.lab.protocol import (
     Copier,
@@ -40,9 +40,9 @@ from pinscope.lab.protocol import (
     Event,
     HostBuffer,
     Load,
+    LoadData,
     MemoryState,
     Stream,
-    Touch,
     never_ends,
     require_type,
 )
@@ -216,10 +216,10 @@ class CudaLab:
             yield registered
 
     @property
-    def place(self) -> str:
-        return self.place_of(self.device)
+    def device_id(self) -> str:
+        return self.device_id_of(self.device)
 
-    def place_of(self, device: int) -> str:
+    def device_id_of(self, device: int) -> str:
         return str(runtime.deviceGetPCIBusId(self._ordinal_of(device)))
 
     @contextmanager
@@ -343,12 +343,12 @@ class CudaLab:
         )
 
     def compute(
-        self, stream: Stream, load: Load, touch: Touch | None = None, counters: Counters | None = None, slot: int = 0
+        self, stream: Stream, load: Load, data: LoadData | None = None, counters: Counters | None = None, slot: int = 0
     ) -> None:
         action, words, nbytes, pattern = 0, self._scratch.address, 8, Pattern(0, 0)
-        if touch is not None:
-            action = _ACTIONS[touch.action]
-            words, nbytes, pattern = touch.buffer.address, touch.buffer.nbytes, touch.pattern
+        if data is not None:
+            action = _ACTIONS[data.action]
+            words, nbytes, pattern = data.buffer.address, data.buffer.nbytes, data.pattern
         wrong = counters.address + 8 * slot if isinstance(counters, CudaCounters) else self._scratch.address
         arguments = (
             np.uint64(load.amount),
@@ -384,7 +384,7 @@ class CudaLab:
         if isinstance(buffer, HostPart):
             self._on_host(self._block.lay, buffer, pattern)
             return
-        self.compute(self._own_stream, _NO_LOAD, Touch(buffer, pattern, "produce"))
+        self.compute(self._own_stream, _NO_LOAD, LoadData(buffer, pattern, "produce"))
         self._own_stream.synchronize()
 
     def wrong_words(self, buffer: HostBuffer | DeviceBuffer, pattern: Pattern) -> int:
@@ -392,7 +392,7 @@ class CudaLab:
         if isinstance(buffer, HostPart) and buffer.memory != "write_combined":
             return sum(self._on_host(self._block.count_wrong, buffer, pattern))
         with self.counters(1) as wrong:
-            self.compute(self._own_stream, _NO_LOAD, Touch(buffer, pattern, "consume"), wrong)
+            self.compute(self._own_stream, _NO_LOAD, LoadData(buffer, pattern, "consume"), wrong)
             self._own_stream.synchronize()
             return wrong.read()[0]
 

@@ -12,7 +12,8 @@ import numpy as np
 from cupy.cuda import driver, runtime
 
 from pinscope.errors import MeasurementFailed
-from pinscope.lab.cuda_memory import ALLOC_FLAGS, DEVICE_TO_HOST, PAGE, driver_library
+from pinscope.lab.backing import PAGE
+from pinscope.lab.cuda_memory import ALLOC_FLAGS, DEVICE_TO_HOST, driver_library
 from pinscope.lab.protocol import Stream, never_ends, require_type
 
 NOT_READY = 600

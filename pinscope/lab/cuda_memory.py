@@ -13,6 +13,7 @@ import numpy as np
 from cupy.cuda import PinnedMemoryPool, driver, runtime
 
 from pinscope.errors import MeasurementFailed, NoDevice, NotEnoughMemory, NotPossible
+from pinscope.lab.backing import PAGE
 from pinscope.lab.protocol import HostBuffer, MemoryState
 from pinscope.probes.gpu import Nvml
 from pinscope.probes.host_memory import page_table_bytes, pinned_bytes
@@ -27,7 +28,6 @@ REGISTER_PORTABLE = 1
 OUT_OF_MEMORY = 2
 HOST_TO_DEVICE, DEVICE_TO_HOST, DEVICE_TO_DEVICE = 1, 2, 3
 """cudaMemcpyKind."""
-PAGE = 4096
 _Result = TypeVar("_Result")
 
 

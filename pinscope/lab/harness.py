@@ -1,4 +1,5 @@
-"""The timing harness repeats until a median is known; the guard refuses what takes too much memory."""
+"""What an experiment has beside its lab: repeats until a median is known, the guard that refuses what takes too much
+memory, memory of the driver's own calls, and the lab of a helper process on the same device (:func:`open_lab`)."""
 
 from __future__ import annotations
 
@@ -232,7 +233,7 @@ def _tightest(ceilings: list[Ceiling]) -> Ceiling:
 
 
 PROBED_BYTES = 2**21
-"""Taken once to see whether a kind can be had."""
+"""Taken once to see whether a kind can be had, or to have used it."""
 _NO_MEANING = "Memory of the NVIDIA driver's own calls is not part of the host model."
 
 
@@ -271,18 +272,15 @@ def why_not_driver_memory(lab: Lab, kind: DriverMemory) -> str | None:
         return str(error)
 
 
-WARM_BYTES = 2 * 2**20
-
-
 def use_each_part_once(lab: Lab) -> None:
     """Register memory and allocate pinned memory, copy from both and check it, and give all of it back."""
     pattern = lab.fresh_pattern()
     with ExitStack() as stack:
-        memory = stack.enter_context(lab.ordinary_memory(WARM_BYTES, "shm"))
+        memory = stack.enter_context(lab.ordinary_memory(PROBED_BYTES, "shm"))
         touch(memory)
-        device = stack.enter_context(lab.device_buffer(WARM_BYTES))
+        device = stack.enter_context(lab.device_buffer(PROBED_BYTES))
         stream = stack.enter_context(lab.stream())
-        sources = (lab.register(memory), lab.host_buffer(WARM_BYTES, "pinned"))
+        sources = (lab.register(memory), lab.host_buffer(PROBED_BYTES, "pinned"))
         for source in map(stack.enter_context, sources):
             lab.fill(source, pattern)
             lab.copy_to_device(device, source, stream)
@@ -290,10 +288,10 @@ def use_each_part_once(lab: Lab) -> None:
             lab.wrong_words(device, pattern)
 
 
-def open_lab(place: str, seed: int) -> Lab:
-    """A lab on the device that :attr:`Lab.place` of another process names."""
-    if place == HostModelLab.place:
+def open_lab(device_id: str, seed: int) -> Lab:
+    """A lab on the device that a lab of another process names by :attr:`Lab.device_id`."""
+    if device_id == HostModelLab.device_id:
         return HostModelLab(seed=seed)
     from pinscope.lab.cuda import CudaLab  # noqa: PLC0415 - imports CuPy, which the host model does not need
 
-    return CudaLab(0, {0: place}, seed)
+    return CudaLab(0, {0: device_id}, seed)

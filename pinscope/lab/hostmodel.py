@@ -37,17 +37,7 @@ from typing import Self
 import numpy as np
 
 from pinscope.errors import MeasurementFailed, NoDevice, NotPossible
-from pinscope.lab.backing import (
-    Block,
-    OwnMemory,
-    Pattern,
-    lock,
-    shared_region,
-    touch,
-    unlock,
-    why_not_backing,
-    words_at,
-)
+from pinscope.lab.backing import OwnMemory, lock, shared_region, touch, unlock, why_not_backing
 from pinscope.lab.hostengine import (
     Area,
     Clock,
@@ -62,6 +52,7 @@ from pinscope.lab.hostengine import (
     move,
     wait_until,
 )
+from pinscope.lab.pattern import Block, Pattern, words_at
 from pinscope.lab.placement import HostNodes
 from pinscope.lab.protocol import (
     Copier,
@@ -70,9 +61,9 @@ from pinscope.lab.protocol import (
     Event,
     HostBuffer,
     Load,
+    LoadData,
     MemoryState,
     Stream,
-    Touch,
     never_ends,
     require_type,
 )
@@ -118,7 +109,7 @@ class HostModelLab:
 
     kind: LabKind = "host"
     device = 0
-    place = "host"
+    device_id = "host"
 
     def __init__(self, clock: Clock = time.perf_counter, seed: int | None = None) -> None:
         self.host_nodes = HostNodes()
@@ -177,10 +168,10 @@ class HostModelLab:
             raise NoDevice(f"the host model has one device, 0; there is no device {device}")
         yield self
 
-    def place_of(self, device: int) -> str:
+    def device_id_of(self, device: int) -> str:
         """Raises NoDevice as :meth:`peer` does."""
         with self.peer(device):
-            return self.place
+            return self.device_id
 
     @contextmanager
     def host_buffer(self, nbytes: int, memory: HostMemory, backing: Backing = "4k") -> Iterator[HostArea]:
@@ -308,15 +299,15 @@ class HostModelLab:
         return Load(seconds, max(seconds - overshoot, 0.0))
 
     def compute(
-        self, stream: Stream, load: Load, touch: Touch | None = None, counters: Counters | None = None, slot: int = 0
+        self, stream: Stream, load: Load, data: LoadData | None = None, counters: Counters | None = None, slot: int = 0
     ) -> None:
-        """Queue a load. A consuming touch samples one word in :data:`SAMPLE_WORDS`; a producing one writes all."""
-        if touch is None:
+        """Queue a load. Of data that it consumes, one word in :data:`SAMPLE_WORDS` is checked; it produces all."""
+        if data is None:
             work: Work = partial(self._run, load)
-        elif touch.action == "produce":
-            work = partial(self._produce, load, touch)
+        elif data.action == "produce":
+            work = partial(self._produce, load, data)
         else:
-            work = self._consuming(load, touch, require_type(counters, HostCounters), slot)
+            work = self._consuming(load, data, require_type(counters, HostCounters), slot)
         require_type(stream, HostStream).submit(self._compute, work)
 
     def wait(self, stream: Stream, event: Event) -> None:
@@ -359,12 +350,12 @@ class HostModelLab:
     def _run(self, load: Load, ready: float) -> None:
         wait_until(ready + load.amount, self._clock)
 
-    def _consuming(self, load: Load, touch: Touch, counters: HostCounters, slot: int) -> Work:
+    def _consuming(self, load: Load, data: LoadData, counters: HostCounters, slot: int) -> Work:
         """Prepared by the calling thread: while the engine's runs Python code, no copy can start."""
-        content = words_at(touch.buffer.address, touch.buffer.nbytes)
+        content = words_at(data.buffer.address, data.buffer.nbytes)
         first = int(self._generator.integers(min(SAMPLE_WORDS, len(content))))
         sampled = content[first::SAMPLE_WORDS]
-        expected = self._block.sample(touch.pattern, np.arange(first, len(content), SAMPLE_WORDS))
+        expected = self._block.sample(data.pattern, np.arange(first, len(content), SAMPLE_WORDS))
 
         def work(ready: float) -> None:
             counters.add(slot, int(np.count_nonzero(sampled != expected)))
@@ -372,11 +363,11 @@ class HostModelLab:
 
         return work
 
-    def _produce(self, load: Load, touch: Touch, ready: float) -> None:
-        nbytes = touch.buffer.nbytes
+    def _produce(self, load: Load, data: LoadData, ready: float) -> None:
+        nbytes = data.buffer.nbytes
         wait_until(ready + load.amount - nbytes * median(self._write_costs), self._clock)
         begun = self._clock()
-        self.fill(touch.buffer, touch.pattern)
+        self.fill(data.buffer, data.pattern)
         self._write_costs.append((self._clock() - begun) / nbytes)
         self._run(load, ready)
 

@@ -18,10 +18,9 @@ from numpy.typing import DTypeLike, NDArray
 
 from pinscope.analysis.pinning_strategy import default_strategy
 from pinscope.errors import InvalidParameter, NotEnoughMemory, NotPossible
-from pinscope.lab.backing import OwnMemory, why_not_backing
+from pinscope.lab.backing import PAGE, OwnMemory, why_not_backing
 from pinscope.lab.harness import binding_limit, safe_pinned_bytes
 from pinscope.lab.pinning import (
-    PAGE,
     SPARE_PROCESSORS,
     GentlePinner,
     OnRelease,

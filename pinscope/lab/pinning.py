@@ -20,13 +20,12 @@ from typing import Protocol
 
 import numpy as np
 
-from pinscope.lab.backing import HUGE_PAGE, OwnMemory
+from pinscope.lab.backing import HUGE_PAGE, PAGE, OwnMemory
 from pinscope.lab.harness import Clock
 from pinscope.records.registration import Strategy
 
 TOUCH_BYTES = 64 * 2**20
 """What one thread touches at a time: whole huge pages, and enough of them that handing out work costs nothing."""
-PAGE = 4096
 
 OnRelease = Callable[[Callable[[int], None], int], object]
 

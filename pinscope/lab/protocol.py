@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import Literal, Protocol, Self, TypeVar
 
 from pinscope.errors import MeasurementFailed
-from pinscope.lab.backing import Pattern
+from pinscope.lab.pattern import Pattern
 from pinscope.lab.placement import HostNodes
 from pinscope.records.run import Backing, HostMemory, LabKind
 
@@ -83,7 +83,7 @@ class Load:
 
 
 @dataclass(frozen=True)
-class Touch:
+class LoadData:
     """Data that a compute load works on.
 
     Attributes:
@@ -180,12 +180,12 @@ class Lab(Protocol):
         ...
 
     @property
-    def place(self) -> str:
-        """What another process needs to open a lab on the same device (:mod:`pinscope.lab.child_processes`)."""
+    def device_id(self) -> str:
+        """By which another process opens a lab on the same device (:func:`pinscope.lab.harness.open_lab`)."""
         ...
 
-    def place_of(self, device: int) -> str:
-        """The place of any usable device, which is not opened for it."""
+    def device_id_of(self, device: int) -> str:
+        """The same of any usable device, which is not opened for it."""
         ...
 
     def exported_buffer(self, nbytes: int) -> AbstractContextManager[tuple[DeviceBuffer, str]]:
@@ -235,9 +235,9 @@ class Lab(Protocol):
         ...
 
     def compute(
-        self, stream: Stream, load: Load, touch: Touch | None = None, counters: Counters | None = None, slot: int = 0
+        self, stream: Stream, load: Load, data: LoadData | None = None, counters: Counters | None = None, slot: int = 0
     ) -> None:
-        """Queue a compute load. With a consuming ``touch``, wrong words are added to ``counters[slot]``."""
+        """Queue a compute load. With ``data`` that it consumes, wrong words are added to ``counters[slot]``."""
         ...
 
     def wait(self, stream: Stream, event: Event) -> None:

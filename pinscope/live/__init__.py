@@ -1,1 +1,10 @@
-"""Who holds pinned memory now: one frozen reading, joined from what the probes give."""
+"""Who holds pinned memory now. What the probes give in; frozen snapshots, what they mean, and series of them out.
+
+Imports ``probes``, ``analysis`` and ``records``, in ``timeline/`` also ``charts``. Looks at the machine through the
+probes, keeps nothing on disk, and has threads of its own in ``sampler``; ``reading``, ``findings`` and ``timeline/``
+touch no machine.
+
+``source`` takes a snapshot, ``holder`` makes one holder of it, ``tracker`` follows calls by uprobes, ``sampler``
+repeats. ``reading`` is the verdict on one snapshot, ``findings`` its rules. ``series`` has what follows from several:
+events, who grows, the rows of a timeline; ``timeline/`` is the run that keeps them, with its reading, findings, charts.
+"""

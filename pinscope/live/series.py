@@ -230,7 +230,8 @@ def _steps(samples: Sequence[Sample], steps: int) -> list[list[Sample]]:
     return [list(step) for _, step in groupby(samples, lambda sample: sample.elapsed_seconds // step_seconds)]
 
 
-Row = dict[str, Any]
+NewRow = dict[str, Any]
+"""A row of a timeline, to be stored."""
 _HELD, _TOTAL_FIGURES, _ON_GPU, _OF_LINK = (
     tuple(figure for figure in figures(record) if figure.timeline)
     for record in (Holder, HostTotals, DeviceFigures, Link)
@@ -260,7 +261,7 @@ class TimelineRows:
         self._before: Snapshot | None = None
         self._kept: dict[Identity, tuple[Holder, Mapping[str, Number]]] = {}
 
-    def of(self, snapshot: Snapshot, moment: Moment, watch_cpu_seconds: float) -> list[Row]:
+    def of(self, snapshot: Snapshot, moment: Moment, watch_cpu_seconds: float) -> list[NewRow]:
         """The rows of one snapshot: the host first.
 
         Args:
@@ -282,7 +283,7 @@ class TimelineRows:
         self._before, self._kept = snapshot, kept  # only now: a snapshot that cannot be kept left no row
         return rows
 
-    def missed(self, reason: str, moment: Moment) -> list[Row]:
+    def missed(self, reason: str, moment: Moment) -> list[NewRow]:
         """The row of a sample that could not be taken, with the reason in one line."""
         return [_row(moment, datetime.now(UTC), "missed", reason=reason)]
 
@@ -290,7 +291,7 @@ class TimelineRows:
         return not self._pids or pid in self._pids
 
 
-def _row(moment: Moment, taken_at: datetime, kind: RowKind, **values: Any) -> Row:
+def _row(moment: Moment, taken_at: datetime, kind: RowKind, **values: Any) -> NewRow:
     """Only the keys given are kept: a row of one kind has no use for those of the others."""
     made = TimelineRow(
         repeat=moment.number,
@@ -303,11 +304,11 @@ def _row(moment: Moment, taken_at: datetime, kind: RowKind, **values: Any) -> Ro
     return made.model_dump(mode="json", exclude_unset=True)
 
 
-_Make = Callable[..., Row]
+_Make = Callable[..., NewRow]
 """Makes the rows of one moment: :func:`_row`."""
 
 
-def _host_row(make: _Make, snapshot: Snapshot, holders: int, watch_cpu_seconds: float) -> Row:
+def _host_row(make: _Make, snapshot: Snapshot, holders: int, watch_cpu_seconds: float) -> NewRow:
     host = snapshot.host
     missing = _row_missing(host, _TOTAL_FIGURES)
     if not snapshot.devices:
@@ -325,7 +326,7 @@ def _host_row(make: _Make, snapshot: Snapshot, holders: int, watch_cpu_seconds: 
 
 def _holder_rows(
     make: _Make, holders: Collection[Holder], kept: dict[Identity, tuple[Holder, Mapping[str, Number]]]
-) -> Iterator[Row]:
+) -> Iterator[NewRow]:
     """Rows of those that are new or changed, and of those that are gone; ``kept`` is brought up to date."""
     present = {(holder.pid, holder.started_at): holder for holder in holders}
     for key in [key for key in kept if key not in present]:
@@ -337,7 +338,7 @@ def _holder_rows(
             yield _holder_row(make, holder, values, gone=False)
 
 
-def _holder_row(make: _Make, holder: Holder, values: Mapping[str, Number], *, gone: bool) -> Row:
+def _holder_row(make: _Make, holder: Holder, values: Mapping[str, Number], *, gone: bool) -> NewRow:
     return make(
         "holder",
         pid=holder.pid,
@@ -350,7 +351,7 @@ def _holder_row(make: _Make, holder: Holder, values: Mapping[str, Number], *, go
     )
 
 
-def _device_row(make: _Make, device: DeviceFigures) -> Row:
+def _device_row(make: _Make, device: DeviceFigures) -> NewRow:
     missing = _row_missing(device, _ON_GPU)
     if "link" in device.missing:
         missing["link"] = device.missing["link"]
@@ -358,7 +359,7 @@ def _device_row(make: _Make, device: DeviceFigures) -> Row:
     return make("device", device=device.index, **values, missing=_reasons(missing))
 
 
-def _event_row(make: _Make, event: Event) -> Row:
+def _event_row(make: _Make, event: Event) -> NewRow:
     return make(
         "event",
         pid=event.pid,

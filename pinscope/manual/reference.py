@@ -30,7 +30,7 @@ from pinscope.records.run import ExperimentRun, Finding, Observation, Run, Table
 from pinscope.records.snapshot import Snapshot
 from pinscope.records.timeline import Event
 from pinscope.report.facts import parameter_defaults, place
-from pinscope.store.bundle import folder, recorded_runs, recording_name
+from pinscope.store.recordings import folder, recorded_runs, recording_name
 from pinscope.units import format_bytes, format_seconds
 
 UNITS: Mapping[str, str] = {

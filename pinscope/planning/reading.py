@@ -328,7 +328,7 @@ def _not_measured(plan: Plan) -> Iterator[Finding]:
 
 def draw_plan(plan: Plan) -> list[Chart]:
     """How long each strategy takes; none where no run measured one."""
-    from pinscope.charts.plot import Length, Scale, TimePart, lengths  # noqa: PLC0415 - Plotly, which only a page needs
+    from pinscope.charts.plot import Bar, Scale, TimePart, bars  # noqa: PLC0415 - Plotly, which only a page needs
     from pinscope.charts.theme import seconds_unit  # noqa: PLC0415
 
     if not plan.paces:
@@ -337,12 +337,12 @@ def draw_plan(plan: Plan) -> list[Chart]:
     seconds = {pace.strategy: pace.seconds_for(plan.demand.pinned_bytes) for pace in plan.paces}
     scale, unit = seconds_unit(max(seconds.values()))
     looks = {True: TimePart("cudaHostAlloc", "pinned"), False: TimePart("registered", "registered")}
-    bars = [Length(TITLES[name], time, looks[name.startswith("host_alloc")]) for name, time in seconds.items()]
-    chart = lengths(
+    drawn = [Bar(TITLES[name], time, looks[name.startswith("host_alloc")]) for name, time in seconds.items()]
+    chart = bars(
         "plan-times",
         f"How long {amount} take to pin",
         "One process, at the pace that was measured over the amount in the table below.",
-        {"": bars},
+        {"": drawn},
         Scale(f"Time ({unit})", scale, format_seconds),
         f"Time to pin {amount}",
     )

@@ -1,4 +1,4 @@
-"""What all records share: frozen, strict about unknown fields, JSON both ways."""
+"""What all records share: frozen, JSON both ways, fields of a newer version ignored; and the bounds of what is read."""
 
 from __future__ import annotations
 

@@ -1,8 +1,9 @@
 """The table of figures of the live view: what each is called, what it means, and where it appears.
 
 An entry stands at the field that it is about, in ``records/snapshot.py`` and ``records/environment.py``; the field's
-name is its key in JSON. Page, terminal, CSV, metrics, timeline and reports go through the table: a new figure is one
-entry there, and a probe that fills the field.
+name is its key in JSON. Page, terminal, CSV, metrics, timeline and reports go through the table and need no change for
+a new one. What fills the field does: of the host ``probes/host_memory.py``, of a GPU ``probes/gpu.py``, of a holder
+``live/holder.py``, where what ``/proc/PID/status`` has is one line.
 """
 
 from __future__ import annotations

@@ -18,7 +18,7 @@ MOST_CHARACTERS = 4096
 """Of a parameter as text: hundreds of sizes."""
 
 
-def by_comma(value: Any) -> Any:
+def _by_comma(value: Any) -> Any:
     """Lists come as text from the command line: ``4KiB,1MiB``."""
     if isinstance(value, str):
         return tuple(part.strip() for part in value.split(",") if part.strip())
@@ -36,8 +36,7 @@ def _distinct(values: tuple[Any, ...]) -> tuple[Any, ...]:
     return tuple(dict.fromkeys(values))
 
 
-def ascending(values: tuple[int, ...]) -> tuple[int, ...]:
-    """Each once, the least first."""
+def _ascending(values: tuple[int, ...]) -> tuple[int, ...]:
     return tuple(sorted(set(values)))
 
 
@@ -51,18 +50,13 @@ _Item = TypeVar("_Item")
 _IN_BYTES = Field(json_schema_extra={"unit": "bytes"})
 Bytes = Annotated[int, BeforeValidator(_size), Field(gt=0), AfterValidator(_multiple_of_8), _IN_BYTES]
 """A size in bytes; takes ``64KiB``, ``1e9`` …"""
-Sizes = Annotated[
-    tuple[Bytes, ...], BeforeValidator(by_comma), Field(min_length=1), AfterValidator(ascending), _IN_BYTES
-]
+Ascending = Annotated[tuple[_Item, ...], BeforeValidator(_by_comma), Field(min_length=1), AfterValidator(_ascending)]
+"""One or more numbers, each once, the least first; takes a list by comma."""
+Sizes = Annotated[Ascending[Bytes], _IN_BYTES]
 """Sizes in bytes, ascending; takes a list by comma."""
-Counts = Annotated[
-    tuple[Annotated[int, Field(ge=1, le=64)], ...],
-    BeforeValidator(by_comma),
-    Field(min_length=1, json_schema_extra={"unit": "count"}),
-    AfterValidator(ascending),
-]
+Counts = Annotated[Ascending[Annotated[int, Field(ge=1, le=64)]], Field(json_schema_extra={"unit": "count"})]
 """Whole numbers from 1 to 64, ascending; takes a list by comma."""
-Several = Annotated[tuple[_Item, ...], BeforeValidator(by_comma), Field(min_length=1), AfterValidator(_distinct)]
+Several = Annotated[tuple[_Item, ...], BeforeValidator(_by_comma), Field(min_length=1), AfterValidator(_distinct)]
 """One or more of a set of words; takes a list by comma."""
 
 

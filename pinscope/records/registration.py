@@ -1,10 +1,11 @@
-"""Who registered or allocated pinned memory, as seen call by call: what the probe on the driver's library tells."""
+"""Who registered or allocated pinned memory, as the probe on the driver's library sees it call by call; and the
+strategies to register or allocate it by, which the lab has and the experiments compare."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from datetime import datetime
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from pinscope.records.base import Record
 from pinscope.records.run import Backing
@@ -110,7 +111,7 @@ StrategyName = Literal[
 Registering = Literal["one", "chunks", "threads", "pipeline"]
 
 
-class Strategy(Record):
+class Strategy(NamedTuple):
     """One way to pin."""
 
     name: StrategyName
@@ -135,22 +136,18 @@ class Strategy(Record):
         return self.backing is not None or not self.chunked
 
 
-def _strategy(name: StrategyName, title: str, backing: Backing | None, touched: bool, how: Registering) -> Strategy:
-    return Strategy(name=name, title=title, backing=backing, touched=touched, registering=how)
-
-
 STRATEGIES: Mapping[str, Strategy] = {
     strategy.name: strategy
     for strategy in (
-        _strategy("host_alloc", "one cudaHostAlloc", None, False, "one"),
-        _strategy("host_alloc_chunks", "cudaHostAlloc in chunks", None, False, "chunks"),
-        _strategy("register_untouched", "4 KiB pages, untouched, register", "4k", False, "one"),
-        _strategy("touch_register", "4 KiB pages, threads touch, register", "4k", True, "one"),
-        _strategy("touch_register_chunks", "4 KiB pages, threads touch, register chunks", "4k", True, "chunks"),
-        _strategy("thp_register", "huge pages, threads touch, register", "thp", True, "one"),
-        _strategy("thp_register_chunks", "huge pages, threads touch, register chunks", "thp", True, "chunks"),
-        _strategy("thp_register_threads", "huge pages, threads touch, threads register chunks", "thp", True, "threads"),
-        _strategy("thp_pipeline", "huge pages, register each chunk once touched", "thp", True, "pipeline"),
+        Strategy("host_alloc", "one cudaHostAlloc", None, False, "one"),
+        Strategy("host_alloc_chunks", "cudaHostAlloc in chunks", None, False, "chunks"),
+        Strategy("register_untouched", "4 KiB pages, untouched, register", "4k", False, "one"),
+        Strategy("touch_register", "4 KiB pages, threads touch, register", "4k", True, "one"),
+        Strategy("touch_register_chunks", "4 KiB pages, threads touch, register chunks", "4k", True, "chunks"),
+        Strategy("thp_register", "huge pages, threads touch, register", "thp", True, "one"),
+        Strategy("thp_register_chunks", "huge pages, threads touch, register chunks", "thp", True, "chunks"),
+        Strategy("thp_register_threads", "huge pages, threads touch, threads register chunks", "thp", True, "threads"),
+        Strategy("thp_pipeline", "huge pages, register each chunk once touched", "thp", True, "pipeline"),
     )
 }
 """Name → strategy, in the order in which they are measured and shown."""

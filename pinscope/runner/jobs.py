@@ -1,27 +1,19 @@
-"""Runs from the outside: prepare, start, cancel, measure several in turn, and notice those whose child is gone."""
+"""Runs from the outside: prepare, start and cancel one, and notice those whose child is gone."""
 
 from __future__ import annotations
 
-import fcntl
 import os
-import re
 import secrets
 import signal
-import stat
 import subprocess
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field, replace
+from contextlib import suppress
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from functools import partial
-from io import FileIO
-from pathlib import Path
 from typing import IO, Any, cast
-
-import platformdirs
 
 from pinscope import isolation
 from pinscope.errors import (
@@ -31,23 +23,21 @@ from pinscope.errors import (
     NoDevice,
     NotEnoughMemory,
     NotPossible,
-    PinScopeError,
     StoreFailed,
     UnknownName,
 )
 from pinscope.experiments.contract import AnyExperiment, BareParams, budget_of
-from pinscope.experiments.registry import EXPERIMENTS, find
+from pinscope.experiments.registry import find
 from pinscope.lab.harness import check_budget
 from pinscope.lab.placement import placement
 from pinscope.probes.child_lifetime import start_child
-from pinscope.probes.environment import capture_environment, cupy_problem, machine_id
+from pinscope.probes.environment import cupy_problem, machine_id
 from pinscope.probes.process import is_alive, is_in_sight, on_this_boot, process_of
 from pinscope.records.environment import Environment
 from pinscope.records.run import LAB_TITLES, ExperimentRun, LabKind, Process, Run
-from pinscope.store.new_file import PRIVATE_FILE, SHARED_FOLDERS, check_private, make_private, own_folder
 from pinscope.store.safe_writer import bring_in
 from pinscope.store.store import Store
-from pinscope.text import one_line, quoted
+from pinscope.text import quoted
 
 GRACE_SECONDS = 5.0
 """How long a cancelled child has to put things away before it is ended."""
@@ -302,271 +292,3 @@ def _is_gone(run: Run) -> bool:
     if is_in_sight(run.process):
         return not is_alive(run.process)
     return run.progress.at is not None and time.monotonic() - run.progress.at > SILENT_SECONDS
-
-
-POLL_SECONDS = 0.1
-SHARED = Path("/run/lock/pinscope")
-"""For users who are to wait for each other. Root makes it: ``install -d -g GROUP -m 2770 /run/lock/pinscope``."""
-VARIABLE = "PINSCOPE_QUEUE"
-"""Environment variable with the folder in which this user's runs queue instead."""
-_MOST_READ = 200
-"""Bytes that a holder says of itself."""
-_NO_NAME = re.compile(r"[^0-9A-Za-z_-]")
-
-
-@contextmanager
-def turn(
-    name: str, waiting: Callable[[str], None], holder: str = "", folders: Sequence[Path] | None = None
-) -> Iterator[str | None]:
-    """Hold the lock of ``name`` while the block runs; gives ``None``, or why nothing could be locked.
-
-    Args:
-        name: what is locked: a GPU's UUID, or ``host`` for the host model.
-        waiting: called with what holds the lock, again and again while it is held; may raise to give up.
-        holder: what the waiting ones say of this one, beside its process id.
-        folders: where the lock may lie; the first that can be used is taken. By default those of :func:`places`.
-
-    Raises:
-        MeasurementFailed: the file system refuses the lock for another reason than that it is held.
-    """
-    folders = places() if folders is None else folders
-    lock = _opened(name, folders)
-    if lock is None:
-        unsafe = ", ".join(map(str, folders))
-        yield f"Other runs may have measured at the same time: no folder for a lock is safe ({unsafe})."
-        return
-    with lock:
-        while not _is_taken(lock):
-            said = os.pread(lock.fileno(), _MOST_READ, 0).decode(errors="replace")
-            waiting(one_line(said) or "another run")
-            time.sleep(POLL_SECONDS)
-        process = f"process {os.getpid()}"
-        with suppress(OSError):  # a full disk: they wait all the same
-            lock.truncate(0)
-            os.pwrite(lock.fileno(), (f"{holder} ({process})" if holder else process).encode()[:_MOST_READ], 0)
-        yield None
-
-
-def _is_taken(lock: FileIO) -> bool:
-    """Lock the file if nobody has."""
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    except OSError as error:
-        raise MeasurementFailed(f"cannot queue for the device: {lock.name}: {error.strerror}") from None
-    return True
-
-
-def places() -> list[Path]:
-    """Folders for locks, best first. They do not depend on the session: runs from all of a user's sessions queue."""
-    if named := os.environ.get(VARIABLE):
-        return [Path(named)]
-    folders = [SHARED, *(own_folder(Path(shared)) for shared in (*SHARED_FOLDERS, "/dev/shm"))]  # noqa: S108 - checked
-    with suppress(RuntimeError):  # this user has no home folder
-        folders.append(platformdirs.user_state_path("pinscope", appauthor=False) / "queue")
-    return folders
-
-
-def _opened(name: str, folders: Sequence[Path]) -> FileIO | None:
-    """The file in the first folder that can be used; it stays when the turn is over."""
-    for folder in folders:
-        with suppress(OSError):
-            shared = _checked(folder)
-            path = str(folder / f"{_NO_NAME.sub('_', name)[:100]}.lock")
-            file = FileIO(path, "r+", opener=partial(_open_lock, shared=shared))
-            status = os.fstat(file.fileno())
-            is_own = stat.S_ISREG(status.st_mode) and (shared or status.st_uid == os.geteuid())
-            if is_own and status.st_nlink == 1:  # by another name it may be a file that somebody needs
-                return file
-            file.close()
-    return None
-
-
-def _open_lock(path: str, _flags: int, shared: bool) -> int:
-    flags = os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-    try:
-        return os.open(path, flags)
-    except FileNotFoundError:
-        # Not one call with the above: in some folders the kernel lets nobody "create" what another has made.
-        file = os.open(path, flags | os.O_CREAT, PRIVATE_FILE)
-        if shared:
-            os.fchmod(file, 0o666)  # whatever the umask is: the folder says who may
-        return file
-
-
-def _checked(folder: Path) -> bool:
-    """Whether the users of the folder share it. One of this user alone is made where it is not.
-
-    Raises:
-        OSError: it is not there, or somebody who should not may write in it.
-    """
-    if folder != SHARED:
-        make_private(folder)
-        check_private(folder)
-        return False
-    status = folder.lstat()
-    if not stat.S_ISDIR(status.st_mode) or status.st_uid != 0:
-        raise PermissionError(f"{folder} is not a folder that root made")
-    return True
-
-
-ALL = "all"
-"""Stands for every experiment, where one is named."""
-
-
-@dataclass(frozen=True)
-class Selection:
-    """What can run of what was asked for.
-
-    Attributes:
-        requests: one for each experiment.
-        left_out: a line for each other experiment: its name, and why it is left out.
-    """
-
-    requests: tuple[Request, ...]
-    left_out: tuple[str, ...] = ()
-
-
-def select(asked: Request, environment: Environment) -> Selection:
-    """The experiment asked for, or all that run on the lab; nothing on the machine is touched.
-
-    One experiment of several whose preset this machine cannot hold is left out; bad input, and settings that this
-    machine cannot hold, refuse them all.
-
-    Raises:
-        BadInput: one of the requests makes no sense.
-        NotPossible: none can run here, or one cannot with the settings asked for.
-    """
-    if asked.experiment != ALL:
-        return possible([asked], environment)
-    experiments = [entry.experiment for entry in EXPERIMENTS]
-    known = dict.fromkeys(field for experiment in experiments for field in experiment.Params.model_fields)
-    if unknown := set(asked.overrides) - set(known):
-        raise InvalidParameter(f"no experiment has a parameter {quoted(min(unknown))}; there are: {', '.join(known)}")
-    lab = asked.lab or ("cuda" if usable_gpu(environment) else "host")
-    requests, left_out = [], []
-    for experiment in experiments:
-        if reason := experiment.labs.get(lab):
-            left_out.append(f"{experiment.name} does not run on the {LAB_TITLES[lab]}: {reason}")
-            continue
-        overrides = {key: value for key, value in asked.overrides.items() if key in experiment.Params.model_fields}
-        requests.append(replace(asked, experiment=experiment.name, overrides=overrides))
-    if not requests:
-        raise NotPossible(f"no experiment has a meaning on the {lab} lab")
-    chosen = possible(requests, environment)
-    return Selection(chosen.requests, (*left_out, *chosen.left_out))
-
-
-def possible(requests: Sequence[Request], environment: Environment) -> Selection:
-    """Those of the requests that can run here. Errors as of :func:`select`."""
-    accepted: list[Request] = []
-    refused: list[tuple[str, NotPossible]] = []
-    for request in requests:
-        try:
-            prepare(request, environment)
-            accepted.append(request)
-        except NotPossible as error:
-            if request.overrides and isinstance(error, NotEnoughMemory):
-                raise  # asked for by name, not a preset that is too large for this machine
-            refused.append((request.experiment, error))
-    if not accepted:
-        raise refused[0][1]
-    return Selection(tuple(accepted), tuple(f"{experiment}: {refusal}" for experiment, refusal in refused))
-
-
-@dataclass
-class Step:
-    """One run of a suite.
-
-    Attributes:
-        request: what it measures.
-        expected_seconds: how long it takes, as estimated beforehand.
-        run_id: once it has begun.
-        problem: why it could not begin, one line.
-        has_ended: it was measured, or could not begin.
-    """
-
-    request: Request
-    expected_seconds: float
-    run_id: str | None = field(default=None, init=False)
-    problem: str | None = field(default=None, init=False)
-    has_ended: bool = field(default=False, init=False)
-
-
-class Suite:
-    """Measures requests one after the other, in a thread of its own; every run is stored as if it had been alone.
-
-    Args:
-        store: where the runs are kept.
-        requests: what to measure, in this order.
-        environment: the machine, for the estimate of the time.
-
-    Raises:
-        PinScopeError: one of the requests cannot run here.
-    """
-
-    def __init__(self, store: Store, requests: Sequence[Request], environment: Environment) -> None:
-        self.steps = tuple(Step(request, prepare(request, environment).expected_seconds) for request in requests)
-        self._store = store
-        self._is_cancelled = threading.Event()
-        self._thread = threading.Thread(target=self._measure, name="pinscope-suite", daemon=True)
-
-    def start(self) -> None:
-        """Begin with the first request."""
-        self._thread.start()
-
-    def cancel(self) -> None:
-        """Stop the run that goes on and begin no other; what was measured stays."""
-        self._is_cancelled.set()
-        step = self.current
-        if step is not None and step.run_id is not None:
-            with suppress(BadInput, StoreFailed):  # it ended in the same moment
-                cancel(self._store, step.run_id)
-
-    def join(self) -> None:
-        """Wait for the end."""
-        self._thread.join()
-
-    @property
-    def has_ended(self) -> bool:
-        """Whether nothing is measured any more."""
-        return not self._thread.is_alive()
-
-    @property
-    def current(self) -> Step | None:
-        """The step that goes on, or is next; ``None`` after the last."""
-        return next((step for step in self.steps if not step.has_ended), None)
-
-    @property
-    def expected_seconds(self) -> float:
-        """How long all steps take, as estimated beforehand."""
-        return sum(step.expected_seconds for step in self.steps)
-
-    def fraction(self) -> float:
-        """How much of the time has passed, 0 to 1, by the estimates of the steps.
-
-        Raises:
-            StoreFailed: the progress of the run that goes on cannot be read.
-        """
-        passed = sum(step.expected_seconds for step in self.steps if step.has_ended)
-        step = self.current
-        if step is not None and step.run_id is not None:
-            passed += step.expected_seconds * self._store.run(step.run_id).progress.fraction
-        return passed / (self.expected_seconds or 1.0)
-
-    def _measure(self) -> None:
-        for step in self.steps:
-            if self._is_cancelled.is_set():
-                return
-            try:
-                run = prepare(step.request, capture_environment())
-                job = start(self._store, run)
-                step.run_id = run.id
-                if self._is_cancelled.is_set():
-                    job.child.terminate()
-                job.child.wait()
-                reconcile(self._store)
-            except PinScopeError as error:
-                step.problem = str(error)
-            step.has_ended = True

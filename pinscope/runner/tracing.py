@@ -41,7 +41,7 @@ from pinscope.runner.worker import Outcome, Reporter
 from pinscope.store.bundle import write_bundle
 from pinscope.store.safe_writer import SafeWriter
 from pinscope.store.store import Store
-from pinscope.store.tables import Row
+from pinscope.store.tables import StoredRow
 from pinscope.tracing.line_totals import Ended, unnumbered
 from pinscope.tracing.process_merge import MOST_RECORDS, ProcessFiles, attachments
 from pinscope.tracing.redirect import ACCOUNT
@@ -75,7 +75,7 @@ def pinned_rates(store: Store, environment: Environment) -> dict[str, Any]:
     return known
 
 
-def _copying(run: ExperimentRun, rows: Sequence[Row]) -> dict[str, Any]:
+def _copying(run: ExperimentRun, rows: Sequence[StoredRow]) -> dict[str, Any]:
     copies = Copies(run, checked_rows(run.experiment, rows))
     rates = {
         f"{memory}_{direction}": curve[-1].bytes_per_second
@@ -85,7 +85,7 @@ def _copying(run: ExperimentRun, rows: Sequence[Row]) -> dict[str, Any]:
     return rates if rates.keys() - {"pageable_h2d"} else {}
 
 
-def _gathering(run: ExperimentRun, rows: Sequence[Row]) -> dict[str, Any]:
+def _gathering(run: ExperimentRun, rows: Sequence[StoredRow]) -> dict[str, Any]:
     by_cpu = [row for row in rows if row.get("way") == "cpu" and row.get("threads") == 1]
     rates: dict[str, dict[int, float]] = {"h2d": {}, "d2h": {}}
     for cell in Scatter.of(checked_rows(run.experiment, by_cpu)).cells:
@@ -120,7 +120,7 @@ class Traced:
     """
 
     run: Run
-    rows: Sequence[Row]
+    rows: Sequence[StoredRow]
     exit_code: int | None
     saved: Path | None
     gap: str | None

@@ -29,7 +29,7 @@ from pinscope.probes.host_memory import read_limits
 from pinscope.probes.process import current_process
 from pinscope.records.environment import Device
 from pinscope.records.run import ExperimentRun, Progress, Run, Status
-from pinscope.runner.jobs import turn
+from pinscope.runner.queue import turn
 from pinscope.store.safe_writer import FLUSH_SECONDS, SafeWriter, saved_line
 from pinscope.store.store import Store
 from pinscope.text import error_line, visible

@@ -1,1 +1,9 @@
-"""Where runs are kept: the database, bundles that carry runs between machines, and the shipped recordings."""
+"""Where runs are kept: runs, rows and tables of events in; the same out again, or an error that says what is wrong.
+
+The only room that knows SQL. Imports ``records``, ``probes`` and ``analysis``; reads and writes files and databases;
+knows no experiment and derives nothing: a stored verdict comes from whoever measured.
+
+``store`` is the door: all that others ask of a database; ``database`` opens one, ``tables`` says what may be in it;
+``attachments`` are tables of many events; ``safe_writer`` loses no row; ``bundle`` carries runs between machines,
+``anonymous`` without who and where; ``recordings`` ship with PinScope; ``new_file`` writes whole files or none.
+"""

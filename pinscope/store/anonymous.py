@@ -13,7 +13,7 @@ from pinscope.records.environment import Environment
 from pinscope.records.run import Attachment, Run, TimelineRun, TraceRun, parse_run
 from pinscope.store.attachments import attached_by, encode_part, read_part
 from pinscope.store.store import Store
-from pinscope.store.tables import RUN_ID_LENGTH, Row
+from pinscope.store.tables import RUN_ID_LENGTH, StoredRow
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -182,7 +182,7 @@ class AnonymousStore:
         attachments = tuple(self._sized(run, attachment) for attachment in source.attachments)
         return run.model_copy(update={"attachments": attachments})
 
-    def observations(self, run_id: str) -> Sequence[Row]:
+    def observations(self, run_id: str) -> Sequence[StoredRow]:
         """The rows of a run that :meth:`run` gave, in the order in which they were measured."""
         source, names = self._sources[run_id]
         rows = self._store.observations(source.id)
@@ -211,27 +211,27 @@ class AnonymousStore:
         return attachment.model_copy(update={"bytes": sum(map(len, self.parts(run, attachment)))})
 
 
-class AnonymousRows(Sequence[Row]):
+class AnonymousRows(Sequence[StoredRow]):
     """Observations without names, each made when it is asked for."""
 
-    def __init__(self, rows: Sequence[Row], names: Pseudonyms) -> None:
+    def __init__(self, rows: Sequence[StoredRow], names: Pseudonyms) -> None:
         self._rows = rows
         self._names = names
 
     def __len__(self) -> int:
         return len(self._rows)
 
-    def __iter__(self) -> Iterator[Row]:
+    def __iter__(self) -> Iterator[StoredRow]:
         return map(self._names.value, self._rows)
 
     @overload
-    def __getitem__(self, place: int) -> Row: ...
+    def __getitem__(self, place: int) -> StoredRow: ...
     @overload
-    def __getitem__(self, place: slice) -> Sequence[Row]: ...
-    def __getitem__(self, place: int | slice) -> Row | Sequence[Row]:
+    def __getitem__(self, place: slice) -> Sequence[StoredRow]: ...
+    def __getitem__(self, place: int | slice) -> StoredRow | Sequence[StoredRow]:
         if isinstance(place, slice):
             return AnonymousRows(self._rows[place], self._names)
-        row: Row = self._names.value(self._rows[place])
+        row: StoredRow = self._names.value(self._rows[place])
         return row
 
 

@@ -18,12 +18,10 @@ import json
 import stat
 import zipfile
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from functools import cache
-from importlib.resources import files
-from importlib.resources.abc import Traversable
 from itertools import islice
 from pathlib import Path
 from typing import IO, Annotated, Any, BinaryIO, Self, cast
@@ -31,14 +29,14 @@ from typing import IO, Annotated, Any, BinaryIO, Self, cast
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
 import pinscope
-from pinscope.errors import BadBundle, BadInput, InvalidParameter, StoreFailed
+from pinscope.errors import BadBundle, BadInput, InvalidParameter
 from pinscope.probes.environment import source_commit
 from pinscope.records import base
 from pinscope.records.base import BUNDLE_PARTS, Moment
 from pinscope.records.run import FORMAT, Attachment, Run, parse_run
 from pinscope.store.attachments import Parts, no_parts, read_part, too_much_attached
 from pinscope.store.new_file import AS_UMASK_SAYS, new_file
-from pinscope.store.tables import Row, Rows, RunWithRows, checked, dump_json, first_complaint, storable
+from pinscope.store.tables import RowSource, RunWithRows, StoredRow, checked, dump_json, first_complaint, storable
 
 PARTS_FOLDER = "/attachments/"
 _EPOCH = (1980, 1, 1, 0, 0, 0)
@@ -98,7 +96,7 @@ _COMPRESSIONS = frozenset({zipfile.ZIP_DEFLATED, zipfile.ZIP_STORED})
 _ZIP_ERRORS = (zipfile.BadZipFile, zlib.error, EOFError, OSError, ValueError, RuntimeError, OverflowError, MemoryError)
 """What zipfile raises on damaged archives (RuntimeError, for one, where a flipped bit says encrypted)."""
 _CHUNK_BYTES = 2**16
-_ANY_ROW: TypeAdapter[Row] = TypeAdapter(dict[str, Any])
+_ANY_ROW: TypeAdapter[StoredRow] = TypeAdapter(dict[str, Any])
 
 
 def write_bundle(
@@ -175,7 +173,7 @@ def _pack(file: BinaryIO, items: Sequence[RunWithRows], parts: Parts) -> None:
                     archive.writestr(member_info(part_member(run.id, attachment.name, number)), content)
 
 
-def read_bundle(path: Path | str) -> list[tuple[Run, list[Row]]]:
+def read_bundle(path: Path | str) -> list[tuple[Run, list[StoredRow]]]:
     """The runs of a bundle, each with its observations, all in memory. Errors as for :func:`open_bundle`."""
     with open_bundle(path) as bundle:
         return [(run, list(rows)) for run, rows in bundle.items()]
@@ -298,7 +296,7 @@ class BundleReader:
         for number in range(attachment.parts):
             yield self._read(part_member(run.id, attachment.name, number), base.PART_BYTES)
 
-    def each_row(self, run: Run) -> Iterator[Row]:
+    def each_row(self, run: Run) -> Iterator[StoredRow]:
         """The observations of a run, checked."""
         name = rows_member(run.id)
         count, fields = 0, set[str]()
@@ -432,7 +430,7 @@ class BundleRows:
     def __len__(self) -> int:
         return self._run.observations
 
-    def __iter__(self) -> Iterator[Row]:
+    def __iter__(self) -> Iterator[StoredRow]:
         return self._bundle.each_row(self._run)
 
 
@@ -440,7 +438,7 @@ _ORIGIN = frozenset({"kind", "id", "experiment", "lab", "device", "quick", "para
 """Fields that tell one run from another: set when it starts, never changed."""
 
 
-def as_imported(run: Run, rows: Rows) -> Run:
+def as_imported(run: Run, rows: RowSource) -> Run:
     """A run from elsewhere: nothing here works on it any more."""
     changes: dict[str, Any] = {"recording": False, "observations": len(rows)}
     if run.status == "running":
@@ -449,7 +447,7 @@ def as_imported(run: Run, rows: Rows) -> Run:
     return run.model_copy(update=changes)
 
 
-def knows_all(stored: Run, here: Rows, incoming: Run, rows: Rows, has_ended: bool) -> bool:
+def knows_all(stored: Run, here: RowSource, incoming: Run, rows: RowSource, has_ended: bool) -> bool:
     """Whether a run that is here already has nothing to learn from the bundle."""
     if _facts(stored) == _facts(incoming) or (stored.status == "cancelled" and _is_same_run(stored, incoming)):
         return len(here) == len(rows) and _begin_alike(here, rows, len(rows))
@@ -457,7 +455,7 @@ def knows_all(stored: Run, here: Rows, incoming: Run, rows: Rows, has_ended: boo
     return not has_ended and _is_same_run(stored, incoming) and _begin_alike(here, rows, len(rows))
 
 
-def is_completed_by(stored: Run, here: Rows, incoming: Run, rows: Rows) -> bool:
+def is_completed_by(stored: Run, here: RowSource, incoming: Run, rows: RowSource) -> bool:
     """Whether the bundle knows how a run went on that is here already."""
     is_open = not stored.recording and stored.status in ("interrupted", "cancelled")
     return is_open and _is_same_run(stored, incoming) and _begin_alike(here, rows, len(here))
@@ -472,7 +470,7 @@ def _facts(run: Run, only: frozenset[str] | None = None) -> str:
     return dump_json(run.model_dump(mode="json", include=only, exclude={"recording", "verdict"}))  # type: ignore[arg-type]
 
 
-def _begin_alike(here: Rows, rows: Rows, count: int) -> bool:
+def _begin_alike(here: RowSource, rows: RowSource, count: int) -> bool:
     """Whether both have so many observations at least, and the first so many are the same."""
     if min(len(here), len(rows)) < count:
         return False
@@ -482,87 +480,3 @@ def _begin_alike(here: Rows, rows: Rows, count: int) -> bool:
 
 def _canonical(row: dict[str, Any]) -> str:
     return json.dumps(row, sort_keys=True)
-
-
-VERDICTS = "verdicts.json"
-"""Id of a recording → what this version reads as its verdict. ``scripts/write-verdicts`` makes the file anew."""
-
-
-def folder() -> Traversable:
-    """Where the shipped bundles are."""
-    return files("pinscope") / "recordings"
-
-
-def recorded_runs() -> list[Run]:
-    """All recordings, newest first.
-
-    Raises:
-        StoreFailed: a shipped bundle is damaged.
-    """
-    return [run for run, _ in _recordings().values()]
-
-
-def recorded_run(run_id: str) -> Run | None:
-    """The recording of exactly that id."""
-    return _recordings()[run_id][0] if run_id in _recordings() else None
-
-
-def recording_name(run: Run) -> str:
-    """What pages call a recording, and its file: ``bandwidth-h200``."""
-    return _recordings()[run.id][1].name.removesuffix(SUFFIX)
-
-
-def recorded_observations(run_id: str) -> list[Row]:
-    """The rows of a recording.
-
-    Raises:
-        KeyError: no such recording.
-        StoreFailed: a shipped bundle is damaged.
-    """
-    return [dict(row) for row in _rows(run_id)]  # the caller may change his
-
-
-def recorded_parts(run: Run, attachment: Attachment) -> Iterator[bytes]:
-    """The parts of a recording's attachment. Errors as of its rows."""
-    with _opened(_recordings()[run.id][1]) as bundle:
-        yield from bundle.parts(run, attachment)
-
-
-@cache
-def _recordings() -> Mapping[str, tuple[Run, Traversable]]:
-    """Id → recording, and the bundle that holds it."""
-    with _plain_errors():
-        files = {file.name: file for file in folder().iterdir()}
-        verdicts = json.loads(files[VERDICTS].read_text("utf-8")) if VERDICTS in files else {}
-    recordings: list[tuple[Run, Traversable]] = []
-    for name in sorted(files):
-        if name.endswith(SUFFIX):
-            with _opened(files[name]) as bundle:
-                for run in bundle.runs():
-                    changes = {"recording": True, "verdict": verdicts.get(run.id)}
-                    recordings.append((run.model_copy(update=changes), files[name]))
-    recordings.sort(key=lambda recording: recording[0].created_at, reverse=True)
-    return {run.id: (run, file) for run, file in recordings}
-
-
-@cache
-def _rows(run_id: str) -> tuple[Row, ...]:
-    run, file = _recordings()[run_id]
-    with _opened(file) as bundle:
-        return tuple(bundle.rows(run))
-
-
-@contextmanager
-def _opened(file: Traversable) -> Iterator[BundleReader]:
-    with _plain_errors(), BundleReader(io.BytesIO(file.read_bytes()), file.name) as bundle:
-        yield bundle
-
-
-@contextmanager
-def _plain_errors() -> Iterator[None]:
-    try:
-        yield
-    except (BadBundle, OSError) as error:
-        raise StoreFailed(
-            f"a recording that ships with PinScope cannot be read ({error}); install PinScope again"
-        ) from None

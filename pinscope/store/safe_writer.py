@@ -18,7 +18,7 @@ from pinscope.errors import PinScopeError, StoreFailed
 from pinscope.records.run import Run, parse_run
 from pinscope.store.new_file import PRIVATE_FILE, SHARED_FOLDERS, check_private, make_private, own_folder
 from pinscope.store.store import Store
-from pinscope.store.tables import Row, changed_run, checked, dump_json, storable
+from pinscope.store.tables import StoredRow, changed_run, checked, dump_json, storable
 
 FLUSH_SECONDS = 0.2
 """How often :meth:`SafeWriter.flush` is to be called, so that no row waits longer though no other follows."""
@@ -43,7 +43,7 @@ class SafeWriter:
     def __init__(self, store: Store, run: Run, clock: Callable[[], float] = time.monotonic) -> None:
         self.run = storable(run)
         """The run as it was last stored, or as it should have been."""
-        self.rows: list[Row] = []
+        self.rows: list[StoredRow] = []
         """All observations so far, stored or not."""
         self.problem: str | None = None
         """Why rows or changes wait, one line; ``None`` while the store takes them."""
@@ -172,7 +172,7 @@ class _File:
         self._size = 0
         self._rows = 0
 
-    def takes(self, run: Run, rows: Sequence[Row], is_last: bool) -> bool:
+    def takes(self, run: Run, rows: Sequence[StoredRow], is_last: bool) -> bool:
         """Append the rows that it does not hold, and first and last the run; whether it holds all now."""
         lines: list[Any] = [[row] for row in rows[self._rows :]]
         if is_last or not self._size:
@@ -206,7 +206,7 @@ def saved_line(path: Path) -> str:
     return f"the database accepts nothing more; the run was saved to {path}, from where the next command stores it"
 
 
-def find_saved(store: Store, run_id: str) -> tuple[Run, list[Row]] | None:
+def find_saved(store: Store, run_id: str) -> tuple[Run, list[StoredRow]] | None:
     """The run that a writer of this user, which has ended, saved; ``None`` if there is none."""
     for folder in _folders(store):
         with suppress(OSError), _opened(folder / _name(run_id)) as lines:
@@ -225,10 +225,10 @@ def bring_in(store: Store) -> None:
                     _remove(path)
 
 
-def _read(store: Store, lines: Iterator[bytes]) -> tuple[Run, list[Row]] | None:
+def _read(store: Store, lines: Iterator[bytes]) -> tuple[Run, list[StoredRow]] | None:
     """A run of this database with its observations, as far as its writer came; ``None``: it is of another one."""
     run: Run | None = None
-    rows: list[Row] = []
+    rows: list[StoredRow] = []
     with suppress(ValueError, LookupError, TypeError):  # its writer was killed while it wrote the last line
         for line in lines:
             held = json.loads(line)

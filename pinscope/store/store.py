@@ -17,26 +17,19 @@ from pinscope.analysis.read_rows import Attached
 from pinscope.errors import BadInput, StoreFailed, UnknownName
 from pinscope.records.run import Attachment, Origin, Run, Status, parse_run
 from pinscope.store.attachments import AttachmentWriter, Parts, attached_by, no_parts, parts_alike, with_part
-from pinscope.store.bundle import (
-    as_imported,
-    is_completed_by,
-    knows_all,
-    recorded_observations,
-    recorded_parts,
-    recorded_run,
-    recorded_runs,
-)
+from pinscope.store.bundle import as_imported, is_completed_by, knows_all
 from pinscope.store.database import Database
+from pinscope.store.recordings import recorded_observations, recorded_parts, recorded_run, recorded_runs
 from pinscope.store.tables import (
     OBSERVATIONS,
     PARTS,
     RUNS,
     Damage,
     DamagedRun,
-    Row,
-    Rows,
+    RowSource,
     RunT,
     RunWithRows,
+    StoredRow,
     changed_run,
     checked,
     first_complaint,
@@ -108,7 +101,7 @@ def _run_or_damage(row: Mapping[Any, Any]) -> Run | DamagedRun:
         return DamagedRun(name, "it is not a document")
 
 
-class StoredRows(Sequence[Row]):
+class StoredRows(Sequence[StoredRow]):
     """The observations of one run in the order in which they were measured, read from the database when asked for.
 
     Equal to any sequence of equal rows. Reading raises :class:`StoreFailed` where a row cannot be read, or where the
@@ -130,15 +123,15 @@ class StoredRows(Sequence[Row]):
     def __len__(self) -> int:
         return self._count
 
-    def __iter__(self) -> Iterator[Row]:
+    def __iter__(self) -> Iterator[StoredRow]:
         for first in range(0, self._count, BATCH):
             yield from self._read(first, min(BATCH, self._count - first))
 
     @overload
-    def __getitem__(self, place: int) -> Row: ...
+    def __getitem__(self, place: int) -> StoredRow: ...
     @overload
-    def __getitem__(self, place: slice) -> Sequence[Row]: ...
-    def __getitem__(self, place: int | slice) -> Row | Sequence[Row]:
+    def __getitem__(self, place: slice) -> Sequence[StoredRow]: ...
+    def __getitem__(self, place: int | slice) -> StoredRow | Sequence[StoredRow]:
         if isinstance(place, int):
             return self._read(range(self._count)[place], 1)[0]
         places = range(self._count)[place]
@@ -165,7 +158,7 @@ class StoredRows(Sequence[Row]):
         sequence = OBSERVATIONS.c.sequence
         return OBSERVATIONS.c.run_id == self._run_id, sequence >= begin, sequence < begin + count
 
-    def _read(self, first: int, count: int) -> list[Row]:
+    def _read(self, first: int, count: int) -> list[StoredRow]:
         query = select(OBSERVATIONS.c.sequence, OBSERVATIONS.c.row).where(*self._among(first, count))
         with self._reading() as connection:
             rows = connection.execute(query.order_by(OBSERVATIONS.c.sequence)).all()
@@ -180,7 +173,7 @@ class StoredRows(Sequence[Row]):
         return [row for _, row in rows]
 
 
-def insert_rows(connection: Connection, run_id: str, first: int, rows: Iterable[Row]) -> int:
+def insert_rows(connection: Connection, run_id: str, first: int, rows: Iterable[StoredRow]) -> int:
     """Add rows from number ``first`` on, and count them. How many rows the run has then."""
     count, left = first, iter(rows)
     while batch := list(islice(left, BATCH)):
@@ -372,7 +365,7 @@ class Store(Database):
             connection.execute(delete(PARTS).where(PARTS.c.run_id == run_id))
             connection.execute(delete(RUNS).where(RUNS.c.id == run_id))
 
-    def restore(self, run: Run, rows: Sequence[Row]) -> None:
+    def restore(self, run: Run, rows: Sequence[StoredRow]) -> None:
         """Store what a writer of this database kept in a file: the run, unless it is here, and rows that are not.
 
         Raises:
@@ -411,9 +404,9 @@ class Store(Database):
                 outcome[self._import_run(connection, incoming, rows, has_ended, parts)].append(run.id)
         return Imported(**{key: tuple(ids) for key, ids in outcome.items()})
 
-    def _import_run(self, connection: Connection, incoming: Run, rows: Rows, has_ended: bool, parts: Parts) -> str:
+    def _import_run(self, connection: Connection, incoming: Run, rows: RowSource, has_ended: bool, parts: Parts) -> str:
         incoming = storable(incoming)
-        here: Sequence[Row]
+        here: Sequence[StoredRow]
         stored = read_run(connection, incoming.id, lock=True)
         if stored is not None:
             here = StoredRows(lambda: nullcontext(connection), stored.id, 0, stored.observations)
@@ -507,7 +500,7 @@ class Store(Database):
         """Runs whose status is ``running``, whether or not their child still lives."""
         return self.runs(status="running", recordings=False)
 
-    def observations(self, run_id: str, start: int = 0) -> Sequence[Row]:
+    def observations(self, run_id: str, start: int = 0) -> Sequence[StoredRow]:
         """The rows of a run in the order in which they were measured, from number ``start`` on.
 
         Those of the database are read when they are asked for, a few at a time; see :class:`StoredRows`.

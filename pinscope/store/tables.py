@@ -83,18 +83,18 @@ PARTS = Table(
 ADDED_IN: Mapping[int, frozenset[str]] = {2: frozenset({PARTS.name})}
 """Version → tables that are new in it; older databases get them when they are first written to."""
 
-Row = dict[str, Any]
+StoredRow = dict[str, Any]
 """A stored observation: a flat mapping of labels and values in SI units."""
 
 
-class Rows(Protocol):
+class RowSource(Protocol):
     """Observations of one run, in order. They may come from a file or a database a few at a time, each time anew."""
 
     def __len__(self) -> int: ...
-    def __iter__(self) -> Iterator[Row]: ...
+    def __iter__(self) -> Iterator[StoredRow]: ...
 
 
-RunWithRows = tuple[Run, Rows]
+RunWithRows = tuple[Run, RowSource]
 RunT = TypeVar("RunT", bound=Run)
 
 _RUN_ID = re.compile(rf"[A-Za-z0-9][A-Za-z0-9._-]{{0,{RUN_ID_LENGTH - 1}}}")
@@ -163,7 +163,7 @@ def changed_run(run: RunT, changes: Mapping[str, Any]) -> RunT:
     return storable(changed)
 
 
-def checked(rows: Iterable[Mapping[str, Any]]) -> Iterator[Row]:
+def checked(rows: Iterable[Mapping[str, Any]]) -> Iterator[StoredRow]:
     """The rows as plain flat dicts that JSON carries exactly, one after the other, with secrets masked.
 
     Raises:
@@ -177,7 +177,7 @@ def checked(rows: Iterable[Mapping[str, Any]]) -> Iterator[Row]:
         yield masked
 
 
-def _masked(row: Mapping[str, Any]) -> Row:
+def _masked(row: Mapping[str, Any]) -> StoredRow:
     """The row, a dict of its own, in which no text shows a secret."""
     return {field: _mask(field, value) if isinstance(value, str) else value for field, value in row.items()}
 

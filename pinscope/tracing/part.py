@@ -31,7 +31,7 @@ _STANDARD = tuple(f"{os.path.dirname(module)}/" for module in (os.__file__, OURS
 """Folders of Python's own library and of PinScope."""
 
 
-class Part(ContextDecorator):
+class ProgramPart(ContextDecorator):
     """A part of a program; entered again and again, and from several threads, if need be.
 
     Args:

@@ -14,7 +14,7 @@ The layout of the spool::
     switched              a line of JSON each time the recording is switched on or off
     buffer.NUMBER         an activity buffer that CUPTI fills; ``.done`` is added when it gave it back
     process.PID.NUMBER    likewise of a process that the program has started, without config.json and stop
-    calls.NUMBER          an entry for each call that is over: :data:`mapped_file.ENTRY`
+    calls.NUMBER          an entry for each call that is over: :data:`pinscope.tracing.mapped_file.ENTRY`
     stacks                a line of JSON for each stack: its number, and its frames, the innermost first
     ranges                a line of JSON for each range: its number, and its name
     full                  a line that says which calls have no stack because there were too many, if so

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Browser, Page, expect
 
-from pinscope.store.bundle import recorded_runs
+from pinscope.store.recordings import recorded_runs
 from tests.browser.conftest import PATIENCE, Served, Watched, settle, until
 from tests.data import synthetic
 from tests.unit.report.test_readable import page as report

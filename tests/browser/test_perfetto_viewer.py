@@ -15,7 +15,7 @@ from playwright.sync_api import Browser
 
 from pinscope.report.facts import open_document
 from pinscope.report.write import write_report
-from pinscope.store.bundle import recorded_runs
+from pinscope.store.recordings import recorded_runs
 from pinscope.store.store import Store
 
 QUESTIONS = {

@@ -27,7 +27,7 @@ def renewed(page: str, readings: Mapping[str, Reading]) -> str:
 
     Args:
         page: Markdown.
-        readings: of the recordings, by :func:`~pinscope.store.bundle.recording_name`.
+        readings: of the recordings, by :func:`~pinscope.store.recordings.recording_name`.
 
     Raises:
         UnknownName: no such recording or figure, or several different ones of that name.

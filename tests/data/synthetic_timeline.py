@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 from datetime import timedelta
 from typing import Any
 
-from pinscope.live.series import Moment, Row, TimelineRows
+from pinscope.live.series import Moment, NewRow, TimelineRows
 from pinscope.records.run import Run, parse_run
 from pinscope.records.snapshot import DeviceFigures, Holder, Snapshot
 from tests.data import synthetic
@@ -23,10 +23,10 @@ def run(interval_seconds: float = 1.0, **changes: Any) -> Run:
     return parse_run(fields | {"kind": "timeline", "lab": "live"})
 
 
-def rows_of(snapshots: Iterable[Snapshot], interval_seconds: float = 1.0) -> list[Row]:
+def rows_of(snapshots: Iterable[Snapshot], interval_seconds: float = 1.0) -> list[NewRow]:
     """Rows of these snapshots, taken one after the other at even steps."""
     made = TimelineRows()
-    found: list[Row] = []
+    found: list[NewRow] = []
     for number, one in enumerate(snapshots):
         moment = Moment(number, number * interval_seconds)
         taken = one.model_copy(update={"taken_at": TAKEN_AT + timedelta(seconds=moment.elapsed_seconds)})
@@ -40,7 +40,7 @@ def watched(
     devices: Callable[[int], Sequence[DeviceFigures]] = lambda number: (),
     interval_seconds: float = 1.0,
     **totals: Amount,
-) -> list[Row]:
+) -> list[NewRow]:
     """Rows of a host, sample by sample.
 
     Args:
@@ -63,7 +63,7 @@ def watched(
     )
 
 
-def growing(samples: int = 60, step_bytes: int = 8 * MIB) -> list[Row]:
+def growing(samples: int = 60, step_bytes: int = 8 * MIB) -> list[NewRow]:
     """A host where one of two holders takes more and more, all of it seen by two GPUs."""
     return watched(
         samples,

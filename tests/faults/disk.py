@@ -15,8 +15,9 @@ from typing import Any
 from unittest.mock import patch
 
 from pinscope.runner.jobs import reconcile
-from pinscope.store.bundle import read_bundle, recorded_observations, recorded_runs, write_bundle
+from pinscope.store.bundle import read_bundle, write_bundle
 from pinscope.store.new_file import own_folder
+from pinscope.store.recordings import recorded_observations, recorded_runs
 from pinscope.store.store import Store
 from tests.faults.forked import Ended
 from tests.unit.store.runs import new_run

@@ -148,11 +148,11 @@ def _load() -> None:
     from pinscope.planning import reading as plan_reading  # noqa: F401
     from pinscope.probes import environment
     from pinscope.report import facts, write  # noqa: F401
-    from pinscope.runner import recording  # noqa: F401
-    from pinscope.store import bundle
+    from pinscope.runner import timeline  # noqa: F401
+    from pinscope.store import recordings
 
     environment.capture_environment()
-    bundle.recorded_runs()
+    recordings.recorded_runs()
 
 
 def _carry_out(order: Mapping[str, Any]) -> None:

@@ -21,7 +21,7 @@ from prometheus_client import CollectorRegistry, generate_latest
 
 from pinscope.cli.live import print_once
 from pinscope.cli.live_view import View
-from pinscope.live.reading import read_snapshot
+from pinscope.live.findings import snapshot_findings
 from pinscope.live.sampler import History
 from pinscope.live.series import changes, sample_of
 from pinscope.live.source import snapshot
@@ -157,7 +157,7 @@ def look_at(proc: Proc, gpus: Answer[Any] | None) -> None:
         happened = changes(before, seen)
         sample = sample_of(seen, 1.0, sample)
         before = seen
-    view = View(seen, read_snapshot(seen), events=happened)
+    view = View(seen, snapshot_findings(seen), events=happened)
     for as_json in (False, True):
         print_once(as_json, view)
     render_snapshot(seen, view.findings)

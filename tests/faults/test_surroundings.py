@@ -12,7 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from pinscope.store.bundle import recorded_observations, recorded_runs, write_bundle
+from pinscope.store.bundle import write_bundle
+from pinscope.store.recordings import recorded_observations, recorded_runs
 from tests.faults.campaign import Campaign, whole_only
 from tests.faults.child import TREE, Outcome, run_pinscope
 

@@ -53,5 +53,5 @@ class SameGpuTwice(CudaLab):
     def peers(self) -> Sequence[int]:
         return (0, 1)
 
-    def place_of(self, device: int) -> str:
-        return super().place_of(0)
+    def device_id_of(self, device: int) -> str:
+        return super().device_id_of(0)

@@ -19,7 +19,7 @@ from pinscope.experiments.bandwidth.ways import Flow, HostState, OneWay, time_co
 from pinscope.lab import cuda_handles
 from pinscope.lab.cuda import CudaLab
 from pinscope.lab.harness import Harness
-from pinscope.lab.protocol import Copier, Touch
+from pinscope.lab.protocol import Copier, LoadData
 from pinscope.records.run import HostMemory
 from tests.gpu.machine import MIB, PAGES_OFF, pinned_pages
 
@@ -95,7 +95,7 @@ def test_a_consumer_sees_stale_data_unless_it_waits_for_the_copy(lab: CudaLab) -
             copied.record(copying)
             if waits:
                 lab.wait(computing, copied)
-            lab.compute(computing, load, Touch(device, pattern, "consume"), counters, slot)
+            lab.compute(computing, load, LoadData(device, pattern, "consume"), counters, slot)
             computing.synchronize()
             copying.synchronize()
         careless, careful = counters.read()

@@ -18,11 +18,12 @@ from typing import Any
 import pytest
 from cupy.cuda import runtime
 
-from pinscope.analysis.rules import SLOW_LINK, pool_settings
+from pinscope.analysis.rules import SLOW_LINK
 from pinscope.errors import Cancelled
 from pinscope.experiments.bandwidth.reading import Cell, Copies
 from pinscope.experiments.dataloader.experiment import Dataloader, DataloaderObservation, DataloaderParams
 from pinscope.experiments.dataloader.reading import Loops
+from pinscope.experiments.dataloader.torch_pool import pool_settings
 from pinscope.experiments.overlap.reading import Cell as PassCell
 from pinscope.experiments.overlap.reading import Passes
 from pinscope.experiments.overlap.ways import Recipe

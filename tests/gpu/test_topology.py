@@ -22,12 +22,10 @@ from cupy.cuda import runtime
 from pinscope.errors import MeasurementFailed
 from pinscope.experiments.registration.experiment import Registration, RegistrationParams
 from pinscope.experiments.registration.reading import Registrations, Trial
-from pinscope.experiments.registry import read_run
 from pinscope.experiments.topology.experiment import Topology, TopologyParams
 from pinscope.experiments.topology.reading import WAYS, Host, IssuedBy, issuer
 from pinscope.lab.cuda import CudaLab
 from pinscope.lab.harness import Harness
-from pinscope.records.run import Reading
 from tests.data import synthetic
 from tests.gpu.machine import GIB, IS_H200, MIB, SameGpuTwice, bus_ids, run
 
@@ -45,10 +43,6 @@ def whole() -> dict[str, Any]:
 @pytest.fixture(scope="module")
 def host(whole: dict[str, Any]) -> Host:
     return Host(whole["observations"])
-
-
-def concluded(rows: list[dict[str, Any]], gpus: int) -> Reading:
-    return read_run(synthetic.run("topology", devices=gpus), rows)
 
 
 def test_every_word_arrives(whole: dict[str, Any], host: Host) -> None:
@@ -71,8 +65,6 @@ def test_copies_that_one_engine_takes_in_turns_are_not_two_full_links() -> None:
             assert reached is None or reached < 0.76, (who, way, reached)
             left_out = [line for line in notes if f", {way}, by {issuer(who)}. Their copies took turns" in line]
             assert bool(left_out) == (cell is None), (who, way, notes)
-    verdict = concluded(rows, 2).verdict or ""
-    assert not verdict.startswith("No two of 2 GPUs share an uplink:"), verdict
 
 
 @pytest.mark.two_gpus

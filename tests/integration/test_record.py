@@ -26,7 +26,7 @@ from pinscope.records.run import Progress, Run
 from pinscope.records.snapshot import Snapshot
 from pinscope.report.write import SUFFIXES
 from pinscope.runner.jobs import cancel, reconcile
-from pinscope.runner.recording import Recorder, prepare_timeline
+from pinscope.runner.timeline import TimelineRecorder, prepare_timeline
 from pinscope.store.bundle import read_bundle
 from pinscope.store.store import Store
 from tests.data.fake_driver import PROGRAM, Program, build, tracing
@@ -157,7 +157,7 @@ def test_with_the_probe_registered_memory_is_in_the_timeline_of_its_process(tmp_
         def take() -> Snapshot:
             return snapshot(registrations=tracker.registered())
 
-        recorded = Recorder(store, take, lambda: samples >= 4, step).record(run)
+        recorded = TimelineRecorder(store, take, lambda: samples >= 4, step).record(run)
     assert recorded.run.status == "done"
     holders = rows_of(recorded.rows, "holder", program.pid)
     assert [row["registered_bytes"] for row in holders] == [4 * MIB, 6 * MIB]

@@ -13,7 +13,7 @@ import pytest
 from pinscope.records.run import Run
 from pinscope.store.bundle import read_bundle
 from pinscope.store.store import Store
-from pinscope.store.tables import Row
+from pinscope.store.tables import StoredRow
 from tests.data.fake_cupti import FIRST_LINE, PRELUDE
 from tests.integration.traces import Document, program, traced
 
@@ -36,13 +36,13 @@ def run(folder: Path, text: str, **changes: str) -> subprocess.CompletedProcess[
     )  # fmt: skip
 
 
-def kept() -> list[tuple[Run, list[Row]]]:
+def kept() -> list[tuple[Run, list[StoredRow]]]:
     """All traces that were made here, the first one first."""
     with Store() as store:
         return [(run, list(store.observations(run.id))) for run in reversed(store.runs(recordings=False))]
 
 
-def sites(rows: list[Row]) -> list[tuple[int, str | None]]:
+def sites(rows: list[StoredRow]) -> list[tuple[int, str | None]]:
     return sorted((row["count"], row.get("ranges")) for row in rows if row["kind"] == "site")
 
 

@@ -11,7 +11,6 @@ import pytest
 from pinscope.lab.cgroup_sandbox import find_place
 
 SLOW = (
-    "analysis/test_link_errors.py",
     "cli/test_docs.py",
     "cli/test_errors.py",
     "cli/test_record.py",
@@ -54,13 +53,12 @@ SLOW = (
     "probes/test_process.py",
     "probes/test_uprobes.py",
     "recordings",
-    "records/test_masks.py",
     "report/test_code.py",
     "report/test_opened.py",
     "report/test_readable.py",
     "report/test_tables_round_trip.py",
     "runner/test_queue.py",
-    "runner/test_recording.py",
+    "runner/test_timeline.py",
     "runner/test_suite.py",
     "runner/test_what_if.py",
     "store/test_anonymous.py",
@@ -73,6 +71,7 @@ SLOW = (
     "store/test_store.py",
     "test_adding_a_figure.py",
     "test_isolation.py",
+    "test_masks.py",
     "test_packaging.py",
     "tracing/test_recorder.py",
     "tracing/test_redirect.py",
@@ -85,7 +84,6 @@ SAMPLED = (
     "experiments/registration/test_member.py::test_a_process_killed_at_any_step",
     "experiments/test_registry.py",
     "recordings/test_findings.py",
-    "recordings/test_keys.py",
     "recordings/test_partial_verdicts.py",
     "report/test_opened.py",
     "store/test_anonymous.py::test_a_recording_can_be_given_away",

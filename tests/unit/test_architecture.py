@@ -43,9 +43,16 @@ DOORS: Mapping[str, Sequence[str]] = {
 
 PURE = ("arithmetic", "reading", "findings", "chart", "verdict")
 """Beginnings of the modules of a kind of run that take numbers and give numbers, findings and charts."""
-KEPT = ("pinscope.live.timeline.", "pinscope.tracing.trace.")
-"""Kinds of run that no experiment measures."""
+KEPT = ("pinscope.live.", "pinscope.tracing.trace.")
+"""What is read and drawn likewise, though no experiment measures it: a snapshot, a timeline, a trace."""
 IMPURE = ("pinscope.lab", "pinscope.store", "pinscope.runner", "pinscope.report", "pinscope.probes")
+
+STILL = ("records", "analysis", "charts")
+"""Rooms that read no file and no clock, and start nothing."""
+MOVING = ("io", "os", "pathlib", "shutil", "socket", "sqlite3", "subprocess", "tempfile", "time")
+"""Modules of Python's library by which one does."""
+DESCRIBED = ("records", "analysis", "store", "charts", "lab", "tracing", "live", "runner")
+"""Rooms whose first lines say which file holds what, and what they import."""
 
 MOST_LINES = 600
 
@@ -99,6 +106,7 @@ def violations(root: Path) -> list[str]:
         *(line for module in package for line in _wrong_floor(module)),
         *(line for module in package for line in _wrong_door(module)),
         *(line for module in package for line in _wrong_experiment(module)),
+        *(line for module in package for line in _wrong_library(module)),
         *_circles(package),
         *(f"{m.name} has {m.lines} lines; at most {MOST_LINES}" for m in package if m.lines > MOST_LINES),
     ]
@@ -146,8 +154,14 @@ def _wrong_experiment(module: Module) -> Iterator[str]:
         others = target.split(".")
         if is_experiment and others[:2] == parts[:2] and len(others) > 3 and others[2] != parts[2]:
             yield f"{module.name} imports {target} of another experiment"
-        if parts[3].startswith(PURE) and ".".join(others[:2]) in IMPURE:
+        if parts[-1].startswith(PURE) and ".".join(others[:2]) in IMPURE:
             yield f"{module.name} imports {target}, and must stay pure"
+
+
+def _wrong_library(module: Module) -> Iterator[str]:
+    if module.name.startswith(tuple(f"pinscope.{room}" for room in STILL)):
+        for target in set(module.imports).intersection(MOVING):
+            yield f"{module.name} imports {target}, and must do no I/O and read no clock"
 
 
 def _circles(package: Sequence[Module]) -> Iterator[str]:
@@ -169,6 +183,18 @@ def test_every_room_of_the_package_has_a_floor() -> None:
     assert rooms <= set(FLOORS)
 
 
+@pytest.mark.parametrize("room", DESCRIBED)
+def test_the_first_lines_of_a_room_name_its_files_and_the_rooms_that_it_imports(room: str) -> None:
+    folder = ROOT / "pinscope" / room
+    words = ast.get_docstring(ast.parse((folder / "__init__.py").read_text())) or ""
+    own = {path.stem for path in folder.glob("*.py")} - {"__init__"}
+    inner = {f"{path.parent.name}/" for path in folder.glob("*/__init__.py")}
+    assert {name for name in own | inner if f"``{name}``" not in words} == set()
+    imported = {target for module in modules(ROOT) if module.path.is_relative_to(folder) for target in module.imports}
+    rooms = {part for part in FLOORS if any(f"{target}.".startswith(f"pinscope.{part}.") for target in imported)}
+    assert {other for other in rooms - {room} if f"``{other}``" not in words} == set()
+
+
 @pytest.mark.parametrize(
     ("path", "text", "complaint"),
     [
@@ -187,6 +213,8 @@ def test_every_room_of_the_package_has_a_floor() -> None:
         ("experiments/one.py", "import streamlit as st", "only app and pinscope.dashboard. may"),
         ("experiments/one/charts.py", "import pinscope.store.store", "must stay pure"),
         ("live/timeline/findings.py", "import pinscope.store.store", "must stay pure"),
+        ("live/findings.py", "import pinscope.probes.proc", "must stay pure"),
+        ("charts/plot.py", "import time", "must do no I/O and read no clock"),
         ("experiments/one/procedure.py", "import pinscope.experiments.two.reading", "of another experiment"),
         ("helpers/one.py", "", "pinscope.helpers.one stands on no floor"),
         ("store/store.py", "\n" * 600, "pinscope.store.store has 601 lines"),

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Literal
 
 from pinscope.analysis.cells import LineStyle, Way
 from pinscope.errors import NotEnoughMemory
-from pinscope.lab.backing import GIGANTIC_PAGE, OwnMemory, touch, why_not_backing
+from pinscope.lab.backing import GIGANTIC_PAGE, PAGE, OwnMemory, touch, why_not_backing
 from pinscope.lab.harness import Clock, driver_memory, why_not_driver_memory
-from pinscope.lab.pinning import PAGE, touch_pages
+from pinscope.lab.pinning import touch_pages
 from pinscope.lab.protocol import HostBuffer, Lab
 from pinscope.records.run import Backing, DriverMemory, HostMemory, LabKind
 from pinscope.units import format_bytes

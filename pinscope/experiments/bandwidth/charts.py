@@ -12,7 +12,7 @@ from pinscope.analysis.cells import LineStyle
 from pinscope.analysis.read_rows import Row
 from pinscope.charts import plot
 from pinscope.charts.marks import Chart
-from pinscope.charts.plot import Length, Scale, Spot, TimePart
+from pinscope.charts.plot import Bar, Scale, Spot, TimePart
 from pinscope.charts.theme import DASHES, DIRECTION_TITLES, PANEL_PIXELS
 from pinscope.experiments.bandwidth.reading import Cell, Copies, Curve, LatencyFit, fit_latency, same_sizes
 from pinscope.experiments.bandwidth.ways import WAYS
@@ -86,10 +86,8 @@ def draw_small(run: ExperimentRun, rows: Sequence[Row]) -> Chart | None:
         return None
     cells = [cell for gain in gains for cell in (gain.pinned, gain.pageable)]
     title = f"Copies of {format_bytes(cells[0].bytes)}"
-    drawn = [
-        Length(f"{cell.memory} {cell.direction}", cell.bytes_per_second, TimePart("", cell.memory)) for cell in cells
-    ]
-    return plot.lengths("small", title, "", {"": drawn}, _RATE, title)
+    drawn = [Bar(f"{cell.memory} {cell.direction}", cell.bytes_per_second, TimePart("", cell.memory)) for cell in cells]
+    return plot.bars("small", title, "", {"": drawn}, _RATE, title)
 
 
 def _name(cell: Cell) -> str:

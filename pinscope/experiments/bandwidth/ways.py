@@ -14,8 +14,9 @@ from functools import partial
 from typing import Literal
 
 from pinscope.analysis.cells import LineStyle, Way, way
-from pinscope.lab.backing import Pattern, touch
+from pinscope.lab.backing import touch
 from pinscope.lab.harness import Clock
+from pinscope.lab.pattern import Pattern
 from pinscope.lab.protocol import Copier, DeviceBuffer, HostBuffer, Lab, Stream
 from pinscope.probes.host_memory import last_level_cache_bytes
 from pinscope.records.run import Backing, Cache, HostMemory

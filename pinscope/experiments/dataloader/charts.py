@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from pinscope.charts.marks import Chart
-from pinscope.charts.plot import Length, Scale, TimePart, lengths, parts_of_time
+from pinscope.charts.plot import Bar, Scale, TimePart, bars, parts_of_time
 from pinscope.experiments.dataloader.reading import Cell, Estimate, Loops
 from pinscope.experiments.dataloader.ways import PARTS
 from pinscope.records.run import ExperimentRun
@@ -22,8 +22,8 @@ def draw(run: ExperimentRun, loops: Loops) -> list[Chart]:
 
 def _steps(cells: Sequence[Cell]) -> Chart:
     """A bar for each combination, with its interval."""
-    bars = [
-        Length(
+    drawn = [
+        Bar(
             _name(cell),
             pace.value,
             TimePart(cell.title, "pinned" if cell.pin_memory else "pageable", "" if cell.non_blocking else "/"),
@@ -34,12 +34,12 @@ def _steps(cells: Sequence[Cell]) -> Chart:
         for cell in cells
         if (pace := cell.pace)
     ]
-    return lengths(
+    return bars(
         "loader-steps",
         "Steps a second of each combination",
         "In the steady state; whiskers: 95 % intervals. With 0 workers the training program makes the batches "
         "itself. Hatched: blocking copies.",
-        {"": bars},
+        {"": drawn},
         Scale("Steps/s", 1.0, "{:.1f}".format),
         "Steps a second",
     )

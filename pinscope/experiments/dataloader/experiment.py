@@ -8,11 +8,12 @@ from importlib.util import find_spec
 from itertools import product
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import AfterValidator, BeforeValidator, Field
+from pydantic import Field
 
-from pinscope.analysis.rules import SETTING_NAMES, pool_settings, rounded_up
+from pinscope.analysis.rules import rounded_up
 from pinscope.errors import MeasurementFailed, NotEnoughMemory, NotPossible
 from pinscope.experiments.contract import AnyExperiment, BareParams, Case, Progress
+from pinscope.experiments.dataloader import torch_pool
 from pinscope.experiments.dataloader.reading import LEAST_BATCHES, LEAST_RUNS, MOST_RUNS, MSER_BATCH, OWN_TIMES
 from pinscope.experiments.dataloader.ways import BACKLOGS, CHANNELS, IMAGE_BYTES, KINDS, PIXELS, PREFETCHED, Loading
 from pinscope.lab.child_processes import Child, ChildProcesses
@@ -20,13 +21,12 @@ from pinscope.lab.harness import CONTEXT_BYTES, Harness
 from pinscope.lab.protocol import Lab
 from pinscope.probes.environment import install_command
 from pinscope.records.environment import Environment
-from pinscope.records.parameters import Several, ascending, by_comma, parameter
+from pinscope.records.parameters import Ascending, Several, parameter
 from pinscope.records.run import LabKind, Lasted, Observation, Positive
 from pinscope.units import format_bytes
 
 Choice = Literal["on", "off"]
 Workers = Annotated[int, Field(ge=0, le=64)]
-SomeWorkers = Annotated[tuple[Workers, ...], BeforeValidator(by_comma), Field(min_length=1), AfterValidator(ascending)]
 Training = tuple[int, Loading] | None
 """In which round, and with which loader."""
 TORCH_BYTES = 2 * 2**30
@@ -34,7 +34,6 @@ TORCH_BYTES = 2 * 2**30
 LEAST_STEPS = MSER_BATCH * LEAST_BATCHES
 STEP_BYTES_PER_SECOND = 3e9
 """Batches a second that a loop reaches, roughly (measured on an H200 host: 3 to 4.5 GB/s)."""
-_POOL_MODULE = "pinscope.experiments.dataloader.torch_pool"
 POOL_SECONDS = 24.0
 """What a look at the pool takes about: a start of PyTorch and a context for each setting."""
 LOOK_SECONDS = 60.0
@@ -51,7 +50,7 @@ class DataloaderParams(BareParams):
         ge=1,
         le=4096,
     )
-    workers: SomeWorkers = parameter(
+    workers: Ascending[Workers] = parameter(
         "Workers", "Number of processes that make batches; with 0, the training program makes them.", unit="count"
     )
     pin_memory: Several[Choice] = parameter("pin_memory", "Whether the DataLoader copies batches to pinned memory.")
@@ -243,13 +242,13 @@ class Dataloader:
 
 def _looks(release: str, nbytes: int, ordinal: int, harness: Harness) -> Iterator[Mapping[str, Any]]:
     """What this release's pool does with one request, by setting; one that cannot be measured is noted."""
-    for setting, chosen in pool_settings(release, nbytes).items():
-        if setting == "none" and not any(map(os.environ.get, SETTING_NAMES)):
+    for setting, chosen in torch_pool.pool_settings(release, nbytes).items():
+        if setting == "none" and not any(map(os.environ.get, torch_pool.SETTING_NAMES)):
             continue  # the same as what is in force
         try:
             if chosen.reason:
                 raise MeasurementFailed(chosen.reason)
-            child = Child("PyTorch's process", _POOL_MODULE, {"ordinal": ordinal, "settings": chosen.text})
+            child = Child("PyTorch's process", torch_pool.__name__, {"ordinal": ordinal, "settings": chosen.text})
             with ChildProcesses({0: child}, LOOK_SECONDS, harness.check_cancelled) as processes:
                 reply = processes.ask(f"looking at its pool ({setting})", {0: {"do": "look", "nbytes": nbytes}})[0][1]
             yield {"setting": setting, "batch_bytes": nbytes, **reply}

@@ -1,18 +1,66 @@
-"""A process that pins through PyTorch with settings of its own: they are read once, when PyTorch first allocates.
+"""PyTorch's pool of pinned memory: its settings, and a process that pins with them.
 
-A program that :mod:`pinscope.lab.child_processes` starts.
+PyTorch reads them once, when it first allocates. So each has a process of its own, which
+:mod:`pinscope.lab.child_processes` starts; only that one imports PyTorch.
 """
 
 from __future__ import annotations
 
 import os
+import re
 import sys
 import time
+from collections.abc import Mapping
+from dataclasses import dataclass
 
-from pinscope.analysis.rules import SETTING_NAMES
+from pinscope.analysis.rules import UNROUNDED_SINCE, rounded_up
 from pinscope.errors import NotPossible
 from pinscope.lab.child_processes import Reply, serve_requests
 from pinscope.probes.host_memory import pinned_bytes
+
+SETTING_NAMES = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF")
+"""Environment variables with PyTorch's settings: the newer name first."""
+REGISTER_THREADS = 8
+"""That PyTorch touches with where it registers: more bring little, its documentation says."""
+
+
+@dataclass(frozen=True)
+class PoolSetting:
+    """One way to set PyTorch's pool of pinned memory.
+
+    Attributes:
+        text: the value of PYTORCH_ALLOC_CONF; ``None`` leaves what is in force.
+        reason: why it is not to be set here; ``None`` if it may be.
+    """
+
+    text: str | None
+    reason: str | None = None
+
+
+def pool_settings(version: str, nbytes: int) -> Mapping[str, PoolSetting]:
+    """The settings that bear on a request of ``nbytes``, by name, for one release of PyTorch.
+
+    ``in_force`` is whatever the environment says, ``none`` nothing at all.
+    """
+    release = tuple(map(int, re.findall(r"\d+", version)[:2]))
+    segment = -(-rounded_up(nbytes) // 2**20)
+    threads = f"pinned_num_register_threads:{REGISTER_THREADS}"
+    return {
+        "in_force": PoolSetting(None),
+        "none": PoolSetting(""),
+        "register": PoolSetting(f"pinned_use_cuda_host_register:True,{threads}"),
+        "segment": PoolSetting(f"pinned_reserve_segment_size_mb:{segment}"),
+        "unrounded": _unrounded(release),
+    }
+
+
+def _unrounded(release: tuple[int, ...]) -> PoolSetting:
+    if release >= (2, 14):
+        return PoolSetting("pinned_max_round_threshold_mb:1")
+    if release >= (2, 13):
+        return PoolSetting(None, "In PyTorch 2.13 it can corrupt memory (pytorch#192722).")
+    known = ".".join(map(str, release)) or "this release"
+    return PoolSetting(None, f"PyTorch {known} has no setting against the rounding; {UNROUNDED_SINCE} and later have.")
 
 
 class TorchPool:

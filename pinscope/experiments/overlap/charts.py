@@ -11,7 +11,7 @@ from pinscope.analysis.read_rows import Row, grouped
 from pinscope.analysis.texts import part_words
 from pinscope.charts import plot
 from pinscope.charts.marks import Chart, alt_text, category_rows, put
-from pinscope.charts.plot import Length, Scale, TimePart
+from pinscope.charts.plot import Bar, Scale, TimePart
 from pinscope.charts.theme import COLOURS, DIRECTION_TITLES, ink, panels, words
 from pinscope.experiments.overlap.findings import SLOWER_COPIES
 from pinscope.experiments.overlap.reading import Cell, Passes, Span, of_one_balance, spans
@@ -49,8 +49,8 @@ def draw_small(run: ExperimentRun, rows: Sequence[Row]) -> Chart | None:
         return None
     title = f"Pipeline of {full.direction} copies and kernels"
     cells = [full, *(lack.cell for lack in missing)]
-    bars = [Length(_name(cell.recipe), cell.seconds, TimePart("", cell.recipe.memory)) for cell in cells]
-    return plot.lengths("small", title, "", {"": bars}, Scale("Time (ms)", 1e-3, format_seconds), title)
+    drawn = [Bar(_name(cell.recipe), cell.seconds, TimePart("", cell.recipe.memory)) for cell in cells]
+    return plot.bars("small", title, "", {"": drawn}, Scale("Time (ms)", 1e-3, format_seconds), title)
 
 
 def _balance(cells: Sequence[Cell]) -> str:
@@ -67,9 +67,9 @@ def _name(recipe: Recipe) -> str:
     return recipe.label.replace("full recipe", "all four parts")
 
 
-def _bar(cell: Cell, value: float, end: str, *hover: str) -> Length:
+def _bar(cell: Cell, value: float, end: str, *hover: str) -> Bar:
     text = ", ".join(filter(None, (*hover, format_bandwidth(cell.bytes_per_second), _unsafe(cell))))
-    return Length(_name(cell.recipe), value, _CORRUPTED if cell.corrupted_chunks else _INTACT, end, text)
+    return Bar(_name(cell.recipe), value, _CORRUPTED if cell.corrupted_chunks else _INTACT, end, text)
 
 
 def _passes(cells: Sequence[Cell]) -> Chart:
@@ -80,7 +80,7 @@ def _passes(cells: Sequence[Cell]) -> Chart:
         ]
         for way, group in grouped(cells, lambda cell: cell.direction).items()
     }
-    return plot.lengths(
+    return plot.bars(
         "overlap-passes",
         "How long the pipeline takes without each part",
         f"Medians of one pass of {cells[0].chunks} chunks, {_balance(cells)}. All four parts: {EVERYTHING}. "
@@ -117,7 +117,7 @@ def _efficiency(cells: Sequence[Cell]) -> Chart:
         for balance, group in groups.items()
     }
     meanings = "; ".join(f"{words(balance)}: {BALANCES[balance][1]}" for balance in groups)
-    return plot.lengths(
+    return plot.bars(
         f"overlap-{cells[0].direction}",
         f"How much of the copies hides behind kernels, {DIRECTION_TITLES[cells[0].direction].lower()}",
         "Against pinned copies and kernels one after the other. 100 %: the shorter side costs no time of its own. "

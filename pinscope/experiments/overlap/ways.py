@@ -9,9 +9,9 @@ from itertools import pairwise
 from typing import Literal
 
 from pinscope.analysis.cells import Way, way
-from pinscope.lab.backing import Pattern
 from pinscope.lab.harness import Clock
-from pinscope.lab.protocol import Counters, Event, HostBuffer, Lab, Load, Stream, Touch
+from pinscope.lab.pattern import Pattern
+from pinscope.lab.protocol import Counters, Event, HostBuffer, Lab, Load, LoadData, Stream
 from pinscope.records.run import HostMemory
 
 OneWay = Literal["h2d", "d2h"]
@@ -145,8 +145,8 @@ class Pipeline:
 
     def _compute(self, index: int, slot: int, pattern: Pattern, load: Load, counters: Counters) -> None:
         self.kernels.starts[index].record(self.compute_stream)
-        touch = Touch(self.ring[slot], pattern, "consume" if self.direction == "h2d" else "produce")
-        self.lab.compute(self.compute_stream, load, touch, counters, index)
+        data = LoadData(self.ring[slot], pattern, "consume" if self.direction == "h2d" else "produce")
+        self.lab.compute(self.compute_stream, load, data, counters, index)
         self.kernels.ends[index].record(self.compute_stream)
 
     def copies_alone(self, clock: Clock) -> float:

@@ -12,14 +12,13 @@ from pinscope.analysis.cells import LineStyle
 from pinscope.analysis.models import GPU_PAGE_SIZES, GRANULE_BYTES, page_table_bytes
 from pinscope.analysis.read_rows import Row, grouped
 from pinscope.charts.marks import Chart, End, name_ends
-from pinscope.charts.plot import Curve, Length, Scale, Spot, TimePart, curves, lengths
+from pinscope.charts.plot import Bar, Curve, Scale, Spot, TimePart, bars, curves
 from pinscope.charts.theme import DASHES
-from pinscope.experiments.page_tables.reading import GIB, Cell, PageTableCosts
+from pinscope.experiments.page_tables.reading import Cell, PageTableCosts
 from pinscope.experiments.page_tables.ways import BACKINGS, WAYS
 from pinscope.records.run import ExperimentRun
-from pinscope.units import format_bytes
+from pinscope.units import GIB, MIB, format_bytes
 
-MIB = 2**20
 MOST_BARS = 6
 """More ways than these are one bar where they take the same."""
 GROWTH = Scale("Growth (MiB)", MIB, format_bytes)
@@ -40,9 +39,9 @@ def draw_small(run: ExperimentRun, rows: Sequence[Row]) -> Chart | None:
     sizes = {cost: cost.bytes_per_gib or 0.0 for cost in own if cost.bytes_per_gib or cost.unreached}
     alike = grouped(sizes, lambda cost: TAKEN.text(sizes[cost]) if len(sizes) > MOST_BARS else cost)
     look = TimePart("page table", "page_table")
-    drawn = [Length(_way_count(members, len(sizes)), sizes[members[0]], look) for members in alike.values()]
+    drawn = [Bar(_way_count(members, len(sizes)), sizes[members[0]], look) for members in alike.values()]
     title = "Page table of each pinned GiB"
-    return lengths("small", title, "", {"": drawn}, TAKEN, title)
+    return bars("small", title, "", {"": drawn}, TAKEN, title)
 
 
 def _name(cost: Cell) -> str:

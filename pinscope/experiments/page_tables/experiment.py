@@ -11,6 +11,7 @@ from pydantic import Field
 from pinscope.experiments.contract import AnyExperiment, BareParams, Case, Progress, possible
 from pinscope.experiments.page_tables import ways
 from pinscope.experiments.page_tables.ways import Labels, Pinning, Steps
+from pinscope.lab.backing import PAGE
 from pinscope.lab.harness import Harness
 from pinscope.lab.protocol import Lab
 from pinscope.records.environment import Environment
@@ -66,7 +67,7 @@ class PageTablesParams(BareParams):
     @property
     def asked(self) -> Steps:
         """The steps, in whole pages."""
-        return Steps(max(self.total // self.steps // ways.PAGE, 1) * ways.PAGE, self.steps)
+        return Steps(max(self.total // self.steps // PAGE, 1) * PAGE, self.steps)
 
 
 class PageTablesObservation(Observation):

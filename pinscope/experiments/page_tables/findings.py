@@ -9,10 +9,10 @@ from pinscope.analysis.cells import of_kind
 from pinscope.analysis.models import GPU_PAGE_SIZES, GRANULE_BYTES, page_table_bytes
 from pinscope.analysis.statistics import measured
 from pinscope.analysis.texts import Costed, Text, dearest_first, part_words, say
-from pinscope.experiments.page_tables.reading import ALL_RETURNED, GIB, PageTableCosts
+from pinscope.experiments.page_tables.reading import ALL_RETURNED, PageTableCosts
 from pinscope.experiments.page_tables.ways import BACKINGS
 from pinscope.records.run import Finding, costing, quantity
-from pinscope.units import format_bytes, format_seconds
+from pinscope.units import GIB, format_bytes, format_seconds
 
 AGREE = 0.05
 """Times that differ by less are the same."""

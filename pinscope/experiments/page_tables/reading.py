@@ -21,9 +21,8 @@ from pinscope.analysis.statistics import SlopeBounds, Summary, bound_slope, summ
 from pinscope.analysis.texts import HOST_MODEL, part_words
 from pinscope.experiments.page_tables.ways import WAYS
 from pinscope.records.run import ExperimentRun, Quantity, Table, quantity, table
-from pinscope.units import format_bytes
+from pinscope.units import GIB, format_bytes
 
-GIB = 2**30
 METERS = {"nvml_used_bytes": GRANULE_BYTES, "device_used_bytes": GRANULE_BYTES, "page_table_bytes": 4096}
 """What is read, the first that there is, and how finely it counts: by cudaMemGetInfo only where NVML gives nothing, as
 that may leave out what the driver holds back; the kernel's page tables of the process on the host model."""

@@ -9,8 +9,8 @@ from functools import partial
 from typing import Literal, cast, get_args
 
 from pinscope.analysis.cells import LineStyle, Way, of_kind, way
-from pinscope.lab.backing import GIGANTIC_PAGE, HUGE_PAGE, free_gigantic_pages, touch, why_not_backing
-from pinscope.lab.harness import driver_memory, why_not_driver_memory
+from pinscope.lab.backing import GIGANTIC_PAGE, HUGE_PAGE, PAGE, free_gigantic_pages, touch, why_not_backing
+from pinscope.lab.harness import Clock, driver_memory, why_not_driver_memory
 from pinscope.lab.protocol import HostBuffer, Lab
 from pinscope.probes.environment import read_huge_pages
 from pinscope.records.environment import Environment
@@ -54,9 +54,7 @@ BACKINGS: Mapping[str, Way] = {
     "hugetlb_1g": way("hugetlb pages of 1 GiB", style=_style("diamond-tall-open"), kinds="huge reserved"),
 }
 """Pages under registered memory. Of the kind ``reserved``: root set them aside, they take none of the free memory."""
-PAGE = 4096
 RESERVED = of_kind(BACKINGS, "reserved")
-Clock = Callable[[], float]
 Pin = Callable[[ExitStack], tuple[float | None, float]]
 """Pins one step more, held by the stack: seconds of touching, where that is a part of its own, and of pinning."""
 

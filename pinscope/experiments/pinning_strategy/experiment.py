@@ -10,10 +10,10 @@ from typing import Any, Literal
 
 from pinscope.experiments.contract import AnyExperiment, BareParams, Case, Progress, Reason, possible
 from pinscope.experiments.pinning_strategy.reading import NEIGHBOURS, WAYS, WITH_CONTEXT
-from pinscope.lab.backing import HUGE_PAGE, why_not_backing
+from pinscope.lab.backing import HUGE_PAGE, PAGE, why_not_backing
 from pinscope.lab.child_processes import Child, ChildProcesses
 from pinscope.lab.harness import CONTEXT_BYTES, Harness
-from pinscope.lab.pinning import PAGE, Pinned, Pinner, default_threads
+from pinscope.lab.pinning import Pinned, Pinner, default_threads
 from pinscope.lab.protocol import Lab
 from pinscope.records.environment import Environment
 from pinscope.records.parameters import Bytes, Several, parameter

@@ -8,9 +8,9 @@ from pinscope.analysis.cells import LineStyle
 from pinscope.analysis.read_rows import median
 from pinscope.charts.marks import Chart
 from pinscope.charts.plot import RATE, SHARE, Curve, Scale, Spot, curves, linear, seconds
-from pinscope.experiments.pressure.reading import GIB, Climb, Course, OnHost, Pressures, Stage
+from pinscope.experiments.pressure.reading import Climb, Course, OnHost, Pressures, Stage
 from pinscope.records.run import ExperimentRun
-from pinscope.units import format_bytes, format_seconds, format_share
+from pinscope.units import GIB, format_bytes, format_seconds, format_share
 
 Lines = Mapping[str, tuple[LineStyle, Callable[[Stage], float | None]]]
 """Name of a line → how it is drawn, and its height at a stage."""

@@ -480,7 +480,7 @@ class _InGroup(_Course):
         self._tell(0.0, "making a control group")
         with self._workers({"ordinary": self._ordinary("outside the group", None)}) as outside:
             with CgroupSandbox(self.params.limit, self.swap) as group:
-                pinning = {"place": self.lab.place, "seed": 0}
+                pinning = {"device_id": self.lab.device_id, "seed": 0}
                 module = "pinscope.experiments.pressure.ways"
                 children = {
                     "holder": Child("the process that pins in the group", module, pinning, group.folder),

@@ -6,10 +6,10 @@ from collections.abc import Iterator, Sequence
 
 from pinscope.analysis.statistics import measured
 from pinscope.analysis.texts import Text, Texts, exceeds, on_lab, part_words, say
-from pinscope.experiments.pressure.reading import GIB, MARKS, Climb, OnHost, Pressures, share_of_memory
+from pinscope.experiments.pressure.reading import MARKS, Climb, OnHost, Pressures, share_of_memory
 from pinscope.experiments.pressure.ways import WAYS
 from pinscope.records.run import Finding, Quantity, quantity
-from pinscope.units import format_bytes, format_seconds, format_share
+from pinscope.units import GIB, format_bytes, format_seconds, format_share
 
 RETURNED = 0.9
 CHARGED = 0.9

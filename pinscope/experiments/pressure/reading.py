@@ -15,9 +15,8 @@ from pinscope.analysis.read_rows import Row, from_then_on, grouped, labels, medi
 from pinscope.analysis.statistics import Summary, summarize
 from pinscope.analysis.texts import exceeds
 from pinscope.records.run import ExperimentRun, Quantity, Table, quantity, table
-from pinscope.units import format_bytes, format_share
+from pinscope.units import GIB, format_bytes, format_share
 
-GIB = 2**30
 STALLS: Mapping[str, str] = {
     "memory_some": "memory, at least one task waited",
     "memory_full": "memory, all tasks waited",

@@ -30,7 +30,7 @@ memory from the disk."""
 
 
 def ordinary(name: str, folder: str | None, group: str | None = None, **work: Any) -> Child:
-    """An ordinary process, which pins nothing; ``work``: of :class:`pinscope.lab.child_processes.OrdinaryProcess`."""
+    """An ordinary process, which pins nothing; ``work``: of :class:`pinscope.lab.child_processes.Bystander`."""
     return Child(name, "pinscope.lab.child_processes", {"folder": folder, **work}, group)
 
 
@@ -88,11 +88,11 @@ class Holder:
     """What it can do: each public method is an order.
 
     Args:
-        place, seed: where it opens its lab.
+        device_id, seed: of its lab.
     """
 
-    def __init__(self, place: str, seed: int) -> None:
-        self._lab = open_lab(place, seed)
+    def __init__(self, device_id: str, seed: int) -> None:
+        self._lab = open_lab(device_id, seed)
         self._open, self._held = ExitStack(), ExitStack()
 
     def start(self) -> Reply:

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from pinscope.analysis.read_rows import median
 from pinscope.charts.marks import Chart, Square, matrix
-from pinscope.charts.plot import RATE, Length, Scale, TimePart, lengths, parts_of_time
+from pinscope.charts.plot import RATE, Bar, Scale, TimePart, bars, parts_of_time
 from pinscope.experiments.registration.reading import SOURCES, WAYS, PageTables, Registrations, Trial
 from pinscope.records.run import ExperimentRun
 from pinscope.units import format_bandwidth, format_bytes
@@ -30,13 +30,11 @@ def draw(run: ExperimentRun, shared: Registrations) -> Iterator[Chart]:
 def _tables(shared: Registrations) -> Iterator[Chart]:
     """Page tables on one GPU, and on each of several."""
     taken: Sequence[Trial | PageTables] = (*shared.trials, *shared.on_gpus)
-    tables = [
-        Length(cell.title, size, KINDS[cell.strategy]) for cell in taken if (size := cell.table_bytes) is not None
-    ]
+    tables = [Bar(cell.title, size, KINDS[cell.strategy]) for cell in taken if (size := cell.table_bytes) is not None]
     if tables:
         memory = "memory of each GPU" if shared.on_gpus else f"memory of GPU {shared.run.device}"
         where = memory if shared.run.lab == "cuda" else "the kernel's page tables of the processes"
-        yield lengths(
+        yield bars(
             "registration-tables",
             "Page tables of all processes",
             f"What {where} grew by while the processes pinned the same {format_bytes(taken[0].bytes)}. Where "
@@ -50,7 +48,7 @@ def _tables(shared: Registrations) -> Iterator[Chart]:
 def _trials(trials: Sequence[Trial]) -> Iterator[Chart]:
     """What was taken for what on one GPU, and how fast copies were."""
     rates = [
-        Length(trial.title, rate, KINDS[trial.strategy])
+        Bar(trial.title, rate, KINDS[trial.strategy])
         for trial in trials
         if (rate := median(trial.bytes_per_second)) is not None
     ]
@@ -71,7 +69,7 @@ def _trials(trials: Sequence[Trial]) -> Iterator[Chart]:
             axis=MEMORY,
         )
     if rates:
-        yield lengths(
+        yield bars(
             "registration-rate",
             "How fast all copy at once",
             "Medians over the rounds: all bytes over the time from the first beginning to the last end.",

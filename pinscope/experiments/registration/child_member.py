@@ -13,9 +13,10 @@ from dataclasses import asdict
 from typing import Literal
 
 from pinscope.errors import MeasurementFailed
-from pinscope.lab.backing import WORD_BYTES, Pattern, touch
+from pinscope.lab.backing import touch
 from pinscope.lab.child_processes import Reply, serve_requests
 from pinscope.lab.harness import open_lab, use_each_part_once
+from pinscope.lab.pattern import WORD_BYTES, Pattern
 from pinscope.lab.protocol import DeviceBuffer, HostBuffer
 from pinscope.probes.host_memory import page_table_bytes
 
@@ -25,15 +26,15 @@ class Member:
 
     Args:
         rank: its number, from 0.
-        places: GPU → where its lab is opened.
+        device_ids: GPU → :attr:`pinscope.lab.protocol.Lab.device_id`, on which its lab is opened.
         seed: of their content.
         descriptor: of the memory that all share.
         nbytes: how long that is.
     """
 
-    def __init__(self, rank: int, places: Mapping[str, str], seed: int, descriptor: int, nbytes: int) -> None:
+    def __init__(self, rank: int, device_ids: Mapping[str, str], seed: int, descriptor: int, nbytes: int) -> None:
         self._rank, self._descriptor, self._nbytes = rank, descriptor, nbytes
-        self._labs = {gpu: open_lab(place, seed) for gpu, place in places.items()}
+        self._labs = {gpu: open_lab(device_id, seed) for gpu, device_id in device_ids.items()}
         self._lab = next(iter(self._labs.values()))
         self._open, self._held = ExitStack(), ExitStack()
         self._targets: dict[int, DeviceBuffer] = {}

@@ -24,9 +24,10 @@ from pinscope.experiments.registration.reading import (
     Source,
     Strategy,
 )
-from pinscope.lab.backing import BLOCK_WORDS, Pattern, Segment, shared_region, why_not_segment
+from pinscope.lab.backing import Segment, shared_region, why_not_segment
 from pinscope.lab.child_processes import Child, ChildProcesses, Reply, Request
 from pinscope.lab.harness import CONTEXT_BYTES, Harness
+from pinscope.lab.pattern import BLOCK_WORDS, Pattern
 from pinscope.lab.protocol import Lab
 from pinscope.records.environment import Environment
 from pinscope.records.parameters import Bytes, Counts, Several, parameter
@@ -327,7 +328,7 @@ class _Members:
                 rank: Child(
                     f"process {rank + 1} of {len(case.members)}",
                     _MEMBER,
-                    {**common, "rank": rank, "places": {str(gpu): self._lab.place_of(gpu) for gpu in gpus}},
+                    {**common, "rank": rank, "device_ids": {str(gpu): self._lab.device_id_of(gpu) for gpu in gpus}},
                 )
                 for rank, gpus in enumerate(case.members)
             }

@@ -18,11 +18,11 @@ from cupy.cuda import runtime
 from numpy.typing import NDArray
 
 from pinscope.experiments.scatter.ways import MEASURED, Case, Variant, WayName
-from pinscope.lab.backing import words_at
 from pinscope.lab.cuda import CudaLab
 from pinscope.lab.cuda_handles import CudaEvent, CudaStream
 from pinscope.lab.cuda_memory import DEVICE_TO_HOST, HOST_TO_DEVICE, Location, check, driver_library
 from pinscope.lab.harness import Clock
+from pinscope.lab.pattern import words_at
 from pinscope.lab.protocol import DeviceBuffer, HostBuffer, require_type
 
 THREADS = 512

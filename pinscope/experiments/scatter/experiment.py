@@ -8,7 +8,7 @@ from contextlib import ExitStack
 from itertools import groupby, product
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
-from pydantic import AfterValidator, BeforeValidator, Field, field_validator, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from pinscope.analysis.statistics import LEAST_VALUES
 from pinscope.experiments.contract import AnyExperiment, Params, Progress, Reason, possible
@@ -18,7 +18,7 @@ from pinscope.experiments.scatter.ways import MEASURED, WAYS, Case, Choice, Layo
 from pinscope.lab.harness import Harness, Turn
 from pinscope.lab.protocol import Lab, require_type
 from pinscope.records.environment import Environment
-from pinscope.records.parameters import Bytes, Counts, Several, Sizes, ascending, by_comma, parameter, sizes
+from pinscope.records.parameters import Ascending, Bytes, Counts, Several, Sizes, parameter, sizes
 from pinscope.records.run import LabKind, Lasted, Observation, Positive
 from pinscope.units import format_bytes
 
@@ -41,12 +41,7 @@ EXPECTED_REPEATS = 9
 CHECKED = 22e9
 """Bytes/second of the area at which a way is made ready and compared, for the same."""
 
-Blocks = Annotated[
-    tuple[Annotated[int, Field(ge=1, le=MOST_BLOCKS)], ...],
-    BeforeValidator(by_comma),
-    Field(min_length=1, json_schema_extra={"unit": "count"}),
-    AfterValidator(ascending),
-]
+Blocks = Ascending[Annotated[int, Field(ge=1, le=MOST_BLOCKS)]]
 """Numbers of blocks of a kernel, ascending; takes a list by comma."""
 
 
@@ -63,7 +58,7 @@ class ScatterParams(Params):
     )
     directions: Several[OneWay] = parameter("Directions", "h2d: from the host, side by side onto the GPU; d2h: back.")
     ways: Several[Choice] = parameter("Ways", "; ".join(f"{name}: {WAYS[name].help}" for name in MEASURED) + ".")
-    blocks: Blocks = parameter("Blocks", "Of the kernel, 512 threads each: one takes one multiprocessor.")
+    blocks: Blocks = parameter("Blocks", "Of the kernel, 512 threads each: one takes one multiprocessor.", unit="count")
     threads: Counts = parameter("CPU threads", "That collect or spread the pieces; at most the CPUs of the run.")
 
     @field_validator("sizes")

@@ -12,9 +12,9 @@ import cupy
 from cupy.cuda import runtime
 
 from pinscope.experiments.staging.ways import SLOTS, Bench, Marks, Steps
-from pinscope.lab.backing import Pattern, words_at
 from pinscope.lab.cuda_handles import DevicePart
 from pinscope.lab.cuda_memory import HOST_TO_DEVICE, CudaCalls
+from pinscope.lab.pattern import Pattern, words_at
 
 _DEFAULT_STREAM = 0
 """Of CUDA, and CuPy's by default."""

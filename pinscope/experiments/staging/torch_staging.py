@@ -8,9 +8,9 @@ from contextlib import ExitStack
 import torch
 
 from pinscope.experiments.staging.ways import Bench, Marks, Steps
-from pinscope.lab.backing import Pattern, words_at
 from pinscope.lab.cuda_handles import DevicePart
 from pinscope.lab.cuda_memory import CudaCalls
+from pinscope.lab.pattern import Pattern, words_at
 from pinscope.lab.torch_pinned import empty_pinned_cache
 
 

@@ -13,8 +13,8 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, Literal, cast
 
 from pinscope.analysis.cells import LineStyle, Way, way
-from pinscope.lab.backing import CopyThreads, Pattern, copy_words, stretches
 from pinscope.lab.harness import Clock
+from pinscope.lab.pattern import CopyThreads, Pattern, copy_words, stretches
 from pinscope.lab.protocol import DeviceBuffer, HostBuffer, Lab
 
 WAYS: Mapping[str, Way] = {

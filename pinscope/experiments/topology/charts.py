@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from pinscope.charts.marks import Chart, Square, matrix
-from pinscope.charts.plot import RATE, Length, TimePart, lengths
+from pinscope.charts.plot import RATE, Bar, TimePart, bars
 from pinscope.charts.theme import DIRECTION_TITLES
 from pinscope.experiments.topology.reading import TOWARDS, WAYS, Host
 from pinscope.records.run import ExperimentRun
@@ -70,7 +70,7 @@ def _rates(run: ExperimentRun, host: Host) -> Iterator[Chart]:
         limit = link and link * (2 if both else 1)
         which = ", both ways together" if both else ""
         dotted = f" Dotted: the most that a GPU's link can carry, {format_bandwidth(limit)}{which}." if limit else ""
-        yield lengths(
+        yield bars(
             f"topology-{way}",
             f"Each GPU alone and with all others, {way}",
             f"Over the time in which all copied.{dotted}",
@@ -81,10 +81,10 @@ def _rates(run: ExperimentRun, host: Host) -> Iterator[Chart]:
         )
 
 
-def _bars(host: Host, way: str) -> Iterator[Length]:
+def _bars(host: Host, way: str) -> Iterator[Bar]:
     """A bar for each GPU and condition."""
     for gpu in host.gpus:
         cells = (host.alone(way).get(gpu), *(host.at_once(way, issued_by) for issued_by in WAYS))
         for part, cell in zip(CONDITIONS, cells, strict=True):
             if cell:
-                yield Length(f"GPU {gpu}, {part.name}", cell.own[gpu].median, part)
+                yield Bar(f"GPU {gpu}, {part.name}", cell.own[gpu].median, part)

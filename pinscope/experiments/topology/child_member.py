@@ -82,12 +82,12 @@ class Member:
     """What one process holds and can do: each public method is an order.
 
     Args:
-        places: GPU → where its lab is opened.
+        device_ids: GPU → :attr:`Lab.device_id`, on which its lab is opened.
         seed: of the content.
     """
 
-    def __init__(self, places: Mapping[str, str], seed: int) -> None:
-        self._labs: dict[int, Lab] = {int(device): open_lab(place, seed) for device, place in places.items()}
+    def __init__(self, device_ids: Mapping[str, str], seed: int) -> None:
+        self._labs: dict[int, Lab] = {int(gpu): open_lab(device_id, seed) for gpu, device_id in device_ids.items()}
         self._open, self._taken = ExitStack(), ExitStack()
         self._flows: dict[tuple[int, Direction], Flow] = {}
 

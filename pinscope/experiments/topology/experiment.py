@@ -227,13 +227,13 @@ class Team:
 def started(
     issued_by: IssuedBy, devices: Sequence[int], lab: Lab, harness: Harness, begun: float, part: float
 ) -> Iterator[Team]:
-    """Processes that have opened their contexts, at the lab's places; they end with the block. As of :class:`Team`."""
+    """Processes that have opened their contexts, on the lab's devices; they end with the block. As of :class:`Team`."""
     members = [tuple(devices)] if issued_by == "one_process" else [(device,) for device in devices]
-    places = [{str(device): lab.place_of(device) for device in own} for own in members]
+    device_ids = [{str(device): lab.device_id_of(device) for device in own} for own in members]
     seed = secrets.randbits(63)
     children = {
-        rank: Child(f"process {rank + 1} of {len(places)}", _MEMBER, {"seed": seed, "places": own})
-        for rank, own in enumerate(places)
+        rank: Child(f"process {rank + 1} of {len(device_ids)}", _MEMBER, {"seed": seed, "device_ids": own})
+        for rank, own in enumerate(device_ids)
     }
     with ChildProcesses(children, LIMIT_SECONDS, harness.check_cancelled) as processes:
         copiers = {device: rank for rank, own in enumerate(members) for device in own}

@@ -17,10 +17,10 @@ from pydantic import field_validator
 
 from pinscope.experiments.contract import AnyExperiment, BareParams, Case, Progress
 from pinscope.experiments.while_serving.ways import WAYS, Apparatus, Taken, WayName
-from pinscope.lab.backing import HUGE_PAGE, why_not_backing
+from pinscope.lab.backing import HUGE_PAGE, PAGE, why_not_backing
 from pinscope.lab.harness import Clock, Harness
 from pinscope.lab.pinned_array import LONGEST_WAIT
-from pinscope.lab.pinning import PAGE, SPARE_PROCESSORS, default_threads
+from pinscope.lab.pinning import SPARE_PROCESSORS, default_threads
 from pinscope.lab.protocol import Lab, require_type
 from pinscope.records.environment import Environment
 from pinscope.records.parameters import Bytes, Seconds, Several, Sizes, parameter, sizes

@@ -18,9 +18,8 @@ from pinscope.records.figure import figures
 from pinscope.records.run import Run
 from pinscope.records.snapshot import DeviceFigures, HostTotals
 from pinscope.text import one_line
-from pinscope.units import format_bandwidth, format_bytes, format_seconds
+from pinscope.units import GIB, MIB, format_bandwidth, format_bytes, format_seconds
 
-GIB, MIB = 2**30, 2**20
 MOST_POINTS = 1500
 """Of one line: more than a screen has columns."""
 ROOM = 1.05

@@ -29,7 +29,7 @@ from pinscope.analysis.rules import (
     unsteady_because,
 )
 from pinscope.analysis.texts import Text, Texts, say
-from pinscope.live.reading import DRIVER_MEMORY_ADVICE, DRIVER_MEMORY_IS, GROUP_ADVICE, PINNED_SHARE_ADVICE
+from pinscope.live.findings import DRIVER_MEMORY_ADVICE, DRIVER_MEMORY_IS, GROUP_ADVICE, PINNED_SHARE_ADVICE
 from pinscope.live.timeline.reading import (
     GPU_RATES,
     Life,

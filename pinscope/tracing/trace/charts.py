@@ -19,9 +19,8 @@ from pinscope.records.run import Run
 from pinscope.tracing.sites import Seen, Site
 from pinscope.tracing.stretch import PIECES, Costliest, Series, Single, Stretch, extent, stretch_of
 from pinscope.tracing.trace.reading import Traced
-from pinscope.units import format_bytes, format_seconds
+from pinscope.units import GIB, MIB, format_bytes, format_seconds
 
-GIB, MIB = 2**30, 2**20
 MOST_BARS = 10
 _SAVED = TimePart("saved if pinned", "pinned")
 MOST_DEVICES = 4

@@ -11,14 +11,14 @@ from pinscope.charts.marks import End, Marks, Square, marks_of_seconds, matrix, 
 from pinscope.charts.plot import (
     RATE,
     SHARE,
+    Bar,
     Curve,
-    Length,
     Scale,
     Spot,
     TimePart,
+    bars,
     counts,
     curves,
-    lengths,
     level,
     linear,
     parts_of_time,
@@ -133,16 +133,16 @@ def test_the_legend_names_parts_as_they_lie_and_the_least_crosses_each_bar_and_n
         assert not side_by_side or name.y == pytest.approx(place + (1 - layout.bargap) / 2)
 
 
-BARS = {"": [Length("GPU 0", 50e9, TimePart("alone", "copy")), Length("GPU 1", 25e9, TimePart("together", "pinned"))]}
+BARS = {"": [Bar("GPU 0", 50e9, TimePart("alone", "copy")), Bar("GPU 1", 25e9, TimePart("together", "pinned"))]}
 
 
 @pytest.mark.parametrize(
-    ("bars", "drawn"), [(BARS, {"alone": [50.0], "together": [25.0]}), ({"": BARS[""][:1]}, {"alone": [50.0]})]
+    ("panes", "drawn"), [(BARS, {"alone": [50.0], "together": [25.0]}), ({"": BARS[""][:1]}, {"alone": [50.0]})]
 )
 def test_bars_have_their_look_and_a_legend_where_there_are_several(
-    bars: dict[str, list[Length]], drawn: dict[str, list[float]]
+    panes: dict[str, list[Bar]], drawn: dict[str, list[float]]
 ) -> None:
-    chart = lengths("key", "title", "caption", bars, RATE, "Rates")
+    chart = bars("key", "title", "caption", panes, RATE, "Rates")
     assert chart.figure.layout.showlegend == (len(drawn) > 1)
     assert {bar.name: list(bar.x) for bar in chart.figure.data} == drawn
     assert chart.alt.startswith("Rates: GPU 0 50.0 GB/s")
@@ -150,7 +150,7 @@ def test_bars_have_their_look_and_a_legend_where_there_are_several(
 
 @pytest.mark.parametrize(("limit", "end"), [(60e9, 62.4), (40e9, 52.0)])
 def test_beside_a_limit_values_stand_behind_the_names_and_the_axis_reaches_it(limit: float, end: float) -> None:
-    chart = lengths("key", "title", "caption", BARS, RATE, "Rates", limit=limit)
+    chart = bars("key", "title", "caption", BARS, RATE, "Rates", limit=limit)
     assert list(chart.figure.layout.yaxis.categoryarray) == ["GPU 1: 25.0 GB/s", "GPU 0: 50.0 GB/s"]
     assert [shape.x0 for shape in chart.figure.layout.shapes] == [limit / 1e9] * 2
     assert chart.figure.layout.xaxis.range[1] == pytest.approx(end)

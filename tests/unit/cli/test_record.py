@@ -99,8 +99,8 @@ def test_programs_get_one_document_with_every_sample(capsys: pytest.CaptureFixtu
 def test_a_recording_that_is_full_early_says_how_long_it_is(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("pinscope.runner.recording.MOST_ROWS", 3)
-    monkeypatch.setattr("pinscope.runner.recording._check", lambda params, gpus: None)
+    monkeypatch.setattr("pinscope.runner.timeline.MOST_ROWS", 3)
+    monkeypatch.setattr("pinscope.runner.timeline._check", lambda params, gpus: None)
     assert main(["record", "--for", "20s", "--interval", "0.1"]) == 0
     (said,) = [line for line in capsys.readouterr().err.splitlines() if "ended by itself" in line]
     assert said.endswith(" long and ended by itself: one timeline holds no more rows")

@@ -17,10 +17,10 @@ from streamlit.testing.v1 import AppTest
 from pinscope.dashboard import state
 from pinscope.dashboard.pages import HOME, PageEntry
 from pinscope.records.run import Run
-from pinscope.store import bundle
+from pinscope.store import recordings
 from pinscope.store.bundle import render_bundle
 from pinscope.store.store import Store
-from pinscope.store.tables import Row
+from pinscope.store.tables import StoredRow
 from tests.data import synthetic
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -51,7 +51,7 @@ def store() -> Iterator[Store]:
 
 
 @pytest.fixture(scope="session")
-def overlap_rows() -> list[Row]:
+def overlap_rows() -> list[StoredRow]:
     """A short overlap run."""
     return synthetic.overlap_rows(balances=["balanced"], depths=[1, 2], every_combination=False, chunks=8)
 
@@ -62,7 +62,7 @@ def shipped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Run]:
     run: Run = synthetic.run("bandwidth", id="a-recording")
     (tmp_path / "recordings").mkdir()
     (tmp_path / "recordings" / "a.pinscope").write_bytes(render_bundle([(run, synthetic.bandwidth_rows())]))
-    monkeypatch.setattr(bundle, "folder", lambda: tmp_path / "recordings")
+    monkeypatch.setattr(recordings, "folder", lambda: tmp_path / "recordings")
     forget_recordings()
     yield run
     forget_recordings()
@@ -70,14 +70,14 @@ def shipped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Run]:
 
 def forget_recordings() -> None:
     """Make the store look into the folder again."""
-    bundle._recordings.cache_clear()
-    bundle._rows.cache_clear()
+    recordings._recordings.cache_clear()
+    recordings._rows.cache_clear()
 
 
 @pytest.fixture(scope="session")
-def full_database(overlap_rows: list[Row], tmp_path_factory: pytest.TempPathFactory) -> Path:
+def full_database(overlap_rows: list[StoredRow], tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A database with runs of every experiment, lab and status, and one of an experiment of the future."""
-    runs: list[tuple[Run, list[Row]]] = [
+    runs: list[tuple[Run, list[StoredRow]]] = [
         (synthetic.run("bandwidth"), synthetic.bandwidth_rows()),
         (synthetic.run("bandwidth", "host"), synthetic.bandwidth_rows("host")),
         (synthetic.run("overlap"), overlap_rows),

@@ -16,7 +16,7 @@ from pinscope.records.environment import Environment
 from pinscope.records.run import Run
 from pinscope.runner.jobs import Request
 from pinscope.store.store import Store
-from pinscope.store.tables import Row
+from pinscope.store.tables import StoredRow
 from tests.conftest import Outliving
 from tests.data import synthetic, synthetic_snapshot
 from tests.unit.dashboard.conftest import Open
@@ -40,7 +40,7 @@ def run_of(gpu: int, **changes: object) -> Run:
     return run.model_copy(update={"verdict": answer(gpu)})
 
 
-def rows_of(gpu: int, times: float = 1.0) -> list[Row]:
+def rows_of(gpu: int, times: float = 1.0) -> list[StoredRow]:
     rows = synthetic.bandwidth_rows(sizes=(2**12, 2**28))
     return [{**row, "device": gpu, "one_more_seconds": row["one_more_seconds"] * times} for row in rows]
 

@@ -12,7 +12,7 @@ from pinscope.experiments.pressure import experiment as pressure
 from pinscope.experiments.registry import EXPERIMENTS
 from pinscope.probes.proc import Answer
 from pinscope.records.run import ExperimentRun
-from pinscope.store.bundle import recorded_runs
+from pinscope.store.recordings import recorded_runs
 
 RECORDED = [run for run in recorded_runs() if isinstance(run, ExperimentRun)]
 BEGAN = Counter(run.created_at for run in RECORDED)

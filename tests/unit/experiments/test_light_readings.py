@@ -16,7 +16,7 @@ class Blocked:
 sys.meta_path.insert(0, Blocked())
 from pinscope.experiments.registry import read_run
 from pinscope.planning.reading import read_plan
-from pinscope.store.bundle import recorded_observations, recorded_runs
+from pinscope.store.recordings import recorded_observations, recorded_runs
 from tests.unit.planning.test_plan import plan
 
 for run in {run.experiment: run for run in recorded_runs()}.values():

@@ -20,7 +20,7 @@ from pinscope.experiments.registry import (
     read_run,
     readers,
 )
-from pinscope.store.bundle import recorded_observations, recorded_runs
+from pinscope.store.recordings import recorded_observations, recorded_runs
 from tests.data import synthetic, synthetic_timeline
 from tests.data.senseless import VALUES, senseless, subject
 

@@ -9,7 +9,7 @@ import pytest
 from pinscope.dashboard.machine import SHOWN
 from pinscope.experiments.registry import checked_rows
 from pinscope.records.run import ExperimentRun, Run
-from pinscope.store.bundle import recorded_observations, recorded_runs
+from pinscope.store.recordings import recorded_observations, recorded_runs
 
 RECORDED = [run for run in recorded_runs() if run.experiment in SHOWN]
 

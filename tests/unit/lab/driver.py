@@ -9,8 +9,7 @@ from collections.abc import Callable
 import numpy as np
 
 from pinscope.errors import MeasurementFailed
-from pinscope.lab.backing import OwnMemory
-from pinscope.lab.pinning import PAGE
+from pinscope.lab.backing import PAGE, OwnMemory
 
 RATE = 50e9
 """Bytes/second at which it registers; it unregisters at twice that."""

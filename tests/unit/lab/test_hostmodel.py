@@ -21,7 +21,7 @@ import pytest
 from pinscope.errors import MeasurementFailed, NoDevice, NotEnoughMemory, NotPossible
 from pinscope.lab.hostengine import SLOT_BYTES, Area, HostArea, HostEvent, HostStream
 from pinscope.lab.hostmodel import STAGING_BYTES, HostModelLab
-from pinscope.lab.protocol import Lab, Load, Touch
+from pinscope.lab.protocol import Lab, Load, LoadData
 from pinscope.records.run import HostMemory
 
 MIB = 1 << 20
@@ -124,7 +124,7 @@ def test_a_pageable_call_towards_the_device_waits_for_its_stream_and_what_that_w
 def test_a_pageable_call_towards_the_host_returns_when_all_has_arrived(lab: HostModelLab) -> None:
     pattern = lab.fresh_pattern()
     with parts(lab, 3 * MIB, "pageable") as (host, device, stream):
-        lab.compute(stream, Load(0.02, 0.02), Touch(device, pattern, "produce"))
+        lab.compute(stream, Load(0.02, 0.02), LoadData(device, pattern, "produce"))
         lab.copy_to_host(host, device, stream)
         assert lab.wrong_words(host, pattern) == 0
 
@@ -136,7 +136,7 @@ def test_an_event_orders_two_streams_and_its_absence_shows_stale_content(lab: Ho
     for ordered, wrong in ((True, 0), (False, MIB // 8)):
         pattern = lab.fresh_pattern()
         with parts(lab) as (host, device, copies), lab.stream() as kernels, lab.event() as event:
-            lab.compute(kernels, LONG, Touch(device, pattern, "produce"))
+            lab.compute(kernels, LONG, LoadData(device, pattern, "produce"))
             event.record(kernels)
             if ordered:
                 lab.wait(copies, event)
@@ -161,7 +161,7 @@ def test_a_consumer_finds_stale_words_unless_it_waits_for_the_copy(lab: HostMode
                 arrived.record(copies)
                 if waits:
                     lab.wait(kernels, arrived)
-                lab.compute(kernels, short, Touch(device, pattern, "consume"), counters)
+                lab.compute(kernels, short, LoadData(device, pattern, "consume"), counters)
                 if not waits:
                     kernels.synchronize()
             kernels.synchronize()
@@ -214,7 +214,7 @@ def test_a_calibrated_load_takes_its_time_within_two_percent_with_what_it_writes
             took = []
             for _ in range(7):
                 start.record(stream)
-                lab.compute(stream, load, Touch(device, lab.fresh_pattern(), "produce") if produces else None)
+                lab.compute(stream, load, LoadData(device, lab.fresh_pattern(), "produce") if produces else None)
                 end.record(stream)
                 end.synchronize()
                 took.append(lab.elapsed(start, end))
@@ -291,7 +291,7 @@ class Recipe:
                 self._copy(lambda: lab.copy_to_device(device, host, copying))  # noqa: B023 - called at once
                 filled[chunk].record(copying)
                 lab.wait(computing, filled[chunk])
-                lab.compute(computing, load, Touch(device, pattern, "consume"), counters, chunk)
+                lab.compute(computing, load, LoadData(device, pattern, "consume"), counters, chunk)
                 used[chunk].record(computing)
             end.record(computing)
             end.synchronize()
@@ -353,7 +353,7 @@ def test_the_kernel_copier_is_refused_and_the_engine_is_possible(lab: HostModelL
 def test_device_0_is_the_only_peer(lab: HostModelLab) -> None:
     with lab.peer(0) as peer:
         assert peer is lab
-    assert lab.place_of(0) == lab.place
+    assert lab.device_id_of(0) == lab.device_id
     assert lab.near == {}
     with pytest.raises(NoDevice, match="there is no device 1"), lab.peer(1):
         pass
@@ -396,7 +396,7 @@ def test_an_engine_error_is_told_at_every_wait_and_at_the_end_and_later_work_is_
 
 def _break(lab: HostModelLab) -> None:
     with lab.device_buffer(64) as device, lab.stream() as stream, lab.counters(1) as counters:
-        lab.compute(stream, LONG, Touch(device, lab.fresh_pattern(), "consume"), counters, slot=7)
+        lab.compute(stream, LONG, LoadData(device, lab.fresh_pattern(), "consume"), counters, slot=7)
 
 
 def test_an_engine_error_does_not_hide_the_error_that_ends_the_lab() -> None:

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pinscope.lab.backing import BLOCK_WORDS, Block, CopyThreads, Pattern, stretches
+from pinscope.lab.pattern import BLOCK_WORDS, Block, CopyThreads, Pattern, stretches
 
 BLOCK = Block.random()
 COUNTS = [1, 511, 65_536, 65_537, BLOCK_WORDS, 2 * BLOCK_WORDS + 3]

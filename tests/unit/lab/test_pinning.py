@@ -19,9 +19,9 @@ import pytest
 
 import pinscope
 from pinscope.errors import InvalidParameter, MeasurementFailed, NotEnoughMemory, NotPossible
-from pinscope.lab.backing import OwnMemory
+from pinscope.lab.backing import PAGE, OwnMemory
 from pinscope.lab.pinned_array import PinnedArray, pinned_empty
-from pinscope.lab.pinning import LEAST_BYTES, PAGE, SHARE, TOO_LONG, TOUCH_BYTES, GentlePinner, Pinner, touch_pages
+from pinscope.lab.pinning import LEAST_BYTES, SHARE, TOO_LONG, TOUCH_BYTES, GentlePinner, Pinner, touch_pages
 from pinscope.records.registration import STRATEGIES
 from tests.unit.lab.driver import RATE, Driver
 
@@ -34,7 +34,7 @@ def pinner(name: str, calls: Driver, chunk: int | None = TOUCH_BYTES, threads: i
     # THP may be off where tests run; what is under test does not depend on it.
     strategy = STRATEGIES[name]
     backing = "4k" if strategy.backing else None
-    return Pinner(strategy.model_copy(update={"backing": backing}), calls, chunk, threads)
+    return Pinner(strategy._replace(backing=backing), calls, chunk, threads)
 
 
 @pytest.mark.parametrize("name", STRATEGIES)

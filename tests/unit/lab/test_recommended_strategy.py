@@ -26,7 +26,7 @@ from pinscope.lab.pinning import Pinner
 from pinscope.planning.plan import PlanParams, known_prices, plan_for
 from pinscope.records.registration import STRATEGIES, Strategy
 from pinscope.records.run import Finding, Run
-from pinscope.store.bundle import recorded_observations, recorded_runs
+from pinscope.store.recordings import recorded_observations, recorded_runs
 from pinscope.store.store import Store
 from tests.data import synthetic
 from tests.data.readings import As

@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from pinscope.cli.live_view import View, whole
-from pinscope.live.reading import read_snapshot, snapshot_verdict
+from pinscope.live.findings import snapshot_findings
+from pinscope.live.reading import snapshot_verdict
 from pinscope.live.source import snapshot
 from pinscope.monitoring.server import HOST
 from pinscope.probes.gpu import process_on_gpu
@@ -39,7 +40,7 @@ def of(seen: Snapshot, pid: int) -> Holder:
 
 
 def rules(seen: Snapshot) -> list[str]:
-    return [one.rule for one in read_snapshot(seen)]
+    return [one.rule for one in snapshot_findings(seen)]
 
 
 def pinned_line(seen: Snapshot) -> str:
@@ -142,7 +143,7 @@ def test_the_only_cuda_process_is_named_as_the_candidate_for_pins_that_nobody_ex
     host.process("rdma", VmPin=0, VmRSS=GIB)
     exporter = host.process("exporter", files=CUDA_FILES, mappings=[], VmRSS=100 * MIB)  # asks NVML, has no context
     seen = look(host, pid)
-    (finding,) = read_snapshot(seen)
+    (finding,) = snapshot_findings(seen)
     assert finding.title == (
         f"8 GiB is pinned that no holder explains; python (pid {pid}) is the only CUDA process seen"
     )
@@ -157,7 +158,7 @@ def test_the_candidates_forked_workers_are_no_candidates(tmp_path: Path) -> None
     pid = host.cuda_process(pieces, started=100, RssAnon=9 * GIB, VmRSS=11 * GIB)
     host.cuda_process(pieces, parent=pid, started=101, RssAnon=9 * GIB, VmRSS=11 * GIB)
     for seen in (look(host, pid), snapshot(host.proc)):
-        assert [one.title for one in read_snapshot(seen)] == [
+        assert [one.title for one in snapshot_findings(seen)] == [
             f"8 GiB is pinned that no holder explains; python (pid {pid}) is the only CUDA process seen"
         ]
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from pinscope.live.series import Moment, Row, TimelineRows
+from pinscope.live.series import Moment, NewRow, TimelineRows
 from pinscope.records.snapshot import Snapshot
 from pinscope.store.tables import checked
 from tests.data.synthetic_snapshot import GIB, MIB, device, holder, host, link, snapshot
@@ -16,13 +16,13 @@ def taken(*holders: Any, **changes: Any) -> Snapshot:
     return snapshot(holders=holders, devices=changes.pop("devices", ()), **changes)
 
 
-def keep(*snapshots: Snapshot, **options: Any) -> list[list[Row]]:
+def keep(*snapshots: Snapshot, **options: Any) -> list[list[NewRow]]:
     """The rows of each snapshot."""
     rows = TimelineRows(**options)
     return [rows.of(one, Moment(number, float(number)), 0.25 * number) for number, one in enumerate(snapshots)]
 
 
-def kinds(rows: list[Row]) -> list[str]:
+def kinds(rows: list[NewRow]) -> list[str]:
     return [row["kind"] for row in rows]
 
 

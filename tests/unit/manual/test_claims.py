@@ -9,7 +9,7 @@ import pytest
 
 from pinscope.errors import UnknownName
 from pinscope.records.run import Reading, good, quantity, table
-from pinscope.store.bundle import recorded_runs, recording_name
+from pinscope.store.recordings import recorded_runs, recording_name
 from tests.data.quoted_figures import QUOTED, figure, renewed
 
 PAGE = (Path(__file__).parents[3] / "docs" / "claims-table.md").read_text()

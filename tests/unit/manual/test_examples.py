@@ -14,10 +14,10 @@ from pinscope.cli.live_view import View
 from pinscope.cli.main import main
 from pinscope.cli.run import parse_settings
 from pinscope.experiments.registry import find
-from pinscope.live.reading import read_snapshot
+from pinscope.live.findings import snapshot_findings
 from pinscope.probes.proc import Proc
 from pinscope.report.facts import by_severity
-from pinscope.store.bundle import recorded_runs
+from pinscope.store.recordings import recorded_runs
 from tests.data.snapshot_checks import captured
 
 ROOT = Path(__file__).parents[3]
@@ -56,7 +56,7 @@ def test_the_example_is_what_the_recorded_host_shows(
 def test_the_example_of_the_live_view_is_what_a_captured_host_shows(capsys: pytest.CaptureFixture[str]) -> None:
     words, lines = example("live-view", "live")
     seen = captured(H200)
-    print_once(False, View(seen, by_severity(read_snapshot(seen))))
+    print_once(False, View(seen, by_severity(snapshot_findings(seen))))
     shown = capsys.readouterr().out.splitlines()
     assert words == ["live", "--once"]
     assert [line for line in lines if line not in shown] == []

@@ -13,7 +13,7 @@ import pytest
 
 from pinscope.cli.main import command_line, main
 from pinscope.experiments.registry import EXPERIMENTS, method, readers
-from pinscope.live.reading import read_snapshot
+from pinscope.live.findings import snapshot_findings
 from pinscope.manual.reference import (
     command_reference,
     commands,
@@ -25,7 +25,7 @@ from pinscope.manual.reference import (
 from pinscope.manual.site import Site
 from pinscope.records.run import Run
 from pinscope.report.write import snapshot_document
-from pinscope.store.bundle import recorded_observations, recorded_runs
+from pinscope.store.recordings import recorded_observations, recorded_runs
 from pinscope.store.store import Imported
 from tests.data.synthetic_live import full
 
@@ -91,7 +91,7 @@ def test_every_key_of_every_recorded_run_is_in_the_reference(run: Run, reference
 
 def test_every_key_of_a_snapshot_is_in_the_reference(tmp_path: Path, reference: str) -> None:
     seen = full(tmp_path)
-    assert undocumented(json.loads(json.dumps(snapshot_document(seen, read_snapshot(seen)))), reference) == []
+    assert undocumented(json.loads(json.dumps(snapshot_document(seen, snapshot_findings(seen)))), reference) == []
     assert undocumented(asdict(Imported([], [], [])), reference) == []
 
 

@@ -12,9 +12,9 @@ from pinscope.planning.plan import PlanParams, known_prices, plan_for
 from pinscope.records.environment import Environment
 from pinscope.records.run import Run
 from pinscope.store import store as store_module
-from pinscope.store.bundle import recorded_observations, recorded_runs
+from pinscope.store.recordings import recorded_observations, recorded_runs
 from pinscope.store.store import Store
-from pinscope.store.tables import Row
+from pinscope.store.tables import StoredRow
 from tests.data import synthetic
 
 GIB = 2**30
@@ -31,7 +31,9 @@ def no_recordings(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(store_module, "recorded_runs", list)
 
 
-def own(experiment: str, environment: Environment, run_id: str = "an-own-run", age: int = 0) -> tuple[Run, list[Row]]:
+def own(
+    experiment: str, environment: Environment, run_id: str = "an-own-run", age: int = 0
+) -> tuple[Run, list[StoredRow]]:
     """What the recording of that experiment holds, as if this machine had measured it."""
     recorded = next(run for run in recorded_runs() if run.experiment == experiment)
     here = recorded.environment.model_copy(update={"machine_id": environment.machine_id})

@@ -11,7 +11,7 @@ import pytest
 from pinscope.experiments.registry import read_run
 from pinscope.manual.reference import FIRES
 from pinscope.records.run import Reading, Run
-from pinscope.store.bundle import folder, recorded_observations, recorded_runs, recording_name
+from pinscope.store.recordings import folder, recorded_observations, recorded_runs, recording_name
 from tests.data.quoted_figures import fires_on
 
 pytestmark = pytest.mark.xdist_group("readings")  # each is read once

@@ -8,7 +8,7 @@ import pytest
 
 from pinscope.records.run import Run
 from pinscope.report.facts import open_document
-from pinscope.store.bundle import recorded_observations, recorded_runs, recording_name
+from pinscope.store.recordings import recorded_observations, recorded_runs, recording_name
 from pinscope.store.store import Store
 from tests.data.golden_text import FOLDER, golden_text
 

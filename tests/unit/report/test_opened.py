@@ -14,7 +14,7 @@ from pinscope.analysis.statistics import Summary
 from pinscope.errors import BadInput
 from pinscope.experiments.registry import cells_of
 from pinscope.records.run import ExperimentRun, Run
-from pinscope.store.bundle import recorded_observations, recorded_runs, recording_name
+from pinscope.store.recordings import recorded_observations, recorded_runs, recording_name
 from tests.unit.recordings.raw import recordings
 
 MEASURED = [run for run in recorded_runs() if isinstance(run, ExperimentRun)]

@@ -12,7 +12,7 @@ from pinscope.errors import BadInput
 from pinscope.report import perfetto
 from pinscope.report.facts import Document, open_document
 from pinscope.report.perfetto import perfetto_pieces
-from pinscope.store.bundle import recorded_runs
+from pinscope.store.recordings import recorded_runs
 from pinscope.store.store import Store
 from pinscope.tracing.stretch import extent, within
 from tests.data import synthetic

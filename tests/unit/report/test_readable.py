@@ -19,7 +19,7 @@ from pinscope.records.run import HOST_MODEL_NOTE, Finding, Quantity, Reading, Ta
 from pinscope.report.facts import SEVERITY_WORDS, Document, environment_facts, parameter_facts, run_facts
 from pinscope.report.html import CONTENT_SECURITY_POLICY, render_markdown
 from pinscope.report.write import render, run_document
-from pinscope.store.bundle import recorded_runs
+from pinscope.store.recordings import recorded_runs
 from tests.data import synthetic
 
 MIB = 2**20

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from pinscope.live.reading import read_snapshot
+from pinscope.live.findings import snapshot_findings
 from pinscope.records.snapshot import Snapshot
 from pinscope.report.snapshot_facts import (
     device_facts,
@@ -31,7 +31,7 @@ def taken(tmp_path: Path) -> Snapshot:
 @pytest.mark.parametrize("gpus", [0, 2])
 def test_the_document_carries_the_whole_snapshot(gpus: int, tmp_path: Path) -> None:
     taken = full(tmp_path, gpus)
-    findings = read_snapshot(taken)
+    findings = snapshot_findings(taken)
     document = json.loads(render_snapshot(taken, findings))
 
     assert document == {**taken.model_dump(mode="json"), "findings": document["findings"]}

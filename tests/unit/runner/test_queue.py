@@ -11,14 +11,14 @@ from pathlib import Path
 
 import pytest
 
-from pinscope.runner import jobs
-from pinscope.runner.jobs import VARIABLE, turn
+from pinscope.runner import queue
+from pinscope.runner.queue import VARIABLE, turn
 from pinscope.store.new_file import own_folder
 from tests.data.second_user import ATTACKS, NOBODY, as_another_user, attack, needs_root, open_place
 
 HOLD = """
 import sys, time
-from pinscope.runner.jobs import turn
+from pinscope.runner.queue import turn
 with turn(sys.argv[1], lambda holder: None):
     print("held", flush=True)
     time.sleep(60)
@@ -122,8 +122,8 @@ def shared_folders(seen_by_all: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[
         folder.mkdir()
         folder.chmod(0o1777)
     monkeypatch.delenv(VARIABLE)
-    monkeypatch.setattr(jobs, "SHARED", seen_by_all / "none")
-    monkeypatch.setattr(jobs, "SHARED_FOLDERS", (str(first), str(second)))
+    monkeypatch.setattr(queue, "SHARED", seen_by_all / "none")
+    monkeypatch.setattr(queue, "SHARED_FOLDERS", (str(first), str(second)))
     return first, second
 
 
@@ -174,9 +174,9 @@ def test_in_a_folder_that_users_share_a_lock_is_a_plain_file_and_nothing_else(
     shared_folders: tuple[Path, Path], seen_by_all: Path, precious: Path, how: str
 ) -> None:
     first, _ = shared_folders
-    jobs.SHARED.mkdir()
-    os.chown(jobs.SHARED, 0, NOBODY)
-    jobs.SHARED.chmod(0o2770)
+    queue.SHARED.mkdir()
+    os.chown(queue.SHARED, 0, NOBODY)
+    queue.SHARED.chmod(0o2770)
     put = {
         "symlink": "os.symlink(victim, name)",
         "hard link": "os.link(victim, name)",
@@ -184,7 +184,7 @@ def test_in_a_folder_that_users_share_a_lock_is_a_plain_file_and_nothing_else(
         "folder": "os.mkdir(name)",
     }
     code = f"name, victim = sys.argv[1:]\n{put[how]}"
-    as_another_user(code, jobs.SHARED / "gpu.lock", precious)
+    as_another_user(code, queue.SHARED / "gpu.lock", precious)
     with turn("gpu", _give_up) as problem:
         assert problem is None
         assert [path.name for path in own_folder(first).iterdir()] == ["gpu.lock"]
@@ -215,15 +215,15 @@ def test_users_of_a_folder_that_root_made_for_them_queue(seen_by_all: Path, monk
     shared.mkdir()
     os.chown(shared, 0, NOBODY)
     shared.chmod(0o2770)
-    monkeypatch.setattr("pinscope.runner.jobs.SHARED", shared)
+    monkeypatch.setattr("pinscope.runner.queue.SHARED", shared)
     code = f"""
 import os
 from pathlib import Path
-from pinscope.runner import jobs
-jobs.SHARED = Path({str(shared)!r})
+from pinscope.runner import queue
+queue.SHARED = Path({str(shared)!r})
 os.setgid({NOBODY})
 os.setuid({NOBODY})
-with jobs.turn("gpu", print, "run of another user", [jobs.SHARED]):
+with queue.turn("gpu", print, "run of another user", [queue.SHARED]):
     print("held", flush=True)
     input()
 """
@@ -245,11 +245,11 @@ def test_many_at_once_never_hold_one_turn_together(tmp_path: Path) -> None:
     code = f"""
 import os
 from pathlib import Path
-from pinscope.runner import jobs
-jobs.POLL_SECONDS = 0.0005
+from pinscope.runner import queue
+queue.POLL_SECONDS = 0.0005
 mark = Path({str(tmp_path)!r}, "mark")
 for _ in range(60):
-    with jobs.turn("gpu", lambda holder: None, folders=[Path({str(tmp_path)!r}, "own")]) as problem:
+    with queue.turn("gpu", lambda holder: None, folders=[Path({str(tmp_path)!r}, "own")]) as problem:
         assert problem is None
         os.close(os.open(mark, os.O_CREAT | os.O_EXCL))
         mark.unlink()

@@ -15,7 +15,7 @@ from pinscope.records.environment import Environment
 from pinscope.records.run import Run, parse_run
 from pinscope.store.bundle import BundleReader
 from pinscope.store.store import Store
-from pinscope.store.tables import DamagedRun, Row
+from pinscope.store.tables import DamagedRun, StoredRow
 
 _numbers = itertools.count()
 _begin = datetime.now(UTC)
@@ -50,7 +50,7 @@ def damaged_runs(store: Store) -> list[DamagedRun]:
     return [run for run in store.listed() if isinstance(run, DamagedRun)]
 
 
-def parse_bundle(data: bytes, name: str) -> list[tuple[Run, list[Row]]]:
+def parse_bundle(data: bytes, name: str) -> list[tuple[Run, list[StoredRow]]]:
     """The runs of a bundle with their observations; ``name`` is used in messages only."""
     with BundleReader(io.BytesIO(data), name) as bundle:
         return [(run, list(rows)) for run, rows in bundle.items()]

@@ -21,7 +21,7 @@ from pinscope.store.anonymous import SUFFIX, AnonymousStore, Pseudonyms
 from pinscope.store.attachments import read_part
 from pinscope.store.bundle import open_bundle, read_bundle
 from pinscope.store.store import Store
-from pinscope.store.tables import Row
+from pinscope.store.tables import StoredRow
 from pinscope.tracing.trace.reading import LINES
 from tests.data import synthetic, synthetic_timeline
 from tests.data import synthetic_trace as trace
@@ -56,7 +56,7 @@ def named(run: Run, **changes: Any) -> Run:
     return run.model_copy(update={**fields, **changes})
 
 
-def timeline() -> tuple[Run, list[Row]]:
+def timeline() -> tuple[Run, list[StoredRow]]:
     """Two holders of two users, one in a container."""
     rows = synthetic_timeline.watched(
         5,
@@ -69,7 +69,7 @@ def timeline() -> tuple[Run, list[Row]]:
     return named(synthetic_timeline.run(id="kept-timeline")), rows
 
 
-def traced() -> tuple[Run, list[Row]]:
+def traced() -> tuple[Run, list[StoredRow]]:
     """A trace of two files of the same name."""
     stack = f"step.<locals>.f ({FILE}:3)\n<module> (/home/{USER}/the project (old)/run.py:9)"
     source = f"x = load('/home/{USER}/the project/{FOLDER}/data.pt').cuda()"

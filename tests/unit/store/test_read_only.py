@@ -18,10 +18,10 @@ import pytest
 
 from pinscope.errors import StoreFailed
 from pinscope.runner.jobs import reconcile
-from pinscope.store.bundle import recorded_observations, recorded_runs
 from pinscope.store.database import open_read_only
+from pinscope.store.recordings import recorded_observations, recorded_runs
 from pinscope.store.store import Store
-from pinscope.store.tables import Row
+from pinscope.store.tables import StoredRow
 from tests.data.second_user import as_another_user, needs_root
 from tests.unit.store.runs import damaged_runs, new_rows, new_run
 
@@ -30,7 +30,7 @@ IMPORTS = """
 import os
 from pathlib import Path
 from pinscope.errors import PinScopeError
-from pinscope.store import bundle
+from pinscope.store import recordings
 from pinscope.store.bundle import open_bundle
 from pinscope.store.new_file import check_new, new_file
 from pinscope.store.store import Store
@@ -51,7 +51,7 @@ AS_NOBODY = ("setpriv", "--reuid", "65534", "--regid", "65534", "--clear-groups"
 OWN_MOUNTS = ("unshare", "--mount", "--propagation", "private", "sh", "-c")
 
 
-def real_rows() -> list[Row]:
+def real_rows() -> list[StoredRow]:
     """Twenty observations of a bandwidth run."""
     run = next(run for run in recorded_runs() if run.experiment == "bandwidth")
     return list(recorded_observations(run.id)[:20])
@@ -131,7 +131,7 @@ def test_a_folder_that_may_not_be_entered_is_no_folder_without_runs(place: Path)
 
 ASKS = (
     "Store().runs()",
-    "bundle.folder = lambda: Path(place, 'db')\n    bundle.recorded_runs()",
+    "recordings.folder = lambda: Path(place, 'db')\n    recordings.recorded_runs()",
     "check_new(Path(place, 'db', 'x.pinscope'))",
     "new_file(Path(place, 'db', 'x.pinscope')).__enter__()",
     "open_bundle(Path(place, 'db', 'x.pinscope')).__enter__()",

@@ -11,7 +11,7 @@ import pytest
 from pinscope.errors import BadInput, StoreFailed
 from pinscope.experiments.registry import EXPERIMENTS, readers
 from pinscope.report.facts import open_document
-from pinscope.store import bundle
+from pinscope.store import recordings
 from pinscope.store.bundle import read_bundle, render_bundle
 from pinscope.store.store import Store
 from tests.data.quoted_figures import QUOTED, renewed
@@ -23,8 +23,8 @@ NEW = new_run("rec-new", status="done", experiment="overlap", created_at=datetim
 
 
 def forget() -> None:
-    bundle._recordings.cache_clear()
-    bundle._rows.cache_clear()
+    recordings._recordings.cache_clear()
+    recordings._rows.cache_clear()
 
 
 @pytest.fixture
@@ -34,7 +34,7 @@ def shipped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     folder.mkdir()
     (folder / "a.pinscope").write_bytes(render_bundle([(OLD, new_rows(3)), (NEW, new_rows(2))]))
     (folder / "notes.txt").write_text("not a bundle")
-    monkeypatch.setattr(bundle, "folder", lambda: folder)
+    monkeypatch.setattr(recordings, "folder", lambda: folder)
     forget()
     yield folder
     forget()
@@ -94,7 +94,7 @@ def test_a_damaged_recording_is_told(store: Store, shipped: Path) -> None:
 def test_every_experiment_ships_a_recording_from_a_known_commit() -> None:
     """What is only kept, such as a timeline, may ship one: `pinscope record` makes one anywhere in no time."""
     forget()
-    runs = bundle.recorded_runs()
+    runs = recordings.recorded_runs()
     recorded = {run.experiment for run in runs}
     runnable = {entry.experiment.name for entry in EXPERIMENTS}
     assert runnable <= recorded <= {reader.kind.name for reader in readers()}
@@ -112,13 +112,13 @@ def test_verdicts_and_the_figures_that_pages_quote_are_what_this_version_reads()
     """scripts/write-verdicts writes both."""
     forget()
     readings = {}
-    for run in bundle.recorded_runs():
-        document = open_document(run, bundle.recorded_observations(run.id), with_charts=False)
+    for run in recordings.recorded_runs():
+        document = open_document(run, recordings.recorded_observations(run.id), with_charts=False)
         assert len(document.rows) == run.observations > 0
         assert run.verdict is not None
         assert run.verdict == document.reading.verdict
-        readings[bundle.recording_name(run)] = document.reading
-    assert len(readings) == len(bundle.recorded_runs())
+        readings[recordings.recording_name(run)] = document.reading
+    assert len(readings) == len(recordings.recorded_runs())
     quoting = [page for page in (ROOT / "docs").rglob("*.md") if QUOTED.search(page.read_text())]
     assert ROOT / "docs" / "claims.md" in quoting
     for page in quoting:

@@ -7,13 +7,13 @@ from collections.abc import Sequence
 import pytest
 
 from pinscope.experiments.bandwidth.findings import slower_than_same_model
-from pinscope.store.tables import Row
+from pinscope.store.tables import StoredRow
 from tests.data import synthetic
 
 ROWS = synthetic.bandwidth_rows(sizes=(2**12, 2**28))
 
 
-def slower(times: float, ways: Sequence[str] = ("h2d", "d2h")) -> list[Row]:
+def slower(times: float, ways: Sequence[str] = ("h2d", "d2h")) -> list[StoredRow]:
     """The same rows from a GPU that takes so many times as long for these directions."""
     return [
         {**row, "one_more_seconds": row["one_more_seconds"] * times} if row["direction"] in ways else row

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from pinscope.analysis.rules import pool_settings
 from pinscope.experiments.dataloader.experiment import DataloaderObservation
 from pinscope.experiments.dataloader.reading import Loops
+from pinscope.experiments.dataloader.torch_pool import pool_settings
 from pinscope.records.run import Reading
 from tests.data import synthetic
 from tests.data.readings import As

@@ -138,8 +138,8 @@ class TwoEngines(HostModelLab):
     def peers(self) -> Sequence[int]:
         return (0, 1)
 
-    def place_of(self, device: int) -> str:
-        return self.place
+    def device_id_of(self, device: int) -> str:
+        return self.device_id
 
 
 def params(**overrides: object) -> RegistrationParams:

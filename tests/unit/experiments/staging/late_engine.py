@@ -8,7 +8,8 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 
 from pinscope.experiments.staging.ways import SLOTS
-from pinscope.lab.backing import OwnMemory, copy_words
+from pinscope.lab.backing import OwnMemory
+from pinscope.lab.pattern import copy_words
 
 LATE_SECONDS = 0.001
 

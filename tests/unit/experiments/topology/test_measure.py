@@ -36,8 +36,8 @@ class TwoEngines(HostModelLab):
     def peers(self) -> Sequence[int]:
         return (0, 1)
 
-    def place_of(self, device: int) -> str:
-        return self.place
+    def device_id_of(self, device: int) -> str:
+        return self.device_id
 
 
 def params(**overrides: object) -> TopologyParams:
@@ -152,7 +152,7 @@ class Lets:
 def flown(monkeypatch: pytest.MonkeyPatch, *begin: float) -> list[Flight]:
     clock = Clock()
     monkeypatch.setattr(child_member, "time", clock)
-    monkeypatch.setattr(child_member, "open_lab", lambda place, seed: Lets())
+    monkeypatch.setattr(child_member, "open_lab", lambda device_id, seed: Lets())
     one: Any = child_member.Member({str(number): "" for number in range(len(begin))}, 0)
     one._flows = {(number, "h2d"): Copies(clock, seconds) for number, seconds in enumerate(begin)}
     flights = one.copy(range(len(begin)), ["h2d"], None)["flights"]

@@ -18,9 +18,9 @@ from pinscope.probes.process import current_process
 from pinscope.records.registration import ProbeState
 from pinscope.records.run import Progress, Run
 from pinscope.records.snapshot import Snapshot, Unreadable
-from pinscope.runner import recording
+from pinscope.runner import timeline
 from pinscope.runner.jobs import reconcile
-from pinscope.runner.recording import Pace, Recorded, Recorder, check_output, prepare_timeline
+from pinscope.runner.timeline import Pace, Recorded, TimelineRecorder, check_output, prepare_timeline
 from pinscope.store.bundle import read_bundle
 from pinscope.store.safe_writer import FLUSH_SECONDS
 from pinscope.store.store import Store
@@ -66,9 +66,9 @@ def quiet() -> Snapshot:
     return snapshot(devices=())
 
 
-def recorder(store: Store, hurry: Hurry, take: Callable[[], Snapshot] = quiet, **changes: Any) -> Recorder:
+def recorder(store: Store, hurry: Hurry, take: Callable[[], Snapshot] = quiet, **changes: Any) -> TimelineRecorder:
     usual: dict[str, Any] = {"asked_to_stop": lambda: False, "show": lambda progress: None, "pace": hurry.pace()}
-    return Recorder(store, take, **(usual | changes))
+    return TimelineRecorder(store, take, **(usual | changes))
 
 
 def rows_of(recorded: Recorded, kind: str) -> list[dict[str, Any]]:
@@ -224,7 +224,7 @@ def test_different_failures_do_not_fill_the_notes(store: Store, hurry: Hurry) ->
         raise ValueError(f"number {count}")
 
     recorded = recorder(store, hurry, take).record(new(seconds=20.0))
-    assert len(recorded.run.notes) == recording.MOST_FAILURES_NOTED
+    assert len(recorded.run.notes) == timeline.MOST_FAILURES_NOTED
     assert (recorded.run.status, recorded.run.error) == ("failed", "no sample could be taken: ValueError: number 1")
 
 
@@ -375,7 +375,7 @@ def test_what_no_timeline_can_be_is_refused(interval: float, seconds: float | No
 def test_a_timeline_ends_by_itself_where_a_bundle_is_full(
     store: Store, hurry: Hurry, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(recording, "MOST_ROWS", 50)
+    monkeypatch.setattr(timeline, "MOST_ROWS", 50)
     count = 0
 
     def busy() -> Snapshot:

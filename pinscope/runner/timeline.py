@@ -29,7 +29,7 @@ from pinscope.store.bundle import SUFFIX, write_bundle
 from pinscope.store.new_file import check_new
 from pinscope.store.safe_writer import SafeWriter, saved_line
 from pinscope.store.store import Store
-from pinscope.store.tables import Row
+from pinscope.store.tables import StoredRow
 from pinscope.units import format_bytes, format_seconds
 
 MOST_SECONDS = 30 * 86400.0
@@ -54,7 +54,7 @@ class Pace:
 
 
 @dataclass
-class Recorder:
+class TimelineRecorder:
     """One timeline, from its first sample to its file.
 
     Attributes:
@@ -103,7 +103,7 @@ class Recorded:
     """A timeline that has ended."""
 
     run: Run
-    rows: Sequence[Row]
+    rows: Sequence[StoredRow]
     saved: Path | None
     """The file that holds it because the database failed; ``None`` if the database has it."""
     full_after_seconds: float | None = None
@@ -113,7 +113,7 @@ class Recorded:
 class _Sampling:
     """The samples of one timeline."""
 
-    def __init__(self, recorder: Recorder, run: Run, writer: SafeWriter) -> None:
+    def __init__(self, recorder: TimelineRecorder, run: Run, writer: SafeWriter) -> None:
         self.run = run
         self.writer = writer
         self.samples = 0
@@ -191,7 +191,7 @@ class _Sampling:
         self._kept += len(rows)
         return moment.elapsed_seconds
 
-    def _stored(self, taken: Snapshot | str, moment: Moment) -> list[Row]:
+    def _stored(self, taken: Snapshot | str, moment: Moment) -> list[StoredRow]:
         """The rows of a sample, or of one that is missing, in the store.
 
         Raises:

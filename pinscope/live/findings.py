@@ -1,0 +1,292 @@
+"""What a snapshot of the host shows to be wrong, or soon to be: rules, each with its numbers and what to do.
+
+What needs several snapshots, such as memory that grows and never comes back, is judged over a timeline, not here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+
+from pinscope.analysis.models import link_below_best, page_table_bytes
+from pinscope.analysis.rules import (
+    DRIVER_BYTES,
+    ROUNDING_ADVICE,
+    group_severity,
+    held_bytes,
+    is_busy,
+    is_much_rounding,
+    page_table_severity,
+    pinned_severity,
+    pinned_twice_bytes,
+    unattributed_severity,
+)
+from pinscope.live.reading import only_candidate, ranked, who
+from pinscope.records.figure import bound_of_sum
+from pinscope.records.run import Finding, Quantity, finding, known, note, quantity
+from pinscope.records.snapshot import Holder, HostTotals, Snapshot
+from pinscope.units import GIB, format_bytes, format_share
+
+PAGE_BYTES = 4096
+"""The page in which host memory was mapped on the GPUs measured; larger ones take less."""
+MOST_NAMED = 5
+DRIVER_MEMORY_IS = (
+    "Write-combined memory, memory of cuMemCreate on the host and host memory pools lie in RAM as pinned memory does, "
+    "but in none of the kernel's accounts."
+)
+PINNED_SHARE_ADVICE = (
+    "Pin what is copied often, in buffers that are used again, and give back the rest. 'pinscope run pressure' shows "
+    "what pinned memory takes from everybody else here."
+)
+GROUP_ADVICE = "Pin less, or raise the limit (docker run --memory, resources.limits.memory, MemoryMax=)."
+DRIVER_MEMORY_ADVICE = "Count it as pinned when you plan what fits on this host."
+
+
+def snapshot_findings(snapshot: Snapshot) -> tuple[Finding, ...]:
+    """What one snapshot alone shows; empty where nothing is to be said."""
+    return tuple(finding for rule in _RULES for finding in rule(snapshot))
+
+
+def _page_tables(snapshot: Snapshot) -> Iterator[Finding]:
+    for device in snapshot.devices:
+        tables, total = device.page_table_bytes, device.memory_total_bytes
+        if tables is None or not total or (severity := page_table_severity(tables / total)) is None:
+            continue
+        payers = sum(use.index == device.index for holder in snapshot.holders for use in holder.gpus)
+        yield finding(
+            severity,
+            "page-tables-of-gpu",
+            quantity(f"Page tables{_explained_by(snapshot)}", tables, "bytes"),
+            quantity("GPU memory", total, "bytes"),
+            quantity("Share of it", tables / total, "share"),
+            quantity("Processes with a context", payers, "count"),
+            known("Used by no process", device, "unattributed_bytes", "bytes"),
+            title=f"GPU {device.index}: page tables of pinned memory take {format_bytes(tables)} of its memory",
+            detail="A GPU keeps a page table for pinned host memory, 8 bytes a page, for every process, on every GPU "
+            "on which the process has a context. No process is charged for it.",
+            advice="Pin less, keep contexts only on the GPUs that a process uses (CUDA_VISIBLE_DEVICES), or let one "
+            "process own the memory. 'pinscope plan' works out what each of these saves.",
+        )
+
+
+def _explained_by(snapshot: Snapshot) -> str:
+    """Whose page tables are known."""
+    kinds = ["cudaHostAlloc"]
+    kinds += ["driver"] if any(holder.driver_memory_bytes for holder in snapshot.holders) else []
+    kinds += ["registered"] if snapshot.probe is not None else []
+    return f", {kinds[0]} memory alone" if len(kinds) == 1 else f", {' and '.join(kinds)} memory"
+
+
+def _memory_of_the_driver(snapshot: Snapshot) -> Iterator[Finding]:
+    """What no count of pins has."""
+    host = snapshot.host
+    holders = ranked(snapshot.holders, lambda holder: holder.driver_memory_bytes)
+    held = sum(holder.driver_memory_bytes or 0 for holder in holders)
+    if held < DRIVER_BYTES:
+        return
+    severity = pinned_severity(held / max(host.total_bytes, held), host.available_bytes / max(host.total_bytes, 1))
+    bound = bound_of_sum(holder.estimates.get("driver_memory_bytes") for holder in holders)
+    amount = f"{f'{bound.words} ' if bound else ''}{format_bytes(held)}"
+    yield finding(
+        severity or "note",
+        "driver-memory",
+        known("Driver memory of the host, about", host, "driver_memory_bytes", "bytes"),
+        quantity("Mapped by holders", held, "bytes"),
+        *_by_holder("Driver memory of", holders, lambda holder: holder.driver_memory_bytes),
+        title=f"Holders have {amount} of driver memory, which the count of pins lacks",
+        detail=DRIVER_MEMORY_IS,
+        advice=DRIVER_MEMORY_ADVICE,
+    )
+
+
+def _unexplained(snapshot: Snapshot) -> Iterator[Finding]:
+    """Used by no process, page table or context, also not by what memory that nobody explains may have there."""
+    hidden = any(gap.hides_holders for gap in snapshot.unreadable)
+    host = snapshot.host
+    other = None if host.other_pinned_bytes is None else (host.pins_bytes or 0) - (host.explained_bytes or 0)
+    managed = sum(holder.managed_bytes or 0 for holder in snapshot.holders)
+    for device in snapshot.devices:
+        if device.unattributed_bytes is None or device.page_table_bytes is None or device.mig:
+            continue
+        registered = page_table_bytes(other or 0, PAGE_BYTES)
+        explained = device.page_table_bytes + registered + (device.context_overhead_bytes or 0) + managed
+        rest = device.unattributed_bytes - explained
+        severity = unattributed_severity(rest, sure=not hidden and other is not None)
+        if severity is None:
+            continue
+        yield finding(
+            severity,
+            "unattributed-gpu-memory",
+            quantity("Used by no process", device.unattributed_bytes, "bytes"),
+            quantity(f"Page tables{_explained_by(snapshot)}", device.page_table_bytes, "bytes"),
+            quantity(
+                "Page tables, all other pinned memory, at most",
+                None if other is None else registered,
+                "bytes",
+                reason=snapshot.host.missing.get("other_pinned_bytes"),
+            ),
+            quantity("Managed memory of the holders, at most", managed, "bytes"),
+            known("The driver's own for contexts, about", device, "context_overhead_bytes", "bytes"),
+            title=f"GPU {device.index}: {format_bytes(rest)} are used that no process, page table or context explains",
+            detail="The driver charges this memory to no process. "
+            + ("Some processes could not be looked at: it may be page tables of theirs. " if hidden else "")
+            + "It is the driver's own, the display's, or of a process that ended without giving everything back.",
+            advice="Run as root, outside of containers, to see all processes."
+            if hidden
+            else "Look again with 'pinscope live --once' when the programs on this GPU have ended.",
+        )
+
+
+def _unexplained_pins(snapshot: Snapshot) -> Iterator[Finding]:
+    """Registered memory leaves no mark: where only one process can have it, that one is named."""
+    candidate, host = only_candidate(snapshot), snapshot.host
+    if candidate is None:
+        return
+    yield note(
+        "unexplained-pins",
+        known("Pinned, not explained", host, "other_pinned_bytes", "bytes"),
+        title=f"{format_bytes(host.other_pinned_bytes)} is pinned that no holder explains; {who(candidate)} is the "
+        "only CUDA process seen",
+        detail="It probably registered that memory, at most all of it: cudaHostRegister leaves no mark in /proc. Pins "
+        "of other drivers would look the same.",
+        advice="As root, 'pinscope live --probe' shows what it registers from then on.",
+    )
+
+
+def _pinned_share(snapshot: Snapshot) -> Iterator[Finding]:
+    host = snapshot.host
+    pinned = host.pinned_bytes if host.pinned_bytes is not None else host.explained_bytes
+    if pinned is None or host.total_bytes <= 0 or _beyond_use(host) is not None:
+        return
+    share = pinned / host.total_bytes
+    severity = pinned_severity(share, host.available_bytes / host.total_bytes)
+    if severity is None:
+        return
+    yield finding(
+        severity,
+        "pinned-share-of-ram",
+        quantity("Pinned", pinned, "bytes"),
+        quantity("Memory", host.total_bytes, "bytes"),
+        quantity("Share of it", share, "share"),
+        quantity("Available", host.available_bytes, "bytes"),
+        *_by_holder("Held by", [holder for holder in snapshot.holders if _charged_to(holder)], _charged_to),
+        title=f"Up to {format_share(share)} of this host's memory is pinned",
+        detail="Pinned memory can be neither swapped nor moved nor reclaimed; "
+        f"{format_bytes(host.available_bytes)} are still available to all programs. It is less than that share where "
+        "pages are pinned more than once, as the kernel counts each pin.",
+        advice=PINNED_SHARE_ADVICE,
+    )
+
+
+def _near_group_limit(snapshot: Snapshot) -> Iterator[Finding]:
+    """The holders of one group are judged together: it is their sum that meets the limit."""
+    groups: dict[tuple[str | int, int], list[Holder]] = {}
+    for holder in snapshot.holders:
+        if holder.cgroup_limit_bytes and holder.cgroup_headroom_bytes is not None and _charged_to(holder):
+            group = holder.container or holder.cgroup or holder.pid
+            groups.setdefault((group, holder.cgroup_limit_bytes), []).append(holder)
+    for (_, limit), holders in groups.items():
+        # Only cudaHostAlloc memory adds up: what several registered, locked or pinned for RDMA may be the same.
+        pinned = max(sum(holder.host_alloc_bytes or 0 for holder in holders), *map(_charged_to, holders))
+        left = min(holder.cgroup_headroom_bytes or 0 for holder in holders)
+        severity = group_severity(pinned, left, limit)
+        if severity is None:
+            continue
+        first, many = holders[0], len(holders) > 1
+        where = f" in {first.container}" if first.container else ""
+        yield finding(
+            severity,
+            "holder-near-cgroup-limit",
+            quantity(f"Pinned or locked by {'them' if many else 'it'}, at least", pinned, "bytes"),
+            quantity("Limit of the control group", limit, "bytes"),
+            quantity("Left in the control group", left, "bytes"),
+            known("Control group", first, "cgroup", "text"),
+            *_by_holder("Held by", holders if many else (), _charged_to),
+            title=f"{len(holders)} holders{where} are {format_bytes(left)} below the limit of their control group"
+            if many
+            else f"{who(first)}{where} is {format_bytes(left)} below the limit of its control group",
+            detail="Pinned memory is charged to the control group and cannot be reclaimed. At the limit the kernel "
+            "kills a process of the group, or slows it to a crawl where the limit is memory.high.",
+            advice=GROUP_ADVICE,
+        )
+
+
+def _beyond_use(host: HostTotals) -> int | None:
+    pinned = host.pinned_bytes or 0
+    return pinned_twice_bytes(host.pins_bytes or 0, host.total_bytes, host.total_bytes - pinned)
+
+
+def _pinned_twice(snapshot: Snapshot) -> Iterator[Finding]:
+    """More pins than memory in use: pages are there only once, so some of them are pinned more than once."""
+    host = snapshot.host
+    beyond = _beyond_use(host)
+    if beyond is None:
+        return
+    yield note(
+        "memory-pinned-more-than-once",
+        quantity("Pinned, each pin counted", host.pins_bytes, "bytes"),
+        quantity("Memory in use", host.pinned_bytes, "bytes"),
+        known("Shared memory", host, "shmem_bytes", "bytes"),
+        *_by_holder("Registered by", ranked(snapshot.holders, _registered), _registered),
+        title=f"At least {format_bytes(beyond)} are pinned more than once",
+        detail=f"{format_bytes(host.pins_bytes)} of pins stand on {format_bytes(host.pinned_bytes)} of memory in use: "
+        "several processes have registered the same memory, for instance. The host holds it once, but every GPU pays "
+        f"page tables for each of them, {format_bytes(page_table_bytes(GIB, PAGE_BYTES))} a GiB.",
+        advice="Let one process register the memory and copy into the others' GPU buffers through CUDA IPC; 'pinscope "
+        "run registration' measures both ways here.",
+    )
+
+
+def _rounding(snapshot: Snapshot) -> Iterator[Finding]:
+    wasting = ranked(snapshot.holders, lambda holder: holder.rounding_bytes)
+    waste = sum(holder.rounding_bytes or 0 for holder in wasting)
+    if not is_much_rounding(waste, snapshot.host.total_bytes):
+        return
+    yield note(
+        "rounding-waste",
+        *_by_holder("At most, in", wasting, lambda holder: holder.rounding_bytes),
+        title=f"Up to {format_bytes(waste)} of pinned memory may be waste: sizes that are powers of two",
+        detail="An allocator that rounds requests up to powers of two, as PyTorch's pinned one does, wastes up to "
+        "half of each: 20.4 GiB become 32. A program that asked for exactly these sizes wastes nothing, and looks the "
+        "same.",
+        advice=ROUNDING_ADVICE,
+    )
+
+
+def _links(snapshot: Snapshot) -> Iterator[Finding]:
+    for device in snapshot.devices:
+        if device.link is not None and device.link.kind == "pcie":
+            busy = is_busy(device.busy_share, device.rx_share, device.tx_share)
+            finding = link_below_best(device.index, device.link, busy=busy)
+            if finding is not None:
+                reason = device.missing.get("busy_share")
+                used = quantity("GPU busy", device.busy_share, "share", reason=reason)
+                yield finding.model_copy(update={"evidence": (*finding.evidence, used)})
+
+
+def _by_holder(name: str, holders: Sequence[Holder], amount: Callable[[Holder], int | None]) -> Iterator[Quantity]:
+    """What each of the first few has, as evidence."""
+    return (quantity(f"{name} {who(holder)}", amount(holder), "bytes") for holder in holders[:MOST_NAMED])
+
+
+def _registered(holder: Holder) -> int | None:
+    """What the probe saw it register."""
+    return holder.registered_bytes
+
+
+def _charged_to(holder: Holder) -> int:
+    """What is pinned or locked by it, at least; of driver memory it is not known whether a control group pays."""
+    locked = None if "locked_bytes" in holder.estimates else holder.locked_bytes
+    return held_bytes(holder.host_alloc_bytes, holder.registered_bytes, locked, holder.vm_pin_bytes) or 0
+
+
+_RULES: tuple[Callable[[Snapshot], Iterator[Finding]], ...] = (
+    _pinned_share,
+    _near_group_limit,
+    _pinned_twice,
+    _memory_of_the_driver,
+    _page_tables,
+    _unexplained,
+    _unexplained_pins,
+    _rounding,
+    _links,
+)

@@ -1,0 +1,99 @@
+"""The runs that ship with PinScope: bundles in ``pinscope/recordings``, read once and never written."""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from functools import cache
+from importlib.resources import files
+from importlib.resources.abc import Traversable
+
+from pinscope.errors import BadBundle, StoreFailed
+from pinscope.records.run import Attachment, Run
+from pinscope.store.bundle import SUFFIX, BundleReader
+from pinscope.store.tables import StoredRow
+
+VERDICTS = "verdicts.json"
+"""Id of a recording → what this version reads as its verdict. ``scripts/write-verdicts`` makes the file anew."""
+
+
+def folder() -> Traversable:
+    """Where the shipped bundles are."""
+    return files("pinscope") / "recordings"
+
+
+def recorded_runs() -> list[Run]:
+    """All recordings, newest first.
+
+    Raises:
+        StoreFailed: a shipped bundle is damaged.
+    """
+    return [run for run, _ in _recordings().values()]
+
+
+def recorded_run(run_id: str) -> Run | None:
+    """The recording of exactly that id."""
+    return _recordings()[run_id][0] if run_id in _recordings() else None
+
+
+def recording_name(run: Run) -> str:
+    """What pages call a recording, and its file: ``bandwidth-h200``."""
+    return _recordings()[run.id][1].name.removesuffix(SUFFIX)
+
+
+def recorded_observations(run_id: str) -> list[StoredRow]:
+    """The rows of a recording.
+
+    Raises:
+        KeyError: no such recording.
+        StoreFailed: a shipped bundle is damaged.
+    """
+    return [dict(row) for row in _rows(run_id)]  # the caller may change his
+
+
+def recorded_parts(run: Run, attachment: Attachment) -> Iterator[bytes]:
+    """The parts of a recording's attachment. Errors as of its rows."""
+    with _opened(_recordings()[run.id][1]) as bundle:
+        yield from bundle.parts(run, attachment)
+
+
+@cache
+def _recordings() -> Mapping[str, tuple[Run, Traversable]]:
+    """Id → recording, and the bundle that holds it."""
+    with _plain_errors():
+        files = {file.name: file for file in folder().iterdir()}
+        verdicts = json.loads(files[VERDICTS].read_text("utf-8")) if VERDICTS in files else {}
+    recordings: list[tuple[Run, Traversable]] = []
+    for name in sorted(files):
+        if name.endswith(SUFFIX):
+            with _opened(files[name]) as bundle:
+                for run in bundle.runs():
+                    changes = {"recording": True, "verdict": verdicts.get(run.id)}
+                    recordings.append((run.model_copy(update=changes), files[name]))
+    recordings.sort(key=lambda recording: recording[0].created_at, reverse=True)
+    return {run.id: (run, file) for run, file in recordings}
+
+
+@cache
+def _rows(run_id: str) -> tuple[StoredRow, ...]:
+    run, file = _recordings()[run_id]
+    with _opened(file) as bundle:
+        return tuple(bundle.rows(run))
+
+
+@contextmanager
+def _opened(file: Traversable) -> Iterator[BundleReader]:
+    with _plain_errors(), BundleReader(io.BytesIO(file.read_bytes()), file.name) as bundle:
+        yield bundle
+
+
+@contextmanager
+def _plain_errors() -> Iterator[None]:
+    try:
+        yield
+    except (BadBundle, OSError) as error:
+        raise StoreFailed(
+            f"a recording that ships with PinScope cannot be read ({error}); install PinScope again"
+        ) from None

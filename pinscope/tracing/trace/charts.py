@@ -17,7 +17,7 @@ from pinscope.charts.theme import COLOURS, panels, seconds_unit
 from pinscope.errors import InvalidParameter
 from pinscope.records.run import Run
 from pinscope.tracing.sites import Seen, Site
-from pinscope.tracing.stretch import PIECES, Costliest, Series, Single, Stretch, extent, stretch_of
+from pinscope.tracing.stretch import PIECES, Series, Single, Stretch, extent, stretch_of
 from pinscope.tracing.trace.reading import Traced
 from pinscope.units import format_bytes, format_seconds
 
@@ -106,13 +106,8 @@ def _bytes(sites: Sequence[Site]) -> Chart:
 # When it copied, computed and waited
 
 
-def timeline(stretch: Stretch, mark: Costliest | None = None) -> Chart:
-    """The timeline of a stretch: one panel for the CPU, and two for each GPU, copies and kernels.
-
-    Args:
-        stretch: what is drawn.
-        mark: a copy behind which all panels are shaded.
-    """
+def timeline(stretch: Stretch) -> Chart:
+    """The timeline of a stretch: one panel for the CPU, and two for each GPU, copies and kernels."""
     drawn = _panels(stretch)
     scale, unit = seconds_unit((stretch.end_ns - stretch.begin_ns) / 1e9)
     heights = [_height(stretch, parts) for _, parts in drawn]
@@ -129,29 +124,10 @@ def timeline(stretch: Stretch, mark: Costliest | None = None) -> Chart:
         else:
             figure.add_trace(_NOTHING, row=row, col=1)
             figure.update_yaxes(showticklabels=False, ticks="", showgrid=False, zeroline=False, row=row, col=1)
-    if mark is not None:
-        begin, end = ((at - stretch.begin_ns) / 1e9 / scale for at in (mark.begin_ns, mark.end_ns))
-        if _is_seen(stretch, mark):
-            line = {"color": COLOURS["reference"], "width": 1}  # also of a copy that is thinner than a pixel
-            thin = (mark.end_ns - mark.begin_ns) * PIECES < stretch.end_ns - stretch.begin_ns
-            layer = "above" if thin else "below"
-            figure.add_vrect(begin, end, fillcolor="rgba(128, 128, 128, 0.3)", line=line, layer=layer)
     figure.update_layout(barmode="overlay", hovermode="closest", bargap=0.15)
     figure.update_xaxes(range=[0, (stretch.end_ns - stretch.begin_ns) / 1e9 / scale])
     figure.update_xaxes(title_text=f"Time since {_since(stretch)} ({unit})", row=len(drawn), col=1)
     return Chart("trace-timeline", TITLE, _caption(stretch), figure, _alt(stretch))
-
-
-def shaded(stretch: Stretch, mark: Costliest) -> str:
-    """Where the copy of a line is that was looked for, as what follows its name."""
-    at = f"at {mark.begin_ns / 1e9:.6f} s, for {format_seconds((mark.end_ns - mark.begin_ns) / 1e9)}"
-    if _is_seen(stretch, mark):
-        return f"{at}: shaded"
-    return f"{at}: {'earlier' if mark.begin_ns < stretch.begin_ns else 'later'} than this stretch"
-
-
-def _is_seen(stretch: Stretch, mark: Costliest) -> bool:
-    return mark.begin_ns < stretch.end_ns and mark.end_ns > stretch.begin_ns
 
 
 def moment(stretch: Stretch, x: float) -> int:

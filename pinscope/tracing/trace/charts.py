@@ -12,7 +12,7 @@ import plotly.graph_objects as go
 
 from pinscope.analysis.read_rows import Attached, Row
 from pinscope.charts.marks import Chart, alt_text, category_rows, put
-from pinscope.charts.plot import Scale, TimePart, parts_of_time
+from pinscope.charts.plot import TimePart, parts_of_time
 from pinscope.charts.theme import COLOURS, panels, seconds_unit
 from pinscope.errors import InvalidParameter
 from pinscope.records.run import Run
@@ -21,7 +21,6 @@ from pinscope.tracing.stretch import PIECES, Series, Single, Stretch, extent, st
 from pinscope.tracing.trace.reading import Traced
 from pinscope.units import format_bytes, format_seconds
 
-GIB, MIB = 2**30, 2**20
 MOST_BARS = 10
 _SAVED = TimePart("saved if pinned", "pinned")
 MOST_DEVICES = 4
@@ -51,7 +50,7 @@ def draw(run: Run, traced: Traced) -> list[Chart]:
     sites = [site for site in seen.sites if site.row["direction"] in ("h2d", "d2h")][:MOST_BARS]
     if not sites:
         return []
-    return [_time(seen, sites), _bytes(sorted(sites, key=lambda site: -site.row["bytes"]))]
+    return [_time(seen, sites)]
 
 
 def _time(seen: Seen, sites: Sequence[Site]) -> Chart:
@@ -84,23 +83,6 @@ def _time(seen: Seen, sites: Sequence[Site]) -> Chart:
     ]
     chart.figure.update_traces(text=reasons, textposition="outside", cliponaxis=False, selector={"name": _SAVED.name})
     return chart
-
-
-def _bytes(sites: Sequence[Site]) -> Chart:
-    scale, unit = (GIB, "GiB") if sites[0].row["bytes"] >= GIB else (MIB, "MiB")
-    kinds = [kind for kind in ("pageable", "pinned", "managed") if any(site.host_memory == kind for site in sites)]
-    return parts_of_time(
-        "trace-bytes",
-        "What each line copies",
-        "Bytes between host and GPU, by the kind of host memory. CUPTI says pinned for registered memory too.",
-        [TimePart(kind, kind) for kind in kinds],
-        {
-            site.title: [float(site.row["bytes"]) if site.host_memory == kind else None for kind in kinds]
-            for site in sites
-        },
-        "Copied by each line",
-        axis=Scale(f"Copied ({unit})", scale, format_bytes),
-    )
 
 
 # When it copied, computed and waited

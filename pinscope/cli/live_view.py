@@ -255,17 +255,19 @@ class HolderTable:
             return row.amounts[_COLUMNS[self.choice.column]]
         if self.choice.column == "program":
             return self._program(row)
-        return {"pid": row.pid, "user": row.user, "GPUs": row.gpus}[self.choice.column]
+        return {"pid": row.holder.pid, "user": row.holder.user, "GPUs": row.gpus}[self.choice.column]
 
     def _program(self, row: HolderRow) -> str:
-        return _shortened(one_line(row.name if _is_narrow(self.room) else row.command or row.name) or "n/a")
+        holder = row.holder
+        words = one_line("" if _is_narrow(self.room) else holder.command or "") or one_line(holder.name)
+        return _shortened(words or "n/a")
 
     def _cells(self, row: HolderRow) -> dict[str, str]:
         name = self._program(row)
-        inside = f" [{one_line(row.container)}]" if row.container else ""
+        inside = f" [{one_line(row.holder.container)}]" if row.holder.container else ""
         return {
-            "pid": str(row.pid),
-            "user": one_line(row.user or "n/a"),
+            "pid": str(row.holder.pid),
+            "user": one_line(row.holder.user or "n/a"),
             **{heading: row.text(name) for name, heading in _HEADINGS.items() if heading in self.columns},
             "GPUs": ",".join(map(str, row.gpus)) or row.text("gpu_memory_bytes"),
             "program": f"{GROWS + ' ' if row.growing else ''}{name}{inside}",
@@ -412,7 +414,7 @@ def _holder_lines(table: HolderTable, begin: int = 0, count: int | None = None) 
     if not every:
         return [Line(text) for text in _wrapped(_nobody(view), room)]
     end = every if count is None else min(begin + count, every)
-    chosen = view.choice.row([row.pid for row in table.rows]) if view.choice else None
+    chosen = view.choice.row([row.holder.pid for row in table.rows]) if view.choice else None
     laid = table.lay_out(begin, end)
     lines = [Line(text, "bold") for text in laid.headings]
     for place, row in enumerate(laid.rows, begin):
@@ -437,7 +439,7 @@ def _nobody(view: View) -> str:
 def _fitting(view: View, room: int, height: int) -> list[Line]:
     """As many holders as ``height`` lines take, the chosen one among them."""
     table = HolderTable(view, room)
-    chosen = view.choice.row([row.pid for row in table.rows]) if view.choice else 0
+    chosen = view.choice.row([row.holder.pid for row in table.rows]) if view.choice else 0
     count = min(len(table.holders), max(height, 1))
     while True:
         begin = max(0, chosen - count + 1)

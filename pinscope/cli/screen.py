@@ -286,7 +286,7 @@ class LiveScreen:
         pids: Sequence[int] = ()
         if self.view is not None:
             table = HolderTable(replace(self.view, choice=self._choice), room)
-            columns, pids = table.columns, [row.pid for row in table.rows]
+            columns, pids = table.columns, [row.holder.pid for row in table.rows]
         self._choice = press(self._choice, key, columns, pids)
 
     def _draw(self, screen: Screen) -> None:

@@ -95,7 +95,7 @@ def document(history: History, window_seconds: float) -> Json:
     }
 
 
-def holder_key(holder: Holder | HolderRow) -> str:
+def holder_key(holder: Holder) -> str:
     """Tells a process from any other, also from a later one with the same number."""
     return f"{holder.pid}-{milliseconds(holder.started_at) if holder.started_at else ''}"
 
@@ -145,27 +145,28 @@ def _holders(history: History, snapshot: Snapshot, window_seconds: float) -> Jso
     rows = holder_rows(snapshot.holders, growing(lately))
     curves = holder_trends(lately, TREND_STEPS)
     return {
-        holder_key(row): _holder(row, holder, rank, curves.get((row.pid, row.started_at), ()))
-        for rank, (row, holder) in enumerate(zip(rows, snapshot.holders, strict=True))
+        holder_key(row.holder): _holder(row, rank, curves.get((row.holder.pid, row.holder.started_at), ()))
+        for rank, row in enumerate(rows)
     }
 
 
-def _holder(row: HolderRow, holder: Holder, rank: int, curve: Curve) -> Json:
+def _holder(row: HolderRow, rank: int, curve: Curve) -> Json:
+    holder = row.holder
     highest = max((step or 0.0 for step in curve), default=0.0) or 1.0
     return {
         "rank": rank,
-        "name": row.name,
-        "pid": row.pid,
+        "name": one_line(holder.name) or "n/a",
+        "pid": holder.pid,
         "only_locked": row.only_locked,
         "grows": row.growing,
         "cells": {name: [row.amounts[name], row.text(name)] for name, figure in COLUMNS.items() if figure.page},
         "gpus": gpus_text(row.gpus),
         "trend": [round(TREND_HEIGHT * (step or 0.0) / highest) for step in curve],
-        "user": row.user or "",
-        "container": row.container or "",
+        "user": one_line(holder.user or ""),
+        "container": one_line(holder.container or ""),
         "group": one_line(holder.cgroup or ""),
-        "started": milliseconds(row.started_at) if row.started_at else 0,
-        "command": row.command or "",
+        "started": milliseconds(holder.started_at) if holder.started_at else 0,
+        "command": one_line(holder.command or ""),
     }
 
 

@@ -3,27 +3,21 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
-from typing import Any
 
 import streamlit as st
 from streamlit.delta_generator import DeltaGenerator
 
-from pinscope.charts.marks import Chart
 from pinscope.dashboard import state
 from pinscope.dashboard.pages import EXPERIMENTS, NOW
 from pinscope.dashboard.run_view import PROGRESS_SECONDS, run_link, stop_button
 from pinscope.dashboard.state import open_run
 from pinscope.dashboard.widgets import cards as draw_cards
-from pinscope.dashboard.widgets import chart_view, errors_shown, experiment_title, fact_table, plain, prose, utc
+from pinscope.dashboard.widgets import errors_shown, experiment_title, fact_table, plain, prose, utc
 from pinscope.errors import PinScopeError
-from pinscope.experiments.bandwidth.charts import draw_small as bandwidth_bars
 from pinscope.experiments.bandwidth.findings import slower_than_same_model
-from pinscope.experiments.overlap.charts import draw_small as overlap_bars
-from pinscope.experiments.page_tables.charts import draw_small as page_tables_bars
-from pinscope.experiments.registry import checked_rows
 from pinscope.live.reading import gpu_verdict
 from pinscope.records.environment import Device, Environment
 from pinscope.records.run import ExperimentRun, Finding, Run
@@ -35,13 +29,8 @@ from pinscope.store.store import Store
 from pinscope.text import sentence
 from pinscope.units import format_bandwidth, format_bytes
 
-SHOWN: Mapping[str, Callable[[ExperimentRun, Sequence[Mapping[str, Any]]], Chart | None]] = {
-    "bandwidth": bandwidth_bars,
-    "overlap": overlap_bars,
-    "page_tables": page_tables_bars,
-}
-"""Experiments whose answers stand in a card, what pinning brings, what it takes to use it and what it costs; and what
-draws them small."""
+SHOWN = ("bandwidth", "overlap", "page_tables")
+"""Experiments whose answers stand in a card: what pinning brings, what it takes to use it and what it costs."""
 _NEWEST = 60
 """The newest runs of an experiment among which those of a GPU are looked for."""
 Measured = Mapping[str, Run]
@@ -81,21 +70,15 @@ def _card(store: Store | None, gpu: Device, newest: Mapping[str, Measured]) -> N
 
 
 def _measured(store: Store, gpu: Device, newest: Mapping[str, Measured]) -> None:
-    """The answers of its runs with their charts, where it falls behind, and what to do next."""
+    """The answers of its runs, where it falls behind, and what to do next."""
     measured = newest[gpu.uuid]
     warnings, documents = st.container(), {}
     with st.grid(3, min_column_width=300):
         for name, run in measured.items():
-            with st.container(height="stretch", vertical_alignment="distribute"):
-                with st.container(gap="xsmall"):
-                    run_link(run, prose(run.verdict or experiment_title(name)))
-                    st.caption(f"Measured {utc(run.created_at)}")
-                opened = open_run(store, run)
-                documents[name] = opened.document
-                if isinstance(opened.run, ExperimentRun):
-                    chart = SHOWN[name](opened.run, checked_rows(name, opened.rows))
-                    if chart:
-                        chart_view(chart, key=f"card-{run.id}", border=False)
+            with st.container(gap="xsmall"):
+                run_link(run, prose(run.verdict or experiment_title(name)))
+                st.caption(f"Measured {utc(run.created_at)}")
+            documents[name] = open_run(store, run).document
     with warnings:
         for finding in _behind(store, gpu, newest):
             run_link(measured["bandwidth"], prose(finding.title), ":material/warning:")

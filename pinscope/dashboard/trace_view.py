@@ -11,7 +11,7 @@ import streamlit as st
 from pinscope.analysis.read_rows import Attached, Row
 from pinscope.dashboard import state, widgets
 from pinscope.dashboard.state import PAGE_EVENTS
-from pinscope.dashboard.widgets import plain, show_error
+from pinscope.dashboard.widgets import show_error
 from pinscope.errors import PinScopeError
 from pinscope.experiments.registry import checked_rows
 from pinscope.records.run import Run
@@ -20,20 +20,15 @@ from pinscope.report.write import render
 from pinscope.runner.tracing import what_if_command
 from pinscope.store.anonymous import SUFFIX
 from pinscope.store.store import Store
-from pinscope.text import visible
-from pinscope.tracing.sites import Seen, seen_in
-from pinscope.tracing.stretch import Costliest, Extent, Stretch, extent, stretch_of, within
-from pinscope.tracing.trace.charts import TITLE, moment, shaded, timeline
+from pinscope.tracing.sites import seen_in
+from pinscope.tracing.stretch import Extent, Stretch, extent, stretch_of, within
+from pinscope.tracing.trace.charts import TITLE, moment, timeline
 from pinscope.tracing.trace.reading import LINES
 
 LEAST_NS = 1000
 """Of a stretch that can be looked at."""
 ZOOM = 4
 """How many times a step makes it shorter or longer."""
-AROUND = 10
-"""How much longer it is than the copy that is looked for."""
-MOST_LINES = 50
-"""In the list of lines whose costliest copy can be looked for."""
 Window = tuple[int, int]
 """Nanoseconds since the program's start."""
 
@@ -48,11 +43,11 @@ def trace_view(run: Run, document: Document) -> None:
         st.code(command, language=None, wrap_lines=True)
     first = 1 + next((place for place, table in enumerate(tables) if table.title == LINES), -1)
     widgets.table_list(tables[:first], "lines")
-    _timeline(run, document, seen)
+    _timeline(run, document)
     widgets.table_list(tables[first:], "more")
 
 
-def _timeline(run: Run, document: Document, seen: Seen) -> None:
+def _timeline(run: Run, document: Document) -> None:
     if not document.attached.rows:
         return
     try:
@@ -62,7 +57,7 @@ def _timeline(run: Run, document: Document, seen: Seen) -> None:
         return
     if whole is not None:
         st.header(TITLE, anchor=False)
-        _zoomed(run, document, seen, whole)
+        _zoomed(run, document, whole)
 
 
 @st.cache_resource(show_spinner="Reading the trace …", max_entries=8, hash_funcs={Attached: lambda _: 0})
@@ -81,7 +76,7 @@ def _stretch(run_id: str, window: Window, attached: Attached, _whole: Extent) ->
 
 
 @st.fragment
-def _zoomed(run: Run, document: Document, seen: Seen, whole: Extent) -> None:
+def _zoomed(run: Run, document: Document, whole: Extent) -> None:
     """The timeline of the stretch that is looked at, with what chooses another."""
     window: Window = st.session_state.get(_key(run), (whole.begin_ns, whole.end_ns))
     stretch = _stretch(run.id, window, document.attached, whole)
@@ -95,11 +90,8 @@ def _zoomed(run: Run, document: Document, seen: Seen, whole: Extent) -> None:
                 on_click=_look,
                 args=(run, whole, wanted),
             )
-        chosen = _costliest(run, seen, whole)
-    if chosen is not None:
-        st.caption(plain(f"The costliest copy of {chosen[0]}, {shaded(stretch, chosen[1])}."))
     widgets.chart_with_zoom(
-        timeline(stretch, None if chosen is None else chosen[1]),
+        timeline(stretch),
         key=f"timeline-{run.id}-{window[0]}-{window[1]}",
         marked=lambda begin, end: _look(run, whole, (moment(stretch, begin), moment(stretch, end))),
     )
@@ -150,39 +142,3 @@ def _steps(whole: Extent, stretch: Stretch) -> Mapping[str, tuple[str, Window, b
         "Earlier": (":material/chevron_left:", (begin - length // 2, end - length // 2), begin > whole.begin_ns),
         "Later": (":material/chevron_right:", (begin + length // 2, end + length // 2), end < whole.end_ns),
     }
-
-
-def _costliest(run: Run, seen: Seen, whole: Extent) -> tuple[str, Costliest] | None:
-    """A list of lines, in the order of their table, each of which leads to its costliest copy. The list is empty again
-    then, so that the same line can be chosen again.
-
-    Returns:
-        The line that was chosen last, and its copy.
-    """
-    key, kept = f"timeline-copy-{run.id}", f"shaded in {run.id}"
-    sites = [site for site in seen.sites if site.row["number"] in whole.costliest]
-    names = {site.row["number"]: visible(site.title) for site in sites[:MOST_LINES]}
-    if not names:
-        return None
-
-    def look() -> None:
-        st.session_state[kept] = st.session_state[key]
-        st.session_state[key] = None
-        copy = whole.costliest.get(st.session_state[kept])
-        if copy is not None:
-            around = (copy.end_ns - copy.begin_ns) * (AROUND - 1) // 2
-            _look(run, whole, (copy.begin_ns - around, copy.end_ns + around))
-
-    st.selectbox(
-        "Go to the costliest copy of",
-        list(names),
-        index=None,
-        format_func=lambda site: names[site],
-        width=440,
-        key=key,
-        placeholder="Choose a line",
-        on_change=look,
-        help="Shows, shaded, the copy of this line during which the GPU's compute stood idle longest.",
-    )
-    chosen: int | None = st.session_state.get(kept)
-    return None if chosen is None or chosen not in names else (names[chosen], whole.costliest[chosen])

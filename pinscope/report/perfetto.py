@@ -92,7 +92,6 @@ def _process_events(tables: Mapping[str, Columns], lines: _Lines, names: tuple[i
         streams.append(_streams(number, device, copies, kernels))
         yield from _threads(number, streams[-1].titles)
         yield from _gpu_spans(streams[-1], copies, kernels, lines)
-        yield from _in_flight(number, _chosen(copies, copies["device"] == device) if copies else {})
     yield from _flows(copies, calls, calls_of, threads, streams)
     if pinned := tables["pinned"]:
         yield from _counter(process, "pinned memory", pinned["at_ns"], pinned["change_bytes"])
@@ -275,18 +274,6 @@ def _flows(
 
 
 # Counters
-
-
-def _in_flight(process: int, copies: Columns) -> Iterator[Event]:
-    """Bytes that were asked for and had not arrived, by direction."""
-    for direction in ("h2d", "d2h"):
-        if not copies:
-            continue
-        chosen = _chosen(copies, (copies["direction"] == direction) & (copies["took_ns"] != _NEVER))
-        begun = np.where(chosen["call_at_ns"] == _NEVER, chosen["at_ns"], chosen["call_at_ns"])
-        moments = np.concatenate([chosen["at_ns"] + chosen["took_ns"], begun])
-        changes = np.concatenate([-chosen["bytes"], chosen["bytes"]])
-        yield from _counter(process, f"{direction} in flight", moments, changes)
 
 
 def _counter(process: int, name: str, moments: NDArray[np.int64], changes: NDArray[np.int64]) -> Iterator[Event]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from pinscope.analysis.rules import is_only_locked
@@ -11,7 +11,6 @@ from pinscope.records.environment import Link
 from pinscope.records.figure import BoundKind, Estimated, Figure, Number, bound_of_sum, figures
 from pinscope.records.snapshot import DeviceFigures, GpuUse, Holder, HostTotals, Pressure
 from pinscope.report.facts import Fact, link_text
-from pinscope.text import one_line
 from pinscope.units import format_bytes, format_share, format_value
 
 SIGNS: Mapping[BoundKind, str] = {"at_least": "≥", "at_most": "≤", "about": "~"}
@@ -220,6 +219,7 @@ class HolderRow:
     """One holder in a line.
 
     Attributes:
+        holder: its record.
         growing: it takes more and more and gives nothing back.
         only_locked: all that it holds is locked with mlock, which is not pinned.
         gpus: indices of those on which it has a context.
@@ -227,17 +227,12 @@ class HolderRow:
         signs: what stands before those of them that are estimates.
     """
 
-    pid: int
-    started_at: datetime | None
-    name: str
-    user: str | None
-    container: str | None
-    command: str | None
+    holder: Holder
     growing: bool
     only_locked: bool
     gpus: tuple[int, ...]
-    amounts: dict[str, Number] = field(default_factory=dict)
-    signs: dict[str, str] = field(default_factory=dict)
+    amounts: Mapping[str, Number]
+    signs: Mapping[str, str]
 
     def text(self, name: str) -> str:
         """One of the amounts in words, such as ``≤8 GiB``; ``-`` for what it has on GPUs where it is on none."""
@@ -268,22 +263,13 @@ def _row(holder: Holder, growing: bool) -> HolderRow:
         bound = bound_of_sum(use.estimates.get(figure.field) for use in holder.gpus)
         bounds |= {figure.column: bound} if bound else {}
     return HolderRow(
-        pid=holder.pid,
-        started_at=holder.started_at,
-        name=one_line(holder.name or "") or "n/a",
-        user=_one_line_or_none(holder.user),
-        container=_one_line_or_none(holder.container),
-        command=_one_line_or_none(holder.command),
+        holder=holder,
         growing=growing,
         only_locked=is_only_locked(holder),
         gpus=tuple(use.index for use in holder.gpus),
         amounts=amounts,
         signs={name: SIGNS[bound.kind] for name, bound in bounds.items()},
     )
-
-
-def _one_line_or_none(text: str | None) -> str | None:
-    return text and one_line(text)
 
 
 def gpus_text(indices: Sequence[int]) -> str:

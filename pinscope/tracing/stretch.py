@@ -123,15 +123,6 @@ sees it so, 0 of calls and where one process was recorded."""
 
 
 @dataclass(frozen=True)
-class Costliest:
-    """The copy of a line during which compute stood idle longest, in nanoseconds since the program's start."""
-
-    begin_ns: int
-    end_ns: int
-    idle_ns: int
-
-
-@dataclass(frozen=True)
 class Extent:
     """When a trace's events ran.
 
@@ -139,7 +130,6 @@ class Extent:
         begin_ns: when the first call, copy or kernel began, since the program's start.
         end_ns: when the last of them ended; later than ``begin_ns`` also where no end was recorded.
         parts: name of an attachment → beginning and end of each of its parts.
-        costliest: number of a site → one of its copies.
         processes: ids of those that were recorded, with their names; none where it was one.
         lines: number of a site → its line.
         panels: attachments that have events, each with a GPU and the process that sees it so, as in :data:`Series`.
@@ -148,7 +138,6 @@ class Extent:
     begin_ns: int
     end_ns: int
     parts: Mapping[str, tuple[tuple[int, int], ...]]
-    costliest: Mapping[int, Costliest]
     processes: Mapping[int, str] = field(default_factory=dict)
     lines: Mapping[int, str] = field(default_factory=dict)
     panels: frozenset[tuple[str, int, int]] = frozenset()
@@ -189,7 +178,7 @@ class Stretch:
     events: int = 0
     at_once: dict[Series, NDArray[np.float64]] = field(default_factory=dict)
     singles: dict[Series, list[Single]] = field(default_factory=dict)
-    whole: Extent = field(default_factory=lambda: Extent(0, 1, {}, {}))
+    whole: Extent = field(default_factory=lambda: Extent(0, 1, {}))
 
     @property
     def processes(self) -> Mapping[int, str]:
@@ -213,7 +202,6 @@ def extent(attached: Attached, rows: Sequence[Row] = ()) -> Extent | None:
     ``rows``: of the trace; they name its processes and lines.
     """
     parts: dict[str, list[tuple[int, int]]] = {name: [] for name in TABLES}
-    costliest: dict[int, Costliest] = {}
     panels: set[tuple[str, int, int]] = set()
     for name in TABLES:
         for part, _ in each_coded(attached, name):
@@ -222,8 +210,6 @@ def extent(attached: Attached, rows: Sequence[Row] = ()) -> Extent | None:
                 parts[name].append((int(begun.min()), int(ended.max())))
             else:
                 parts[name].append((0, -1))
-            if name == "copies":
-                _keep_costliest(costliest, part)
             panels.update((name, *both) for both in _devices(part))
     ends = [both for name in TABLES for both in parts[name] if both != (0, -1)]
     if not ends:
@@ -239,7 +225,7 @@ def extent(attached: Attached, rows: Sequence[Row] = ()) -> Extent | None:
         for name, device, process in panels
     )
     lines = {row["number"]: line_name(row) for row in rows if row["kind"] == "site" and row["number"] is not None}
-    return Extent(begin, end, whole, costliest, names, lines, drawn)
+    return Extent(begin, end, whole, names, lines, drawn)
 
 
 def _devices(part: Columns) -> list[tuple[int, int]]:
@@ -250,17 +236,6 @@ def _devices(part: Columns) -> list[tuple[int, int]]:
     )
     alike = bool((both == both[:, :1]).all())  # most parts of large traces
     return [(device, process) for device, process in np.unique(both[:, :1] if alike else both, axis=1).T.tolist()]
-
-
-def _keep_costliest(costliest: dict[int, Costliest], part: Columns) -> None:
-    order = np.lexsort((part["idle_ns"], part["site"]))
-    last = np.flatnonzero(np.append(np.diff(part["site"][order]) != 0, True)[: len(order)])
-    for place in order[last].tolist():
-        site, idle = int(part["site"][place]), int(part["idle_ns"][place])
-        if idle > 0 and (site not in costliest or idle > costliest[site].idle_ns):
-            called, begin = int(part["call_at_ns"][place]), int(part["at_ns"][place])
-            end = max(begin + int(part["took_ns"][place]), called + int(part["call_took_ns"][place]))
-            costliest[site] = Costliest(min(begin, called) if called >= 0 else begin, end, idle)
 
 
 def stretch_of(attached: Attached, whole: Extent, begin_ns: int, end_ns: int) -> Stretch:

@@ -356,6 +356,5 @@ def test_one_click_fills_every_card_and_each_answer_leads_to_its_run(dashboard: 
     for answer in answers:
         assert answer.verdict
         assert (prose(answer.verdict), f"run={answer.id}") in shown
-    assert len(app.get("plotly_chart")) == len(answers)
     estimate = suite.expected_seconds
     assert took < MOST_SECONDS + 60 * (gpus - 1), f"{took:.0f} s, where {estimate:.0f} s were said"

@@ -9,15 +9,13 @@ from functools import cached_property
 from itertools import takewhile
 from typing import Annotated
 
-import numpy as np
-
 from pinscope.analysis.cells import Label, Value, cells, every_combination, first
 from pinscope.analysis.models import link_limit
 from pinscope.analysis.read_rows import Row, Rows, grouped
 from pinscope.analysis.statistics import Summary, measured
 from pinscope.analysis.texts import ROUGH, about, exceeds, is_distinct, on_lab, together
 from pinscope.experiments.bandwidth.ways import WAYS
-from pinscope.records.run import ExperimentRun, Quantity, Table, quantity, table
+from pinscope.records.run import ExperimentRun, Quantity, Table, quantity
 from pinscope.units import format_bandwidth, format_bytes
 
 LARGE = 2**24
@@ -109,44 +107,6 @@ class Cell:
 
 Curve = Sequence[Cell]
 """Cells of the same labels but the size, which ascends."""
-
-
-@dataclass(frozen=True)
-class LatencyFit:
-    """The line t = α + n/β through what one more copy takes, along one curve.
-
-    Attributes:
-        alpha_seconds: time of one more empty copy.
-        beta_bytes_per_second: rate of an endless copy.
-        half_size_bytes: size at which a copy reaches half of β (n½ = α·β; Hockney & Jesshope,
-            Parallel Computers 2, 1.3.3).
-        r_squared: share of the logarithmic variance explained; below 0.98 the curve is no such line.
-    """
-
-    alpha_seconds: float
-    beta_bytes_per_second: float
-    half_size_bytes: float
-    r_squared: float
-
-
-def fit_latency(curve: Curve) -> LatencyFit | None:
-    """Least squares of relative error through a curve's medians; ``None`` below three sizes or for a falling line.
-
-    Weighting by 1/t makes a microsecond copy count as much as a second-long one.
-    """
-    if len(curve) < 3:
-        return None
-    sizes = np.array([cell.moved_bytes for cell in curve], dtype=float)
-    times = np.array([cell.one_more_seconds.median for cell in curve])
-    design = np.stack([1 / times, sizes / times], axis=1)
-    (alpha, inverse_beta), *_ = np.linalg.lstsq(design, np.ones_like(times), rcond=None)
-    if alpha <= 0 or inverse_beta <= 0:
-        return None
-    logs = np.log(times)
-    residual = logs - np.log(alpha + sizes * inverse_beta)
-    variance = float(np.sum((logs - logs.mean()) ** 2))
-    r_squared = 1 - float(np.sum(residual**2)) / variance if variance else 0.0
-    return LatencyFit(float(alpha), float(1 / inverse_beta), float(alpha / inverse_beta), r_squared)
 
 
 def same_sizes(fast: Curve, slow: Curve) -> list[tuple[Cell, Cell]]:
@@ -375,20 +335,10 @@ def _faster(way: str, words: str, gain: Gain) -> Quantity:
 
 
 def tables(copies: Copies) -> Iterator[Table]:
-    """Every combination, and the latency–bandwidth lines."""
+    """Every combination."""
     if copies.cells:
         yield every_combination(
             copies.cells,
             "Medians. One copy starts from an idle stream; one more copy is each of so many in a row, and rate and "
             "spread (half the interquartile range) are its own. Rates of bidirectional copies count both directions.",
         )
-    fits = [(curve[0], fit) for curve in copies.alone if (fit := fit_latency(curve))]
-    yield table(
-        "Latency and bandwidth: t = α + bytes ÷ β",
-        dict.fromkeys(("memory", "direction", "copier"), "text")
-        | {"α": "seconds", "β": "bytes/second", "half-performance size": "bytes", "R²": "count"},
-        [(cell.state, cell.direction, cell.copier, *vars(fit).values()) for cell, fit in fits],
-        note="Through what one more copy takes. At the half-performance size α·β it reaches half of β. An R² well "
-        "below 1 says that the curve is not one straight line, as for pageable memory, whose path changes with the "
-        "size.",
-    )

@@ -7,7 +7,7 @@ from itertools import pairwise
 
 import plotly.graph_objects as go
 
-from pinscope.analysis.read_rows import Row, grouped
+from pinscope.analysis.read_rows import grouped
 from pinscope.analysis.texts import part_words
 from pinscope.charts import plot
 from pinscope.charts.marks import Chart, alt_text, category_rows, put
@@ -38,19 +38,6 @@ def draw(run: ExperimentRun, passes: Passes) -> Iterator[Chart]:
     for cells in grouped(simple, lambda cell: cell.direction).values():
         yield _efficiency(cells)
         yield from _timeline(run, of_one_balance(cells), kept)
-
-
-def draw_small(run: ExperimentRun, rows: Sequence[Row]) -> Chart | None:
-    """How long the pipeline takes with all four parts, and without one of them; ``None`` without a pass of each."""
-    passes = Passes(run, rows)
-    full = next(iter(passes.full), None)
-    missing = passes.dearest(full) if full else []
-    if full is None or not missing or run.lab != "cuda":
-        return None
-    title = f"Pipeline of {full.direction} copies and kernels"
-    cells = [full, *(lack.cell for lack in missing)]
-    drawn = [Bar(_name(cell.recipe), cell.seconds, TimePart("", cell.recipe.memory)) for cell in cells]
-    return plot.bars("small", title, "", {"": drawn}, Scale("Time (ms)", 1e-3, format_seconds), title)
 
 
 def _balance(cells: Sequence[Cell]) -> str:

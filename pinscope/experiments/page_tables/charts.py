@@ -10,38 +10,22 @@ import plotly.graph_objects as go
 
 from pinscope.analysis.cells import LineStyle
 from pinscope.analysis.models import GPU_PAGE_SIZES, GRANULE_BYTES, page_table_bytes
-from pinscope.analysis.read_rows import Row, grouped
+from pinscope.analysis.read_rows import grouped
 from pinscope.charts.marks import Chart, End, name_ends
-from pinscope.charts.plot import Bar, Curve, Scale, Spot, TimePart, bars, curves
+from pinscope.charts.plot import Curve, Scale, Spot, curves
 from pinscope.charts.theme import DASHES
 from pinscope.experiments.page_tables.reading import Cell, PageTableCosts
 from pinscope.experiments.page_tables.ways import BACKINGS, WAYS
 from pinscope.records.run import ExperimentRun
 from pinscope.units import GIB, MIB, format_bytes
 
-MOST_BARS = 6
-"""More ways than these are one bar where they take the same."""
 GROWTH = Scale("Growth (MiB)", MIB, format_bytes)
-TAKEN = Scale("GPU memory (MiB)", MIB, lambda size: format_bytes(round(size)))
 
 
 def draw(run: ExperimentRun, costs: PageTableCosts) -> list[Chart]:
     """The charts of a run."""
     del run
     return [_growth(costs)]
-
-
-def draw_small(run: ExperimentRun, rows: Sequence[Row]) -> Chart | None:
-    """GPU memory that each pinned GiB takes, for each way to pin; ``None`` where no way shows it."""
-    own = PageTableCosts(run, rows).own
-    if not any(cost.bytes_per_gib for cost in own):
-        return None
-    sizes = {cost: cost.bytes_per_gib or 0.0 for cost in own if cost.bytes_per_gib or cost.unreached}
-    alike = grouped(sizes, lambda cost: TAKEN.text(sizes[cost]) if len(sizes) > MOST_BARS else cost)
-    look = TimePart("page table", "page_table")
-    drawn = [Bar(_way_count(members, len(sizes)), sizes[members[0]], look) for members in alike.values()]
-    title = "Page table of each pinned GiB"
-    return bars("small", title, "", {"": drawn}, TAKEN, title)
 
 
 def _name(cost: Cell) -> str:

@@ -1,12 +1,11 @@
-"""What a registration run looks like: GPU memory by what it is for, and rates; several GPUs."""
+"""What a registration run looks like: GPU memory by what it is for; several GPUs."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from pinscope.analysis.read_rows import median
 from pinscope.charts.marks import Chart, Square, matrix
-from pinscope.charts.plot import RATE, Bar, Scale, TimePart, bars, parts_of_time
+from pinscope.charts.plot import Bar, Scale, TimePart, bars, parts_of_time
 from pinscope.experiments.registration.reading import SOURCES, WAYS, PageTables, Registrations, Trial
 from pinscope.records.run import ExperimentRun
 from pinscope.units import format_bandwidth, format_bytes
@@ -46,12 +45,7 @@ def _tables(shared: Registrations) -> Iterator[Chart]:
 
 
 def _trials(trials: Sequence[Trial]) -> Iterator[Chart]:
-    """What was taken for what on one GPU, and how fast copies were."""
-    rates = [
-        Bar(trial.title, rate, KINDS[trial.strategy])
-        for trial in trials
-        if (rate := median(trial.bytes_per_second)) is not None
-    ]
+    """What was taken for what on one GPU."""
     memory = {
         trial.title: (trial.context_bytes, trial.buffer_bytes or 0, trial.table_bytes)
         for trial in trials
@@ -67,15 +61,6 @@ def _trials(trials: Sequence[Trial]) -> Iterator[Chart]:
             memory,
             "GPU memory of all processes",
             axis=MEMORY,
-        )
-    if rates:
-        yield bars(
-            "registration-rate",
-            "How fast all copy at once",
-            "Medians over the rounds: all bytes over the time from the first beginning to the last end.",
-            {"": rates},
-            RATE,
-            "Rate of all processes together",
         )
 
 

@@ -12,14 +12,14 @@ import plotly.graph_objects as go
 
 from pinscope.analysis.read_rows import Attached, Row
 from pinscope.charts.marks import Chart, alt_text, category_rows, put
-from pinscope.charts.plot import Scale, TimePart, parts_of_time
+from pinscope.charts.plot import TimePart, parts_of_time
 from pinscope.charts.theme import COLOURS, panels, seconds_unit
 from pinscope.errors import InvalidParameter
 from pinscope.records.run import Run
 from pinscope.tracing.sites import Seen, Site
-from pinscope.tracing.stretch import PIECES, Costliest, Series, Single, Stretch, extent, stretch_of
+from pinscope.tracing.stretch import PIECES, Series, Single, Stretch, extent, stretch_of
 from pinscope.tracing.trace.reading import Traced
-from pinscope.units import GIB, MIB, format_bytes, format_seconds
+from pinscope.units import format_bytes, format_seconds
 
 MOST_BARS = 10
 _SAVED = TimePart("saved if pinned", "pinned")
@@ -50,7 +50,7 @@ def draw(run: Run, traced: Traced) -> list[Chart]:
     sites = [site for site in seen.sites if site.row["direction"] in ("h2d", "d2h")][:MOST_BARS]
     if not sites:
         return []
-    return [_time(seen, sites), _bytes(sorted(sites, key=lambda site: -site.row["bytes"]))]
+    return [_time(seen, sites)]
 
 
 def _time(seen: Seen, sites: Sequence[Site]) -> Chart:
@@ -85,33 +85,11 @@ def _time(seen: Seen, sites: Sequence[Site]) -> Chart:
     return chart
 
 
-def _bytes(sites: Sequence[Site]) -> Chart:
-    scale, unit = (GIB, "GiB") if sites[0].row["bytes"] >= GIB else (MIB, "MiB")
-    kinds = [kind for kind in ("pageable", "pinned", "managed") if any(site.host_memory == kind for site in sites)]
-    return parts_of_time(
-        "trace-bytes",
-        "What each line copies",
-        "Bytes between host and GPU, by the kind of host memory. CUPTI says pinned for registered memory too.",
-        [TimePart(kind, kind) for kind in kinds],
-        {
-            site.title: [float(site.row["bytes"]) if site.host_memory == kind else None for kind in kinds]
-            for site in sites
-        },
-        "Copied by each line",
-        axis=Scale(f"Copied ({unit})", scale, format_bytes),
-    )
-
-
 # When it copied, computed and waited
 
 
-def timeline(stretch: Stretch, mark: Costliest | None = None) -> Chart:
-    """The timeline of a stretch: one panel for the CPU, and two for each GPU, copies and kernels.
-
-    Args:
-        stretch: what is drawn.
-        mark: a copy behind which all panels are shaded.
-    """
+def timeline(stretch: Stretch) -> Chart:
+    """The timeline of a stretch: one panel for the CPU, and two for each GPU, copies and kernels."""
     drawn = _panels(stretch)
     scale, unit = seconds_unit((stretch.end_ns - stretch.begin_ns) / 1e9)
     heights = [_height(stretch, parts) for _, parts in drawn]
@@ -128,29 +106,10 @@ def timeline(stretch: Stretch, mark: Costliest | None = None) -> Chart:
         else:
             figure.add_trace(_NOTHING, row=row, col=1)
             figure.update_yaxes(showticklabels=False, ticks="", showgrid=False, zeroline=False, row=row, col=1)
-    if mark is not None:
-        begin, end = ((at - stretch.begin_ns) / 1e9 / scale for at in (mark.begin_ns, mark.end_ns))
-        if _is_seen(stretch, mark):
-            line = {"color": COLOURS["reference"], "width": 1}  # also of a copy that is thinner than a pixel
-            thin = (mark.end_ns - mark.begin_ns) * PIECES < stretch.end_ns - stretch.begin_ns
-            layer = "above" if thin else "below"
-            figure.add_vrect(begin, end, fillcolor="rgba(128, 128, 128, 0.3)", line=line, layer=layer)
     figure.update_layout(barmode="overlay", hovermode="closest", bargap=0.15)
     figure.update_xaxes(range=[0, (stretch.end_ns - stretch.begin_ns) / 1e9 / scale])
     figure.update_xaxes(title_text=f"Time since {_since(stretch)} ({unit})", row=len(drawn), col=1)
     return Chart("trace-timeline", TITLE, _caption(stretch), figure, _alt(stretch))
-
-
-def shaded(stretch: Stretch, mark: Costliest) -> str:
-    """Where the copy of a line is that was looked for, as what follows its name."""
-    at = f"at {mark.begin_ns / 1e9:.6f} s, for {format_seconds((mark.end_ns - mark.begin_ns) / 1e9)}"
-    if _is_seen(stretch, mark):
-        return f"{at}: shaded"
-    return f"{at}: {'earlier' if mark.begin_ns < stretch.begin_ns else 'later'} than this stretch"
-
-
-def _is_seen(stretch: Stretch, mark: Costliest) -> bool:
-    return mark.begin_ns < stretch.end_ns and mark.end_ns > stretch.begin_ns
 
 
 def moment(stretch: Stretch, x: float) -> int:

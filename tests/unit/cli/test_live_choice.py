@@ -63,7 +63,7 @@ def test_what_is_not_known_comes_last_whichever_way_it_is_sorted() -> None:
     holders = (holder(1, host_alloc_bytes=GIB), holder(2, host_alloc_bytes=None), holder(3, host_alloc_bytes=3 * GIB))
     for turned, pids in ((False, [3, 1, 2]), (True, [1, 3, 2])):
         view = View(snapshot(holders=holders), choice=Choice(column="cudaHostAlloc", turned=turned))
-        assert [row.pid for row in HolderTable(view, 100).rows] == pids
+        assert [row.holder.pid for row in HolderTable(view, 100).rows] == pids
 
 
 def test_a_long_table_moves_until_the_chosen_row_is_on_the_screen() -> None:

@@ -44,7 +44,7 @@ def test_the_document_carries_the_whole_snapshot(gpus: int, tmp_path: Path) -> N
 def test_rows_sum_up_what_a_holder_has_on_its_gpus(taken: Snapshot) -> None:
     trainer, locker, worker = holder_rows(taken.holders, growing={LOCKER})
 
-    assert [trainer.pid, locker.pid, worker.pid] == [TRAINER, LOCKER, WORKER]
+    assert [row.holder.pid for row in (trainer, locker, worker)] == [TRAINER, LOCKER, WORKER]
     assert trainer.amounts["page_table_bytes"] == 36 * MIB
     assert trainer.amounts["gpu_memory_bytes"] == 40 * GIB
     assert trainer.gpus == (0, 1)

@@ -1,14 +1,12 @@
-"""Cells, the latency fit and where pinning pays, on rows whose answer is known."""
+"""Cells and where pinning pays, on rows whose answer is known."""
 
 from __future__ import annotations
 
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from pinscope.experiments.bandwidth.reading import Cell, Copies, fit_latency, same_sizes
+from pinscope.experiments.bandwidth.reading import Cell, Copies, same_sizes
 from tests.data import synthetic
 
 
@@ -27,28 +25,20 @@ def cells(rows: list[dict[str, Any]]) -> list[Cell]:
     return Copies(synthetic.run("bandwidth"), rows).cells
 
 
-def line(alpha: float, beta: float, **labels: Any) -> list[Cell]:
-    rows = [row(alpha + size / beta, size, **labels) for size in (2**k for k in range(12, 31, 2)) for _ in range(7)]
-    return cells(rows)
-
-
 def test_bidirectional_rates_count_both_directions() -> None:
     (one_way,) = cells([row(1.0, 1000)])
     (both,) = cells([row(1.0, 1000, direction="bidirectional")])
     assert both.bytes_per_second == 2 * one_way.bytes_per_second == 2000
 
 
-def test_rates_and_the_fit_follow_from_one_more_copy_not_from_one() -> None:
+def test_rates_follow_from_one_more_copy_not_from_one() -> None:
     """One copy has a start of its own that copies in a row share."""
     rows = [
         row(1e-5 + n / 50e9, n, one_more_seconds=2e-6 + n / 50e9, one_more_copies=64) for n in (2**12, 2**20, 2**24)
     ]
     curve = cells(rows)
-    fit = fit_latency(curve)
     assert curve[0].bytes_per_second == pytest.approx(2**12 / (2e-6 + 2**12 / 50e9))
     assert curve[0].one_copy_seconds.median == pytest.approx(1e-5 + 2**12 / 50e9)
-    assert fit is not None
-    assert fit.alpha_seconds == pytest.approx(2e-6)
 
 
 def test_rows_of_earlier_versions_have_one_copy_only() -> None:
@@ -63,22 +53,6 @@ def test_gpus_and_the_number_of_them_at_once_are_kept_apart() -> None:
     copies = Copies(synthetic.run("bandwidth"), rows)
     assert {(curve[0].device, curve[0].devices) for curve in copies.curves} == {(0, 1), (0, 2), (1, 1), (1, 2)}
     assert [curve[0].device for curve in copies.alone] == [0]
-
-
-@given(alpha=st.floats(1e-7, 1e-3), beta=st.floats(1e8, 1e12))
-def test_the_fit_finds_the_line_that_made_the_data(alpha: float, beta: float) -> None:
-    fit = fit_latency(line(alpha, beta))
-    assert fit is not None
-    assert fit.alpha_seconds == pytest.approx(alpha, rel=1e-3)
-    assert fit.beta_bytes_per_second == pytest.approx(beta, rel=1e-3)
-    assert fit.half_size_bytes == pytest.approx(alpha * beta, rel=2e-3)
-    assert fit.r_squared == pytest.approx(1)
-
-
-def test_a_curve_that_falls_or_is_too_short_has_no_fit() -> None:
-    assert fit_latency(line(1e-6, 1e9)[:2]) is None
-    falling = cells([row(1.0 / size, size) for size in (2**10, 2**20, 2**30)])
-    assert fit_latency(falling) is None
 
 
 def test_speedups_compare_only_sizes_that_both_have() -> None:

@@ -79,7 +79,3 @@ def test_rows_of_earlier_versions_are_drawn_as_they_were() -> None:
     charts = drawn(rows)
 
     assert list(charts) == ["bandwidth", "speedup", "issue-time"]
-
-
-def test_two_sizes_give_no_fit() -> None:
-    assert "latency-fit" not in drawn([row(), row(bytes=2**21)])

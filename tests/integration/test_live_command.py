@@ -22,8 +22,8 @@ import pytest
 
 from tests.data.fake_driver import Program, build, left_by, tracing
 from tests.data.hangups import hear_hangups
+from tests.integration.processes import variables
 
-ROOT = Path(__file__).parents[2]
 MIB = 2**20
 LOCKED_BYTES = 8 * MIB
 LOCKS = """
@@ -65,10 +65,6 @@ def locker() -> Iterator[Locker]:
 
 def live(*arguments: str) -> list[str]:
     return [sys.executable, "-m", "pinscope", "live", "--no-gpu", *arguments]
-
-
-def variables(**changes: str) -> dict[str, str]:
-    return {**os.environ, "PYTHONPATH": str(ROOT), **changes}
 
 
 @contextmanager

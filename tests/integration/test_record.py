@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import pty
 import signal
 import subprocess
 import sys
@@ -31,9 +30,9 @@ from pinscope.store.bundle import read_bundle
 from pinscope.store.store import Store
 from tests.data.fake_driver import PROGRAM, Program, build, tracing
 from tests.data.hangups import hear_hangups
+from tests.integration.processes import drawn_in_a_terminal, variables
 from tests.unit.store.runs import environment
 
-ROOT = Path(__file__).parents[2]
 MIB = 2**20
 HOLD = """
 import ctypes, mmap, sys, time
@@ -50,10 +49,6 @@ for line in sys.stdin:
     print("done", flush=True)
 """
 """Locks as many bytes as a line of its input says, or frees all."""
-
-
-def variables(**changes: str) -> dict[str, str]:
-    return {**os.environ, "PYTHONPATH": str(ROOT), **changes}
 
 
 @contextmanager
@@ -272,24 +267,7 @@ def test_a_database_that_is_deleted_meanwhile_leaves_all_of_it_in_the_file(tmp_p
 
 
 def test_a_terminal_shows_how_it_goes_in_place(tmp_path: Path) -> None:
-    terminal, end = pty.openpty()
-    with subprocess.Popen(
-        [sys.executable, "-m", "pinscope", "record", "--for", "0.3s", "--interval", "0.1"],
-        env=variables(TERM="xterm-256color"), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=end,
-    ) as process:  # fmt: skip
-        os.close(end)
-        drawn = b""
-        while True:
-            try:
-                drawn += (part := os.read(terminal, 4096))
-            except OSError:  # the other end is closed
-                break
-            if not part:
-                break
-        assert process.stdout is not None
-        facts = process.stdout.read()
-        assert process.wait(60) == 0
-    os.close(terminal)
+    drawn, facts = drawn_in_a_terminal("record", "--for", "0.3s", "--interval", "0.1")
     assert b"samples" in drawn
     assert b"\x1b[" in drawn
     assert b"\x1b" not in facts

@@ -6,10 +6,9 @@ import json
 import os
 import signal
 import subprocess
-import sys
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
@@ -29,59 +28,15 @@ from pinscope.runner.recording import Recorder, prepare_timeline
 from pinscope.store.bundle import read_bundle
 from pinscope.store.store import Store
 from tests.data.fake_driver import PROGRAM, Program, build, tracing
-from tests.data.hangups import hear_hangups
-from tests.integration.processes import drawn_in_a_terminal, variables
+from tests.integration.processes import drawn_in_a_terminal, holder, in_the_background
 from tests.unit.store.runs import environment
 
 MIB = 2**20
-HOLD = """
-import ctypes, mmap, sys, time
-libc, kept = ctypes.CDLL(None, use_errno=True), []
-for line in sys.stdin:
-    if line == "free\\n":
-        for area in kept:
-            libc.munlock(area, len(area))
-        kept.clear()
-    else:
-        area = (ctypes.c_char * int(line)).from_buffer(mmap.mmap(-1, int(line)))
-        assert libc.mlock(area, len(area)) == 0
-        kept.append(area)
-    print("done", flush=True)
-"""
-"""Locks as many bytes as a line of its input says, or frees all."""
 
 
-@contextmanager
-def holder() -> Iterator[tuple[int, Callable[[str], None]]]:
-    """A process of another program; its pid, and how to tell it what to do."""
-    with subprocess.Popen(
-        [sys.executable, "-c", HOLD], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    ) as process:
-
-        def tell(line: str) -> None:
-            assert process.stdin is not None
-            assert process.stdout is not None
-            process.stdin.write(f"{line}\n")
-            process.stdin.flush()
-            assert process.stdout.readline() == "done\n"
-
-        try:
-            yield process.pid, tell
-        finally:
-            process.kill()
-
-
-@contextmanager
-def recording(*arguments: str, **changes: str) -> Iterator[subprocess.Popen[str]]:
+def recording(*arguments: str, **changes: str) -> AbstractContextManager[subprocess.Popen[str]]:
     """A recording in a process of its own."""
-    with subprocess.Popen(
-        [sys.executable, "-m", "pinscope", "record", *arguments], env=variables(**changes), stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, preexec_fn=hear_hangups,  # noqa: PLW1509 - no other thread runs
-    ) as process:  # fmt: skip
-        try:
-            yield process
-        finally:
-            process.kill()
+    return in_the_background("record", *arguments, **changes)
 
 
 def until(condition: Callable[[], object], process: subprocess.Popen[str], seconds: float = 60) -> None:

@@ -1,4 +1,4 @@
-"""Several writers at once, and something that breaks their database while they begin, go on and end.
+"""Several writers at once, whose server restarts while they begin, go on and end.
 
 Afterwards, as in Jepsen's tests: what a command acknowledged is stored or saved, each run has ended once, and what was
 said is so.
@@ -8,16 +8,14 @@ from __future__ import annotations
 
 import json
 import os
-import random
 import signal
-import sqlite3
 import subprocess
 import sys
 import threading
 import time
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from contextlib import closing, suppress
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -32,7 +30,7 @@ from tests.conftest import Outliving
 from tests.faults.campaign import Campaign, whole_only
 from tests.faults.child import TREE
 from tests.faults.disk import RUN
-from tests.integration.postgresql_server import PostgreSQLServer, ServerMissingError
+from tests.integration.postgresql_server import PostgreSQLServer, started_server
 
 LIMIT_SECONDS = 240.0
 RECORD = ("record", "--for", "1.5", "--interval", "0.1", "--json")
@@ -41,16 +39,8 @@ ENDED = ("done", "failed", "cancelled", "interrupted")
 
 @pytest.fixture(scope="module")
 def server(outliving: Outliving) -> Iterator[PostgreSQLServer]:
-    try:
-        started = PostgreSQLServer()
-    except ServerMissingError as error:
-        pytest.fail(str(error), pytrace=False)
-    try:
-        started.start()
-        outliving.processes.add(started.pid)
+    with started_server(outliving) as started:
         yield started
-    finally:
-        started.remove()
 
 
 @dataclass
@@ -59,7 +49,6 @@ class Writer:
 
     folder: Path
     process: subprocess.Popen[bytes]
-    killed: bool = False
 
     @classmethod
     def start(cls, folder: Path, url: str, arguments: Sequence[str]) -> Writer:
@@ -168,8 +157,6 @@ def complaints(url: str, started: Sequence[Writer], seen: dict[str, list[str]]) 
 def _of(writer: Writer, store: Store) -> Iterator[str]:
     """What is wrong with one writer."""
     said, code = writer.text("stderr"), writer.process.returncode
-    if writer.killed:
-        return
     if code not in (0, 1) or "Traceback" in said:
         yield f"it ends with {code}: {said[-400:]}"
     yield from (f"a line not its own: {line}" for line in said.splitlines() if not line.startswith("pinscope: "))
@@ -191,10 +178,7 @@ def _of(writer: Writer, store: Store) -> Iterator[str]:
 
 
 @whole_only
-def test_histories_on_postgresql(
-    campaign: Campaign, server: PostgreSQLServer, outliving: Outliving, tmp_path: Path
-) -> None:
-    """The server restarts while runs begin, go on or end."""
+def test_histories(campaign: Campaign, server: PostgreSQLServer, outliving: Outliving, tmp_path: Path) -> None:
     for number in range(100):
         chance = campaign.random(number)
         server.empty()
@@ -212,35 +196,3 @@ def test_histories_on_postgresql(
         wrong += complaints(server.url, started, watch.end())
         for complaint in wrong:
             campaign.fail(f"history {number}: {complaint}")
-
-
-@whole_only
-def test_histories_on_sqlite(campaign: Campaign, tmp_path: Path) -> None:
-    for number in range(25):
-        chance = campaign.random(number)
-        url = f"sqlite:///{tmp_path}/{number}.db"
-        with Store(url) as store:
-            watch = Watch(url)
-            started = writers(tmp_path / str(number), url)
-            _break(campaign, chance, store, started)
-            wrong = [*wait(started, url), *complaints(url, started, watch.end())]
-        for complaint in wrong:
-            campaign.fail(f"history {number}: {complaint}")
-
-
-def _break(campaign: Campaign, chance: random.Random, store: Store, started: Sequence[Writer]) -> None:
-    """Pause one writer, hold the lock of the others, and kill one, when runs begin or when they end."""
-    deadline = time.monotonic() + 30
-    while len(store.runs(recordings=False)) < chance.choice((1, 2, 3)) and time.monotonic() < deadline:
-        time.sleep(0.01)
-    time.sleep(chance.choice((0.0, 0.05, 1.2, 1.5)))
-    paused, killed = chance.sample(range(len(started)), 2)
-    started[paused].signal(signal.SIGSTOP)
-    with closing(sqlite3.connect(store.name, isolation_level=None, timeout=10)) as other, suppress(sqlite3.Error):
-        other.execute("BEGIN IMMEDIATE")
-        time.sleep(chance.uniform(0.1, 1.0))
-        started[killed].killed = started[killed].process.poll() is None
-        started[killed].signal(signal.SIGKILL)
-        other.execute("ROLLBACK")
-    started[paused].signal(signal.SIGCONT)
-    campaign.count("kills")

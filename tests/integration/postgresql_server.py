@@ -9,9 +9,14 @@ import shutil
 import socket
 import subprocess
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import psycopg
+import pytest
+
+from tests.conftest import Outliving
 
 _SUPERUSER = "tester"
 _SYSTEM_USER = "postgres"
@@ -125,3 +130,18 @@ def _free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
+
+
+@contextmanager
+def started_server(outliving: Outliving) -> Iterator[PostgreSQLServer]:
+    """A server that runs; the tests fail where none is installed."""
+    try:
+        server = PostgreSQLServer()
+    except ServerMissingError as error:
+        pytest.fail(str(error), pytrace=False)
+    try:
+        server.start()
+        outliving.processes.add(server.pid)
+        yield server
+    finally:
+        server.remove()

@@ -10,7 +10,6 @@ import csv
 import io
 import json
 import os
-import pty
 import re
 import signal
 import sqlite3
@@ -32,9 +31,9 @@ from pinscope.report.write import SUFFIXES
 from pinscope.store.bundle import read_bundle
 from pinscope.store.new_file import own_folder
 from pinscope.store.store import Store
+from tests.integration.processes import drawn_in_a_terminal, variables
 from tests.unit.store.runs import new_run
 
-ROOT = Path(__file__).parents[2]
 SMALL = ("--set", "sizes=64KiB,256KiB", "--set", "repeats=8", "--set", "precision=0.5")
 LEAST = (*SMALL, "--set", "memory=pinned", "--set", "directions=h2d")
 """Of one combination."""
@@ -53,10 +52,6 @@ sys.exit(max(main(["report", sys.argv[1], "-o", file]) for file in sys.argv[2:])
 """
 
 Done = subprocess.CompletedProcess[str]
-
-
-def variables(**changes: str) -> dict[str, str]:
-    return {**os.environ, "PYTHONPATH": str(ROOT), **changes}
 
 
 def pinscope(*arguments: str, **changes: str) -> Done:
@@ -412,24 +407,7 @@ def test_a_reader_that_goes_away_is_no_error(run_id: str) -> None:
 
 
 def test_a_terminal_gets_a_bar_and_a_pipe_gets_plain_lines() -> None:
-    terminal, end = pty.openpty()
-    with subprocess.Popen(
-        [sys.executable, "-m", "pinscope", "run", "bandwidth", "--lab", "host", "--quick", *LEAST],
-        env=variables(TERM="xterm-256color"), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=end,
-    ) as process:  # fmt: skip
-        os.close(end)
-        drawn = b""
-        while True:
-            try:
-                drawn += (part := os.read(terminal, 4096))
-            except OSError:  # the other end is closed
-                break
-            if not part:
-                break
-        assert process.stdout is not None
-        facts = process.stdout.read()
-        assert process.wait(60) == 0
-    os.close(terminal)
+    drawn, facts = drawn_in_a_terminal("run", "bandwidth", "--lab", "host", "--quick", *LEAST)
     assert b"%" in drawn
     assert b"\x1b[" in drawn
     assert b"\x1b" not in facts

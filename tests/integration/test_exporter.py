@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import http.client
 import json
-import os
 import shutil
 import signal
 import socket
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -21,8 +19,8 @@ from prometheus_client import CollectorRegistry, generate_latest
 
 from pinscope.live.sampler import History
 from pinscope.monitoring.server import MetricsServer, SnapshotCollector
-from tests.data.hangups import hear_hangups
 from tests.data.synthetic_snapshot import TAKEN_AT, device, holder, link
+from tests.integration.processes import in_the_background
 from tests.unit.monitoring.test_metrics import whole_snapshot
 from tests.unit.monitoring.test_monitoring_files import FOLDER, expressions
 
@@ -68,19 +66,11 @@ def until(read: Callable[[], Any], what: str) -> Any:
 @contextmanager
 def exporter(*arguments: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
     """A running exporter on a free port, and the address it told."""
-    with subprocess.Popen(
-        [sys.executable, "-m", "pinscope", "exporter", "--port", "0", "--no-gpu", "--interval", "0.2", *arguments],
-        env={**os.environ, "PYTHONPATH": str(ROOT)}, stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-        preexec_fn=hear_hangups,  # noqa: PLW1509 - no other thread runs
-    ) as process:  # fmt: skip
-        try:
-            assert process.stdout is not None
-            line = process.stdout.readline()
-            assert line.startswith("PinScope's metrics are at http://127.0.0.1:"), line
-            yield process, line.split()[4]
-        finally:
-            process.kill()
+    with in_the_background("exporter", "--port", "0", "--no-gpu", "--interval", "0.2", *arguments) as process:
+        assert process.stdout is not None
+        line = process.stdout.readline()
+        assert line.startswith("PinScope's metrics are at http://127.0.0.1:"), line
+        yield process, line.split()[4]
 
 
 def stopped_by(process: subprocess.Popen[str], number: signal.Signals) -> str:
@@ -110,9 +100,9 @@ def test_the_exporter_reads_this_host_until_it_is_stopped() -> None:
         assert "\npinscope_up 1.0\n" in text
         assert promtool("check", "metrics", text=text) == ""
         assert get(url, Host="evil.example")[0] == 403
-        errors = stopped_by(process, signal.SIGTERM)
-        assert errors.splitlines()[0] == "pinscope: cannot be read: GPUs: the driver was not asked"
-        assert "Traceback" not in errors
+        assert process.stderr is not None
+        assert process.stderr.readline() == "pinscope: cannot be read: GPUs: the driver was not asked\n"
+        assert "Traceback" not in stopped_by(process, signal.SIGTERM)
 
 
 @contextmanager

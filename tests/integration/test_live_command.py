@@ -14,76 +14,36 @@ import sys
 import termios
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.data.fake_driver import Program, build, left_by, tracing
-from tests.data.hangups import hear_hangups
+from tests.integration.processes import Holder, holder, in_the_background, variables
 
-ROOT = Path(__file__).parents[2]
 MIB = 2**20
 LOCKED_BYTES = 8 * MIB
-LOCKS = """
-import ctypes, mmap, sys
-libc = ctypes.CDLL(None, use_errno=True)
-memory = mmap.mmap(-1, int(sys.argv[1]))
-address = ctypes.c_void_p(ctypes.addressof(ctypes.c_char.from_buffer(memory)))
-for line in sys.stdin:
-    call = libc.mlock if line == "lock\\n" else libc.munlock
-    assert call(address, ctypes.c_size_t(len(memory))) == 0
-    print("done", flush=True)
-"""
-
-
-class Locker:
-    """A process that locks memory and unlocks it when told to."""
-
-    def __init__(self, process: subprocess.Popen[str]) -> None:
-        self.pid = process.pid
-        self._process = process
-
-    def tell(self, what: str) -> None:
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
-        self._process.stdin.write(f"{what}\n")
-        self._process.stdin.flush()
-        assert self._process.stdout.readline() == "done\n"
 
 
 @pytest.fixture
-def locker() -> Iterator[Locker]:
-    command = [sys.executable, "-c", LOCKS, str(LOCKED_BYTES)]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
-        locker = Locker(process)
-        locker.tell("lock")
-        yield locker
-        process.communicate(timeout=10)
+def locker() -> Iterator[Holder]:
+    """A process that has locked memory."""
+    with holder() as started:
+        started.tell(str(LOCKED_BYTES))
+        yield started
 
 
 def live(*arguments: str) -> list[str]:
     return [sys.executable, "-m", "pinscope", "live", "--no-gpu", *arguments]
 
 
-def variables(**changes: str) -> dict[str, str]:
-    return {**os.environ, "PYTHONPATH": str(ROOT), **changes}
+def running(*arguments: str, **changes: str) -> AbstractContextManager[subprocess.Popen[str]]:
+    return in_the_background("live", "--no-gpu", *arguments, **changes)
 
 
-@contextmanager
-def running(*arguments: str, **changes: str) -> Iterator[subprocess.Popen[str]]:
-    with subprocess.Popen(
-        live(*arguments), env=variables(**changes), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE, text=True, preexec_fn=hear_hangups,  # noqa: PLW1509 - no other thread runs
-    ) as process:  # fmt: skip
-        try:
-            yield process
-        finally:
-            process.kill()
-
-
-def test_json_goes_on_line_by_line_and_tells_what_happened(locker: Locker) -> None:
+def test_json_goes_on_line_by_line_and_tells_what_happened(locker: Holder) -> None:
     with running("--json", "--interval", "0.1", "--pid", str(locker.pid)) as process:
         assert process.stdout is not None
         first = json.loads(process.stdout.readline())
@@ -92,7 +52,7 @@ def test_json_goes_on_line_by_line_and_tells_what_happened(locker: Locker) -> No
         assert held == (locker.pid, LOCKED_BYTES, 0)
         assert (first["format"], first["events"], first["growing"]) == (1, [], [])
         assert {"host", "devices", "unreadable", "findings"} <= first.keys()
-        locker.tell("unlock")
+        locker.tell("free")
         events: list[dict[str, Any]] = []
         while not events:
             document = json.loads(process.stdout.readline())
@@ -107,7 +67,7 @@ def test_json_goes_on_line_by_line_and_tells_what_happened(locker: Locker) -> No
         assert all(json.loads(line)["format"] == 1 for line in rest.splitlines())
 
 
-def test_without_a_terminal_tables_follow_each_other_in_plain_text_until_the_pipe_closes(locker: Locker) -> None:
+def test_without_a_terminal_tables_follow_each_other_in_plain_text_until_the_pipe_closes(locker: Holder) -> None:
     with running("--interval", "0.1") as process:
         assert process.stdout is not None
         assert process.stderr is not None
@@ -130,7 +90,7 @@ def test_a_pipe_that_closes_ends_it_quietly_however_rare_the_snapshots() -> None
         assert process.stderr.read() == ""
 
 
-def test_a_terminal_gets_a_screen_that_changes_in_place_and_keeps_the_last_one(locker: Locker) -> None:
+def test_a_terminal_gets_a_screen_that_changes_in_place_and_keeps_the_last_one(locker: Holder) -> None:
     columns = 60
     terminal, end = pty.openpty()
     fcntl.ioctl(end, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
@@ -141,7 +101,7 @@ def test_a_terminal_gets_a_screen_that_changes_in_place_and_keeps_the_last_one(l
         os.close(end)
         try:
             drawn = _until(terminal, lambda text: text.count("8 MiB") >= 2)
-            locker.tell("unlock")
+            locker.tell("free")
             drawn += _until(terminal, lambda text: "released" in text)
             process.send_signal(signal.SIGINT)
             drawn += _until(terminal, lambda _: False)

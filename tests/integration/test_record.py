@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import json
 import os
-import pty
 import signal
 import subprocess
-import sys
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
@@ -30,63 +28,15 @@ from pinscope.runner.timeline import TimelineRecorder, prepare_timeline
 from pinscope.store.bundle import read_bundle
 from pinscope.store.store import Store
 from tests.data.fake_driver import PROGRAM, Program, build, tracing
-from tests.data.hangups import hear_hangups
+from tests.integration.processes import drawn_in_a_terminal, holder, in_the_background
 from tests.unit.store.runs import environment
 
-ROOT = Path(__file__).parents[2]
 MIB = 2**20
-HOLD = """
-import ctypes, mmap, sys, time
-libc, kept = ctypes.CDLL(None, use_errno=True), []
-for line in sys.stdin:
-    if line == "free\\n":
-        for area in kept:
-            libc.munlock(area, len(area))
-        kept.clear()
-    else:
-        area = (ctypes.c_char * int(line)).from_buffer(mmap.mmap(-1, int(line)))
-        assert libc.mlock(area, len(area)) == 0
-        kept.append(area)
-    print("done", flush=True)
-"""
-"""Locks as many bytes as a line of its input says, or frees all."""
 
 
-def variables(**changes: str) -> dict[str, str]:
-    return {**os.environ, "PYTHONPATH": str(ROOT), **changes}
-
-
-@contextmanager
-def holder() -> Iterator[tuple[int, Callable[[str], None]]]:
-    """A process of another program; its pid, and how to tell it what to do."""
-    with subprocess.Popen(
-        [sys.executable, "-c", HOLD], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    ) as process:
-
-        def tell(line: str) -> None:
-            assert process.stdin is not None
-            assert process.stdout is not None
-            process.stdin.write(f"{line}\n")
-            process.stdin.flush()
-            assert process.stdout.readline() == "done\n"
-
-        try:
-            yield process.pid, tell
-        finally:
-            process.kill()
-
-
-@contextmanager
-def recording(*arguments: str, **changes: str) -> Iterator[subprocess.Popen[str]]:
+def recording(*arguments: str, **changes: str) -> AbstractContextManager[subprocess.Popen[str]]:
     """A recording in a process of its own."""
-    with subprocess.Popen(
-        [sys.executable, "-m", "pinscope", "record", *arguments], env=variables(**changes), stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, preexec_fn=hear_hangups,  # noqa: PLW1509 - no other thread runs
-    ) as process:  # fmt: skip
-        try:
-            yield process
-        finally:
-            process.kill()
+    return in_the_background("record", *arguments, **changes)
 
 
 def until(condition: Callable[[], object], process: subprocess.Popen[str], seconds: float = 60) -> None:
@@ -272,24 +222,7 @@ def test_a_database_that_is_deleted_meanwhile_leaves_all_of_it_in_the_file(tmp_p
 
 
 def test_a_terminal_shows_how_it_goes_in_place(tmp_path: Path) -> None:
-    terminal, end = pty.openpty()
-    with subprocess.Popen(
-        [sys.executable, "-m", "pinscope", "record", "--for", "0.3s", "--interval", "0.1"],
-        env=variables(TERM="xterm-256color"), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=end,
-    ) as process:  # fmt: skip
-        os.close(end)
-        drawn = b""
-        while True:
-            try:
-                drawn += (part := os.read(terminal, 4096))
-            except OSError:  # the other end is closed
-                break
-            if not part:
-                break
-        assert process.stdout is not None
-        facts = process.stdout.read()
-        assert process.wait(60) == 0
-    os.close(terminal)
+    drawn, facts = drawn_in_a_terminal("record", "--for", "0.3s", "--interval", "0.1")
     assert b"samples" in drawn
     assert b"\x1b[" in drawn
     assert b"\x1b" not in facts

@@ -20,7 +20,7 @@ from pinscope.runner.jobs import Request, prepare, reconcile, start
 from pinscope.store.safe_writer import SafeWriter, find_saved
 from pinscope.store.store import Store
 from tests.conftest import Outliving
-from tests.integration.postgresql_server import PostgreSQLServer, ServerMissingError
+from tests.integration.postgresql_server import PostgreSQLServer, started_server
 from tests.unit.store.runs import environment, new_rows, new_run, repeats
 from tests.unit.store.test_attachments import *  # noqa: F403 - the same tests, on the ``url`` of this file
 from tests.unit.store.test_store import *  # noqa: F403 - the same tests, on the ``url`` of this file
@@ -28,16 +28,8 @@ from tests.unit.store.test_store import *  # noqa: F403 - the same tests, on the
 
 @pytest.fixture(scope="module")
 def server(outliving: Outliving) -> Iterator[PostgreSQLServer]:
-    try:
-        started = PostgreSQLServer()
-    except ServerMissingError as error:
-        pytest.fail(str(error), pytrace=False)
-    try:
-        started.start()
-        outliving.processes.add(started.pid)
+    with started_server(outliving) as started:
         yield started
-    finally:
-        started.remove()
 
 
 @pytest.fixture

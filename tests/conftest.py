@@ -84,7 +84,6 @@ RELEASE = (
     "integration/test_trace_parts.py::test_a_part_on_a_full_disk",
     "integration/test_trace_parts.py::test_whatever_fails",
     "integration/test_trace_parts.py::test_wherever_ctrl_c",
-    "integration/test_version_0_1_0.py::test_an_old_database_of_another_user",
     "unit/dashboard/test_serve.py::test_it_does_not_read_the_settings",
     "unit/experiments/pressure/test_group.py::test_cancelling",
     "unit/experiments/test_light_readings.py",

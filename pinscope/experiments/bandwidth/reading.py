@@ -327,7 +327,7 @@ def _faster(way: str, words: str, gain: Gain) -> Quantity:
     few = [count for cell in (gain.pinned, gain.pageable) if (count := cell.one_more_seconds.few)]
     spread = gain.uncertainty if ROUGH < gain.uncertainty <= 1 and not few else None
     state = gain.pageable.conditions
-    name = f"Times faster than pageable{f' ({state})' if state else ''}, {words}, {format_bytes(gain.bytes)}"
+    name = f"Pinned ÷ pageable rate{f' ({state})' if state else ''}, {words}, {format_bytes(gain.bytes)}"
     reason = "the copies vary too much to tell"
     repeats = min(few, default=None)
     ratio, key = None if wild else gain.ratio, f"pinned.{way}.gain"

@@ -413,8 +413,8 @@ def pages_words(shared: Registrations) -> str | None:
     table = max(known, key=lambda table: table.table_bytes or 0)
     single = format_bytes((table.table_bytes or 0) // table.processes)
     return (
-        f"{count_words(table.processes)} that each pin the same {format_bytes(table.bytes)} cost each GPU "
-        f"{format_bytes(table.table_bytes)}, one that pins it {single}"
+        f"Sharing {format_bytes(table.bytes)} costs each GPU {format_bytes(table.table_bytes)} if each of "
+        f"{count_words(table.processes)} pins it, {single} if only one does"
     )
 
 

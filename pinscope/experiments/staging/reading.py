@@ -126,7 +126,7 @@ def headline(staging: Staging) -> Iterator[Quantity]:
     if plain and best:
         times = best[0].seconds / plain.seconds
         yield quantity(
-            f"Fastest way's share of the time of a {plain.title}, {size} once", times, "ratio", key="fastest.ratio"
+            f"Time by the fastest way ÷ time of a {plain.title}, {size} once", times, "ratio", key="fastest.ratio"
         )
     if plain and "in_place" in ways and plain.cpu_seconds:
         for what, cell in (("pinned", ways["in_place"]), ("plain", plain)):

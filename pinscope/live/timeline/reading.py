@@ -323,7 +323,9 @@ def timeline_verdict(seen: Watched, kept: Life | None) -> str | None:
     course, at = _course(amounts, what, during)
     if kept and amounts[-1][1] - amounts[0][1] >= MUCH and at == amounts[-1][0]:
         own = [(second, float(_amount_at(kept.pinned, second))) for second, _ in amounts]
-        return f"Unlike a leak, {who(kept)} pinned {format_bytes(own[-1][1] - own[0][1])}{_rise(own)} and kept it."
+        return (
+            f"No leak: {who(kept)} pinned {format_bytes(own[-1][1] - own[0][1])}{_rise(own)}, kept it and took no more."
+        )
     return f"{course}{_holder(seen, at)}."
 
 

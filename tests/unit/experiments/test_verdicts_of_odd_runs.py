@@ -91,7 +91,7 @@ def held(amount: Any, samples: int = 60) -> str | None:
         (lambda n: 8192, "Pinned memory was at most 8 KiB in 59.0 s."),
         (lambda n: 8 * GIB, "Pinned memory stayed near 8 GiB for 59.0 s, python (pid 7) had 8 GiB."),
         (lambda n: (1 if n < 9 else 3) * GIB,
-         "Unlike a leak, python (pid 7) pinned 2 GiB (most of it within 1.00 s) and kept it."),
+         "No leak: python (pid 7) pinned 2 GiB (most of it within 1.00 s), kept it and took no more."),
         (lambda n: (3 if n < 9 else 1) * GIB,
          "Pinned memory fell from 3 GiB to 1 GiB in 59.0 s, python (pid 7) had 1 GiB."),
         (lambda n: (9 if n == 5 else 1) * GIB,

@@ -413,8 +413,8 @@ def pages_words(shared: Registrations) -> str | None:
     table = max(known, key=lambda table: table.table_bytes or 0)
     single = format_bytes((table.table_bytes or 0) // table.processes)
     return (
-        f"Sharing {format_bytes(table.bytes)} costs each GPU {format_bytes(table.table_bytes)} if each of "
-        f"{count_words(table.processes)} pins it, {single} if only one does"
+        f"Sharing {format_bytes(table.bytes)} costs each GPU {format_bytes(table.table_bytes)} when "
+        f"{count_words(table.processes)} pin it, {single} when one does"
     )
 
 

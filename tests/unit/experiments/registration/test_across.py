@@ -85,7 +85,7 @@ def test_page_tables_are_those_of_every_process_on_every_gpu(gpus: int, processe
     assert [table.table_bytes for table in tables] == [table.expected_bytes for table in tables]
     assert [table.table_bytes for table in tables if table.contexts == "every_gpu"] == [16 * MIB * processes] * gpus
     assert "page-tables-everywhere" in findings(rows)
-    assert f"costs each GPU {16 * processes} MiB if each of" in (read(rows, gpus).verdict or "")
+    assert f"costs each GPU {16 * processes} MiB when" in (read(rows, gpus).verdict or "")
 
 
 def test_page_tables_that_differ_from_their_arithmetic_are_no_ground_for_advice() -> None:

@@ -1,11 +1,11 @@
 """What readings share. Rows, an environment or samples in; figures with intervals, rules and findings out.
 
-Imports ``records``, and of ``probes`` only what says of an environment that is given what it means. No I/O, no clock,
-no drawing: what is asked of it gets the same answer tomorrow. NumPy is imported at once, pandas where somebody asks for
-a frame.
+Imports ``records``, and of ``probes`` what an environment means (``machine`` also asks how PinScope is installed). Else
+no I/O, no clock, no drawing: what is asked of it gets the same answer tomorrow. NumPy is imported at once, pandas where
+somebody asks for a frame.
 
 ``read_rows`` checks and groups the rows, and says what a kind of run is; ``cells`` makes one object of all rows of a
-combination; ``statistics`` has medians and intervals; ``texts`` findings as texts with values; ``rules`` each limit
-once; ``models`` the link and the page table; ``machine`` the rules over an environment; ``pinning_strategy`` the way to
-pin that is recommended.
+combination; ``statistics`` has medians, intervals, and whether two figures are distinct or a tie; ``texts`` findings as
+texts with values; ``rules`` the limits of findings; ``models`` the link and the page table; ``machine`` the rules over
+an environment; ``pinning_strategy`` the way to pin that is recommended.
 """

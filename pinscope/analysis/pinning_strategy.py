@@ -8,8 +8,8 @@ from typing import Annotated, Any, Generic, TypeVar
 
 from pinscope.analysis.cells import Label, Value, cells, median
 from pinscope.analysis.read_rows import Row, counted, grouped
-from pinscope.analysis.statistics import Summary, summarize
-from pinscope.analysis.texts import Costed, Text, exceeds, say
+from pinscope.analysis.statistics import Summary, exceeds, summarize
+from pinscope.analysis.texts import Costed, Text, say
 from pinscope.records.registration import STRATEGIES, Strategy, StrategyName
 from pinscope.records.run import quantity
 from pinscope.units import exact_bytes

@@ -16,7 +16,7 @@ from functools import lru_cache
 
 import numpy as np
 
-from pinscope.records.run import Quantity, quantity
+from pinscope.records.run import COSTLY, Quantity, quantity
 
 CONFIDENCE = 0.99
 """Of every interval of a median."""
@@ -210,3 +210,25 @@ def bound_slope(x: Sequence[float], y: Sequence[float], step: float) -> SlopeBou
     steps = candidates[bisect_left(candidates, True, key=fits)]
     low, high = sorted(bounds(steps))
     return SlopeBounds(low, high, steps)
+
+
+def known_within(summary: Summary) -> float:
+    """How far the median may be off, relative to it; infinite where that is not known."""
+    return math.inf if summary.known_within is None else summary.known_within
+
+
+def together(*summaries: Summary) -> float:
+    """How far the ratio of two medians may be off, relative to it: their errors do not depend on one another."""
+    return math.hypot(*(known_within(summary) for summary in summaries))
+
+
+def is_distinct(ratio: float, uncertainty: float) -> bool:
+    """Whether a ratio is farther from 1 than it may be off; where that is not known, whether it is far from 1."""
+    if math.isinf(uncertainty):
+        return max(ratio, 1 / ratio) >= COSTLY if ratio > 0 else True
+    return ratio * (1 - uncertainty) > 1 or ratio * (1 + uncertainty) < 1
+
+
+def exceeds(first: Summary, second: Summary) -> bool:
+    """Whether the first is more than the second, by more than both may be off; else there is nothing to advise."""
+    return first.median > second.median > 0 and is_distinct(first.median / second.median, together(first, second))

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from string import Formatter
 from typing import Any, get_args
 
-from pinscope.analysis.statistics import Summary
-from pinscope.records.run import COSTLY, Finding, LabKind, Quantity, Severity, finding
+from pinscope.analysis.statistics import Summary, together
+from pinscope.records.run import Finding, LabKind, Quantity, Severity, finding
 from pinscope.units import format_about, format_bandwidth, format_bytes, format_precision, format_seconds, format_share
 
 ROUGH = 0.05
@@ -38,23 +38,6 @@ def on_lab(lab: LabKind, sentence: str) -> str:
     return HOST_MODEL + (first if rest[:1].isupper() else first.lower()) + rest
 
 
-def known_within(summary: Summary) -> float:
-    """How far the median may be off, relative to it; infinite where that is not known."""
-    return math.inf if summary.known_within is None else summary.known_within
-
-
-def together(*summaries: Summary) -> float:
-    """How far the ratio of two medians may be off, relative to it: their errors do not depend on one another."""
-    return math.hypot(*(known_within(summary) for summary in summaries))
-
-
-def is_distinct(ratio: float, uncertainty: float) -> bool:
-    """Whether a ratio is farther from 1 than it may be off; where that is not known, whether it is far from 1."""
-    if math.isinf(uncertainty):
-        return max(ratio, 1 / ratio) >= COSTLY if ratio > 0 else True
-    return ratio * (1 - uncertainty) > 1 or ratio * (1 + uncertainty) < 1
-
-
 def about(uncertainty: float) -> str:
     """``about ``, as it stands before a figure that is known only roughly; else empty."""
     return "about " if uncertainty > ROUGH else ""
@@ -65,11 +48,6 @@ def roughly(seconds: float, uncertainty: float) -> str:
     if uncertainty <= ROUGH:
         return format_seconds(seconds)
     return format_about(seconds, 1 if uncertainty > VERY_ROUGH else 2)
-
-
-def exceeds(first: Summary, second: Summary) -> bool:
-    """Whether the first is more than the second, by more than both may be off; else there is nothing to advise."""
-    return first.median > second.median > 0 and is_distinct(first.median / second.median, together(first, second))
 
 
 def times(ratio: float, *compared: Summary) -> str:

@@ -2,7 +2,7 @@
 without. Takes memory, starts threads and processes, and gives all of it back.
 
 Imports ``records``, ``probes`` and ``analysis``; knows no experiment and no store. CuPy is imported by ``cuda*`` only,
-PyTorch by ``torch_pinned``; both load when a lab opens, NumPy before.
+PyTorch by ``torch_pinned``, each when it is needed; NumPy before. Files are touched for control groups and huge pages.
 
 ``protocol`` is the Lab; ``cuda`` one with a GPU (``cuda_handles``, ``cuda_memory``), ``hostmodel`` one without
 (``hostengine``). ``harness`` repeats and checks the budget, gives the driver's own memory and opens labs in helper

@@ -1,4 +1,4 @@
-"""Memory of this process: what stands under it (small pages, huge pages of either sort, shared memory), and locking it.
+"""Memory of this process: what stands under it (small pages, huge pages of each sort, shared memory), and locking it.
 
 Used by both labs: memory of each backing is mapped here, and pinned (or locked) there.
 """

@@ -1,4 +1,4 @@
-"""One process: who it is, when it started, what memory it has mapped and which files it has open."""
+"""One process: who it is, when it started, what memory it has mapped. Its open files: ``process_scan``."""
 
 from __future__ import annotations
 

@@ -53,7 +53,7 @@ class Budget(Record):
     seconds: float
     """Rough length of the run."""
     hugetlb_bytes: int = 0
-    """Of the pinned bytes, what must stand on hugetlb pages, which root reserves beforehand."""
+    """Of the pinned bytes, what must stand on hugetlb pages of the usual size, which root reserves beforehand."""
 
 
 MIB = 2**20

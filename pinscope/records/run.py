@@ -27,8 +27,8 @@ the user's own."""
 Status = Literal["running", "done", "failed", "cancelled", "interrupted"]
 HostMemory = Literal["pageable", "pinned", "write_combined", "mapped", "registered", "managed"]
 Backing = Literal["4k", "thp", "hugetlb", "hugetlb_1g", "shm", "shm_open"]
-"""``hugetlb``: pages of the kernel's usual size, 2 MiB on x86. ``shm``: shared memory without a name (memfd_create);
-``shm_open``: a POSIX segment of /dev/shm."""
+"""``hugetlb``: pages of the kernel's usual size, 2 MiB on x86; ``hugetlb_1g``: of 1 GiB. ``shm``: shared memory
+without a name (memfd_create); ``shm_open``: a POSIX segment of /dev/shm."""
 DriverMemory = Literal["created", "created_pieces", "pool", "pool_granted"]
 """Host memory by the driver's own calls: ``cuMemCreate`` with the location HOST_NUMA, in one piece or in many of the
 least granularity; a host memory pool, to which the GPU was granted access or not."""

@@ -234,7 +234,7 @@ class Holder(Estimated):
         timeline=True, event=True,
     )] = None
     registrations: int | None = None
-    """Pieces of it."""
+    """Pieces of it that are registered now, known only while the probe runs."""
     oldest_pieces: tuple[Piece, ...] = ()
     """Registered and allocated memory that the probe saw being pinned and that is held still: the ten oldest pieces,
     oldest first. What stays in front while others come and go is what a leak looks like."""

@@ -1,9 +1,11 @@
 """Whatever becomes a run: parameters or a command in, a stored run out, whoever dies on the way.
 
-Starts and ends processes, takes locks, writes to the ``store``. How to measure and what it means, it asks
-``experiments``, ``live`` and ``tracing``; besides it imports ``lab``, ``probes`` and ``records``, nothing that shows.
+Starts and ends processes, takes locks, has scratch folders, writes to the ``store``; imports no heavy library by
+itself: the worker's lab brings CuPy. How to measure and what it means, it asks ``experiments``, ``live`` and
+``tracing``; besides it imports ``lab``, ``probes`` and ``records``, nothing that shows.
 
-Experiments: ``jobs`` prepares, starts, cancels and notices who is gone; ``worker`` is the child; ``queue`` lets one
-measure at a time; ``suite`` runs several. Programs: ``tracing`` traces one and keeps its rows; ``traced_program`` is
-its process. The live view: ``timeline`` keeps it, in the process that takes the samples.
+Experiments: ``jobs`` prepares, starts, cancels and notices who is gone; ``worker`` is the child, and asks before each
+turn whether it is to stop; ``queue`` lets one measure at a time; ``suite`` runs several. Programs: ``tracing`` traces
+one and keeps its rows; ``traced_program`` is its process. The live view: ``timeline`` keeps it, in the process that
+takes the samples.
 """

@@ -19,7 +19,8 @@ from pinscope.records.run import Run
 from pinscope.text import mask_code, mask_text, mask_value, quoted
 
 SCHEMA_VERSION = 2
-"""Raised with every change of the tables; an older PinScope refuses a newer database."""
+"""Raised with every new table (:data:`ADDED_IN`); columns are not added to tables that are there. An older PinScope
+refuses a newer database."""
 
 RUN_ID_LENGTH = 100
 NAME_LENGTH = 100

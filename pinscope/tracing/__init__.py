@@ -1,9 +1,11 @@
 """Which lines of a program copy what. A program in; a spool of raw records, then rows for each of its lines out.
 
-Inside the program, where only Python's own library is imported: ``descendants`` brings the recorder in; ``recorder``
-asks CUPTI (``cupti_library``, ``recorder_setup``) and writes the spool (``mapped_file``) with the ``stacks`` of calls,
-by built-ins that the program cannot replace (``bound``); ``part`` is ``pinscope.trace``; ``redirect`` lets chosen
-copies come from pinned memory (``redirect_libraries``). Nothing of this may reach the program, least of all an error.
+Inside the program, where only Python's own library is imported: ``descendants`` brings the recorder in (by the
+``sitecustomize`` of ``joining/``); ``recorder`` asks CUPTI (``cupti_library``) and writes the spool (``mapped_file``)
+with the ``stacks`` of calls, by built-ins that the program cannot replace (``bound``); ``redirect`` lets chosen copies
+come from pinned memory (``redirect_libraries``). Nothing of this may reach the program, least of all an error. ``part``
+is ``pinscope.trace``; it starts the process that keeps a part's rows. ``recorder_setup`` runs in a process of its own,
+the only one that imports ``cupti``.
 
 Outside, where NumPy and pyarrow may be: ``spool`` reads one, ``process_merge`` all of a program; ``line_totals`` makes
 rows; ``sites`` says what pinning a line would save, ``stretch`` what ran when; ``trace/`` is the kind of run, with its

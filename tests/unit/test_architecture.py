@@ -51,7 +51,7 @@ STILL = ("records", "analysis", "charts")
 """Rooms that read no file and no clock, and start nothing."""
 MOVING = ("io", "os", "pathlib", "shutil", "socket", "sqlite3", "subprocess", "tempfile", "time")
 """Modules of Python's library by which one does."""
-DESCRIBED = ("records", "analysis", "store", "charts", "lab", "tracing", "live", "runner")
+DESCRIBED = ("records", "probes", "analysis", "store", "charts", "lab", "tracing", "live", "runner")
 """Rooms whose first lines say which file holds what, and what they import."""
 
 MOST_LINES = 600

@@ -10,8 +10,7 @@ from typing import Annotated, Literal, NamedTuple
 
 from pinscope.analysis.cells import AS_GOOD, Label, LineStyle, Value, Way, cells, every_combination, first, key, way
 from pinscope.analysis.read_rows import Row, grouped
-from pinscope.analysis.statistics import Summary, measured
-from pinscope.analysis.texts import exceeds
+from pinscope.analysis.statistics import Summary, exceeds, measured
 from pinscope.records.run import ExperimentRun, Quantity, Table, quantity, table
 from pinscope.units import format_share
 
@@ -229,8 +228,8 @@ def verdict(accesses: Accesses) -> str | None:
     if most.verdict != "slower":
         return f"Map the data (zero-copy): it takes at most {most.times_words} times a copy's time, and no GPU memory."
     faster = _faster_shares([pair for pair in accesses.pairs if pair.cell.spacing > 1])
-    use_part = f", map data of which kernels use at most {faster}" if faster else ""
-    return f"Copy data used whole (mapping: up to {most.times_words} times slower){use_part}."
+    use_part = f", map data read to at most {faster}" if faster else ""
+    return f"Copy data that kernels read whole (mapped up to {most.times_words} times slower){use_part}."
 
 
 def _faster_shares(parts: Sequence[Pair]) -> str:

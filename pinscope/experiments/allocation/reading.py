@@ -11,8 +11,8 @@ from typing import Annotated
 
 from pinscope.analysis.cells import Label, Value, Way, cells, every_combination, of_kind, ratio
 from pinscope.analysis.read_rows import Row, counted, grouped
-from pinscope.analysis.statistics import Summary, measured, summarize
-from pinscope.analysis.texts import exceeds, known_within, on_lab, roughly
+from pinscope.analysis.statistics import Summary, exceeds, known_within, measured, summarize
+from pinscope.analysis.texts import on_lab, roughly
 from pinscope.experiments.allocation.ways import BASE, WAYS
 from pinscope.records.run import ExperimentRun, Quantity, Table, quantity
 from pinscope.units import format_bytes

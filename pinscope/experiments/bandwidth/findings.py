@@ -10,7 +10,8 @@ from operator import attrgetter
 from pinscope.analysis.models import SLOT_SETTINGS, link_below_best, link_evidence, packet_words, payload_now
 from pinscope.analysis.read_rows import Rows, grouped
 from pinscope.analysis.rules import BELOW_LIKE, SLOW_LINK
-from pinscope.analysis.texts import Costed, Text, dearest_first, exceeds, joined, part_words, say, times
+from pinscope.analysis.statistics import exceeds
+from pinscope.analysis.texts import Costed, Text, dearest_first, joined, part_words, say, times
 from pinscope.experiments.bandwidth.reading import LARGE, PAYS, Cell, Copies, Gain
 from pinscope.records.run import ExperimentRun, Finding, Quantity, costing, quantity, wrong_data
 from pinscope.units import format_bandwidth, format_bytes, format_seconds

@@ -12,8 +12,8 @@ from typing import Annotated
 from pinscope.analysis.cells import Label, Value, cells, every_combination, first
 from pinscope.analysis.models import link_limit
 from pinscope.analysis.read_rows import Row, Rows, grouped
-from pinscope.analysis.statistics import Summary, measured
-from pinscope.analysis.texts import ROUGH, about, exceeds, is_distinct, on_lab, together
+from pinscope.analysis.statistics import Summary, exceeds, is_distinct, measured, together
+from pinscope.analysis.texts import ROUGH, about, on_lab
 from pinscope.experiments.bandwidth.ways import WAYS
 from pinscope.records.run import ExperimentRun, Quantity, Table, quantity
 from pinscope.units import format_bandwidth, format_bytes

@@ -466,7 +466,7 @@ def verdict(loops: Loops) -> str | None:
 
 
 def _brings(effects: Sequence[Effect]) -> str:
-    """``With 0 workers turn on …: about 1.4 times faster loop (2 workers: no measured difference)``."""
+    """``If num_workers is 0, use …: a loop about 1.4 times faster (2 workers: no measured difference)``."""
     by_verdict = grouped(effects, lambda effect: effect.verdict)
     same, name = _workers(by_verdict.pop("no difference measured", [])), WAYS[BOTH].title
     faster, slower, once = (by_verdict.get(how, []) for how in ("faster", "slower", "measured once"))
@@ -474,9 +474,9 @@ def _brings(effects: Sequence[Effect]) -> str:
     rest += [f"{same} workers: no measured difference"] if same else []
     others = f" ({', '.join(rest)})" if rest else ""
     if faster:
-        return f"With {_workers(faster)} workers turn on {name}: a loop {_times(faster)} faster{others}"
+        return f"If num_workers is {_workers(faster)}, use {name}: a loop {_times(faster)} faster{others}"
     if slower:
-        return f"With {_workers(slower)} workers leave {name} off: a loop {_times(slower)} slower{others}"
+        return f"If num_workers is {_workers(slower)}, leave {name} off: a loop {_times(slower)} slower{others}"
     if once:
         return f"With {_workers(once)} workers {name} made the loop {_times(once)} as fast, measured once"
     return f"{name} makes no measured difference to the loop (workers: {same})"

@@ -10,8 +10,8 @@ from typing import Annotated
 
 from pinscope.analysis.cells import Label, Value, cells, every_combination, first, key
 from pinscope.analysis.read_rows import Row, Rows, grouped
-from pinscope.analysis.statistics import Summary
-from pinscope.analysis.texts import about, exceeds, known_within, on_lab, possible_share, together
+from pinscope.analysis.statistics import Summary, exceeds, known_within, together
+from pinscope.analysis.texts import about, on_lab, possible_share
 from pinscope.experiments.overlap.ways import BALANCES, EVERYTHING, WAYS, Balance, Recipe
 from pinscope.records.run import ExperimentRun, Quantity, Table, quantity
 from pinscope.units import format_seconds, format_share

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from pinscope.analysis.statistics import measured
-from pinscope.analysis.texts import Text, Texts, exceeds, on_lab, part_words, say
+from pinscope.analysis.statistics import exceeds, measured
+from pinscope.analysis.texts import Text, Texts, on_lab, part_words, say
 from pinscope.experiments.pressure.reading import MARKS, Climb, OnHost, Pressures, share_of_memory
 from pinscope.experiments.pressure.ways import WAYS
 from pinscope.records.run import Finding, Quantity, quantity
@@ -205,7 +205,7 @@ def _faults(run: OnHost, most: str) -> str:
     times, freed = (work.median / before.median if work else 0.0 for work in (held, after))
     if freed < times:
         return f"{most} made page faults up to {times:.2f} times slower."
-    return f"{most} caused no slowdown: page faults stayed {freed:.2f} times slower after freeing it."
+    return f"{most} is not why page faults slowed: {times:.2f} times with it, {freed:.2f} after freeing."
 
 
 def _group_verdict(climb: Climb, pinned: str) -> str | None:
@@ -213,7 +213,7 @@ def _group_verdict(climb: Climb, pinned: str) -> str | None:
     cliff = climb.cliff
     if cliff is None:
         return None
-    share = f"from {format_share(cliff.bytes / climb.limit)} of its limit {pinned}"
+    share = f"past {format_share(cliff.bytes / climb.limit)} {pinned}"
     suffer = "the kernel kills one" if cliff.kind == "killed" else "they slow"
     times = f" up to {climb.times:.1f} times" if climb.times and cliff.kind != "killed" else ""
-    return f"Leave a cgroup's other programs their memory: {share}, {suffer}{times}."
+    return f"In a cgroup leave other programs what they use: {share} {suffer}{times}."

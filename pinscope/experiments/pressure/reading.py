@@ -12,8 +12,7 @@ from typing import Annotated, Any, Literal, NamedTuple
 
 from pinscope.analysis.cells import Label, Value
 from pinscope.analysis.read_rows import Row, from_then_on, grouped, labels, median
-from pinscope.analysis.statistics import Summary, summarize
-from pinscope.analysis.texts import exceeds
+from pinscope.analysis.statistics import Summary, exceeds, summarize
 from pinscope.records.run import ExperimentRun, Quantity, Table, quantity, table
 from pinscope.units import GIB, format_bytes, format_share
 

@@ -7,8 +7,8 @@ from itertools import chain
 from typing import Any
 
 from pinscope.analysis.models import GRANULE_BYTES
-from pinscope.analysis.statistics import measured
-from pinscope.analysis.texts import Costed, Text, dearest_first, exceeds, joined, say
+from pinscope.analysis.statistics import exceeds, measured
+from pinscope.analysis.texts import Costed, Text, dearest_first, joined, say
 from pinscope.experiments.registration.reading import RATE, SOURCES, Registrations, count_words, pages_words
 from pinscope.records.run import Finding, costing, quantity, wrong_data
 from pinscope.units import format_bytes

@@ -7,8 +7,8 @@ from importlib.resources import files
 
 from pinscope.analysis.cells import AS_GOOD
 from pinscope.analysis.read_rows import grouped
-from pinscope.analysis.statistics import measured
-from pinscope.analysis.texts import Costed, Text, Texts, dearest_first, is_distinct, joined, say, together
+from pinscope.analysis.statistics import is_distinct, measured, together
+from pinscope.analysis.texts import Costed, Text, Texts, dearest_first, joined, say
 from pinscope.experiments.scatter.reading import TOWARDS, Cell, Load, Pieces, Scatter
 from pinscope.experiments.scatter.ways import WAYS
 from pinscope.records.run import Finding, Quantity, costing, quantity, wrong_data

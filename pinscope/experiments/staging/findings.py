@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from importlib.resources import files
 
 from pinscope.analysis.cells import as_good, ratio
-from pinscope.analysis.statistics import measured
-from pinscope.analysis.texts import Costed, Text, Texts, dearest_first, exceeds, say
+from pinscope.analysis.statistics import exceeds, measured
+from pinscope.analysis.texts import Costed, Text, Texts, dearest_first, say
 from pinscope.experiments.staging.reading import Cell, Staging
 from pinscope.experiments.staging.ways import WAYS
 from pinscope.records.run import COSTLY, Finding, quantity, wrong_data

@@ -10,8 +10,8 @@ from typing import Annotated
 
 from pinscope.analysis.cells import Comparison, Label, Value, cells, count, every_combination, mean, median, of_kind
 from pinscope.analysis.read_rows import Rows
-from pinscope.analysis.statistics import Summary, measured
-from pinscope.analysis.texts import FORMS, about, exceeds, together
+from pinscope.analysis.statistics import Summary, exceeds, measured, together
+from pinscope.analysis.texts import FORMS, about
 from pinscope.experiments.staging.ways import WAYS
 from pinscope.records.run import ExperimentRun, Quantity, Table, quantity, table
 from pinscope.units import format_bytes, format_seconds

@@ -7,8 +7,8 @@ from itertools import chain
 from typing import Any
 
 from pinscope.analysis.rules import BELOW_LIKE
-from pinscope.analysis.statistics import Summary, measured
-from pinscope.analysis.texts import Costed, Text, dearest_first, exceeds, say
+from pinscope.analysis.statistics import Summary, exceeds, measured
+from pinscope.analysis.texts import Costed, Text, dearest_first, say
 from pinscope.experiments.topology.reading import (
     MOVED,
     ONE_WAY,

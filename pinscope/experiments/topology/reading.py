@@ -10,8 +10,8 @@ from typing import Annotated, Literal
 from pinscope.analysis.cells import Label, LineStyle, Value, Way, every_combination, way
 from pinscope.analysis.read_rows import Rows, counted, grouped, labels
 from pinscope.analysis.rules import SHARED_UPLINK
-from pinscope.analysis.statistics import Summary, measured, summarize
-from pinscope.analysis.texts import is_distinct, joined, known_within, part_of, together
+from pinscope.analysis.statistics import Summary, is_distinct, known_within, measured, summarize, together
+from pinscope.analysis.texts import joined, part_of
 from pinscope.records.run import Direction, ExperimentRun, Quantity, Table, quantity
 from pinscope.units import format_bandwidth
 
@@ -273,8 +273,8 @@ def all_words(host: Host) -> str | None:
         return f"{who} slow each other, but all together reach only {cell.share_words} of their rates alone."
     who = gpus_words(cell.gpus) if len(cell.gpus) == 2 else f"All {len(cell.gpus)} GPUs"
     both = host.at_once("bidirectional")
-    less = f" one way, {both.share_words} both ways" if both and both.is_slowed() else ""
-    return f"{who} together keep {cell.share_words} of their rates alone{less}."
+    less = f" in one direction, {both.share_words} in both" if both and both.is_slowed() else ""
+    return f"{who}, copying together, reach {cell.share_words} of their rates alone{less}."
 
 
 def single_words(host: Host) -> str | None:

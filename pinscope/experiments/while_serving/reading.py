@@ -203,7 +203,7 @@ def verdict(serving: Serving) -> str | None:
         return f"One call may pin {size} while the program serves: its other CUDA calls wait {longest} at most."
     longest, how = format_seconds(naive.longest.seconds), f"pinscope.pinned_empty({gentle.title})"
     less = f"CUDA calls wait up to {format_seconds(gentle.longest.seconds)}"
-    return f"Pin {size} by {how if gentle.way == AUTO else gentle.title}: {less}, during {naive.title} {longest}."
+    return f"Pin {size} by {how if gentle.way == AUTO else gentle.title}: {less}, with {naive.title} {longest}."
 
 
 def headline(serving: Serving) -> Iterator[Quantity]:

@@ -6,22 +6,8 @@ import math
 
 import pytest
 
-from pinscope.analysis.statistics import measured, summarize
-from pinscope.analysis.texts import (
-    Text,
-    about,
-    dearest_first,
-    exceeds,
-    fill,
-    is_distinct,
-    known_within,
-    on_lab,
-    part_of,
-    part_words,
-    say,
-    times,
-    together,
-)
+from pinscope.analysis.statistics import exceeds, is_distinct, known_within, measured, summarize, together
+from pinscope.analysis.texts import Text, about, dearest_first, fill, on_lab, part_of, part_words, say, times
 from pinscope.records.run import Finding, good, note, quantity, warning
 from pinscope.report.facts import quantity_text
 

@@ -152,7 +152,7 @@ def noisy(pin: bool, asynchronous: bool, step: float, workers: int) -> ROWS:
 
 def test_the_verdict_says_what_pinned_batches_bring_and_that_the_gpu_waits() -> None:
     assert read(all_four()).verdict == (
-        "With 4 workers turn on pin_memory with non_blocking: a loop 1.60 times faster."
+        "If num_workers is 4, use pin_memory with non_blocking: a loop 1.60 times faster."
     )
     same = [*rows(False, False, 8e-3), *noisy(True, True, 8e-3, 4)]
     assert (read(same).verdict or "").startswith(

@@ -147,7 +147,7 @@ def test_what_stays_slow_without_the_memory_is_not_blamed_on_it() -> None:
         return {"fault_median_seconds": 9e-6} if phase == "after" or step > 2 else {}
 
     assert set(findings(rows(slow))) == {"gone-for-everybody"}
-    assert " after freeing it." in (reading(rows(slow)).verdict or "")
+    assert " after freeing." in (reading(rows(slow)).verdict or "")
 
 
 def test_memory_that_others_took_is_not_blamed_on_pinning() -> None:

@@ -260,11 +260,10 @@ def verdict(measured: PageTableCosts) -> str | None:
     if measured.run.lab == "host":
         return f"{HOST_MODEL}each locked GiB takes {amount} of the kernel's page tables{back}."
     usual = {cost.memory for cost in own} <= {"pinned", "registered"}
-    kinds = "" if usual or amount.startswith("up to") else f" in any of {len(own)} ways"
+    kinds = "" if usual or amount.startswith("up to") else f", in any of {len(own)} ways"
     devices, paying = ({cost.device for cost in costs} for costs in (reached, known))
     where = f", on {len(paying)} of {len(devices)} GPUs with a context" if len(devices) > 1 else ""
-    loser, who = ("A GPU", "a process") if where else ("Each of a process's GPUs", "it")
-    return f"{loser} loses {amount} for each GiB that {who} pins{back or where or kinds}."
+    return f"Each GiB that a process pins takes {amount} of {'a GPU' if where else 'each of its GPUs'}{back or where or kinds}."
 
 
 def _amount(reached: Sequence[Cell], own: Sequence[Cell]) -> str:

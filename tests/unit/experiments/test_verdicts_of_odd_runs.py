@@ -51,9 +51,9 @@ def test_page_tables_say_where_they_are_paid_for_and_what_came_back() -> None:
 @pytest.mark.parametrize(("page", "amount"), [(4096, "2 MiB"), (16 * 1024, "511 KiB to 2 MiB")])
 def test_ways_that_take_different_page_tables_are_not_given_one_figure(page: int, amount: str) -> None:
     rows = page_table_rows() + page_table_rows(page, backing="thp")
-    assert (page_tables(rows).verdict or "").startswith(f"Each of a process's GPUs loses {amount} for each GiB")
+    assert (page_tables(rows).verdict or "").startswith(f"Each GiB that a process pins takes {amount} of each")
     unseen = page_table_rows() + page_table_rows(2 * MIB, backing="hugetlb")
-    assert (page_tables(unseen).verdict or "").startswith("Each of a process's GPUs loses up to 2 MiB for each GiB")
+    assert (page_tables(unseen).verdict or "").startswith("Each GiB that a process pins takes up to 2 MiB of each")
 
 
 def test_the_host_model_speaks_of_locked_memory_and_of_itself() -> None:

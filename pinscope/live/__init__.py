@@ -1,8 +1,9 @@
 """Who holds pinned memory now. What the probes give in; frozen snapshots, what they mean, and series of them out.
 
-Imports ``probes``, ``analysis`` and ``records``, in ``timeline/`` also ``charts``. Looks at the machine through the
-probes (``tracker`` also reads the driver's library, and has uprobes set in the kernel), keeps nothing on disk, and has
-threads of its own in ``sampler``; ``reading``, ``findings`` and ``timeline/`` touch no machine.
+Imports ``probes``, ``analysis`` and ``records``, in ``timeline/`` also ``charts``, with Plotly where it draws. Looks at
+the machine through the probes (``tracker`` also reads the driver's library, and has uprobes set in the kernel), keeps
+nothing on disk, and has threads of its own in ``sampler``; ``reading``, ``findings`` and ``timeline/`` touch no
+machine.
 
 ``source`` takes a snapshot, ``holder`` makes one holder of it, ``tracker`` follows calls by uprobes, ``sampler``
 repeats. ``reading`` is the verdict on one snapshot, ``findings`` its rules. ``series`` has what follows from several:

@@ -271,10 +271,10 @@ def all_words(host: Host) -> str | None:
     if cell.is_slowed():
         who = f"{gpus_words(cell.gpus)} do not" if len(cell.gpus) == 2 else f"No two of {len(cell.gpus)} GPUs"
         return f"{who} slow each other, but all together reach only {cell.share_words} of their rates alone."
-    who = gpus_words(cell.gpus) if len(cell.gpus) == 2 else f"All {len(cell.gpus)} GPUs"
+    who = gpus_words(cell.gpus) if len(cell.gpus) == 2 else f"all {len(cell.gpus)} GPUs"
     both = host.at_once("bidirectional")
-    less = f" in one direction, {both.share_words} in both" if both and both.is_slowed() else ""
-    return f"{who}, copying together, reach {cell.share_words} of their rates alone{less}."
+    less = f" one way, {both.share_words} both ways at once" if both and both.is_slowed() else ""
+    return f"Copying together, {who} keep {cell.share_words} of their solo rates{less}."
 
 
 def single_words(host: Host) -> str | None:

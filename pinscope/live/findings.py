@@ -6,6 +6,7 @@ What needs several snapshots, such as memory that grows and never comes back, is
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from shlex import quote
 
 from pinscope.analysis.models import link_below_best, page_table_bytes
 from pinscope.analysis.rules import (
@@ -20,7 +21,7 @@ from pinscope.analysis.rules import (
     pinned_twice_bytes,
     unattributed_severity,
 )
-from pinscope.live.reading import only_candidate, ranked, who
+from pinscope.live.reading import possible_owners, ranked, who
 from pinscope.records.figure import bound_of_sum
 from pinscope.records.run import Finding, Quantity, finding, known, note, quantity
 from pinscope.records.snapshot import Holder, HostTotals, Snapshot
@@ -29,6 +30,8 @@ from pinscope.units import GIB, format_bytes, format_share
 PAGE_BYTES = 4096
 """The page in which host memory was mapped on the GPUs measured; larger ones take less."""
 MOST_NAMED = 5
+LEFT_SHARE = 0.05
+"""Of the host's memory: so much in files that nobody has open is a warning."""
 DRIVER_MEMORY_IS = (
     "Write-combined memory, memory of cuMemCreate on the host and host memory pools lie in RAM as pinned memory does, "
     "but in none of the kernel's accounts."
@@ -137,18 +140,43 @@ def _unexplained(snapshot: Snapshot) -> Iterator[Finding]:
 
 
 def _unexplained_pins(snapshot: Snapshot) -> Iterator[Finding]:
-    """Registered memory leaves no mark: where only one process can have it, that one is named."""
-    candidate, host = only_candidate(snapshot), snapshot.host
-    if candidate is None:
+    """Registered memory leaves no mark: those who can have it are named, with the most that they can have."""
+    owners, host = possible_owners(snapshot), snapshot.host
+    if not owners:
         return
+    single = len(owners) == 1
+    by = f"{who(owners[0][0])} is the only CUDA process seen" if single else f"{len(owners)} CUDA processes may have it"
     yield note(
         "unexplained-pins",
         known("Pinned, not explained", host, "other_pinned_bytes", "bytes"),
-        title=f"{format_bytes(host.other_pinned_bytes)} is pinned that no holder explains; {who(candidate)} is the "
-        "only CUDA process seen",
-        detail="It probably registered that memory, at most all of it: cudaHostRegister leaves no mark in /proc. Pins "
-        "of other drivers would look the same.",
-        advice="As root, 'pinscope live --probe' shows what it registers from then on.",
+        *(quantity(f"At most, by {who(holder)}", most, "bytes") for holder, most in owners[:MOST_NAMED]),
+        title=f"{format_bytes(host.other_pinned_bytes)} is pinned that no holder explains; {by}",
+        detail=f"{'It' if single else 'One of them or several'} probably registered that memory, at most all of it: "
+        "cudaHostRegister leaves no mark in /proc. Pins of other drivers would look the same.",
+        advice="As root, 'pinscope live --probe' shows what it registers from then on."
+        if single
+        else "As root, 'pinscope live --probe' shows what they register from then on.",
+    )
+
+
+def _left_behind(snapshot: Snapshot) -> Iterator[Finding]:
+    """Memory of files that nobody has open is taken until somebody removes them."""
+    files = snapshot.left_files
+    if not files:
+        return
+    taken, first = sum(file.bytes for file in files), files[0]
+    others = f" and {len(files) - 1} more files" if len(files) > 1 else ""
+    outside = " Processes outside this container are not seen." if snapshot.own_pids else ""
+    yield finding(
+        "warning" if taken >= LEFT_SHARE * snapshot.host.total_bytes else "note",
+        "memory-left-behind",
+        *(quantity(file.path, file.bytes, "bytes") for file in files[:MOST_NAMED]),
+        quantity("Last written", f"{first.modified_at:%Y-%m-%d %H:%M} UTC", "text"),
+        title=f"{format_bytes(taken)} of memory lie in {first.path}{others}; no process has "
+        f"{'them' if others else 'it'} open",
+        detail="A program that is killed leaves such a file behind; its memory is taken until the file is removed."
+        f"{outside}",
+        advice=f"If no program is to find it again: rm {quote(first.path)}",
     )
 
 
@@ -287,6 +315,7 @@ _RULES: tuple[Callable[[Snapshot], Iterator[Finding]], ...] = (
     _page_tables,
     _unexplained,
     _unexplained_pins,
+    _left_behind,
     _rounding,
     _links,
 )

@@ -11,26 +11,41 @@ from pinscope.records.timeline import HolderSample
 from pinscope.units import format_bytes, format_share
 
 
-def only_candidate(snapshot: Snapshot) -> Holder | None:
-    """The process that alone can have registered what no holder explains: no other one with CUDA is seen."""
+def possible_owners(snapshot: Snapshot) -> list[tuple[Holder, int]]:
+    """CUDA processes that can have registered what no holder explains, each with the most that it can have of it.
+
+    Empty where there is little of it, where it may be somebody's who is not seen, and where these cannot have it all.
+    """
     host, holders = snapshot.host, snapshot.holders
+    other = host.other_pinned_bytes or 0
+    again = host.pins_bytes != host.pinned_bytes or any("vm_pin_bytes" in holder.estimates for holder in holders)
+    if other < UNEXPLAINED_BYTES or again or snapshot.own_pids:
+        return []
     named = {process.pid for device in snapshot.devices for process in device.processes}
     users = [
         holder
         for holder in holders
         if (holder.pid in named if snapshot.devices else holder.cuda and not holder.inherited_from)
     ]
-    if len(users) != 1 or named - {users[0].pid} or snapshot.own_pids:
-        return None
+    if named - {holder.pid for holder in users}:
+        return []
     if any(gap.hides_holders for gap in snapshot.unreadable):  # there, who locks memory may pin it (VFIO)
-        lockers = any((holder.locked_bytes or 0) >= MUCH_LOCKED_BYTES for holder in holders if holder is not users[0])
+        lockers = any((holder.locked_bytes or 0) >= MUCH_LOCKED_BYTES for holder in holders if holder not in users)
         if lockers or not named:
-            return None
-    holder, other = users[0], host.other_pinned_bytes or 0
-    resident = (holder.rss_bytes or 0) + (holder.hugetlb_bytes or 0) - (holder.host_alloc_bytes or 0)
-    followed = holder.registered_bytes is not None and "registered_bytes" not in holder.estimates
-    again = host.pins_bytes != host.pinned_bytes or any("vm_pin_bytes" in holder.estimates for holder in holders)
-    return holder if UNEXPLAINED_BYTES <= other <= resident and not followed and not again else None
+            return []
+    owners = [(holder, min(other, _resident(holder))) for holder in users if not _is_followed(holder)]
+    owners = sorted((owner for owner in owners if owner[1] > 0), key=lambda owner: -owner[1])
+    return owners if sum(most for _, most in owners) >= other else []
+
+
+def _is_followed(holder: Holder) -> bool:
+    """Whether all that it has registered is known."""
+    return holder.registered_bytes is not None and "registered_bytes" not in holder.estimates
+
+
+def _resident(holder: Holder) -> int:
+    """What of it is in memory, less what it has from cudaHostAlloc."""
+    return max(0, (holder.rss_bytes or 0) + (holder.hugetlb_bytes or 0) - (holder.host_alloc_bytes or 0))
 
 
 def who(holder: Holder | HolderSample) -> str:
@@ -50,12 +65,15 @@ def snapshot_verdict(snapshot: Snapshot) -> str:
     """The process that holds most, how many there are, and what that is of the host's memory."""
     holders, of_host = ranked(snapshot.holders, _pinned_by), _of_the_host(snapshot)
     if not holders:
-        candidate = only_candidate(snapshot)
+        owners = possible_owners(snapshot)
         if snapshot.host.pinned_bytes == 0 and "pinned_bytes" not in snapshot.host.estimates:
             return "Nothing is pinned on this host."
         if not of_host:
             return "No process is seen to have pinned memory."
-        by = f"perhaps by {who(candidate)}, the only CUDA process" if candidate else "by no process that is seen"
+        by = "by no process that is seen"
+        if owners:
+            several = f"one of {len(owners)} CUDA processes" if len(owners) > 1 else "the only CUDA process"
+            by = f"perhaps by {who(owners[0][0])}, {several}"
         return f"On this host {of_host} is pinned, {by}."
     first = holders[0]
     whole = f"; pinned on the whole host: {of_host}" if of_host else ""

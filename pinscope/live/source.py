@@ -222,6 +222,7 @@ def snapshot(
         holders=holders,
         devices=tuple(_with_tables(device, holders, processes, registrations) for device in gpus.value or ()),
         unreadable=gaps,
+        left_files=remembered.left.look(proc),
         own_pids=has_own_pids(proc),
         probe=registrations.state() if registrations is not None else None,
         cpu_seconds=time.thread_time() - begun,

@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import os
 import re
+import stat
 import time
-from collections.abc import Callable, Mapping, MutableMapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Generic, TypeVar
@@ -63,6 +65,8 @@ def all_of(*answers: Answer[T]) -> Answer[tuple[T, ...]]:
     return Answer(tuple(answer.value for answer in answers if answer.value is not None))
 
 
+FileKey = tuple[int, int]
+"""Device and inode of a file."""
 _NO_PROCESS = "/proc shows no process"
 _AMOUNT = re.compile(r"(?P<number>[0-9]{1,20})(?P<kibibytes>\s*kB)?", re.ASCII)
 _RANGE = re.compile(r"(?P<first>[0-9]{1,9})(-(?P<last>[0-9]{1,9}))?", re.ASCII)
@@ -192,9 +196,25 @@ class Proc:
         """Where one symbolic link points to."""
         return self._at(path, os.readlink)
 
-    def file_key(self, path: str) -> Answer[tuple[int, int]]:
-        """Device and inode of the file that a path leads to."""
+    def file_key(self, path: str) -> Answer[FileKey]:
+        """Which file a path leads to."""
         return self._at(path, os.stat).then(lambda status: (status.st_dev, status.st_ino))
+
+    def walk(self, folders: Iterable[str], depth: int) -> Iterator[tuple[str, os.stat_result]]:
+        """Path and status of what lies in these folders and so many levels below; no link is followed."""
+        for folder in folders:
+            for name in self.names(folder):
+                path = f"{folder}/{name}"
+                status = self._at(path, os.lstat).value
+                if status is not None:
+                    yield path, status
+                    if stat.S_ISDIR(status.st_mode) and depth > 1:
+                        yield from self.walk([path], depth - 1)
+
+    def open_file_keys(self, folder: str) -> set[FileKey]:
+        """The files that the links in /proc/PID/fd lead to, of those that can be
+        seen, at most :data:`MOST_OPEN_FILES`."""
+        return self._at(folder, lambda place: set(open_file_keys(place))).value or set()
 
     def free_bytes(self, folder: str) -> Answer[int]:
         """Bytes that may still be written to the file system of a folder."""
@@ -382,6 +402,19 @@ def read_links(place: str, most: int = MOST_OPEN_FILES) -> list[str]:
     finally:
         os.close(descriptor)
     return targets
+
+
+def open_file_keys(place: str) -> Iterator[FileKey]:
+    """The files that the links of a folder lead to, of the first :data:`MOST_OPEN_FILES`.
+
+    Raises:
+        OSError: it cannot be listed.
+    """
+    with os.scandir(place) as entries:
+        for entry, _ in zip(entries, range(MOST_OPEN_FILES), strict=False):
+            with suppress(OSError):  # closed meanwhile
+                status = entry.stat()
+                yield status.st_dev, status.st_ino
 
 
 @dataclass

@@ -19,6 +19,7 @@ from dataclasses import dataclass, field
 
 from pinscope.probes.proc import HERE, MOST_OPEN_FILES, Allowance, Answer, Proc
 from pinscope.probes.process import MemoryMaps, ProcessStatus, parse_maps, plain_address_space
+from pinscope.probes.shared_files import LeftFiles
 
 LEAST_CUDA_BYTES = 2**30
 """CUDA reserves gigabytes of address space when it starts, and a forked child inherits them."""
@@ -79,6 +80,8 @@ class Remembered:
     """The ``maps`` of candidates."""
     candidates: dict[int, KnownCandidate] = field(default_factory=dict)
     """Candidates, as long as their ``statm`` and the host's counters of pins stay as they were."""
+    left: LeftFiles = field(default_factory=LeftFiles)
+    """Files that are memory and that no process has."""
     resume_at: int = 0
     """The process at which the last snapshot's time was spent: those before it come last now."""
     is_series: bool = True

@@ -406,6 +406,17 @@ class DeviceFigures(Estimated):
     # fmt: on
 
 
+class LeftFile(Record):
+    """A file that is memory (in /dev/shm, or of huge pages), and that no process has open or mapped."""
+
+    path: str
+    """Where it lies."""
+    bytes: int
+    """Memory that it takes."""
+    modified_at: datetime
+    """When its content was last written through the file system; a write to a mapping need not count."""
+
+
 class Snapshot(Record):
     """Who holds pinned memory on this host, at one moment."""
 
@@ -421,6 +432,8 @@ class Snapshot(Record):
     """The GPUs."""
     unreadable: tuple[Unreadable, ...]
     """What could not be looked at."""
+    left_files: tuple[LeftFile, ...] = ()
+    """Files of 1 GiB and more that are memory and that nobody has open, the largest first; looked for every 30 s."""
     own_pids: bool = False
     """Taken in a container with process ids of its own: number 1 is then the container's first process."""
     probe: ProbeState | None = None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -9,7 +10,7 @@ import pytest
 from pinscope.analysis.rules import ROUNDING_ADVICE
 from pinscope.live.findings import snapshot_findings
 from pinscope.records.run import Finding
-from pinscope.records.snapshot import GpuProcess, GpuUse, MigInstance, Snapshot, Unreadable
+from pinscope.records.snapshot import GpuProcess, GpuUse, LeftFile, MigInstance, Snapshot, Unreadable
 from tests.data.link_limits import pcie_limits
 from tests.data.synthetic_snapshot import GIB, MIB, device, holder, host, link, snapshot
 
@@ -219,3 +220,17 @@ def test_every_finding_has_numbers_one_action_and_short_words() -> None:
         assert len(finding.title.split()) <= 20, finding.rule
         assert finding.detail.endswith("."), finding.rule
         assert all(one.value is not None or one.reason for one in finding.evidence), finding.rule
+
+
+def test_memory_of_files_that_nobody_has_is_named_with_the_command_that_frees_it() -> None:
+    written = datetime(2026, 11, 26, 9, 30, tzinfo=UTC)
+    sizes = {"/dev/shm/kv": 12 * GIB, "/dev/shm/other": 2 * GIB}
+    files = tuple(LeftFile(path=path, bytes=size, modified_at=written) for path, size in sizes.items())
+    finding = found(snapshot(left_files=files[:1]))["memory-left-behind"]
+    assert finding.title == "12 GiB of memory lie in /dev/shm/kv; no process has it open"
+    assert finding.severity == "note"
+    assert finding.advice.endswith(" rm /dev/shm/kv")
+    assert values(finding) == {"/dev/shm/kv": 12 * GIB, "Last written": "2026-11-26 09:30 UTC"}
+    both = found(snapshot(left_files=files, host=host(total_bytes=256 * GIB)))["memory-left-behind"]
+    assert both.title.startswith("14 GiB of memory lie in /dev/shm/kv and 1 more files")
+    assert both.severity == "warning"

@@ -163,9 +163,21 @@ def test_the_candidates_forked_workers_are_no_candidates(tmp_path: Path) -> None
         ]
 
 
-def test_nobody_is_named_where_several_use_cuda_or_the_only_one_cannot_have_it_all(tmp_path: Path) -> None:
-    several, pid = registered(tmp_path / "several")
-    other = several.cuda_process([*context(inode=5000)], RssAnon=9 * GIB, VmRSS=10 * GIB)
+def test_of_several_cuda_processes_each_is_named_with_the_most_that_it_can_have(tmp_path: Path) -> None:
+    host = a_host(tmp_path, 8 * GIB + 16 * MIB, 20 * GIB)  # 8 MiB are pinned for each context
+    pid = host.cuda_process([*context()], RssAnon=9 * GIB, VmRSS=10 * GIB)
+    small = host.cuda_process([*context(inode=5000)], RssAnon=2 * GIB, VmRSS=3 * GIB)
+    seen = look(host, pid, small)
+    (finding,) = snapshot_findings(seen)
+    assert finding.title == "8 GiB is pinned that no holder explains; 2 CUDA processes may have it"
+    assert {quantity.name: quantity.value for quantity in finding.evidence[1:]} == {
+        f"At most, by python (pid {pid})": 8 * GIB,
+        f"At most, by python (pid {small})": 3 * GIB,
+    }
+    assert f"perhaps by python (pid {pid}), one of 2 CUDA processes" in snapshot_verdict(seen)
+
+
+def test_nobody_is_named_where_those_who_use_cuda_cannot_have_it_all_or_others_may(tmp_path: Path) -> None:
     small, only = registered(tmp_path / "small", resident=4 * GIB)
     container, inside = registered(tmp_path / "container")
     container.folder.joinpath("proc/self/ns/pid").unlink()
@@ -175,11 +187,11 @@ def test_nobody_is_named_where_several_use_cuda_or_the_only_one_cannot_have_it_a
     guest, beside = registered(tmp_path / "guest")
     guest.process("qemu", files=["/dev/vfio/1"], VmLck=8 * GIB, VmRSS=8 * GIB)
     seen = [
-        look(several, pid, other), look(small, only), look(container, inside), look(few, little),
+        look(small, only), look(container, inside), look(few, little),
         look(stranger, one, 99_999), look(guest, beside),
     ]  # fmt: skip
     assert [rules(each) for each in seen] == [[]] * len(seen)
-    assert not any("only CUDA process" in snapshot_verdict(each) for each in seen)
+    assert not any("CUDA process" in snapshot_verdict(each) for each in seen)
 
 
 def test_a_container_with_a_meminfo_of_its_own_is_not_measured_with_the_hosts_pins(tmp_path: Path) -> None:

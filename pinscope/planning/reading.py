@@ -33,8 +33,9 @@ CUPY_ADVICE = (
 )
 REGISTER_SHARED = (
     "Make it with os.memfd_create, pass the descriptor on, map it MAP_SHARED (mmap's default), touch it with several "
-    "threads, and register it (cudaHostRegister): that rounds nothing. Or let one owner pin and copy for all."
+    "threads, and register it (cudaHostRegister): that rounds nothing. "
 )
+ONE_OWNER = "One owner may pin memory of its own and copy for all."
 SOURCE_WORDS: Mapping[Source, str] = {
     "given": "as given",
     "measured": "measured on this machine",
@@ -231,7 +232,7 @@ def _rounded(plan: Plan) -> Iterator[Finding]:
             title=f"{name} pins {format_bytes(rounded)} for one tensor of {format_bytes(asked)}",
             detail="Its allocator of pinned memory rounds each request up to a power of two. Of many tensors each is "
             "rounded by itself.",
-            advice=REGISTER_SHARED
+            advice=_share_advice(plan)
             if demand.is_shared
             else (CUPY_ADVICE if name == "CuPy" else ROUNDING_ADVICE).replace("pinscope.pinned_empty", _call(plan)),
         )
@@ -261,8 +262,13 @@ def _shared(plan: Plan) -> Iterator[Finding]:
         + (
             f" /dev/shm has no room for {format_bytes(demand.pinned_bytes)}; memfd_create needs none." if little else ""
         ),
-        advice=REGISTER_SHARED,
+        advice=_share_advice(plan),
     )
+
+
+def _share_advice(plan: Plan) -> str:
+    """How several processes come to use the same memory on that host."""
+    return ONE_OWNER if plan.budget.only_cuda_allocates else f"{REGISTER_SHARED}{ONE_OWNER}"
 
 
 def _only_allocates(plan: Plan) -> Iterator[Finding]:

@@ -151,6 +151,8 @@ def test_where_registering_is_refused_only_cuda_allocates(confidential: bool) ->
     assert (read_plan(made).verdict or "").endswith(f"pinning takes {format_about(seconds)}.")
     advice = findings(replace(plan(200 * GIB, budget=made.budget), recipes=None))["plan-pytorch-rounds"].advice
     assert ('strategy="host_alloc"' in advice) == confidential
+    shared = findings(plan(16 * GIB, 2, shared=True, budget=made.budget))["plan-shared-memory"].advice
+    assert ("cudaHostRegister" in shared, "One owner may pin" in shared) == (not confidential, True)
     huge = findings(plan(1024 * GIB, budget=made.budget))
     assert ("plan-one-registration" in huge) == (not confidential)
 

@@ -18,11 +18,7 @@ MIB, GIB = 2**20, 2**30
 _FACTORS = {
     "": 1,
     "B": 1,
-    "kB": 10**3,
-    "KB": 10**3,
-    "MB": 10**6,
-    "GB": 10**9,
-    "TB": 10**12,
+    **{unit: 1000**power for power, letter in enumerate("KMGT", start=1) for unit in (letter, f"{letter}B")},
     "KiB": 2**10,
     "MiB": 2**20,
     "GiB": 2**30,
@@ -47,7 +43,7 @@ _EXACT = Context(prec=MOST_CHARACTERS + 20)
 
 
 def parse_bytes(text: str | int | float) -> int:
-    """Bytes of a size such as ``64KiB``, ``1.5 GiB``, ``1e9`` or ``4096``.
+    """Bytes of a size such as ``64KiB``, ``1.5 GiB``, ``700G`` (1e9 bytes each), ``1e9`` or ``4096``.
 
     Raises:
         InvalidParameter: not a size, not a whole number of bytes, or beyond 63 bits.
@@ -197,7 +193,7 @@ def format_value(value: float | str | bool | None, unit: str) -> str:
     formats: Mapping[str, Callable[[float], str]] = {
         "bytes": format_bytes,
         "bytes/second": format_bandwidth,
-        "seconds": format_seconds,
+        "seconds": format_duration,
         "share": format_share,
         "spread": format_spread,
         "ratio": lambda ratio: f"{_digits(ratio)} ×",

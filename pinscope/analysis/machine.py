@@ -80,6 +80,19 @@ def _transparent_huge_pages(environment: Environment) -> Iterator[Finding]:
     )
 
 
+def _compaction(environment: Environment) -> Iterator[Finding]:
+    if environment.huge_pages.defrag != "always":
+        return
+    yield note(
+        "thp-defrag-stalls",
+        quantity("Compaction for huge pages", "always", "text"),
+        title="Page faults wait while memory is compacted for huge pages",
+        detail="On a host whose memory is fragmented, touching much memory, and so pinning it, then takes longer.",
+        advice="As root: echo defer+madvise > /sys/kernel/mm/transparent_hugepage/defrag. Only programs that ask for "
+        "huge pages then wait for them.",
+    )
+
+
 def _locked_memory(environment: Environment) -> Iterator[Finding]:
     headroom = environment.limits.memlock_headroom_bytes
     if headroom is None or headroom >= HOST_MODEL_LOCKED_BYTES:
@@ -157,5 +170,6 @@ _RULES: tuple[Callable[[Environment], Iterator[Finding]], ...] = (
     _control_group,
     _locked_memory,
     _transparent_huge_pages,
+    _compaction,
     _wsl,
 )

@@ -14,7 +14,7 @@ from pinscope.records.registration import STRATEGIES, Strategy, StrategyName
 from pinscope.records.run import quantity
 from pinscope.units import exact_bytes
 
-USUAL = "host_alloc"
+USUAL: StrategyName = "host_alloc"
 """What the others are compared with: one cudaHostAlloc."""
 IDLE = "idle"
 CALLS: Mapping[str, str] = {

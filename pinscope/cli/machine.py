@@ -12,8 +12,8 @@ from pinscope.cli.main import AsJson
 from pinscope.cli.outcome import print_below_verdict, print_findings
 from pinscope.cli.runs import store_to_read
 from pinscope.cli.terminal import print_json, print_line, print_prose, print_table
-from pinscope.errors import BadInput, NotPossible
-from pinscope.planning.plan import OPTIONS, Level, PlanParams, amount_words, known_prices, plan_for, safety_of
+from pinscope.errors import BadInput, InvalidParameter, NotPossible
+from pinscope.planning.plan import OPTIONS, Level, PlanParams, amount_words, host_and_prices, plan_for, safety_of
 from pinscope.planning.reading import origin_words, read_plan
 from pinscope.probes.environment import capabilities, capture_environment
 from pinscope.records.base import Capability
@@ -76,26 +76,29 @@ _STYLES: Mapping[Level, str] = {
 
 
 def plan(
-    pinned: Annotated[str, typer.Option(metavar="SIZE", help=_HELP["pinned"], show_default=False)],
+    pinned: Annotated[str | None, typer.Option(metavar="SIZE", help=_HELP["pinned"])] = None,
+    pinned_total: Annotated[str | None, typer.Option(metavar="SIZE", help=_HELP["pinned_total"])] = None,
     processes: Annotated[int, typer.Option(metavar="N", help=_HELP["processes"])] = 1,
     shared: Annotated[bool, typer.Option("--shared", help=_HELP["shared"])] = False,
+    through: Annotated[str, typer.Option(metavar="any|cuda|pytorch|cupy", help=_HELP["through"])] = "any",
     gpus: Annotated[int, typer.Option(OPTIONS["gpus"], metavar="N", help=_HELP["gpus"])] = 1,
     all_gpus: Annotated[int, typer.Option(OPTIONS["all_gpus"], metavar="N", help=_HELP["all_gpus"])] = 1,
-    gpu_memory: Annotated[
-        str | None, typer.Option(metavar="SIZE", help=f"Memory of one GPU. {_HELP['gpu_memory']}")
-    ] = None,
+    gpu_memory: Annotated[str | None, typer.Option(metavar="SIZE", help=_HELP["gpu_memory"])] = None,
+    like: Annotated[str, typer.Option(metavar="RUN|GPU", help=_HELP["like"], show_default=False)] = "",
     host_memory: Annotated[str | None, typer.Option(metavar="SIZE", help=_HELP["host_memory"])] = None,
     page_size: Annotated[str | None, typer.Option(metavar="4KiB|64KiB|2MiB", help=_HELP["page_size"])] = None,
     as_json: AsJson = False,
 ) -> None:
     """Calculate what pinned memory will take: page tables, contexts, time, and a safe amount. Nothing is pinned."""
     stated = {name: value for name, value in locals().items() if name in _HELP and value is not None}
-    PlanParams().with_overrides(stated)  # bad input is refused before the database is opened
+    if (pinned is None) == (pinned_total is None):
+        raise InvalidParameter("give --pinned, for each process, or --pinned-total, their sum: one of the two")
+    params = PlanParams().with_overrides(stated)  # bad input is refused before the database is opened
     environment = capture_environment()
     with store_to_read() as store:
-        prices = known_prices(store, environment)
-    params = PlanParams.for_machine(environment, prices.recorded).with_overrides(stated)
-    answer = plan_for(params, prices, environment)
+        host, prices = host_and_prices(params, store, environment)
+    params = params.on(host, prices.recorded)
+    answer = plan_for(params, prices, host)
     reading = read_plan(answer)
     if as_json:
         print_json(plan_document(answer, reading))
@@ -103,6 +106,8 @@ def plan(
     print_prose(reading.verdict or "", style=_STYLES[safety_of(answer).level])
     print_line()
     pages = f"pages of {format_bytes(round(answer.price.page_bytes))}, {origin_words(answer.price.origin)}"
-    print_prose(f"{amount_words(answer.demand)} pinned; {pages}; GPUs of {format_bytes(params.gpu_memory)}")
+    print_prose(
+        f"{amount_words(answer.demand)} pinned; {pages}; GPUs of {format_bytes(answer.demand.gpu_memory_bytes)}"
+    )
     print_line()
     print_below_verdict(reading)

@@ -16,8 +16,8 @@ from pinscope.planning.plan import (
     Level,
     PlanParams,
     command_line,
+    host_and_prices,
     inputs,
-    known_prices,
     plan_for,
     safety_of,
 )
@@ -37,23 +37,23 @@ _BANNERS: Mapping[Level, tuple[str, str]] = {
 def show() -> None:
     """Draw the page: the form, and at once what it comes to."""
     heading(PLAN)
-    environment = state.environment()
-    prices = known_prices(state.store(), environment)
-    preset, bad_link = _start(PlanParams.for_machine(environment, prices.recorded))
+    preset, bad_link = _start(PlanParams())
     answer = st.container()
     with st.container(border=True):
         overrides = parameter_form(preset, key="plan")
     try:
         params = preset.with_overrides(overrides)
+        host, prices = host_and_prices(params, state.store(), state.environment())
     except InvalidParameter as error:
         show_error(error)
         return
+    params = params.on(host, prices.recorded)
     if bad_link and not overrides:  # it stays in the address until somebody changes an input
         title = "The link's inputs cannot be used; this is the usual plan"
         answer.error(plain(sentence(str(bad_link))), title=title, icon=":material/error:")
     else:
         st.query_params.from_dict(inputs(params))
-    plan = plan_for(params, prices, environment)
+    plan = plan_for(params, prices, host)
     reading = read_plan(plan)
     with answer:
         _verdict(safety_of(plan).level, reading.verdict or "")

@@ -22,7 +22,8 @@ from pinscope.analysis.read_rows import Kind
 from pinscope.analysis.texts import Texts
 from pinscope.experiments.registry import EXPERIMENTS, find_reader, method, readers, split_page
 from pinscope.monitoring.server import GPU, GPU_LABELS, HOLDER, HOLDER_GPU, HOLDER_LABELS, HOST, LINK, OTHERS
-from pinscope.planning.plan import ContextPrice, Demand, HostBudget, Origin, Pace, Safety, Sharing
+from pinscope.planning.plan import Demand, HostBudget, Safety, Sharing
+from pinscope.planning.prices import ContextPrice, Origin, Pace
 from pinscope.records.base import Capability
 from pinscope.records.figure import figures
 from pinscope.records.parameters import Inputs

@@ -2,24 +2,23 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Literal, Self, TypeVar
+from typing import Annotated, Any, Literal, Self
 
-from pinscope.analysis.models import ENTRY_BYTES, GPU_PAGE_SIZES, GRANULE_BYTES
-from pinscope.analysis.pinning_strategy import IDLE, Recipe, Recommended, recipes_of, recommend, strategy_cells
-from pinscope.analysis.read_rows import Row
+from pydantic import BeforeValidator
+
+from pinscope.analysis.models import ENTRY_BYTES
+from pinscope.analysis.pinning_strategy import USUAL, Recipe, Recommended
 from pinscope.analysis.rules import RAM_NOTE, RAM_WARNING, TABLES_CRITICAL, page_table_severity, rounded_up
-from pinscope.errors import BadInput
-from pinscope.experiments.page_tables.reading import cells_of
-from pinscope.experiments.registration.reading import WAYS, trials
-from pinscope.experiments.registry import checked_rows
+from pinscope.experiments.registration.reading import WAYS
 from pinscope.lab.harness import CONTEXT_BYTES, SAFE_DEVICE_SHARE, SAFE_PINNED_SHARE, binding_limit, safe_pinned_bytes
+from pinscope.planning.prices import ContextPrice, Origin, Pace, PagePrice, Prices, known_prices, like_run
 from pinscope.probes.containers import WSL2
+from pinscope.records.base import MIB
 from pinscope.records.environment import Environment
 from pinscope.records.parameters import Bytes, Inputs, parameter
-from pinscope.records.run import ExperimentRun
+from pinscope.records.registration import STRATEGIES
 from pinscope.store.store import Store
 from pinscope.units import exact_bytes, format_bytes, format_share
 
@@ -27,8 +26,12 @@ ONE_REGISTRATION_BYTES = 512 * 2**30
 """One registration of this much or more overflows in drivers of the 580 series (public reports)."""
 FAR = 16
 """A pace says nothing of amounts so many times what was measured: at 4 KiB the strategies' order is reversed."""
-Source = Literal["given", "measured", "recorded", "assumed"]
-"""Where a price comes from: the user, a run of this machine, a recording that ships with PinScope, or nowhere."""
+THIS_HOST = "this host"
+Through = Literal["any", "cuda", "pytorch", "cupy"]
+ROUNDING: Mapping[Through, str] = {"pytorch": "PyTorch", "cupy": "CuPy"}
+"""Libraries whose pool rounds each request up to a power of two (CuPy 14.2 held 4 GiB for 2.25, measured)."""
+SHAREABLE = frozenset({"hugetlb", "hugetlb_1g", "shm", "shm_open"})
+"""What may stand under memory that several processes share: all else is private to one."""
 
 
 @dataclass(frozen=True)
@@ -36,12 +39,14 @@ class Demand:
     """What is to be pinned, and by whom.
 
     Attributes:
-        pinned_bytes: how much each process pins.
+        pinned_bytes: how much each process pins: what is judged.
         processes: how many pin it.
         gpus: on how many GPUs each process has a context.
         all_gpus: over how many GPUs the processes spread evenly; as many as ``gpus`` where all use the same.
         gpu_memory_bytes: memory of one GPU.
         shared: whether all pin the same memory; otherwise each pins memory of its own.
+        asked_bytes: what each process asks for: less, where a library rounds it up; 0: as much as is pinned.
+        through: by what it is pinned: ``cuda``, ``pytorch``, ``cupy``, or ``any`` of them.
     """
 
     pinned_bytes: int
@@ -50,6 +55,23 @@ class Demand:
     all_gpus: int
     gpu_memory_bytes: int
     shared: bool = False
+    asked_bytes: int = 0
+    through: Through = "any"
+
+    @property
+    def is_shared(self) -> bool:
+        """Whether several processes use the same memory."""
+        return self.shared and self.processes > 1
+
+    @property
+    def asked(self) -> int:
+        """What each process asks for, bytes."""
+        return self.asked_bytes or self.pinned_bytes
+
+    @property
+    def total_bytes(self) -> int:
+        """What the host must carry."""
+        return self.copies * self.pinned_bytes
 
     @property
     def copies(self) -> int:
@@ -65,94 +87,6 @@ class Demand:
     def used_gpus(self) -> int:
         """GPUs on which some process has a context: with few processes, not all there are."""
         return min(self.all_gpus, self.processes * self.gpus)
-
-
-@dataclass(frozen=True)
-class Origin:
-    """Where a figure comes from.
-
-    Attributes:
-        source: given, measured on this machine, recorded on another, or assumed.
-        run: id of the run it was read from; ``None`` where there is none.
-        device: name of the GPU of that run.
-    """
-
-    source: Source
-    run: str | None = None
-    device: str | None = None
-
-
-@dataclass(frozen=True)
-class PagePrice:
-    """What a pinned byte takes in a page table.
-
-    Attributes:
-        per_byte: bytes of page table per pinned byte: 8 ÷ page size.
-        origin: where it comes from.
-        slope: the same as a run's line through its readings has it, steps of the meter and all; ``None`` without one.
-    """
-
-    per_byte: float
-    origin: Origin
-    slope: float | None = None
-
-    @property
-    def page_bytes(self) -> float:
-        """The page size it means."""
-        return ENTRY_BYTES / self.per_byte
-
-    def table_bytes(self, pinned_bytes: int) -> int:
-        """Entries for that much, one process on one GPU."""
-        return math.ceil(pinned_bytes * self.per_byte / ENTRY_BYTES) * ENTRY_BYTES
-
-    def taken_bytes(self, pinned_bytes: int) -> int:
-        """GPU memory that goes away for it: the driver takes it in steps of 2 MiB (measured on an H200)."""
-        return -(-self.table_bytes(pinned_bytes) // GRANULE_BYTES) * GRANULE_BYTES
-
-
-@dataclass(frozen=True)
-class ContextPrice:
-    """What a CUDA context takes of a GPU.
-
-    Attributes:
-        bytes: of one process on one GPU.
-        origin: where it comes from.
-    """
-
-    bytes: int
-    origin: Origin
-
-
-@dataclass(frozen=True)
-class Pace:
-    """How fast one strategy pins.
-
-    Attributes:
-        strategy: its name in the experiment ``pinning_strategy``.
-        bytes_per_second: measured over ``measured_bytes``.
-        measured_bytes: how much was pinned then.
-        longest_wait_seconds: of a neighbour's call while that much was pinned and given back.
-        chunk_bytes: length of the chunks; ``None`` where all is pinned by one call.
-        origin: where it comes from.
-    """
-
-    strategy: str
-    bytes_per_second: float
-    measured_bytes: int
-    longest_wait_seconds: float
-    chunk_bytes: int | None
-    origin: Origin
-
-    def seconds_for(self, nbytes: int) -> float:
-        """Seconds to pin this much at the same pace."""
-        return nbytes / self.bytes_per_second
-
-    def wait_for(self, nbytes: int) -> float | None:
-        """The longest wait while this much is pinned; ``None`` unless it is what was measured.
-
-        No rule is known by which waits grow with the amount: a run measures one amount.
-        """
-        return self.longest_wait_seconds if nbytes == self.measured_bytes else None
 
 
 @dataclass(frozen=True)
@@ -192,6 +126,10 @@ class HostBudget:
         has_gpu: whether the host has a GPU to pin for.
         gpu_memory_bytes: memory of each of its GPUs, where known.
         host: the host for people.
+        most_bytes: all that others leave now: the other end of what may be safe; ``None`` as ``safe_bytes``.
+        node_bytes: memory of the largest of several NUMA nodes; ``None`` where there is one, or it is not known.
+        shm_free_bytes: free in /dev/shm; ``None`` where it is not known.
+        only_cuda_allocates: confidential computing is on, and CUDA refuses to register memory (error 801).
     """
 
     safe_bytes: int | None
@@ -199,7 +137,11 @@ class HostBudget:
     total_bytes: int
     has_gpu: bool
     gpu_memory_bytes: tuple[int, ...] = ()
-    host: str = "this host"
+    host: str = THIS_HOST
+    most_bytes: int | None = None
+    node_bytes: int | None = None
+    shm_free_bytes: int | None = None
+    only_cuda_allocates: bool = False
 
 
 @dataclass(frozen=True)
@@ -230,7 +172,9 @@ class Plan:
         if self.recipes is None:
             return None
         array, chunks = self.recipes.array, self.recipes.chunks
-        return chunks if self.demand.pinned_bytes >= ONE_REGISTRATION_BYTES else array or chunks
+        if self.demand.pinned_bytes >= ONE_REGISTRATION_BYTES and not self.budget.only_cuda_allocates:
+            return chunks
+        return array or chunks
 
     def pace(self, strategy: str) -> Pace | None:
         """How fast that strategy pins; ``None`` if no run tells."""
@@ -260,9 +204,23 @@ def make_plan(demand: Demand, prices: Prices, budget: HostBudget) -> Plan:
         )
         for strategy, (on_one, in_all) in tables.items()
     )
-    near = [pace for pace in prices.paces if 1 / FAR <= demand.pinned_bytes / pace.measured_bytes <= FAR]
+    near = [pace for pace in prices.paces if _near(demand, pace) and _possible(pace.strategy, demand, budget)]
     fastest_first = tuple(sorted(near, key=lambda pace: -pace.bytes_per_second))
-    return Plan(demand, prices.page, context, sharings, fastest_first, prices.recipes if near else None, budget)
+    recipes = prices.recipes if near else None
+    if recipes and budget.only_cuda_allocates:
+        recipes = Recommended(Recipe(USUAL, None, threads=0), None, gentler_in_chunks=False)
+    return Plan(demand, prices.page, context, sharings, fastest_first, recipes, budget)
+
+
+def _near(demand: Demand, pace: Pace) -> bool:
+    """Whether a pace tells of what each process pins, and of all of them at once."""
+    return demand.pinned_bytes * FAR >= pace.measured_bytes and demand.total_bytes <= FAR * pace.measured_bytes
+
+
+def _possible(strategy: str, demand: Demand, budget: HostBudget) -> bool:
+    """Whether memory may be pinned that way, for these processes on that host."""
+    backing = STRATEGIES[strategy].backing
+    return (backing in SHAREABLE or not demand.is_shared) and (backing is None or not budget.only_cuda_allocates)
 
 
 PAGE_SIZES: Mapping[str, int | None] = {"from_runs": None, "4KiB": 2**12, "64KiB": 2**16, "2MiB": 2**21}
@@ -272,11 +230,28 @@ USUAL_GPU_BYTES = 80 * 2**30
 """Where no GPU here and no recording tells."""
 
 
+def _with_unit(value: Any) -> Any:
+    """A bare number that is no amount to plan for: its unit was forgotten."""
+    if isinstance(value, str) and value.strip().isdecimal() and 0 < (number := int(value)) < MIB:
+        raise ValueError(f"{number} bytes: did you forget the unit ({number}GB, {number}GiB)?")
+    return value
+
+
+Amount = Annotated[Bytes, BeforeValidator(_with_unit)]
+"""A size in bytes, as people ask for it."""
+
+
 class PlanParams(Inputs):
     """What is to be pinned, by whom, and on what."""
 
-    pinned: Bytes = parameter(
+    pinned: Amount = parameter(
         "Pinned memory", "Size of the memory that each process pins, such as 64GiB.", USUAL_PINNED_BYTES, unit="bytes"
+    )
+    pinned_total: Amount | None = parameter(
+        "Pinned memory in all",
+        "Sum over all processes, in place of the size for each: each pins an equal part.",
+        None,
+        unit="bytes",
     )
     processes: int = parameter(
         "Processes", "Number of processes that pin this memory or copy from it.", 1, unit="count", ge=1, le=4096
@@ -285,6 +260,13 @@ class PlanParams(Inputs):
         "Shared by all processes",
         "All processes pin the same memory. Without it, each pins its own: the host holds the sum.",
         False,
+    )
+    through: Through = parameter(
+        "Pinned through",
+        "What pins it. PyTorch and CuPy round each request up to a power of two: 40 GiB in one tensor take 64 GiB. "
+        "With any, CUDA's amount is planned, and judged is what PyTorch makes of it.",
+        "any",
+        json_schema_extra={"words": {"any": "any", "cuda": "CUDA", "pytorch": "PyTorch", "cupy": "CuPy"}},
     )
     gpus: int = parameter(
         "GPUs of each process",
@@ -304,15 +286,20 @@ class PlanParams(Inputs):
         ge=1,
         le=4096,
     )
-    gpu_memory: Bytes = parameter(
+    gpu_memory: Amount | None = parameter(
         "Memory of one GPU",
-        "Without it: that of the smallest GPU here, or of the recorded GPU where there is none.",
-        USUAL_GPU_BYTES,
+        "Memory of one GPU. Without it: that of the host's smallest GPU, or of the recorded GPU where it has none.",
+        None,
         unit="bytes",
     )
-    host_memory: Bytes | None = parameter(
+    like: str = parameter(
+        "Host like",
+        "Plan for the host of a stored run or recording: its id, or a word of its GPU's name, such as h100.",
+        "",
+    )
+    host_memory: Amount | None = parameter(
         "Memory of another host",
-        "Memory that is free on the host that the plan is for. Without it, this host is judged.",
+        "Memory that is free on the host that the plan is for. Without it, this host is judged, or that of --like.",
         None,
         unit="bytes",
     )
@@ -324,24 +311,33 @@ class PlanParams(Inputs):
         json_schema_extra={"unit": "text", "words": {"from_runs": "as measured"}},
     )
 
-    @classmethod
-    def for_machine(cls, environment: Environment, recorded: Environment | None = None) -> Self:
-        """Defaults for a machine.
+    def on(self, environment: Environment, recorded: Environment | None = None) -> Self:
+        """These with the memory of a GPU, where it is not given.
 
         Args:
-            environment: this machine.
-            recorded: the one that prices come from where this one has no GPU.
+            environment: the host that the plan is for.
+            recorded: the one that prices come from where the host has no GPU.
         """
         for known in (environment, recorded):
             sizes = [device.memory_total_bytes for device in known.devices] if known else []
-            if stated := [size for size in sizes if size]:
-                return cls(gpu_memory=min(stated))
-        return cls()
+            if self.gpu_memory is None and (stated := [size for size in sizes if size]):
+                return self.model_copy(update={"gpu_memory": min(stated)})
+        return self
 
     def demand(self) -> Demand:
         """These parameters as the arithmetic takes them."""
-        gpus = max(self.all_gpus, self.gpus)
-        return Demand(self.pinned, self.processes, self.gpus, gpus, self.gpu_memory, self.shared)
+        copies = 1 if self.shared else self.processes
+        asked = self.pinned if self.pinned_total is None else -(-self.pinned_total // (8 * copies)) * 8
+        return Demand(
+            pinned_bytes=rounded_up(asked) if self.through in ROUNDING else asked,
+            processes=self.processes,
+            gpus=self.gpus,
+            all_gpus=max(self.all_gpus, self.gpus),
+            gpu_memory_bytes=self.gpu_memory or USUAL_GPU_BYTES,
+            shared=self.shared,
+            asked_bytes=asked,
+            through=self.through,
+        )
 
 
 OPTIONS: Mapping[str, str] = {"gpus": "--gpus-per-process", "all_gpus": "--total-gpus"}
@@ -350,11 +346,12 @@ OPTIONS: Mapping[str, str] = {"gpus": "--gpus-per-process", "all_gpus": "--total
 
 def inputs(params: PlanParams) -> dict[str, str]:
     """All that must be said to get the same plan on another machine: what is usual there is left out."""
-    usual, sizes = PlanParams(), ("pinned", "gpu_memory", "host_memory")
+    usual, sizes = PlanParams(), ("pinned", "pinned_total", "gpu_memory", "host_memory")
+    implied = "pinned_total" if params.pinned_total is None else "pinned"
     return {
         name: exact_bytes(value).replace(" ", "") if name in sizes else str(value)
         for name, value in params
-        if value is not None and (name in sizes or value != getattr(usual, name))
+        if name != implied and value is not None and (name in sizes or value != getattr(usual, name))
     }
 
 
@@ -364,119 +361,44 @@ def command_line(params: PlanParams) -> str:
     return " ".join(("pinscope plan", *options)).replace("--shared True", "--shared")
 
 
-_Price = TypeVar("_Price")
-_Pinning = tuple[tuple[Pace, ...], Recommended[Recipe]]
-ASSUMED = PagePrice(ENTRY_BYTES / GPU_PAGE_SIZES[0], Origin("assumed"))
-"""Small pages: the dearest case, and what an H200 showed whatever stood under the memory."""
-
-
-@dataclass(frozen=True)
-class Prices:
-    """What is known.
-
-    Attributes:
-        page: of a page table.
-        context: of a context; ``None`` if no run tells.
-        paces: of strategies of pinning; empty if no run tells.
-        recipes: what the same run recommends; ``None`` if no run tells.
-        recorded: the machine of the first recording that was used; ``None`` if none was.
-    """
-
-    page: PagePrice
-    context: ContextPrice | None
-    paces: tuple[Pace, ...]
-    recipes: Recommended[Recipe] | None
-    recorded: Environment | None
-
-
-def known_prices(store: Store, environment: Environment) -> Prices:
-    """The newest that a run of this machine's GPUs tells, else what a recording does.
+def host_and_prices(params: PlanParams, store: Store, environment: Environment) -> tuple[Environment, Prices]:
+    """The host that the plan is for, and what is known there: this one, or that of a run.
 
     Raises:
+        InvalidParameter: there is no such run.
         StoreFailed: the database cannot be read.
     """
-    recorded: list[Environment] = []
-
-    def first(experiment: str, read: Callable[[Origin, ExperimentRun, Sequence[Row]], _Price | None]) -> _Price | None:
-        for run in _telling(store, experiment, environment):
-            origin = Origin("recorded" if run.recording else "measured", run.id, run.gpu.name if run.gpu else None)
-            try:
-                price = read(origin, run, checked_rows(run.experiment, store.observations(run.id)))
-            except (BadInput, ArithmeticError):  # rows that make no sense, as those of an imported run may
-                continue
-            if price:
-                recorded.extend([run.environment] if run.recording else [])
-                return price
-        return None
-
-    paces, recommended = first("pinning_strategy", _pinning) or ((), None)
-    return Prices(
-        page=first("page_tables", _page_price) or ASSUMED,
-        context=first("registration", _context_price),
-        paces=paces,
-        recipes=recommended,
-        recorded=recorded[0] if recorded else None,
-    )
-
-
-def _telling(store: Store, experiment: str, environment: Environment) -> Iterator[ExperimentRun]:
-    """Runs on a GPU of this machine, newest first, then recordings. Imported runs of other machines are neither."""
-    for run in store.each_run(experiment=experiment, lab="cuda"):  # the recordings come last
-        is_here = run.environment.machine_id == environment.machine_id
-        if isinstance(run, ExperimentRun) and run.observations and (run.recording or is_here):
-            yield run
-
-
-def _page_price(origin: Origin, run: ExperimentRun, rows: Sequence[Row]) -> PagePrice | None:
-    """Of the first way that shows one: memory allocated pinned, where the run has it.
-
-    A slope that fits a page size that GPUs know means that page size: the rest is the steps in which memory is taken.
-    """
-    for cost in cells_of(rows):
-        if cost.device == run.device and cost.per_byte:
-            known = cost.known_page_bytes
-            return PagePrice(ENTRY_BYTES / known if known else cost.per_byte, origin, cost.per_byte)
-    return None
-
-
-def _context_price(origin: Origin, run: ExperimentRun, rows: Sequence[Row]) -> ContextPrice | None:  # noqa: ARG001 - one shape
-    with_context = [trial for trial in trials(rows) if trial.context_bytes and trial.context_bytes > 0]
-    if not with_context:
-        return None
-    most = max(with_context, key=lambda trial: trial.processes)
-    return ContextPrice(round((most.context_bytes or 0) / most.processes), origin)
-
-
-def _pinning(origin: Origin, run: ExperimentRun, rows: Sequence[Row]) -> _Pinning | None:
-    """How fast each strategy pins, and which are recommended."""
-    cells = strategy_cells(rows)
-    paces = tuple(
-        Pace(cell.strategy, cell.bytes_per_second, cell.bytes, cell.longest_wait.seconds, cell.chunk_bytes, origin)
-        for cell in cells.values()
-        if cell.strategy != IDLE and cell.bytes_per_second > 0
-    )
-    return (paces, recipes_of(recommend(cells), run.params)) if paces else None
+    like = like_run(store, params.like) if params.like else None
+    return like.environment if like else environment, known_prices(store, environment, like)
 
 
 def plan_for(params: PlanParams, prices: Prices, environment: Environment) -> Plan:
-    """What the parameters take at these prices, beside what is safe on the host."""
+    """What the parameters take at these prices, beside what is safe on the host: that of ``environment``."""
     size = PAGE_SIZES[params.page_size]
     page = PagePrice(ENTRY_BYTES / size, Origin("given")) if size else prices.page
-    return make_plan(params.demand(), replace(prices, page=page), _budget(params.host_memory, environment))
+    return make_plan(params.demand(), replace(prices, page=page), _budget(params, environment))
 
 
-def _budget(free: int | None, environment: Environment) -> HostBudget:
-    """What is safe on a host with so much free memory; on this one where that is ``None``."""
-    if free is not None:
+def _budget(params: PlanParams, environment: Environment) -> HostBudget:
+    """What is safe on a host with so much free memory as is given; on that of the environment where none is."""
+    if (free := params.host_memory) is not None:
         host = f"a host with {format_bytes(free)} free"
-        return HostBudget(int(SAFE_PINNED_SHARE * free), "free there", free, has_gpu=True, host=host)
+        safe = int(SAFE_PINNED_SHARE * free)
+        return HostBudget(safe, "free there", free, has_gpu=True, host=host, most_bytes=free)
     limits, capped = environment.limits, WSL2 in (environment.virtualization or "")
+    left = (limits.host_available_bytes, limits.cgroup_headroom_bytes)
+    nodes = [node.memory_bytes for node in environment.nodes if node.memory_bytes]
     return HostBudget(
         safe_bytes=None if capped else safe_pinned_bytes(limits, "cuda"),
         limit="not known in WSL2" if capped else binding_limit(limits, "cuda"),
         total_bytes=limits.host_total_bytes,
         has_gpu=bool(environment.devices),
         gpu_memory_bytes=tuple(size for device in environment.devices if (size := device.memory_total_bytes)),
+        host=f"a host like {params.like}" if params.like else THIS_HOST,
+        most_bytes=None if capped else min(size for size in left if size is not None),
+        node_bytes=max(nodes) if len(nodes) > 1 else None,
+        shm_free_bytes=limits.shm_free_bytes,
+        only_cuda_allocates=environment.confidential_computing is True,
     )
 
 
@@ -515,43 +437,65 @@ def taken_of_gpu(plan: Plan) -> int:
 def safety_of(plan: Plan) -> Safety:
     """How safe the plan is on its host: the first judgement that applies."""
     demand, budget, tables = plan.demand, plan.budget, plan.sharings[0]
-    asked, amount, elsewhere = demand.copies * demand.pinned_bytes, amount_words(demand), why_elsewhere(plan)
     total, memory, capped = budget.total_bytes, demand.gpu_memory_bytes, budget.safe_bytes is None
-    safe, of_host = budget.safe_bytes or 0, f"{format_share(asked / total)} of the memory of {budget.host}"
+    asked, amount, elsewhere = demand.total_bytes, _short_amount(demand), why_elsewhere(plan)
+    safe, host = budget.safe_bytes or 0, THIS_HOST if budget.host == THIS_HOST else "that host"
     up_to = f"WSL2 allows far less than {format_bytes(total)}" if capped else f"up to {format_bytes(safe)} is safe"
     taken = taken_of_gpu(plan)
     on_gpu = f"contexts and page tables take {format_bytes(taken)} of a GPU's {format_bytes(memory)}"
     of_gpu = f"page tables take {format_share(tables.gpu_share)} of a GPU's memory when each process registers"
-    rounded, bears = demand.copies * rounded_up(demand.pinned_bytes), f"{budget.host} bears {amount}"
+    node, each = budget.node_bytes, format_bytes(demand.pinned_bytes)
+    rounded = demand.copies * rounded_up(demand.pinned_bytes) if demand.through == "any" else 0
+    who = "one tensor pins" if demand.copies == 1 else f"{demand.processes} processes pin"
+    where = "in the cgroup" if budget.limit == "left in the cgroup" else f"on {host}"
     judgements: tuple[tuple[bool, Level, str], ...] = (
         (taken > SAFE_DEVICE_SHARE * memory, "not_safe", on_gpu),
         (elsewhere is not None, "elsewhere", elsewhere or ""),
         (capped and asked < RAM_WARNING * total, "unknown", f"{up_to}, and how much is not known"),
-        (asked > safe, "not_safe", f"do not pin {amount} on {budget.host}, {up_to}"),
-        (rounded > safe, "care", f"{bears} but not the {format_bytes(rounded)} that PyTorch makes of it, {up_to}"),
+        (asked > safe, "not_safe", f"do not pin {amount} {where}, {up_to}"),
+        (
+            rounded > safe,
+            "not_safe",
+            f"through PyTorch {who} {format_bytes(rounded)}, {up_to}. Through CUDA {format_bytes(asked)} is",
+        ),
+        (
+            node is not None and demand.pinned_bytes > node,
+            "care",
+            f"{each} is more than a NUMA node's {format_bytes(node)}, and {up_to}",
+        ),
         (page_table_severity(tables.gpu_share) is not None, "care", of_gpu),
         (taken >= TABLES_CRITICAL * memory, "care", on_gpu),
-        (asked >= RAM_NOTE * total, "care", f"{amount} is {of_host}, and {up_to}"),
-        (True, "safe", f"{bears}, {up_to}"),
+        (asked >= RAM_NOTE * total, "care", f"{amount} is {format_share(asked / total)} of {host}'s memory, {up_to}"),
+        (True, "safe", f"{host} bears {amount}, {up_to}"),
     )
     return next(Safety(level, reason) for applies, level, reason in judgements if applies)
 
 
+def _short_amount(demand: Demand) -> str:
+    """What the host must carry, such as ``512 GiB (8 processes, PyTorch)``."""
+    makers = [f"{demand.processes} processes"] if demand.copies > 1 else []
+    makers += [ROUNDING[demand.through]] if demand.pinned_bytes > demand.asked else []
+    return format_bytes(demand.total_bytes) + (f" ({', '.join(makers)})" if makers else "")
+
+
 def amount_words(demand: Demand) -> str:
     """What the host must carry, such as ``480 GiB (8 processes, 60 GiB each)``."""
-    single, together = (format_bytes(count * demand.pinned_bytes) for count in (1, demand.copies))
-    return single if demand.copies == 1 else f"{together} ({demand.processes} processes, {single} each)"
+    single, together, asked = map(format_bytes, (demand.pinned_bytes, demand.total_bytes, demand.asked))
+    words = [] if demand.copies == 1 else [f"{demand.processes} processes, {single} each"]
+    if demand.pinned_bytes > demand.asked:
+        words.append(f"{ROUNDING[demand.through]} rounds {asked} up")
+    return f"{together} ({'; '.join(words)})" if words else together
 
 
 def why_elsewhere(plan: Plan) -> str | None:
-    """What the plan's host has and this one has not; ``None`` where it may be this one."""
-    here, demand = plan.budget.gpu_memory_bytes, plan.demand
+    """What the plan's host has and the one that is judged has not; ``None`` where it may be that one."""
+    here, demand, host = plan.budget.gpu_memory_bytes, plan.demand, plan.budget.host
     if not plan.budget.has_gpu:
-        return "this one has no GPU"
+        return f"{host} has no GPU"
     if demand.used_gpus > len(here) > 0:
-        return f"the plan is for {demand.used_gpus} GPUs, this host has {len(here)}"
+        return f"the plan is for {demand.used_gpus} GPUs, {host} has {len(here)}"
     off = [size / demand.gpu_memory_bytes - 1 for size in here]
     if here and (min(map(abs, off)) > _SAME_SHARE or sum(share >= -_SAME_SHARE for share in off) < demand.used_gpus):
         sizes = " and ".join(dict.fromkeys(map(format_bytes, here)))
-        return f"the plan is for GPUs of {format_bytes(demand.gpu_memory_bytes)}, this host's have {sizes}"
+        return f"the plan is for GPUs of {format_bytes(demand.gpu_memory_bytes)}, those of {host} have {sizes}"
     return None

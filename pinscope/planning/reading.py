@@ -6,28 +6,36 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
 from pinscope.analysis.models import GPU_PAGE_SIZES, page_table_bytes
-from pinscope.analysis.pinning_strategy import DEFAULT_CHUNKS, TITLES, USUAL, WORTH_IT, Recipe
+from pinscope.analysis.pinning_strategy import DEFAULT_ARRAY, DEFAULT_CHUNKS, TITLES, USUAL, WORTH_IT, Recipe
 from pinscope.analysis.rules import ROUNDING_ADVICE, page_table_severity, rounded_up
 from pinscope.planning.plan import (
     LEVEL_WORDS,
     ONE_REGISTRATION_BYTES,
+    ROUNDING,
     Demand,
-    Origin,
-    Pace,
     Plan,
     Sharing,
-    Source,
     safety_of,
     why_elsewhere,
 )
+from pinscope.planning.prices import Origin, Pace, Source
 from pinscope.records.run import Finding, Quantity, Reading, Table, costing, finding, note, quantity, table, warning
-from pinscope.units import format_about, format_bytes, format_seconds, format_share
+from pinscope.units import format_about, format_bytes, format_duration, format_share
 
 if TYPE_CHECKING:
     from pinscope.charts.marks import Chart
 
 LARGEST_CHUNK_BYTES = 64 * 2**30
 """Pieces to advise where nothing else decides."""
+CUPY_ADVICE = (
+    "Pin one buffer with pinscope.pinned_empty, which does not round so, or switch CuPy's pool of pinned memory off: "
+    "cupy.cuda.set_pinned_memory_allocator(None). Each request then takes the time of one cudaHostAlloc."
+)
+REGISTER_SHARED = (
+    "Make it with os.memfd_create, pass the descriptor on, map it MAP_SHARED (mmap's default), touch it with several "
+    "threads, and register it (cudaHostRegister): that rounds nothing. "
+)
+ONE_OWNER = "One owner may pin memory of its own and copy for all."
 SOURCE_WORDS: Mapping[Source, str] = {
     "given": "as given",
     "measured": "measured on this machine",
@@ -41,7 +49,7 @@ def read_plan(plan: Plan) -> Reading:
     # What the host or a GPU cannot carry needs no advice on how to pin it.
     calls = () if safety_of(plan).level == "not_safe" else (*_pace(plan), *_one_call(plan))
     gpu = (*_share(plan), *_owner(plan))
-    findings = (*_rounded(plan), *gpu, *calls, *_not_measured(plan))
+    findings = (*_rounded(plan), *gpu, *_shared(plan), *_only_allocates(plan), *calls, *_not_measured(plan))
     tables = (_sharings(plan), _page_sizes(plan), *([_paces(plan)] if plan.paces else []))
     return Reading(verdict=_verdict(plan), headline=_headline(plan), tables=tables, findings=findings)
 
@@ -55,30 +63,30 @@ def origin_words(origin: Origin) -> str:
 
 def _verdict(plan: Plan) -> str:
     """Whether it is safe, and how long pinning takes; for another host what it takes of each GPU."""
-    safety, demand, pace = safety_of(plan), plan.demand, _pace_of_recipe(plan)
-    words = LEVEL_WORDS[safety.level]
-    size, takes = format_bytes(demand.pinned_bytes), pace and format_about(pace.seconds_for(demand.pinned_bytes))
+    safety, demand, pace = safety_of(plan), plan.demand, _pace_of_plan(plan)
+    words, takes = LEVEL_WORDS[safety.level], pace and format_about(pace.seconds_for(demand.total_bytes))
     if safety.level != "elsewhere":
-        pinning = f", and pinning takes {takes}" if takes and safety.level == "safe" and demand.copies == 1 else ""
+        pinning = f", pinning takes {takes}" if takes and safety.level == "safe" else ""
         return f"{words}: {safety.reason}{pinning}."
     tables = format_bytes(plan.sharings[0].tables_per_gpu_bytes)
-    needs = f"pinning {size} takes {f'{takes} and ' if takes else ''}{tables} per GPU"
-    if demand.copies > 1:
-        needs = f"each process pins {size}{f' in {takes}' if takes else ''}"
-    return f"{words}: {needs} (give --host-memory to know whether it is safe)."
+    needs = f"{format_bytes(demand.total_bytes)} takes {f'{takes} and ' if takes else ''}{tables} per GPU"
+    return f"{words}: {needs}; judge it with --host-memory or --like."
 
 
 def _headline(plan: Plan) -> tuple[Quantity, ...]:
-    demand, price, budget, recipe, pace = plan.demand, plan.price, plan.budget, plan.recipe, _pace_of_recipe(plan)
+    demand, price, budget, recipe, pace = plan.demand, plan.price, plan.budget, plan.recipe, _pace_of_plan(plan)
     registering, owner = plan.sharings
-    reason = None if pace else f"not measured for {format_bytes(demand.pinned_bytes)}"
-    seconds = pace.seconds_for(demand.pinned_bytes) if pace else None
+    amount = "shared memory" if demand.is_shared else format_bytes(demand.total_bytes)
+    reason = None if pace else f"not measured for {amount}"
+    seconds = pace.seconds_for(demand.total_bytes) if pace else None
+    how = f"through {ROUNDING[demand.through]}" if demand.through in ROUNDING else "the recommended way"
     why = why_elsewhere(plan)
     here = f" ({why})" if why else ""
     return (
         quantity(f"Safe to pin on {budget.host}{here}", budget.safe_bytes, "bytes", reason=budget.limit),
-        quantity("Time to pin, the recommended way", seconds, "seconds", reason=reason),
+        quantity(f"Time to pin, {how}", seconds, "seconds", reason=reason),
         quantity("Page table of one process, on one GPU", price.taken_bytes(demand.pinned_bytes), "bytes"),
+        quantity("At most, if all else stays as it is", budget.most_bytes, "bytes", reason=budget.limit),
         *_paid_again(registering, owner),
         quantity("Page tables' share of a GPU's memory", registering.gpu_share, "share"),
         quantity("Recommended strategy", recipe.title if recipe else None, "text", reason=reason),
@@ -86,9 +94,10 @@ def _headline(plan: Plan) -> tuple[Quantity, ...]:
     )
 
 
-def _pace_of_recipe(plan: Plan) -> Pace | None:
-    """How fast the recommended strategy pins, where a run has measured it."""
-    return plan.pace(plan.recipe.strategy) if plan.recipe else None
+def _pace_of_plan(plan: Plan) -> Pace | None:
+    """How fast the library that is asked for pins, which calls cudaHostAlloc, else the recommended strategy."""
+    strategy = USUAL if plan.demand.through in ROUNDING else plan.recipe.strategy if plan.recipe else ""
+    return plan.pace(strategy)
 
 
 def _paid_again(registering: Sharing, owner: Sharing) -> list[Quantity]:
@@ -174,7 +183,7 @@ def _page_sizes(plan: Plan) -> Table:
 
 
 def _paces(plan: Plan) -> Table:
-    usual, pinned = plan.pace(USUAL), plan.demand.pinned_bytes
+    usual, pinned, demand = plan.pace(USUAL), plan.demand.total_bytes, plan.demand
     ways = ((plan.recipes.chunks, "in chunks"), (plan.recipes.array, "in one piece")) if plan.recipes else ()
     recommended: Mapping[str, str] = {recipe.strategy: words for recipe, words in ways if recipe}
     return table(
@@ -198,20 +207,78 @@ def _paces(plan: Plan) -> Table:
             )
             for pace in plan.paces
         ],
-        note=f"One process, at the pace {origin_words(plan.paces[0].origin)}. How long neighbours wait was measured "
+        note=f"{_ranks(demand)} {origin_words(plan.paces[0].origin)}. How long neighbours wait was measured "
         f"for {format_bytes(plan.paces[0].measured_bytes)} only: that run shows it.",
     )
 
 
+def _ranks(demand: Demand) -> str:
+    """Whose time it is."""
+    if demand.copies == 1:
+        return "One process, at the pace"
+    return (
+        f"{demand.processes} processes at once, {format_bytes(demand.total_bytes)}, at the pace of one: they share the "
+        "memory's bandwidth, and this is the slower end. The pace was"
+    )
+
+
 def _rounded(plan: Plan) -> Iterator[Finding]:
-    asked, rounded = plan.demand.pinned_bytes, rounded_up(plan.demand.pinned_bytes)
-    if rounded > asked:
+    demand = plan.demand
+    asked, rounded, name = demand.asked, rounded_up(demand.asked), ROUNDING.get(demand.through, "PyTorch")
+    if rounded > asked and demand.through != "cuda":
         yield note(
             "plan-pytorch-rounds",
-            quantity("The host then holds", plan.demand.copies * rounded, "bytes"),
-            title=f"PyTorch pins {format_bytes(rounded)} for one tensor of {format_bytes(asked)}",
-            detail="Its allocator of pinned memory rounds each request up to a power of two.",
-            advice=ROUNDING_ADVICE,
+            quantity("The host then holds", demand.copies * rounded, "bytes"),
+            title=f"{name} pins {format_bytes(rounded)} for one tensor of {format_bytes(asked)}",
+            detail="Its allocator of pinned memory rounds each request up to a power of two. Of many tensors each is "
+            "rounded by itself.",
+            advice=_share_advice(plan)
+            if demand.is_shared
+            else (CUPY_ADVICE if name == "CuPy" else ROUNDING_ADVICE).replace("pinscope.pinned_empty", _call(plan)),
+        )
+
+
+def _call(plan: Plan) -> str:
+    """The call that pins what one process asks for, the recommended way where one is known."""
+    recipe = plan.recipe
+    if recipe is None and plan.budget.only_cuda_allocates:
+        recipe = Recipe(USUAL, None, threads=0)
+    elif recipe is None and plan.demand.pinned_bytes >= ONE_REGISTRATION_BYTES:
+        recipe = Recipe(DEFAULT_CHUNKS, LARGEST_CHUNK_BYTES, threads=0)
+    return (recipe or Recipe(DEFAULT_ARRAY, None, threads=0)).call(plan.demand.asked)
+
+
+def _shared(plan: Plan) -> Iterator[Finding]:
+    """What is known to pin fast is memory of one process."""
+    demand, free = plan.demand, plan.budget.shm_free_bytes
+    if not demand.is_shared:
+        return
+    little = free is not None and free < demand.pinned_bytes
+    yield note(
+        "plan-shared-memory",
+        quantity("Free in /dev/shm", free, "bytes", reason="not known"),
+        title="Memory that several processes share was not measured",
+        detail="What pinscope.pinned_empty pins is private to one process."
+        + (
+            f" /dev/shm has no room for {format_bytes(demand.pinned_bytes)}; memfd_create needs none." if little else ""
+        ),
+        advice=_share_advice(plan),
+    )
+
+
+def _share_advice(plan: Plan) -> str:
+    """How several processes come to use the same memory on that host."""
+    return ONE_OWNER if plan.budget.only_cuda_allocates else f"{REGISTER_SHARED}{ONE_OWNER}"
+
+
+def _only_allocates(plan: Plan) -> Iterator[Finding]:
+    if plan.budget.only_cuda_allocates:
+        yield note(
+            "plan-confidential-computing",
+            quantity("Confidential computing", "on", "text"),
+            title="Registering is refused where confidential computing is on",
+            detail="cudaHostRegister answers 801 (not supported). Times are those of cudaHostAlloc.",
+            advice="Pin with cudaHostAlloc, as PyTorch and CuPy do.",
         )
 
 
@@ -257,27 +324,22 @@ def _owner(plan: Plan) -> Iterator[Finding]:
 
 
 def _pace(plan: Plan) -> Iterator[Finding]:
-    usual, recipe, pinned = plan.pace(USUAL), plan.recipe, plan.demand.pinned_bytes
+    usual, recipe, pinned = plan.pace(USUAL), plan.recipe, plan.demand.total_bytes
     best = plan.pace(recipe.strategy) if recipe else None
     if usual is None or recipe is None or best is None or best.bytes_per_second < WORTH_IT * usual.bytes_per_second:
         return
+    ranks = f" in each of {plan.demand.copies} processes" if plan.demand.copies > 1 else ""
     slow, quick, size = usual.seconds_for(pinned), best.seconds_for(pinned), format_bytes(pinned)
     yield finding(
         costing(slow / quick),
         "plan-pin-faster",
         quantity("Rate of one cudaHostAlloc", usual.bytes_per_second, "bytes/second"),
         quantity(f"Rate: {recipe.title}", best.bytes_per_second, "bytes/second"),
-        title=f"One cudaHostAlloc takes {format_seconds(slow)} to pin {size}, {slow / quick:.1f} times as long as the "
-        f"recommended way ({format_seconds(quick)})",
+        title=f"One cudaHostAlloc{ranks} takes {format_duration(slow)} to pin {size}, {slow / quick:.1f} times as long "
+        f"as the recommended way ({format_duration(quick)})",
         detail=f"Recommended: {recipe.title}, at the pace {origin_words(best.origin)}.",
-        advice=f"Call {recipe.call(pinned)}{_in_one(plan)}.{_other_call(plan, recipe)}",
+        advice=f"Call {_call(plan)}.{_other_call(plan, recipe)}",
     )
-
-
-def _in_one(plan: Plan) -> str:
-    """Where only one process is to make the call."""
-    demand = plan.demand
-    return " in the owner only" if demand.processes > 1 == demand.copies else ""
 
 
 def _other_call(plan: Plan, recipe: Recipe) -> str:
@@ -287,22 +349,22 @@ def _other_call(plan: Plan, recipe: Recipe) -> str:
         return " Keep each copy inside one chunk: CUDA refuses others."
     if recipes is None or recipes.chunks is None or not recipes.gentler_in_chunks:
         return ""
-    call = recipes.chunks.call(plan.demand.pinned_bytes)
+    call = recipes.chunks.call(plan.demand.asked)
     return f" Where other processes use the GPU and each copy stays inside one chunk, {call} lets them wait less."
 
 
 def _one_call(plan: Plan) -> Iterator[Finding]:
     pinned = plan.demand.pinned_bytes
-    if pinned < ONE_REGISTRATION_BYTES:
+    if pinned < ONE_REGISTRATION_BYTES or plan.budget.only_cuda_allocates:
         return
-    recipe = plan.recipe or Recipe(DEFAULT_CHUNKS, LARGEST_CHUNK_BYTES, threads=0)
+    call = "" if plan.demand.is_shared else f": {_call(plan)}"
     yield warning(
         "plan-one-registration",
         quantity("Asked for", pinned, "bytes"),
         title=f"{format_bytes(pinned)} may be too much for one registration",
         detail="Users report that drivers of the 580 series overflow when 512 GiB or more are registered at once. "
         "PinScope has not measured it.",
-        advice=f"Register in chunks, and keep each copy inside one chunk: {recipe.call(pinned)}{_in_one(plan)}.",
+        advice=f"Register in chunks, and keep each copy inside one chunk{call}.",
     )
 
 
@@ -333,17 +395,17 @@ def draw_plan(plan: Plan) -> list[Chart]:
 
     if not plan.paces:
         return []
-    amount = format_bytes(plan.demand.pinned_bytes)
-    seconds = {pace.strategy: pace.seconds_for(plan.demand.pinned_bytes) for pace in plan.paces}
+    amount = format_bytes(plan.demand.total_bytes)
+    seconds = {pace.strategy: pace.seconds_for(plan.demand.total_bytes) for pace in plan.paces}
     scale, unit = seconds_unit(max(seconds.values()))
     looks = {True: TimePart("cudaHostAlloc", "pinned"), False: TimePart("registered", "registered")}
     drawn = [Bar(TITLES[name], time, looks[name.startswith("host_alloc")]) for name, time in seconds.items()]
     chart = bars(
         "plan-times",
         f"How long {amount} take to pin",
-        "One process, at the pace that was measured over the amount in the table below.",
+        "At the pace of one process that was measured over the amount in the table below.",
         {"": drawn},
-        Scale(f"Time ({unit})", scale, format_seconds),
+        Scale(f"Time ({unit})", scale, format_duration),
         f"Time to pin {amount}",
     )
     return [chart]

@@ -385,7 +385,7 @@ _USUAL_PIPES = "/tmp/nvidia-mps"  # noqa: S108 - where the daemon listens by def
 _DAEMON = "nvidia-cuda-mps"
 """Beginning of the names of the control daemon and its servers; the kernel keeps 15 characters of a name."""
 _TAINT_FILE = "/sys/module/nvidia/taint"
-_ACTIVE_WORD = re.compile(r"\[(\w+)\]")
+_ACTIVE_WORD = re.compile(r"\[([\w+]+)\]")
 _PRETTY_NAME = re.compile(r'^PRETTY_NAME=["\']?(?P<name>[^"\'\n]+)', re.MULTILINE)
 _KERNEL_MODULE = re.compile(r"Kernel Module.*?\s(?P<version>[0-9]+\.[0-9.]+)\s")
 _MACHINE_ID = re.compile(r"[0-9a-f]{32}")
@@ -478,10 +478,16 @@ def _processors(proc: Proc) -> int:
 def read_huge_pages(proc: Proc = HERE) -> HugePages:
     """Which huge pages this machine gives, and how many are free."""
     missing: dict[str, str] = {}
-    path = "/sys/kernel/mm/transparent_hugepage/enabled"
+    folder = "/sys/kernel/mm/transparent_hugepage"
     meminfo = proc.fields("/proc/meminfo")
+
+    def active(setting: str, field: str) -> str | None:
+        path = f"{folder}/{setting}"
+        return proc.line(path).then(_active_word, f"{path} marks no word").note(missing, field)
+
     return HugePages(
-        transparent=proc.line(path).then(_active_word, f"{path} marks no word").note(missing, "transparent"),
+        transparent=active("enabled", "transparent"),
+        defrag=active("defrag", "defrag"),
         hugetlb_page_bytes=meminfo.amount("Hugepagesize").note(missing, "hugetlb_page_bytes"),
         hugetlb_total_pages=meminfo.amount("HugePages_Total").note(missing, "hugetlb_total_pages"),
         hugetlb_free_pages=meminfo.amount("HugePages_Free").note(missing, "hugetlb_free_pages"),

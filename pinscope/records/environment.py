@@ -130,6 +130,9 @@ class HugePages(Record):
     """Reserved, used or not."""
     hugetlb_free_pages: int | None
     """Reserved and not used."""
+    defrag: str | None = None
+    """The active word of /sys/kernel/mm/transparent_hugepage/defrag: whether a page fault waits while memory is
+    compacted."""
     missing: Mapping[str, str] = {}
     """Field name → why it is ``None``."""
 

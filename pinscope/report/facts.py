@@ -231,6 +231,7 @@ def environment_facts(environment: Environment) -> list[Fact]:
         ("Virtualization", _known(environment, "virtualization", unknown="none seen")),
         ("Page size", format_bytes(environment.page_bytes)),
         ("Transparent huge pages", _known(huge, "transparent")),
+        *_if_recorded(huge, "Compaction for huge pages", "defrag"),
         ("Huge page pool", _known(huge, "hugetlb_total_pages", lambda pages: _huge_pool(huge, pages))),
         ("Memory", f"{format_bytes(limits.host_available_bytes)} available of {format_bytes(limits.host_total_bytes)}"),
         ("Control group headroom", _limit(limits, "cgroup_headroom_bytes")),
@@ -298,7 +299,9 @@ def _known(
     return f"{unknown} ({record.missing[field]})" if record.missing.get(field) else unknown
 
 
-def _if_recorded(record: Environment | Device, name: str, field: str, words: Callable[[Any], str] = str) -> list[Fact]:
+def _if_recorded(
+    record: Environment | Device | HugePages, name: str, field: str, words: Callable[[Any], str] = str
+) -> list[Fact]:
     """The fact; nothing where a run of an older version did not record it."""
     is_recorded = getattr(record, field) is not None or field in record.missing
     return [(name, _known(record, field, words))] if is_recorded else []

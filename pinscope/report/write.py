@@ -256,7 +256,7 @@ def plan_document(plan: Plan, reading: Reading) -> dict[str, Any]:
     """The plan's figures, in SI units, and what was concluded."""
     from pinscope.planning.plan import safety_of  # noqa: PLC0415 - a live view needs not wait for it
 
-    pinned, recipe = plan.demand.pinned_bytes, plan.recipe
+    pinned, total, recipe = plan.demand.pinned_bytes, plan.demand.total_bytes, plan.recipe
     return {
         "format": FORMAT,
         "demand": asdict(plan.demand),
@@ -271,13 +271,17 @@ def plan_document(plan: Plan, reading: Reading) -> dict[str, Any]:
         ],
         "context": asdict(plan.context) if plan.context else None,
         "strategies": [asdict(sharing) for sharing in plan.sharings],
-        # Waits are known only for the amount that was measured.
+        # Waits are known only of one process, for the amount that was measured.
         "pinning": [
-            {**asdict(pace), "seconds": pace.seconds_for(pinned), "longest_wait_seconds": pace.wait_for(pinned)}
+            {
+                **asdict(pace),
+                "seconds": pace.seconds_for(total),
+                "longest_wait_seconds": pace.wait_for(pinned) if plan.demand.copies == 1 else None,
+            }
             for pace in plan.paces
         ],
         "recommended": recipe
-        and {"strategy": recipe.strategy, "chunk_bytes": recipe.chunk_bytes, "call": recipe.call(pinned)},
+        and {"strategy": recipe.strategy, "chunk_bytes": recipe.chunk_bytes, "call": recipe.call(plan.demand.asked)},
         "budget": asdict(plan.budget),
         "safety": asdict(safety_of(plan)),
         **_concluded(reading),

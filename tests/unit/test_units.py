@@ -30,6 +30,7 @@ FACTORS = {"": 1, "B": 1, "kB": 1000, "MB": 10**6, "KiB": 2**10, "MiB": 2**20, "
     [
         ("64KiB", 65536), ("1.5 GiB", 3 * 2**29), ("1e9", 10**9), ("4096", 4096), ("0.1GB", 10**8),
         (" .5 kib ", 512), ("1.001kB", 1001), ("+2MiB", 2**21), ("-8", -8), ("1e3KiB", 1024000),
+        ("700G", 700 * 10**9), ("1T", 10**12), ("64m", 64 * 10**6), ("4 K", 4000),
         ("4611686018427387905", 2**62 + 1), (7, 7), (1e6, 10**6),
     ],
 )  # fmt: skip
@@ -148,6 +149,7 @@ def test_no_number_is_shown_with_an_exponent_or_a_bare_point(value: float) -> No
         (format_seconds(0.026), "26.0 ms"),
         (format_seconds(99.96), "100 s"),
         (format_seconds(3600), "3600 s"),
+        (format_value(62951.0, "seconds"), "17.5 h"),
         (format_seconds(0), "0 s"),
         (format_bandwidth(55.46e9), "55.5 GB/s"),
         (format_bandwidth(99.97e9), "100 GB/s"),

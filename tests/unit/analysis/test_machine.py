@@ -91,6 +91,13 @@ def test_transparent_huge_pages_are_a_finding_only_when_off(setting: str | None,
     assert ("thp-off" in rules(machine(gpu(), transparent=setting))) is fires
 
 
+@pytest.mark.parametrize(("defrag", "fires"), [("always", True), ("madvise", False), ("defer", False), (None, False)])
+def test_compaction_that_page_faults_wait_for_is_a_finding(defrag: str | None, fires: bool) -> None:
+    here = machine(gpu())
+    pages = here.huge_pages.model_copy(update={"defrag": defrag})
+    assert ("thp-defrag-stalls" in rules(here.model_copy(update={"huge_pages": pages}))) is fires
+
+
 def test_little_lockable_memory_matters_more_without_a_gpu() -> None:
     low = 8 * 2**20
     assert rules(machine(memlock_headroom_bytes=low))["memlock-low"].severity == "warning"

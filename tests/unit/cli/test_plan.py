@@ -47,15 +47,21 @@ def test_the_json_and_the_text_carry_the_same_findings(capsys: pytest.CaptureFix
 def test_the_command_that_the_page_shows_plans_the_same(capsys: pytest.CaptureFixture[str]) -> None:
     params = PlanParams(
         pinned=96 * GIB, processes=3, shared=True, gpus=2, all_gpus=4, gpu_memory=24 * GIB, host_memory=2 * TIB,
-        page_size="64KiB",
+        page_size="64KiB", through="pytorch", like="h100",
     )  # fmt: skip
     document = told(command_line(params).removeprefix("pinscope plan "), capsys)
     demand = params.demand()
     assert document["demand"] == {
         "pinned_bytes": demand.pinned_bytes, "processes": 3, "gpus": 2, "all_gpus": 4, "gpu_memory_bytes": 24 * GIB,
-        "shared": True,
+        "shared": True, "asked_bytes": 96 * GIB, "through": "pytorch",
     }  # fmt: skip
+    assert demand.pinned_bytes == 128 * GIB
     assert document["budget"]["total_bytes"] == 2 * TIB
+
+
+def test_a_run_or_a_gpu_that_no_run_knows_is_one_clear_line(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["plan", "--pinned", "1GiB", "--like", "abacus"]) == 2
+    assert "no run 'abacus'" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -64,7 +70,9 @@ def test_the_command_that_the_page_shows_plans_the_same(capsys: pytest.CaptureFi
         (["--pinned", "0"], "pinned: "),
         (["--pinned", "1GiB", "--processes", "many"], "Invalid value for '--processes'"),
         (["--pinned", "1GiB", "--host-memory", ""], "'' is not a size"),
-        ([], "Missing option '--pinned'"),
+        ([], "give --pinned, for each process, or --pinned-total, their sum: one of the two"),
+        (["--pinned", "1GiB", "--pinned-total", "8GiB"], "one of the two"),
+        (["--pinned", "700"], "pinned: 700 bytes: did you forget the unit"),
     ],
 )
 def test_bad_input_is_one_line_and_opens_no_database(

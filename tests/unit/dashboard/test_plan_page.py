@@ -25,12 +25,13 @@ def test_a_change_changes_the_plan_and_the_command(open_page: Open, machine: Cal
     app.number_input(key="plan-processes").set_value(4)
     app.toggle(key="plan-shared").set_value(True)
     app.text_input(key="plan-host_memory").set_value("4TiB")
+    app.selectbox(key="plan-through").set_value("cuda")
     app.selectbox(key="plan-page_size").set_value("2MiB").run()
     all_opened(app)
     assert metric(app, "Page tables on a GPU, each process registers") == "16 MiB"
     assert metric(app, "Page tables on a GPU, one owner copies for all") == "4 MiB"
     assert metric(app, "Safe to pin on a host with 4 TiB free") == "2 TiB"
-    words = "--pinned 1TiB --processes 4 --shared --gpu-memory 80GiB --host-memory 4TiB --page-size 2MiB"
+    words = "--pinned 1TiB --processes 4 --shared --through cuda --gpu-memory 80GiB --host-memory 4TiB --page-size 2MiB"
     assert app.code[-1].value == f"pinscope plan {words}"
 
 
@@ -40,15 +41,23 @@ def test_another_host_can_be_asked_about_by_a_link_and_this_one_again(
     machine(1)
     link = {"pinned": "60GiB", "processes": "4", "shared": "True", "gpu_memory": "80GiB", "host_memory": "1TiB"}
     app = open_page(PLAN, **link)
-    assert app.success[0].value.replace("\\", "").startswith("A host with 1 TiB free bears 60 GiB")
+    assert app.success[0].value.replace("\\", "").startswith("That host bears 60 GiB")
     assert dict(app.query_params) == link
     app.toggle(key="plan-shared").set_value(False)
     app.text_input(key="plan-host_memory").set_value("").run()
     assert not app.exception
-    assert app.error[0].value.replace("\\", "").startswith("Do not pin 240 GiB (4 processes, 60 GiB each) on this host")
+    assert app.error[0].value.replace("\\", "").startswith("Do not pin 240 GiB (4 processes) on this host")
     assert dict(app.query_params) == {"pinned": "60GiB", "processes": "4", "gpu_memory": "80GiB"}
     app.text_input(key="plan-host_memory").set_value("0").run()
     assert "ost_memory: must be greater than 0" in app.error[0].value.replace("\\", "")
+
+
+def test_the_host_of_a_recording_is_planned_for_with_its_gpu(open_page: Open, machine: Callable[[int], None]) -> None:
+    machine(1)
+    app = open_page(PLAN, like="h200", pinned="16GiB")
+    assert app.success[0].value.replace("\\", "").startswith("That host bears 16 GiB, up to 62.")
+    app.text_input(key="plan-like").set_value("abacus").run()
+    assert "no run 'abacus'" in app.error[0].value.replace("\\", "")
 
 
 def test_a_link_that_cannot_be_used_is_one_clear_line_above_the_usual_plan(

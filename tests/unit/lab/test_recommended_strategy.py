@@ -23,7 +23,8 @@ from pinscope.analysis.pinning_strategy import (
 from pinscope.experiments.registry import checked_rows
 from pinscope.lab import pinned_array
 from pinscope.lab.pinning import Pinner
-from pinscope.planning.plan import PlanParams, known_prices, plan_for
+from pinscope.planning.plan import PlanParams, plan_for
+from pinscope.planning.prices import known_prices
 from pinscope.records.registration import STRATEGIES, Strategy
 from pinscope.records.run import Finding, Run
 from pinscope.store.recordings import recorded_observations, recorded_runs

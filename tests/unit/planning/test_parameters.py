@@ -18,6 +18,9 @@ GIB = 2**30
         ("pinned", "-1GiB", "pinned: must be greater than 0"),
         ("pinned", "much", "'much' is not a size"),
         ("pinned", 12, "multiple of 8"),
+        ("pinned", "700", "700 bytes: did you forget the unit (700GB, 700GiB)?"),
+        ("host_memory", " 126", "126 bytes: did you forget the unit (126GB, 126GiB)?"),
+        ("through", "numpy", "'any', 'cuda', 'pytorch' or 'cupy'"),
         ("gpus", 65, "gpus: "),
         ("host_memory", 0, "host_memory: must be greater than 0"),
         ("shared", "perhaps", "shared: must be yes or no"),
@@ -32,12 +35,13 @@ def test_bad_input_is_one_line_that_says_what_is_allowed(name: str, value: objec
 
 
 def test_a_machine_plans_for_its_own_gpu_and_one_without_for_the_recorded() -> None:
-    assert PlanParams.for_machine(synthetic.environment(2)).gpu_memory == 80 * GIB
+    assert PlanParams().on(synthetic.environment(2)).gpu_memory == 80 * GIB
+    assert PlanParams(gpu_memory=24 * GIB).on(synthetic.environment(2)).gpu_memory == 24 * GIB
     usual = synthetic.environment(1)
     large = usual.devices[0].model_copy(update={"memory_total_bytes": 141 * GIB})
     recorded = usual.model_copy(update={"devices": (large,)})
-    assert PlanParams.for_machine(synthetic.environment(0), recorded).gpu_memory == 141 * GIB
-    assert PlanParams.for_machine(synthetic.environment(0)).gpu_memory == USUAL_GPU_BYTES
+    assert PlanParams().on(synthetic.environment(0), recorded).gpu_memory == 141 * GIB
+    assert PlanParams().on(synthetic.environment(0)).demand().gpu_memory_bytes == USUAL_GPU_BYTES
 
 
 def test_gpus_in_all_are_at_least_those_of_one_process() -> None:
@@ -45,11 +49,34 @@ def test_gpus_in_all_are_at_least_those_of_one_process() -> None:
     assert PlanParams(gpus=4, all_gpus=8).demand().all_gpus == 8
 
 
+@pytest.mark.parametrize(("given", "pinned", "total"), [
+    ({"pinned": "700G", "processes": 8}, 700 * 10**9, 5600 * 10**9),
+    ({"pinned_total": "1T", "processes": 8}, 125 * 10**9, 10**12),
+    ({"pinned_total": 1000, "processes": 3}, 336, 1008),  # whole words of 8 bytes
+    ({"pinned_total": "1TiB", "processes": 8, "shared": True}, 2**40, 2**40),
+    ({"pinned": 2**20}, 2**20, 2**20),
+])  # fmt: skip
+def test_the_sum_is_spread_over_the_processes_that_hold_memory_of_their_own(
+    given: dict[str, object], pinned: int, total: int
+) -> None:
+    demand = PlanParams().with_overrides(given).demand()
+    assert (demand.pinned_bytes, demand.total_bytes, demand.asked) == (pinned, total, pinned)
+
+
+@pytest.mark.parametrize(("through", "pinned"), [("any", 40), ("cuda", 40), ("pytorch", 64), ("cupy", 64)])
+def test_what_a_library_rounds_up_is_what_is_pinned(through: str, pinned: int) -> None:
+    demand = PlanParams().with_overrides({"pinned": "40GiB", "through": through}).demand()
+    assert (demand.pinned_bytes, demand.asked_bytes) == (pinned * GIB, 40 * GIB)
+
+
 def test_the_command_says_what_is_not_usual() -> None:
     params = PlanParams(pinned=2**40, processes=8, all_gpus=8, page_size="2MiB", gpu_memory=141 * GIB)
     words = "--pinned 1TiB --processes 8 --total-gpus 8 --gpu-memory 141GiB --page-size 2MiB"
     assert command_line(params) == f"pinscope plan {words}"
-    assert command_line(PlanParams()) == "pinscope plan --pinned 64GiB --gpu-memory 80GiB"
-    other = PlanParams(processes=2, shared=True, host_memory=2**40)
-    words = "--pinned 64GiB --processes 2 --shared --gpu-memory 80GiB --host-memory 1TiB"
+    assert command_line(PlanParams()) == "pinscope plan --pinned 64GiB"
+    other = PlanParams(processes=2, shared=True, host_memory=2**40, through="cupy", like="h100")
+    words = "--pinned 64GiB --processes 2 --shared --through cupy --like h100 --host-memory 1TiB"
+    assert command_line(other) == f"pinscope plan {words}"
+    other = PlanParams(pinned_total=2**40, processes=2)
+    words = "--pinned-total 1TiB --processes 2"
     assert command_line(other) == f"pinscope plan {words}"

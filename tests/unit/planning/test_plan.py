@@ -10,10 +10,12 @@ from hypothesis import strategies as st
 
 from pinscope.analysis.models import ENTRY_BYTES, GPU_PAGE_SIZES
 from pinscope.analysis.pinning_strategy import Recipe, Recommended
-from pinscope.planning.plan import ContextPrice, Demand, HostBudget, Origin, Pace, PagePrice, Plan, Prices, make_plan
+from pinscope.planning.plan import Demand, HostBudget, Plan, PlanParams, Through, make_plan
+from pinscope.planning.prices import ContextPrice, Origin, Pace, PagePrice, Prices
 from pinscope.planning.reading import read_plan
 from pinscope.records.run import Finding
 from pinscope.report.write import plan_document
+from pinscope.units import format_about
 
 KIB, MIB, GIB, TIB = 2**10, 2**20, 2**30, 2**40
 GIVEN, MEASURED, RECORDED = (
@@ -119,10 +121,51 @@ def test_waits_of_neighbours_are_given_for_the_measured_amount_alone() -> None:
     assert waits == [[0.19, 0.006, 0.2], [None] * 3]
 
 
-def test_what_all_share_is_pinned_by_the_owner_only() -> None:
-    calls = [findings(plan(60 * GIB, processes, shared=shared))["plan-pin-faster"].advice
-             for processes, shared in ((8, True), (8, False), (1, True))]  # fmt: skip
-    assert ["in the owner only" in call for call in calls] == [True, False, False]
+@pytest.mark.parametrize(("processes", "shared", "private"), [(8, True, False), (2, False, True), (1, True, True)])
+def test_what_several_processes_share_is_never_advised_to_be_private_to_one(
+    processes: int, shared: bool, private: bool
+) -> None:
+    made = plan(60 * GIB, processes, shared=shared)
+    fired, reading = findings(made), read_plan(made)
+    assert (made.recipe is not None, "plan-pin-faster" in fired, "plan-shared-memory" in fired) == (
+        private, private, not private,
+    )  # fmt: skip
+    assert any("pinscope.pinned_empty" in finding.advice for finding in reading.findings) == private
+    (time,) = (quantity for quantity in reading.headline if quantity.name == "Time to pin, the recommended way")
+    assert (time.reason == "not measured for shared memory") == (not private)
+
+
+@pytest.mark.parametrize(("free", "said"), [(30 * GIB, True), (60 * GIB, False), (None, False)])
+def test_a_dev_shm_without_room_for_what_is_shared_is_named(free: int | None, said: bool) -> None:
+    finding = findings(plan(60 * GIB, 2, shared=True, budget=replace(ROOMY, shm_free_bytes=free)))["plan-shared-memory"]
+    assert ("/dev/shm has no room for 60 GiB; memfd_create needs none" in finding.detail) == said
+
+
+@pytest.mark.parametrize("confidential", [True, False])
+def test_where_registering_is_refused_only_cuda_allocates(confidential: bool) -> None:
+    made = plan(16 * GIB, budget=replace(ROOMY, only_cuda_allocates=confidential))
+    assert ("plan-confidential-computing" in findings(made)) == confidential
+    assert made.recipe is not None
+    assert made.recipe.strategy == ("host_alloc" if confidential else "thp_register")
+    seconds = 16 * GIB / (USUAL if confidential else FAST).bytes_per_second
+    assert (read_plan(made).verdict or "").endswith(f"pinning takes {format_about(seconds)}.")
+    advice = findings(replace(plan(200 * GIB, budget=made.budget), recipes=None))["plan-pytorch-rounds"].advice
+    assert ('strategy="host_alloc"' in advice) == confidential
+    shared = findings(plan(16 * GIB, 2, shared=True, budget=made.budget))["plan-shared-memory"].advice
+    assert ("cudaHostRegister" in shared, "One owner may pin" in shared) == (not confidential, True)
+    huge = findings(plan(1024 * GIB, budget=made.budget))
+    assert ("plan-one-registration" in huge) == (not confidential)
+
+
+def test_ranks_that_pin_at_once_are_priced_as_so_many() -> None:
+    one, eight = (read_plan(plan(20 * 10**9, processes)) for processes in (1, 8))
+    times = [reading.headline[1].value for reading in (one, eight)]
+    assert times == [pytest.approx(0.5), pytest.approx(4.0)]
+    notes = [reading.tables[2].note or "" for reading in (one, eight)]
+    assert ["8 processes at once, 149 GiB, at the pace of one" in note for note in notes] == [False, True]
+    assert plan(20 * GIB, 12).paces
+    assert not plan(20 * GIB, 13).paces  # the sum is more than sixteen times what was measured
+    assert not plan(GIB // 2, 64).paces  # what each pins is less than a sixteenth
 
 
 def test_gpu_memory_for_a_page_table_goes_away_in_steps_of_2_mib() -> None:
@@ -199,11 +242,26 @@ def test_what_pytorch_rounds_an_amount_up_to_is_said(asked: int, taken: str | No
     assert finding is None or finding.title.startswith(f"PyTorch pins {taken} for one tensor of ")
 
 
+@pytest.mark.parametrize(("through", "title", "code"), [
+    ("any", "PyTorch pins 64 GiB for one tensor of 40 GiB", 'pinscope.pinned_empty("40 GiB")'),
+    ("pytorch", "PyTorch pins 64 GiB for one tensor of 40 GiB", "pinned_max_round_threshold_mb"),
+    ("cupy", "CuPy pins 64 GiB for one tensor of 40 GiB", "cupy.cuda.set_pinned_memory_allocator(None)"),
+    ("cuda", None, ""),
+])  # fmt: skip
+def test_the_way_around_the_rounding_is_named_with_code(through: Through, title: str | None, code: str) -> None:
+    demand = PlanParams(pinned=40 * GIB, through=through).demand()
+    finding = findings(make_plan(demand, Prices(SMALL, CONTEXT, (USUAL, FAST), RECIPES, None), ROOMY)).get(
+        "plan-pytorch-rounds"
+    )
+    assert (finding.title if finding else None) == title
+    assert finding is None or (code in finding.advice and "Of many tensors each is rounded" in finding.detail)
+
+
 @pytest.mark.parametrize("shared", [False, True])
 def test_the_sum_of_processes_that_pin_memory_of_their_own_is_held_against_the_host(shared: bool) -> None:
     host = replace(ROOMY, safe_bytes=60 * GIB, total_bytes=126 * GIB)
     verdict = read_plan(plan(20 * GIB, processes=4, budget=host, shared=shared)).verdict or ""
-    assert ("do not pin 80 GiB (4 processes, 20 GiB each)" in verdict) == (not shared)
+    assert ("do not pin 80 GiB (4 processes)" in verdict) == (not shared)
     each, owner = plan(20 * GIB, processes=4, shared=shared).sharings
     assert (each.tables_bytes, owner.tables_bytes) == (160 * MIB, (40 if shared else 160) * MIB)
 

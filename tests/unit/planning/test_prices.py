@@ -8,7 +8,9 @@ from datetime import timedelta
 import pytest
 
 from pinscope.analysis.models import ENTRY_BYTES
-from pinscope.planning.plan import PlanParams, known_prices, plan_for
+from pinscope.errors import InvalidParameter
+from pinscope.planning.plan import PlanParams, host_and_prices, plan_for, why_elsewhere
+from pinscope.planning.prices import known_prices
 from pinscope.records.environment import Environment
 from pinscope.records.run import Run
 from pinscope.store import store as store_module
@@ -70,6 +72,36 @@ def test_runs_of_this_machine_come_before_recordings(store: Store) -> None:
     assert {pace.origin.run for pace in prices.paces} == {"another-own-run"}
     assert prices.context is not None
     assert prices.context.origin.source == "recorded"
+
+
+@pytest.mark.parametrize(("name", "of"), [
+    ("NVIDIA H100 80GB HBM3", "NVIDIA H100 80GB HBM3"), ("NVIDIA H200", "NVIDIA H200"), ("Another GPU", "NVIDIA H200"),
+])  # fmt: skip
+def test_of_recordings_those_of_the_same_gpu_come_first(store: Store, name: str, of: str) -> None:
+    here = synthetic.environment()
+    here = here.model_copy(update={"devices": (here.devices[0].model_copy(update={"name": name}),)})
+    assert {pace.origin.device for pace in known_prices(store, here).paces} == {of}
+
+
+def test_a_plan_for_a_host_like_another_has_its_limits_its_gpus_and_its_prices(store: Store) -> None:
+    here, there = synthetic.environment(), synthetic.environment(2)
+    limits = there.limits.model_copy(update={"host_available_bytes": 2**40})
+    there = there.model_copy(update={"machine_id": "elsewhere", "limits": limits})
+    store.import_runs([own("pinning_strategy", here, "a-run-here"), own("pinning_strategy", there, "b-run-there")])
+    run, rows = own("pinning_strategy", there, "c-wanted", age=60)
+    store.import_runs([(run.model_copy(update={"environment": there}), rows)])
+    host, prices = host_and_prices(PlanParams(like="c-wan"), store, here)
+    assert {(pace.origin.source, pace.origin.run) for pace in prices.paces} == {("recorded", "c-wanted")}
+    made = plan_for(PlanParams(like="c-wan", all_gpus=2, processes=2).on(host), prices, host)
+    assert (made.budget.host, made.budget.safe_bytes) == ("a host like c-wan", 2**39)
+    assert why_elsewhere(made) is None
+    host, prices = host_and_prices(PlanParams(like="a-run"), store, here)
+    assert {pace.origin.source for pace in prices.paces} == {"measured"}
+    host, prices = host_and_prices(PlanParams(like="h100"), store, here)
+    assert {pace.origin.device for pace in prices.paces} == {"NVIDIA H100 80GB HBM3"} == {host.devices[0].name}
+    for word in ("abacus", "20261122"):  # none, and several
+        with pytest.raises(InvalidParameter, match=r"like: .*run"):
+            host_and_prices(PlanParams(like=word), store, here)
 
 
 def test_the_newest_run_that_tells_is_taken(store: Store) -> None:

@@ -6,9 +6,10 @@ from dataclasses import replace
 
 import pytest
 
-from pinscope.planning.plan import HostBudget, Plan, PlanParams, known_prices, plan_for, safety_of
+from pinscope.planning.plan import HostBudget, Plan, PlanParams, plan_for, safety_of
+from pinscope.planning.prices import known_prices
 from pinscope.planning.reading import read_plan
-from pinscope.records.environment import Environment
+from pinscope.records.environment import Environment, NumaNode
 from pinscope.store.store import Store
 from tests.data import synthetic
 
@@ -22,7 +23,7 @@ def plan() -> Plan:
         return plan_for(PlanParams(pinned=16 * GIB), known_prices(store, environment), environment)
 
 
-UNKNOWN = "(give --host-memory to know whether it is safe)."
+UNKNOWN = "judge it with --host-memory or --like."
 
 
 def here(safe: int, total: int, *gpus: int) -> HostBudget:
@@ -32,12 +33,12 @@ def here(safe: int, total: int, *gpus: int) -> HostBudget:
 @pytest.mark.parametrize(
     ("budget", "level", "beginning"),
     [
-        (here(40, 80, 80), "safe", "Safe: this host bears 16 GiB, up to 40 GiB is safe, and pinning takes about"),
-        (here(32, 64, 80), "care", "With care: 16 GiB is 25.0 % of the memory of this host, and up to 32 GiB is safe."),
+        (here(40, 80, 80), "safe", "Safe: this host bears 16 GiB, up to 40 GiB is safe, pinning takes about"),
+        (here(32, 64, 80), "care", "With care: 16 GiB is 25.0 % of this host's memory, up to 32 GiB is safe."),
         (here(8, 64, 80), "not_safe", "Not safe: do not pin 16 GiB on this host, up to 8 GiB is safe."),
         (here(8, 64), "elsewhere",
-         f"For another host: pinning 16 GiB takes about 620 ms and 32 MiB per GPU {UNKNOWN}"),
-        (here(32, 64, 24), "elsewhere", "For another host: pinning 16 GiB takes about"),
+         f"For another host: 16 GiB takes about 620 ms and 32 MiB per GPU; {UNKNOWN}"),
+        (here(32, 64, 24), "elsewhere", "For another host: 16 GiB takes about"),
     ],
 )  # fmt: skip
 def test_the_verdict_begins_with_how_safe_it_is_here(
@@ -76,24 +77,63 @@ def judged(changes: dict[str, object], environment: Environment) -> tuple[str, s
 
 
 @pytest.mark.parametrize(("changes", "level", "said"), [
-    ({"pinned": 60 * GIB, "processes": 8}, "not_safe", "do not pin 480 GiB (8 processes, 60 GiB each) on this host"),
-    ({"pinned": 8 * GIB, "processes": 5}, "not_safe", "40 GiB (5 processes, 8 GiB each)"),
+    ({"pinned": 60 * GIB, "processes": 8}, "not_safe", "do not pin 480 GiB (8 processes) on this host"),
+    ({"pinned": 8 * GIB, "processes": 5}, "not_safe", "40 GiB (5 processes)"),
     ({"pinned": 8 * GIB, "processes": 5, "shared": True}, "safe", "this host bears 8 GiB"),
-    ({"pinned": 8 * GIB, "processes": 4}, "care", "32 GiB (4 processes, 8 GiB each) is 25.0 % of the memory"),
-    ({"pinned": GIB, "processes": 2}, "safe", "bears 2 GiB (2 processes, 1 GiB each), up to 32 GiB is safe."),
-    ({"pinned": GIB, "processes": 8, "all_gpus": 8}, "elsewhere", "each process pins 1 GiB in about 39 ms"),
-    ({"pinned": 9 * GIB, "processes": 3}, "care", "27 GiB (3 processes, 9 GiB each) but not the 48 GiB that PyTorch"),
-    ({"pinned": 64 * GIB, "processes": 4, "host_memory": 2**40}, "care", "256 GiB (4 processes, 64 GiB each) is 25.0"),
-    ({"pinned": 60 * GIB, "processes": 8, "host_memory": 126 * GIB}, "not_safe", "on a host with 126 GiB free, up to "
-     "63 GiB is safe"),
-    ({"pinned": 40 * GIB, "host_memory": 126 * GIB}, "care", "bears 40 GiB but not the 64 GiB that PyTorch makes"),
-    ({"pinned": GIB, "processes": 8, "all_gpus": 8, "host_memory": 126 * GIB}, "safe", "a host with 126 GiB free"),
+    ({"pinned": 8 * GIB, "processes": 4}, "care", "32 GiB (4 processes) is 25.0 % of this host's"),
+    ({"pinned": GIB, "processes": 2}, "safe", "bears 2 GiB (2 processes), up to 32 GiB is safe, pinning takes about"),
+    ({"pinned": GIB, "processes": 8, "all_gpus": 8}, "elsewhere", "8 GiB takes about 310 ms and 2 MiB per GPU"),
+    ({"pinned": 9 * GIB, "processes": 3}, "not_safe", "through PyTorch 3 processes pin 48 GiB, up to 32 GiB is"),
+    ({"pinned": 64 * GIB, "processes": 4, "host_memory": 2**40}, "care", "256 GiB (4 processes) is 25.0"),
+    ({"pinned": 60 * GIB, "processes": 8, "host_memory": 126 * GIB}, "not_safe", "on that host, up to 63 GiB is safe"),
+    ({"pinned": 40 * GIB, "host_memory": 126 * GIB}, "not_safe", "through PyTorch one tensor pins 64 GiB, up to 63 GiB "
+     "is safe. Through CUDA 40 GiB is."),
+    ({"pinned": 40 * GIB, "host_memory": 126 * GIB, "through": "cuda"}, "care", "40 GiB is 31.7 % of that host's"),
+    ({"pinned": 40 * GIB, "host_memory": 126 * GIB, "through": "cupy"}, "not_safe", "do not pin 64 GiB (CuPy) on"),
+    ({"pinned_total": 256 * GIB, "processes": 4, "host_memory": 2**40}, "care", "256 GiB (4 processes) is 25.0"),
+    ({"pinned": GIB, "processes": 8, "all_gpus": 8, "host_memory": 126 * GIB}, "safe", "that host bears 8 GiB (8 proc"),
     ({"pinned": 8, "processes": 4096, "all_gpus": 4096, "host_memory": 2**40}, "safe", "32 KiB (4096 processes"),
     ({"pinned": 2**62, "processes": 4096, "all_gpus": 4096, "host_memory": 2**40}, "not_safe", "of a GPU's 80 GiB"),
 ])  # fmt: skip
 def test_the_sum_of_all_processes_is_judged_and_named(changes: dict[str, object], level: str, said: str) -> None:
     judgement, verdict = judged(changes, synthetic.environment(1))
     assert (judgement, said in verdict) == (level, True), verdict
+    assert len(verdict) <= 150
+    assert len(verdict.split()) <= 20
+
+
+@pytest.mark.parametrize(("sizes", "pinned", "warned"), [
+    ((60, 60), 8, False), ((6, 7), 8, True), ((7, 0), 8, False), ((8, 9), 8, False),
+])  # fmt: skip
+def test_what_one_process_pins_beyond_a_numa_node_calls_for_care(
+    sizes: tuple[int, ...], pinned: int, warned: bool
+) -> None:
+    nodes = tuple(
+        NumaNode(number=number, processors="", memory_bytes=size * GIB, available_bytes=size * GIB)
+        for number, size in enumerate(sizes)
+    )
+    host = synthetic.environment(1).model_copy(update={"nodes": nodes})
+    level, verdict = judged({"pinned": pinned * GIB}, host)
+    assert (level, "8 GiB is more than a NUMA node's 7 GiB" in verdict) == (
+        ("care", True) if warned else ("safe", False)
+    )
+
+
+def test_what_is_safe_is_a_range_up_to_all_that_others_leave() -> None:
+    here = synthetic.environment(1)
+    limits = here.limits.model_copy(update={"cgroup_headroom_bytes": 16 * GIB})
+    wsl = here.model_copy(update={"virtualization": "WSL2"})
+    for host, memory, ends in (
+        (here, None, (32 * GIB, 64 * GIB)),
+        (here.model_copy(update={"limits": limits}), None, (8 * GIB, 16 * GIB)),
+        (here, 2**40, (2**39, 2**40)),
+        (wsl, None, (None, None)),
+    ):
+        with Store() as store:
+            made = plan_for(PlanParams(host_memory=memory), known_prices(store, host), host)
+        figures = {quantity.name.split(" on ")[0]: quantity.value for quantity in read_plan(made).headline}
+        assert (figures["Safe to pin"], figures["At most, if all else stays as it is"]) == ends
+        assert (made.budget.safe_bytes, made.budget.most_bytes) == ends
 
 
 @pytest.mark.parametrize(("pinned", "level", "said"), [

@@ -18,6 +18,7 @@ from pinscope.probes.environment import (
     kernel_module,
     machine_id,
     multi_process_service,
+    read_huge_pages,
     source_commit,
 )
 from pinscope.probes.proc import Proc
@@ -123,6 +124,21 @@ def test_a_broken_checkout_is_a_reason(tmp_path: Path) -> None:
 CAPTURED_FILES = sorted(
     str(path.relative_to(CAPTURED)) for path in CAPTURED.rglob("*") if path.is_file() and "pci" not in path.parts
 )
+
+
+@pytest.mark.parametrize(("text", "word"), [
+    ("always defer [defer+madvise] madvise never", "defer+madvise"), ("[always] defer madvise never", "always"),
+    ("always", None), (None, None),
+])  # fmt: skip
+def test_how_memory_is_compacted_for_huge_pages_is_read_or_why_not(
+    tmp_path: Path, text: str | None, word: str | None
+) -> None:
+    folder = tmp_path / "sys/kernel/mm/transparent_hugepage"
+    folder.mkdir(parents=True)
+    if text is not None:
+        (folder / "defrag").write_text(text)
+    pages = read_huge_pages(Proc.below(tmp_path))
+    assert (pages.defrag, "defrag" in pages.missing) == (word, word is None)
 
 
 @settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])

@@ -1,0 +1,234 @@
+"""Prices of pinning: what runs of this machine, or recordings, tell of page tables, contexts and time."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Literal, TypeVar
+
+from pinscope.analysis.models import ENTRY_BYTES, GPU_PAGE_SIZES, GRANULE_BYTES
+from pinscope.analysis.pinning_strategy import IDLE, Recipe, Recommended, recipes_of, recommend, strategy_cells
+from pinscope.analysis.read_rows import Row
+from pinscope.errors import BadInput, InvalidParameter, UnknownName
+from pinscope.experiments.page_tables.reading import cells_of
+from pinscope.experiments.registration.reading import trials
+from pinscope.experiments.registry import checked_rows
+from pinscope.records.environment import Environment
+from pinscope.records.run import ExperimentRun, Run
+from pinscope.store.recordings import recorded_runs
+from pinscope.store.store import Store
+
+Source = Literal["given", "measured", "recorded", "assumed"]
+"""Where a price comes from: the user, a run of this machine, a recording that ships with PinScope, or nowhere."""
+
+
+@dataclass(frozen=True)
+class Origin:
+    """Where a figure comes from.
+
+    Attributes:
+        source: given, measured on this machine, recorded on another, or assumed.
+        run: id of the run it was read from; ``None`` where there is none.
+        device: name of the GPU of that run.
+    """
+
+    source: Source
+    run: str | None = None
+    device: str | None = None
+
+
+@dataclass(frozen=True)
+class PagePrice:
+    """What a pinned byte takes in a page table.
+
+    Attributes:
+        per_byte: bytes of page table per pinned byte: 8 ÷ page size.
+        origin: where it comes from.
+        slope: the same as a run's line through its readings has it, steps of the meter and all; ``None`` without one.
+    """
+
+    per_byte: float
+    origin: Origin
+    slope: float | None = None
+
+    @property
+    def page_bytes(self) -> float:
+        """The page size it means."""
+        return ENTRY_BYTES / self.per_byte
+
+    def table_bytes(self, pinned_bytes: int) -> int:
+        """Entries for that much, one process on one GPU."""
+        return math.ceil(pinned_bytes * self.per_byte / ENTRY_BYTES) * ENTRY_BYTES
+
+    def taken_bytes(self, pinned_bytes: int) -> int:
+        """GPU memory that goes away for it: the driver takes it in steps of 2 MiB (measured on an H200)."""
+        return -(-self.table_bytes(pinned_bytes) // GRANULE_BYTES) * GRANULE_BYTES
+
+
+@dataclass(frozen=True)
+class ContextPrice:
+    """What a CUDA context takes of a GPU.
+
+    Attributes:
+        bytes: of one process on one GPU.
+        origin: where it comes from.
+    """
+
+    bytes: int
+    origin: Origin
+
+
+@dataclass(frozen=True)
+class Pace:
+    """How fast one strategy pins.
+
+    Attributes:
+        strategy: its name in the experiment ``pinning_strategy``.
+        bytes_per_second: measured over ``measured_bytes``.
+        measured_bytes: how much was pinned then.
+        longest_wait_seconds: of a neighbour's call while that much was pinned and given back.
+        chunk_bytes: length of the chunks; ``None`` where all is pinned by one call.
+        origin: where it comes from.
+    """
+
+    strategy: str
+    bytes_per_second: float
+    measured_bytes: int
+    longest_wait_seconds: float
+    chunk_bytes: int | None
+    origin: Origin
+
+    def seconds_for(self, nbytes: int) -> float:
+        """Seconds to pin this much at the same pace."""
+        return nbytes / self.bytes_per_second
+
+    def wait_for(self, nbytes: int) -> float | None:
+        """The longest wait while this much is pinned; ``None`` unless it is what was measured.
+
+        No rule is known by which waits grow with the amount: a run measures one amount.
+        """
+        return self.longest_wait_seconds if nbytes == self.measured_bytes else None
+
+
+_Price = TypeVar("_Price")
+_Pinning = tuple[tuple[Pace, ...], Recommended[Recipe]]
+ASSUMED = PagePrice(ENTRY_BYTES / GPU_PAGE_SIZES[0], Origin("assumed"))
+"""Small pages: the dearest case, and what an H200 showed whatever stood under the memory."""
+
+
+@dataclass(frozen=True)
+class Prices:
+    """What is known.
+
+    Attributes:
+        page: of a page table.
+        context: of a context; ``None`` if no run tells.
+        paces: of strategies of pinning; empty if no run tells.
+        recipes: what the same run recommends; ``None`` if no run tells.
+        recorded: the machine of the first recording that was used; ``None`` if none was.
+    """
+
+    page: PagePrice
+    context: ContextPrice | None
+    paces: tuple[Pace, ...]
+    recipes: Recommended[Recipe] | None
+    recorded: Environment | None
+
+
+def like_run(store: Store, word: str) -> Run:
+    """The run of that id or its only beginning, else the newest recording of a GPU with that word in its name.
+
+    Raises:
+        InvalidParameter: there is none.
+        StoreFailed: the database cannot be read.
+    """
+    try:
+        return store.run(word)
+    except UnknownName as error:
+        for run in sorted(recorded_runs(), key=lambda run: run.created_at, reverse=True):
+            if any(word.lower() in device.name.lower() for device in run.environment.devices):
+                return run
+        raise InvalidParameter(f"like: {error}; nor is it a word of a recorded GPU's name") from None
+
+
+def known_prices(store: Store, environment: Environment, like: Run | None = None) -> Prices:
+    """The newest that a run of this machine's GPUs tells, else what a recording does, of the same GPU before others.
+
+    Args:
+        store: where runs are kept.
+        environment: this machine.
+        like: a run whose host the plan is for: it tells first, then runs of its machine, then of its GPU.
+
+    Raises:
+        StoreFailed: the database cannot be read.
+    """
+    recorded: list[Environment] = []
+
+    def first(experiment: str, read: Callable[[Origin, ExperimentRun, Sequence[Row]], _Price | None]) -> _Price | None:
+        for run in _telling(store, experiment, like.environment if like else environment, like):
+            is_here = run.environment.machine_id == environment.machine_id and not run.recording
+            origin = Origin("measured" if is_here else "recorded", run.id, run.gpu.name if run.gpu else None)
+            try:
+                price = read(origin, run, checked_rows(run.experiment, store.observations(run.id)))
+            except (BadInput, ArithmeticError):  # rows that make no sense, as those of an imported run may
+                continue
+            if price:
+                recorded.extend([] if is_here else [run.environment])
+                return price
+        return None
+
+    paces, recommended = first("pinning_strategy", _pinning) or ((), None)
+    return Prices(
+        page=first("page_tables", _page_price) or ASSUMED,
+        context=first("registration", _context_price),
+        paces=paces,
+        recipes=recommended,
+        recorded=recorded[0] if recorded else None,
+    )
+
+
+def _telling(store: Store, experiment: str, environment: Environment, like: Run | None) -> Iterator[ExperimentRun]:
+    """Runs of that machine, newest first, then recordings. Other machines' imported runs tell only where asked for."""
+    models, recordings = {device.name for device in environment.devices[:1]}, []
+    if isinstance(like, ExperimentRun) and (like.experiment, like.lab) == (experiment, "cuda"):
+        yield like
+    for run in store.each_run(experiment=experiment, lab="cuda"):
+        if not isinstance(run, ExperimentRun) or not run.observations:
+            continue
+        if run.recording:
+            recordings.append(run)
+        elif run.environment.machine_id == environment.machine_id:
+            yield run
+    yield from sorted(recordings, key=lambda run: not (run.gpu and run.gpu.name in models))
+
+
+def _page_price(origin: Origin, run: ExperimentRun, rows: Sequence[Row]) -> PagePrice | None:
+    """Of the first way that shows one: memory allocated pinned, where the run has it.
+
+    A slope that fits a page size that GPUs know means that page size: the rest is the steps in which memory is taken.
+    """
+    for cost in cells_of(rows):
+        if cost.device == run.device and cost.per_byte:
+            known = cost.known_page_bytes
+            return PagePrice(ENTRY_BYTES / known if known else cost.per_byte, origin, cost.per_byte)
+    return None
+
+
+def _context_price(origin: Origin, run: ExperimentRun, rows: Sequence[Row]) -> ContextPrice | None:  # noqa: ARG001 - one shape
+    with_context = [trial for trial in trials(rows) if trial.context_bytes and trial.context_bytes > 0]
+    if not with_context:
+        return None
+    most = max(with_context, key=lambda trial: trial.processes)
+    return ContextPrice(round((most.context_bytes or 0) / most.processes), origin)
+
+
+def _pinning(origin: Origin, run: ExperimentRun, rows: Sequence[Row]) -> _Pinning | None:
+    """How fast each strategy pins, and which are recommended."""
+    cells = strategy_cells(rows)
+    paces = tuple(
+        Pace(cell.strategy, cell.bytes_per_second, cell.bytes, cell.longest_wait.seconds, cell.chunk_bytes, origin)
+        for cell in cells.values()
+        if cell.strategy != IDLE and cell.bytes_per_second > 0
+    )
+    return (paces, recipes_of(recommend(cells), run.params)) if paces else None

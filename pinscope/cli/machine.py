@@ -26,10 +26,16 @@ FORMAT = 1
 """Version of ``doctor --json``; additive changes keep it."""
 
 
-def doctor(as_json: AsJson = False) -> None:
+def doctor(
+    check: Annotated[
+        bool, typer.Option("--check", help="Exit with code 1 where something is worse than it should be.")
+    ] = False,
+    as_json: AsJson = False,
+) -> int:
     """Check this machine: what can be measured here, its links and limits, and what to change."""
     environment, database = capture_environment(), _database()
     abilities, findings = capabilities(environment), machine_findings(environment)
+    code = int(check and any(finding.severity in ("warning", "critical") for finding in findings))
     if as_json:
         print_json(
             {
@@ -40,13 +46,14 @@ def doctor(as_json: AsJson = False) -> None:
                 "database": database,
             }
         )
-        return
+        return code
     facts = [*environment_facts(environment), ("PinScope", version_text(environment)), ("Runs are kept in", database)]
     print_table(("", ""), facts, title="This machine")
     print_table(("", ""), [(ability.title, _answer(ability)) for ability in abilities], title="What works here")
     print_findings(findings)
     if not findings:
         print_line("Nothing to improve was found.")
+    return code
 
 
 def _database() -> str:

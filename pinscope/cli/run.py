@@ -12,23 +12,24 @@ from typer.core import TyperCommand
 
 from pinscope.cli.main import AsJson, Interval, Pids, Probe, checked_pids, duration, output_option
 from pinscope.cli.outcome import follow, print_outcome, progress_shown, say_how_it_ended
-from pinscope.cli.terminal import Stop, complain, print_json
+from pinscope.cli.terminal import Stop, complain, print_json, print_table
 from pinscope.errors import BadInput, InvalidParameter, MeasurementFailed, NotPossible, StoreFailed, UnknownName
 from pinscope.experiments.contract import AnyExperiment
 from pinscope.experiments.registry import EXPERIMENTS, find
 from pinscope.live.source import open_source
 from pinscope.live.timeline.reading import TimelineParams
 from pinscope.probes.environment import capture_environment
-from pinscope.records.run import LAB_TITLES, ExperimentRun, LabKind, Run
-from pinscope.report.facts import open_document, parameter_defaults
+from pinscope.records.run import ExperimentRun, LabKind, Run
+from pinscope.report.facts import Document, open_document, parameter_defaults, quantity_text
 from pinscope.report.write import run_document
 from pinscope.runner.jobs import Request, cancel, mark_interrupted, prepare, reconcile, start, usable_gpu
 from pinscope.runner.suite import ALL, select
 from pinscope.runner.timeline import Recorded, TimelineRecorder, check_output, prepare_timeline
+from pinscope.store.recordings import recorded_runs
 from pinscope.store.safe_writer import find_saved, saved_line
 from pinscope.store.store import Store
 from pinscope.store.tables import StoredRow
-from pinscope.text import quoted
+from pinscope.text import one_line, quoted
 from pinscope.units import format_seconds
 
 
@@ -139,12 +140,13 @@ def run(
 ) -> int:
     """Run an experiment and print its result; with --json, every observation too. Ctrl-C cancels and keeps its data."""
     environment = capture_environment()
+    if lab is None and not usable_gpu(environment):
+        complain(f"no usable GPU here (pinscope doctor says why){_recorded(experiment)}")
     selection = select(Request(experiment, lab, device, quick, parse_settings(settings or ())), environment)
     for line in selection.left_out:
         complain(f"left out: {line}")
-    if lab is None and not usable_gpu(environment):
-        complain(f"no usable GPU here (pinscope doctor says why): this runs on the {LAB_TITLES['host']}")
     documents: list[dict[str, Any]] = []
+    summary: list[tuple[str, str, str]] = []
     code = 0
     store = Store()
     with Stop() as stop, store:  # closed before a signal can end this again
@@ -156,12 +158,32 @@ def run(
                 documents.append(run_document(document))
             else:
                 print_outcome(document)
+                summary.append(_summary(document))
             code = code or run_code
             if stop.asked:
                 break
     if as_json:
         print_json({"format": documents[0]["format"], "runs": documents} if experiment == ALL else documents[0])
+    elif experiment == ALL:
+        print_table(("experiment", "verdict", "first figure"), summary, title="All experiments")
     return code
+
+
+def _recorded(experiment: str) -> str:
+    """Where a run on a GPU answers the same question: a recording that ships with PinScope."""
+    run = next((run for run in recorded_runs() if run.experiment == experiment), None)
+    return f"; recorded on a GPU: pinscope runs show {run.id}" if run else ""
+
+
+def _summary(document: Document) -> tuple[str, str, str]:
+    """A run in the table of all: its experiment, what it says, and the figure that decides."""
+    reading = document.reading
+    figure = next(iter(reading.headline), None)
+    return (
+        document.title,
+        one_line(reading.verdict or document.run.error or document.run.status),
+        f"{figure.name}: {quantity_text(figure)}" if figure else "",
+    )
 
 
 def parse_settings(texts: Sequence[str]) -> dict[str, str]:

@@ -214,10 +214,10 @@ def run_without_rows(document: Document) -> dict[str, Any]:
 
 
 def json_pieces(documents: Sequence[Document]) -> Iterator[bytes]:
-    """One run's document; several stand in ``{"format", "documents": […]}``. An observation at a time."""
+    """One run's document; several stand in ``{"format", "runs": […]}``. An observation at a time."""
     if len(documents) > 1:
         newest = max(document.run.format for document in documents)
-        yield f'{{"format": {newest}, "documents": ['.encode()
+        yield f'{{"format": {newest}, "runs": ['.encode()
     for number, document in enumerate(documents):
         yield (b", " if number else b"") + _text(run_without_rows(document))[:-1] + b', "observations": ['
         for place, row in enumerate(document.rows):

@@ -132,4 +132,4 @@ def test_several_runs_are_one_json_file() -> None:
 
     written = json.loads(render(both, ".json"))
 
-    assert [item["run"]["id"] for item in written["documents"]] == [item.run.id for item in both]
+    assert [item["run"]["id"] for item in written["runs"]] == [item.run.id for item in both]

@@ -200,7 +200,7 @@ class Proc:
         """Which file a path leads to."""
         return self._at(path, os.stat).then(lambda status: (status.st_dev, status.st_ino))
 
-    def walk(self, folders: Iterable[str], depth: int) -> Iterator[tuple[str, os.stat_result]]:
+    def below_folders(self, folders: Iterable[str], depth: int) -> Iterator[tuple[str, os.stat_result]]:
         """Path and status of what lies in these folders and so many levels below; no link is followed."""
         for folder in folders:
             for name in self.names(folder):
@@ -209,7 +209,7 @@ class Proc:
                 if status is not None:
                     yield path, status
                     if stat.S_ISDIR(status.st_mode) and depth > 1:
-                        yield from self.walk([path], depth - 1)
+                        yield from self.below_folders([path], depth - 1)
 
     def open_file_keys(self, folder: str) -> set[FileKey]:
         """The files that the links in /proc/PID/fd lead to, of those that can be

@@ -60,7 +60,7 @@ def _large_files(proc: Proc) -> Iterator[tuple[FileKey, LeftFile]]:
     mounts = read_mounts(proc).value or ()
     folders = {_SHARED_MEMORY, *(mount.point for mount in mounts if mount.kind == "hugetlbfs")}
     user = os.geteuid()
-    for path, status in proc.walk(sorted(folders), _MOST_DEPTH):
+    for path, status in proc.below_folders(sorted(folders), _MOST_DEPTH):
         taken = status.st_blocks * _BLOCK_BYTES
         if taken >= LEAST_BYTES and stat.S_ISREG(status.st_mode) and user in (0, status.st_uid):
             modified = datetime.fromtimestamp(status.st_mtime, UTC)

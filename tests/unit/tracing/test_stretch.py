@@ -238,7 +238,7 @@ def test_processes_have_the_names_that_the_lines_have_and_an_id_where_two_have_o
 def test_events_that_are_none_of_a_trace_are_refused_and_not_drawn(row: dict[str, object], complaint: str) -> None:
     with pytest.raises(InvalidParameter, match=f"^the attachment copies is not that of a trace: .*{complaint}"):
         extent(attached(copies=[row]))
-    assert len(draw_run(run(), [program(), site(33)], attached(copies=[row]))) == 2
+    assert len(draw_run(run(), [program(), site(33)], attached(copies=[row]))) == 1
 
 
 def test_more_gpus_than_there_can_be_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:

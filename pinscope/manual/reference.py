@@ -93,7 +93,7 @@ def records_in(record: type) -> Iterator[type]:
     """The records that stand in a record's JSON, at any depth, each once and in order."""
     seen: list[type] = []
 
-    def below_folders(kind: Any) -> Iterator[type]:
+    def walk(kind: Any) -> Iterator[type]:
         if _is_record(kind) and kind not in seen:
             seen.append(kind)
             yield kind

@@ -26,6 +26,24 @@ _Item = TypeVar("_Item")
 _Key = TypeVar("_Key")
 
 
+class ReadRow(Mapping[str, Any]):
+    """One of many rows with the same fields: a fifth of a dict's memory, as it holds no names."""
+
+    __slots__ = ("_places", "_values")
+
+    def __init__(self, places: Mapping[str, int], values: tuple[Any, ...]) -> None:
+        self._places, self._values = places, values
+
+    def __getitem__(self, name: str) -> Any:
+        return self._values[self._places[name]]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._places)
+
+    def __len__(self) -> int:
+        return len(self._places)
+
+
 class ReadRows(list[Row]):
     """Observations as their class writes them, up to the bounds of :mod:`pinscope.records.base`.
 
@@ -41,7 +59,7 @@ class ReadRows(list[Row]):
         self.cut: str | None = None
         self._kind = kind
         types = {name: _type_of(field.annotation) for name, field in kind.model_fields.items()}
-        self._names = tuple(types)
+        self._places = {name: place for place, name in enumerate(types)}
         self._texts: dict[str, str] = {}
         self._characters = 0
         # A label is a field that each observation has, and that is not a measured time.
@@ -66,7 +84,7 @@ class ReadRows(list[Row]):
                 self.cut = self._beyond(values)
             if self.cut is not None:
                 return
-            self.append({name: self._once(values[name]) for name in self._names})
+            self.append(ReadRow(self._places, tuple(self._once(values[name]) for name in self._places)))
             if self._characters > TEXT_READ:
                 self.cut = f"they hold more than {TEXT_READ:,} characters of different texts"
 

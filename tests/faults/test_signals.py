@@ -337,7 +337,7 @@ def _untrue(attempt: Attempt, reached: bool, command: Command) -> Iterator[str]:
         yield from _untrue_of(run, attempt, code, command)
 
 
-_EXPECTED = ("out", "err", "temporary", "runs.sqlite", "runs.sqlite-wal", "runs.sqlite-shm", "night.pinscope")
+_EXPECTED = ("out", "err", "temporary", "queue", "runs.sqlite", "runs.sqlite-wal", "runs.sqlite-shm", "night.pinscope")
 _CODES = {"done": (0,), "cancelled": (130,), "interrupted": (1,), "failed": (1,)}
 
 

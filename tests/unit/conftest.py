@@ -83,6 +83,7 @@ SAMPLED = (
     "dashboard/test_pages.py::test_a_page_stands_with_an_empty_store",
     "experiments/registration/test_member.py::test_a_process_killed_at_any_step",
     "experiments/test_registry.py",
+    "experiments/test_ways_are_said_once.py",
     "recordings/test_findings.py",
     "recordings/test_partial_verdicts.py",
     "report/test_opened.py",

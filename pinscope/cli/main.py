@@ -151,9 +151,10 @@ def _explained(error: BaseException) -> tuple[str, int]:
         return "interrupted", Cancelled.exit_code
     if isinstance(error, OSError) and error.strerror:  # without a file it was stdout: a full disk, for one
         return f"{error.filename or 'the output cannot be written'}: {error.strerror}", PinScopeError.exit_code
+    what = f"unexpected {type(error).__name__}: {error} (PINSCOPE_DEBUG=1 shows where)"
     if isinstance(error, MemoryError):
-        return "this process may not have as much memory as that takes", PinScopeError.exit_code
-    return f"unexpected {type(error).__name__}: {error} (PINSCOPE_DEBUG=1 shows where)", PinScopeError.exit_code
+        what = "this process may not have as much memory as that takes"
+    return what, PinScopeError.exit_code
 
 
 def _missing(module: str) -> str | None:

@@ -20,7 +20,10 @@ from pinscope.tracing.mapped_file import SpoolFolder
 from tests.data.fake_cupti import PRELUDE, variables
 
 STRANGER = 65534
-pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root can start a process of another user")
+pytestmark = [
+    pytest.mark.skipif(os.geteuid() != 0, reason="only root can start a process of another user"),
+    pytest.mark.xdist_group("strangers"),  # one of them takes every folder's name that it sees
+]
 
 
 @pytest.fixture

@@ -119,8 +119,8 @@ RELEASE = (
 if importlib.util.find_spec("hypothesis"):  # the GPU tests do without it
     import hypothesis
 
-    examples = 100 if os.environ.get("PINSCOPE_RELEASE") else 25
-    hypothesis.settings.register_profile("pinscope", deadline=None, max_examples=examples)
+    hypothesis.settings.register_profile("pinscope", deadline=None, max_examples=25)
+    hypothesis.settings.register_profile("release", deadline=None)
     hypothesis.settings.load_profile("pinscope")
 
 

@@ -274,7 +274,7 @@ def all_words(host: Host) -> str | None:
     who = gpus_words(cell.gpus) if len(cell.gpus) == 2 else f"all {len(cell.gpus)} GPUs"
     both = host.at_once("bidirectional")
     less = f" one way, {both.share_words} both ways at once" if both and both.is_slowed() else ""
-    return f"Copying together, {who} keep {cell.share_words} of their solo rates{less}."
+    return f"Together {who} keep {cell.share_words} of their solo rates{less}."
 
 
 def single_words(host: Host) -> str | None:

@@ -273,7 +273,7 @@ def all_words(host: Host) -> str | None:
         return f"{who} slow each other, but all together reach only {cell.share_words} of their rates alone."
     who = gpus_words(cell.gpus) if len(cell.gpus) == 2 else f"all {len(cell.gpus)} GPUs"
     both = host.at_once("bidirectional")
-    less = f" one way, {both.share_words} both ways at once" if both and both.is_slowed() else ""
+    less = f" one way, {both.share_words} both ways" if both and both.is_slowed() else ""
     return f"Together {who} keep {cell.share_words} of their solo rates{less}."
 
 

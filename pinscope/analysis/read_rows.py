@@ -24,10 +24,12 @@ Row = Mapping[str, Any]
 Rows = Sequence[Row]
 _Item = TypeVar("_Item")
 _Key = TypeVar("_Key")
+_SHAPES = 100
+"""Different sets of known fields among rows of one run whose rows are kept short; a timeline has about ten."""
 
 
 class ReadRow(Mapping[str, Any]):
-    """One of many rows with the same fields: a fifth of a dict's memory, as it holds no names."""
+    """One of many rows with the same fields: it holds no names, and one ``None`` for all fields that are ``None``."""
 
     __slots__ = ("_places", "_values")
 
@@ -59,7 +61,8 @@ class ReadRows(list[Row]):
         self.cut: str | None = None
         self._kind = kind
         types = {name: _type_of(field.annotation) for name, field in kind.model_fields.items()}
-        self._places = {name: place for place, name in enumerate(types)}
+        self._names = tuple(types)
+        self._places: dict[tuple[str, ...], dict[str, int]] = {}
         self._texts: dict[str, str] = {}
         self._characters = 0
         # A label is a field that each observation has, and that is not a measured time.
@@ -84,9 +87,18 @@ class ReadRows(list[Row]):
                 self.cut = self._beyond(values)
             if self.cut is not None:
                 return
-            self.append(ReadRow(self._places, tuple(self._once(values[name]) for name in self._places)))
+            self.append(self._row(values))
             if self._characters > TEXT_READ:
                 self.cut = f"they hold more than {TEXT_READ:,} characters of different texts"
+
+    def _row(self, values: Mapping[str, Any]) -> ReadRow:
+        """The row, whose names and places it shares with all rows that know the same fields."""
+        known = tuple(name for name in self._names if values[name] is not None)
+        if known not in self._places and len(self._places) >= _SHAPES:
+            known = self._names
+        if known not in self._places:
+            self._places[known] = dict.fromkeys(self._names, -1) | {name: place for place, name in enumerate(known)}
+        return ReadRow(self._places[known], (*(self._once(values[name]) for name in known), None))
 
     def _once(self, value: Any) -> Any:
         """The value; of a text that was there before, the same object, so that a label takes no memory in each row."""

@@ -99,7 +99,7 @@ def test_an_interrupted_set_up_is_made_anew(checkout: Checkout) -> None:
 def test_an_interrupted_addition_for_tests_is_made_anew_too(checkout: Checkout) -> None:
     checkout.start()
     (checkout.folder / "no-network").touch()
-    assert checkout.start("test")[0] != 0
+    assert checkout.start("test", "--quick")[0] != 0
     (checkout.folder / "no-network").unlink()
     code, asked, _ = checkout.start()
     assert code == 0
@@ -120,7 +120,7 @@ def test_a_changed_need_makes_the_environment_anew(checkout: Checkout, change: s
 
 def test_tests_add_to_the_environment_and_the_dashboard_takes_it_as_it_is(checkout: Checkout) -> None:
     checkout.start()
-    _, asked, _ = checkout.start("test")
+    _, asked, _ = checkout.start("test", "--quick")  # which needs no package of Debian's
     assert len(asked) == 2  # then it stops: the stand-in has no ruff
     assert asked[0].endswith("--requirement requirements/dev.txt")
     _, asked, _ = checkout.start()

@@ -97,12 +97,23 @@ SAMPLED = (
 """What asks the same of each recording, experiment or moment: of its parameters a plain run takes every fourth."""
 
 
+_HERE = Path(__file__).parent
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """A file that is left out is not imported either."""
+    return True if "not slow" in config.option.markexpr and _is_slow(collection_path) else None
+
+
+def _is_slow(path: Path) -> bool:
+    return any(path.is_relative_to(_HERE / name) for name in SLOW)
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    here = Path(__file__).parent
-    files = {path for name in SLOW for path in ((here / name).rglob("*.py") if "." not in name else (here / name,))}
+    slow = {path: _is_slow(path) for path in {item.path for item in items}}
     number = dict.fromkeys(SAMPLED, 0)
     for item in items:
-        if item.path in files:
+        if slow[item.path]:
             item.add_marker(pytest.mark.slow)
         node = item.nodeid.removeprefix("tests/unit/")
         if "[" in node and (name := next((name for name in SAMPLED if node.startswith(name)), None)):

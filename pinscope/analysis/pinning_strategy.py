@@ -26,8 +26,6 @@ CALLS: Mapping[str, str] = {
 """Part of an observation's field → the driver call of a neighbour that it is the longest of."""
 PHASES: Mapping[str, str] = {"": "pinned", "release_": "given back"}
 """Beginning of an observation's field → what was done to the memory meanwhile."""
-UNNAMED = "a driver call"
-"""A wait of which the run does not say which call it was: runs of version 0.1.0, while memory was given back."""
 TITLES: Mapping[str, str] = {**{name: strategy.title for name, strategy in STRATEGIES.items()}, IDLE: "idle"}
 NEAR = 1.5
 """Strategies within this factor of the fastest are fast."""
@@ -183,22 +181,18 @@ def _with_waits(cell: StrategyCell, rows: Sequence[Row]) -> StrategyCell:
 
 def _longest(row: Row) -> float:
     """The longest driver call of any neighbour in one repeat, both phases."""
-    calls = (f"{phase}neighbour_{call}_seconds" for phase in PHASES for call in CALLS)
-    fields = (*calls, "release_neighbour_seconds")
+    fields = (f"{phase}neighbour_{call}_seconds" for phase in PHASES for call in CALLS)
     return max(float(row[field]) for field in fields if row.get(field) is not None)
 
 
 def _waits(values: Callable[[str], list[Any]]) -> list[Wait]:
     """Of every call in every phase that the run tells."""
-    waits = [
+    return [
         Wait(max(waited), call, phase)
         for begin, phase in PHASES.items()
         for name, call in CALLS.items()
         if (waited := values(f"{begin}neighbour_{name}_seconds"))
     ]
-    if any(wait.phase == PHASES["release_"] for wait in waits) or not values("release_neighbour_seconds"):
-        return waits
-    return [*waits, Wait(max(values("release_neighbour_seconds")), UNNAMED, PHASES["release_"])]
 
 
 _Best = TypeVar("_Best")

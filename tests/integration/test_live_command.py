@@ -2,17 +2,11 @@
 
 from __future__ import annotations
 
-import fcntl
 import json
-import os
-import pty
 import re
 import signal
-import struct
 import subprocess
 import sys
-import termios
-import time
 from collections.abc import Iterator
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -21,7 +15,7 @@ from typing import Any
 import pytest
 
 from tests.data.fake_driver import Program, build, left_by, tracing
-from tests.integration.processes import Holder, holder, in_the_background, variables
+from tests.integration.processes import Holder, holder, in_the_background
 
 MIB = 2**20
 LOCKED_BYTES = 8 * MIB
@@ -88,48 +82,6 @@ def test_a_pipe_that_closes_ends_it_quietly_however_rare_the_snapshots() -> None
         process.stdout.close()
         assert process.wait(20) == 0
         assert process.stderr.read() == ""
-
-
-def test_a_terminal_gets_a_screen_that_changes_in_place_and_keeps_the_last_one(locker: Holder) -> None:
-    columns = 60
-    terminal, end = pty.openpty()
-    fcntl.ioctl(end, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
-    with subprocess.Popen(
-        live("--interval", "0.2", "--pid", str(locker.pid)), env=variables(TERM="xterm-256color", COLUMNS="", LINES=""),
-        stdin=end, stdout=end, stderr=subprocess.PIPE,
-    ) as process:  # fmt: skip
-        os.close(end)
-        try:
-            drawn = _until(terminal, lambda text: text.count("8 MiB") >= 2)
-            locker.tell("free")
-            drawn += _until(terminal, lambda text: "released" in text)
-            process.send_signal(signal.SIGINT)
-            drawn += _until(terminal, lambda _: False)
-            assert process.wait(20) == 0
-            assert process.stderr is not None
-            assert process.stderr.read() == b""
-        finally:
-            process.kill()
-    os.close(terminal)
-    screen, _, left = drawn.rpartition("\x1b[?1049l")  # the alternate screen is left
-    assert "\x1b[?1049h" in screen
-    assert "\x1b[?25h" in drawn  # and the cursor is back
-    plain = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", left).replace("\r", "")
-    assert "Memory  " in plain
-    assert max(map(len, plain.splitlines())) <= columns
-    assert not re.search(r"^[KMGT]iB", re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "\n", screen), re.M)
-
-
-def _until(terminal: int, enough: Any, seconds: float = 20.0) -> str:
-    """What is drawn until it is enough, or the other end is closed."""
-    drawn, deadline = b"", time.monotonic() + seconds
-    while not enough(drawn.decode(errors="replace")):
-        assert time.monotonic() < deadline, drawn.decode(errors="replace")
-        try:
-            drawn += os.read(terminal, 4096)
-        except OSError:
-            break
-    return drawn.decode(errors="replace")
 
 
 @pytest.fixture(scope="module")

@@ -12,7 +12,6 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
-import pandas as pd
 import pytest
 
 from pinscope.cli.main import main
@@ -22,7 +21,6 @@ from pinscope.live.timeline.reading import TimelineParams
 from pinscope.live.tracker import Tracker
 from pinscope.records.run import Progress, Run
 from pinscope.records.snapshot import Snapshot
-from pinscope.report.write import SUFFIXES
 from pinscope.runner.jobs import cancel, reconcile
 from pinscope.runner.timeline import TimelineRecorder, prepare_timeline
 from pinscope.store.bundle import read_bundle
@@ -158,43 +156,6 @@ def test_who_cancels_it_from_a_page_ends_it_well() -> None:
         cancel(store, the_run(store).id)
         assert process.wait(30) == 0
         assert the_run(store).status == "done"
-
-
-def test_every_report_can_be_made_of_it_and_it_travels_in_a_bundle(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    file = tmp_path / "t.pinscope"
-    with holder() as (_, tell):
-        tell(str(MIB))
-        assert main(["record", "--for", "0.6s", "--interval", "0.2", "-o", str(file)]) == 0
-    ((run, rows),) = read_bundle(file)
-    for suffix in SUFFIXES:
-        made = tmp_path / f"report{suffix}"
-        if suffix == ".perfetto.json":
-            assert main(["report", run.id, "-o", str(made)]) == 2
-            assert "has no timeline of copies and kernels" in capsys.readouterr().err
-        else:
-            assert main(["report", run.id, "-o", str(made)]) == 0, suffix
-    html = (tmp_path / "report.html").read_text()
-    for words in ("Who held pinned memory while this machine was watched", "live view", "Who held it", run.id):
-        assert words in html
-    assert "host model" not in html
-    assert '<span class="badge">full</span>' not in html
-    frame = pd.read_parquet(tmp_path / "report.parquet")
-    assert frame["kind"].tolist() == [row["kind"] for row in rows]
-    assert json.loads((tmp_path / "report.json").read_text())["observations"] == rows
-    capsys.readouterr()
-    assert main(["runs", "show", run.id]) == 0
-    facts = capsys.readouterr().out
-    assert all(words in facts for words in ("Holders", "live view", "Interval"))
-    assert "Takes at most" not in facts
-    assert main(["import", str(file), "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)["skipped"] == [run.id]
-    monkeypatch.setenv("PINSCOPE_DATABASE", f"sqlite:///{tmp_path / 'empty.db'}")
-    assert main(["import", str(file), "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)["added"] == [run.id]
-    assert main(["runs", "show", run.id]) == 0
-    assert capsys.readouterr().out == facts
 
 
 def test_a_database_that_is_deleted_meanwhile_leaves_all_of_it_in_the_file(tmp_path: Path) -> None:

@@ -82,8 +82,8 @@ COPY_VALUES = ("memory", "direction", "wall_seconds")
 class AllocationObservation(Observation):
     """One buffer got and given back, or one copy from or to one (``kind``)."""
 
-    kind: Literal["buffer", "copy", "pool"]
-    """``buffer`` (got and given back) or ``copy``; ``pool`` in older runs, of PyTorch's, which is not read any more."""
+    kind: Literal["buffer", "copy"]
+    """``buffer`` (got and given back) or ``copy``."""
     bytes: Positive
     """Size of the buffer or the copy."""
     # One buffer:

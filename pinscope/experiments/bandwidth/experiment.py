@@ -90,7 +90,7 @@ class BandwidthObservation(Observation):
     memory: HostMemory
     """Kind of the host memory."""
     backing: Backing | None = None
-    """What stands under pageable and registered memory; ``None`` of other kinds, and in runs of 0.1.0."""
+    """What stands under pageable and registered memory; ``None`` of other kinds."""
     cache: Cache | None = None
     """Whether the processor's caches may hold the memory; ``None``: content came from the device, past them."""
     direction: Direction
@@ -105,10 +105,9 @@ class BandwidthObservation(Observation):
     """How many GPUs copied at the same time: one, but in older runs, which measured what ``topology`` does now."""
     device_seconds: Lasted
     """One copy from an idle stream, by device events; without the call, but for pageable memory, where it copies."""
-    one_more_seconds: Lasted | None = None
-    """One more copy: of ``one_more_copies`` in a row the whole time, divided. ``None`` in runs of 0.1.0, whose one
-    copy had the call in it."""
-    one_more_copies: Positive | None = None
+    one_more_seconds: Lasted
+    """One more copy: of ``one_more_copies`` in a row the whole time, divided."""
+    one_more_copies: Positive
     """1: the one copy itself."""
     wall_seconds: Lasted
     """One copy from before the call to after the synchronisation, by the host clock."""

@@ -11,7 +11,7 @@ from typing import Annotated
 
 from pinscope.analysis.cells import Label, Value, cells, every_combination, first
 from pinscope.analysis.models import link_limit
-from pinscope.analysis.read_rows import Row, Rows, grouped
+from pinscope.analysis.read_rows import Rows, grouped
 from pinscope.analysis.statistics import Summary, exceeds, is_distinct, measured, together
 from pinscope.analysis.texts import ROUGH, about, on_lab
 from pinscope.experiments.bandwidth.ways import WAYS
@@ -35,7 +35,7 @@ def _or_dash(name: str | None) -> str:
 
 @dataclass(frozen=True, eq=False)
 class Cell:
-    """All repeats of one combination. Runs of 0.1.0 have one copy only, with the call in it: that is one more, too.
+    """All repeats of one combination.
 
     Attributes:
         backing: what stands under the memory; ``None`` where the run does not say.
@@ -182,7 +182,7 @@ class Copies:
         """All of them, in the order of their labels and sizes: pinned memory and h2d first."""
         kinds, ways = list(WAYS), list(TO_AND_FROM)
         return sorted(
-            cells(Cell, map(_complete, self.rows)),
+            cells(Cell, self.rows),
             key=lambda cell: (kinds.index(cell.memory), ways.index(cell.direction), cell.curve, cell.bytes),
         )
 
@@ -238,13 +238,6 @@ class Copies:
 
 of = Copies
 """All that a run measured, as verdict, headline, tables, findings and charts ask for it."""
-
-
-def _complete(row: Row) -> Row:
-    """A row of 0.1.0 with what later ones have."""
-    if row.get("one_more_seconds") is not None:
-        return row
-    return {"backing": None, "cache": None, **row, "one_more_seconds": row["device_seconds"], "one_more_copies": 1}
 
 
 def _rank(curve: Curve) -> int:

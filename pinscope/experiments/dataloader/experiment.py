@@ -112,7 +112,7 @@ class DataloaderObservation(Observation):
     at the pool, while the tensor was there."""
     # One step:
     round: int = 0
-    """In which round; each starts every combination anew. Runs before there were rounds have one."""
+    """In which round; each starts every combination anew."""
     pin_memory: bool | None = None
     """The DataLoader's setting."""
     non_blocking: bool | None = None

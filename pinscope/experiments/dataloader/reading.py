@@ -46,7 +46,7 @@ _DRIFT_ERRORS = 3.0
 LEAST_RUNS = 3
 OWN_TIMES = ("wait_seconds", "issue_seconds", "copy_seconds", "compute_seconds", "stall_seconds", "step_seconds")
 TIMES = (*OWN_TIMES, "make_seconds", "pin_seconds")
-"""Of a step; older runs have its own alone, and not those of its batch."""
+"""Of a step and its batch."""
 _STUDENT_97_5 = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228)
 """97.5 % quantiles of Student's t with 1, 2 … 10 degrees of freedom."""
 MOST_RUNS = len(_STUDENT_97_5) + 1
@@ -295,7 +295,7 @@ def workers_title(workers: int) -> str:
 
 
 def _cell(rows: Rows) -> Cell:
-    rounds = grouped(rows, lambda row: int(row.get("round", 0)))  # older runs visited each combination once
+    rounds = grouped(rows, lambda row: int(row["round"]))
     paces = [[step["step_seconds"] for step in steps] for steps in rounds.values()]
     # The workers take turns: what a step waits for repeats after so many steps as there are workers.
     starts: Sequence[int | None] = steady_starts(paces, max(rows[0]["workers"], 1)) or [None] * len(paces)

@@ -83,8 +83,8 @@ _OF_A_COPY = ("gpus", "devices", "issued_by", "placed", "direction", "way", "cop
 class TopologyObservation(Observation):
     """Copies of one GPU in one direction."""
 
-    kind: Literal["copy", "pin", "open", "through"]
-    """``copy``. Older runs have rows of other kinds, which the experiment registration measures now."""
+    kind: Literal["copy"]
+    """``copy``."""
     device: int
     """Index of the GPU."""
     bytes: Positive
@@ -117,7 +117,7 @@ class TopologyObservation(Observation):
     """8-byte words that did not arrive; ``None`` where not compared."""
 
     def needs(self) -> tuple[str, Iterable[str]]:
-        return "a copy", _OF_A_COPY if self.kind == "copy" else ()
+        return "a copy", _OF_A_COPY
 
 
 class Topology:

@@ -10,7 +10,6 @@ from pinscope.analysis.rules import BELOW_LIKE
 from pinscope.analysis.statistics import Summary, exceeds, measured
 from pinscope.analysis.texts import Costed, Text, dearest_first, say
 from pinscope.experiments.topology.reading import (
-    MOVED,
     ONE_WAY,
     PAIRS_SLOWED,
     RATE,
@@ -112,7 +111,7 @@ def verdict(host: Host, concluded: Sequence[Finding]) -> str | None:
     if any(cell.wrong_count for cell in host.cells):
         return "Data arrived wrong on a GPU: do not trust any figure of this run."
     if not host.cells:
-        return MOVED if len(host.copies) < len(host.rows) else None
+        return None
     slowed = (f"{finding.title}." for finding in concluded if finding.rule.startswith(PAIRS_SLOWED))
     return next(slowed, None) or all_words(host) or single_words(host)
 

@@ -37,10 +37,6 @@ NOTE = (
     "Medians, over the time in which all of these GPUs copied. Of the rates alone: together, "
     "divided by the sum of what each reaches alone. A bidirectional rate is the sum of both directions."
 )
-MOVED = (
-    "This older run also measured processes that register or open memory: 'pinscope run registration' measures those "
-    "now."
-)
 
 
 def gpus_words(gpus: Sequence[int]) -> str:
@@ -124,15 +120,10 @@ class Host:
     """GPU → its model."""
 
     @cached_property
-    def copies(self) -> Rows:
-        """All but those of other kinds, which older runs have."""
-        return [row for row in self.rows if row["kind"] == "copy"]
-
-    @cached_property
     def cells(self) -> list[Cell]:
         """Every case of which a repeat counts, in the order measured."""
         case = labels("issued_by", "gpus", "direction", "placed")
-        groups = grouped(self.copies, lambda row: (*case(row), row["node"] if row["placed"] == "node" else None))
+        groups = grouped(self.rows, lambda row: (*case(row), row["node"] if row["placed"] == "node" else None))
         known = [cell for group in groups.values() if (cell := _cell(group))]
         alone = {
             (cell.issued_by, cell.direction, cell.gpus[0]): cell.bytes_per_second
@@ -244,9 +235,8 @@ def _rate(rows: Rows, gpus: tuple[int, ...]) -> float:
 
 
 def tables(host: Host) -> tuple[Table, ...]:
-    """All cells, and where what an older run measured beside them is measured now."""
-    note = f"{NOTE} {MOVED}" if len(host.copies) < len(host.rows) else NOTE
-    return (every_combination(host.cells, note),) if host.cells else ()
+    """All cells."""
+    return (every_combination(host.cells, NOTE),) if host.cells else ()
 
 
 def headline(host: Host) -> Iterator[Quantity]:

@@ -15,20 +15,19 @@ LARGE = 2**24
 def headline(recorded: Recorded) -> dict[str, object]:
     rows = recorded.counted
     alone = rows[(rows["copier"] == "engine") & (rows["devices"] == 1) & (rows["device"] == recorded.run["device"])]
-    new = "one_more_seconds" in alone and alone["one_more_seconds"].notna().any()
-    against = " (4 KiB pages, cold CPU caches)" if new else ""
-    if new:  # runs of 0.1.0 have one copy only, and one state of memory
-        state = alone["backing"].fillna("") + alone["cache"].fillna("")
-        alone = alone[
-            ((alone["memory"] == "pageable") & (state == "4kcold")) | (alone["memory"] == "pinned") & (state == "")
-        ]
-    seconds = alone.groupby(["memory", "direction", "bytes"])["one_more_seconds" if new else "device_seconds"].median()
+    state = alone["backing"].fillna("") + alone["cache"].fillna("")
+    alone = alone[
+        ((alone["memory"] == "pageable") & (state == "4kcold")) | (alone["memory"] == "pinned") & (state == "")
+    ]
+    seconds = alone.groupby(["memory", "direction", "bytes"])["one_more_seconds"].median()
     found: dict[str, object] = {}
     for way, words in (("h2d", "to GPU"), ("d2h", "from GPU")):
         pinned, pageable = seconds["pinned", way], seconds["pageable", way]
         largest, gain = pinned.index.max(), pageable / pinned
         found[f"Pinned {words}, {format_bytes(int(largest))}"] = largest / pinned[largest]
-        found[f"Pinned ÷ pageable rate{against}, {words}, {format_bytes(int(largest))}"] = gain[largest]
+        found[f"Pinned ÷ pageable rate (4 KiB pages, cold CPU caches), {words}, {format_bytes(int(largest))}"] = gain[
+            largest
+        ]
         rates = pinned.index / pinned
         best = rates[rates.index >= LARGE].max()
         found[f"Share of the link's limit, best pinned {words}"] = best / GEN5_X16_PAYLOAD

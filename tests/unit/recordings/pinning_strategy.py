@@ -28,9 +28,10 @@ GENTLE = 2.0
 
 def waits(rows: pd.DataFrame) -> pd.DataFrame:
     """Strategy → the longest call of any neighbour while memory was pinned, and while it was freed."""
-    columns = {"pinning": [f"neighbour_{call}_seconds" for call in CALLS]}
-    released = [f"release_neighbour_{call}_seconds" for call in CALLS]
-    columns["freeing"] = released if released[0] in rows else ["release_neighbour_seconds"]
+    columns = {
+        phase: [f"{begin}neighbour_{call}_seconds" for call in CALLS]
+        for phase, begin in (("pinning", ""), ("freeing", "release_"))
+    }
     by_strategy = rows.groupby("strategy")
     return pd.DataFrame({phase: by_strategy[names].max().max(axis=1) for phase, names in columns.items()})
 

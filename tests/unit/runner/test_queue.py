@@ -16,14 +16,6 @@ from pinscope.runner.queue import VARIABLE, turn
 from pinscope.store.new_file import own_folder
 from tests.data.second_user import ATTACKS, NOBODY, as_another_user, attack, needs_root, open_place
 
-HOLD = """
-import sys, time
-from pinscope.runner.queue import turn
-with turn(sys.argv[1], lambda holder: None):
-    print("held", flush=True)
-    time.sleep(60)
-"""
-
 
 class _GivenUpError(Exception):
     pass
@@ -44,33 +36,6 @@ def seen_by_all() -> Iterator[Path]:
     """A folder that every user can look into, as pytest's own are not."""
     with open_place() as place:
         yield place
-
-
-def test_one_who_waits_long_is_told_all_the_time_and_learns_of_the_next_holder() -> None:
-    name = uuid.uuid4().hex
-    holders = [subprocess.Popen([sys.executable, "-c", HOLD, name], stdout=subprocess.PIPE, text=True)]
-    heard: list[str] = []
-
-    def listen(holder: str) -> None:
-        heard.append(holder)
-        if len(heard) == 8:
-            holders.append(subprocess.Popen([sys.executable, "-c", HOLD, name], stdout=subprocess.PIPE, text=True))
-            holders[0].kill()
-            assert holders[1].stdout is not None
-            assert holders[1].stdout.readline() == "held\n"
-        if len(heard) == 16:
-            raise _GivenUpError
-
-    try:
-        assert holders[0].stdout is not None
-        assert holders[0].stdout.readline() == "held\n"
-        with pytest.raises(_GivenUpError), turn(name, listen):
-            pass
-        assert heard == [f"process {holder.pid}" for holder in holders for _ in range(8)]
-    finally:
-        for holder in holders:
-            holder.kill()
-            holder.communicate()
 
 
 def test_a_turn_ends_with_its_block_also_after_an_error_and_another_device_does_not_wait() -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import signal
 import subprocess
 import sys
 import textwrap
@@ -250,31 +249,6 @@ def test_a_reader_does_not_wait_for_a_writer(store: Store, url: str) -> None:
         assert store.run(run.id).status == "running"
         assert [kept.status for kept in store.runs(recordings=False)] == ["running"]
     assert store.run(run.id).status == "failed"
-
-
-def test_kill_of_a_writer_keeps_what_was_appended(store: Store, url: str) -> None:
-    run = store.add(new_run())
-    child = in_another_process(
-        url,
-        f"""
-        import itertools
-        for number in itertools.count():
-            store.append({run.id!r}, [{{"repeat": number, "warmup": False}}])
-            print(number, flush=True)
-        """,
-    )
-    assert child.stdout is not None
-    while child.stdout.readline() != "25\n":
-        pass
-    os.kill(child.pid, signal.SIGKILL)
-    reported = child.stdout.read().split()
-    child.wait()
-    child.stdout.close()
-    last = int(reported[-1]) if reported else 25
-    stored = repeats(store.observations(run.id))
-    assert stored == list(range(len(stored)))
-    assert len(stored) == store.run(run.id).observations >= last + 1
-    assert store.append(run.id, new_rows(1)) == len(stored) + 1
 
 
 # Deleting

@@ -6,8 +6,6 @@ from typing import Any
 
 import pytest
 
-from pinscope.analysis.read_rows import ReadRows
-from pinscope.experiments.allocation.experiment import AllocationObservation
 from pinscope.experiments.allocation.reading import Buffers, needed_faults
 from pinscope.records.run import Finding, LabKind
 from tests.data import synthetic
@@ -192,11 +190,3 @@ def test_a_run_that_has_just_begun_reads_without_conclusions() -> None:
     reading = read_allocation(synthetic.run("overlap", status="running"), buffers("malloc", 1e-6, size=MIB))
     assert reading.findings == ()
     assert len(reading.tables) == 1
-
-
-def test_an_older_run_that_looked_at_pytorchs_pool_too_opens() -> None:
-    pool = {"kind": "pool", "bytes": 1300 * MIB, "repeat": 0, "warmup": False, "step": "held", "setting": "in_force"}
-    read = ReadRows(AllocationObservation)
-    read.add([*buffers("pinned", 0.4, 0.1), pool])
-    assert [cell.way for cell in measured(read).cells] == ["pinned"]
-    assert findings(list(read)) == findings(buffers("pinned", 0.4, 0.1))

@@ -41,13 +41,6 @@ def test_rates_follow_from_one_more_copy_not_from_one() -> None:
     assert curve[0].one_copy_seconds.median == pytest.approx(1e-5 + 2**12 / 50e9)
 
 
-def test_rows_of_earlier_versions_have_one_copy_only() -> None:
-    new = {"one_more_seconds", "one_more_copies", "backing", "cache"}
-    (cell,) = cells([{key: value for key, value in row(1.0, 1000).items() if key not in new}])
-    assert (cell.one_more_seconds, cell.one_more_copies) == (cell.one_copy_seconds, 1)
-    assert (cell.backing, cell.cache, cell.state) == (None, None, "pinned")
-
-
 def test_gpus_and_the_number_of_them_at_once_are_kept_apart() -> None:
     rows = [row(1.0, 8, device=d, devices=n) for d in (0, 1) for n in (1, 2)]
     copies = Copies(synthetic.run("bandwidth"), rows)

@@ -68,14 +68,3 @@ def test_an_unknown_link_limit_is_left_out_and_said() -> None:
 
     assert "link limit" not in {item.name for item in chart.figure.data}
     assert "not known" in chart.caption
-
-
-def test_rows_of_earlier_versions_are_drawn_as_they_were() -> None:
-    new = {"one_more_seconds", "one_more_copies", "backing", "cache"}
-    rows = [
-        {key: value for key, value in row(memory=kind).items() if key not in new} for kind in ("pinned", "pageable")
-    ]
-
-    charts = drawn(rows)
-
-    assert list(charts) == ["bandwidth", "speedup", "issue-time"]

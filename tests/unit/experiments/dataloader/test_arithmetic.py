@@ -47,12 +47,6 @@ def all_four(workers: int = 4) -> ROWS:
     ]  # fmt: skip
 
 
-def as_stored_before_there_were_rounds(steps: ROWS) -> ROWS:
-    """One round, without the times of the workers and the pinning thread, as the first recordings have it."""
-    new = ("round", "make_seconds", "pin_seconds")
-    return [{key: row[key] for key in row if key not in new} for row in steps if row["round"] == 1]
-
-
 def cells(rows: ROWS) -> list[Cell]:
     return Loops(rows).cells
 
@@ -200,15 +194,6 @@ def test_the_part_that_is_busy_longest_bounds_the_loop(
     (cell,) = cells(steps)
     assert cell.busy[0].share == pytest.approx(share, rel=1e-3)
     assert ("pinning" in {busy.part for busy in cell.busy}) == bool(workers)
-
-
-def test_a_run_stored_before_there_were_rounds_opens_and_says_what_it_lacks() -> None:
-    old = as_stored_before_there_were_rounds(all_four())
-    rules = findings(old)
-    assert set(rules) == {"pinned-rounding"}
-    assert "the loop about 1.6 times as fast, measured once" in (read(old).verdict or "")
-    assert {cell.busiest for cell in cells(old)} == {None}
-    assert len(draw(synthetic.run("overlap"), old)) == 1
 
 
 def test_a_count_within_its_slack_is_nothing_pinned() -> None:

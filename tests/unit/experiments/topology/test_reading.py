@@ -9,7 +9,7 @@ import pytest
 from pinscope.errors import BadInput
 from pinscope.experiments.registry import read_run
 from pinscope.experiments.topology.experiment import Flight, common_window
-from pinscope.experiments.topology.reading import MOVED, Host
+from pinscope.experiments.topology.reading import Host
 from pinscope.records.run import Finding, Reading
 from tests.unit.experiments.topology.hosts import FAR, LINK, ROWS, copied, host, run
 
@@ -135,19 +135,6 @@ def test_wrong_words_come_before_all_else() -> None:
     reading = read(copied({0: LINK}, wrong=3))
     assert reading.findings[0].rule == "content-wrong"
     assert (reading.verdict or "").startswith("Data arrived wrong")
-
-
-def test_an_older_run_reads_as_its_copies_and_says_what_measures_the_rest_now() -> None:
-    rest: list[dict[str, Any]] = [
-        {"kind": "pin", "device": 0, "bytes": 8, "processes": 2, "step": "before", "used_bytes": 1},
-        {"kind": "open", "device": 0, "bytes": 8, "opener": 1, "open_seconds": 0.1},
-    ]
-    older = [{"repeat": 0, "warmup": False, **row} for row in rest]
-    reading = read(host(2) + older)
-    alone = read(host(2))
-    assert (reading.verdict, reading.headline, reading.findings) == (alone.verdict, alone.headline, alone.findings)
-    assert [table.note for table in reading.tables] == [f"{alone.tables[0].note} {MOVED}"]
-    assert read(older).verdict == MOVED
 
 
 def test_nothing_measured_yet_is_no_verdict() -> None:

@@ -117,7 +117,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         code = _carry_out(list(sys.argv[1:] if arguments is None else arguments))
         sys.stdout.flush()
     except BrokenPipeError:
-        # Whoever read our output has seen enough. Python flushes once more at exit: into nothing, then.
+        # The reader of our output has seen enough. Python flushes once more at exit: into nothing, then.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except (Exception, KeyboardInterrupt) as error:  # noqa: BLE001 - a user gets one line, whatever went wrong
@@ -216,9 +216,14 @@ PROBE_HELP = (
 Probe = Annotated[bool, typer.Option("--probe", help=PROBE_HELP)]
 
 
+def option(takes: str, meaning: str, *names: str) -> Any:
+    """An option that may be left out; without names it is called as its parameter is."""
+    return typer.Option(*names, metavar=takes, help=meaning, show_default=False)
+
+
 def output_option(meaning: str) -> Any:
     """The option for the file that a command writes."""
-    return typer.Option("-o", "--output", metavar="FILE", help=meaning, show_default=False)
+    return option("FILE", meaning, "-o", "--output")
 
 
 def duration(option: str, text: str | None) -> float | None:

@@ -12,6 +12,7 @@ import platformdirs
 import typer
 
 import pinscope
+from pinscope.cli.main import option
 from pinscope.cli.terminal import console, print_json, print_line
 from pinscope.manual.reference import command_reference
 from pinscope.manual.site import Site, write_html
@@ -79,11 +80,10 @@ def dashboard(
     ] = 8501,
     origin: Annotated[
         list[str] | None,
-        typer.Option(
-            metavar="URL",
-            help="Another address under which browsers reach the dashboard, such as http://localhost:9000 for a "
+        option(
+            "URL",
+            "Another address under which browsers reach the dashboard, such as http://localhost:9000 for a "
             "forwarded port; may be repeated. Overrides PINSCOPE_ORIGINS.",
-            show_default=False,
         ),
     ] = None,
 ) -> int:

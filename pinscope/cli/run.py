@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperCommand
 
-from pinscope.cli.main import AsJson, Interval, Pids, Probe, checked_pids, duration, output_option
+from pinscope.cli.main import AsJson, Interval, Pids, Probe, checked_pids, duration, option, output_option
 from pinscope.cli.outcome import follow, print_outcome, progress_shown, say_how_it_ended
 from pinscope.cli.terminal import Stop, complain, print_json, print_table
 from pinscope.errors import BadInput, InvalidParameter, MeasurementFailed, NotPossible, StoreFailed, UnknownName
@@ -117,10 +117,10 @@ def run(
     ],
     lab: Annotated[
         LabKind | None,
-        typer.Option(
-            metavar="cuda|host",
-            help="Where to run: on a GPU (cuda), or on the host model, which needs none. Default: on a GPU if one can "
-            "be used here.",
+        option(
+            "cuda|host",
+            "Where to run: on a GPU (cuda), or on the host model, which needs none. Default: on a "
+            "GPU if one can be used here.",
         ),
     ] = None,
     device: Annotated[int, typer.Option(metavar="N", help="Number of the GPU, as nvidia-smi counts them.")] = 0,
@@ -129,11 +129,11 @@ def run(
     ] = False,
     settings: Annotated[
         list[str] | None,
-        typer.Option(
+        option(
+            "KEY=VALUE",
+            "Change a parameter of the experiment, such as sizes=64KiB,1MiB, all_devices=off or "
+            "precision=2%; may be repeated.",
             "--set",
-            metavar="KEY=VALUE",
-            help="Change a parameter of the experiment, such as sizes=64KiB,1MiB, all_devices=off or precision=2%; "
-            "may be repeated.",
         ),
     ] = None,
     as_json: AsJson = False,
@@ -257,12 +257,7 @@ def _ended(store: Store, run_id: str) -> tuple[Run, Sequence[StoredRow], bool]:
 def record(
     for_: Annotated[
         str | None,
-        typer.Option(
-            "--for",
-            metavar="DURATION",
-            help="How long to record, such as 90s, 10m, 2h or 1d. Default: until Ctrl-C.",
-            show_default=False,
-        ),
+        option("DURATION", "How long to record, such as 90s, 10m, 2h or 1d. Default: until Ctrl-C.", "--for"),
     ] = None,
     output: Annotated[
         Path | None,

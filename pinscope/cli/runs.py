@@ -14,7 +14,7 @@ from typing import Annotated, Any, get_args
 
 import typer
 
-from pinscope.cli.main import AsJson, RunId, RunIds, duration, output_option
+from pinscope.cli.main import AsJson, RunId, RunIds, duration, option, output_option
 from pinscope.cli.outcome import print_run
 from pinscope.cli.terminal import GAP, complain, print_json, print_line, print_long_json, print_table, terminal_columns
 from pinscope.errors import BadInput, StoreFailed
@@ -240,21 +240,15 @@ def report(
     ],
     start_after: Annotated[
         str | None,
-        typer.Option(
+        option(
+            "DURATION",
+            "Of a trace for Perfetto: leave out what came before the program had run so long, such as 10s.",
             "--start-after",
-            metavar="DURATION",
-            help="Of a trace for Perfetto: leave out what came before the program had run so long, such as 10s.",
-            show_default=False,
         ),
     ] = None,
     for_: Annotated[
         str | None,
-        typer.Option(
-            "--for",
-            metavar="DURATION",
-            help="Of a trace for Perfetto: how long a stretch, such as 500ms. Default: to the end.",
-            show_default=False,
-        ),
+        option("DURATION", "Of a trace for Perfetto: how long a stretch, such as 500ms. Default: to the end.", "--for"),
     ] = None,
     anonymous: Anonymous = False,
     as_json: AsJson = False,

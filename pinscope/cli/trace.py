@@ -15,7 +15,7 @@ from typing import Annotated, Literal
 
 import typer
 
-from pinscope.cli.main import duration
+from pinscope.cli.main import duration, option, output_option
 from pinscope.cli.terminal import complain
 from pinscope.cli.trace_summary import print_summary, print_what_if, what_if_document
 from pinscope.errors import BadInput, InvalidParameter, StoreFailed
@@ -146,40 +146,23 @@ def trace(
     ] = True,
     output: Annotated[
         Path | None,
-        typer.Option(
-            "-o",
-            "--output",
-            metavar="FILE",
-            help="Also write a bundle to this file, which must not exist yet, such as train.pinscope.",
-            show_default=False,
-        ),
+        output_option("Also write a bundle to this file, which must not exist yet, such as train.pinscope."),
     ] = None,
     as_json: Annotated[
         Path | None,
-        typer.Option(
+        option(
+            "FILE",
+            "Also write the result as JSON to this file, which must not exist yet. Stdout is the program's.",
             "--json",
-            metavar="FILE",
-            help="Also write the result as JSON to this file, which must not exist yet. Stdout is the program's.",
-            show_default=False,
         ),
     ] = None,
     start_after: Annotated[
         str | None,
-        typer.Option(
-            "--start-after",
-            metavar="DURATION",
-            help="Record nothing before the program has run so long, such as 10s or 2m.",
-            show_default=False,
-        ),
+        option("DURATION", "Record nothing before the program has run so long, such as 10s or 2m.", "--start-after"),
     ] = None,
     for_: Annotated[
         str | None,
-        typer.Option(
-            "--for",
-            metavar="DURATION",
-            help="How long to record, such as 5s or 1m; the program runs on. Default: to its end.",
-            show_default=False,
-        ),
+        option("DURATION", "How long to record, such as 5s or 1m; the program runs on. Default: to its end.", "--for"),
     ] = None,
     only_parts: Annotated[
         bool,
@@ -190,27 +173,25 @@ def trace(
     ] = False,
     fail_on: Annotated[
         list[str] | None,
-        typer.Option(
-            "--fail-on",
-            metavar="LIMIT",
-            help="End with exit code 1 where the trace exceeds this limit and "
+        option(
+            "LIMIT",
+            "End with exit code 1 where the trace exceeds this limit and "
             "the program itself ended well. pageable: any line with pageable copies above 64 KiB; "
             "pageable=100MiB: such lines copy more than 100 MiB in all; idle=5% or idle=0.5s: GPU compute "
             "stood idle longer for them, as a share of the time or in all; held=5% or held=0.5s: they held "
             "the CPU longer. A number needs its unit. May be given several times.",
-            show_default=False,
+            "--fail-on",
         ),
     ] = None,
     what_if: Annotated[
         list[str] | None,
-        typer.Option(
-            "--what-if",
-            metavar="CHANGE",
-            help="Run the program a second time, with lines really copying "
+        option(
+            "CHANGE",
+            "Run the program a second time, with lines really copying "
             "from pinned memory, and measure what that saves. pin: every line that copies pieces above 64 KiB "
             "from pageable memory more than once, and each DataLoader; pin:FILE:LINE: this line, and the "
             "DataLoader that is made on it or looped over in its function. May be given several times.",
-            show_default=False,
+            "--what-if",
         ),
     ] = None,
 ) -> int:

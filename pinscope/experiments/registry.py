@@ -250,7 +250,7 @@ def cells_of(run: Run, rows: Sequence[Row]) -> Sequence[Any]:
 def verdict_at_end(run: Run, rows: Sequence[Row]) -> str | None:
     """The verdict of a run that has just been measured; ``None`` if it has none.
 
-    Raises nothing: what was measured is kept though it cannot be read. Whoever opens the run learns why.
+    Raises nothing: what was measured is kept though it cannot be read; opening the run says why.
     """
     with suppress(Exception):
         return read_run(run, rows).verdict
@@ -269,7 +269,7 @@ def draw_run(run: Run, rows: Sequence[Row], attached: Attached = NOTHING_ATTACHE
 
 
 def charts_of(run: Run, rows: Sequence[Row], attached: Attached = NOTHING_ATTACHED) -> LazyCharts:
-    """The same, but the first is drawn now, and each other when it is looked at; so late come its errors."""
+    """The charts of a run: the first is drawn now, each other when it is looked at; so late come its errors."""
     from pinscope.charts.marks import LazyCharts  # noqa: PLC0415 - Plotly takes a fifth of a second to import
 
     checked = checked_rows(run.experiment, rows)

@@ -185,7 +185,7 @@ class Lab(Protocol):
         ...
 
     def device_id_of(self, device: int) -> str:
-        """The same of any usable device, which is not opened for it."""
+        """The id of any usable device, which is not opened for it."""
         ...
 
     def exported_buffer(self, nbytes: int) -> AbstractContextManager[tuple[DeviceBuffer, str]]:

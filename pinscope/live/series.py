@@ -339,16 +339,8 @@ def _holder_rows(
 
 
 def _holder_row(make: _Make, holder: Holder, values: Mapping[str, Number], *, gone: bool) -> NewRow:
-    return make(
-        "holder",
-        pid=holder.pid,
-        name=holder.name,
-        user=holder.user,
-        container=holder.container,
-        started_at=holder.started_at,
-        **values,
-        gone=gone,
-    )
+    who = {name: getattr(holder, name) for name in ("pid", "name", "user", "container", "started_at")}
+    return make("holder", **who, **values, gone=gone)
 
 
 def _device_row(make: _Make, device: DeviceFigures) -> NewRow:

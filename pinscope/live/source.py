@@ -230,7 +230,7 @@ def snapshot(
 
 
 def _holders(processes: Answer[Processes], host: HostTotals, around: Surroundings) -> tuple[Holder, ...]:
-    """Whoever holds something, most bytes first."""
+    """Processes that hold something, most bytes first."""
     if processes.value is None:
         return ()
     seen: Sequence[SeenProcess] = processes.value.seen

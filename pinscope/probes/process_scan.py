@@ -58,7 +58,7 @@ class Remembered:
     bystanders: dict[int, str] = field(default_factory=dict)
     """Size of the address space, now and at its peak, of processes that held no NVIDIA device file.
 
-    Whoever opens one to pin memory maps something, too. So while the sizes stay as they were, its files need not be
+    What opens one to pin memory maps something, too. So while the sizes stay as they were, its files need not be
     listed again.
     """
     quiet: dict[int, tuple[int, bytes]] = field(default_factory=dict)

@@ -32,7 +32,7 @@ class Capability(Record):
     name: str
     """Stable name, such as ``cuda-lab``."""
     title: str
-    """The same for people, such as ``GPU experiments (CUDA lab)``."""
+    """Its title, such as ``GPU experiments (CUDA lab)``."""
     works: bool
     """Whether it can be used here."""
     reason: str | None = None

@@ -116,7 +116,7 @@ class Strategy(NamedTuple):
 
     name: StrategyName
     title: str
-    """The same for people."""
+    """In words."""
     backing: Backing | None
     """Pages under the memory; ``None`` where the driver allocates it (cudaHostAlloc)."""
     touched: bool

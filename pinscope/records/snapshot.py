@@ -43,13 +43,13 @@ class Pressure(Record):
     some_10s_share: float
     """Share of the last 10 s in which at least one task stalled; likewise below."""
     some_60s_share: float
-    """The same of the last 60 s."""
+    """Share of the last 60 s."""
     some_total_seconds: float
     """Since boot."""
     full_10s_share: float
     """Share of the last 10 s in which all tasks stalled at once."""
     full_60s_share: float
-    """The same of the last 60 s."""
+    """Share of the last 60 s."""
     full_total_seconds: float
     """Since boot."""
 
@@ -384,13 +384,13 @@ class DeviceFigures(Estimated):
     rx_share: float | None
     """Of the payload limit of the link at best."""
     tx_share: float | None
-    """The same of what it sends."""
+    """Of the payload limit, what it sends."""
     busy_share: Annotated[float | None, Figure(
         label="Busy", help="Share of the driver's last sample period in which a kernel ran.", unit="share",
         short="busy", metric="pinscope_gpu_busy_ratio", timeline=True, report=None,
     )]
     memory_busy_share: float | None
-    """The same for reading or writing device memory."""
+    """Share of that period in which device memory was read or written."""
     copy_engines: Annotated[int | None, Figure(
         label="Copy engines", help="How many copy engines the GPU has.", unit="count",
     )]

@@ -1,4 +1,4 @@
-"""Whatever becomes a run: parameters or a command in, a stored run out, whoever dies on the way.
+"""Runs: parameters or a command in, a stored run out, also where a process is killed on the way.
 
 Starts and ends processes, takes locks, has scratch folders, writes to the ``store``; imports no heavy library by
 itself: the worker's lab brings CuPy. How to measure and what it means, it asks ``experiments``, ``live`` and

@@ -1,7 +1,7 @@
 """Where runs are kept: runs, rows and tables of events in; the same out again, or an error that says what is wrong.
 
 The only room that knows SQL. Imports ``records``, ``probes`` and ``analysis``; reads and writes files and databases;
-knows no experiment and derives nothing: a stored verdict comes from whoever measured.
+knows no experiment and derives nothing: a stored verdict comes from the process that measured.
 
 ``store`` is the door: all that others ask of a database; ``database`` opens one, ``tables`` says what may be in it;
 ``attachments`` are tables of many events; ``safe_writer`` loses no row; ``bundle`` carries runs between machines,

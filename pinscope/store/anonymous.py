@@ -47,7 +47,7 @@ def users_in(text: str) -> set[str]:
 
 
 class Pseudonyms:
-    """A name on one machine always gets the same pseudonym, whoever writes the file.
+    """A name on one machine always gets the same pseudonym, in every file.
 
     They are hashes, with the machine's id as their key: who does not have that cannot find a name by guessing.
 

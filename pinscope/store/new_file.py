@@ -41,7 +41,7 @@ def check_new(path: Path) -> None:
 
 @contextmanager
 def new_file(path: Path, mode: int = AS_UMASK_SAYS) -> Iterator[BinaryIO]:
-    """Gives the file to write to. Whoever looks at that name sees nothing, or what was written when the block ended.
+    """Gives the file to write to. Under that name there is nothing, or what was written when the block ended.
 
     Until then it has a hidden name beside it, which a process that is killed leaves behind.
 

@@ -114,7 +114,7 @@ class AccessObservation(Observation):
 
 
 class Access:
-    """The same data on the host, used by a kernel in four ways."""
+    """Data on the host, used by a kernel in four ways."""
 
     name = "access"
     title = "Access"

@@ -116,7 +116,7 @@ class BandwidthObservation(Observation):
     h2d_seconds: float | None
     """The part of one copy that went this way, by device events; ``None`` if nothing did."""
     d2h_seconds: float | None
-    """The same for the way back."""
+    """The part that went back."""
     wrong_words: int
     """8-byte words that the last copy did not bring, checked outside the timed part against a fresh random pattern."""
 

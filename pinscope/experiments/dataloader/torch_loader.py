@@ -69,7 +69,7 @@ class Batch:
         self.pin_seconds: float | None = None
 
     def pin_memory(self) -> Batch:
-        """The same batch in pinned memory."""
+        """The batch in pinned memory."""
         begun = time.perf_counter()
         self.images, self.labels = self.images.pin_memory(), self.labels.pin_memory()
         self.pin_seconds = time.perf_counter() - begun

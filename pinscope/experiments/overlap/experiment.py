@@ -110,11 +110,11 @@ class OverlapObservation(Observation):
     stall_seconds: float | None = None
     """Time that the compute stream stood idle between its first and its last kernel."""
     copy_alone_seconds: Lasted | None = None
-    """The same copies with nothing beside them (median)."""
+    """Copies with nothing beside them (median)."""
     pinned_copy_seconds: Lasted | None = None
-    """The same copies from pinned memory with nothing beside them (median): the yardstick of all recipes."""
+    """Copies from pinned memory with nothing beside them (median): the yardstick of all recipes."""
     compute_alone_seconds: Lasted | None = None
-    """The same kernels with nothing beside them (median)."""
+    """Kernels with nothing beside them (median)."""
     corrupted_chunks: int | None = None
     """Chunks that a kernel (h2d) or the host (d2h) found wrong."""
     # One span:

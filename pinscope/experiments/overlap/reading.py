@@ -63,7 +63,7 @@ class Cell:
 
     @property
     def own_overlap(self) -> float:
-        """The same against this recipe's own copies: what ran beside what. Copies from pageable memory may have
+        """Overlap against this recipe's own copies: what ran beside what. Copies from pageable memory may have
         kernels beside them and still take several times as long."""
         return overlap_share(self.copy_alone_seconds, self.compute_alone_seconds, self.seconds)
 

@@ -135,7 +135,7 @@ class Cell:
 
     @property
     def most_bytes_per_gib(self) -> Annotated[float | None, Value("at most", "bytes")]:
-        """Likewise."""
+        """:attr:`known_slope` at its most, bytes for each GiB."""
         return self.known_slope.high * GIB if self.known_slope else None
 
     @property

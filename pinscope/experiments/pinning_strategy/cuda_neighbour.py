@@ -53,7 +53,7 @@ class Neighbour:
 
 
 def timed(call: Callable[[], object]) -> Callable[[], float]:
-    """The same call; it gives the seconds that it took."""
+    """The call; it gives the seconds that it took."""
 
     def wait() -> float:
         begun = time.perf_counter()

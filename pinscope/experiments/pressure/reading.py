@@ -287,7 +287,7 @@ class OnHost(Course):
 
     @cached_property
     def known_price(self) -> float | None:
-        """The same where other programs' memory is not in it."""
+        """Lost memory per pinned byte where other programs' memory is not in it."""
         lost = self.lost_per_byte
         return lost if lost is not None and abs(lost - 1) <= STRAIGHT else None
 
@@ -316,7 +316,7 @@ class Climb(Course):
 
     @cached_property
     def swap(self) -> str:
-        """As of its stages."""
+        """``with`` or ``without`` swap, as its stages say."""
         return self.before.swap or "without"
 
     @property

@@ -145,7 +145,7 @@ class RegistrationObservation(Observation):
     device_used_bytes: int | None = None
     """Of the GPU, by everybody, after the step: cudaMemGetInfo."""
     nvml_used_bytes: int | None = None
-    """The same by NVML."""
+    """Used memory by NVML."""
     pinned_bytes: int | None = None
     """Pinned on the whole host after the step."""
     page_table_bytes: int | None = None
@@ -194,7 +194,7 @@ class RegistrationObservation(Observation):
 
 
 class Registration:
-    """The same host memory for N processes, in two ways."""
+    """Host memory for N processes, in two ways."""
 
     name = "registration"
     title = "Registration"
@@ -344,7 +344,7 @@ class _Members:
         return self._tell("pinning", rank, {"do": "register", "first": rank == 0, "portable": portable})
 
     def _all(self, step: str, order: Request, since: float | None = None) -> Timed:
-        """The same order for everybody; the seconds that each took."""
+        """One order for every process; the seconds that each took."""
         return self._ask(step, dict.fromkeys(self._ranks, order), since)
 
     def _tell(self, step: str, rank: int, order: Request) -> Reply:

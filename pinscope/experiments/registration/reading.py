@@ -308,7 +308,7 @@ class Registrations:
 
     @property
     def on_every_gpu(self) -> list[PageTables]:
-        """The same of processes with a context on every GPU."""
+        """Of processes with a context on every GPU."""
         return [table for table in self.on_gpus if table.contexts == "every_gpu"]
 
     @cached_property

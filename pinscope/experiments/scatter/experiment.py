@@ -151,7 +151,7 @@ class ScatterObservation(Observation):
 
 
 class Scatter:
-    """The same pieces, moved in seven ways."""
+    """Pieces of memory, moved in seven ways."""
 
     name = "scatter"
     title = "Many small copies"

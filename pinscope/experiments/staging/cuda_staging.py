@@ -112,7 +112,7 @@ def cupy_asarray(bench: Bench, threads: int, held: ExitStack, keeps_pool: bool =
 
 
 cupy_asarray_first = partial(cupy_asarray, keeps_pool=False)
-"""The same with CuPy's pool of pinned memory empty."""
+"""``cupy.asarray`` with CuPy's pool of pinned memory empty."""
 
 
 def _give_back() -> None:

@@ -98,7 +98,7 @@ class StagingObservation(Observation):
 
 
 class Staging:
-    """The same data in pageable memory, brought to the GPU in several ways."""
+    """Data in pageable memory, brought to the GPU in several ways."""
 
     name = "staging"
     title = "Staging"

@@ -1,4 +1,4 @@
-"""The same through PyTorch: ``.to``, ``.pin_memory().to``, and a tensor made pinned. Needs the extra ``torch``."""
+"""Staging through PyTorch: ``.to``, ``.pin_memory().to``, and a tensor made pinned. Needs the extra ``torch``."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def torch_pin_then_to(bench: Bench, threads: int, held: ExitStack) -> Steps:
 
 
 def torch_pin_then_to_first(bench: Bench, threads: int, held: ExitStack) -> Steps:
-    """The same, where PyTorch has no pinned memory left over."""
+    """``pin_memory().to`` where PyTorch has no pinned memory left over."""
     return _steps(bench, held, _over_source(bench), empty_pinned_cache, pins=True)
 
 

@@ -234,7 +234,7 @@ def in_place(bench: Bench, threads: int, held: ExitStack, spinning: bool = False
 
 
 in_place_spin = partial(in_place, spinning=True)
-"""The same, waited for as CUDA does by default: the thread asks again and again."""
+"""``in_place``, waited for as CUDA does by default: the thread asks again and again."""
 
 
 def two_buffers(bench: Bench, threads: int, held: ExitStack, fills: bool = True, copies: bool = True) -> Steps:

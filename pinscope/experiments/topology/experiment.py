@@ -205,7 +205,7 @@ class Team:
         self.harness.progress(self.begun + self.part * done, f"{issuer(self.issued_by)}: {step}")
 
     def all(self, step: str, order: Request) -> dict[int, Reply]:
-        """The same order for every process."""
+        """One order for every process."""
         return self.ask(step, dict.fromkeys(sorted(set(self.copiers.values())), order))
 
     def ask(self, step: str, orders: Mapping[int, Request]) -> dict[int, Reply]:

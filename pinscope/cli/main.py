@@ -162,9 +162,7 @@ def _missing(module: str) -> str | None:
     from pinscope.probes.environment import install_command, needed_extra
 
     extra = needed_extra(module)
-    return (
-        extra and f"this needs {module.partition('.')[0]}, which is not installed here; run: {install_command(extra)}"
-    )
+    return extra and f"this needs the extra {extra}, which is not installed here; run: {install_command(extra)}"
 
 
 def _carry_out(arguments: list[str]) -> int:

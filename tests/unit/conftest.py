@@ -81,6 +81,7 @@ SLOW = (
 seconds of a core or more."""
 SAMPLED = (
     "dashboard/test_pages.py::test_a_page_stands_with_an_empty_store",
+    "experiments/dataloader/test_steady_state.py::test_the_interval_holds",
     "experiments/registration/test_member.py::test_a_process_killed_at_any_step",
     "experiments/test_registry.py",
     "experiments/test_ways_are_said_once.py",

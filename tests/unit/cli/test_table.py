@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
 from pinscope.cli.terminal import INDENT, lay_out
-from pinscope.experiments.registry import EXPERIMENTS, Entry, read_run
-from pinscope.store.store import Store
+from pinscope.records.run import ExperimentRun
 from pinscope.units import format_value
+from tests.data.recorded import RECORDED, reading
 
 COLUMNS = ("strategy", "time to pin it all", "rate", "pays")
 ROWS = (
@@ -61,13 +59,12 @@ def test_letters_that_take_two_columns_are_counted_so() -> None:
     assert table.body == ("計算機  1", "node    2")
 
 
-@pytest.mark.parametrize("entry", EXPERIMENTS, ids=lambda entry: entry.experiment.name)
-def test_every_table_of_the_recordings_fits_a_usual_terminal(entry: Entry, tmp_path: Path) -> None:
-    with Store(f"sqlite:///{tmp_path}/runs.sqlite") as store:
-        run = next(run for run in store.runs(experiment=entry.experiment.name) if run.recording)
-        reading = read_run(run, store.observations(run.id))
-    assert reading.tables
-    for table in reading.tables:
+@pytest.mark.xdist_group("readings")
+@pytest.mark.parametrize("name", [name for name, run in RECORDED.items() if isinstance(run, ExperimentRun)])
+def test_every_table_of_the_recordings_fits_a_usual_terminal(name: str) -> None:
+    tables = reading(name).tables
+    assert tables
+    for table in tables:
         numbers = [place for place, unit in enumerate(table.units) if unit != "text"]
         rows = [[format_value(value, unit) for value, unit in zip(row, table.units, strict=True)] for row in table.rows]
         drawn = lay_out(table.columns, rows, numbers, 80)

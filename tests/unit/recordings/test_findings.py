@@ -4,23 +4,17 @@ from __future__ import annotations
 
 import json
 import re
-from functools import cache
 
 import pytest
 
 from pinscope.experiments.registry import read_run
 from pinscope.manual.reference import FIRES
-from pinscope.records.run import Reading, Run
-from pinscope.store.recordings import folder, recorded_observations, recorded_runs, recording_name
+from pinscope.records.run import Run
+from pinscope.store.recordings import folder, recorded_observations, recording_name
 from tests.data.quoted_figures import fires_on
+from tests.data.recorded import RECORDED, reading
 
 pytestmark = pytest.mark.xdist_group("readings")  # each is read once
-RECORDED = {recording_name(run): run for run in recorded_runs()}
-
-
-@cache
-def reading(name: str) -> Reading:
-    return read_run(RECORDED[name], recorded_observations(RECORDED[name].id))
 
 
 def keys(name: str) -> list[str | None]:

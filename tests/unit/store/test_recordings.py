@@ -10,11 +10,11 @@ import pytest
 
 from pinscope.errors import BadInput, StoreFailed
 from pinscope.experiments.registry import EXPERIMENTS, readers
-from pinscope.report.facts import open_document
 from pinscope.store import recordings
 from pinscope.store.bundle import read_bundle, render_bundle
 from pinscope.store.store import Store
 from tests.data.quoted_figures import QUOTED, renewed
+from tests.data.recorded import RECORDED, reading
 from tests.unit.store.runs import new_rows, new_run
 
 ROOT = Path(__file__).parents[3]
@@ -108,16 +108,14 @@ def test_every_experiment_ships_a_recording_from_a_known_commit() -> None:
         assert bool(run.environment.devices) or run.lab == "host"
 
 
+@pytest.mark.xdist_group("readings")
 def test_verdicts_and_the_figures_that_pages_quote_are_what_this_version_reads() -> None:
     """scripts/write-verdicts writes both."""
-    forget()
-    readings = {}
-    for run in recordings.recorded_runs():
-        document = open_document(run, recordings.recorded_observations(run.id), with_charts=False)
-        assert len(document.rows) == run.observations > 0
+    readings = {name: reading(name) for name in RECORDED}
+    for name, run in RECORDED.items():
+        assert len(recordings.recorded_observations(run.id)) == run.observations > 0
         assert run.verdict is not None
-        assert run.verdict == document.reading.verdict
-        readings[recordings.recording_name(run)] = document.reading
+        assert run.verdict == readings[name].verdict
     assert len(readings) == len(recordings.recorded_runs())
     quoting = [page for page in (ROOT / "docs").rglob("*.md") if QUOTED.search(page.read_text())]
     assert ROOT / "docs" / "claims.md" in quoting

@@ -98,7 +98,6 @@ RELEASE = (
     "unit/experiments/registration/test_across.py::test_on_two_gpus",
     "unit/experiments/registration/test_member.py::test_processes_share",
     "unit/experiments/test_adding_an_experiment.py::test_its_parameters",
-    "unit/experiments/test_light_readings.py",
     "unit/experiments/topology/test_measure.py::test_the_environment_reaches",
     "unit/live/test_sampler.py::test_memory_is_bounded",
     "unit/live/timeline/test_charts.py::test_a_long_watch",

@@ -28,7 +28,6 @@ SLOW = (
     "experiments/registration/test_arithmetic.py",
     "experiments/registration/test_member.py",
     "experiments/test_adding_an_experiment.py",
-    "experiments/test_light_readings.py",
     "experiments/test_registry.py",
     "experiments/test_ways_are_said_once.py",
     "experiments/topology/test_charts.py",

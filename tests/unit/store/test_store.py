@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 from sqlalchemy import create_engine, text
+from sqlalchemy.exc import DBAPIError
 
 from pinscope.errors import BadInput, InvalidParameter, StoreFailed, UnknownName
 from pinscope.records.run import Progress
@@ -360,6 +361,20 @@ def test_many_processes_may_open_a_new_database_at_once(url: str) -> None:
     outputs = [child.communicate()[0] for child in children]
     assert [child.returncode for child in children] == [0] * 3
     assert outputs == [f"{number}\n" for number in range(3)]
+
+
+def test_an_older_schema_is_read_as_it_is_and_writing_brings_it_up_to_date(url: str) -> None:
+    with Store(url) as store:
+        run = store.add(new_run())
+        store.append(run.id, new_rows(3))
+    raw(url, "DROP TABLE attachments")
+    raw(url, "UPDATE meta SET schema_version = 1")
+    with Store(url) as store:
+        assert store.observations(run.id) == new_rows(3)
+        with pytest.raises(DBAPIError):
+            raw(url, "SELECT * FROM attachments")
+        store.append(run.id, new_rows(1))
+        raw(url, "SELECT * FROM attachments")
 
 
 def test_a_newer_schema_is_refused_with_both_versions(url: str) -> None:

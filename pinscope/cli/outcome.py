@@ -5,7 +5,8 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from subprocess import TimeoutExpired
 from typing import TYPE_CHECKING
 
 from pinscope.cli.terminal import (
@@ -54,7 +55,8 @@ def follow(store: Store, run: ExperimentRun, job: Job, stop: Stop) -> None:
                 if not failing and job.child.poll() is None:
                     complain(f"{error}; the run goes on, and keeps what it measures until it can be stored")
                 failing = True
-            time.sleep(LOOK_SECONDS)
+            with suppress(TimeoutExpired):
+                job.child.wait(LOOK_SECONDS)
 
 
 def say_how_it_ended(run: Run) -> int:

@@ -22,7 +22,17 @@ from pinscope.probes.environment import capture_environment
 from pinscope.records.run import ExperimentRun, LabKind, Run
 from pinscope.report.facts import Document, open_document, parameter_defaults, quantity_text
 from pinscope.report.write import run_document
-from pinscope.runner.jobs import Request, cancel, mark_interrupted, prepare, reconcile, start, usable_gpu
+from pinscope.runner.jobs import (
+    Request,
+    Worker,
+    cancel,
+    mark_interrupted,
+    prepare,
+    reconcile,
+    start,
+    usable_gpu,
+    workers_for,
+)
 from pinscope.runner.suite import ALL, select
 from pinscope.runner.timeline import Recorded, TimelineRecorder, check_output, prepare_timeline
 from pinscope.store.recordings import recorded_runs
@@ -151,17 +161,18 @@ def run(
     store = Store()
     with Stop() as stop, store:  # closed before a signal can end this again
         reconcile(store)
-        for request in selection.requests:
-            ended, rows, run_code = _measure(store, prepare(request, capture_environment()), stop)
-            document = open_document(ended, rows, with_charts=False)
-            if as_json:
-                documents.append(run_document(document))
-            else:
-                print_outcome(document)
-                summary.append(_summary(document))
-            code = code or run_code
-            if stop.asked:
-                break
+        with workers_for(store, selection.requests) as workers:
+            for request, worker in zip(selection.requests, workers, strict=True):
+                ended, rows, run_code = _measure(store, prepare(request, capture_environment()), worker, stop)
+                document = open_document(ended, rows, with_charts=False)
+                if as_json:
+                    documents.append(run_document(document))
+                else:
+                    print_outcome(document)
+                    summary.append(_summary(document))
+                code = code or run_code
+                if stop.asked:
+                    break
     if as_json:
         print_json({"format": documents[0]["format"], "runs": documents} if experiment == ALL else documents[0])
     elif experiment == ALL:
@@ -204,12 +215,14 @@ def parse_settings(texts: Sequence[str]) -> dict[str, str]:
     return settings
 
 
-def _measure(store: Store, prepared: ExperimentRun, stop: Stop) -> tuple[Run, Sequence[StoredRow], int]:
-    """Start the child, follow it to its end; the run as it ended, its observations, and the exit code that fits.
+def _measure(
+    store: Store, prepared: ExperimentRun, worker: Worker | None, stop: Stop
+) -> tuple[Run, Sequence[StoredRow], int]:
+    """Have a run measured to its end; the run as it ended, its observations, and the exit code that fits.
 
     A run that failed or was stopped is reported on stderr at once; its result is still printed.
     """
-    job = start(store, prepared)
+    job = start(store, prepared, worker)
     follow(store, prepared, job, stop)
     if stop.asked:
         complain(f"cancelling run {prepared.id} …")

@@ -75,8 +75,8 @@ class ChildProcesses(Generic[Key]):
         limit: seconds that a step may take.
         check: called while waiting; raises to stop.
         descriptors: open files that they inherit.
-        ready_limit: seconds that each may take, one after the other, for the request ``start`` on entering; without it
-            there is no such request.
+        ready_limit: seconds that they may take for the request ``start`` on entering; without it there is no such
+            request.
 
     Attributes:
         ready: their replies to that.
@@ -102,8 +102,10 @@ class ChildProcesses(Generic[Key]):
         try:
             for key, child in self._described.items():
                 self._children[key] = self._start(child)
-            for key in self._described if self._ready_limit else ():
-                self.ready[key] = self.ask("getting ready", {key: {"do": "start"}}, limit=self._ready_limit)[key][1]
+            if self._ready_limit:
+                orders = {key: {"do": "start"} for key in self._described}
+                replies = self.ask("getting ready", orders, limit=self._ready_limit)
+                self.ready = {key: reply for key, (_, reply) in replies.items()}
         except BaseException:
             self._kill()
             raise

@@ -8,9 +8,9 @@ import signal
 import subprocess
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import IO, Any, cast
@@ -152,6 +152,8 @@ def _changed(before: BareParams, after: BareParams) -> set[str]:
     return {name for name in type(before).model_fields if getattr(before, name) != getattr(after, name)}
 
 
+Worker = subprocess.Popen[bytes]
+"""A child that measures one run."""
 _launcher = ThreadPoolExecutor(1, "pinscope-launcher")
 """A thread that lives as long as this process, to start children from.
 
@@ -165,20 +167,75 @@ class Job:
     """A started run, and the child that measures it."""
 
     run_id: str
-    child: subprocess.Popen[bytes]
-
-    def hand_over(self, order: bytes) -> None:
-        """Give the child what it waits for: the run that it is to measure; nothing: it is to end."""
-        pipe = cast("IO[bytes]", self.child.stdin)
-        with suppress(BrokenPipeError), pipe:  # it has been killed already: its exit code says so
-            pipe.write(order)
+    child: Worker
 
 
 _started: list[Job] = []
 
 
-def start(store: Store, run: ExperimentRun) -> Job:
-    """Start the child that measures the run, store the run, and hand it over.
+@contextmanager
+def workers_for(store: Store, requests: Sequence[Request]) -> Iterator[Sequence[Worker | None]]:
+    """A worker for each request, of which the lab is known; they have loaded their libraries.
+
+    Each run has a process of its own, and none loads while another one measures. Those that get no run end with this.
+    ``None``: it could not be started; :func:`start` tries again.
+    """
+    reading, loading = os.pipe()
+    workers: list[Worker | None] = []
+    try:
+        try:
+            for request in requests:
+                worker = None
+                with suppress(MeasurementFailed):
+                    worker = _start_worker(store, request.experiment, request.lab, loading)
+                workers.append(worker)
+        finally:
+            os.close(loading)
+        os.read(reading, 1)  # ends when no worker has the other end any more
+        yield workers
+    finally:
+        os.close(reading)
+        for worker in workers:
+            if worker is not None and not _stdin(worker).closed:
+                _hand_over(worker, b"")
+                worker.wait()
+
+
+def _start_worker(store: Store, experiment: str, lab: LabKind | None, output: int) -> Worker:
+    """Start a child that loads what such a run takes; then it closes ``output`` and waits for the run.
+
+    Raises:
+        MeasurementFailed: it could not be started.
+    """
+
+    def launch() -> Worker:
+        return start_child(
+            isolation.command("pinscope.runner.worker", experiment, lab or "", str(os.getpid())),
+            env={**os.environ, "PINSCOPE_DATABASE": store.url},
+            stdin=subprocess.PIPE,
+            stdout=output,
+            start_new_session=True,  # Ctrl-C reaches the command line only, which cancels in order
+        )
+
+    in_main_thread = threading.current_thread() is threading.main_thread()
+    try:
+        return launch() if in_main_thread else _launcher.submit(launch).result()
+    except OSError as error:
+        raise MeasurementFailed(f"the process that measures could not be started: {error.strerror}") from None
+
+
+def _stdin(worker: Worker) -> IO[bytes]:
+    return cast("IO[bytes]", worker.stdin)
+
+
+def _hand_over(worker: Worker, order: bytes) -> None:
+    """Give a worker the run that it is to measure; nothing: it is to end."""
+    with suppress(BrokenPipeError), _stdin(worker) as pipe:  # it has been killed already: its exit code says so
+        pipe.write(order)
+
+
+def start(store: Store, run: ExperimentRun, worker: Worker | None = None) -> Job:
+    """Store the run with the worker that is to measure it, which is started if there is none, and hand it over.
 
     In this order, so that the run carries its child from the moment it is stored: a reader knows then whether it
     still goes on. The child gets the run itself, not its id: it begins though the database fails right then.
@@ -188,29 +245,14 @@ def start(store: Store, run: ExperimentRun) -> Job:
         StoreFailed: the run could not be stored; its child has ended.
     """
     _started[:] = [job for job in _started if job.child.poll() is None]  # reaps those that ended
-
-    def launch() -> Job:
-        child = start_child(
-            isolation.command("pinscope.runner.worker", run.id, str(os.getpid())),
-            env={**os.environ, "PINSCOPE_DATABASE": store.url},
-            stdin=subprocess.PIPE,
-            stdout=subprocess.DEVNULL,
-            start_new_session=True,  # Ctrl-C reaches the command line only, which cancels in order
-        )
-        return Job(run.id, child)
-
-    in_main_thread = threading.current_thread() is threading.main_thread()
-    try:
-        job = launch() if in_main_thread else _launcher.submit(launch).result()
-    except OSError as error:
-        raise MeasurementFailed(f"the process that measures could not be started: {error.strerror}") from None
+    job = Job(run.id, worker or _start_worker(store, run.experiment, run.lab, subprocess.DEVNULL))
     try:
         run = store.add(run.model_copy(update={"process": process_of(job.child.pid)}))
     except BaseException:
-        job.hand_over(b"")
+        _hand_over(job.child, b"")
         job.child.wait()
         raise
-    job.hand_over(run.model_dump_json().encode())
+    _hand_over(job.child, run.model_dump_json().encode())
     _started.append(job)
     return job
 

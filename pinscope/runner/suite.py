@@ -12,7 +12,7 @@ from pinscope.experiments.registry import EXPERIMENTS
 from pinscope.probes.environment import capture_environment
 from pinscope.records.environment import Environment
 from pinscope.records.run import LAB_TITLES
-from pinscope.runner.jobs import Request, cancel, prepare, reconcile, start, usable_gpu
+from pinscope.runner.jobs import Request, cancel, prepare, reconcile, start, usable_gpu, workers_for
 from pinscope.store.store import Store
 from pinscope.text import quoted
 
@@ -25,7 +25,7 @@ class Selection:
     """What can run of what was asked for.
 
     Attributes:
-        requests: one for each experiment.
+        requests: one for each experiment, each with its lab.
         left_out: a line for each other experiment: its name, and why it is left out.
     """
 
@@ -69,8 +69,7 @@ def possible(requests: Sequence[Request], environment: Environment) -> Selection
     refused: list[tuple[str, NotPossible]] = []
     for request in requests:
         try:
-            prepare(request, environment)
-            accepted.append(request)
+            accepted.append(replace(request, lab=prepare(request, environment).lab))
         except NotPossible as error:
             if request.overrides and isinstance(error, NotEnoughMemory):
                 raise  # asked for by name, not a preset that is too large for this machine
@@ -112,7 +111,11 @@ class Suite:
     """
 
     def __init__(self, store: Store, requests: Sequence[Request], environment: Environment) -> None:
-        self.steps = tuple(Step(request, prepare(request, environment).expected_seconds) for request in requests)
+        runs = [prepare(request, environment) for request in requests]
+        self.steps = tuple(
+            Step(replace(request, lab=run.lab), run.expected_seconds)
+            for request, run in zip(requests, runs, strict=True)
+        )
         self._store = store
         self._is_cancelled = threading.Event()
         self._thread = threading.Thread(target=self._measure, name="pinscope-suite", daemon=True)
@@ -161,17 +164,18 @@ class Suite:
         return passed / (self.expected_seconds or 1.0)
 
     def _measure(self) -> None:
-        for step in self.steps:
-            if self._is_cancelled.is_set():
-                return
-            try:
-                run = prepare(step.request, capture_environment())
-                job = start(self._store, run)
-                step.run_id = run.id
+        with workers_for(self._store, [step.request for step in self.steps]) as workers:
+            for step, worker in zip(self.steps, workers, strict=True):
                 if self._is_cancelled.is_set():
-                    job.child.terminate()
-                job.child.wait()
-                reconcile(self._store)
-            except PinScopeError as error:
-                step.problem = str(error)
-            step.has_ended = True
+                    return
+                try:
+                    run = prepare(step.request, capture_environment())
+                    job = start(self._store, run, worker)
+                    step.run_id = run.id
+                    if self._is_cancelled.is_set():
+                        job.child.terminate()
+                    job.child.wait()
+                    reconcile(self._store)
+                except PinScopeError as error:
+                    step.problem = str(error)
+                step.has_ended = True

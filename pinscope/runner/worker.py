@@ -1,7 +1,7 @@
-"""The child that measures one run: ``python -m pinscope.runner.worker RUN_ID PARENT_PID``.
+"""The child that measures one run: ``python -m pinscope.runner.worker EXPERIMENT LAB PARENT_PID``.
 
-It reads the run from its input, stores every observation as it comes, and ends when its parent ends. The id on its
-command line is for those who wait for it.
+It loads what that experiment takes on that lab, closes its output, and reads the run from its input: what it does until
+then touches no GPU. It stores every observation as it comes, and ends when its parent ends.
 """
 
 from __future__ import annotations
@@ -12,10 +12,11 @@ import threading
 import time
 import traceback
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
+from importlib import import_module
 from typing import Any, Self
 
 from pinscope.errors import Cancelled, PinScopeError, StoreFailed
@@ -217,14 +218,16 @@ def _with_links(devices: Sequence[Device], before: Sequence[Device], after: Sequ
 
 
 def main(arguments: list[str]) -> int:
-    """Measure the run named on the command line; its exit code."""
-    _, parent = arguments
+    """Load, and measure the run that comes; its exit code."""
+    experiment, lab, parent = arguments
     die_with_parent(int(parent))  # an exec of a Python with file capabilities drops what was asked before it
     signals: list[int] = []
     install_handler(lambda number, _frame: signals.append(number))
+    _load(experiment, lab)
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     order = sys.stdin.buffer.read()
     if not order:
-        return StoreFailed.exit_code  # the run could not be stored: its starter says so
+        return StoreFailed.exit_code  # no run could be stored, or none is wanted: its starter says so
     try:
         # Opened when it is first needed: a database that fails right now may be back before the run has ended.
         with Store(at_once=False) as store:
@@ -232,6 +235,13 @@ def main(arguments: list[str]) -> int:
     except PinScopeError as error:
         print(f"pinscope: {error_line(str(error))}", file=sys.stderr)  # noqa: T201 - the only word a child without a store can say
         return error.exit_code
+
+
+def _load(experiment: str, lab: str) -> None:
+    """Import what a run takes before it measures."""
+    with suppress(ImportError):  # measuring says it
+        find(experiment).experiment  # noqa: B018 - imports it
+        import_module(f"pinscope.lab.{'hostmodel' if lab == 'host' else 'cuda'}")
 
 
 def _run(store: Store, run: ExperimentRun, signals: Sequence[int]) -> int:

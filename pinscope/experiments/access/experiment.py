@@ -76,7 +76,7 @@ class AccessParams(Params):
     @classmethod
     def preset(cls, lab: LabKind, quick: bool) -> Self:
         return cls(
-            size=2**26 if quick else 2**28,
+            size=2**25 if quick else 2**28,
             ways=tuple(WAYS),
             patterns=tuple(PATTERNS),
             spacings=(1, 16) if quick else (1, 4, 16, 64),

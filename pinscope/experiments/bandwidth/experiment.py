@@ -32,9 +32,9 @@ CopierChoice = Literal["engine", "kernel"]
 PageableBacking = Literal["4k", "thp"]
 PRESETS: Mapping[tuple[LabKind, bool], tuple[str, float, int, float]] = {
     ("cuda", False): ("4KiB 16KiB 64KiB 256KiB 1MiB 4MiB 16MiB 64MiB 256MiB 1GiB", 0.01, 60, 0.8),
-    ("cuda", True): ("4KiB 64KiB 1MiB 16MiB 256MiB", 0.02, 15, 0.25),
+    ("cuda", True): ("4KiB 64KiB 1MiB 16MiB 64MiB", 0.02, 15, 0.25),
     ("host", False): ("4KiB 16KiB 64KiB 256KiB 1MiB 4MiB 16MiB 64MiB 256MiB", 0.02, 100, 2.0),
-    ("host", True): ("64KiB 1MiB 16MiB 64MiB", 0.05, 30, 0.3),
+    ("host", True): ("64KiB 1MiB 16MiB", 0.05, 30, 0.2),
 }
 """Lab, and whether the run is quick → sizes, precision, repeats and time limit of a combination."""
 

@@ -45,7 +45,7 @@ class OverlapParams(Params):
 
     @classmethod
     def preset(cls, lab: LabKind, quick: bool) -> OverlapParams:
-        chunk = "8MiB" if lab == "host" and quick else "16MiB"
+        chunk = "16MiB" if not quick else "8MiB" if lab == "cuda" else "4MiB"
         return cls(
             chunk=parse_bytes(chunk),
             chunks=16 if lab == "host" else 32 if quick else 64,
@@ -211,9 +211,8 @@ def _median(measure: Callable[[], float]) -> float:
 def _load(lab: Lab, pipeline: Pipeline, seconds: float) -> tuple[Load, float]:
     """A load whose kernel lasts ``seconds`` with its data work, and the kernels' own median time alone."""
     load = lab.calibrate(seconds)
-    alone = _median(lambda: pipeline.kernels_alone(load))
-    surplus = alone / pipeline.chunks - seconds
-    corrected = lab.calibrate(max(seconds - surplus, seconds / 4))
+    surplus = _median(lambda: pipeline.kernels_alone(load)) / pipeline.chunks / seconds - 1
+    corrected = replace(load, amount=load.amount * max(1 - surplus, 0.25))
     return corrected, _median(lambda: pipeline.kernels_alone(corrected))
 
 

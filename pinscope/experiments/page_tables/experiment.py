@@ -51,7 +51,7 @@ class PageTablesParams(BareParams):
         if lab == "host":
             total, steps = ("128MiB", 16) if quick else ("1GiB", 64)
         else:
-            total, steps = ("4GiB", 64) if quick else ("6GiB", 96)
+            total, steps = ("2GiB", 64) if quick else ("6GiB", 96)
         return cls(
             total=parse_bytes(total),
             steps=steps,

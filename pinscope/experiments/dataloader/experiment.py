@@ -83,7 +83,7 @@ class DataloaderParams(BareParams):
     @classmethod
     def preset(cls, lab: LabKind, quick: bool) -> Self:
         return cls(
-            batch=64,
+            batch=16 if quick else 64,
             workers=(2,) if quick else (0, 2, 8),
             pin_memory=("off", "on"),
             non_blocking=("off", "on"),

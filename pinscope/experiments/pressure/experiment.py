@@ -90,7 +90,7 @@ class PressureParams(BareParams):
             steps=4 if quick else 10,
             floor=parse_bytes("1GiB"),
             file=parse_bytes("128MiB" if quick else "512MiB"),
-            step_seconds=0.5 if quick else 2.0,
+            step_seconds=0.4 if quick else 2.0,
             group="none",
             limit=parse_bytes({"cuda": "2GiB", "host": "512MiB"}[lab] if quick else "4GiB"),
             step=0.05 if quick else 0.025,

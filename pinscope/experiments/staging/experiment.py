@@ -56,7 +56,7 @@ class StagingParams(Params):
             uses=(1,) if quick else (1, 8),
             precision=0.05,
             repeats=10 if quick else 20,
-            time_limit=0.05 if quick else 0.2,
+            time_limit=0.2,
         )
 
     def harness_precision(self) -> Precision:

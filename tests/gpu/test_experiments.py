@@ -166,7 +166,7 @@ def small() -> DataloaderParams:
 def test_pytorch_pins_a_power_of_two_and_keeps_it_until_its_pool_is_emptied(lab: CudaLab) -> None:
     """On an H200 with PyTorch 2.11 so, with every setting that it has: a batch of 36.75 MiB takes 64 MiB."""
     params = DataloaderParams.preset("cuda", quick=True).with_overrides(
-        {"workers": "0", "pin_memory": "on", "non_blocking": "on", "pool": True}
+        {"batch": 64, "workers": "0", "pin_memory": "on", "non_blocking": "on", "pool": True}
     )
     rows = [row.model_dump() for row in Dataloader().measure(params, lab, Harness())]
     assert len(Loops(rows).cells) == 1

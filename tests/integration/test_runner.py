@@ -95,6 +95,20 @@ def test_a_run_completes_though_the_thread_that_started_it_ended(
     assert run.verdict == read_run(run, store.observations(run.id)).verdict
 
 
+def test_workers_have_loaded_before_the_first_run_and_those_that_get_none_end(store: Store) -> None:
+    requests = [Request("bandwidth", "host"), Request("overlap", "host")]
+    with jobs.workers_for(store, requests) as workers:
+        measuring, other = workers
+        assert measuring is not None
+        assert other is not None
+        assert {os.readlink(f"/proc/{worker.pid}/fd/1") for worker in (measuring, other)} == {os.devnull}
+        job = jobs.start(store, prepared(SHORT), measuring)
+        assert job.child.wait(60) == 0
+        assert other.poll() is None
+    assert other.poll() is not None
+    assert store.run(job.run_id).status == "done"
+
+
 def test_a_cancelled_run_keeps_what_it_measured(store: Store, start: Callable[..., Job]) -> None:
     job = start(LONG)
     until(lambda: store.run(job.run_id).observations > 5 and store.run(job.run_id).progress.message)

@@ -128,7 +128,7 @@ class Access:
     }
     Params = AccessParams
     Observation = AccessObservation
-    start_seconds = 3.0
+    start_seconds = 2.0
 
     def cases(self, params: AccessParams, environment: Environment | None = None) -> list[Case[Reach]]:
         """Every pattern, spacing and way; every number of uses at the densest spacing.

@@ -126,7 +126,7 @@ class Allocation:
     labs: Mapping[LabKind, str | None] = {"cuda": None, "host": None}
     Params = AllocationParams
     Observation = AllocationObservation
-    start_seconds = 3.0
+    start_seconds = 2.0
 
     def cases(self, params: AllocationParams, environment: Environment | None = None) -> list[Case[Part]]:
         """Every way with all sizes, one buffer at a time, but a pool keeps one of each; then the copies."""

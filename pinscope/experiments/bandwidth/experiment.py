@@ -9,6 +9,7 @@ from functools import cache
 from itertools import groupby, product
 from typing import Any, Literal, get_args
 
+from pinscope.analysis.statistics import LEAST_VALUES
 from pinscope.experiments.bandwidth.ways import (
     ONE_WAYS,
     Flow,
@@ -37,6 +38,12 @@ PRESETS: Mapping[tuple[LabKind, bool], tuple[str, float, int, float]] = {
     ("host", True): ("64KiB 1MiB 16MiB", 0.05, 30, 0.2),
 }
 """Lab, and whether the run is quick → sizes, precision, repeats and time limit of a combination."""
+
+TURN_SECONDS, PACE = 3e-3, 5.5e9
+"""What a repeat takes, and the bytes/second at which its pattern is laid, copied and checked, for the estimate of a
+run's length (measured on an H100)."""
+USUAL_REPEATS = 0.5
+"""Share of the most repeats after which the median is known, for the same."""
 
 
 class BandwidthParams(Params):
@@ -143,7 +150,7 @@ class Bandwidth:
     labs: Mapping[LabKind, str | None] = {"cuda": None, "host": None}
     Params = BandwidthParams
     Observation = BandwidthObservation
-    start_seconds = 3.0
+    start_seconds = 1.5
 
     def cases(self, params: BandwidthParams, environment: Environment | None = None) -> list[Case[Copy]]:
         """Every state of memory with every copier, direction and size; one state is held at a time.
@@ -155,9 +162,8 @@ class Bandwidth:
         first = {state.memory: state for state in reversed(states)}
         by_kernel = next((state for state in states if state.memory != "pageable"), None)
         flows = 2 if "bidirectional" in params.directions else 1
-        # Copies are preceded and followed by laying and checking their pattern, at about 3 GB/s together. All states
-        # take as long, though some are measured in fewer combinations.
-        once = {size: min(params.time_limit * 1.3, params.repeats * (size / 3e9 + 2e-4)) for size in params.sizes}
+        # All states take as long, though some are measured in fewer combinations.
+        once = {size: _seconds(params, size) for size in params.sizes}
         cases = []
         for state, copier in product(states, params.copiers):
             beside_cold, one_way = state.cache == "warm" and _both_caches(params), state != first[state.memory]
@@ -252,6 +258,13 @@ def _states(params: BandwidthParams) -> list[HostState]:
         if memory == "pinned" and _both_caches(params):
             states.append(HostState(memory, None, "warm"))
     return states
+
+
+def _seconds(params: BandwidthParams, nbytes: int) -> float:
+    """Until the median of one combination is known."""
+    turn = TURN_SECONDS + nbytes / PACE
+    counted = max(LEAST_VALUES, USUAL_REPEATS * min(params.repeats, params.time_limit / turn))
+    return (params.harness_precision().warmups + counted) * turn
 
 
 def _left_out(lab: Lab) -> Callable[[Copy], Reason]:

@@ -156,7 +156,7 @@ class Overlap:
     labs: Mapping[LabKind, str | None] = {"cuda": None, "host": None}
     Params = OverlapParams
     Observation = OverlapObservation
-    start_seconds = 5.0
+    start_seconds = 1.5
 
     def cases(self, params: OverlapParams, environment: Environment | None = None) -> list[Case[Combination]]:
         """Every recipe in each balance and direction. One host area is held at a time, and the deepest ring."""

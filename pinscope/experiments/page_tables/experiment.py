@@ -113,10 +113,10 @@ class PageTables:
     labs: Mapping[LabKind, str | None] = {"cuda": None, "host": None}
     Params = PageTablesParams
     Observation = PageTablesObservation
-    start_seconds = 2.0
+    start_seconds = 1.5
 
     def cases(self, params: PageTablesParams, environment: Environment | None = None) -> list[Case[Labels]]:
-        """One way at a time; about 0.45 s a GiB to touch, pin and free.
+        """One way at a time; about 0.5 s a GiB to touch, pin and free.
 
         Reserved pages count where there is no other way: a way for which too few are reserved is left out.
         """
@@ -128,7 +128,7 @@ class PageTables:
                 Case(
                     labels.words,
                     labels,
-                    0.45 * taken / 2**30,
+                    0.5 * taken / 2**30,
                     pinned_bytes=asked.whole,
                     # What is left of the huge page under each step is taken, but not pinned.
                     pageable_bytes=taken - asked.whole if only_reserved or labels.backing not in ways.RESERVED else 0,

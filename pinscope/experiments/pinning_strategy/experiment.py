@@ -147,7 +147,7 @@ class PinningStrategy:
     }
     Params = PinningStrategyParams
     Observation = PinningStrategyObservation
-    start_seconds = 5.0
+    start_seconds = 3.0
 
     def cases(self, params: PinningStrategyParams, environment: Environment | None = None) -> list[Case[Pinning]]:
         """Every strategy, all of them once before any of them again.

@@ -250,7 +250,7 @@ class Pressure:
     Params = PressureParams
     Observation = PressureObservation
 
-    start_seconds = 0.0
+    start_seconds = 1.0
 
     def cases(self, params: PressureParams, environment: Environment | None = None) -> list[Case[Swapping | None]]:
         """The host with all steps and their page table, and what the ordinary process works on; or one group after the

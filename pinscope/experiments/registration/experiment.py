@@ -204,7 +204,7 @@ class Registration:
     Params = RegistrationParams
     Observation = RegistrationObservation
 
-    start_seconds = 0.0
+    start_seconds = 1.5
 
     def cases(self, params: RegistrationParams, environment: Environment | None = None) -> list[Case[Sharers]]:
         """Of a machine: the shared memory once; contexts, buffers and page tables of all processes."""
@@ -275,7 +275,7 @@ class Sharers:
         params, count, once = self.params, len(self.members), self.params.shared / 2**30
         rounds = params.repeats + 1
         if self.contexts is None:
-            return 1.5 + 0.5 * once + count * (0.05 * once + rounds * params.shared / rate)
+            return 2.0 + 0.5 * once + count * (0.05 * once + rounds * params.shared / rate)
         if self.strategy == "each_registers":
             return 1.5 + 0.65 * once + sum(map(len, self.members)) * (0.4 + 0.08 * once)
         opening = 0.5 + 2 * rounds * (COPIES * params.buffer / 50e9 + 0.01)

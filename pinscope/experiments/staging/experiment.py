@@ -30,6 +30,8 @@ MOST_BYTES = 2**31
 """That are brought in one repeat of several uses: of more, all parts take longer alike."""
 PACE = 1.2e10
 """Bytes/second at which data is written, brought to the GPU and checked, for the estimate of a run's length."""
+TORCH_SECONDS = 4.0
+"""To import PyTorch, for the same."""
 SHORT_SECONDS = 0.1
 """What all repeats of small data take together, roughly."""
 
@@ -110,8 +112,7 @@ class Staging:
     }
     Params = StagingParams
     Observation = StagingObservation
-    start_seconds = 4.5
-    """Also of PyTorch's import."""
+    start_seconds = 1.5
 
     def cases(self, params: StagingParams, environment: Environment | None = None) -> list[Case[Bringing]]:
         """Every size in every way, with every number of threads. PyTorch rounds what it pins up to powers of two."""
@@ -125,11 +126,12 @@ class Staging:
                     continue
                 uses = (params.uses[0], *several)
                 once = min(params.time_limit, SHORT_SECONDS)
+                loading = ("torch" in kinds) * TORCH_SECONDS / len(of_kind(WAYS, "torch")) / len(params.sizes)
                 cases.append(
                     Case(
                         f"{name.replace('_', ' ')}, {format_bytes(size)}",
                         Bringing(name, size, threads, uses),
-                        sum(max((1 + LEAST) * size * (times + 1) / PACE, once) for times in uses),
+                        loading + sum(max((1 + LEAST) * size * (times + 1) / PACE, once) for times in uses),
                         pinned_bytes=max(pinned, 2 * params.chunk * threads),
                         pageable_bytes=2 * size,
                         device_bytes=2 * size,

@@ -134,7 +134,7 @@ class Topology:
     Params = TopologyParams
     Observation = TopologyObservation
 
-    start_seconds = 0.0
+    start_seconds = 1.5
 
     def cases(self, params: TopologyParams, environment: Environment | None = None) -> list[Case[IssuedBy]]:
         """One process for all GPUs, then a process for each: buffers of all GPUs, contexts and their page tables."""

@@ -156,7 +156,7 @@ class WhileServing:
     }
     Params = WhileServingParams
     Observation = WhileServingObservation
-    start_seconds = 4.0
+    start_seconds = 2.0
 
     def cases(self, params: WhileServingParams, environment: Environment | None = None) -> list[Case[Beside]]:
         """The loop alone, then beside every way, all of them once before any of them again.

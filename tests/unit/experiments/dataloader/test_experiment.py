@@ -37,14 +37,14 @@ def quick(**overrides: Any) -> DataloaderParams:
 
 def test_workers_that_need_more_than_dev_shm_has_are_refused_with_both_amounts_and_what_to_do() -> None:
     with pytest.raises(NotEnoughMemory) as refusal:
-        budget_of(Dataloader(), quick(), machine(64 * MIB))
+        budget_of(Dataloader(), quick(batch=64), machine(64 * MIB))
     assert str(refusal.value) == (
         "the loader's workers need 184 MiB in /dev/shm, but only 64 MiB is free there; "
         "give the container more (docker run --shm-size=184m) or take no workers (--set workers=0)"
     )
 
 
-@pytest.mark.parametrize(("overrides", "free"), [({}, 184 * MIB), ({}, None), ({"workers": "0"}, 0)])
+@pytest.mark.parametrize(("overrides", "free"), [({}, 46 * MIB), ({}, None), ({"workers": "0"}, 0)])
 def test_what_dev_shm_holds_passes_and_so_does_what_nobody_knows_or_needs(
     overrides: dict[str, str], free: int | None
 ) -> None:
@@ -53,9 +53,9 @@ def test_what_dev_shm_holds_passes_and_so_does_what_nobody_knows_or_needs(
 
 def test_a_preset_takes_smaller_batches_where_dev_shm_is_small(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("pinscope.runner.jobs.cupy_problem", lambda _environment: None)
-    run = prepare(Request("dataloader", "cuda", quick=True), machine(64 * MIB))
-    assert run.params["batch"] == 16
-    assert "the loader's workers need 184 MiB in /dev/shm" in run.notes[0]
+    run = prepare(Request("dataloader", "cuda", quick=True), machine(16 * MIB))
+    assert run.params["batch"] == 4
+    assert "the loader's workers need 45.9 MiB in /dev/shm" in run.notes[0]
 
 
 def test_the_images_that_items_are_made_from_count_as_host_memory() -> None:
@@ -68,7 +68,7 @@ def test_more_rounds_and_the_steps_that_many_workers_need_take_longer() -> None:
         return budget_of(Dataloader(), quick(**overrides), machine(None)).seconds
 
     assert seconds(rounds=6) > seconds(rounds=3)
-    assert seconds(workers="64") > 5 * seconds(workers="2")
+    assert seconds(workers="64", batch=64) > 5 * seconds(workers="2", batch=64)
 
 
 def test_without_pytorch_one_line_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,6 +11,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping
+from datetime import datetime
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -97,13 +98,25 @@ def test_the_full_recipe_hides_the_shorter_side_and_each_of_its_parts_is_needed(
     assert overlap_passes[direction, Recipe("pinned", True, 2, False)].corrupted_chunks > 0
 
 
-def test_all_quick_takes_less_than_two_and_a_half_minutes() -> None:
+def test_all_quick_takes_a_minute_and_a_half_and_each_experiment_as_long_as_it_said() -> None:
+    """On an H100 90 s, and within 30 % or 2 s; here half as much again, as processors may be shared."""
     begun = time.monotonic()
     done = pinscope("run", "all", "--quick", "--lab", "cuda", "--json")
     took = time.monotonic() - begun
     assert done.returncode == 0, done.stderr
-    assert {one["run"]["status"] for one in json.loads(done.stdout)["runs"]} == {"done"}
-    assert took < 150, f"{took:.0f} s"
+    runs = [one["run"] for one in json.loads(done.stdout)["runs"]]
+    assert {run["status"] for run in runs} == {"done"}
+    assert all(run["verdict"] for run in runs)
+    lasted = {run["experiment"]: seconds_of(run) for run in runs}
+    told = "; ".join(f"{name} {took:.1f} s, said {said:.1f} s" for name, (took, said) in lasted.items())
+    assert all(abs(took - said) < 1.5 * max(0.3 * said, 2.0) for took, said in lasted.values()), told
+    assert took < 1.5 * 90, told
+
+
+def seconds_of(run: Mapping[str, Any]) -> tuple[float, float]:
+    """What a run took, and what it was said to take."""
+    begun, ended = (datetime.fromisoformat(run[moment]) for moment in ("created_at", "finished_at"))
+    return (ended - begun).total_seconds(), run["budget"]["seconds"]
 
 
 def test_a_killed_run_keeps_what_it_measured_and_frees_the_gpu() -> None:

@@ -101,7 +101,7 @@ def test_workers_have_loaded_before_the_first_run_and_those_that_get_none_end(st
         measuring, other = workers
         assert measuring is not None
         assert other is not None
-        assert {os.readlink(f"/proc/{worker.pid}/fd/1") for worker in (measuring, other)} == {os.devnull}
+        assert {str(Path(f"/proc/{worker.pid}/fd/1").readlink()) for worker in (measuring, other)} == {os.devnull}
         job = jobs.start(store, prepared(SHORT), measuring)
         assert job.child.wait(60) == 0
         assert other.poll() is None

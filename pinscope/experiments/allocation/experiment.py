@@ -56,14 +56,14 @@ class AllocationParams(Params):
         if lab == "host":
             chosen = "64KiB 1MiB 16MiB" if quick else "4KiB 64KiB 1MiB 16MiB 64MiB 256MiB"
         else:
-            chosen = "64KiB 4MiB 128MiB" if quick else "4KiB 64KiB 1MiB 16MiB 256MiB 1GiB"
+            chosen = "64KiB 4MiB 64MiB" if quick else "4KiB 64KiB 1MiB 16MiB 256MiB 1GiB"
         return cls(
             sizes=sizes(chosen),
             ways=_ways(lab, quick),
             directions=("h2d", "d2h"),
             precision=0.05,
             repeats=15 if quick else 30,
-            time_limit=0.1 if quick else 1.0,
+            time_limit=1.0 if not quick else 0.4 if lab == "cuda" else 0.2,
         )
 
     def harness_precision(self) -> Precision:

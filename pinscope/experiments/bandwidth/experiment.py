@@ -39,9 +39,9 @@ PRESETS: Mapping[tuple[LabKind, bool], tuple[str, float, int, float]] = {
 }
 """Lab, and whether the run is quick → sizes, precision, repeats and time limit of a combination."""
 
-TURN_SECONDS, PACE = 3e-3, 5.5e9
+CUDA_PACE, HOST_PACE = (3e-3, 5.5e9), (1e-2, 4.5e8)
 """What a repeat takes, and the bytes/second at which its pattern is laid, copied and checked, for the estimate of a
-run's length (measured on an H100)."""
+run's length (measured on an H100; the host model on two slow processors)."""
 USUAL_REPEATS = 0.5
 """Share of the most repeats after which the median is known, for the same."""
 
@@ -163,7 +163,8 @@ class Bandwidth:
         by_kernel = next((state for state in states if state.memory != "pageable"), None)
         flows = 2 if "bidirectional" in params.directions else 1
         # All states take as long, though some are measured in fewer combinations.
-        once = {size: _seconds(params, size) for size in params.sizes}
+        turn, pace = HOST_PACE if environment and not environment.devices else CUDA_PACE
+        once = {size: _seconds(params, turn + size / pace) for size in params.sizes}
         cases = []
         for state, copier in product(states, params.copiers):
             beside_cold, one_way = state.cache == "warm" and _both_caches(params), state != first[state.memory]
@@ -260,9 +261,8 @@ def _states(params: BandwidthParams) -> list[HostState]:
     return states
 
 
-def _seconds(params: BandwidthParams, nbytes: int) -> float:
-    """Until the median of one combination is known."""
-    turn = TURN_SECONDS + nbytes / PACE
+def _seconds(params: BandwidthParams, turn: float) -> float:
+    """Until the median of one combination is known, a repeat of which takes ``turn`` seconds."""
     counted = max(LEAST_VALUES, USUAL_REPEATS * min(params.repeats, params.time_limit / turn))
     return (params.harness_precision().warmups + counted) * turn
 

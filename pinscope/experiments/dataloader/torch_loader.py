@@ -7,6 +7,7 @@ import time
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import cache
 from typing import Any, NamedTuple
 
 import torch
@@ -19,6 +20,7 @@ from pinscope.lab.torch_pinned import why_not_torch
 from pinscope.probes.child_lifetime import die_with_parent
 
 CLASSES = 1000
+LEARNING_RATE, MOMENTUM = 1e-3, 0.9
 Step = dict[str, Any]
 """Fields of an observation of one step; times in seconds."""
 
@@ -32,8 +34,7 @@ class Images(Dataset[tuple[torch.Tensor, int]]):  # type: ignore[misc]
 
     def __init__(self, count: int) -> None:
         self._count = count
-        generator = torch.Generator().manual_seed(7)
-        self._made = torch.rand((KINDS, CHANNELS, PIXELS, PIXELS), generator=generator)
+        self._made = _pictures()
 
     def __len__(self) -> int:
         return self._count
@@ -48,6 +49,11 @@ class Images(Dataset[tuple[torch.Tensor, int]]):  # type: ignore[misc]
         here."""
         begun = time.perf_counter()
         return begun, [self[index] for index in indices]
+
+
+@cache
+def _pictures() -> torch.Tensor:
+    return torch.rand((KINDS, CHANNELS, PIXELS, PIXELS), generator=torch.Generator().manual_seed(7))
 
 
 class Batch:
@@ -102,7 +108,7 @@ class Trainer:
             nn.Flatten(),
             nn.Linear(128, CLASSES),
         ).to(self._device)
-        self._optimizer = torch.optim.SGD(self._model.parameters(), lr=1e-3, momentum=0.9)
+        self._momenta = [(weights, torch.zeros_like(weights)) for weights in self._model.parameters()]
         self._loss = nn.CrossEntropyLoss()
 
     @contextmanager
@@ -121,6 +127,13 @@ class Trainer:
             torch.cuda.synchronize(self._device)
             yield [_read(marks[max(place - 1, 0)], mark, place * loading.batch) for place, mark in enumerate(marks)]
 
+    def _descend(self) -> None:
+        """One step of SGD with momentum. The first use of torch.optim imports torch._dynamo, which takes long."""
+        with torch.no_grad():
+            for weights, momentum in self._momenta:
+                momentum.mul_(MOMENTUM).add_(weights.grad)
+                weights.sub_(momentum, alpha=LEARNING_RATE)
+
     def _step(self, batches: Iterator[Batch], non_blocking: bool, first: bool) -> _Marks:
         events = [torch.cuda.Event(enable_timing=True) for _ in range(4)]
         begun = time.perf_counter()
@@ -132,10 +145,10 @@ class Trainer:
         events[1].record()
         issued = time.perf_counter()
         events[2].record()
-        self._optimizer.zero_grad(set_to_none=True)
+        self._model.zero_grad(set_to_none=True)
         loss = self._loss(self._model(images), labels)
         loss.backward()
-        self._optimizer.step()
+        self._descend()
         events[3].record()
         firsts = images[:, 0, 0, 0].clone()
         if first:  # it is a warm-up: to look takes some microseconds

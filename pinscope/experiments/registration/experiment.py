@@ -106,7 +106,7 @@ class RegistrationParams(BareParams):
             processes=(2,) if quick else (1, 4),
             strategies=("each_registers", "one_owner"),
             sharing=("memfd",) if quick else tuple(SHARINGS) if lab == "cuda" else _WITHOUT_CONTEXTS,
-            repeats=3 if quick else 7,
+            repeats=8 if quick else 7,
         )
 
     def smaller(self) -> RegistrationParams | None:

@@ -11,8 +11,9 @@ from pinscope.experiments.dataloader import experiment as dataloader
 from pinscope.experiments.pressure import experiment as pressure
 from pinscope.experiments.registry import EXPERIMENTS
 from pinscope.probes.proc import Answer
-from pinscope.records.run import ExperimentRun
+from pinscope.records.run import ExperimentRun, LabKind
 from pinscope.store.recordings import recorded_runs
+from tests.data import synthetic
 
 RECORDED = [run for run in recorded_runs() if isinstance(run, ExperimentRun)]
 BEGAN = Counter(run.created_at for run in RECORDED)
@@ -40,6 +41,17 @@ def test_a_run_is_said_to_take_as_long_as_the_recorded_one_took(
     said = budget_of(experiment, params, run.environment).seconds
     assert said == pytest.approx(took, rel=WITHIN), f"{said:.0f} s said, {took:.0f} s taken"
     assert budget_of(experiment, experiment.Params.preset("cuda", quick=True), run.environment).seconds < said / 2
+
+
+@pytest.mark.parametrize(("lab", "most"), [("cuda", 90.0), ("host", 40.0)])
+def test_all_quick_runs_together_are_said_to_take_a_minute_and_a_half_at_most_and_less_without_a_gpu(
+    lab: LabKind, most: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(dataloader, "find_spec", lambda name: name)
+    environment = synthetic.environment(devices=int(lab == "cuda"))
+    here = [entry.experiment for entry in EXPERIMENTS if entry.experiment.labs[lab] is None]
+    said = [budget_of(one, one.Params.preset(lab, quick=True), environment).seconds for one in here]
+    assert sum(said) < most
 
 
 def test_every_experiment_has_a_recording_to_compare_with() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import secrets
+import select
 import signal
 import subprocess
 import threading
@@ -43,6 +44,8 @@ GRACE_SECONDS = 5.0
 """How long a cancelled child has to put things away before it is ended."""
 UNBORN_SECONDS = 60.0
 """A run that has had no child for so long will get none: the process that was to start it is gone."""
+LOADING_SECONDS = 30.0
+"""How long workers are waited for that do not come to an end of loading."""
 SILENT_SECONDS = 60.0
 """A child in another container that has stored no progress for so long has ended; it stores some every 2 s."""
 
@@ -175,9 +178,9 @@ _started: list[Job] = []
 
 @contextmanager
 def workers_for(store: Store, requests: Sequence[Request]) -> Iterator[Sequence[Worker | None]]:
-    """A worker for each request, of which the lab is known; they have loaded their libraries.
+    """A worker for each request, of which the lab is known. Of several, all have loaded their libraries: none does so
+    while another one measures. Those that get no run end with this.
 
-    Each run has a process of its own, and none loads while another one measures. Those that get no run end with this.
     ``None``: it could not be started; :func:`start` tries again.
     """
     reading, loading = os.pipe()
@@ -191,13 +194,15 @@ def workers_for(store: Store, requests: Sequence[Request]) -> Iterator[Sequence[
                 workers.append(worker)
         finally:
             os.close(loading)
-        os.read(reading, 1)  # ends when no worker has the other end any more
+        if len(requests) > 1:
+            select.select([reading], [], [], LOADING_SECONDS)  # ends when no worker has the other end any more
         yield workers
     finally:
         os.close(reading)
         for worker in workers:
             if worker is not None and not _stdin(worker).closed:
                 _hand_over(worker, b"")
+                worker.kill()  # it holds nothing, and may hang
                 worker.wait()
 
 

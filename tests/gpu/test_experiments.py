@@ -79,7 +79,7 @@ def test_every_kind_is_measured_and_every_word_arrives(at_512_mib: list[Cell]) -
 
 @pytest.fixture(scope="module")
 def overlap_passes() -> PassCells:
-    document = run("overlap", "chunks=64", quick=True)
+    document = run("overlap", "chunk=16MiB", "chunks=64", quick=True)
     cells = Passes(synthetic.run("overlap"), document["observations"]).cells
     return {(cell.direction, cell.recipe): cell for cell in cells}
 

@@ -39,9 +39,9 @@ PRESETS: Mapping[tuple[LabKind, bool], tuple[str, float, int, float]] = {
 }
 """Lab, and whether the run is quick → sizes, precision, repeats and time limit of a combination."""
 
-CUDA_PACE, HOST_PACE = (3e-3, 5.5e9), (1e-2, 4.5e8)
+CUDA_PACE, HOST_PACE = (4e-3, 5.5e9), (1e-2, 4.5e8)
 """What a repeat takes, and the bytes/second at which its pattern is laid, copied and checked, for the estimate of a
-run's length (measured on an H100; the host model on two slow processors)."""
+run's length: on an H100, and roughly on the host model with two slow processors."""
 USUAL_REPEATS = 0.5
 """Share of the most repeats after which the median is known, for the same."""
 
@@ -150,7 +150,7 @@ class Bandwidth:
     labs: Mapping[LabKind, str | None] = {"cuda": None, "host": None}
     Params = BandwidthParams
     Observation = BandwidthObservation
-    start_seconds = 1.5
+    start_seconds = 2.0
 
     def cases(self, params: BandwidthParams, environment: Environment | None = None) -> list[Case[Copy]]:
         """Every state of memory with every copier, direction and size; one state is held at a time.

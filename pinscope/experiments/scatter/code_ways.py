@@ -54,7 +54,7 @@ def mover(area, row, places, to_gpu, stream):
     return lambda: runtime.memcpy2DAsync(*ends, piece, len(places), direction, stream.ptr)
 
 # part: kernel
-# One kernel moves all pieces over the link; BLOCKS blocks (multiprocessors) are enough. Pieces of 16 bytes times N.
+# One kernel moves all pieces over the link, by BLOCKS blocks, each on a multiprocessor. Pieces of 16 bytes times N.
 import cupy
 import numpy as np
 

@@ -37,7 +37,8 @@ TEXTS: Texts = {
             title="A loop of copies moves {best.what} at {loop.bytes_per_second:rate}, {best.phrase} at "
             "{best.bytes_per_second:rate}",
             detail="By {best.phrase} these move fastest: {where:and}.[ {blocks} blocks of 512 threads, each on a "
-            "multiprocessor, are the fewest measured that come near its best rate on an idle GPU.]",
+            "multiprocessor, are the fewest measured that come near its best rate for pieces in {area:bytes}, on an "
+            "idle GPU.]",
             advice=advice,
         )
         for way, advice in _ADVICE.items()
@@ -114,6 +115,7 @@ def _ways(scatter: Scatter) -> Iterator[Costed]:
                 best=best,
                 loop=loop,
                 blocks=best.blocks,
+                area=scatter.area,
                 where=_where([pieces.winners[0] for pieces in group]),
             )
 

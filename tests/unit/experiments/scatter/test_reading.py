@@ -116,6 +116,14 @@ def test_each_winner_is_a_finding_with_its_code() -> None:
     assert "scatter-by-loop" not in concluded
 
 
+@pytest.mark.parametrize(("area", "words"), [(2**28, "256 MiB"), (2**30, "1 GiB")])
+def test_what_is_advised_names_the_area_that_it_was_measured_on(area: int, words: str) -> None:
+    reading = As("scatter").read(synthetic.run("scatter", params={"area": area}), as_on_an_h100())
+    assert f"4 KiB pieces scattered over {words} to GPU by one kernel: 49.7 GB/s" in (reading.verdict or "")
+    (kernel,) = (finding for finding in reading.findings if finding.rule == "scatter-by-kernel")
+    assert f"for pieces in {words}" in kernel.detail
+
+
 @pytest.mark.parametrize("way", ["batch", "copy_2d", "kernel"])
 def test_code_to_paste_is_python_with_the_measured_numbers(way: str) -> None:
     text = code(Scatter.of(rows(way, 1e9, blocks=8)).cells[0])

@@ -1,7 +1,8 @@
 # Code to paste, a part for each way, then what uses any of them. Places in braces or capitals are filled with what was measured.
 
 # part: batch
-# All copies by one call: cudaMemcpyBatchAsync (CUDA 12.8), as the driver has it. It takes a stream of its own.
+# All copies by one call: cudaMemcpyBatchAsync (CUDA 12.8), as the driver has it. It takes a stream of its own. Into
+# an idle stream pieces of some KiB go to the GPU more slowly than behind other work of the stream.
 import ctypes
 
 import cupy

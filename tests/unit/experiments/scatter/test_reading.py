@@ -141,6 +141,19 @@ def test_what_the_kernel_costs_compute_is_told_for_few_and_many_blocks_and_besid
     assert "scatter-compute" not in findings(as_on_an_h100() + loads("kernel", 0.001, 8))
 
 
+def test_a_batch_that_is_slower_into_an_idle_stream_is_to_be_queued_behind_work() -> None:
+    small, large = rows("batch", 2.1e9) + rows("batch_queued", 6.9e9), rows("batch", 40e9, 64 * KIB)
+    finding = findings(small + large + rows("batch_queued", 41e9, 64 * KIB))["scatter-batch-idle"]
+    assert "4 KiB pieces at 2.10 GB/s into an idle stream, at 6.90 GB/s behind other work" in finding.title
+    assert "64 KiB" not in finding.detail
+
+
+def test_nothing_is_said_of_an_idle_stream_where_a_batch_is_as_fast() -> None:
+    measured = rows("batch", 40e9, 64 * KIB) + rows("batch_queued", 43e9, 64 * KIB) + rows("loop", 16e9, 64 * KIB)
+    assert "scatter-batch-idle" not in findings(measured)
+    assert Scatter.of(measured + rows("batch_queued", 90e9)).first.winners == []
+
+
 def test_wrong_words_are_critical_and_the_verdict() -> None:
     reading = read(rows("kernel", 1e9, blocks=1, wrong=3) + rows("loop", 1e9))
     assert reading.findings[0].rule == "scatter-wrong"
@@ -176,6 +189,7 @@ def test_a_2d_copy_is_measured_of_strided_pieces_only() -> None:
         for layout in ("scattered", "strided")
     }
     assert ways["strided"] - ways["scattered"] == {"copy_2d"}
+    assert {pieces.direction for pieces, variant in moves if variant.way == "batch_queued"} == {"h2d"}
     with pytest.raises(InvalidParameter, match="copy_2d takes the layout strided"):
         params.with_overrides({"ways": "copy_2d", "layouts": "scattered"})
 

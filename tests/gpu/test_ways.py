@@ -180,7 +180,7 @@ def beside_cpp(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, tuple[f
 def test_a_way_takes_what_it_takes_a_cpp_program_in_the_same_minute(
     beside_cpp: Mapping[str, tuple[float, float]], way: str
 ) -> None:
-    """On an H100, by both: the loop 11.8 ms, a batch into an idle stream 8, kernels and the 2D copy 0.35."""
+    """On an H100, by PinScope: the loop 11.8 ms, a batch into an idle stream 8, kernels and the 2D copy 0.35."""
     ours, theirs = beside_cpp[way]
     assert ours == pytest.approx(theirs, rel=0.1)
 

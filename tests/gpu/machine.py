@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
+
+import pytest
 
 from pinscope.lab.cuda import CudaLab
 from pinscope.lab.harness import safe_pinned_bytes
@@ -40,6 +44,17 @@ def run(experiment: str, *settings: str, quick: bool = False) -> dict[str, Any]:
     done = pinscope("run", experiment, *more, "--lab", "cuda", "--json")
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)  # type: ignore[no-any-return]
+
+
+def compiled(source: str, folder: Path) -> Path:
+    """A C or C++ program of tests/gpu/programs; skips the test where there is no compiler."""
+    compiler = shutil.which("nvcc") or "/usr/local/cuda/bin/nvcc"
+    if not Path(compiler).exists():
+        pytest.skip("needs nvcc")
+    program = folder / "program"
+    path = Path(__file__).parent / "programs" / source
+    subprocess.run([compiler, "-O2", "-arch=native", "-o", program, path], check=True)
+    return program
 
 
 def bus_ids() -> dict[int, str]:

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import shutil
 import subprocess
 import time
 from collections.abc import Mapping
 from contextlib import ExitStack
-from pathlib import Path
 from statistics import median
 
 import pytest
@@ -21,7 +19,7 @@ from pinscope.lab.cuda import CudaLab
 from pinscope.lab.harness import Harness
 from pinscope.lab.protocol import Copier, LoadData
 from pinscope.records.run import HostMemory
-from tests.gpu.machine import MIB, PAGES_OFF, pinned_pages
+from tests.gpu.machine import MIB, PAGES_OFF, compiled, pinned_pages
 
 KINDS: tuple[HostMemory, ...] = ("pageable", "pinned", "write_combined", "mapped", "registered")
 UNREGISTERED, HOST = 0, 1  # cudaMemoryTypeUnregistered, cudaMemoryTypeHost
@@ -176,12 +174,7 @@ def measured(lab: CudaLab, **overrides: object) -> list[BandwidthObservation]:
 @pytest.fixture(scope="module")
 def by_c(tmp_path_factory: pytest.TempPathFactory) -> Mapping[tuple[str, int], float]:
     """Seconds of one more copy by a C program on this host."""
-    compiler = shutil.which("nvcc") or "/usr/local/cuda/bin/nvcc"
-    if not Path(compiler).exists():
-        pytest.skip("needs nvcc")
-    program = tmp_path_factory.mktemp("copies") / "copies"
-    source = Path(__file__).parent / "programs" / "copies.c"
-    subprocess.run([compiler, "-O1", "-o", program, source], check=True)
+    program = compiled("copies.c", tmp_path_factory.mktemp("copies"))
     lines = subprocess.run([program], check=True, capture_output=True, text=True, timeout=60).stdout.splitlines()
     found = {}
     for way, nbytes, microseconds in (line.split() for line in lines):

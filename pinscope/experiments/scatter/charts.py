@@ -77,7 +77,8 @@ def _blocks(scatter: Scatter, limit: float | None) -> Iterator[Chart]:
     yield curves(
         "scatter-blocks",
         "How many multiprocessors the kernel needs",
-        f"Each block of 512 threads takes one, as long as there are others; {layout} pieces.{_dotted(limit)}",
+        f"Each block of 512 threads takes one, as long as there are others; {layout} pieces in "
+        f"{format_bytes(scatter.area)}.{_dotted(limit)}",
         {
             DIRECTION_TITLES[direction]: {
                 f"pieces of {format_bytes(size)}": Curve(

@@ -1,7 +1,8 @@
 # Code to paste, a part for each way, then what uses any of them. Places in braces or capitals are filled with what was measured.
 
 # part: batch
-# All copies by one call: cudaMemcpyBatchAsync (CUDA 12.8), as the driver has it. It takes a stream of its own.
+# All copies by one call: cudaMemcpyBatchAsync (CUDA 12.8), as the driver has it. It takes a stream of its own. Into
+# an idle stream pieces of some KiB go to the GPU more slowly than behind other work of the stream.
 import ctypes
 
 import cupy
@@ -54,7 +55,7 @@ def mover(area, row, places, to_gpu, stream):
     return lambda: runtime.memcpy2DAsync(*ends, piece, len(places), direction, stream.ptr)
 
 # part: kernel
-# One kernel moves all pieces over the link; BLOCKS blocks (multiprocessors) are enough. Pieces of 16 bytes times N.
+# One kernel moves all pieces over the link, by BLOCKS blocks, each on a multiprocessor. Pieces of 16 bytes times N.
 import cupy
 import numpy as np
 

@@ -114,7 +114,8 @@ class ScatterObservation(Observation):
     kind: Literal["move", "compute"]
     """``move``, or ``compute``: a load on all multiprocessors."""
     way: WayName
-    """``contiguous``, ``loop``, ``batch``, ``graph``, ``copy_2d``, ``kernel``, ``cpu`` or ``managed``."""
+    """``contiguous``, ``loop``, ``batch``, ``batch_queued``, ``graph``, ``copy_2d``, ``kernel``, ``cpu``,
+    ``managed``."""
     direction: OneWay
     """``h2d`` (from scattered places onto the GPU) or ``d2h`` (back)."""
     layout: Layout
@@ -151,7 +152,7 @@ class ScatterObservation(Observation):
 
 
 class Scatter:
-    """Pieces of memory, moved in seven ways."""
+    """Pieces of memory, moved in eight ways."""
 
     name = "scatter"
     title = "Many small copies"
@@ -178,7 +179,7 @@ class Scatter:
             )
             for direction, layout, size in product(params.directions, params.layouts, params.sizes)
             for case in [params.case(direction, layout, size)]
-            for variant in _variants(params, layout)
+            for variant in _variants(params, direction, layout)
         ]
 
     def measure(self, params: ScatterParams, lab: Lab, harness: Harness) -> Iterator[ScatterObservation]:
@@ -205,22 +206,22 @@ class Scatter:
                     yield from _beside(compute, case, variant, params, harness)
 
 
-def _variants(params: ScatterParams, layout: Layout) -> list[Variant]:
-    """Every way that takes this layout, with each number of blocks or threads."""
+def _variants(params: ScatterParams, direction: OneWay, layout: Layout) -> list[Variant]:
+    """Every way that takes this direction and layout, with each number of blocks or threads."""
     variants: list[Variant] = []
     for way in params.ways:
         if way == "kernel":
             variants += [Variant(way, blocks=blocks) for blocks in params.blocks]
         elif way == "cpu":
             variants += [Variant(way, threads=threads) for threads in params.threads]
-        elif way != "copy_2d" or layout == "strided":
+        elif (way != "copy_2d" or layout == "strided") and (way != "batch_queued" or direction == "h2d"):
             variants.append(Variant(way))
     return variants
 
 
 def _seconds(params: ScatterParams, case: Case, variant: Variant) -> float:
     """What one way takes until its median is known."""
-    calls, once = variant.way in ("loop", "graph", "batch"), case.nbytes / LINK
+    calls, once = variant.way in ("loop", "graph", "batch", "batch_queued"), case.nbytes / LINK
     once += case.nbytes / (CPU * variant.threads**0.5) if variant.threads else 0.0
     once += case.pieces * CALL if calls else 0.0
     repeats = max(min(params.time_limit / once, EXPECTED_REPEATS, params.repeats), LEAST_VALUES)

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from importlib.resources import files
+from operator import itemgetter
 
-from pinscope.analysis.cells import AS_GOOD
+from pinscope.analysis.cells import AS_GOOD, as_good, ratio
 from pinscope.analysis.read_rows import grouped
-from pinscope.analysis.statistics import is_distinct, measured, together
+from pinscope.analysis.statistics import exceeds, is_distinct, measured, together
 from pinscope.analysis.texts import Costed, Text, Texts, dearest_first, joined, say
 from pinscope.experiments.scatter.reading import TOWARDS, Cell, Load, Pieces, Scatter
 from pinscope.experiments.scatter.ways import WAYS
@@ -37,7 +38,8 @@ TEXTS: Texts = {
             title="A loop of copies moves {best.what} at {loop.bytes_per_second:rate}, {best.phrase} at "
             "{best.bytes_per_second:rate}",
             detail="By {best.phrase} these move fastest: {where:and}.[ {blocks} blocks of 512 threads, each on a "
-            "multiprocessor, are the fewest measured that come near its best rate on an idle GPU.]",
+            "multiprocessor, are the fewest measured that come near its best rate for pieces in {area:bytes}, on an "
+            "idle GPU.]",
             advice=advice,
         )
         for way, advice in _ADVICE.items()
@@ -56,6 +58,14 @@ TEXTS: Texts = {
         detail="Held: calls that have not returned, and copying of the program's own.",
         advice="Where the thread has other work, issue such copies from a thread of their own, or take a way that "
         "holds it less.",
+    ),
+    "scatter-batch-idle": Text(
+        when="a batch call into an idle stream moves pieces more slowly than one behind other work",
+        title="Batch calls move {idle.bytes:bytes} pieces at {idle.bytes_per_second:rate} into an idle stream, at "
+        "{queued.bytes_per_second:rate} behind other work",
+        detail="To the GPU it is so for pieces of {sizes:and}. The call holds the program's thread for {held:seconds} "
+        "where the stream is idle, for {less:seconds} where it is at work.",
+        advice="Queue such a batch right behind other work of its stream.",
     ),
     "scatter-compute": Text(
         when="a compute load takes 2 % longer beside a way",
@@ -84,7 +94,14 @@ def _text(name: str) -> str:
 
 def findings(scatter: Scatter) -> tuple[Finding, ...]:
     """All findings of a run."""
-    rules = (_wrong(scatter), _ways(scatter), _loop(scatter), _held(scatter.first), _compute(scatter.loads))
+    rules = (
+        _wrong(scatter),
+        _ways(scatter),
+        _loop(scatter),
+        _held(scatter.first),
+        _idle(scatter),
+        _compute(scatter.loads),
+    )
     return dearest_first([costed for rule in rules for costed in rule])
 
 
@@ -114,6 +131,7 @@ def _ways(scatter: Scatter) -> Iterator[Costed]:
                 best=best,
                 loop=loop,
                 blocks=best.blocks,
+                area=scatter.area,
                 where=_where([pieces.winners[0] for pieces in group]),
             )
 
@@ -181,6 +199,32 @@ def _held(first: Pieces) -> Iterator[Costed]:
         seconds=first.loop.issue_seconds.median,
         what=first.loop.what,
     )
+
+
+def _idle(scatter: Scatter) -> Iterator[Costed]:
+    """How much slower a batch call is into an idle stream, told where it is most."""
+    ways = [pieces.ways for pieces in scatter.cases.values() if {"batch", "batch_queued"} <= pieces.ways.keys()]
+    pairs = [(each["batch"], each["batch_queued"]) for each in ways]
+    slower = [
+        (ratio(idle.wall_seconds, queued.wall_seconds), idle, queued)
+        for idle, queued in pairs
+        if exceeds(idle.wall_seconds, queued.wall_seconds) and not as_good(idle.wall_seconds, queued.wall_seconds)
+    ]
+    if slower:
+        times, idle, queued = max(slower, key=itemgetter(0))
+        yield say(
+            TEXTS,
+            "scatter-batch-idle",
+            _rate(idle),
+            _rate(queued),
+            cost=times,
+            severity=costing(times),
+            idle=idle,
+            queued=queued,
+            sizes=list(dict.fromkeys(format_bytes(cell.bytes) for _, cell, _ in slower)),
+            held=idle.issue_seconds.median,
+            less=queued.issue_seconds.median,
+        )
 
 
 def _compute(loads: Sequence[Load]) -> Iterator[Costed]:

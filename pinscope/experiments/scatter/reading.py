@@ -141,14 +141,16 @@ class Scatter:
         cells: of the moves.
         loads: compute beside some of them.
         wrong: rows in which words were not right.
+        area: bytes of pinned memory in which the pieces lie.
     """
 
     cells: Sequence[Cell]
     loads: Sequence[Load]
     wrong: Sequence[Row]
+    area: int = 2**30
 
     @classmethod
-    def of(cls, rows: Rows) -> Scatter:
+    def of(cls, rows: Rows, area: int = area) -> Scatter:
         """Of its rows."""
         kinds = grouped(rows, lambda row: row["kind"])
         loads = [
@@ -156,7 +158,7 @@ class Scatter:
             for row in kinds.get("compute", [])
         ]
         wrong = [row for row in rows if row["wrong_words"]]
-        return cls(cells(Cell, kinds.get("move", [])), cells(Load, loads), wrong)
+        return cls(cells(Cell, kinds.get("move", [])), cells(Load, loads), wrong, area)
 
     @cached_property
     def cases(self) -> Mapping[tuple[str, str, int], Pieces]:
@@ -190,8 +192,7 @@ class Scatter:
 
 def of(run: ExperimentRun, rows: Rows) -> Scatter | None:
     """All that a run measured; ``None``: nothing moved yet."""
-    del run
-    scatter = Scatter.of(rows)
+    scatter = Scatter.of(rows, int(run.params.get("area", Scatter.area)))
     return scatter if scatter.cells else None
 
 
@@ -208,10 +209,11 @@ def verdict(scatter: Scatter) -> str | None:
     if len(first.ranked) < 2:
         return None
     best, other = first.winners[0], first.loop or first.ranked[-1]
-    pieces = f"{best.layout} pieces of {format_bytes(best.bytes)} {TOWARDS[best.direction].replace('the ', '')}"
+    where = f"{best.layout} over {format_bytes(scatter.area)} {TOWARDS[best.direction].replace('the ', '')}"
+    pieces = f"{format_bytes(best.bytes)} pieces {where}"
     if best.way == other.way:
         return f"Move {pieces} by {best.phrase} ({_rate(best)}): no way is clearly faster."
-    return f"Move {pieces} by {best.phrase}: {_rate(best)}, by {other.phrase} {_rate(other)}."
+    return f"Move {pieces} by {best.phrase}: {_rate(best)}, {other.phrase.removesuffix(' of copies')} {_rate(other)}."
 
 
 def _rate(cell: Cell) -> str:

@@ -26,7 +26,14 @@ WAYS: Mapping[str, Way] = {
         "reference",
     ),
     "loop": _way("loop of copies", "a loop of copies", "pageable diamond", "cudaMemcpyAsync for each piece"),
-    "batch": _way("batch call", "one batch call", "pinned", "one cudaMemcpyBatchAsync"),
+    "batch": _way("batch call", "one batch call", "pinned", "one cudaMemcpyBatchAsync into an idle stream"),
+    "batch_queued": _way(
+        "batch call behind work",
+        "one batch call behind other work",
+        "pinned circle-open dash",
+        "the same into a stream that is still at work (h2d only)",
+        "reference",
+    ),
     "graph": _way("CUDA graph", "a CUDA graph of the copies", "touch square-open dash", "a CUDA graph of the copies"),
     "copy_2d": _way("2D copy", "one 2D copy", "intact square", "one cudaMemcpy2DAsync (strided only)", "simplest"),
     "kernel": _way(
@@ -46,7 +53,8 @@ WAYS: Mapping[str, Way] = {
         "older",
     ),
 }
-"""Of ways that are as good the ``simplest``, then the first, is advised: no multiprocessor, no thread, little code. An
+"""Of ways that are as good the ``simplest``, then the first, is advised: no multiprocessor, no thread, little code; a
+``reference`` is not. An
 ``older`` one is in runs of earlier versions; the experiment access measures managed memory."""
 MEASURED = tuple(name for name, way in WAYS.items() if "older" not in way.kinds)
 if TYPE_CHECKING:

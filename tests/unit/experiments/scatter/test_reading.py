@@ -116,6 +116,14 @@ def test_each_winner_is_a_finding_with_its_code() -> None:
     assert "scatter-by-loop" not in concluded
 
 
+@pytest.mark.parametrize(("area", "words"), [(2**28, "256 MiB"), (2**30, "1 GiB")])
+def test_what_is_advised_names_the_area_that_it_was_measured_on(area: int, words: str) -> None:
+    reading = As("scatter").read(synthetic.run("scatter", params={"area": area}), as_on_an_h100())
+    assert f"4 KiB pieces scattered over {words} to GPU by one kernel: 49.7 GB/s" in (reading.verdict or "")
+    (kernel,) = (finding for finding in reading.findings if finding.rule == "scatter-by-kernel")
+    assert f"for pieces in {words}" in kernel.detail
+
+
 @pytest.mark.parametrize("way", ["batch", "copy_2d", "kernel"])
 def test_code_to_paste_is_python_with_the_measured_numbers(way: str) -> None:
     text = code(Scatter.of(rows(way, 1e9, blocks=8)).cells[0])
@@ -131,6 +139,19 @@ def test_what_the_kernel_costs_compute_is_told_for_few_and_many_blocks_and_besid
     assert "a kernel of 132 blocks to the GPU takes 30.0 % longer, beside a kernel of 8 blocks 0.2 %" in finding.title
     assert "Beside a batch call it takes 0.0 % longer at most" in finding.detail
     assert "scatter-compute" not in findings(as_on_an_h100() + loads("kernel", 0.001, 8))
+
+
+def test_a_batch_that_is_slower_into_an_idle_stream_is_to_be_queued_behind_work() -> None:
+    small, large = rows("batch", 2.1e9) + rows("batch_queued", 6.9e9), rows("batch", 40e9, 64 * KIB)
+    finding = findings(small + large + rows("batch_queued", 41e9, 64 * KIB))["scatter-batch-idle"]
+    assert "4 KiB pieces at 2.10 GB/s into an idle stream, at 6.90 GB/s behind other work" in finding.title
+    assert "64 KiB" not in finding.detail
+
+
+def test_nothing_is_said_of_an_idle_stream_where_a_batch_is_as_fast() -> None:
+    measured = rows("batch", 40e9, 64 * KIB) + rows("batch_queued", 43e9, 64 * KIB) + rows("loop", 16e9, 64 * KIB)
+    assert "scatter-batch-idle" not in findings(measured)
+    assert Scatter.of(measured + rows("batch_queued", 90e9)).first.winners == []
 
 
 def test_wrong_words_are_critical_and_the_verdict() -> None:
@@ -168,6 +189,7 @@ def test_a_2d_copy_is_measured_of_strided_pieces_only() -> None:
         for layout in ("scattered", "strided")
     }
     assert ways["strided"] - ways["scattered"] == {"copy_2d"}
+    assert {pieces.direction for pieces, variant in moves if variant.way == "batch_queued"} == {"h2d"}
     with pytest.raises(InvalidParameter, match="copy_2d takes the layout strided"):
         params.with_overrides({"ways": "copy_2d", "layouts": "scattered"})
 

@@ -28,6 +28,7 @@ def pinned_empty(
     longest_wait: float | None = None,
     threads: int | None = None,
     strategy: str | None = None,
+    shared: str | None = None,
 ) -> "Any":
     """A NumPy array over memory pinned as the experiment ``pinning_strategy`` recommends; its content is undefined.
 
@@ -47,11 +48,13 @@ def pinned_empty(
         threads: how many touch pages; the processors of this process by default, at most 16.
         strategy: how to pin, as a run of ``pinning_strategy`` on your machine recommends it; by default as the
             recorded H200 does.
+        shared: a name: processes of this user that give it get the same memory. The first makes it; each registers it.
+            With it, ``strategy`` is ``memfd`` (the default), ``hugetlb`` or ``hugetlb_1g``.
 
     Raises:
         InvalidParameter: sizes that make no sense, or do not fit each other.
         NotEnoughMemory: more than is safe to pin here, with the numbers.
-        NotPossible: CuPy is not installed here.
+        NotPossible: CuPy is not installed here, or memory cannot be shared here.
         NoDevice: no driver, or no such GPU.
     """
     # By name: this module is free to all rooms and imports none of them.
@@ -65,6 +68,7 @@ def pinned_empty(
         longest_wait=longest_wait,
         threads=threads,
         strategy=strategy,
+        shared=shared,
     )
 
 

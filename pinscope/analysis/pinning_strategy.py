@@ -10,7 +10,7 @@ from pinscope.analysis.cells import Label, Value, cells, median
 from pinscope.analysis.read_rows import Row, counted, grouped
 from pinscope.analysis.statistics import Summary, exceeds, summarize
 from pinscope.analysis.texts import Costed, Text, say
-from pinscope.records.registration import STRATEGIES, Strategy, StrategyName
+from pinscope.records.registration import SHARED_STRATEGIES, STRATEGIES, SharedStrategyName, Strategy, StrategyName
 from pinscope.records.run import quantity
 from pinscope.units import exact_bytes
 
@@ -26,7 +26,10 @@ CALLS: Mapping[str, str] = {
 """Part of an observation's field → the driver call of a neighbour that it is the longest of."""
 PHASES: Mapping[str, str] = {"": "pinned", "release_": "given back"}
 """Beginning of an observation's field → what was done to the memory meanwhile."""
-TITLES: Mapping[str, str] = {**{name: strategy.title for name, strategy in STRATEGIES.items()}, IDLE: "idle"}
+TITLES: Mapping[str, str] = {
+    **{name: strategy.title for name, strategy in [*STRATEGIES.items(), *SHARED_STRATEGIES.items()]},
+    IDLE: "idle",
+}
 NEAR = 1.5
 """Strategies within this factor of the fastest are fast."""
 GENTLE = 2.0
@@ -252,6 +255,8 @@ def _best(cells: Sequence[StrategyCell]) -> StrategyCell | None:
 DEFAULT_ARRAY: StrategyName = "thp_register"
 DEFAULT_CHUNKS: StrategyName = "thp_pipeline"
 """What ``pinned_empty`` takes without and with ``chunk``: as the recorded H200 recommends, which a test holds."""
+DEFAULT_SHARED: SharedStrategyName = "memfd"
+"""The same with ``shared``: what every host has."""
 _IN_SMALL_PAGES: Mapping[str, StrategyName] = {DEFAULT_ARRAY: "touch_register", DEFAULT_CHUNKS: "touch_register_chunks"}
 """Strategy → the nearest one that was measured in 4 KiB pages, for hosts without huge ones."""
 
@@ -273,7 +278,7 @@ class Recipe:
         names_threads: whether their number was chosen; else it is that of the processors.
     """
 
-    strategy: StrategyName
+    strategy: StrategyName | SharedStrategyName
     chunk_bytes: int | None
     threads: int
     names_threads: bool = False
@@ -287,14 +292,16 @@ class Recipe:
     @property
     def title(self) -> str:
         """The strategy for people."""
-        return STRATEGIES[self.strategy].title
+        return TITLES[self.strategy]
 
     def call(self, nbytes: int) -> str:
         """The call of ``pinscope.pinned_empty`` that pins so much this way."""
         words = [f'"{exact_bytes(nbytes)}"']
         if self.chunk_bytes is not None:
             words.append(f'chunk="{exact_bytes(self.chunk_bytes)}"')
-        if self.strategy != (DEFAULT_ARRAY if self.chunk_bytes is None else DEFAULT_CHUNKS):
+        if self.strategy in SHARED_STRATEGIES:
+            words.append('shared="NAME"')
+        if self.strategy not in (DEFAULT_SHARED, DEFAULT_ARRAY if self.chunk_bytes is None else DEFAULT_CHUNKS):
             words.append(f'strategy="{self.strategy}"')
         if self.names_threads:
             words.append(f"threads={self.threads}")

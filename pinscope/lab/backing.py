@@ -68,10 +68,15 @@ def why_not_segment(segment: Segment, nbytes: int) -> str | None:
     """Why processes cannot share that much memory of that sort here, and what to do; ``None`` if they can."""
     if reason := why_not_backing("shm" if segment == "memfd" else segment, nbytes):
         return reason
-    page = {"hugetlb": read_huge_pages().hugetlb_page_bytes or 1, "hugetlb_1g": GIGANTIC_PAGE}.get(segment, 1)
-    if nbytes % page:
+    if nbytes % (page := segment_page(segment)):
         return f"a {segment} segment has whole pages: {format_bytes(nbytes)} is no multiple of {format_bytes(page)}"
     return None
+
+
+def segment_page(segment: Segment) -> int:
+    """Bytes of which a segment of that sort is a multiple."""
+    pages = {"hugetlb": read_huge_pages().hugetlb_page_bytes or 1, "hugetlb_1g": GIGANTIC_PAGE}
+    return pages.get(segment, 1)
 
 
 def _why_not_segment(nbytes: int) -> str | None:
@@ -142,6 +147,8 @@ class OwnMemory:
             self._memory, offset = _mapped(nbytes, backing)
         else:
             self._memory, offset = mmap.mmap(descriptor, nbytes, flags=mmap.MAP_SHARED), 0
+            with suppress(OSError):  # huge pages where the host gives them for shared memory on advice
+                self._memory.madvise(mmap.MADV_HUGEPAGE)
         # The exporting object must go at once: a mapping with exports cannot be closed.
         self._address: int | None = ctypes.addressof(ctypes.c_char.from_buffer(self._memory)) + offset
 
@@ -218,17 +225,17 @@ def _mapped(nbytes: int, backing: Backing | None) -> tuple[mmap.mmap, int]:
 
 
 @contextmanager
-def shared_region(nbytes: int, segment: Segment = "memfd") -> Iterator[int]:
+def shared_region(nbytes: int, segment: Segment = "memfd", name: str = "pinscope") -> Iterator[int]:
     """The descriptor of new memory that processes can share: it is gone with its last user, also after a crash.
 
     ``memfd`` is the same memory as a segment of :data:`SEGMENT_FOLDER` (tmpfs), but not bound to that file system's
-    size. A segment's name is gone as soon as it is open.
+    size. A segment's name is gone as soon as it is open. ``name`` is what /proc calls the others.
 
     Raises:
         NotEnoughMemory: there is no such memory, or too little, with the reason.
     """
     try:
-        descriptor = _opened(segment, nbytes)
+        descriptor = _opened(segment, nbytes, name)
     except OSError as error:
         raise NotEnoughMemory(f"no {segment} memory of {format_bytes(nbytes)}: {error.strerror}") from None
     try:
@@ -238,9 +245,9 @@ def shared_region(nbytes: int, segment: Segment = "memfd") -> Iterator[int]:
         os.close(descriptor)
 
 
-def _opened(segment: Segment, nbytes: int) -> int:
+def _opened(segment: Segment, nbytes: int, name: str) -> int:
     if segment == "memfd":
-        return os.memfd_create("pinscope", os.MFD_CLOEXEC)
+        return os.memfd_create(name, os.MFD_CLOEXEC)
     if reason := why_not_segment(segment, nbytes):
         raise NotEnoughMemory(reason)
     if segment == "shm_open":  # the name is gone as soon as it is open
@@ -249,7 +256,7 @@ def _opened(segment: Segment, nbytes: int) -> int:
         os.unlink(path)  # noqa: PTH108
         return descriptor
     size = os.MFD_HUGE_1GB if segment == "hugetlb_1g" else 0
-    return os.memfd_create("pinscope", os.MFD_CLOEXEC | os.MFD_HUGETLB | size)
+    return os.memfd_create(name, os.MFD_CLOEXEC | os.MFD_HUGETLB | size)
 
 
 def _transparent(nbytes: int) -> tuple[mmap.mmap, int]:

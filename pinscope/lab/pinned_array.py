@@ -11,14 +11,14 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from functools import partial
 from operator import index
-from typing import Any, Self, SupportsIndex
+from typing import Any, Self, SupportsIndex, cast
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-from pinscope.analysis.pinning_strategy import default_strategy
+from pinscope.analysis.pinning_strategy import DEFAULT_SHARED, default_strategy
 from pinscope.errors import InvalidParameter, NotEnoughMemory, NotPossible
-from pinscope.lab.backing import PAGE, OwnMemory, why_not_backing
+from pinscope.lab.backing import PAGE, OwnMemory, Segment, why_not_backing
 from pinscope.lab.harness import binding_limit, safe_pinned_bytes
 from pinscope.lab.pinning import (
     SPARE_PROCESSORS,
@@ -28,10 +28,14 @@ from pinscope.lab.pinning import (
     Pinner,
     PinningCalls,
     default_threads,
+    read_pages,
+    touch_all,
+    touch_pages,
 )
+from pinscope.lab.shared_memory import SharedMemory
 from pinscope.probes.environment import install_command
 from pinscope.probes.host_memory import read_limits
-from pinscope.records.registration import STRATEGIES, Strategy, StrategyName
+from pinscope.records.registration import SHARED_STRATEGIES, STRATEGIES, SharedStrategyName, Strategy, StrategyName
 from pinscope.records.run import Backing
 from pinscope.text import quoted
 from pinscope.units import format_bytes, format_seconds, parse_bytes
@@ -113,7 +117,8 @@ def pinned_empty(
     chunk: int | str | None = None,
     longest_wait: float | None = None,
     threads: int | None = None,
-    strategy: StrategyName | None = None,
+    strategy: StrategyName | SharedStrategyName | None = None,
+    shared: str | None = None,
     calls: PinningCalls | None = None,
 ) -> PinnedArray:
     """An array over memory that is pinned for the GPU; its content is undefined.
@@ -141,13 +146,18 @@ def pinned_empty(
         threads: how many touch pages; the processors of this process by default, at most 16. With ``chunk="auto"``
             three processors are left to others: where all of them touch, calls wait for a processor.
         strategy: how to pin, by its name in the experiment ``pinning_strategy``: what a run on your machine
-            recommends. Those that pin in chunks need ``chunk``, the others take none.
+            recommends. Those that pin in chunks need ``chunk``, the others take none. With ``shared``: ``memfd``,
+            which is the default, ``hugetlb`` or ``hugetlb_1g``: reserved huge pages.
+        shared: a name: all processes of this user that give it get the same memory, each pinned for its own GPU. The
+            first makes it, and touches it with several threads; the others wait for that, open it, and ask for the
+            same size. What it holds is up to them: nothing is written once it is touched. The name goes when the
+            maker unpins or ends, the memory with its last user (:mod:`pinscope.lab.shared_memory`).
         calls: what pins, for tests; CUDA by default.
 
     Raises:
         InvalidParameter: sizes that make no sense, or do not fit each other.
         NotEnoughMemory: more than is safe to pin here, with the numbers.
-        NotPossible: CuPy is not installed here.
+        NotPossible: CuPy is not installed here, or memory cannot be shared here.
         NoDevice: no driver, or no such GPU.
     """
     kind = np.dtype(dtype)
@@ -155,15 +165,20 @@ def pinned_empty(
     if threads is not None and threads < 1:
         raise InvalidParameter(f"threads is {threads}; at least 1 is needed")
     step, limit = _pieces(chunk, longest_wait)
-    how = _strategy(strategy, chunk is not None, limit is not None)
+    how = _strategy(strategy, chunk is not None, limit is not None, shared is not None)
     gpu = calls or _cuda_calls(device)
-    _check_safe(whole)
     register: _Registers
     if limit is None:
         register = partial(_at_once, Pinner(how, gpu, step, threads or default_threads()))
     else:
         register = GentlePinner(gpu, limit, threads or default_threads(SPARE_PROCESSORS)).register
-    owner, pin, pieces = _pinned_memory(whole, how.backing, register, gpu)
+    if shared is None:
+        _check_safe(whole)
+        owner, pin, pieces = _pinned_memory(whole, how.backing, register, gpu)
+    else:
+        owner, pin, pieces = _shared_memory(
+            shared, whole, cast("Segment", how.name), threads or default_threads(), register, gpu
+        )
     array: PinnedArray = np.frombuffer(memoryview(owner), dtype=kind).reshape(dimensions).view(PinnedArray)
     array._pin, array.chunk, array.longest_call = pin, pieces.chunk, pieces.longest_call
     if limit is not None and (array.longest_call or 0.0) > limit:
@@ -206,9 +221,34 @@ def _pinned_memory(
     else:
         address = calls.allocate(nbytes)
         give_back = partial(pin.free, address)
+    return _owner(address, nbytes, pin, give_back), pin, pieces
+
+
+def _shared_memory(
+    name: str, nbytes: int, segment: Segment, threads: int, register: _Registers, calls: PinningCalls
+) -> tuple[ctypes.Array[Any], _Pin, Pieces]:
+    """The memory of that name, touched by its maker, and registered. Returns what :func:`_pinned_memory` does."""
+    if not calls.can_register:
+        raise NotPossible("shared memory must be registered, which this GPU refuses; let one process pin it for all")
+    pin = _Pin(calls)
+    with ExitStack() as failed:
+        memory = failed.enter_context(SharedMemory(name, nbytes, segment, _check_safe))
+        touch_all(memory.address, memory.nbytes, threads, touch_pages if memory.is_maker else read_pages)
+        memory.publish()
+        pin.undo.callback(memory.withdraw)
+        failed.callback(pin.release)
+        pieces = register(memory.address, nbytes, pin.undo.callback)
+        failed.pop_all()
+    owner = _owner(memory.address, nbytes, pin, memory.close)
+    weakref.finalize(owner, memory.withdraw)
+    return owner, pin, pieces
+
+
+def _owner(address: int, nbytes: int, pin: _Pin, give_back: Callable[[], None]) -> ctypes.Array[Any]:
+    """What every array over the memory keeps alive: with its last user the memory is unpinned, and given back."""
     owner = (ctypes.c_uint8 * nbytes).from_address(address)
     weakref.finalize(owner, pin.end, give_back).atexit = False  # arrays may live longer; the system takes all back
-    return owner, pin, pieces
+    return owner
 
 
 def _pieces(chunk: int | str | None, longest_wait: float | None) -> tuple[int | None, float | None]:
@@ -226,8 +266,16 @@ def _pieces(chunk: int | str | None, longest_wait: float | None) -> tuple[int | 
     return step, None
 
 
-def _strategy(name: StrategyName | None, chunked: bool, auto: bool) -> Strategy:
+def _strategy(name: str | None, chunked: bool, auto: bool, shared: bool) -> Strategy:
     """The one that is named, or the recommended one."""
+    if shared:
+        if auto:
+            raise InvalidParameter(f'chunk="{AUTO}" does not go with shared; give a length')
+        if (name := name or DEFAULT_SHARED) not in SHARED_STRATEGIES:
+            known = ", ".join(SHARED_STRATEGIES)
+            raise InvalidParameter(f"strategy {quoted(name)} makes no shared memory; those that do: {known}")
+        # It is touched before: by its maker alone.
+        return SHARED_STRATEGIES[name]._replace(touched=False, registering="chunks" if chunked else "one")
     if name is not None and auto:
         raise InvalidParameter(f'chunk="{AUTO}" pins in its own way; name no strategy with it')
     if name is None:

@@ -28,6 +28,8 @@ TOUCH_BYTES = 64 * 2**20
 """What one thread touches at a time: whole huge pages, and enough of them that handing out work costs nothing."""
 
 OnRelease = Callable[[Callable[[int], None], int], object]
+Touch = Callable[[int, int], None]
+"""Uses every page of so many bytes at an address."""
 
 
 class PinningCalls(Protocol):
@@ -167,11 +169,12 @@ class Touching:
         pool: the threads.
         address: where the memory begins.
         nbytes: its length.
+        touch: what they do with a part.
     """
 
-    def __init__(self, pool: ThreadPoolExecutor, address: int, nbytes: int) -> None:
+    def __init__(self, pool: ThreadPoolExecutor, address: int, nbytes: int, touch: Touch | None = None) -> None:
         self._parts = deque(
-            (at, pool.submit(touch_pages, address + at, min(TOUCH_BYTES, nbytes - at)))
+            (at, pool.submit(touch or touch_pages, address + at, min(TOUCH_BYTES, nbytes - at)))
             for at in range(0, nbytes, TOUCH_BYTES)
         )
 
@@ -181,16 +184,21 @@ class Touching:
             self._parts.popleft()[1].result()
 
 
-def touch_all(address: int, nbytes: int, threads: int) -> None:
+def touch_all(address: int, nbytes: int, threads: int, touch: Touch | None = None) -> None:
     """Touch all of a stretch of memory with several threads."""
     with ThreadPoolExecutor(threads) as pool:
-        Touching(pool, address, nbytes).finish(nbytes)
+        Touching(pool, address, nbytes, touch).finish(nbytes)
 
 
 def touch_pages(address: int, nbytes: int) -> None:
     """Write one byte of every page, so that each is backed by memory. Other threads run meanwhile."""
     memory = np.ctypeslib.as_array((ctypes.c_uint8 * nbytes).from_address(address))
     memory[::PAGE] = 0
+
+
+def read_pages(address: int, nbytes: int) -> None:
+    """Read one byte of every page, so that this process maps what another has touched. Other threads run meanwhile."""
+    np.ctypeslib.as_array((ctypes.c_uint8 * nbytes).from_address(address))[::PAGE].max()
 
 
 LEAST_BYTES = HUGE_PAGE

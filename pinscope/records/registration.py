@@ -108,13 +108,14 @@ StrategyName = Literal[
     "thp_register_threads",
     "thp_pipeline",
 ]
+SharedStrategyName = Literal["memfd", "hugetlb", "hugetlb_1g"]
 Registering = Literal["one", "chunks", "threads", "pipeline"]
 
 
 class Strategy(NamedTuple):
     """One way to pin."""
 
-    name: StrategyName
+    name: StrategyName | SharedStrategyName
     title: str
     """In words."""
     backing: Backing | None
@@ -151,3 +152,15 @@ STRATEGIES: Mapping[str, Strategy] = {
     )
 }
 """Name → strategy, in the order in which they are measured and shown."""
+
+SHARED_STRATEGIES: Mapping[str, Strategy] = {
+    strategy.name: strategy
+    for strategy in (
+        Strategy("memfd", "shared memory, threads touch, each registers", "shm", True, "one"),
+        Strategy("hugetlb", "shared hugetlb pages, threads touch, each registers", "hugetlb", True, "one"),
+        Strategy(
+            "hugetlb_1g", "shared hugetlb pages of 1 GiB, threads touch, each registers", "hugetlb_1g", True, "one"
+        ),
+    )
+}
+"""Name → the same for memory that several processes share: one touches it, each registers it."""

@@ -13,10 +13,10 @@ from dataclasses import asdict
 from typing import Literal
 
 from pinscope.errors import MeasurementFailed
-from pinscope.lab.backing import touch
 from pinscope.lab.child_processes import Reply, serve_requests
 from pinscope.lab.harness import open_lab, use_each_part_once
 from pinscope.lab.pattern import WORD_BYTES, Pattern
+from pinscope.lab.pinning import default_threads, read_pages, touch_all, touch_pages
 from pinscope.lab.protocol import DeviceBuffer, HostBuffer
 from pinscope.probes.host_memory import page_table_bytes
 
@@ -98,14 +98,13 @@ class Member:
         return {"seconds": seconds, "pattern": asdict(pattern)}
 
     def register(self, first: bool, portable: bool = False) -> Reply:
-        """Map the shared memory and pin it, for all contexts or not; the first process touches it before."""
+        """Map the shared memory and pin it, for all contexts or not, as ``pinscope.pinned_empty(shared=…)`` does."""
         memory = self._held.enter_context(self._lab.ordinary_memory(self._nbytes, descriptor=self._descriptor))
         begun = time.monotonic()
-        if first:
-            touch(memory)
+        touch_all(memory.address, self._nbytes, default_threads(), touch_pages if first else read_pages)
         touched = time.monotonic()
         self._source = self._held.enter_context(self._lab.register(memory, portable))
-        return self._pinned(touched, touched - begun if first else None)
+        return self._pinned(touched, touched - begun) if first else self._pinned(begun, None)
 
     def own(self) -> Reply:
         """Allocate pinned memory that nobody else maps."""

@@ -71,8 +71,7 @@ class RegistrationParams(BareParams):
         "Shared memory",
         "What each process registers. memfd: shared memory without a name; shm_open: a POSIX segment; "
         "shm_open_portable: the same, registered for all contexts (cudaHostRegisterPortable); hugetlb: reserved huge "
-        "pages of the usual size; hugetlb_1g: of 1 GiB. The first is measured with each number of processes, the "
-        "others with the most.",
+        "pages of the usual size; hugetlb_1g: of 1 GiB.",
         ("memfd",),
     )
     repeats: int = parameter(
@@ -155,7 +154,10 @@ class RegistrationObservation(Observation):
     touch_seconds: float | None = None
     """Writing to each page of the shared memory for the first time."""
     pin_seconds: float | None = None
-    """Registering, or allocating pinned memory."""
+    """Registering, with mapping what another process has touched; or allocating pinned memory."""
+    all_seconds: float | None = None
+    """Until all processes had it pinned, from where the first began to touch it; in the row of the last. Older runs
+    had not several threads touch, and registered in turn."""
     begun_seconds: float | None = None
     """When the copies of this process began, from the first beginning of the round."""
     ended_seconds: float | None = None
@@ -285,16 +287,14 @@ class Sharers:
 def _sharers(
     params: RegistrationParams, device: int, gpus: Sequence[int], sharings: Sequence[Sharing]
 ) -> list[Sharers]:
-    """The first sort of shared memory with each number of processes on one GPU, the others with the most. Of several
-    GPUs then the most processes with a context on every one, a process for each, and each with each other one."""
+    """Each sort of shared memory with each number of processes on one GPU. Of several GPUs then the most processes
+    with a context on every one, a process for each, and each with each other one."""
     registers = sharings if "each_registers" in params.strategies else ()
     most, owned = max(params.processes), "one_owner" in params.strategies
     sharers: list[Sharers] = []
     for count, strategy in product(params.processes, params.strategies):
-        if strategy == "one_owner" or registers:
-            sharing = None if strategy == "one_owner" else registers[0]
-            sharers.append(Sharers(strategy, [(device,)] * count, params, sharing))
-    sharers += [Sharers("each_registers", [(device,)] * most, params, sharing) for sharing in registers[1:]]
+        kinds: Sequence[Sharing | None] = (None,) if strategy == "one_owner" else registers
+        sharers += [Sharers(strategy, [(device,)] * count, params, sharing) for sharing in kinds]
     if params.all_devices and len(gpus) > 1:
         apart = [(gpu,) for gpu in gpus]
         for first in registers[:1]:
@@ -338,10 +338,10 @@ class _Members:
                 self._all("ending", {"do": "end"})
         self._nodes.clear()
 
-    def _register(self, rank: int) -> Reply:
-        """Let a process register the shared memory; the first one touches it before."""
-        portable = self._case.sharing == PORTABLE
-        return self._tell("pinning", rank, {"do": "register", "first": rank == 0, "portable": portable})
+    def _register(self, *ranks: int) -> Timed:
+        """Let processes register the shared memory, all at once; the first of all touches it before."""
+        order = {"do": "register", "portable": self._case.sharing == PORTABLE}
+        return self._ask("pinning", {rank: {**order, "first": rank == 0} for rank in ranks})
 
     def _all(self, step: str, order: Request, since: float | None = None) -> Timed:
         """One order for every process; the seconds that each took."""
@@ -399,11 +399,16 @@ class _Trial(_Members):
             yield self._observe("buffers", rank, reply)
 
     def _pin(self) -> Iterator[RegistrationObservation]:
-        """Each in turn, or the owner alone."""
+        """The first process; then, unless it owns the memory, all others at once."""
         owned = self._case.strategy == "one_owner"
-        for rank in self._ranks[:1] if owned else self._ranks:
-            reply = self._tell("pinning", rank, {"do": "own"}) if owned else self._register(rank)
-            yield self._observe("pin", rank, reply, **_times(reply))
+        waves = [self._ranks[:1], *([] if owned else [self._ranks[1:]])]
+        taken = 0.0
+        for wave in filter(None, waves):
+            replies = self._ask("pinning", {0: {"do": "own"}}) if owned else self._register(*wave)
+            taken += max(seconds for seconds, _ in replies.values())
+            for rank in wave:
+                reply, is_last = replies[rank][1], owned or rank == self._ranks[-1]
+                yield self._observe("pin", rank, reply, **_times(reply), all_seconds=taken if is_last else None)
         self._tell("filling the memory", 0, {"do": "fill", **asdict(self._pattern)})
 
     def _round(self, number: int) -> Iterator[RegistrationObservation]:
@@ -450,7 +455,7 @@ class _Across(_Members):
             if self._case.strategy == "each_registers":
                 yield from self._reads("before", None)
                 for rank in self._ranks:
-                    yield from self._reads("pin", rank, **_times(self._register(rank)))
+                    yield from self._reads("pin", rank, **_times(self._register(rank)[rank][1]))
             else:
                 for owner, opener in permutations(self._ranks, 2):
                     yield from self._opened(owner, opener)

@@ -87,10 +87,11 @@ class Trial:
         start_seconds: until a process was ready.
         touch_seconds: until the memory was touched, once.
         pin_seconds: of a process that pinned.
+        all_seconds: until all had it pinned, touching and all; not known of older runs.
         bytes_per_second: all copies together, over the rounds.
         wrong_count, checked_count: words in all processes and rounds.
         left_bytes: GPU memory still used when all had ended.
-        table_steps: page tables after each process that pinned, counted from before the first.
+        table_steps: page tables in the row of each process that pinned, counted from before the first.
     """
 
     strategy: Annotated[str, Label("strategy", words=_strategy)]
@@ -104,6 +105,7 @@ class Trial:
     start_seconds: Annotated[float | None, Value("start-up", "seconds", "less")]
     touch_seconds: Annotated[float | None, Value("touching", "seconds", "less")]
     pin_seconds: Annotated[float | None, Value("pinning, each", "seconds", "less")]
+    all_seconds: Annotated[float | None, Value("pinned by all after", "seconds", "less")]
     bytes_per_second: Annotated[Summary | None, Value("rate together", RATE, "more")]
     wrong_count: Annotated[int, Value("wrong words", "count", "less")]
     checked_count: Annotated[int, Value("checked words", "count")]
@@ -155,6 +157,7 @@ def _trial(strategy: str, processes: int, size: int, sharing: Sharing | None, ro
         start_seconds=median(summary(steps["start"], "start_seconds")),
         touch_seconds=next((row["touch_seconds"] for row in steps["pin"] if row["touch_seconds"] is not None), None),
         pin_seconds=median(summary(steps["pin"], "pin_seconds")),
+        all_seconds=steps["pin"][-1].get("all_seconds") if all_pinned else None,
         bytes_per_second=_together(processes, counted(steps["copy"])),
         wrong_count=sum(row["wrong_words"] for row in steps["copy"]),
         checked_count=sum(row["checked_words"] for row in steps["copy"]),

@@ -237,7 +237,9 @@ def _shared_memory(
         memory.publish()
         pin.undo.callback(memory.withdraw)
         failed.callback(pin.release)
-        pieces = register(memory.address, nbytes, pin.undo.callback)
+        pieces = register(
+            memory.address, memory.nbytes, pin.undo.callback
+        )  # whole pages: CUDA takes no part of a huge one
         failed.pop_all()
     owner = _owner(memory.address, nbytes, pin, memory.close)
     weakref.finalize(owner, memory.withdraw)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import BeforeValidator
@@ -18,7 +19,7 @@ from pinscope.probes.containers import WSL2
 from pinscope.records.base import MIB
 from pinscope.records.environment import Environment
 from pinscope.records.parameters import Bytes, Inputs, parameter
-from pinscope.records.registration import STRATEGIES
+from pinscope.records.registration import SHARED_STRATEGIES, STRATEGIES
 from pinscope.store.store import Store
 from pinscope.units import exact_bytes, format_bytes, format_share
 
@@ -30,8 +31,6 @@ THIS_HOST = "this host"
 Through = Literal["any", "cuda", "pytorch", "cupy"]
 ROUNDING: Mapping[Through, str] = {"pytorch": "PyTorch", "cupy": "CuPy"}
 """Libraries whose pool rounds each request up to a power of two (CuPy 14.2 held 4 GiB for 2.25, measured)."""
-SHAREABLE = frozenset({"hugetlb", "hugetlb_1g", "shm", "shm_open"})
-"""What may stand under memory that several processes share: all else is private to one."""
 
 
 @dataclass(frozen=True)
@@ -219,8 +218,10 @@ def _near(demand: Demand, pace: Pace) -> bool:
 
 def _possible(strategy: str, demand: Demand, budget: HostBudget) -> bool:
     """Whether memory may be pinned that way, for these processes on that host."""
-    backing = STRATEGIES[strategy].backing
-    return (backing in SHAREABLE or not demand.is_shared) and (backing is None or not budget.only_cuda_allocates)
+    known = STRATEGIES.get(strategy)
+    if demand.is_shared or known is None:
+        return demand.is_shared and strategy in SHARED_STRATEGIES and not budget.only_cuda_allocates
+    return known.backing is None or not budget.only_cuda_allocates
 
 
 PAGE_SIZES: Mapping[str, int | None] = {"from_runs": None, "4KiB": 2**12, "64KiB": 2**16, "2MiB": 2**21}
@@ -368,8 +369,10 @@ def host_and_prices(params: PlanParams, store: Store, environment: Environment) 
         InvalidParameter: there is no such run.
         StoreFailed: the database cannot be read.
     """
-    like = like_run(store, params.like) if params.like else None
-    return like.environment if like else environment, known_prices(store, environment, like)
+    like, demand = like_run(store, params.like) if params.like else None, params.demand()
+    sharers = demand.processes if demand.is_shared else 1
+    prices = known_prices(store, environment, like, partial(_near, demand), sharers)
+    return like.environment if like else environment, prices
 
 
 def plan_for(params: PlanParams, prices: Prices, environment: Environment) -> Plan:

@@ -8,13 +8,22 @@ from dataclasses import dataclass
 from typing import Literal, TypeVar
 
 from pinscope.analysis.models import ENTRY_BYTES, GPU_PAGE_SIZES, GRANULE_BYTES
-from pinscope.analysis.pinning_strategy import IDLE, Recipe, Recommended, recipes_of, recommend, strategy_cells
+from pinscope.analysis.pinning_strategy import (
+    DEFAULT_SHARED,
+    IDLE,
+    Recipe,
+    Recommended,
+    recipes_of,
+    recommend,
+    strategy_cells,
+)
 from pinscope.analysis.read_rows import Row
 from pinscope.errors import BadInput, InvalidParameter, UnknownName
 from pinscope.experiments.page_tables.reading import cells_of
 from pinscope.experiments.registration.reading import trials
 from pinscope.experiments.registry import checked_rows
 from pinscope.records.environment import Environment
+from pinscope.records.registration import SHARED_STRATEGIES
 from pinscope.records.run import ExperimentRun, Run
 from pinscope.store.recordings import recorded_runs
 from pinscope.store.store import Store
@@ -84,20 +93,23 @@ class Pace:
     """How fast one strategy pins.
 
     Attributes:
-        strategy: its name in the experiment ``pinning_strategy``.
-        bytes_per_second: measured over ``measured_bytes``.
+        strategy: its name in the experiment ``pinning_strategy``; of shared memory, in ``registration``.
+        bytes_per_second: measured over ``measured_bytes``; of shared memory until all processes had pinned it.
         measured_bytes: how much was pinned then.
-        longest_wait_seconds: of a neighbour's call while that much was pinned and given back.
+        longest_wait_seconds: of a neighbour's call while that much was pinned and given back; ``None`` where no
+            neighbour was there.
         chunk_bytes: length of the chunks; ``None`` where all is pinned by one call.
         origin: where it comes from.
+        processes: how many pinned it.
     """
 
     strategy: str
     bytes_per_second: float
     measured_bytes: int
-    longest_wait_seconds: float
+    longest_wait_seconds: float | None
     chunk_bytes: int | None
     origin: Origin
+    processes: int = 1
 
     def seconds_for(self, nbytes: int) -> float:
         """Seconds to pin this much at the same pace."""
@@ -111,6 +123,8 @@ class Pace:
         return self.longest_wait_seconds if nbytes == self.measured_bytes else None
 
 
+LARGEST_CHUNK_BYTES = 64 * 2**30
+"""Pieces to advise where nothing else decides."""
 _Price = TypeVar("_Price")
 _Pinning = tuple[tuple[Pace, ...], Recommended[Recipe]]
 ASSUMED = PagePrice(ENTRY_BYTES / GPU_PAGE_SIZES[0], Origin("assumed"))
@@ -152,13 +166,21 @@ def like_run(store: Store, word: str) -> Run:
         raise InvalidParameter(f"like: {error}; nor is it a word of a recorded GPU's name") from None
 
 
-def known_prices(store: Store, environment: Environment, like: Run | None = None) -> Prices:
+def known_prices(
+    store: Store,
+    environment: Environment,
+    like: Run | None = None,
+    tells: Callable[[Pace], bool] = lambda _: True,
+    sharers: int = 1,
+) -> Prices:
     """The newest that a run of this machine's GPUs tells, else what a recording does, of the same GPU before others.
 
     Args:
         store: where runs are kept.
         environment: this machine.
         like: a run whose host the plan is for: it tells first, then runs of its machine, then of its GPU.
+        tells: whether a pace says anything of the amount; a run with no such pace is passed over.
+        sharers: how many processes share the memory.
 
     Raises:
         StoreFailed: the database cannot be read.
@@ -178,7 +200,11 @@ def known_prices(store: Store, environment: Environment, like: Run | None = None
                 return price
         return None
 
-    paces, recommended = first("pinning_strategy", _pinning) or ((), None)
+    def pinning(origin: Origin, run: ExperimentRun, rows: Sequence[Row]) -> _Pinning | None:
+        price = _pinning(origin, run, rows) if sharers == 1 else _sharing(origin, rows, sharers)
+        return price if any(map(tells, price[0])) else None
+
+    paces, recommended = first("pinning_strategy" if sharers == 1 else "registration", pinning) or ((), None)
     return Prices(
         page=first("page_tables", _page_price) or ASSUMED,
         context=first("registration", _context_price),
@@ -223,7 +249,7 @@ def _context_price(origin: Origin, run: ExperimentRun, rows: Sequence[Row]) -> C
     return ContextPrice(round((most.context_bytes or 0) / most.processes), origin)
 
 
-def _pinning(origin: Origin, run: ExperimentRun, rows: Sequence[Row]) -> _Pinning | None:
+def _pinning(origin: Origin, run: ExperimentRun, rows: Sequence[Row]) -> _Pinning:
     """How fast each strategy pins, and which are recommended."""
     cells = strategy_cells(rows)
     paces = tuple(
@@ -231,4 +257,17 @@ def _pinning(origin: Origin, run: ExperimentRun, rows: Sequence[Row]) -> _Pinnin
         for cell in cells.values()
         if cell.strategy != IDLE and cell.bytes_per_second > 0
     )
-    return (paces, recipes_of(recommend(cells), run.params)) if paces else None
+    return paces, recipes_of(recommend(cells), run.params)
+
+
+def _sharing(origin: Origin, rows: Sequence[Row], sharers: int) -> _Pinning:
+    """How fast that many processes have shared memory pinned: of the least number measured that is no smaller."""
+    known = [trial for trial in trials(rows) if trial.sharing in SHARED_STRATEGIES and trial.processes >= sharers]
+    least = min((trial.processes for trial in known if trial.all_seconds), default=None)
+    paces = tuple(
+        Pace(trial.sharing, trial.bytes / trial.all_seconds, trial.bytes, None, None, origin, trial.processes)
+        for trial in known
+        if trial.sharing and trial.all_seconds and trial.processes == least
+    )
+    array, chunks = (Recipe(DEFAULT_SHARED, length, threads=0) for length in (None, LARGEST_CHUNK_BYTES))
+    return paces, Recommended(array, chunks, gentler_in_chunks=False)

@@ -6,8 +6,17 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
 from pinscope.analysis.models import GPU_PAGE_SIZES, page_table_bytes
-from pinscope.analysis.pinning_strategy import DEFAULT_ARRAY, DEFAULT_CHUNKS, TITLES, USUAL, WORTH_IT, Recipe
+from pinscope.analysis.pinning_strategy import (
+    DEFAULT_ARRAY,
+    DEFAULT_CHUNKS,
+    DEFAULT_SHARED,
+    TITLES,
+    USUAL,
+    WORTH_IT,
+    Recipe,
+)
 from pinscope.analysis.rules import ROUNDING_ADVICE, page_table_severity, rounded_up
+from pinscope.planning.engines import engines_table
 from pinscope.planning.plan import (
     LEVEL_WORDS,
     ONE_REGISTRATION_BYTES,
@@ -18,24 +27,18 @@ from pinscope.planning.plan import (
     safety_of,
     why_elsewhere,
 )
-from pinscope.planning.prices import Origin, Pace, Source
+from pinscope.planning.prices import LARGEST_CHUNK_BYTES, Origin, Pace, Source
 from pinscope.records.run import Finding, Quantity, Reading, Table, costing, finding, note, quantity, table, warning
 from pinscope.units import format_about, format_bytes, format_duration, format_share
 
 if TYPE_CHECKING:
     from pinscope.charts.marks import Chart
 
-LARGEST_CHUNK_BYTES = 64 * 2**30
-"""Pieces to advise where nothing else decides."""
 CUPY_ADVICE = (
     "Pin one buffer with pinscope.pinned_empty, which does not round so, or switch CuPy's pool of pinned memory off: "
     "cupy.cuda.set_pinned_memory_allocator(None). Each request then takes the time of one cudaHostAlloc."
 )
-REGISTER_SHARED = (
-    "Make it with os.memfd_create, pass the descriptor on, map it MAP_SHARED (mmap's default), touch it with several "
-    "threads, and register it (cudaHostRegister): that rounds nothing. "
-)
-ONE_OWNER = "One owner may pin memory of its own and copy for all."
+ONE_OWNER = "one owner pins memory of its own and copies for all."
 SOURCE_WORDS: Mapping[Source, str] = {
     "given": "as given",
     "measured": "measured on this machine",
@@ -50,7 +53,9 @@ def read_plan(plan: Plan) -> Reading:
     calls = () if safety_of(plan).level == "not_safe" else (*_pace(plan), *_one_call(plan))
     gpu = (*_share(plan), *_owner(plan))
     findings = (*_rounded(plan), *gpu, *_shared(plan), *_only_allocates(plan), *calls, *_not_measured(plan))
-    tables = (_sharings(plan), _page_sizes(plan), *([_paces(plan)] if plan.paces else []))
+    engines = engines_table(plan.budget.safe_bytes, plan.demand.processes)
+    times = (_paces(plan) if plan.paces else None, engines)
+    tables = (_sharings(plan), _page_sizes(plan), *filter(None, times))
     return Reading(verdict=_verdict(plan), headline=_headline(plan), tables=tables, findings=findings)
 
 
@@ -76,7 +81,8 @@ def _verdict(plan: Plan) -> str:
 def _headline(plan: Plan) -> tuple[Quantity, ...]:
     demand, price, budget, recipe, pace = plan.demand, plan.price, plan.budget, plan.recipe, _pace_of_plan(plan)
     registering, owner = plan.sharings
-    amount = "shared memory" if demand.is_shared else format_bytes(demand.total_bytes)
+    shared = f" shared by {_processes(demand.processes)}" if demand.is_shared else ""
+    amount = f"{format_bytes(demand.total_bytes)}{shared}"
     reason = None if pace else f"not measured for {amount}"
     seconds = pace.seconds_for(demand.total_bytes) if pace else None
     how = f"through {ROUNDING[demand.through]}" if demand.through in ROUNDING else "the recommended way"
@@ -207,19 +213,23 @@ def _paces(plan: Plan) -> Table:
             )
             for pace in plan.paces
         ],
-        note=f"{_ranks(demand)} {origin_words(plan.paces[0].origin)}. How long neighbours wait was measured "
-        f"for {format_bytes(plan.paces[0].measured_bytes)} only: that run shows it.",
+        note=_pace_words(demand, plan.paces[0]),
     )
 
 
-def _ranks(demand: Demand) -> str:
-    """Whose time it is."""
-    if demand.copies == 1:
-        return "One process, at the pace"
-    return (
-        f"{demand.processes} processes at once, {format_bytes(demand.total_bytes)}, at the pace of one: they share the "
-        "memory's bandwidth, and this is the slower end. The pace was"
-    )
+def _pace_words(demand: Demand, pace: Pace) -> str:
+    """Whose time it is, and at which pace."""
+    origin = origin_words(pace.origin)
+    if demand.is_shared:
+        return f"Until all {demand.processes} processes have it pinned, at the pace of {pace.processes}, {origin}."
+    who = "One process, at the pace"
+    if demand.copies > 1:
+        who = (
+            f"{demand.processes} processes at once, {format_bytes(demand.total_bytes)}, at the pace of one: they share "
+            "the memory's bandwidth, and this is the slower end. The pace was"
+        )
+    waits = f"How long neighbours wait was measured for {format_bytes(pace.measured_bytes)} only: that run shows it."
+    return f"{who} {origin}. {waits}"
 
 
 def _rounded(plan: Plan) -> Iterator[Finding]:
@@ -232,24 +242,26 @@ def _rounded(plan: Plan) -> Iterator[Finding]:
             title=f"{name} pins {format_bytes(rounded)} for one tensor of {format_bytes(asked)}",
             detail="Its allocator of pinned memory rounds each request up to a power of two. Of many tensors each is "
             "rounded by itself.",
-            advice=_share_advice(plan)
-            if demand.is_shared
+            advice="Pin it by the call below, which rounds nothing."
+            if demand.is_shared and not plan.budget.only_cuda_allocates
             else (CUPY_ADVICE if name == "CuPy" else ROUNDING_ADVICE).replace("pinscope.pinned_empty", _call(plan)),
         )
 
 
 def _call(plan: Plan) -> str:
     """The call that pins what one process asks for, the recommended way where one is known."""
-    recipe = plan.recipe
+    recipe, demand = plan.recipe, plan.demand
     if recipe is None and plan.budget.only_cuda_allocates:
         recipe = Recipe(USUAL, None, threads=0)
-    elif recipe is None and plan.demand.pinned_bytes >= ONE_REGISTRATION_BYTES:
-        recipe = Recipe(DEFAULT_CHUNKS, LARGEST_CHUNK_BYTES, threads=0)
-    return (recipe or Recipe(DEFAULT_ARRAY, None, threads=0)).call(plan.demand.asked)
+    elif recipe is None:
+        chunk = LARGEST_CHUNK_BYTES if demand.pinned_bytes >= ONE_REGISTRATION_BYTES else None
+        private = DEFAULT_CHUNKS if chunk else DEFAULT_ARRAY
+        recipe = Recipe(DEFAULT_SHARED if demand.is_shared else private, chunk, threads=0)
+    return recipe.call(demand.asked)
 
 
 def _shared(plan: Plan) -> Iterator[Finding]:
-    """What is known to pin fast is memory of one process."""
+    """How several processes come to use the same memory."""
     demand, free = plan.demand, plan.budget.shm_free_bytes
     if not demand.is_shared:
         return
@@ -257,18 +269,22 @@ def _shared(plan: Plan) -> Iterator[Finding]:
     yield note(
         "plan-shared-memory",
         quantity("Free in /dev/shm", free, "bytes", reason="not known"),
-        title="Memory that several processes share was not measured",
-        detail="What pinscope.pinned_empty pins is private to one process."
-        + (
-            f" /dev/shm has no room for {format_bytes(demand.pinned_bytes)}; memfd_create needs none." if little else ""
-        ),
+        title="Registering is refused here: the processes cannot all pin the same memory"
+        if plan.budget.only_cuda_allocates
+        else f"One call makes memory that {demand.processes} processes share by name, and pins it in each",
+        detail="The first process makes it and touches it; memory that is private to one cannot be shared."
+        + (f" /dev/shm has no room for {format_bytes(demand.pinned_bytes)}; this takes none of it." if little else ""),
         advice=_share_advice(plan),
     )
 
 
 def _share_advice(plan: Plan) -> str:
     """How several processes come to use the same memory on that host."""
-    return ONE_OWNER if plan.budget.only_cuda_allocates else f"{REGISTER_SHARED}{ONE_OWNER}"
+    return (
+        ONE_OWNER.capitalize()
+        if plan.budget.only_cuda_allocates
+        else f"In each process: {_call(plan)}. Or: {ONE_OWNER}"
+    )
 
 
 def _only_allocates(plan: Plan) -> Iterator[Finding]:
@@ -357,14 +373,13 @@ def _one_call(plan: Plan) -> Iterator[Finding]:
     pinned = plan.demand.pinned_bytes
     if pinned < ONE_REGISTRATION_BYTES or plan.budget.only_cuda_allocates:
         return
-    call = "" if plan.demand.is_shared else f": {_call(plan)}"
     yield warning(
         "plan-one-registration",
         quantity("Asked for", pinned, "bytes"),
         title=f"{format_bytes(pinned)} may be too much for one registration",
         detail="Users report that drivers of the 580 series overflow when 512 GiB or more are registered at once. "
         "PinScope has not measured it.",
-        advice=f"Register in chunks, and keep each copy inside one chunk{call}.",
+        advice=f"Register in chunks, and keep each copy inside one chunk: {_call(plan)}.",
     )
 
 
@@ -373,7 +388,9 @@ def _not_measured(plan: Plan) -> Iterator[Finding]:
     page = plan.price.origin
     foreign = [("page_tables", "page size", page)] if page.source in ("recorded", "assumed") else []
     if plan.paces and plan.paces[0].origin.source == "recorded":
-        foreign.append(("pinning_strategy", "time to pin", plan.paces[0].origin))
+        shared = f"registration --set processes={plan.demand.processes} --set sharing=memfd,hugetlb"
+        experiment = shared if plan.demand.is_shared else "pinning_strategy"
+        foreign.append((experiment, "time to pin", plan.paces[0].origin))
     if not foreign:
         return
     words = "; ".join(f"{what}: {origin_words(origin)}" for _, what, origin in foreign)
@@ -403,7 +420,7 @@ def draw_plan(plan: Plan) -> list[Chart]:
     chart = bars(
         "plan-times",
         f"How long {amount} take to pin",
-        "At the pace of one process that was measured over the amount in the table below.",
+        "At the pace that was measured over the amount in the table below.",
         {"": drawn},
         Scale(f"Time ({unit})", scale, format_duration),
         f"Time to pin {amount}",

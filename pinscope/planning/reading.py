@@ -345,14 +345,15 @@ def _pace(plan: Plan) -> Iterator[Finding]:
     if usual is None or recipe is None or best is None or best.bytes_per_second < WORTH_IT * usual.bytes_per_second:
         return
     ranks = f" in each of {plan.demand.copies} processes" if plan.demand.copies > 1 else ""
-    slow, quick, size = usual.seconds_for(pinned), best.seconds_for(pinned), format_bytes(pinned)
+    # Of what a library rounds up, the recommended way pins no more than was asked for.
+    slow, quick = usual.seconds_for(pinned), best.seconds_for(plan.demand.copies * plan.demand.asked)
     yield finding(
         costing(slow / quick),
         "plan-pin-faster",
         quantity("Rate of one cudaHostAlloc", usual.bytes_per_second, "bytes/second"),
         quantity(f"Rate: {recipe.title}", best.bytes_per_second, "bytes/second"),
-        title=f"One cudaHostAlloc{ranks} takes {format_duration(slow)} to pin {size}, {slow / quick:.1f} times as long "
-        f"as the recommended way ({format_duration(quick)})",
+        title=f"One cudaHostAlloc{ranks} takes {format_duration(slow)} to pin {format_bytes(pinned)}, "
+        f"{slow / quick:.1f} times as long as the recommended way ({format_duration(quick)})",
         detail=f"Recommended: {recipe.title}, at the pace {origin_words(best.origin)}.",
         advice=f"Call {_call(plan)}.{_other_call(plan, recipe)}",
     )

@@ -5,8 +5,11 @@ from __future__ import annotations
 import gc
 import os
 import signal
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
 from statistics import median
 from typing import Any
 
@@ -21,6 +24,7 @@ from pinscope.errors import NoDevice, NotEnoughMemory
 from pinscope.experiments.allocation.reading import Buffers
 from pinscope.experiments.allocation.ways import WAYS
 from pinscope.experiments.pinning_strategy.experiment import Neighbours
+from pinscope.lab.backing import Segment, why_not_segment
 from pinscope.lab.cuda_memory import CudaCalls, bus_id_here, is_pinned, takes_copy
 from pinscope.lab.pinned_array import pinned_empty
 from pinscope.probes.environment import capture_environment
@@ -245,6 +249,59 @@ def test_a_forked_child_leaves_its_parents_pinning_alone() -> None:
         os._exit(0 if right else 1)
     assert os.waitpid(child, 0)[1] == 0
     assert kind(array.ctypes.data) == HOST
+
+
+SHARER = """
+import sys, time
+import numpy as np
+from cupy.cuda import runtime
+import pinscope
+
+size, name, segment = int(sys.argv[1]), sys.argv[2], sys.argv[3]
+runtime.free(0)
+print("ready", flush=True)
+sys.stdin.readline()
+begun = time.monotonic()
+array = pinscope.pinned_empty(size, shared=name, strategy=segment)
+print(time.monotonic() - begun, flush=True)
+sys.stdin.readline()
+device, back = runtime.malloc(size), np.zeros(size, dtype=np.uint8)
+runtime.memcpy(device, array.ctypes.data, size, 1)
+runtime.memcpy(back.ctypes.data, device, size, 2)
+kinds = {runtime.pointerGetAttributes(array.ctypes.data + at).type for at in range(0, size, size // 8)}
+print(kinds == {1} and bool((back == 5).all()), flush=True)
+"""
+
+
+@pytest.mark.parametrize("segment", ["memfd", "hugetlb"])
+def test_processes_pin_the_same_memory_by_name_and_copy_what_one_of_them_wrote(segment: Segment) -> None:
+    size, name, before = GIB, f"gpu-test-{os.getpid()}", pinned_pages()
+    if reason := why_not_segment(segment, size):
+        pytest.skip(reason)
+    command = [sys.executable, "-c", SHARER, str(size), name, segment]
+    children = [subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) for _ in range(3)]
+
+    def said(child: subprocess.Popen[str], line: str = "") -> str:
+        assert child.stdin is not None
+        assert child.stdout is not None
+        if line:
+            child.stdin.write(line)
+            child.stdin.flush()
+        return child.stdout.readline().strip()
+
+    assert [said(child) for child in children] == ["ready"] * 3
+    for child in children:
+        assert child.stdin is not None
+        child.stdin.write("go\n")
+        child.stdin.flush()
+    seconds = [float(said(child)) for child in children]
+    assert max(seconds) < 5, seconds
+    assert abs(pinned_pages() - before - 3 * size // 4096) <= 3 * PAGES_OFF
+    with pinscope.pinned_empty(size, shared=name, strategy=segment) as array:
+        array[:] = 5
+        assert [said(child, "go\n") for child in children] == ["True"] * 3
+    assert [child.wait(30) for child in children] == [0] * 3
+    assert not Path(f"/dev/shm/pinscope-{name}").exists()
 
 
 class _NoRegister(CudaCalls):

@@ -15,7 +15,7 @@ from pinscope.planning.prices import ContextPrice, Origin, Pace, PagePrice, Pric
 from pinscope.planning.reading import read_plan
 from pinscope.records.run import Finding
 from pinscope.report.write import plan_document
-from pinscope.units import format_about
+from pinscope.units import format_about, format_duration
 
 KIB, MIB, GIB, TIB = 2**10, 2**20, 2**30, 2**40
 GIVEN, MEASURED, RECORDED = (
@@ -189,6 +189,19 @@ def test_ranks_that_pin_at_once_are_priced_as_so_many() -> None:
     assert plan(20 * GIB, 12).paces
     assert not plan(20 * GIB, 13).paces  # the sum is more than sixteen times what was measured
     assert not plan(GIB // 2, 64).paces  # what each pins is less than a sixteenth
+
+
+def test_the_recommended_way_is_timed_for_what_was_asked_not_for_what_a_library_makes_of_it() -> None:
+    demand = replace(PlanParams(pinned=20 * GIB, processes=8, through="pytorch").demand(), gpu_memory_bytes=80 * GIB)
+    (finding,) = (
+        finding
+        for finding in read_plan(
+            make_plan(demand, Prices(SMALL, CONTEXT, (USUAL, FAST), RECIPES, None), ROOMY)
+        ).findings
+        if finding.rule == "plan-pin-faster"
+    )
+    assert "to pin 256 GiB, 16.0 times as long" in finding.title  # 256 GiB at 4 GB/s, 160 GiB at 40 GB/s
+    assert f"recommended way ({format_duration(160 * GIB / 40e9)})" in finding.title
 
 
 def test_gpu_memory_for_a_page_table_goes_away_in_steps_of_2_mib() -> None:

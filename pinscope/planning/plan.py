@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import BeforeValidator
 
 from pinscope.analysis.models import ENTRY_BYTES
-from pinscope.analysis.pinning_strategy import USUAL, Recipe, Recommended
+from pinscope.analysis.pinning_strategy import DEFAULT_SHARED, USUAL, WORTH_IT, Recipe, Recommended
 from pinscope.analysis.rules import RAM_NOTE, RAM_WARNING, TABLES_CRITICAL, page_table_severity, rounded_up
 from pinscope.experiments.registration.reading import WAYS
 from pinscope.lab.harness import CONTEXT_BYTES, SAFE_DEVICE_SHARE, SAFE_PINNED_SHARE, binding_limit, safe_pinned_bytes
@@ -129,6 +129,7 @@ class HostBudget:
         node_bytes: memory of the largest of several NUMA nodes; ``None`` where there is one, or it is not known.
         shm_free_bytes: free in /dev/shm; ``None`` where it is not known.
         only_cuda_allocates: confidential computing is on, and CUDA refuses to register memory (error 801).
+        hugetlb_free_bytes: in reserved huge pages that nobody uses.
     """
 
     safe_bytes: int | None
@@ -141,6 +142,7 @@ class HostBudget:
     node_bytes: int | None = None
     shm_free_bytes: int | None = None
     only_cuda_allocates: bool = False
+    hugetlb_free_bytes: int = 0
 
 
 @dataclass(frozen=True)
@@ -172,8 +174,17 @@ class Plan:
             return None
         array, chunks = self.recipes.array, self.recipes.chunks
         if self.demand.pinned_bytes >= ONE_REGISTRATION_BYTES and not self.budget.only_cuda_allocates:
-            return chunks
-        return array or chunks
+            array = None
+        recipe = array or chunks
+        return replace(recipe, strategy="hugetlb") if recipe and self._takes_reserved_pages else recipe
+
+    @property
+    def _takes_reserved_pages(self) -> bool:
+        """Whether what is shared had better lie in reserved huge pages: where enough are free, and clearly faster."""
+        huge, usual = self.pace("hugetlb"), self.pace(DEFAULT_SHARED)
+        if huge is None or usual is None or self.budget.hugetlb_free_bytes < self.demand.pinned_bytes:
+            return False
+        return huge.bytes_per_second >= WORTH_IT * usual.bytes_per_second
 
     def pace(self, strategy: str) -> Pace | None:
         """How fast that strategy pins; ``None`` if no run tells."""
@@ -391,6 +402,7 @@ def _budget(params: PlanParams, environment: Environment) -> HostBudget:
     limits, capped = environment.limits, WSL2 in (environment.virtualization or "")
     left = (limits.host_available_bytes, limits.cgroup_headroom_bytes)
     nodes = [node.memory_bytes for node in environment.nodes if node.memory_bytes]
+    pages = environment.huge_pages
     return HostBudget(
         safe_bytes=None if capped else safe_pinned_bytes(limits, "cuda"),
         limit="not known in WSL2" if capped else binding_limit(limits, "cuda"),
@@ -402,6 +414,7 @@ def _budget(params: PlanParams, environment: Environment) -> HostBudget:
         node_bytes=max(nodes) if len(nodes) > 1 else None,
         shm_free_bytes=limits.shm_free_bytes,
         only_cuda_allocates=environment.confidential_computing is True,
+        hugetlb_free_bytes=(pages.hugetlb_free_pages or 0) * (pages.hugetlb_page_bytes or 0),
     )
 
 

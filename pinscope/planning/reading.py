@@ -192,6 +192,8 @@ def _paces(plan: Plan) -> Table:
     usual, pinned, demand = plan.pace(USUAL), plan.demand.total_bytes, plan.demand
     ways = ((plan.recipes.chunks, "in chunks"), (plan.recipes.array, "in one piece")) if plan.recipes else ()
     recommended: Mapping[str, str] = {recipe.strategy: words for recipe, words in ways if recipe}
+    if demand.is_shared and plan.recipe:
+        recommended = {plan.recipe.strategy: "yes"}
     return table(
         "Time to pin",
         {

@@ -152,6 +152,13 @@ def test_memory_that_processes_share_is_priced_by_what_was_measured_of_so_many()
     assert (reading.tables[2].note or "").startswith("Until all 4 processes have it pinned, at the pace of 4, recorded")
     huge = plan(600 * GIB, 4, shared=True, paces=(replace(SHARED_PACE, measured_bytes=64 * GIB),), recipes=sharing)
     assert 'pinned_empty("600 GiB", chunk="64 GiB", shared="NAME")' in findings(huge)["plan-one-registration"].advice
+    for free, call in ((40 * GIB, 'strategy="hugetlb"'), (39 * GIB, 'shared="NAME")')):
+        reserved = replace(ROOMY, hugetlb_free_bytes=free)
+        named = plan(40 * GIB, 4, shared=True, paces=(SHARED_PACE, HUGETLB_PACE), recipes=sharing, budget=reserved)
+        assert call in findings(named)["plan-shared-memory"].advice
+        alike = (SHARED_PACE, replace(HUGETLB_PACE, bytes_per_second=14e9))
+        named = plan(40 * GIB, 4, shared=True, paces=alike, recipes=sharing, budget=reserved)
+        assert "hugetlb" not in findings(named)["plan-shared-memory"].advice
     assert not plan(129 * GIB, 4, shared=True, paces=(SHARED_PACE,)).paces  # more than sixteen times what was measured
     assert not plan(40 * GIB, 4, paces=(SHARED_PACE,)).paces  # each pins its own
     refused = replace(ROOMY, only_cuda_allocates=True)

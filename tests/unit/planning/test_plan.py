@@ -85,6 +85,7 @@ def test_what_is_too_much_for_one_registration_is_never_advised_in_one_piece() -
     fired = findings(plan(TIB, paces=(USUAL, FAST), recipes=Recommended(ARRAY, None, gentler_in_chunks=False)))
     assert 'pinned_empty("1 TiB", chunk="64 GiB")' in fired["plan-one-registration"].advice
     assert "plan-pin-faster" not in fired  # no run tells how long that takes
+    assert "plan-one-registration" not in findings(plan(512 * GIB - 4 * KIB))
 
 
 @given(

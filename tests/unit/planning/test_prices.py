@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from datetime import timedelta
+from typing import Any
 
 import pytest
 
@@ -18,6 +19,7 @@ from pinscope.store.recordings import recorded_observations, recorded_runs
 from pinscope.store.store import Store
 from pinscope.store.tables import StoredRow
 from tests.data import synthetic
+from tests.unit.experiments.registration.test_arithmetic import rows as registration_rows
 
 GIB = 2**30
 
@@ -102,6 +104,51 @@ def test_a_plan_for_a_host_like_another_has_its_limits_its_gpus_and_its_prices(s
     for word in ("abacus", "20261122"):  # none, and several
         with pytest.raises(InvalidParameter, match=r"like: .*run"):
             host_and_prices(PlanParams(like=word), store, here)
+
+
+def shared_run(environment: Environment, run_id: str, *cases: tuple[str, int, float], age: int = 0) -> Any:
+    """(sharing, processes, seconds until all of them had 8 GiB pinned) as a run of this machine tells it."""
+    run, _ = own("registration", environment, run_id, age)
+    return run, [
+        row
+        for sharing, count, seconds in cases
+        for row in registration_rows("each_registers", count, sharing=sharing, pinned_after=seconds)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("processes", "pinned", "run", "seconds"),
+    [
+        (2, 8, "newest", {"memfd": 3.0}),
+        (3, 8, "oldest", {"memfd": 4.0, "hugetlb": 2.0}),  # those of 4: the next larger number that was measured
+        (4, 16, "oldest", {"memfd": 8.0, "hugetlb": 4.0}),
+        (5, 8, None, {}),  # nobody measured so many
+        (4, 129, None, {}),
+    ],
+)
+def test_shared_memory_is_priced_by_the_newest_run_of_so_many_processes(
+    store: Store, no_recordings: None, processes: int, pinned: int, run: str | None, seconds: dict[str, float]
+) -> None:
+    here = synthetic.environment()
+    old = (("memfd", 1, 2.0), ("memfd", 4, 4.0), ("hugetlb", 4, 2.0), ("shm_open", 4, 1.0))
+    store.import_runs([shared_run(here, "newest", ("memfd", 2, 3.0)), shared_run(here, "oldest", *old, age=10)])
+    params = PlanParams(pinned=pinned * GIB, processes=processes, shared=True)
+    host, prices = host_and_prices(params, store, here)
+    made = plan_for(params, prices, host)
+    assert {pace.strategy: pytest.approx(pace.seconds_for(pinned * GIB)) for pace in made.paces} == seconds
+    assert {pace.origin.run for pace in made.paces} == ({run} if run else set())
+    assert (made.recipe is not None) == bool(seconds)
+
+
+def test_a_run_that_says_nothing_of_the_amount_hides_no_recording_that_does(store: Store) -> None:
+    here = synthetic.environment()
+    run, rows = own("pinning_strategy", here, "a-quick-run")
+    store.import_runs([(run, [row | {"bytes": row["bytes"] // 16} for row in rows])])
+    origins = [
+        {pace.origin.source for pace in host_and_prices(PlanParams(pinned=size * GIB), store, here)[1].paces}
+        for size in (16, 40, 300)
+    ]
+    assert origins == [{"measured"}, {"recorded"}, set()]
 
 
 def test_the_newest_run_that_tells_is_taken(store: Store) -> None:

@@ -21,7 +21,7 @@ Rows = list[dict[str, Any]]
 
 def rows(
     strategy: Any, processes: int, tables: list[int] | None = None, *, rate: float = 50e9, wrong: int = 0,
-    left: int = 0, sharing: Any = None,
+    left: int = 0, sharing: Any = None, pinned_after: float | None = None,
 ) -> Rows:  # fmt: skip
     """One trial as it is measured: ``tables`` is what each process that pins takes."""
     if tables is None:
@@ -48,7 +48,8 @@ def rows(
         add("buffers", rank)
     for rank, table in enumerate(tables):
         used, pins = used + table, pins + 8 * GIB
-        add("pin", rank, touch_seconds=3.0 if rank == 0 else None, pin_seconds=0.3)
+        last = pinned_after if rank == len(tables) - 1 else None
+        add("pin", rank, touch_seconds=3.0 if rank == 0 else None, pin_seconds=0.3, all_seconds=last)
     for repeat in range(3):
         for rank in range(processes):
             add(
@@ -95,6 +96,14 @@ def test_rows_of_older_runs_read_as_memory_without_a_name() -> None:
     for row in older:
         del row["sharing"]
     assert [trial.title for trial in trials(older)] == ["4 processes register", "one owner for 4 processes"]
+
+
+def test_until_all_have_it_pinned_is_known_where_all_have() -> None:
+    timed = rows("each_registers", 4, pinned_after=5.0)
+    last_pin = max(place for place, row in enumerate(timed) if row["step"] == "pin")
+    assert [trials(given)[0].all_seconds for given in (timed, timed[:last_pin])] == [5.0, None]
+    older = [{key: value for key, value in row.items() if key != "all_seconds"} for row in timed]
+    assert trials(older)[0].all_seconds is None
 
 
 def test_page_tables_paid_for_once_are_nothing_to_say() -> None:

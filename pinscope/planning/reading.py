@@ -328,14 +328,14 @@ def _owner(plan: Plan) -> Iterator[Finding]:
     times = (registering.tables_bytes + registering.contexts_bytes) / (owner.tables_bytes + owner.contexts_bytes)
     if costing(times) == "note":
         return
-    saved = registering.tables_per_gpu_bytes - owner.tables_per_gpu_bytes
+    saved, gpus = registering.tables_bytes - owner.tables_bytes, plan.demand.used_gpus
     yield warning(
         "plan-one-owner",
         quantity("All GPUs, each process registers", registering.tables_bytes, "bytes"),
         quantity("All GPUs, one owner", owner.tables_bytes, "bytes"),
-        title=f"One owner saves {format_bytes(saved)} of page tables on the busiest GPU",
-        detail=f"{format_bytes(registering.tables_per_gpu_bytes)} when each of {plan.demand.on_one_gpu} processes "
-        f"registers, {format_bytes(owner.tables_per_gpu_bytes)} when one pins for all.",
+        title=f"One owner saves {format_bytes(saved)} of page tables on {'the GPU' if gpus == 1 else f'{gpus} GPUs'}",
+        detail=f"{format_bytes(registering.tables_bytes)} when each of {plan.demand.processes} processes "
+        f"registers, {format_bytes(owner.tables_bytes)} when one pins for all.",
         advice="Let one process pin and copy into the others' GPU buffers (cudaIpcOpenMemHandle); 'pinscope run "
         "registration' measures both ways.",
     )

@@ -235,7 +235,9 @@ def test_page_tables_are_worth_a_warning_from_a_hundredth_of_the_gpu(
 
 def test_one_owner_is_advised_only_where_it_clearly_saves_beside_what_contexts_take_and_memory_is_shared() -> None:
     much = findings(plan(512 * GIB, processes=4, shared=True))["plan-one-owner"]
-    assert (much.severity, much.title) == ("warning", "One owner saves 3 GiB of page tables on the busiest GPU")
+    assert (much.severity, much.title) == ("warning", "One owner saves 3 GiB of page tables on the GPU")
+    apart = findings(plan(200 * GIB, processes=8, all_gpus=8, shared=True))["plan-one-owner"]
+    assert apart.title == "One owner saves 2.73 GiB of page tables on 8 GPUs"  # 7 times 400 MiB
     assert "cudaIpcOpenMemHandle" in much.advice
     for made in (
         plan(64 * GIB, processes=4, shared=True),  # contexts take more anyway

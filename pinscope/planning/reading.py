@@ -275,9 +275,21 @@ def _shared(plan: Plan) -> Iterator[Finding]:
         if plan.budget.only_cuda_allocates
         else f"One call makes memory that {demand.processes} processes share by name, and pins it in each",
         detail="The first process makes it and touches it; memory that is private to one cannot be shared."
-        + (f" /dev/shm has no room for {format_bytes(demand.pinned_bytes)}; this takes none of it." if little else ""),
+        + (f" /dev/shm has no room for {format_bytes(demand.pinned_bytes)}; this takes none of it." if little else "")
+        + _reserved_words(plan),
         advice=_share_advice(plan),
     )
+
+
+def _reserved_words(plan: Plan) -> str:
+    """What reserved huge pages would save, where the host has too few of them."""
+    usual, huge, nbytes = plan.pace(DEFAULT_SHARED), plan.pace("hugetlb"), plan.demand.pinned_bytes
+    if not usual or not huge or not plan.recipe or plan.recipe.strategy == "hugetlb":
+        return ""
+    if huge.bytes_per_second < WORTH_IT * usual.bytes_per_second:
+        return ""
+    slow, quick = (format_duration(pace.seconds_for(nbytes)) for pace in (usual, huge))
+    return f" In reserved huge pages (vm.nr_hugepages) pinning takes {quick}, not {slow}."
 
 
 def _share_advice(plan: Plan) -> str:

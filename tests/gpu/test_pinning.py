@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -275,7 +276,7 @@ print(kinds == {1} and bool((back == 5).all()), flush=True)
 
 @pytest.mark.parametrize("segment", ["memfd", "hugetlb"])
 def test_processes_pin_the_same_memory_by_name_and_copy_what_one_of_them_wrote(segment: Segment) -> None:
-    size, name, before = GIB, f"gpu-test-{os.getpid()}", pinned_pages()
+    size, name = GIB, f"gpu-test-{os.getpid()}"
     if reason := why_not_segment(segment, size):
         pytest.skip(reason)
     command = [sys.executable, "-c", SHARER, str(size), name, segment]
@@ -289,18 +290,23 @@ def test_processes_pin_the_same_memory_by_name_and_copy_what_one_of_them_wrote(s
             child.stdin.flush()
         return child.stdout.readline().strip()
 
-    assert [said(child) for child in children] == ["ready"] * 3
-    for child in children:
-        assert child.stdin is not None
-        child.stdin.write("go\n")
-        child.stdin.flush()
-    seconds = [float(said(child)) for child in children]
-    assert max(seconds) < 5, seconds
-    assert abs(pinned_pages() - before - 3 * size // 4096) <= 3 * PAGES_OFF
-    with pinscope.pinned_empty(size, shared=name, strategy=segment) as array:
-        array[:] = 5
-        assert [said(child, "go\n") for child in children] == ["True"] * 3
-    assert [child.wait(30) for child in children] == [0] * 3
+    with ExitStack() as stack:
+        for child in children:
+            stack.enter_context(child)  # waits for its end
+            stack.callback(child.kill)
+        assert [said(child) for child in children] == ["ready"] * 3
+        before = pinned_pages()  # each context has pinned some memory of its own
+        for child in children:
+            assert child.stdin is not None
+            child.stdin.write("go\n")
+            child.stdin.flush()
+        seconds = [float(said(child)) for child in children]
+        assert max(seconds) < 5, seconds
+        assert abs(pinned_pages() - before - 3 * size // 4096) <= 3 * PAGES_OFF
+        with pinscope.pinned_empty(size, shared=name, strategy=segment) as array:
+            array[:] = 5
+            assert [said(child, "go\n") for child in children] == ["True"] * 3
+        assert [child.wait(30) for child in children] == [0] * 3
     assert not Path(f"/dev/shm/pinscope-{name}").exists()
 
 

@@ -50,8 +50,8 @@ RATE = "bytes/second"
 TABLES = {
     "Every combination": "Contexts, buffers and page tables are those of all processes together: what the used memory "
     "of the GPU grew by from step to step. Start-up and pinning are medians over the processes that did it. The "
-    "owner's pinning includes touching. Pinned by all after: since the first began to touch the memory. On the host model there are no contexts; page tables are those of the "
-    "processes.",
+    "owner's pinning includes touching. Pinned by all after: since the first began to touch the memory. On the host "
+    "model there are no contexts; page tables are those of the processes.",
     "Page tables of processes that register the same memory": "Measured: what the GPU's used memory grew by. Expected: "
     "8 bytes a 4 KiB page, in steps of 2 MiB, for each process with a context on the GPU. First process: what it grew "
     "by once the first process had registered; 0 B where that has no context on this GPU.",

@@ -55,8 +55,8 @@ class SharedMemory:
             opened = self._opened(lock, name, nbytes)
             self.is_maker = opened is None
             if opened is None:
-                check(nbytes)
                 failed.callback(Path(self._path).unlink, missing_ok=True)  # before it is let go
+                check(nbytes)
                 page = segment_page(segment)
                 opened = failed.enter_context(shared_region(-(-nbytes // page) * page, segment, self._title))
                 os.fchmod(opened, 0o600)
@@ -104,7 +104,10 @@ class SharedMemory:
             return None
         process, number, size, namespace = words
         if namespace != _namespace():
-            raise NotPossible(f"shared memory {quoted(name)} was made in another container: its processes are not seen")
+            raise NotPossible(
+                f"shared memory {quoted(name)} was made in another container, whose processes are not seen here; take "
+                f"another name, or remove {self._path} if that container has ended"
+            )
         place = f"/proc/{process}/fd/{number}"
         try:
             if os.readlink(place).split()[0] != f"/memfd:{self._title}":  # noqa: PTH115

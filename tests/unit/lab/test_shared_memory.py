@@ -138,6 +138,7 @@ def test_where_pinning_fails_or_is_refused_nothing_is_left(name: str, monkeypatc
         shared(name, calls=Driver(can_register=False))
     with pytest.raises(NotEnoughMemory, match="cannot be pinned safely"):
         shared(name, 2**50)
+    assert not place(name).exists()
     with pytest.raises(NotEnoughMemory, match="hugetlb"):
         shared(name, 2**33, strategy="hugetlb")
     assert not place(name).exists()

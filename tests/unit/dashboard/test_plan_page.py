@@ -9,6 +9,9 @@ from streamlit.testing.v1 import AppTest
 
 from pinscope.dashboard import state
 from pinscope.dashboard.pages import PLAN
+from pinscope.lab.harness import safe_pinned_bytes
+from pinscope.store.recordings import recorded_runs
+from pinscope.units import format_bytes
 from tests.data import synthetic
 from tests.unit.dashboard.conftest import Open, all_opened
 
@@ -55,7 +58,10 @@ def test_another_host_can_be_asked_about_by_a_link_and_this_one_again(
 def test_the_host_of_a_recording_is_planned_for_with_its_gpu(open_page: Open, machine: Callable[[int], None]) -> None:
     machine(1)
     app = open_page(PLAN, like="h200", pinned="16GiB")
-    assert app.success[0].value.replace("\\", "").startswith("That host bears 16 GiB, up to 62.")
+    of_it = [run for run in recorded_runs() if any("H200" in device.name for device in run.environment.devices)]
+    newest = max(of_it, key=lambda run: run.created_at)
+    safe = format_bytes(safe_pinned_bytes(newest.environment.limits, "cuda"))
+    assert app.success[0].value.replace("\\", "").startswith(f"That host bears 16 GiB, up to {safe} is safe")
     app.text_input(key="plan-like").set_value("abacus").run()
     assert "no run 'abacus'" in app.error[0].value.replace("\\", "")
 

@@ -5,13 +5,14 @@ from __future__ import annotations
 import os
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, MutableMapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import inf
 
 from pinscope.analysis.models import GRANULE_BYTES, page_table_memory_bytes
 from pinscope.analysis.rules import MUCH_LOCKED_BYTES
 from pinscope.live.tracker import Registered, registered_by
 from pinscope.probes.containers import GroupHeadrooms
+from pinscope.probes.host_report import HostReport
 from pinscope.probes.proc import Answer, Proc
 from pinscope.probes.process import (
     CUDA_STEP_BYTES,
@@ -156,8 +157,7 @@ def _without_larger(candidate: Candidate, most: int) -> Candidate:
     if all(size <= most for size in sizes.values()):
         return candidate
     kept = {key: extents for key, extents in candidate.maps.shared_zero.items() if sizes[key] <= most}
-    maps = MemoryMaps(kept, candidate.maps.managed_bytes, candidate.maps.driver, candidate.maps.gpus)
-    return Candidate(candidate.pid, candidate.parent, candidate.started, maps)
+    return replace(candidate, maps=replace(candidate.maps, shared_zero=kept))
 
 
 def _common(candidates: Collection[Candidate]) -> set[ObjectKey]:
@@ -211,6 +211,9 @@ _ROUNDING = at_most("a program that asked for exactly these sizes wastes nothing
 _NOT_RESIDENT = at_most("part of it is not resident in this process and may have been freed")
 _MORE_THAN_PINNED = at_most("the holders' mappings add up to more than is pinned, so some are ordinary shared memory")
 _LOCKED_NOT_RESIDENT = at_most("less of its memory than this is resident")
+_MAY_BE_KEPT = at_most("how much is in use, only the process knows: pinscope.report_host_memory()")
+_SAID_NOTHING = "it did not call pinscope.report_host_memory()"
+_NO_ALLOCATOR = "it has loaded neither PyTorch nor CuPy, which keep pinned memory"
 _NO_CONTEXT = "it has no CUDA context; the driver memory that it maps is for graphics"
 _MAYBE_ORDINARY = at_most("the process does not hold CUDA's device file, so it may be ordinary shared memory")
 _OTHERS_PIDS = "the driver lists processes by the ids of another pid namespace"
@@ -295,7 +298,9 @@ def read_holder(seen: SeenProcess, share: Share, around: Surroundings) -> Holder
     user = _number(seen, "Uid").then(user_name)
     identity = around.identify(seen.pid)
     started = start_time(seen.pid, identity.started, around.booted)
-    registered = registered_by(seen.pid, cuda.value, started.value, around.registrations)
+    registered = _registered(seen, registered_by(seen.pid, cuda.value, started.value, around.registrations))
+    kept, keeping = _kept(seen, maps, pieces)
+    said: Answer[HostReport] = Answer.missing(_SAID_NOTHING) if seen.report is None else Answer(seen.report)
     driver_memory, kind = _driver_memory(owned, share, contexts, cuda)
     more_sizes = len(allocations) - MOST_SIZES
     estimates = {
@@ -306,6 +311,7 @@ def read_holder(seen: SeenProcess, share: Share, around: Surroundings) -> Holder
         "allocations": at_least(f"mappings of {more_sizes:,} more sizes are left out") if more_sizes > 0 else None,
         "rounding_bytes": _ROUNDING if rounding.value else None,
         "registered_bytes": registered.estimate,
+        "kept_bytes": keeping,
         "driver_memory_bytes": kind,
     }
     return Holder(
@@ -326,6 +332,10 @@ def read_holder(seen: SeenProcess, share: Share, around: Surroundings) -> Holder
         allocations=allocations[:MOST_SIZES],
         registered_bytes=registered.bytes.note(missing, "registered_bytes"),
         registrations=registered.pieces.note(missing, "registrations"),
+        kept_bytes=kept.note(missing, "kept_bytes"),
+        kept_by=seen.report.kept_bytes if seen.report is not None else {},
+        allocators=maps.allocators if maps is not None else (),
+        said_at=said.then(lambda report: report.at).note(missing, "said_at"),
         oldest_pieces=registered.oldest,
         rounding_bytes=rounding.note(missing, "rounding_bytes"),
         inherited_bytes=pieces.then(lambda _: sum(split_pieces(share.inherited, contexts)[0])).note(
@@ -361,13 +371,35 @@ def _move_pins(seen: SeenProcess, amounts: dict[str, int | None], proc: Proc) ->
     """VFIO counts what it pins of a virtual machine in VmLck; who pins the same memory again has more than is there."""
     locked, resident = amounts["locked_bytes"] or 0, (amounts["rss_bytes"] or 0) + (amounts["hugetlb_bytes"] or 0)
     if locked >= MUCH_LOCKED_BYTES and any(
-        file.startswith(_VFIO) for file in proc.links(f"/proc/{seen.pid}/fd").value or ()
+        file.startswith(_VFIO) for file in (proc.links(f"/proc/{seen.pid}/fd").value or {}).values()
     ):
         amounts["vm_pin_bytes"], amounts["locked_bytes"] = (amounts["vm_pin_bytes"] or 0) + locked, 0
     if not resident or (amounts["vm_pin_bytes"] or 0) <= resident + COUNTER_SLACK_BYTES:
         return None
     amounts["vm_pin_bytes"] = resident
     return PINNED_AGAIN
+
+
+def _registered(seen: SeenProcess, followed: Registered) -> Registered:
+    """What the probe saw, else what the process says."""
+    said = seen.report.registered_bytes if seen.report is not None else None
+    if followed.bytes.value is not None or said is None:
+        return followed
+    return Registered(Answer(said), Answer.missing("the process says only how much it is"), said)
+
+
+def _kept(
+    seen: SeenProcess, maps: MemoryMaps | None, pieces: Answer[Sequence[int]]
+) -> tuple[Answer[int], Bound | None]:
+    """What allocators keep, and why the figure is an estimate if it is one."""
+    said = seen.report.kept_bytes if seen.report is not None else {}
+    silent = maps is not None and bool(maps.allocators) and not said.keys() >= set(maps.allocators)
+    if said and not silent:
+        return Answer(sum(said.values())), None
+    if not silent:
+        return Answer(None, pieces.reason or _NO_ALLOCATOR), None
+    most = pieces.then(sum)
+    return most, _MAY_BE_KEPT if most.value else None
 
 
 def _number(seen: SeenProcess, key: str) -> Answer[int]:

@@ -249,10 +249,15 @@ def _holders(processes: Answer[Processes], host: HostTotals, around: Surrounding
 def _claimed(seen: Sequence[SeenProcess], shares: Mapping[int, Share], registrations: Registrations | None) -> int:
     """Bytes of all that looks pinned, or is known to be."""
     registered = registrations.by_pid if registrations is not None else {}
+
+    def said(process: SeenProcess) -> int:
+        report = process.report if registrations is None else None
+        return (report.registered_bytes if report is not None else None) or 0
+
     return sum(
         sum(shares[process.pid].owned if process.pid in shares else ())
         + (process.status.bytes("VmPin") or 0)
-        + (registered[process.pid].pinned_registered_bytes if process.pid in registered else 0)
+        + (registered[process.pid].pinned_registered_bytes if process.pid in registered else said(process))
         for process in seen
     )
 
@@ -334,7 +339,12 @@ def _explained(
     explained: Answer[int] = Answer.missing(processes.reason or "")
     if processes.value is not None:
         registered = registrations.by_pid if registrations is not None else {}
-        pinned = sum(registered[holder.pid].pinned_registered_bytes for holder in holders if holder.pid in registered)
+        pinned = sum(
+            registered[holder.pid].pinned_registered_bytes
+            if holder.pid in registered
+            else holder.registered_bytes or 0
+            for holder in holders
+        )
         own = sum((holder.context_pinned_bytes or 0) + (holder.vm_pin_bytes or 0) for holder in holders)
         explained = Answer(pinned + own + sum(holder.host_alloc_bytes or 0 for holder in holders))
         doubt = _doubt(holders, gaps, registrations)

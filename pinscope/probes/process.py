@@ -31,6 +31,8 @@ _MAPPING = re.compile(
     r"([0-9a-f]{1,8}:[0-9a-f]{1,8}) ([0-9]{1,20}) +/",
     re.ASCII,
 )
+_ALLOCATORS = {"PyTorch": "/libc10_cuda.so", "CuPy": "/cupy/cuda/pinned_memory."}
+"""Library with an allocator that keeps pinned memory → a file of it that is mapped where it is loaded."""
 _GPU_FILE = re.compile(rf"{_GPU}([0-9]{{1,4}})", re.ASCII)
 _RESERVED = re.compile(r"[0-9a-f]{1,16}-([0-9a-f]{1,16}) ---p ", re.ASCII)
 """Address space that was set aside: its end."""
@@ -122,6 +124,8 @@ class MemoryMaps:
     """Addresses of driver memory, its mappings one by one: what the program asked for, and the driver's own."""
     gpus: frozenset[int] = frozenset()
     """Minor numbers of the GPUs on which there is a context: their device files are mapped to be read and written."""
+    allocators: tuple[str, ...] = ()
+    """Libraries with an allocator that keeps pinned memory, of those that the process has loaded."""
 
     @cached_property
     def driver_sizes(self) -> Sequence[int]:
@@ -146,7 +150,7 @@ def parse_maps(text: str) -> MemoryMaps:
         # A Python process has a thousand lines of libraries: the name is looked at first, as that is quick.
         if (line.endswith(_ZERO) or _GPU in line) and (match := _MAPPING.match(line)) is not None:
             mappings.add(match, line[match.end() - 1 :], lines[place + 1] if place + 1 < len(lines) else "")
-    return mappings.maps()
+    return mappings.maps(tuple(name for name, library in _ALLOCATORS.items() if library in text))
 
 
 class _Mappings:
@@ -189,13 +193,13 @@ class _Mappings:
         elif access == "rw" and (gpu := _GPU_FILE.fullmatch(name)):
             self._gpus.add(int(gpu[1]))
 
-    def maps(self) -> MemoryMaps:
+    def maps(self, allocators: tuple[str, ...]) -> MemoryMaps:
         """All of it."""
         # One piece of each context lies where the kernel put it.
         small = [key for key in self._ordinary if covered_bytes(self._shared[key]) == CUDA_STEP_BYTES]
         for key in self._ordinary - set(sorted(small)[: len(self._gpus)]):
             del self._shared[key]
-        return MemoryMaps(self._shared, self._managed, frozenset(self._driver), frozenset(self._gpus))
+        return MemoryMaps(self._shared, self._managed, frozenset(self._driver), frozenset(self._gpus), allocators)
 
 
 def covered_bytes(extents: Sequence[Extent]) -> int:

@@ -86,7 +86,7 @@ class HostTotals(Estimated):
     explained_bytes: Annotated[int | None, Figure(
         label="Pinned, process known",
         help="The part of the pinned memory that the holders explain: their cudaHostAlloc memory, what the driver "
-        "pinned for their contexts, VmPin and, while the probe runs, what they registered.",
+        "pinned for their contexts, VmPin and, while the probe runs or where they say so, what they registered.",
         short="by holders", page="shown", metric="pinscope_host_pinned_explained_bytes", timeline=True, report=None,
     )]
     other_pinned_bytes: Annotated[int | None, Figure(
@@ -229,12 +229,25 @@ class Holder(Estimated):
     )] = None
     registered_bytes: Annotated[int | None, Figure(
         label="Registered",
-        help="cudaHostRegister memory, to the byte; known only while the probe runs, and from its start on.",
+        help="cudaHostRegister memory, to the byte; known only while the probe runs, and from its start on, or where the "
+        "process says it (pinscope.report_host_memory).",
         short="registered", probed=True, page="shown", metric="pinscope_holder_registered_bytes",
         timeline=True, event=True,
     )] = None
     registrations: int | None = None
     """Pieces of it that are registered now, known only while the probe runs."""
+    kept_bytes: Annotated[int | None, Figure(
+        label="Kept by allocators",
+        help="Pinned memory that PyTorch's or CuPy's allocator keeps for later requests and that nothing uses: what the "
+        "process says by pinscope.report_host_memory(), else at most all of its cudaHostAlloc memory.",
+        metric="pinscope_holder_kept_bytes", report="some",
+    )] = None
+    kept_by: Mapping[str, int] = {}
+    """Allocator → what it keeps, where the process says so."""
+    allocators: tuple[str, ...] = ()
+    """Those of these libraries that the process has loaded."""
+    said_at: datetime | None = None
+    """When the process itself said what it has registered and what its allocators keep."""
     oldest_pieces: tuple[Piece, ...] = ()
     """Registered and allocated memory that the probe saw being pinned and that is held still: the ten oldest pieces,
     oldest first. What stays in front while others come and go is what a leak looks like."""

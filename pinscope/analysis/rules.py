@@ -317,6 +317,11 @@ def is_only_locked(holder: Holder) -> bool:
     return bool(holder.locked_bytes) and not (holder.cuda or any(pinned) or any(mapped))
 
 
+GIVES_BACK = {
+    "PyTorch": "torch._C._host_emptyCache()",
+    "CuPy": "cupy.get_default_pinned_memory_pool().free_all_blocks()",
+}
+"""Allocator of pinned memory → the call by which a program gives back what it keeps."""
 UNROUNDED_SINCE = "2.14"
 """The first release of PyTorch in which the rounding can be switched off without the fault of pytorch#192722."""
 ROUNDING_ADVICE = (

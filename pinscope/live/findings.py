@@ -11,6 +11,7 @@ from shlex import quote
 from pinscope.analysis.models import link_below_best, page_table_bytes
 from pinscope.analysis.rules import (
     DRIVER_BYTES,
+    GIVES_BACK,
     ROUNDING_ADVICE,
     group_severity,
     held_bytes,
@@ -269,15 +270,52 @@ def _rounding(snapshot: Snapshot) -> Iterator[Finding]:
     waste = sum(holder.rounding_bytes or 0 for holder in wasting)
     if not is_much_rounding(waste, snapshot.host.total_bytes):
         return
+    silent = [holder for holder in wasting if "kept_bytes" in holder.estimates]
+    names = [name for name in GIVES_BACK if any(name in holder.allocators for holder in silent)]
+    kept = (
+        f" {' and '.join(names)} may also keep memory that is no longer used, at most "
+        f"{format_bytes(sum(holder.kept_bytes or 0 for holder in silent))}: "
+        f"{' and '.join(GIVES_BACK[name] for name in names)} gives it back, and pinscope.report_host_memory() says how "
+        "much it is."
+    )
     yield note(
         "rounding-waste",
         *_by_holder("At most, in", wasting, lambda holder: holder.rounding_bytes),
         title=f"Up to {format_bytes(waste)} of pinned memory may be waste: sizes that are powers of two",
         detail="An allocator that rounds requests up to powers of two, as PyTorch's pinned one does, wastes up to "
         "half of each: 20.4 GiB become 32. A program that asked for exactly these sizes wastes nothing, and looks the "
-        "same.",
+        "same." + (kept if names else ""),
         advice=ROUNDING_ADVICE,
     )
+
+
+def _kept_by_allocators(snapshot: Snapshot) -> Iterator[Finding]:
+    """Only the process knows; what it could be at most says nothing of what it is."""
+    keeping = ranked((holder for holder in snapshot.holders if holder.kept_by), lambda holder: _exactly_kept(holder))
+    kept = sum(map(_exactly_kept, keeping))
+    if not is_much_rounding(kept, snapshot.host.total_bytes):
+        return
+    first = keeping[0]
+    calls = [GIVES_BACK[name] for name in GIVES_BACK if any(holder.kept_by.get(name) for holder in keeping)]
+    whose = who(first) if len(keeping) == 1 else f"{len(keeping)} processes"
+    yield note(
+        "kept-by-allocators",
+        *(
+            quantity(f"Kept by {name} in {who(holder)}", amount, "bytes")
+            for holder in keeping[:MOST_NAMED]
+            for name, amount in holder.kept_by.items()
+            if amount
+        ),
+        quantity("Said at", f"{first.said_at:%Y-%m-%d %H:%M:%S} UTC", "text"),
+        title=f"{format_bytes(kept)} of pinned memory are kept by allocators and unused, says {whose}",
+        detail="PyTorch and CuPy keep pinned memory that was freed, for later requests. The figure is exact: the "
+        "process itself said it.",
+        advice=f"If it is not needed again soon, call {' and '.join(calls)} there.",
+    )
+
+
+def _exactly_kept(holder: Holder) -> int:
+    return sum(holder.kept_by.values())
 
 
 def _links(snapshot: Snapshot) -> Iterator[Finding]:
@@ -316,6 +354,7 @@ _RULES: tuple[Callable[[Snapshot], Iterator[Finding]], ...] = (
     _unexplained,
     _unexplained_pins,
     _left_behind,
+    _kept_by_allocators,
     _rounding,
     _links,
 )

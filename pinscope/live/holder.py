@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from math import inf
 
 from pinscope.analysis.models import GRANULE_BYTES, page_table_memory_bytes
-from pinscope.analysis.rules import MUCH_LOCKED_BYTES
+from pinscope.analysis.rules import MUCH_LOCKED_BYTES, UNEXPLAINED_BYTES
 from pinscope.live.tracker import Registered, registered_by
 from pinscope.probes.containers import GroupHeadrooms
 from pinscope.probes.host_report import HostReport
@@ -210,6 +210,7 @@ _MANAGED = about("address space; how much of it is on the host, and how much on 
 _ROUNDING = at_most("a program that asked for exactly these sizes wastes nothing")
 _NOT_RESIDENT = at_most("part of it is not resident in this process and may have been freed")
 _MORE_THAN_PINNED = at_most("the holders' mappings add up to more than is pinned, so some are ordinary shared memory")
+_MERELY_ALIGNED = at_most("other memory may be what is pinned, and some of this ordinary shared memory that lies alike")
 _LOCKED_NOT_RESIDENT = at_most("less of its memory than this is resident")
 _MAY_BE_KEPT = at_most("how much is in use, only the process knows: pinscope.report_host_memory()")
 _SAID_NOTHING = "it did not call pinscope.report_host_memory()"
@@ -240,10 +241,9 @@ class Surroundings:
     """NVML names processes that /proc does not show."""
     own_pids: bool
     """This is a container with process ids of its own, and NVML may know other ones."""
-    covers: bool | None
-    """The pins of the host cover all mappings that look like cudaHostAlloc memory; ``None``: that is not known."""
-    proven: bool
-    """They cover them and nothing else: so all of these are pinned."""
+    spare_pins_bytes: int | None
+    """Pins of the host beyond all mappings that look like cudaHostAlloc memory and what else is known to be pinned;
+    negative: some of those are not pinned; ``None``: that is not known."""
     booted: Answer[int]
     """Boot time in seconds since 1970."""
     groups: GroupHeadrooms
@@ -289,7 +289,9 @@ def read_holder(seen: SeenProcess, share: Share, around: Surroundings) -> Holder
     owned = _pieces(seen, share)
     asked, own_bytes = split_pieces(owned.value or (), contexts)
     pieces = owned.then(lambda _: asked)
-    doubt = _doubt(sum(owned.value or ()), bool(cuda.value), amounts["rss_shmem_bytes"], around) if asked else None
+    doubt = (
+        _doubt(sum(owned.value or ()), maps, bool(cuda.value), amounts["rss_shmem_bytes"], around) if asked else None
+    )
     managed = pieces.then(lambda _: seen.maps.value.managed_bytes if seen.maps and seen.maps.value else 0)
     allocations = _allocations(pieces.value or ())
     rounding = pieces.then(lambda _: sum(a.size_bytes // 2 * a.count for a in allocations if a.power_of_two))
@@ -413,14 +415,19 @@ def _pieces(seen: SeenProcess, share: Share) -> Answer[Sequence[int]]:
     return Answer(share.owned) if reason is None else Answer.missing(reason)
 
 
-def _doubt(claimed: int, cuda: bool, resident: int | None, around: Surroundings) -> Bound | None:
+def _doubt(
+    claimed: int, maps: MemoryMaps | None, cuda: bool, resident: int | None, around: Surroundings
+) -> Bound | None:
     """Why its pieces are no more than an estimate."""
-    if around.proven:
+    spare = around.spare_pins_bytes
+    if spare is not None and 0 <= spare <= 2 * COUNTER_SLACK_BYTES:  # they are all that is pinned
         return None
-    if around.covers is False:
+    if spare is not None and spare < 0:
         return _MORE_THAN_PINNED
     if not cuda:
         return _MAYBE_ORDINARY
+    if maps is not None and maps.aligned and (spare is None or spare >= UNEXPLAINED_BYTES):
+        return _MERELY_ALIGNED
     return _NOT_RESIDENT if claimed > (resident or 0) + COUNTER_SLACK_BYTES else None
 
 

@@ -207,8 +207,7 @@ def snapshot(
             gpus=gpus,
             strangers=processes.value is not None and bool(processes.value.strangers),
             own_pids=has_own_pids(proc),
-            covers=None,
-            proven=False,
+            spare_pins_bytes=None,
             booted=remembered.booted,
             groups=groups,
             identify=cache(lambda pid: identify(pid, proc)),
@@ -238,10 +237,7 @@ def _holders(processes: Answer[Processes], host: HostTotals, around: Surrounding
     candidates = [_candidate(process, around) for process in seen if process.maps is not None]
     shares = attribute(without_larger(candidates, pinned))
     if pinned is not None:
-        claimed = _claimed(seen, shares, around.registrations)
-        covers = claimed <= pinned
-        proven = covers and claimed >= pinned - 2 * COUNTER_SLACK_BYTES
-        around = replace(around, covers=covers, proven=proven)
+        around = replace(around, spare_pins_bytes=pinned - _claimed(seen, shares, around.registrations))
     holders = (read_holder(process, shares.get(process.pid, Share()), around) for process in seen)
     return tuple(sorted((holder for holder in holders if _holds(holder, around.own_pids)), key=_weight, reverse=True))
 
@@ -340,9 +336,7 @@ def _explained(
     if processes.value is not None:
         registered = registrations.by_pid if registrations is not None else {}
         pinned = sum(
-            registered[holder.pid].pinned_registered_bytes
-            if holder.pid in registered
-            else holder.registered_bytes or 0
+            registered[holder.pid].pinned_registered_bytes if holder.pid in registered else holder.registered_bytes or 0
             for holder in holders
         )
         own = sum((holder.context_pinned_bytes or 0) + (holder.vm_pin_bytes or 0) for holder in holders)

@@ -29,11 +29,6 @@ MARK = f"/memfd:{_NAME} (deleted)"
 MOST_BYTES = mmap.PAGESIZE
 _SUM_LENGTH = 8
 """Characters of the checksum before the text: a reader may come while the process writes."""
-GIVES_BACK: Mapping[str, str] = {
-    "PyTorch": "torch._C._host_emptyCache()",
-    "CuPy": "cupy.get_default_pinned_memory_pool().free_all_blocks()",
-}
-"""Allocator → the call by which the process gives back what it keeps."""
 
 
 @dataclass(frozen=True)
@@ -150,6 +145,8 @@ def _cupy(cupy: Any) -> Answer[tuple[int, int]]:
 
 
 _ALLOCATORS = {"torch": ("PyTorch", _pytorch), "cupy": ("CuPy", _cupy)}
+"""Module → what its allocator is called, and what asks it."""
+_NAMES = {name for name, _ in _ALLOCATORS.values()}
 
 
 def read_report(pid: int, descriptor: str, own_pid: int | None, proc: Proc) -> HostReport | None:
@@ -178,7 +175,7 @@ def _parse(text: bytes, own_pid: int | None) -> HostReport | None:
         pid = said["pid"]
     except (ValueError, TypeError, KeyError, OverflowError, OSError, RecursionError):
         return None
-    tables = all(isinstance(table, dict) and table.keys() <= GIVES_BACK.keys() for table in (held, kept))
+    tables = all(isinstance(table, dict) and table.keys() <= _NAMES for table in (held, kept))
     if pid != own_pid or not tables or held.keys() != kept.keys():
         return None
     amounts = [registered or 0, *held.values(), *kept.values()]

@@ -124,6 +124,9 @@ class MemoryMaps:
     """Addresses of driver memory, its mappings one by one: what the program asked for, and the driver's own."""
     gpus: frozenset[int] = frozenset()
     """Minor numbers of the GPUs on which there is a context: their device files are mapped to be read and written."""
+    aligned: frozenset[ObjectKey] = frozenset()
+    """Shared anonymous memory that only begins and ends at a multiple of CUDA's step. The rest lies in address space
+    that CUDA has reserved."""
     allocators: tuple[str, ...] = ()
     """Libraries with an allocator that keeps pinned memory, of those that the process has loaded."""
 
@@ -159,6 +162,7 @@ class _Mappings:
     def __init__(self) -> None:
         self._shared: dict[ObjectKey, list[Extent]] = {}
         self._ordinary: set[ObjectKey] = set()
+        self._aligned: set[ObjectKey] = set()
         self._managed = 0
         self._driver: set[Extent] = set()
         self._gpus: set[int] = set()
@@ -186,6 +190,8 @@ class _Mappings:
             self._shared[key] = [(start, start + last - first)]
             if (first - start) % CUDA_STEP_BYTES or (last % CUDA_STEP_BYTES and not self._reserved):
                 self._ordinary.add(key)
+            elif not self._reserved and last - first > CUDA_STEP_BYTES:
+                self._aligned.add(key)
         elif name == _MANAGED:
             self._managed += last - first
         elif name == _CONTROL and access == "rw":
@@ -199,7 +205,14 @@ class _Mappings:
         small = [key for key in self._ordinary if covered_bytes(self._shared[key]) == CUDA_STEP_BYTES]
         for key in self._ordinary - set(sorted(small)[: len(self._gpus)]):
             del self._shared[key]
-        return MemoryMaps(self._shared, self._managed, frozenset(self._driver), frozenset(self._gpus), allocators)
+        return MemoryMaps(
+            self._shared,
+            self._managed,
+            frozenset(self._driver),
+            frozenset(self._gpus),
+            frozenset(self._aligned),
+            allocators,
+        )
 
 
 def covered_bytes(extents: Sequence[Extent]) -> int:

@@ -240,9 +240,7 @@ def read_processes(
     skipped = {pid for pid, held in files.items() if held in (_NO_TURN, _TOO_MANY)}
     closed = {pid for pid, held in files.items() if held.value is None} - skipped
     remembered.candidates = {
-        process.pid: KnownCandidate(
-            scan.sizes[process.pid], process.files, scan.reports.get(process.pid), process.maps
-        )
+        process.pid: KnownCandidate(scan.sizes[process.pid], process.files, scan.reports.get(process.pid), process.maps)
         for process in seen
         if process.maps is not None
         and process.maps.value is not None

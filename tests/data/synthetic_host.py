@@ -17,7 +17,7 @@ CUDA_FILES = ("/dev/nvidiactl", "/dev/nvidia-uvm", "/dev/nvidia0", "/dev/nvidia0
 BOOTED = 1_700_000_000
 _BASE = 0x7F0000000000
 _STEP = 2 * 2**20
-_ORDINARY = "ordinary "
+_ORDINARY, _ALIGNED = "ordinary ", "aligned "
 
 
 def zero(size: int, inode: int, offset: int = 0, permissions: str = "rw-s") -> tuple[int, str]:
@@ -28,6 +28,11 @@ def zero(size: int, inode: int, offset: int = 0, permissions: str = "rw-s") -> t
 def ordinary(size: int, inode: int) -> tuple[int, str]:
     """The same of shared anonymous memory that a program mapped by itself: it lies anywhere, with nothing reserved."""
     return size, _ORDINARY + zero(size, inode)[1]
+
+
+def aligned(size: int, inode: int) -> tuple[int, str]:
+    """Ordinary shared memory again, which begins at a multiple of 2 MiB, as huge pages make it."""
+    return size, _ALIGNED + zero(size, inode)[1]
 
 
 def context(gpu: int = 0, inode: int = 900_000) -> list[tuple[int, str]]:
@@ -57,13 +62,14 @@ def maps_text(mappings: Iterable[tuple[int, str]]) -> str:
     """
     lines, address = [], _BASE
     for size, rest in mappings:
-        reserved = "/dev/zero (deleted)" in rest and not rest.startswith(_ORDINARY)
-        address = -(-address // _STEP) * _STEP + (0 if reserved else PAGE)
+        reserved = "/dev/zero (deleted)" in rest and not rest.startswith((_ORDINARY, _ALIGNED))
+        address = -(-address // _STEP) * _STEP + (0 if reserved or rest.startswith(_ALIGNED) else PAGE)
         end = address + size
-        lines.append(f"{address:012x}-{end:012x} {rest.removeprefix(_ORDINARY)}\n")
-        if reserved and end % _STEP:
-            lines.append(f"{end:012x}-{end + -end % _STEP:012x} ---p 00000000 00:00 0 \n")
+        lines.append(f"{address:012x}-{end:012x} {rest.removeprefix(_ORDINARY).removeprefix(_ALIGNED)}\n")
         address = end + _STEP
+        if reserved:
+            address += -address % _STEP
+            lines.append(f"{end:012x}-{address:012x} ---p 00000000 00:00 0 \n")
     return "".join(lines)
 
 

@@ -15,7 +15,7 @@ from pinscope.probes.gpu import process_on_gpu
 from pinscope.records.snapshot import Holder, Snapshot
 from pinscope.report.snapshot_facts import share_text
 from tests.data.synthetic_gpu import busy_h200, figures
-from tests.data.synthetic_host import CUDA_FILES, SyntheticHost, context, zero
+from tests.data.synthetic_host import CUDA_FILES, SyntheticHost, aligned, context, zero
 from tests.data.synthetic_snapshot import holder
 from tests.data.synthetic_snapshot import snapshot as made
 
@@ -201,3 +201,17 @@ def test_a_container_with_a_meminfo_of_its_own_is_not_measured_with_the_hosts_pi
     assert seen.host.pinned_bytes is None
     assert "lxcfs" in seen.host.missing["pinned_bytes"]
     assert snapshot_verdict(seen) == "No process is seen to have pinned memory."
+
+
+@pytest.mark.parametrize("others", [0, 8 * GIB])
+def test_shared_memory_that_only_lies_as_pinned_memory_does_is_at_most_where_the_pins_may_be_other_memorys(
+    tmp_path: Path, others: int
+) -> None:
+    """A server that registered 8 GiB and shares 6 with its workers; without the 8, those 6 are all that is pinned."""
+    host = a_host(tmp_path, 7 * GIB + others + 16 * MIB, 40 * GIB)
+    pid = host.cuda_process([*context(), aligned(6 * GIB, 1)], VmRSS=18 * GIB, RssAnon=11 * GIB)
+    allocated = host.cuda_process([*context(inode=5000), zero(GIB, 2)], VmRSS=3 * GIB)
+    seen = look(host, pid, allocated)
+    assert of(seen, pid).host_alloc_bytes == 6 * GIB
+    assert of(seen, pid).bounds.get("host_alloc_bytes") == ("at_most" if others else None)
+    assert (of(seen, allocated).host_alloc_bytes, of(seen, allocated).bounds.get("host_alloc_bytes")) == (GIB, None)

@@ -9,6 +9,7 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
+from pinscope.analysis.rules import SAFE_SHARE
 from pinscope.analysis.statistics import LEAST_VALUES, looks, median_uncertainty
 from pinscope.errors import Cancelled, MeasurementFailed, NoDevice, NotEnoughMemory, NotPossible
 from pinscope.lab.backing import touch, why_not_backing
@@ -120,7 +121,7 @@ class Harness:
                     return
 
 
-SAFE_PINNED_SHARE = 0.5
+SAFE_PINNED_SHARE = SAFE_SHARE
 """Share of the free host memory: the system can neither swap nor move locked pages, and others need the rest."""
 SAFE_HOST_SHARE = 0.8
 """Share of the free host memory, for all that a run takes: more invites the out-of-memory killer."""

@@ -13,10 +13,12 @@ from pinscope.analysis.rules import (
     DRIVER_BYTES,
     GIVES_BACK,
     ROUNDING_ADVICE,
+    UNEXPLAINED_BYTES,
     group_severity,
     held_bytes,
     is_busy,
     is_much_rounding,
+    locked_otherwise_bytes,
     page_table_severity,
     pinned_severity,
     pinned_twice_bytes,
@@ -25,12 +27,14 @@ from pinscope.analysis.rules import (
 from pinscope.live.reading import possible_owners, ranked, who
 from pinscope.records.figure import bound_of_sum
 from pinscope.records.run import Finding, Quantity, finding, known, note, quantity
-from pinscope.records.snapshot import Holder, HostTotals, Snapshot
+from pinscope.records.snapshot import DeviceFigures, GpuUse, Holder, HostTotals, MigInstance, Snapshot
 from pinscope.units import GIB, format_bytes, format_share
 
 PAGE_BYTES = 4096
 """The page in which host memory was mapped on the GPUs measured; larger ones take less."""
 MOST_NAMED = 5
+NOBODYS_BYTES = GIB
+"""Pins of no process that are worth a note: storage may pin hundreds of MiB for as long as it reads or writes."""
 LEFT_SHARE = 0.05
 """Of the host's memory: so much in files that nobody has open is a warning."""
 DRIVER_MEMORY_IS = (
@@ -51,25 +55,43 @@ def snapshot_findings(snapshot: Snapshot) -> tuple[Finding, ...]:
 
 
 def _page_tables(snapshot: Snapshot) -> Iterator[Finding]:
-    for device in snapshot.devices:
-        tables, total = device.page_table_bytes, device.memory_total_bytes
+    for device, part in _memories(snapshot):
+        uses = [use for pid, use in _uses(snapshot, device) if part is None or _runs_on(pid, part, device)]
+        tables = device.page_table_bytes if part is None else sum(use.page_table_bytes or 0 for use in uses)
+        total = (part or device).memory_total_bytes
         if tables is None or not total or (severity := page_table_severity(tables / total)) is None:
             continue
-        payers = sum(use.index == device.index for holder in snapshot.holders for use in holder.gpus)
+        name = f"GPU {device.index}" if part is None else f"GPU {device.index}, MIG instance {part.gpu_instance}"
         yield finding(
             severity,
             "page-tables-of-gpu",
             quantity(f"Page tables{_explained_by(snapshot)}", tables, "bytes"),
-            quantity("GPU memory", total, "bytes"),
+            quantity("Its memory" if part else "GPU memory", total, "bytes"),
             quantity("Share of it", tables / total, "share"),
-            quantity("Processes with a context", payers, "count"),
-            known("Used by no process", device, "unattributed_bytes", "bytes"),
-            title=f"GPU {device.index}: page tables of pinned memory take {format_bytes(tables)} of its memory",
+            quantity("Processes with a context", len(uses), "count"),
+            *(() if part else [known("Used by no process", device, "unattributed_bytes", "bytes")]),
+            title=f"{name}: page tables of pinned memory take {format_bytes(tables)} of its memory",
             detail="A GPU keeps a page table for pinned host memory, 8 bytes a page, for every process, on every GPU "
             "on which the process has a context. No process is charged for it.",
             advice="Pin less, keep contexts only on the GPUs that a process uses (CUDA_VISIBLE_DEVICES), or let one "
             "process own the memory. 'pinscope plan' works out what each of these saves.",
         )
+
+
+def _memories(snapshot: Snapshot) -> Iterator[tuple[DeviceFigures, MigInstance | None]]:
+    """GPUs, or in Multi-Instance mode their parts, each with memory of its own."""
+    for device in snapshot.devices:
+        yield from ((device, part) for part in device.mig or (None,))
+
+
+def _uses(snapshot: Snapshot, device: DeviceFigures) -> list[tuple[int, GpuUse]]:
+    """Pid and share of each holder with a context on a GPU."""
+    return [(holder.pid, use) for holder in snapshot.holders for use in holder.gpus if use.index == device.index]
+
+
+def _runs_on(pid: int, part: MigInstance, device: DeviceFigures) -> bool:
+    """A process on an instance has its page tables in the memory of that one."""
+    return any(one.pid == pid and one.gpu_instance == part.gpu_instance is not None for one in device.processes)
 
 
 def _explained_by(snapshot: Snapshot) -> str:
@@ -87,7 +109,7 @@ def _memory_of_the_driver(snapshot: Snapshot) -> Iterator[Finding]:
     held = sum(holder.driver_memory_bytes or 0 for holder in holders)
     if held < DRIVER_BYTES:
         return
-    severity = pinned_severity(held / max(host.total_bytes, held), host.available_bytes / max(host.total_bytes, 1))
+    severity = pinned_severity(held, host.available_bytes, max(host.total_bytes, held))
     bound = bound_of_sum(holder.estimates.get("driver_memory_bytes") for holder in holders)
     amount = f"{f'{bound.words} ' if bound else ''}{format_bytes(held)}"
     yield finding(
@@ -130,8 +152,15 @@ def _unexplained(snapshot: Snapshot) -> Iterator[Finding]:
             ),
             quantity("Managed memory of the holders, at most", managed, "bytes"),
             known("The driver's own for contexts, about", device, "context_overhead_bytes", "bytes"),
-            title=f"GPU {device.index}: {format_bytes(rest)} are used that no process, page table or context explains",
-            detail="The driver charges this memory to no process. "
+            title=f"GPU {device.index}: {format_bytes(rest)} are used "
+            + (
+                "that nothing seen in this container explains"
+                if snapshot.own_pids
+                else "that no process, page table or context explains"
+            ),
+            detail="The driver hides processes outside this container: the memory may be all theirs."
+            if snapshot.own_pids
+            else "The driver charges this memory to no process. "
             + ("Some processes could not be looked at: it may be page tables of theirs. " if hidden else "")
             + "It is the driver's own, the display's, or of a process that ended without giving everything back.",
             advice="Run as root, outside of containers, to see all processes."
@@ -157,6 +186,35 @@ def _unexplained_pins(snapshot: Snapshot) -> Iterator[Finding]:
         advice="As root, 'pinscope live --probe' shows what it registers from then on."
         if single
         else "As root, 'pinscope live --probe' shows what they register from then on.",
+    )
+
+
+def _pins_of_nobody(snapshot: Snapshot) -> Iterator[Finding]:
+    """Pins where everybody was looked at and nobody is seen who could have them: the counter alone says no more."""
+    host = snapshot.host
+    pins, outside = host.other_pinned_bytes or 0, host.driver_memory_bytes
+    hidden = snapshot.own_pids or any(gap.hides_holders for gap in snapshot.unreadable)
+    users = any(holder.cuda is not False or holder.vm_pin_bytes for holder in snapshot.holders)
+    users = users or any(device.processes or "processes" in device.missing for device in snapshot.devices)
+    if pins < NOBODYS_BYTES or hidden or users or outside is None:
+        return
+    if locked_otherwise_bytes(host, snapshot.holders) >= UNEXPLAINED_BYTES:
+        return
+    gone = outside >= pins
+    yield note(
+        "pins-of-no-process",
+        quantity("Counted as pinned", host.pins_bytes, "bytes"),
+        known("In none of the kernel's accounts, about", host, "driver_memory_bytes", "bytes"),
+        quantity("Kernel", f"Linux {snapshot.kernel}" if snapshot.kernel else "not known", "text"),
+        title=f"{format_bytes(pins)} is counted as pinned, but no process uses CUDA, RDMA, VFIO or io_uring",
+        detail=(
+            "As much memory is in none of the kernel's accounts: pins may have stayed when a program ended, or another "
+            "driver has them."
+            if gone
+            else "Less memory than that is in none of the kernel's accounts. So the kernel may have counted releases "
+            "wrong, as some do, or another driver has pinned shared memory or huge pages."
+        ),
+        advice="Look again after the next planned restart, before programs run: what is counted then is not of a program.",
     )
 
 
@@ -186,14 +244,15 @@ def _pinned_share(snapshot: Snapshot) -> Iterator[Finding]:
     pinned = host.pinned_bytes if host.pinned_bytes is not None else host.explained_bytes
     if pinned is None or host.total_bytes <= 0 or _beyond_use(host) is not None:
         return
-    share = pinned / host.total_bytes
-    severity = pinned_severity(share, host.available_bytes / host.total_bytes)
-    if severity is None:
+    share, least = pinned / host.total_bytes, pinned if host.pinned_least_bytes is None else host.pinned_least_bytes
+    severities = [pinned_severity(amount, host.available_bytes, host.total_bytes) for amount in (least, pinned)]
+    if severities[1] is None:
         return
     yield finding(
-        severity,
+        severities[0] or "note",  # it may all be the same memory, pinned several times
         "pinned-share-of-ram",
         quantity("Pinned", pinned, "bytes"),
+        quantity("Pinned, at least", least, "bytes"),
         quantity("Memory", host.total_bytes, "bytes"),
         quantity("Share of it", share, "share"),
         quantity("Available", host.available_bytes, "bytes"),
@@ -291,7 +350,7 @@ def _rounding(snapshot: Snapshot) -> Iterator[Finding]:
 
 def _kept_by_allocators(snapshot: Snapshot) -> Iterator[Finding]:
     """Only the process knows; what it could be at most says nothing of what it is."""
-    keeping = ranked((holder for holder in snapshot.holders if holder.kept_by), lambda holder: _exactly_kept(holder))
+    keeping = ranked(snapshot.holders, _exactly_kept)
     kept = sum(map(_exactly_kept, keeping))
     if not is_much_rounding(kept, snapshot.host.total_bytes):
         return
@@ -353,6 +412,7 @@ _RULES: tuple[Callable[[Snapshot], Iterator[Finding]], ...] = (
     _page_tables,
     _unexplained,
     _unexplained_pins,
+    _pins_of_nobody,
     _left_behind,
     _kept_by_allocators,
     _rounding,

@@ -10,7 +10,7 @@ from pydantic import BeforeValidator
 
 from pinscope.analysis.models import ENTRY_BYTES
 from pinscope.analysis.pinning_strategy import USUAL, Recipe, Recommended
-from pinscope.analysis.rules import RAM_NOTE, RAM_WARNING, TABLES_CRITICAL, page_table_severity, rounded_up
+from pinscope.analysis.rules import RAM_NOTE, SAFE_SHARE, TABLES_CRITICAL, page_table_severity, rounded_up
 from pinscope.experiments.registration.reading import WAYS
 from pinscope.lab.harness import CONTEXT_BYTES, SAFE_DEVICE_SHARE, SAFE_PINNED_SHARE, binding_limit, safe_pinned_bytes
 from pinscope.planning.prices import ContextPrice, Origin, Pace, PagePrice, Prices, known_prices, like_run
@@ -451,7 +451,7 @@ def safety_of(plan: Plan) -> Safety:
     judgements: tuple[tuple[bool, Level, str], ...] = (
         (taken > SAFE_DEVICE_SHARE * memory, "not_safe", on_gpu),
         (elsewhere is not None, "elsewhere", elsewhere or ""),
-        (capped and asked < RAM_WARNING * total, "unknown", f"{up_to}, and how much is not known"),
+        (capped and asked < SAFE_SHARE * total, "unknown", f"{up_to}, and how much is not known"),
         (asked > safe, "not_safe", f"do not pin {amount} {where}, {up_to}"),
         (
             rounded > safe,

@@ -1,7 +1,7 @@
 """What a process says of its own pinned memory: ``pinscope.report_host_memory()`` writes it, the live view reads it.
 
-It stands in memory that the process itself holds open (memfd_create(2)). So it is certain whose words these are, nothing
-is left when the process ends, and they are read in containers as well.
+It stands in memory that the process itself holds open (memfd_create(2)). So it is certain whose words these are,
+nothing is left when the process ends, and they can be read in containers as well.
 """
 
 from __future__ import annotations

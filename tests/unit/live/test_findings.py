@@ -59,7 +59,7 @@ def test_nothing_known_is_nothing_found() -> None:
 
 @pytest.mark.parametrize(
     ("pinned", "available", "severity"),
-    [(128, 300, "note"), (255, 200, "note"), (256, 200, "warning"), (410, 60, "critical"), (200, 20, "critical")],
+    [(128, 300, "note"), (200, 200, "note"), (201, 200, "warning"), (410, 60, "critical"), (200, 20, "critical")],
 )
 def test_the_pinned_share_of_ram_is_judged_by_what_is_left_too(pinned: int, available: int, severity: str) -> None:
     totals = host(pinned_bytes=pinned * GIB, available_bytes=available * GIB)

@@ -128,7 +128,8 @@ def test_a_series_shows_what_was_said_last() -> None:
 
 
 def test_neither_torch_nor_cupy_nor_pydantic_is_loaded_for_it() -> None:
-    text = "import sys, pinscope; pinscope.report_host_memory(); print(*{'torch', 'cupy', 'pydantic', 'numpy'} & set(sys.modules))"
+    text = "import sys, pinscope; pinscope.report_host_memory(); "
+    text += "print(*{'torch', 'cupy', 'pydantic', 'numpy'} & set(sys.modules))"
     assert subprocess.run([sys.executable, "-c", text], capture_output=True, text=True, check=True).stdout == "\n"
 
 

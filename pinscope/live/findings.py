@@ -214,7 +214,7 @@ def _pins_of_nobody(snapshot: Snapshot) -> Iterator[Finding]:
             else "Less memory than that is in none of the kernel's accounts. So the kernel may have counted releases "
             "wrong, as some do, or another driver has pinned shared memory or huge pages."
         ),
-        advice="Look again after the next planned restart, before programs run: what is counted then is not of a program.",
+        advice="Look again after the next planned restart, before programs run: they have nothing of what is there then.",
     )
 
 

@@ -94,8 +94,9 @@ def gpu_verdict(snapshot: Snapshot, index: int) -> str | None:
     if not count and not snapshot.own_pids:
         return "No process uses it now."
     if not count:
-        used = format_bytes(device.memory_used_bytes) if device.memory_used_bytes is not None else "not known how much"
-        return f"No process of this container uses it now; of its memory, {used} are used."
+        used = device.memory_used_bytes
+        rest = "" if used is None else f"; of its memory, {format_bytes(used)} are used"
+        return f"No process of this container uses it now{rest}."
     words = "A process uses it now" if count == 1 else f"{count} processes use it now"
     holders = ranked(users, _pinned_by)
     if not holders:

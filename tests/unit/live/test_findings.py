@@ -9,6 +9,7 @@ import pytest
 
 from pinscope.analysis.rules import ROUNDING_ADVICE
 from pinscope.live.findings import snapshot_findings
+from pinscope.records.figure import at_most
 from pinscope.records.run import Finding
 from pinscope.records.snapshot import GpuProcess, GpuUse, LeftFile, MigInstance, Snapshot, Unreadable
 from tests.data.link_limits import pcie_limits
@@ -234,3 +235,28 @@ def test_memory_of_files_that_nobody_has_is_named_with_the_command_that_frees_it
     both = found(snapshot(left_files=files, host=host(total_bytes=256 * GIB)))["memory-left-behind"]
     assert both.title.startswith("14 GiB of memory lie in /dev/shm/kv and 1 more files")
     assert both.severity == "warning"
+
+
+def test_page_tables_of_a_mig_instance_are_judged_by_its_own_memory() -> None:
+    parts = tuple(
+        MIG.model_copy(update={"gpu_instance": number, "memory_total_bytes": size})
+        for number, size in ((1, 10 * GIB), (2, 70 * GIB))
+    )
+    both = (GpuProcess(pid=1, memory_bytes=GIB, gpu_instance=1), GpuProcess(pid=2, memory_bytes=GIB, gpu_instance=2))
+    uses = (GpuUse(index=0, memory_bytes=GIB, page_table_bytes=512 * MIB),)
+    gpu = device(mig=parts, processes=both, page_table_bytes=GIB, memory_total_bytes=80 * GIB)
+    findings = snapshot_findings(snapshot(holders=(holder(1, gpus=uses), holder(2, gpus=uses)), devices=(gpu,)))
+    assert [(one.rule, one.severity) for one in findings] == [("page-tables-of-gpu", "warning")]
+    assert "MIG instance 1" in findings[0].title
+    assert values(findings[0])["Share of it"] == 512 * MIB / (10 * GIB)
+
+
+def test_what_an_allocator_may_keep_stands_with_its_rounding_where_the_process_does_not_say_it() -> None:
+    rounded = {"rounding_bytes": 8 * GIB, "allocators": ("PyTorch",)}
+    may = {"kept_bytes": 16 * GIB, "estimates": {"kept_bytes": at_most("only it knows")}}
+    assert (
+        "at most 16 GiB: torch._C._host_emptyCache()"
+        in found(snapshot(holders=(holder(**rounded, **may),)))["rounding-waste"].detail
+    )
+    said = {"kept_bytes": 0, "kept_by": {"PyTorch": 0}}
+    assert "emptyCache" not in found(snapshot(holders=(holder(**rounded, **said),)))["rounding-waste"].detail

@@ -191,6 +191,7 @@ def test_in_a_container_with_its_own_pids_the_snapshot_says_what_it_cannot_see(t
         "Processes that the driver lists and /proc does not show",
     ]
     assert "another pid namespace" in holder(found, pid).missing["gpus"]
+    assert found.devices[0].bounds["unattributed_bytes"] == "at_most"
     assert found.host.estimates["explained_bytes"].text.startswith("at least")
 
 

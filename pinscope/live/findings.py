@@ -26,7 +26,7 @@ from pinscope.analysis.rules import (
 )
 from pinscope.live.reading import possible_owners, ranked, who
 from pinscope.records.figure import bound_of_sum
-from pinscope.records.run import Finding, Quantity, finding, known, note, quantity
+from pinscope.records.run import Finding, Quantity, Severity, finding, known, note, quantity
 from pinscope.records.snapshot import DeviceFigures, GpuUse, Holder, HostTotals, MigInstance, Snapshot
 from pinscope.units import GIB, format_bytes, format_share
 
@@ -172,14 +172,14 @@ def _unexplained(snapshot: Snapshot) -> Iterator[Finding]:
 def _unexplained_pins(snapshot: Snapshot) -> Iterator[Finding]:
     """Registered memory leaves no mark: those who can have it are named, with the most that they can have."""
     owners, host = possible_owners(snapshot), snapshot.host
-    if not owners:
+    if not owners or _share_severity(host) is not None:  # which names them
         return
     single = len(owners) == 1
     by = f"{who(owners[0][0])} is the only CUDA process seen" if single else f"{len(owners)} CUDA processes may have it"
     yield note(
         "unexplained-pins",
         known("Pinned, not explained", host, "other_pinned_bytes", "bytes"),
-        *(quantity(f"At most, by {who(holder)}", most, "bytes") for holder, most in owners[:MOST_NAMED]),
+        *_possible(owners),
         title=f"{format_bytes(host.other_pinned_bytes)} is pinned that no holder explains; {by}",
         detail=f"{'It' if single else 'One of them or several'} probably registered that memory, at most all of it: "
         "cudaHostRegister leaves no mark in /proc. Pins of other drivers would look the same.",
@@ -187,6 +187,10 @@ def _unexplained_pins(snapshot: Snapshot) -> Iterator[Finding]:
         if single
         else "As root, 'pinscope live --probe' shows what they register from then on.",
     )
+
+
+def _possible(owners: Sequence[tuple[Holder, int]]) -> Iterator[Quantity]:
+    return (quantity(f"At most, by {who(holder)}", most, "bytes") for holder, most in owners[:MOST_NAMED])
 
 
 def _pins_of_nobody(snapshot: Snapshot) -> Iterator[Finding]:
@@ -206,15 +210,15 @@ def _pins_of_nobody(snapshot: Snapshot) -> Iterator[Finding]:
         quantity("Counted as pinned", host.pins_bytes, "bytes"),
         known("In none of the kernel's accounts, about", host, "driver_memory_bytes", "bytes"),
         quantity("Kernel", f"Linux {snapshot.kernel}" if snapshot.kernel else "not known", "text"),
-        title=f"{format_bytes(pins)} is counted as pinned, but no process uses CUDA, RDMA, VFIO or io_uring",
+        title=f"{format_bytes(pins)} is counted as pinned, but no process is seen to use CUDA, RDMA, VFIO or io_uring",
         detail=(
             "As much memory is in none of the kernel's accounts: pins may have stayed when a program ended, or another "
             "driver has them."
             if gone
-            else "Less memory than that is in none of the kernel's accounts. So the kernel may have counted releases "
-            "wrong, as some do, or another driver has pinned shared memory or huge pages."
+            else "Less memory than that is in none of the kernel's accounts. So the kernel may have lost count of pins "
+            "that were released, or another driver has pinned shared memory or huge pages."
         ),
-        advice="Look again after the next planned restart, before programs run: they have nothing of what is there then.",
+        advice="Look again after the next planned restart, before programs run: what is there then, none of them left.",
     )
 
 
@@ -240,29 +244,41 @@ def _left_behind(snapshot: Snapshot) -> Iterator[Finding]:
 
 
 def _pinned_share(snapshot: Snapshot) -> Iterator[Finding]:
-    host = snapshot.host
-    pinned = host.pinned_bytes if host.pinned_bytes is not None else host.explained_bytes
-    if pinned is None or host.total_bytes <= 0 or _beyond_use(host) is not None:
+    host, owners = snapshot.host, possible_owners(snapshot)
+    pinned, severity = _pinned(host), _share_severity(host)
+    if severity is None:
         return
-    share, least = pinned / host.total_bytes, pinned if host.pinned_least_bytes is None else host.pinned_least_bytes
-    severities = [pinned_severity(amount, host.available_bytes, host.total_bytes) for amount in (least, pinned)]
-    if severities[1] is None:
-        return
+    share, other = pinned / host.total_bytes, format_bytes(host.other_pinned_bytes)
     yield finding(
-        severities[0] or "note",  # it may all be the same memory, pinned several times
+        severity,
         "pinned-share-of-ram",
         quantity("Pinned", pinned, "bytes"),
-        quantity("Pinned, at least", least, "bytes"),
+        known("Pinned, at least", host, "pinned_least_bytes", "bytes"),
         quantity("Memory", host.total_bytes, "bytes"),
         quantity("Share of it", share, "share"),
         quantity("Available", host.available_bytes, "bytes"),
         *_by_holder("Held by", [holder for holder in snapshot.holders if _charged_to(holder)], _charged_to),
+        *_possible(owners),
         title=f"Up to {format_share(share)} of this host's memory is pinned",
         detail="Pinned memory can be neither swapped nor moved nor reclaimed; "
         f"{format_bytes(host.available_bytes)} are still available to all programs. It is less than that share where "
-        "pages are pinned more than once, as the kernel counts each pin.",
+        "pages are pinned more than once, as the kernel counts each pin."
+        + (f" No holder explains {other} of it: CUDA processes may have registered it." if owners else ""),
         advice=PINNED_SHARE_ADVICE,
     )
+
+
+def _pinned(host: HostTotals) -> int:
+    return (host.pinned_bytes if host.pinned_bytes is not None else host.explained_bytes) or 0
+
+
+def _share_severity(host: HostTotals) -> Severity | None:
+    """How grave it is that so much of the host's memory is pinned; at least a note where it may be much."""
+    if host.total_bytes <= 0 or _beyond_use(host) is not None:
+        return None
+    least = _pinned(host) if host.pinned_least_bytes is None else host.pinned_least_bytes
+    sure, most = (pinned_severity(amount, host.available_bytes, host.total_bytes) for amount in (least, _pinned(host)))
+    return most and (sure or "note")  # it may be the same memory, pinned several times
 
 
 def _near_group_limit(snapshot: Snapshot) -> Iterator[Finding]:
@@ -325,8 +341,8 @@ def _pinned_twice(snapshot: Snapshot) -> Iterator[Finding]:
 
 
 def _rounding(snapshot: Snapshot) -> Iterator[Finding]:
-    wasting = ranked(snapshot.holders, lambda holder: holder.rounding_bytes)
-    waste = sum(holder.rounding_bytes or 0 for holder in wasting)
+    wasting = ranked(snapshot.holders, _rounding_of)
+    waste = sum(map(_rounding_of, wasting))
     if not is_much_rounding(waste, snapshot.host.total_bytes):
         return
     silent = [holder for holder in wasting if "kept_bytes" in holder.estimates]
@@ -339,13 +355,18 @@ def _rounding(snapshot: Snapshot) -> Iterator[Finding]:
     )
     yield note(
         "rounding-waste",
-        *_by_holder("At most, in", wasting, lambda holder: holder.rounding_bytes),
+        *_by_holder("At most, in", wasting, _rounding_of),
         title=f"Up to {format_bytes(waste)} of pinned memory may be waste: sizes that are powers of two",
         detail="An allocator that rounds requests up to powers of two, as PyTorch's pinned one does, wastes up to "
         "half of each: 20.4 GiB become 32. A program that asked for exactly these sizes wastes nothing, and looks the "
         "same." + (kept if names else ""),
         advice=ROUNDING_ADVICE,
     )
+
+
+def _rounding_of(holder: Holder) -> int:
+    """Half of it may be waste, less of what is kept anyway, of which another finding tells."""
+    return max(0, (holder.rounding_bytes or 0) - _exactly_kept(holder) // 2)
 
 
 def _kept_by_allocators(snapshot: Snapshot) -> Iterator[Finding]:

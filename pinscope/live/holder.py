@@ -301,7 +301,7 @@ def read_holder(seen: SeenProcess, share: Share, around: Surroundings) -> Holder
     identity = around.identify(seen.pid)
     started = start_time(seen.pid, identity.started, around.booted)
     registered = _registered(seen, registered_by(seen.pid, cuda.value, started.value, around.registrations))
-    kept, keeping = _kept(seen, maps, pieces)
+    kept, keeping = _kept(seen, maps, pieces.then(sum))
     said: Answer[HostReport] = Answer.missing(_SAID_NOTHING) if seen.report is None else Answer(seen.report)
     driver_memory, kind = _driver_memory(owned, share, contexts, cuda)
     more_sizes = len(allocations) - MOST_SIZES
@@ -390,17 +390,20 @@ def _registered(seen: SeenProcess, followed: Registered) -> Registered:
     return Registered(Answer(said), Answer.missing("the process says only how much it is"), said)
 
 
-def _kept(
-    seen: SeenProcess, maps: MemoryMaps | None, pieces: Answer[Sequence[int]]
-) -> tuple[Answer[int], Bound | None]:
-    """What allocators keep, and why the figure is an estimate if it is one."""
+def _kept(seen: SeenProcess, maps: MemoryMaps | None, most: Answer[int]) -> tuple[Answer[int], Bound | None]:
+    """What allocators keep, and why the figure is an estimate if it is one.
+
+    Args:
+        seen: the process.
+        maps: its mappings.
+        most: bytes that it has from cudaHostAlloc.
+    """
     said = seen.report.kept_bytes if seen.report is not None else {}
     silent = maps is not None and bool(maps.allocators) and not said.keys() >= set(maps.allocators)
     if said and not silent:
         return Answer(sum(said.values())), None
     if not silent:
-        return Answer(None, pieces.reason or _NO_ALLOCATOR), None
-    most = pieces.then(sum)
+        return Answer.missing(most.reason or _NO_ALLOCATOR), None
     return most, _MAY_BE_KEPT if most.value else None
 
 

@@ -118,7 +118,7 @@ def report_host_memory(registered: int | str | None = None) -> HostReport:
 
 def _pytorch(torch: Any) -> Answer[tuple[int, int]]:
     """(held, kept) bytes of PyTorch's allocator of pinned memory, which has none before CUDA is used."""
-    stats = getattr(torch.cuda.memory, "host_memory_stats", dict)()
+    stats: Mapping[str, int] = getattr(torch.cuda.memory, "host_memory_stats", dict)()
     if not stats and not torch.cuda.is_initialized():
         return Answer((0, 0))
     held, used = stats.get("allocated_bytes.current"), stats.get("active_bytes.current")

@@ -13,7 +13,7 @@ from pinscope.records.figure import at_most
 from pinscope.records.run import Finding
 from pinscope.records.snapshot import GpuProcess, GpuUse, LeftFile, MigInstance, Snapshot, Unreadable
 from tests.data.link_limits import pcie_limits
-from tests.data.synthetic_snapshot import GIB, MIB, device, holder, host, link, snapshot
+from tests.data.synthetic_snapshot import GIB, MIB, TAKEN_AT, device, holder, host, link, snapshot
 
 HIDDEN = (Unreadable(what="Open files", reason="they belong to other users", hides_holders=True),)
 GPU_BYTES = 150_754_820_096
@@ -214,7 +214,7 @@ def everything_bad() -> Snapshot:
 
 def test_every_finding_has_numbers_one_action_and_short_words() -> None:
     findings = snapshot_findings(everything_bad())
-    assert len(findings) == 8
+    assert len(findings) == 7
     for finding in findings:
         assert finding.evidence, finding.rule
         assert finding.advice, finding.rule
@@ -260,3 +260,15 @@ def test_what_an_allocator_may_keep_stands_with_its_rounding_where_the_process_d
     )
     said = {"kept_bytes": 0, "kept_by": {"PyTorch": 0}}
     assert "emptyCache" not in found(snapshot(holders=(holder(**rounded, **said),)))["rounding-waste"].detail
+
+
+def test_the_same_memory_is_told_once() -> None:
+    """Registered memory by its share of the host, which names who may have it; kept memory as kept, not as rounding."""
+    totals = host(pinned_bytes=300 * GIB, explained_bytes=0, other_pinned_bytes=300 * GIB)
+    one = holder(host_alloc_bytes=0, allocations=(), rss_bytes=310 * GIB, gpus=())
+    user = device(processes=(GpuProcess(pid=4711, memory_bytes=GIB),))
+    findings = found(snapshot(host=totals, holders=(one,), devices=(user,)))
+    assert set(findings) == {"pinned-share-of-ram"}
+    assert values(findings["pinned-share-of-ram"])["At most, by python (pid 4711)"] == 300 * GIB
+    keeping = holder(rounding_bytes=8 * GIB, kept_bytes=16 * GIB, kept_by={"PyTorch": 16 * GIB}, said_at=TAKEN_AT)
+    assert set(found(snapshot(holders=(keeping,)))) == {"kept-by-allocators"}

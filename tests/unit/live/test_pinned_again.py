@@ -230,7 +230,7 @@ def nobody(folder: Path, pins: int, **changes: int) -> SyntheticHost:
 ACCOUNTS = dict.fromkeys(("Buffers", "Cached", "SwapCached", "AnonPages", "Slab", "PageTables", "Percpu"), 0)
 
 
-@pytest.mark.parametrize(("outside", "says"), [(20 * GIB, "may have stayed"), (GIB, "counted releases wrong")])
+@pytest.mark.parametrize(("outside", "says"), [(20 * GIB, "may have stayed"), (GIB, "lost count")])
 def test_pins_that_nobody_can_have_are_named_with_the_kernel_and_what_its_accounts_say(
     tmp_path: Path, outside: int, says: str
 ) -> None:

@@ -358,7 +358,8 @@ def _explained(
     registrations: Registrations | None,
 ) -> HostTotals:
     """The host's totals, with the pinned one split into what the holders explain and the rest."""
-    missing = {key: reason for key, reason in host.missing.items() if not key.startswith(("explained", "other"))}
+    joined = ("explained_bytes", "other_pinned_bytes", "pinned_least_bytes")
+    missing = {key: reason for key, reason in host.missing.items() if key not in joined}
     estimates = dict(host.estimates)
     explained: Answer[int] = Answer.missing(processes.reason or "")
     if processes.value is not None:
@@ -388,12 +389,11 @@ def _explained(
         "explained_bytes": explained.note(missing, "explained_bytes"),
         "other_pinned_bytes": other.note(missing, "other_pinned_bytes"),
     }
-    joined = host.model_copy(update={**split, "missing": missing, "estimates": estimates})
-    hidden = any(gap.hides_holders for gap in gaps)
-    least = least_pinned_bytes(joined, holders, hidden=hidden)
+    whole = host.model_copy(update={**split, "missing": missing, "estimates": estimates})
+    least = least_pinned_bytes(whole, holders, hidden=any(gap.hides_holders for gap in gaps))
     if least is None:
         missing["pinned_least_bytes"] = missing["explained_bytes"]
-    return joined.model_copy(update={"pinned_least_bytes": least})
+    return whole.model_copy(update={"pinned_least_bytes": least})
 
 
 def _doubt(holders: Sequence[Holder], gaps: Sequence[Unreadable], registrations: Registrations | None) -> Bound | None:

@@ -190,7 +190,7 @@ _MEMINFO = (
     "Buffers:           29764 kB\nCached:         29000000 kB\nSwapCached:            0 kB\n"
     "AnonPages:       2000000 kB\nSlab:             108460 kB\nKernelStack:        4336 kB\n"
     "PageTables:         8796 kB\nVmallocUsed:       88184 kB\nPercpu:             4480 kB\n"
-    "Unevictable:        8196 kB\nMlocked:            6440 kB\nShmem:           25165824 kB\n"
+    "Unevictable:      108196 kB\nMlocked:          106440 kB\nShmem:           25165824 kB\n"
     "HugePages_Total:     512\nHugePages_Free:      500\nHugepagesize:       2048 kB\nHugetlb:         1048576 kB\n"
 )
 _PRESSURE = (

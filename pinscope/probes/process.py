@@ -38,6 +38,9 @@ _RESERVED = re.compile(r"[0-9a-f]{1,16}-([0-9a-f]{1,16}) ---p ", re.ASCII)
 """Address space that was set aside: its end."""
 CUDA_STEP_BYTES = 2 * 2**20
 """CUDA takes and reserves address space for host memory in multiples of this."""
+_LARGE_STEP_BYTES = 256 * 2**20
+"""Pieces that have nothing reserved behind them, those of 256 MiB and more, began at a multiple of this (driver 580).
+Of ordinary memory that lies at a multiple of 2 MiB, one in 128 does."""
 
 _NOTHING_LOCKED = "\nVmLck:\t       0 kB\nVmPin:\t       0 kB\n"
 _NOTHING_SHARED = "\nRssShmem:\t       0 kB\n"
@@ -126,7 +129,7 @@ class MemoryMaps:
     """Minor numbers of the GPUs on which there is a context: their device files are mapped to be read and written."""
     aligned: frozenset[ObjectKey] = frozenset()
     """Shared anonymous memory that only begins and ends at a multiple of CUDA's step. The rest lies in address space
-    that CUDA has reserved."""
+    that CUDA has reserved, or as CUDA's largest pieces do."""
     allocators: tuple[str, ...] = ()
     """Libraries with an allocator that keeps pinned memory, of those that the process has loaded."""
 
@@ -190,7 +193,7 @@ class _Mappings:
             self._shared[key] = [(start, start + last - first)]
             if (first - start) % CUDA_STEP_BYTES or (last % CUDA_STEP_BYTES and not self._reserved):
                 self._ordinary.add(key)
-            elif not self._reserved and last - first > CUDA_STEP_BYTES:
+            elif not self._reserved and last - first > CUDA_STEP_BYTES and first % _LARGE_STEP_BYTES:
                 self._aligned.add(key)
         elif name == _MANAGED:
             self._managed += last - first

@@ -62,8 +62,10 @@ def maps_text(mappings: Iterable[tuple[int, str]]) -> str:
     """
     lines, address = [], _BASE
     for size, rest in mappings:
-        reserved = "/dev/zero (deleted)" in rest and not rest.startswith((_ORDINARY, _ALIGNED))
-        address = -(-address // _STEP) * _STEP + (0 if reserved or rest.startswith(_ALIGNED) else PAGE)
+        is_aligned = rest.startswith(_ALIGNED)
+        reserved = "/dev/zero (deleted)" in rest and not rest.startswith(_ORDINARY) and not is_aligned
+        address = -(-address // _STEP) * _STEP + (0 if reserved or is_aligned else PAGE)
+        address += _STEP if is_aligned and address % 2**28 == 0 else 0
         end = address + size
         lines.append(f"{address:012x}-{end:012x} {rest.removeprefix(_ORDINARY).removeprefix(_ALIGNED)}\n")
         address = end + _STEP

@@ -350,8 +350,7 @@ def _rounding(snapshot: Snapshot) -> Iterator[Finding]:
     kept = (
         f" {' and '.join(names)} may also keep memory that is no longer used, at most "
         f"{format_bytes(sum(holder.kept_bytes or 0 for holder in silent))}: "
-        f"{' and '.join(GIVES_BACK[name] for name in names)} gives it back, and pinscope.report_host_memory() says how "
-        "much it is."
+        f"{' and '.join(GIVES_BACK[name] for name in names)} gives it back."
     )
     yield note(
         "rounding-waste",
@@ -388,8 +387,7 @@ def _kept_by_allocators(snapshot: Snapshot) -> Iterator[Finding]:
         ),
         quantity("Said at", f"{first.said_at:%Y-%m-%d %H:%M:%S} UTC", "text"),
         title=f"{format_bytes(kept)} of pinned memory are kept by allocators and unused, says {whose}",
-        detail="PyTorch and CuPy keep pinned memory that was freed, for later requests. The figure is exact: the "
-        "process itself said it.",
+        detail="Memory that was freed is kept for later requests. The figure is exact: the process itself said it.",
         advice=f"If it is not needed again soon, call {' and '.join(calls)} there.",
     )
 

@@ -212,8 +212,9 @@ _NOT_RESIDENT = at_most("part of it is not resident in this process and may have
 _MORE_THAN_PINNED = at_most("the holders' mappings add up to more than is pinned, so some are ordinary shared memory")
 _MERELY_ALIGNED = at_most("other memory may be what is pinned, and some of this ordinary shared memory that lies alike")
 _LOCKED_NOT_RESIDENT = at_most("less of its memory than this is resident")
-_MAY_BE_KEPT = at_most("how much is in use, only the process knows: pinscope.report_host_memory()")
+_MAY_BE_KEPT = at_most("only the process knows how much of it is in use")
 _SAID_NOTHING = "it did not call pinscope.report_host_memory()"
+_HELD = at_most("all that PyTorch's allocator holds may be kept, as it counts freed memory as in use")
 _NO_ALLOCATOR = "it has loaded neither PyTorch nor CuPy, which keep pinned memory"
 _NO_CONTEXT = "it has no CUDA context; the driver memory that it maps is for graphics"
 _MAYBE_ORDINARY = at_most("the process does not hold CUDA's device file, so it may be ordinary shared memory")
@@ -390,21 +391,24 @@ def _registered(seen: SeenProcess, followed: Registered) -> Registered:
     return Registered(Answer(said), Answer.missing("the process says only how much it is"), said)
 
 
-def _kept(seen: SeenProcess, maps: MemoryMaps | None, most: Answer[int]) -> tuple[Answer[int], Bound | None]:
+def _kept(seen: SeenProcess, maps: MemoryMaps | None, allocated: Answer[int]) -> tuple[Answer[int], Bound | None]:
     """What allocators keep, and why the figure is an estimate if it is one.
 
     Args:
         seen: the process.
         maps: its mappings.
-        most: bytes that it has from cudaHostAlloc.
+        allocated: bytes that it has from cudaHostAlloc.
     """
-    said = seen.report.kept_bytes if seen.report is not None else {}
-    silent = maps is not None and bool(maps.allocators) and not said.keys() >= set(maps.allocators)
-    if said and not silent:
-        return Answer(sum(said.values())), None
-    if not silent:
-        return Answer.missing(most.reason or _NO_ALLOCATOR), None
-    return most, _MAY_BE_KEPT if most.value else None
+    held = seen.report.held_bytes if seen.report is not None else {}
+    kept = seen.report.kept_bytes if seen.report is not None else {}
+    names = {*(maps.allocators if maps is not None else ()), *held}
+    if not names:
+        return Answer.missing(allocated.reason or _NO_ALLOCATOR), None
+    if names <= kept.keys():
+        return Answer(sum(kept.values())), None
+    if names <= held.keys():
+        return Answer(sum({**held, **kept}.values())), _HELD
+    return allocated, _MAY_BE_KEPT if allocated.value else None
 
 
 def _number(seen: SeenProcess, key: str) -> Answer[int]:

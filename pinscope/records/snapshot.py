@@ -243,8 +243,8 @@ class Holder(Estimated):
     """Pieces of it that are registered now, known only while the probe runs."""
     kept_bytes: Annotated[int | None, Figure(
         label="Kept by allocators",
-        help="Pinned memory that PyTorch's or CuPy's allocator keeps for later requests and that nothing uses: what "
-        "the process says by pinscope.report_host_memory(), else at most all of its cudaHostAlloc memory.",
+        help="Pinned memory that PyTorch's or CuPy's allocator keeps for later requests and that nothing uses: exact "
+        "where the process says it (pinscope.report_host_memory), else at most what it holds.",
         metric="pinscope_holder_kept_bytes", report="some",
     )] = None
     kept_by: Mapping[str, int] = {}

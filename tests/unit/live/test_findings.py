@@ -255,7 +255,7 @@ def test_what_an_allocator_may_keep_stands_with_its_rounding_where_the_process_d
     rounded = {"rounding_bytes": 8 * GIB, "allocators": ("PyTorch",)}
     may = {"kept_bytes": 16 * GIB, "estimates": {"kept_bytes": at_most("only it knows")}}
     assert (
-        "at most 16 GiB: torch._C._host_emptyCache()"
+        "at most 16 GiB: torch._C._host_emptyCache() gives it back."
         in found(snapshot(holders=(holder(**rounded, **may),)))["rounding-waste"].detail
     )
     said = {"kept_bytes": 0, "kept_by": {"PyTorch": 0}}

@@ -13,7 +13,6 @@ import mmap
 import os
 import sys
 import zlib
-from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -140,18 +139,17 @@ def _pytorch(torch: Any) -> Answer[_Amounts]:
 def _cupy(cupy: Any) -> Answer[_Amounts]:
     """CuPy's default pool of pinned memory.
 
-    The pool only counts its free blocks. The blocks themselves are what it refers to: used ones in a dict by address,
-    free ones in lists by size.
+    The pool only counts its free blocks. The blocks themselves are what it refers to: the free ones in lists by size,
+    the used ones in a set, or by address before CuPy 14.
     """
     pool = cupy.get_default_pinned_memory_pool()
-    tables = [table for table in gc.get_referents(pool) if isinstance(table, dict)]
-    lists = [blocks for table in tables if isinstance(table, defaultdict) for blocks in list(table.values())]
-    used = [block for table in tables if not isinstance(table, defaultdict) for block in list(table.values())]
-    free = [block for blocks in lists for block in list(blocks)]
-    if len(tables) != 2 or len(free) != pool.n_free_blocks():
+    held = [table for table in gc.get_referents(pool) if isinstance(table, (dict, set))]
+    entries = [entry for table in held for entry in (table.values() if isinstance(table, dict) else table)]
+    free = [block.size for entry in entries if isinstance(entry, list) for block in entry]
+    used = [entry.size for entry in entries if not isinstance(entry, list)]
+    if len(held) != 2 or len(free) != pool.n_free_blocks():
         return Answer.missing(f"CuPy {cupy.__version__} does not show the blocks of its pool")
-    kept = sum(block.size for block in free)
-    return Answer((kept + sum(block.size for block in used), kept))
+    return Answer((sum(free) + sum(used), sum(free)))
 
 
 _ALLOCATORS = {"torch": ("PyTorch", _pytorch), "cupy": ("CuPy", _cupy)}

@@ -23,7 +23,6 @@ MIB, GIB = 2**20, 2**30
 PINS = 64 * MIB
 ALLOCATORS = """
 import sys, types
-from collections import defaultdict
 
 class Block:
     def __init__(self, size):
@@ -32,8 +31,8 @@ class Block:
 class Pool:
     __slots__ = ("used", "free")
     def __init__(self):
-        self.used = {1: Block(3 << 20)}
-        self.free = defaultdict(list, {1 << 20: [Block(1 << 20), Block(1 << 20)]})
+        self.used = {Block(3 << 20)}
+        self.free = {1 << 20: [Block(1 << 20), Block(1 << 20)]}
     def n_free_blocks(self):
         return 2
 

@@ -144,7 +144,7 @@ def _cupy(cupy: Any) -> Answer[_Amounts]:
     """
     pool = cupy.get_default_pinned_memory_pool()
     held = [table for table in gc.get_referents(pool) if isinstance(table, (dict, set))]
-    entries = [entry for table in held for entry in (table.values() if isinstance(table, dict) else table)]
+    entries = [entry for table in held for entry in list(table.values() if isinstance(table, dict) else table)]
     free = [block.size for entry in entries if isinstance(entry, list) for block in entry]
     used = [entry.size for entry in entries if not isinstance(entry, list)]
     if len(held) != 2 or len(free) != pool.n_free_blocks():

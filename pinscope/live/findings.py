@@ -218,7 +218,7 @@ def _pins_of_nobody(snapshot: Snapshot) -> Iterator[Finding]:
             else "Less memory than that is in none of the kernel's accounts. So the kernel may have lost count of pins "
             "that were released, or another driver has pinned shared memory or huge pages."
         ),
-        advice="Look again after the next planned restart, before programs run: what is there then, none of them left.",
+        advice="Look again after the next planned restart, before programs run: that much is not theirs.",
     )
 
 

@@ -72,9 +72,9 @@ def report_host_memory(registered: int | str | None = None) -> "Any":
     """Say what this process holds, for the live view of whoever may look into the process.
 
     What is said is what PyTorch's allocator and CuPy's default pool of pinned memory hold, if the program has loaded
-    them, what CuPy keeps unused of it (PyTorch counts freed memory as in use), and what :func:`pinned_empty` has
-    registered. It counts until the next call, so call it where that changes; a call takes less than a millisecond.
-    Only this process's own memory is written, and nothing is left when it ends.
+    them; what CuPy, and PyTorch from 2.13 on, keep unused of it; and what :func:`pinned_empty` has registered. It
+    counts until the next call, so call it where that changes; a call takes less than a millisecond. Only this process's
+    own memory is written, and nothing is left when it ends.
 
     Args:
         registered: what the program itself has registered by cudaHostRegister, in bytes or as text such as ``8GiB``;

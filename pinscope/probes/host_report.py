@@ -118,22 +118,22 @@ def report_host_memory(registered: int | str | None = None) -> HostReport:
 
 _Amounts = tuple[int, int | None]
 """What an allocator holds, and what it keeps of that, where it says so."""
-_ALL_IN_USE = "PyTorch counts freed memory as in use"
+_COUNTS_FREED = (2, 13)
+"""The first release of PyTorch whose count of bytes in use falls with each tensor that is freed (pytorch#171662)."""
+_ALL_IN_USE = "PyTorch before 2.13 counts freed memory as in use"
 
 
 def _pytorch(torch: Any) -> Answer[_Amounts]:
-    """PyTorch's allocator of pinned memory, which has none before CUDA is used.
-
-    Its count of bytes in use does not fall when a tensor is freed that no copy used (measured with 2.11), so what it
-    keeps cannot be told from it.
-    """
+    """PyTorch's allocator of pinned memory, which has none before CUDA is used."""
     stats: Mapping[str, int] = getattr(torch.cuda.memory, "host_memory_stats", dict)()
     if not stats and not torch.cuda.is_initialized():
         return Answer((0, 0))
-    held = stats.get("allocated_bytes.current")
-    if held is None or "active_bytes.current" not in stats:  # older releases call something else so
+    held, used = stats.get("allocated_bytes.current"), stats.get("active_bytes.current")
+    if held is None or used is None:  # older releases call something else so
         return Answer.missing(f"PyTorch {torch.__version__} does not count what its allocator holds")
-    return Answer((held, None if held else 0))
+    release = tuple(int(part) for part in torch.__version__.split(".")[:2] if part.isdigit())
+    known = not held or (release >= _COUNTS_FREED and "dev" not in torch.__version__)
+    return Answer((held, max(0, held - used) if known else None))
 
 
 def _cupy(cupy: Any) -> Answer[_Amounts]:

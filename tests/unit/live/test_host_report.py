@@ -38,7 +38,8 @@ class Pool:
 
 stats = {"allocated_bytes.current": 8 << 20, "active_bytes.current": 8 << 20}
 memory = types.SimpleNamespace(host_memory_stats=lambda: stats)
-torch = types.SimpleNamespace(cuda=types.SimpleNamespace(memory=memory, is_initialized=lambda: True), __version__="2.x")
+cuda = types.SimpleNamespace(memory=memory, is_initialized=lambda: True)
+torch = types.SimpleNamespace(cuda=cuda, __version__="2.12.1+cu130")
 pool = Pool()
 sys.modules |= {"torch": torch, "cupy": types.SimpleNamespace(get_default_pinned_memory_pool=lambda: pool)}
 """
@@ -115,10 +116,12 @@ def test_what_cupy_keeps_is_exact_and_of_pytorch_no_more_than_it_holds() -> None
     assert one.registered_bytes is None  # it did not say
 
 
-def test_what_cupy_alone_keeps_is_exact() -> None:
-    with program(f"{ALLOCATORS}\ndel sys.modules['torch']\npinscope.report_host_memory()") as running:
+def test_what_pytorch_keeps_is_exact_from_the_release_on_that_counts_freed_memory() -> None:
+    change = "torch.__version__ = '2.13.0+cu130'\nstats['active_bytes.current'] = 2 << 20"
+    with program(f"{ALLOCATORS}\n{change}\npinscope.report_host_memory()") as running:
         one = of(snapshot(OnAGpu(running.pid)), running.pid)
-    assert (one.kept_bytes, "kept_bytes" in one.estimates) == (2 * MIB, False)
+    assert one.kept_by == {"PyTorch": 6 * MIB, "CuPy": 2 * MIB}
+    assert (one.kept_bytes, "kept_bytes" in one.estimates) == (8 * MIB, False)
 
 
 def test_a_series_shows_what_was_said_last() -> None:

@@ -4,14 +4,14 @@ process holds of memory that the kernel cannot reclaim, as one amount; and how P
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from operator import itemgetter
 from typing import Literal
 
 from pinscope.records.run import Severity
-from pinscope.records.snapshot import Holder
+from pinscope.records.snapshot import Holder, HostTotals
 from pinscope.records.timeline import HolderSample
 from pinscope.units import GIB, MIB, format_bytes, format_share
 
@@ -149,8 +149,11 @@ def unattributed_severity(unexplained_bytes: int, *, sure: bool) -> Severity | N
     return "warning" if sure and unexplained_bytes >= UNATTRIBUTED_WARNING else "note"
 
 
-RAM_NOTE, RAM_WARNING, RAM_CRITICAL = 0.25, 0.5, 0.8
-"""Share of the host's memory that is pinned. Half is also the most that an experiment here may pin of what is free."""
+SAFE_SHARE, END_SHARE = 0.5, 0.8
+"""Of the memory that others leave: so much is safe to pin, for a plan and for a run; and from here on little is left to
+programs that start. The kernel can neither swap nor move it, and keeps the rest for its own and for the page cache."""
+RAM_NOTE = 0.25
+"""Share of the host's memory: less than this that is pinned needs no word."""
 SCARCE_SHARE = 0.05
 """Less than this share of the memory available, with much of it pinned: nothing can be reclaimed in time."""
 
@@ -175,13 +178,37 @@ DRIVER_BYTES = GIB
 """Driver memory of the holders that is worth a note."""
 
 
-def pinned_severity(share: float, available_share: float) -> Severity | None:
-    """How grave it is that this share of the host's memory is pinned, with that share of it available."""
-    if share < RAM_NOTE:
+def pinned_severity(pinned_bytes: int, available_bytes: int, total_bytes: int) -> Severity | None:
+    """How grave it is that so much is pinned, with so much available, on a host with so much memory."""
+    if pinned_bytes < RAM_NOTE * total_bytes:
         return None
-    if share >= RAM_CRITICAL or available_share < SCARCE_SHARE:
+    left = pinned_bytes + available_bytes  # by all others
+    if pinned_bytes > END_SHARE * left or available_bytes < SCARCE_SHARE * total_bytes:
         return "critical"
-    return "warning" if share >= RAM_WARNING else "note"
+    return "warning" if pinned_bytes > SAFE_SHARE * left else "note"
+
+
+def least_pinned_bytes(host: HostTotals, holders: Sequence[Holder], *, hidden: bool) -> int | None:
+    """So much is pinned even if as much as possible is pinned several times; ``None`` where nothing is known.
+
+    Processes can pin the same memory where they share it, each of them once. RDMA pins memory that CUDA has pinned.
+
+    Args:
+        host: with its pins and what holders explain of them.
+        holders: all that are seen.
+        hidden: there may be others.
+    """
+    if host.pins_bytes is None:
+        return host.explained_bytes
+    exact = [holder.host_alloc_bytes or 0 for holder in holders if "host_alloc_bytes" not in holder.estimates]
+    owned, used = sum(exact), host.pinned_bytes or 0
+    if hidden:
+        return owned if host.pins_bytes > used + TWICE_SHARE * host.total_bytes else used
+    pinning = sum(1 for holder in holders if holder.cuda) + sum(1 for holder in holders if holder.vm_pin_bytes)
+    shared = (host.shmem_bytes or 0) + (host.hugetlb_used_bytes or 0) + host.mapped_file_bytes - owned
+    each = min(max(shared, 0), max(0, host.pins_bytes - owned) // max(pinning, 1))
+    by_rdma = sum(holder.vm_pin_bytes or 0 for holder in holders if holder.cuda)
+    return min(used, max(owned, host.pins_bytes - each * max(pinning - 1, 0) - by_rdma))
 
 
 def group_severity(pinned_bytes: int, headroom_bytes: int, limit_bytes: int) -> Severity | None:
@@ -307,6 +334,17 @@ def held_by(holder: Holder | HolderSample, vm_pin: int | None = None) -> int:
     return held_bytes(*pinned, vm_pin, holder.driver_memory_bytes) or 0
 
 
+def locked_otherwise_bytes(host: HostTotals, holders: Iterable[Holder]) -> int:
+    """What processes have as locked (VmLck) beyond what the kernel counts as locked (Mlocked).
+
+    Drivers account memory that they pin there as well (VFIO), and of memory that several lock each counts all.
+    """
+    if host.mlocked_bytes is None:
+        return 0
+    claimed = sum(min(holder.locked_bytes or 0, holder.rss_bytes or 0) for holder in holders)
+    return max(0, claimed - host.mlocked_bytes)
+
+
 def is_only_locked(holder: Holder) -> bool:
     """Whether all that it is known to hold is locked with mlock, which CUDA does not know as pinned.
 
@@ -317,6 +355,11 @@ def is_only_locked(holder: Holder) -> bool:
     return bool(holder.locked_bytes) and not (holder.cuda or any(pinned) or any(mapped))
 
 
+GIVES_BACK = {
+    "PyTorch": "torch._C._host_emptyCache()",
+    "CuPy": "cupy.get_default_pinned_memory_pool().free_all_blocks()",
+}
+"""Allocator of pinned memory → the call by which a program gives back what it keeps."""
 UNROUNDED_SINCE = "2.14"
 """The first release of PyTorch in which the rounding can be switched off without the fault of pytorch#192722."""
 ROUNDING_ADVICE = (

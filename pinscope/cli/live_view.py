@@ -204,7 +204,7 @@ class HolderTable:
     @cached_property
     def columns(self) -> list[str]:
         """Headings of those that say something of somebody; the least important ones only where there is room."""
-        probe = self.view.snapshot.probe is not None
+        probe = self.view.snapshot.probe is not None or any(holder.registered_bytes for holder in self.holders)
         in_table = [
             figure
             for figure in COLUMNS.values()

@@ -9,6 +9,7 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
+from pinscope.analysis.rules import SAFE_SHARE
 from pinscope.analysis.statistics import LEAST_VALUES, looks, median_uncertainty
 from pinscope.errors import Cancelled, MeasurementFailed, NoDevice, NotEnoughMemory, NotPossible
 from pinscope.lab.backing import touch, why_not_backing
@@ -120,8 +121,6 @@ class Harness:
                     return
 
 
-SAFE_PINNED_SHARE = 0.5
-"""Share of the free host memory: the system can neither swap nor move locked pages, and others need the rest."""
 SAFE_HOST_SHARE = 0.8
 """Share of the free host memory, for all that a run takes: more invites the out-of-memory killer."""
 SAFE_MEMLOCK_SHARE = 0.95
@@ -221,7 +220,7 @@ def _host_ceilings(limits: Limits, share: float) -> list[Ceiling]:
 
 def _pinned_ceilings(limits: Limits, lab: LabKind) -> list[Ceiling]:
     """CUDA's pinned memory is not subject to RLIMIT_MEMLOCK (it shows no VmLck); the host lab's is."""
-    ceilings = _host_ceilings(limits, SAFE_PINNED_SHARE)
+    ceilings = _host_ceilings(limits, SAFE_SHARE)
     if lab == "host" and limits.memlock_headroom_bytes is not None:
         advice = f"raise it (ulimit -l, 'memlock' in /etc/security/limits.conf, CAP_IPC_LOCK) or {_SMALLER}"
         ceilings.append(Ceiling("left under RLIMIT_MEMLOCK", limits.memlock_headroom_bytes, SAFE_MEMLOCK_SHARE, advice))

@@ -46,19 +46,30 @@ LONGEST_WAIT = 0.02
 """Seconds that a call may have to wait where nothing else is said: a frame, a request of a server."""
 
 
+_PINS = weakref.WeakSet["_Pin"]()
+"""All of this process."""
+
+
+def registered_bytes() -> int:
+    """What :func:`pinned_empty` has registered in this process and not released yet."""
+    return sum(pin.registered_bytes for pin in list(_PINS) if pin.process == os.getpid())
+
+
 class _Pin:
     """The pinning of one stretch of memory; undone once, by hand or when nothing uses the memory any more."""
 
     def __init__(self, calls: PinningCalls) -> None:
         self.undo = ExitStack()
         """Takes what undoes the pinning."""
+        self.registered_bytes = 0
         self._calls = calls
-        self._process = os.getpid()
+        self.process = os.getpid()
+        _PINS.add(self)
 
     def release(self) -> None:
         """Wait for the GPU, then unpin. In a forked child nothing: the pinning is its parent's."""
-        undo = self.undo.pop_all()
-        if os.getpid() != self._process:
+        undo, self.registered_bytes = self.undo.pop_all(), 0
+        if os.getpid() != self.process:
             undo.pop_all()
             return
         with undo:
@@ -66,7 +77,7 @@ class _Pin:
 
     def free(self, address: int) -> None:
         """Give memory of cudaHostAlloc back, which cannot be unpinned without losing it. Not in a forked child."""
-        if os.getpid() == self._process:
+        if os.getpid() == self.process:
             self._calls.free(address)
 
     def end(self, give_back: Callable[[], None]) -> None:
@@ -215,6 +226,7 @@ def _pinned_memory(
             mapping = failed.enter_context(OwnMemory(nbytes, backing))
             failed.callback(pin.release)  # before it is unmapped
             pieces = register(mapping.address, nbytes, pin.undo.callback)
+            pin.registered_bytes = nbytes
             failed.pop_all()
         address = mapping.address
         give_back: Callable[[], None] = mapping.close

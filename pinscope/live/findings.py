@@ -11,11 +11,14 @@ from shlex import quote
 from pinscope.analysis.models import link_below_best, page_table_bytes
 from pinscope.analysis.rules import (
     DRIVER_BYTES,
+    GIVES_BACK,
     ROUNDING_ADVICE,
+    UNEXPLAINED_BYTES,
     group_severity,
     held_bytes,
     is_busy,
     is_much_rounding,
+    locked_otherwise_bytes,
     page_table_severity,
     pinned_severity,
     pinned_twice_bytes,
@@ -23,13 +26,15 @@ from pinscope.analysis.rules import (
 )
 from pinscope.live.reading import possible_owners, ranked, who
 from pinscope.records.figure import bound_of_sum
-from pinscope.records.run import Finding, Quantity, finding, known, note, quantity
-from pinscope.records.snapshot import Holder, HostTotals, Snapshot
+from pinscope.records.run import Finding, Quantity, Severity, finding, known, note, quantity
+from pinscope.records.snapshot import DeviceFigures, GpuUse, Holder, HostTotals, MigInstance, Snapshot
 from pinscope.units import GIB, format_bytes, format_share
 
 PAGE_BYTES = 4096
 """The page in which host memory was mapped on the GPUs measured; larger ones take less."""
 MOST_NAMED = 5
+NOBODYS_BYTES = GIB
+"""Pins of no process that are worth a note: storage may pin hundreds of MiB for as long as it reads or writes."""
 LEFT_SHARE = 0.05
 """Of the host's memory: so much in files that nobody has open is a warning."""
 DRIVER_MEMORY_IS = (
@@ -50,25 +55,43 @@ def snapshot_findings(snapshot: Snapshot) -> tuple[Finding, ...]:
 
 
 def _page_tables(snapshot: Snapshot) -> Iterator[Finding]:
-    for device in snapshot.devices:
-        tables, total = device.page_table_bytes, device.memory_total_bytes
+    for device, part in _memories(snapshot):
+        uses = [use for pid, use in _uses(snapshot, device) if part is None or _runs_on(pid, part, device)]
+        tables = device.page_table_bytes if part is None else sum(use.page_table_bytes or 0 for use in uses)
+        total = (part or device).memory_total_bytes
         if tables is None or not total or (severity := page_table_severity(tables / total)) is None:
             continue
-        payers = sum(use.index == device.index for holder in snapshot.holders for use in holder.gpus)
+        name = f"GPU {device.index}" if part is None else f"GPU {device.index}, MIG instance {part.gpu_instance}"
         yield finding(
             severity,
             "page-tables-of-gpu",
             quantity(f"Page tables{_explained_by(snapshot)}", tables, "bytes"),
-            quantity("GPU memory", total, "bytes"),
+            quantity("Its memory" if part else "GPU memory", total, "bytes"),
             quantity("Share of it", tables / total, "share"),
-            quantity("Processes with a context", payers, "count"),
-            known("Used by no process", device, "unattributed_bytes", "bytes"),
-            title=f"GPU {device.index}: page tables of pinned memory take {format_bytes(tables)} of its memory",
+            quantity("Processes with a context", len(uses), "count"),
+            *(() if part else [known("Used by no process", device, "unattributed_bytes", "bytes")]),
+            title=f"{name}: page tables of pinned memory take {format_bytes(tables)} of its memory",
             detail="A GPU keeps a page table for pinned host memory, 8 bytes a page, for every process, on every GPU "
             "on which the process has a context. No process is charged for it.",
             advice="Pin less, keep contexts only on the GPUs that a process uses (CUDA_VISIBLE_DEVICES), or let one "
             "process own the memory. 'pinscope plan' works out what each of these saves.",
         )
+
+
+def _memories(snapshot: Snapshot) -> Iterator[tuple[DeviceFigures, MigInstance | None]]:
+    """GPUs, or in Multi-Instance mode their parts, each with memory of its own."""
+    for device in snapshot.devices:
+        yield from ((device, part) for part in device.mig or (None,))
+
+
+def _uses(snapshot: Snapshot, device: DeviceFigures) -> list[tuple[int, GpuUse]]:
+    """Pid and share of each holder with a context on a GPU."""
+    return [(holder.pid, use) for holder in snapshot.holders for use in holder.gpus if use.index == device.index]
+
+
+def _runs_on(pid: int, part: MigInstance, device: DeviceFigures) -> bool:
+    """A process on an instance has its page tables in the memory of that one."""
+    return any(one.pid == pid and one.gpu_instance == part.gpu_instance is not None for one in device.processes)
 
 
 def _explained_by(snapshot: Snapshot) -> str:
@@ -86,7 +109,7 @@ def _memory_of_the_driver(snapshot: Snapshot) -> Iterator[Finding]:
     held = sum(holder.driver_memory_bytes or 0 for holder in holders)
     if held < DRIVER_BYTES:
         return
-    severity = pinned_severity(held / max(host.total_bytes, held), host.available_bytes / max(host.total_bytes, 1))
+    severity = pinned_severity(held, host.available_bytes, max(host.total_bytes, held))
     bound = bound_of_sum(holder.estimates.get("driver_memory_bytes") for holder in holders)
     amount = f"{f'{bound.words} ' if bound else ''}{format_bytes(held)}"
     yield finding(
@@ -129,8 +152,15 @@ def _unexplained(snapshot: Snapshot) -> Iterator[Finding]:
             ),
             quantity("Managed memory of the holders, at most", managed, "bytes"),
             known("The driver's own for contexts, about", device, "context_overhead_bytes", "bytes"),
-            title=f"GPU {device.index}: {format_bytes(rest)} are used that no process, page table or context explains",
-            detail="The driver charges this memory to no process. "
+            title=f"GPU {device.index}: {format_bytes(rest)} are used "
+            + (
+                "that nothing seen in this container explains"
+                if snapshot.own_pids
+                else "that no process, page table or context explains"
+            ),
+            detail="The driver hides processes outside this container: the memory may be all theirs."
+            if snapshot.own_pids
+            else "The driver charges this memory to no process. "
             + ("Some processes could not be looked at: it may be page tables of theirs. " if hidden else "")
             + "It is the driver's own, the display's, or of a process that ended without giving everything back.",
             advice="Run as root, outside of containers, to see all processes."
@@ -142,20 +172,53 @@ def _unexplained(snapshot: Snapshot) -> Iterator[Finding]:
 def _unexplained_pins(snapshot: Snapshot) -> Iterator[Finding]:
     """Registered memory leaves no mark: those who can have it are named, with the most that they can have."""
     owners, host = possible_owners(snapshot), snapshot.host
-    if not owners:
+    if not owners or _share_severity(host) is not None:  # which names them
         return
     single = len(owners) == 1
     by = f"{who(owners[0][0])} is the only CUDA process seen" if single else f"{len(owners)} CUDA processes may have it"
     yield note(
         "unexplained-pins",
         known("Pinned, not explained", host, "other_pinned_bytes", "bytes"),
-        *(quantity(f"At most, by {who(holder)}", most, "bytes") for holder, most in owners[:MOST_NAMED]),
+        *_possible(owners),
         title=f"{format_bytes(host.other_pinned_bytes)} is pinned that no holder explains; {by}",
         detail=f"{'It' if single else 'One of them or several'} probably registered that memory, at most all of it: "
         "cudaHostRegister leaves no mark in /proc. Pins of other drivers would look the same.",
         advice="As root, 'pinscope live --probe' shows what it registers from then on."
         if single
         else "As root, 'pinscope live --probe' shows what they register from then on.",
+    )
+
+
+def _possible(owners: Sequence[tuple[Holder, int]]) -> Iterator[Quantity]:
+    return (quantity(f"At most, by {who(holder)}", most, "bytes") for holder, most in owners[:MOST_NAMED])
+
+
+def _pins_of_nobody(snapshot: Snapshot) -> Iterator[Finding]:
+    """Pins where everybody was looked at and nobody is seen who could have them: the counter alone says no more."""
+    host = snapshot.host
+    pins, outside = host.other_pinned_bytes or 0, host.driver_memory_bytes
+    hidden = snapshot.own_pids or any(gap.hides_holders for gap in snapshot.unreadable)
+    users = any(holder.cuda is not False or holder.vm_pin_bytes for holder in snapshot.holders)
+    users = users or any(device.processes or "processes" in device.missing for device in snapshot.devices)
+    if pins < NOBODYS_BYTES or hidden or users or outside is None:
+        return
+    if locked_otherwise_bytes(host, snapshot.holders) >= UNEXPLAINED_BYTES:
+        return
+    gone = outside >= pins
+    yield note(
+        "pins-of-no-process",
+        quantity("Counted as pinned", host.pins_bytes, "bytes"),
+        known("In none of the kernel's accounts, about", host, "driver_memory_bytes", "bytes"),
+        quantity("Kernel", f"Linux {snapshot.kernel}" if snapshot.kernel else "not known", "text"),
+        title=f"{format_bytes(pins)} is counted as pinned, but no process is seen to use CUDA, RDMA, VFIO or io_uring",
+        detail=(
+            "As much memory is in none of the kernel's accounts: pins may have stayed when a program ended, or another "
+            "driver has them."
+            if gone
+            else "Less memory than that is in none of the kernel's accounts. So the kernel may have lost count of pins "
+            "that were released, or another driver has pinned shared memory or huge pages."
+        ),
+        advice="Look again after the next planned restart, before programs run: that much is not theirs.",
     )
 
 
@@ -181,28 +244,41 @@ def _left_behind(snapshot: Snapshot) -> Iterator[Finding]:
 
 
 def _pinned_share(snapshot: Snapshot) -> Iterator[Finding]:
-    host = snapshot.host
-    pinned = host.pinned_bytes if host.pinned_bytes is not None else host.explained_bytes
-    if pinned is None or host.total_bytes <= 0 or _beyond_use(host) is not None:
-        return
-    share = pinned / host.total_bytes
-    severity = pinned_severity(share, host.available_bytes / host.total_bytes)
+    host, owners = snapshot.host, possible_owners(snapshot)
+    pinned, severity = _pinned(host), _share_severity(host)
     if severity is None:
         return
+    share, other = pinned / host.total_bytes, format_bytes(host.other_pinned_bytes)
     yield finding(
         severity,
         "pinned-share-of-ram",
         quantity("Pinned", pinned, "bytes"),
+        known("Pinned, at least", host, "pinned_least_bytes", "bytes"),
         quantity("Memory", host.total_bytes, "bytes"),
         quantity("Share of it", share, "share"),
         quantity("Available", host.available_bytes, "bytes"),
         *_by_holder("Held by", [holder for holder in snapshot.holders if _charged_to(holder)], _charged_to),
+        *_possible(owners),
         title=f"Up to {format_share(share)} of this host's memory is pinned",
         detail="Pinned memory can be neither swapped nor moved nor reclaimed; "
         f"{format_bytes(host.available_bytes)} are still available to all programs. It is less than that share where "
-        "pages are pinned more than once, as the kernel counts each pin.",
+        "pages are pinned more than once, as the kernel counts each pin."
+        + (f" No holder explains {other} of it: CUDA processes may have registered it." if owners else ""),
         advice=PINNED_SHARE_ADVICE,
     )
+
+
+def _pinned(host: HostTotals) -> int:
+    return (host.pinned_bytes if host.pinned_bytes is not None else host.explained_bytes) or 0
+
+
+def _share_severity(host: HostTotals) -> Severity | None:
+    """How grave it is that so much of the host's memory is pinned; at least a note where it may be much."""
+    if host.total_bytes <= 0 or _beyond_use(host) is not None:
+        return None
+    least = _pinned(host) if host.pinned_least_bytes is None else host.pinned_least_bytes
+    sure, most = (pinned_severity(amount, host.available_bytes, host.total_bytes) for amount in (least, _pinned(host)))
+    return most and (sure or "note")  # it may be the same memory, pinned several times
 
 
 def _near_group_limit(snapshot: Snapshot) -> Iterator[Finding]:
@@ -265,19 +341,59 @@ def _pinned_twice(snapshot: Snapshot) -> Iterator[Finding]:
 
 
 def _rounding(snapshot: Snapshot) -> Iterator[Finding]:
-    wasting = ranked(snapshot.holders, lambda holder: holder.rounding_bytes)
-    waste = sum(holder.rounding_bytes or 0 for holder in wasting)
+    wasting = ranked(snapshot.holders, _rounding_of)
+    waste = sum(map(_rounding_of, wasting))
     if not is_much_rounding(waste, snapshot.host.total_bytes):
         return
+    silent = [holder for holder in wasting if "kept_bytes" in holder.estimates]
+    names = [name for name in GIVES_BACK if any(name in holder.allocators for holder in silent)]
+    kept = (
+        f" {' and '.join(names)} may also keep memory that is no longer used, at most "
+        f"{format_bytes(sum(holder.kept_bytes or 0 for holder in silent))}: "
+        f"{' and '.join(GIVES_BACK[name] for name in names)} gives it back."
+    )
     yield note(
         "rounding-waste",
-        *_by_holder("At most, in", wasting, lambda holder: holder.rounding_bytes),
+        *_by_holder("At most, in", wasting, _rounding_of),
         title=f"Up to {format_bytes(waste)} of pinned memory may be waste: sizes that are powers of two",
         detail="An allocator that rounds requests up to powers of two, as PyTorch's pinned one does, wastes up to "
         "half of each: 20.4 GiB become 32. A program that asked for exactly these sizes wastes nothing, and looks the "
-        "same.",
+        "same." + (kept if names else ""),
         advice=ROUNDING_ADVICE,
     )
+
+
+def _rounding_of(holder: Holder) -> int:
+    """Half of it may be waste, less of what is kept anyway, of which another finding tells."""
+    return max(0, (holder.rounding_bytes or 0) - _exactly_kept(holder) // 2)
+
+
+def _kept_by_allocators(snapshot: Snapshot) -> Iterator[Finding]:
+    """Only the process knows; what it could be at most says nothing of what it is."""
+    keeping = ranked(snapshot.holders, _exactly_kept)
+    kept = sum(map(_exactly_kept, keeping))
+    if not is_much_rounding(kept, snapshot.host.total_bytes):
+        return
+    first = keeping[0]
+    calls = [GIVES_BACK[name] for name in GIVES_BACK if any(holder.kept_by.get(name) for holder in keeping)]
+    whose = who(first) if len(keeping) == 1 else f"{len(keeping)} processes"
+    yield note(
+        "kept-by-allocators",
+        *(
+            quantity(f"Kept by {name} in {who(holder)}", amount, "bytes")
+            for holder in keeping[:MOST_NAMED]
+            for name, amount in holder.kept_by.items()
+            if amount
+        ),
+        quantity("Said at", f"{first.said_at:%Y-%m-%d %H:%M:%S} UTC", "text"),
+        title=f"{format_bytes(kept)} of pinned memory are kept by allocators and unused, says {whose}",
+        detail="Memory that was freed is kept for later requests. The figure is exact: the process itself said it.",
+        advice=f"If it is not needed again soon, call {' and '.join(calls)} there.",
+    )
+
+
+def _exactly_kept(holder: Holder) -> int:
+    return sum(holder.kept_by.values())
 
 
 def _links(snapshot: Snapshot) -> Iterator[Finding]:
@@ -315,7 +431,9 @@ _RULES: tuple[Callable[[Snapshot], Iterator[Finding]], ...] = (
     _page_tables,
     _unexplained,
     _unexplained_pins,
+    _pins_of_nobody,
     _left_behind,
+    _kept_by_allocators,
     _rounding,
     _links,
 )

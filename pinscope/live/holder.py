@@ -5,13 +5,14 @@ from __future__ import annotations
 import os
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, MutableMapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import inf
 
 from pinscope.analysis.models import GRANULE_BYTES, page_table_memory_bytes
-from pinscope.analysis.rules import MUCH_LOCKED_BYTES
+from pinscope.analysis.rules import MUCH_LOCKED_BYTES, UNEXPLAINED_BYTES
 from pinscope.live.tracker import Registered, registered_by
 from pinscope.probes.containers import GroupHeadrooms
+from pinscope.probes.host_report import HostReport
 from pinscope.probes.proc import Answer, Proc
 from pinscope.probes.process import (
     CUDA_STEP_BYTES,
@@ -156,8 +157,7 @@ def _without_larger(candidate: Candidate, most: int) -> Candidate:
     if all(size <= most for size in sizes.values()):
         return candidate
     kept = {key: extents for key, extents in candidate.maps.shared_zero.items() if sizes[key] <= most}
-    maps = MemoryMaps(kept, candidate.maps.managed_bytes, candidate.maps.driver, candidate.maps.gpus)
-    return Candidate(candidate.pid, candidate.parent, candidate.started, maps)
+    return replace(candidate, maps=replace(candidate.maps, shared_zero=kept))
 
 
 def _common(candidates: Collection[Candidate]) -> set[ObjectKey]:
@@ -210,7 +210,12 @@ _MANAGED = about("address space; how much of it is on the host, and how much on 
 _ROUNDING = at_most("a program that asked for exactly these sizes wastes nothing")
 _NOT_RESIDENT = at_most("part of it is not resident in this process and may have been freed")
 _MORE_THAN_PINNED = at_most("the holders' mappings add up to more than is pinned, so some are ordinary shared memory")
+_MERELY_ALIGNED = at_most("other memory may be what is pinned, and some of this ordinary shared memory that lies alike")
 _LOCKED_NOT_RESIDENT = at_most("less of its memory than this is resident")
+_MAY_BE_KEPT = at_most("only the process knows how much of it is in use")
+_SAID_NOTHING = "it did not call pinscope.report_host_memory()"
+_HELD = at_most("all that PyTorch's allocator holds may be kept: before 2.13 it counts freed memory as in use")
+_NO_ALLOCATOR = "it has loaded neither PyTorch nor CuPy, which keep pinned memory"
 _NO_CONTEXT = "it has no CUDA context; the driver memory that it maps is for graphics"
 _MAYBE_ORDINARY = at_most("the process does not hold CUDA's device file, so it may be ordinary shared memory")
 _OTHERS_PIDS = "the driver lists processes by the ids of another pid namespace"
@@ -237,10 +242,9 @@ class Surroundings:
     """NVML names processes that /proc does not show."""
     own_pids: bool
     """This is a container with process ids of its own, and NVML may know other ones."""
-    covers: bool | None
-    """The pins of the host cover all mappings that look like cudaHostAlloc memory; ``None``: that is not known."""
-    proven: bool
-    """They cover them and nothing else: so all of these are pinned."""
+    spare_pins_bytes: int | None
+    """Pins of the host beyond all mappings that look like cudaHostAlloc memory and what else is known to be pinned;
+    negative: some of those are not pinned; ``None``: that is not known."""
     booted: Answer[int]
     """Boot time in seconds since 1970."""
     groups: GroupHeadrooms
@@ -286,7 +290,9 @@ def read_holder(seen: SeenProcess, share: Share, around: Surroundings) -> Holder
     owned = _pieces(seen, share)
     asked, own_bytes = split_pieces(owned.value or (), contexts)
     pieces = owned.then(lambda _: asked)
-    doubt = _doubt(sum(owned.value or ()), bool(cuda.value), amounts["rss_shmem_bytes"], around) if asked else None
+    doubt = (
+        _doubt(sum(owned.value or ()), maps, bool(cuda.value), amounts["rss_shmem_bytes"], around) if asked else None
+    )
     managed = pieces.then(lambda _: seen.maps.value.managed_bytes if seen.maps and seen.maps.value else 0)
     allocations = _allocations(pieces.value or ())
     rounding = pieces.then(lambda _: sum(a.size_bytes // 2 * a.count for a in allocations if a.power_of_two))
@@ -295,7 +301,9 @@ def read_holder(seen: SeenProcess, share: Share, around: Surroundings) -> Holder
     user = _number(seen, "Uid").then(user_name)
     identity = around.identify(seen.pid)
     started = start_time(seen.pid, identity.started, around.booted)
-    registered = registered_by(seen.pid, cuda.value, started.value, around.registrations)
+    registered = _registered(seen, registered_by(seen.pid, cuda.value, started.value, around.registrations))
+    kept, keeping = _kept(seen, maps, pieces.then(sum))
+    said: Answer[HostReport] = Answer.missing(_SAID_NOTHING) if seen.report is None else Answer(seen.report)
     driver_memory, kind = _driver_memory(owned, share, contexts, cuda)
     more_sizes = len(allocations) - MOST_SIZES
     estimates = {
@@ -306,6 +314,7 @@ def read_holder(seen: SeenProcess, share: Share, around: Surroundings) -> Holder
         "allocations": at_least(f"mappings of {more_sizes:,} more sizes are left out") if more_sizes > 0 else None,
         "rounding_bytes": _ROUNDING if rounding.value else None,
         "registered_bytes": registered.estimate,
+        "kept_bytes": keeping,
         "driver_memory_bytes": kind,
     }
     return Holder(
@@ -326,6 +335,10 @@ def read_holder(seen: SeenProcess, share: Share, around: Surroundings) -> Holder
         allocations=allocations[:MOST_SIZES],
         registered_bytes=registered.bytes.note(missing, "registered_bytes"),
         registrations=registered.pieces.note(missing, "registrations"),
+        kept_bytes=kept.note(missing, "kept_bytes"),
+        kept_by=seen.report.kept_bytes if seen.report is not None else {},
+        allocators=maps.allocators if maps is not None else (),
+        said_at=said.then(lambda report: report.at).note(missing, "said_at"),
         oldest_pieces=registered.oldest,
         rounding_bytes=rounding.note(missing, "rounding_bytes"),
         inherited_bytes=pieces.then(lambda _: sum(split_pieces(share.inherited, contexts)[0])).note(
@@ -361,13 +374,41 @@ def _move_pins(seen: SeenProcess, amounts: dict[str, int | None], proc: Proc) ->
     """VFIO counts what it pins of a virtual machine in VmLck; who pins the same memory again has more than is there."""
     locked, resident = amounts["locked_bytes"] or 0, (amounts["rss_bytes"] or 0) + (amounts["hugetlb_bytes"] or 0)
     if locked >= MUCH_LOCKED_BYTES and any(
-        file.startswith(_VFIO) for file in proc.links(f"/proc/{seen.pid}/fd").value or ()
+        file.startswith(_VFIO) for file in (proc.links(f"/proc/{seen.pid}/fd").value or {}).values()
     ):
         amounts["vm_pin_bytes"], amounts["locked_bytes"] = (amounts["vm_pin_bytes"] or 0) + locked, 0
     if not resident or (amounts["vm_pin_bytes"] or 0) <= resident + COUNTER_SLACK_BYTES:
         return None
     amounts["vm_pin_bytes"] = resident
     return PINNED_AGAIN
+
+
+def _registered(seen: SeenProcess, followed: Registered) -> Registered:
+    """What the probe saw, else what the process says."""
+    said = seen.report.registered_bytes if seen.report is not None else None
+    if followed.bytes.value is not None or said is None:
+        return followed
+    return Registered(Answer(said), Answer.missing("the process says only how much it is"), said)
+
+
+def _kept(seen: SeenProcess, maps: MemoryMaps | None, allocated: Answer[int]) -> tuple[Answer[int], Bound | None]:
+    """What allocators keep, and why the figure is an estimate if it is one.
+
+    Args:
+        seen: the process.
+        maps: its mappings.
+        allocated: bytes that it has from cudaHostAlloc.
+    """
+    held = seen.report.held_bytes if seen.report is not None else {}
+    kept = seen.report.kept_bytes if seen.report is not None else {}
+    names = {*(maps.allocators if maps is not None else ()), *held}
+    if not names:
+        return Answer.missing(allocated.reason or _NO_ALLOCATOR), None
+    if names <= kept.keys():
+        return Answer(sum(kept.values())), None
+    if names <= held.keys():
+        return Answer(sum({**held, **kept}.values())), _HELD
+    return allocated, _MAY_BE_KEPT if allocated.value else None
 
 
 def _number(seen: SeenProcess, key: str) -> Answer[int]:
@@ -381,14 +422,19 @@ def _pieces(seen: SeenProcess, share: Share) -> Answer[Sequence[int]]:
     return Answer(share.owned) if reason is None else Answer.missing(reason)
 
 
-def _doubt(claimed: int, cuda: bool, resident: int | None, around: Surroundings) -> Bound | None:
+def _doubt(
+    claimed: int, maps: MemoryMaps | None, cuda: bool, resident: int | None, around: Surroundings
+) -> Bound | None:
     """Why its pieces are no more than an estimate."""
-    if around.proven:
+    spare = around.spare_pins_bytes
+    if spare is not None and 0 <= spare <= 2 * COUNTER_SLACK_BYTES:  # they are all that is pinned
         return None
-    if around.covers is False:
+    if spare is not None and spare < 0:
         return _MORE_THAN_PINNED
     if not cuda:
         return _MAYBE_ORDINARY
+    if maps is not None and maps.aligned and (spare is None or spare >= UNEXPLAINED_BYTES):
+        return _MERELY_ALIGNED
     return _NOT_RESIDENT if claimed > (resident or 0) + COUNTER_SLACK_BYTES else None
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
-from pinscope.analysis.rules import MUCH_LOCKED_BYTES, UNEXPLAINED_BYTES
+from pinscope.analysis.rules import UNEXPLAINED_BYTES, locked_otherwise_bytes
 from pinscope.records.figure import bound_of_sum
 from pinscope.records.snapshot import Holder, Snapshot
 from pinscope.records.timeline import HolderSample
@@ -29,10 +29,10 @@ def possible_owners(snapshot: Snapshot) -> list[tuple[Holder, int]]:
     ]
     if named - {holder.pid for holder in users}:
         return []
-    if any(gap.hides_holders for gap in snapshot.unreadable):  # there, who locks memory may pin it (VFIO)
-        lockers = any((holder.locked_bytes or 0) >= MUCH_LOCKED_BYTES for holder in holders if holder not in users)
-        if lockers or not named:
-            return []
+    if locked_otherwise_bytes(host, holders) >= UNEXPLAINED_BYTES:
+        return []
+    if any(gap.hides_holders for gap in snapshot.unreadable) and not named:
+        return []
     owners = [(holder, min(other, _resident(holder))) for holder in users if not _is_followed(holder)]
     owners = sorted((owner for owner in owners if owner[1] > 0), key=lambda owner: -owner[1])
     return owners if sum(most for _, most in owners) >= other else []
@@ -70,7 +70,7 @@ def snapshot_verdict(snapshot: Snapshot) -> str:
             return "Nothing is pinned on this host."
         if not of_host:
             return "No process is seen to have pinned memory."
-        by = "by no process that is seen"
+        by = "by no process of this container" if snapshot.own_pids else "by no process that is seen"
         if owners:
             several = f"one of {len(owners)} CUDA processes" if len(owners) > 1 else "the only CUDA process"
             by = f"perhaps by {who(owners[0][0])}, {several}"
@@ -91,8 +91,12 @@ def gpu_verdict(snapshot: Snapshot, index: int) -> str | None:
     count = max(
         len(users), len(device.processes)
     )  # in a container the driver names processes that nobody can look into
-    if not count:
+    if not count and not snapshot.own_pids:
         return "No process uses it now."
+    if not count:
+        used = device.memory_used_bytes
+        rest = "" if used is None else f"; of its memory, {format_bytes(used)} are used"
+        return f"No process of this container uses it now{rest}."
     words = "A process uses it now" if count == 1 else f"{count} processes use it now"
     holders = ranked(users, _pinned_by)
     if not holders:

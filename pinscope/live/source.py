@@ -17,7 +17,13 @@ from functools import cache
 from typing import Self
 
 from pinscope.analysis.models import context_overhead_bytes
-from pinscope.analysis.rules import MUCH_LOCKED_BYTES, held_by
+from pinscope.analysis.rules import (
+    MUCH_LOCKED_BYTES,
+    UNEXPLAINED_BYTES,
+    held_by,
+    least_pinned_bytes,
+    locked_otherwise_bytes,
+)
 from pinscope.live.holder import (
     COUNTER_SLACK_BYTES,
     Candidate,
@@ -168,6 +174,10 @@ _REGISTERED: Mapping[BoundKind, Bound] = {
     "at_most": at_most("a holder ended a CUDA context, which releases what was registered in it"),
     "about": about("how much memory some holder has registered is not known exactly"),
 }
+_WITH_OUTSIDE = at_most("it includes processes outside this container, which the driver does not list here")
+_LOCKED_OTHERWISE = at_most(
+    "processes claim more than the kernel counts as locked: some is pinned, or locked by several"
+)
 _DOUBTFUL_TABLES = about("registered memory of some of its processes is not known exactly")
 _INIT = 1
 _TOO_MUCH = "the holders' memory adds up to more than is pinned, so some of it is not pinned"
@@ -207,8 +217,7 @@ def snapshot(
             gpus=gpus,
             strangers=processes.value is not None and bool(processes.value.strangers),
             own_pids=has_own_pids(proc),
-            covers=None,
-            proven=False,
+            spare_pins_bytes=None,
             booted=remembered.booted,
             groups=groups,
             identify=cache(lambda pid: identify(pid, proc)),
@@ -220,9 +229,12 @@ def snapshot(
         taken_at=taken_at,
         host=_explained(host, holders, processes, gaps, registrations),
         holders=holders,
-        devices=tuple(_with_tables(device, holders, processes, registrations) for device in gpus.value or ()),
+        devices=tuple(
+            _with_tables(_with_outside(device, proc), holders, processes, registrations) for device in gpus.value or ()
+        ),
         unreadable=gaps,
         left_files=remembered.left.look(proc),
+        kernel=proc.line("/proc/sys/kernel/osrelease").value or "",
         own_pids=has_own_pids(proc),
         probe=registrations.state() if registrations is not None else None,
         cpu_seconds=time.thread_time() - begun,
@@ -238,21 +250,31 @@ def _holders(processes: Answer[Processes], host: HostTotals, around: Surrounding
     candidates = [_candidate(process, around) for process in seen if process.maps is not None]
     shares = attribute(without_larger(candidates, pinned))
     if pinned is not None:
-        claimed = _claimed(seen, shares, around.registrations)
-        covers = claimed <= pinned
-        proven = covers and claimed >= pinned - 2 * COUNTER_SLACK_BYTES
-        around = replace(around, covers=covers, proven=proven)
-    holders = (read_holder(process, shares.get(process.pid, Share()), around) for process in seen)
+        around = replace(around, spare_pins_bytes=pinned - _claimed(seen, shares, around.registrations))
+    holders = [read_holder(process, shares.get(process.pid, Share()), around) for process in seen]
+    if locked_otherwise_bytes(host, holders) >= UNEXPLAINED_BYTES:
+        holders = [_locked_at_most(holder) for holder in holders]
     return tuple(sorted((holder for holder in holders if _holds(holder, around.own_pids)), key=_weight, reverse=True))
+
+
+def _locked_at_most(holder: Holder) -> Holder:
+    if (holder.locked_bytes or 0) < MUCH_LOCKED_BYTES or "locked_bytes" in holder.estimates:
+        return holder
+    return holder.model_copy(update={"estimates": {**holder.estimates, "locked_bytes": _LOCKED_OTHERWISE}})
 
 
 def _claimed(seen: Sequence[SeenProcess], shares: Mapping[int, Share], registrations: Registrations | None) -> int:
     """Bytes of all that looks pinned, or is known to be."""
     registered = registrations.by_pid if registrations is not None else {}
+
+    def said(process: SeenProcess) -> int:
+        report = process.report if registrations is None else None
+        return (report.registered_bytes if report is not None else None) or 0
+
     return sum(
         sum(shares[process.pid].owned if process.pid in shares else ())
         + (process.status.bytes("VmPin") or 0)
-        + (registered[process.pid].pinned_registered_bytes if process.pid in registered else 0)
+        + (registered[process.pid].pinned_registered_bytes if process.pid in registered else said(process))
         for process in seen
     )
 
@@ -284,6 +306,13 @@ def _holds(holder: Holder, own_pids: bool) -> bool:
 
 def _weight(holder: Holder) -> tuple[int, int, int]:
     return (held_by(holder, holder.vm_pin_bytes), holder.inherited_bytes or 0, -holder.pid)
+
+
+def _with_outside(device: DeviceFigures, proc: Proc) -> DeviceFigures:
+    """The driver hides processes of other pid namespaces, and what it charges to them."""
+    if device.unattributed_bytes is None or not has_own_pids(proc):
+        return device
+    return device.model_copy(update={"estimates": {**device.estimates, "unattributed_bytes": _WITH_OUTSIDE}})
 
 
 def _with_tables(
@@ -329,12 +358,16 @@ def _explained(
     registrations: Registrations | None,
 ) -> HostTotals:
     """The host's totals, with the pinned one split into what the holders explain and the rest."""
-    missing = {key: reason for key, reason in host.missing.items() if not key.startswith(("explained", "other"))}
+    joined = ("explained_bytes", "other_pinned_bytes", "pinned_least_bytes")
+    missing = {key: reason for key, reason in host.missing.items() if key not in joined}
     estimates = dict(host.estimates)
     explained: Answer[int] = Answer.missing(processes.reason or "")
     if processes.value is not None:
         registered = registrations.by_pid if registrations is not None else {}
-        pinned = sum(registered[holder.pid].pinned_registered_bytes for holder in holders if holder.pid in registered)
+        pinned = sum(
+            registered[holder.pid].pinned_registered_bytes if holder.pid in registered else holder.registered_bytes or 0
+            for holder in holders
+        )
         own = sum((holder.context_pinned_bytes or 0) + (holder.vm_pin_bytes or 0) for holder in holders)
         explained = Answer(pinned + own + sum(holder.host_alloc_bytes or 0 for holder in holders))
         doubt = _doubt(holders, gaps, registrations)
@@ -356,7 +389,11 @@ def _explained(
         "explained_bytes": explained.note(missing, "explained_bytes"),
         "other_pinned_bytes": other.note(missing, "other_pinned_bytes"),
     }
-    return host.model_copy(update={**split, "missing": missing, "estimates": estimates})
+    whole = host.model_copy(update={**split, "missing": missing, "estimates": estimates})
+    least = least_pinned_bytes(whole, holders, hidden=any(gap.hides_holders for gap in gaps))
+    if least is None:
+        missing["pinned_least_bytes"] = missing["explained_bytes"]
+    return whole.model_copy(update={"pinned_least_bytes": least})
 
 
 def _doubt(holders: Sequence[Holder], gaps: Sequence[Unreadable], registrations: Registrations | None) -> Bound | None:

@@ -11,9 +11,9 @@ from pydantic import BeforeValidator
 
 from pinscope.analysis.models import ENTRY_BYTES
 from pinscope.analysis.pinning_strategy import DEFAULT_SHARED, USUAL, WORTH_IT, Recipe, Recommended
-from pinscope.analysis.rules import RAM_NOTE, RAM_WARNING, TABLES_CRITICAL, page_table_severity, rounded_up
+from pinscope.analysis.rules import RAM_NOTE, SAFE_SHARE, TABLES_CRITICAL, page_table_severity, rounded_up
 from pinscope.experiments.registration.reading import WAYS
-from pinscope.lab.harness import CONTEXT_BYTES, SAFE_DEVICE_SHARE, SAFE_PINNED_SHARE, binding_limit, safe_pinned_bytes
+from pinscope.lab.harness import CONTEXT_BYTES, SAFE_DEVICE_SHARE, binding_limit, safe_pinned_bytes
 from pinscope.planning.prices import ContextPrice, Origin, Pace, PagePrice, Prices, known_prices, like_run
 from pinscope.probes.containers import WSL2
 from pinscope.records.base import MIB
@@ -397,7 +397,7 @@ def _budget(params: PlanParams, environment: Environment) -> HostBudget:
     """What is safe on a host with so much free memory as is given; on that of the environment where none is."""
     if (free := params.host_memory) is not None:
         host = f"a host with {format_bytes(free)} free"
-        safe = int(SAFE_PINNED_SHARE * free)
+        safe = int(SAFE_SHARE * free)
         return HostBudget(safe, "free there", free, has_gpu=True, host=host, most_bytes=free)
     limits, capped = environment.limits, WSL2 in (environment.virtualization or "")
     left = (limits.host_available_bytes, limits.cgroup_headroom_bytes)
@@ -467,7 +467,7 @@ def safety_of(plan: Plan) -> Safety:
     judgements: tuple[tuple[bool, Level, str], ...] = (
         (taken > SAFE_DEVICE_SHARE * memory, "not_safe", on_gpu),
         (elsewhere is not None, "elsewhere", elsewhere or ""),
-        (capped and asked < RAM_WARNING * total, "unknown", f"{up_to}, and how much is not known"),
+        (capped and asked < SAFE_SHARE * total, "unknown", f"{up_to}, and how much is not known"),
         (asked > safe, "not_safe", f"do not pin {amount} {where}, {up_to}"),
         (
             rounded > safe,

@@ -311,7 +311,7 @@ def read_host(proc: Proc = HERE, groups: GroupHeadrooms | None = None) -> HostTo
         proc: where /proc and /sys are read.
         groups: what this reading knows of control groups already.
     """
-    missing: dict[str, str] = {"explained_bytes": NOT_JOINED, "other_pinned_bytes": NOT_JOINED}
+    missing = dict.fromkeys(("explained_bytes", "other_pinned_bytes", "pinned_least_bytes"), NOT_JOINED)
     total, available = host_memory(proc)
     group = (groups or GroupHeadrooms(proc)).of("self")
     meminfo = proc.fields("/proc/meminfo")

@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import Generic, TypeVar
 
@@ -187,10 +188,15 @@ class Proc:
         with os.scandir(place) as entries:
             return {int(entry.name): entry.inode() for entry in entries if self._is_pid(entry.name)}
 
-    def links(self, folder: str) -> Answer[tuple[str, ...]]:
-        """Where the symbolic links in a folder point to, such as /proc/PID/fd, of the first
+    def links(self, folder: str) -> Answer[dict[str, str]]:
+        """Where the symbolic links in a folder point to, by name, such as /proc/PID/fd, of the first
         :data:`MOST_OPEN_FILES`; links that vanish are left out."""
-        return self._at(folder, lambda place: tuple(read_links(place)))
+        return self._at(folder, read_links)
+
+    def memory_of(self, path: str, most: int) -> Answer[bytes]:
+        """The beginning of what a process wrote into memory of its own (memfd_create(2)), of which ``path`` is the
+        descriptor. Whatever else that has become is not opened: it might wait, or do something."""
+        return self._at(path, lambda place: read_memory(place, most))
 
     def link(self, path: str) -> Answer[str]:
         """Where one symbolic link points to."""
@@ -382,19 +388,44 @@ def list_names(place: str, most: int = MOST_NAMES) -> list[str]:
         return [entry.name for entry, _ in zip(entries, range(most), strict=False)]
 
 
-def read_links(place: str, most: int = MOST_OPEN_FILES) -> list[str]:
-    """Where the symbolic links in a folder point to, at most so many of them.
+def read_memory(place: str, most: int) -> bytes:
+    """The beginning of a file of memory that has no name.
+
+    Raises:
+        OSError: it is another kind of file, or cannot be read.
+    """
+    looked_at = os.open(place, os.O_PATH | os.O_CLOEXEC)  # this opens nothing yet
+    try:
+        if os.fstat(looked_at).st_dev != _device_of_memory():
+            raise OSError("it is not memory without a name")
+        return read_at(f"/proc/self/fd/{looked_at}", 0, most)
+    finally:
+        os.close(looked_at)
+
+
+@cache
+def _device_of_memory() -> int:
+    """The device on which the kernel keeps all such files."""
+    descriptor = os.memfd_create("pinscope")
+    try:
+        return os.fstat(descriptor).st_dev
+    finally:
+        os.close(descriptor)
+
+
+def read_links(place: str, most: int = MOST_OPEN_FILES) -> dict[str, str]:
+    """Where the symbolic links in a folder point to, by name, at most so many of them.
 
     Raises:
         OSError: it cannot be listed.
     """
     descriptor = os.open(place, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    targets: list[str] = []
+    targets: dict[str, str] = {}
     try:
         with os.scandir(descriptor) as entries:
             for entry, _ in zip(entries, range(2 * most), strict=False):
                 try:
-                    targets.append(os.readlink(entry.name, dir_fd=descriptor))
+                    targets[entry.name] = os.readlink(entry.name, dir_fd=descriptor)
                 except OSError:  # no link, or closed meanwhile
                     continue
                 if len(targets) == most:

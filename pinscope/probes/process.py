@@ -31,11 +31,16 @@ _MAPPING = re.compile(
     r"([0-9a-f]{1,8}:[0-9a-f]{1,8}) ([0-9]{1,20}) +/",
     re.ASCII,
 )
+_ALLOCATORS = {"PyTorch": "/libc10_cuda.so", "CuPy": "/cupy/cuda/pinned_memory."}
+"""Library with an allocator that keeps pinned memory → a file of it that is mapped where it is loaded."""
 _GPU_FILE = re.compile(rf"{_GPU}([0-9]{{1,4}})", re.ASCII)
 _RESERVED = re.compile(r"[0-9a-f]{1,16}-([0-9a-f]{1,16}) ---p ", re.ASCII)
 """Address space that was set aside: its end."""
 CUDA_STEP_BYTES = 2 * 2**20
 """CUDA takes and reserves address space for host memory in multiples of this."""
+_LARGE_STEP_BYTES = 256 * 2**20
+"""Pieces that have nothing reserved behind them, those of 256 MiB and more, began at a multiple of this (driver 580).
+Of ordinary memory that lies at a multiple of 2 MiB, one in 128 does."""
 
 _NOTHING_LOCKED = "\nVmLck:\t       0 kB\nVmPin:\t       0 kB\n"
 _NOTHING_SHARED = "\nRssShmem:\t       0 kB\n"
@@ -122,6 +127,11 @@ class MemoryMaps:
     """Addresses of driver memory, its mappings one by one: what the program asked for, and the driver's own."""
     gpus: frozenset[int] = frozenset()
     """Minor numbers of the GPUs on which there is a context: their device files are mapped to be read and written."""
+    aligned: frozenset[ObjectKey] = frozenset()
+    """Shared anonymous memory that only begins and ends at a multiple of CUDA's step. The rest lies in address space
+    that CUDA has reserved, or as CUDA's largest pieces do."""
+    allocators: tuple[str, ...] = ()
+    """Libraries with an allocator that keeps pinned memory, of those that the process has loaded."""
 
     @cached_property
     def driver_sizes(self) -> Sequence[int]:
@@ -146,7 +156,7 @@ def parse_maps(text: str) -> MemoryMaps:
         # A Python process has a thousand lines of libraries: the name is looked at first, as that is quick.
         if (line.endswith(_ZERO) or _GPU in line) and (match := _MAPPING.match(line)) is not None:
             mappings.add(match, line[match.end() - 1 :], lines[place + 1] if place + 1 < len(lines) else "")
-    return mappings.maps()
+    return mappings.maps(tuple(name for name, library in _ALLOCATORS.items() if library in text))
 
 
 class _Mappings:
@@ -155,6 +165,7 @@ class _Mappings:
     def __init__(self) -> None:
         self._shared: dict[ObjectKey, list[Extent]] = {}
         self._ordinary: set[ObjectKey] = set()
+        self._aligned: set[ObjectKey] = set()
         self._managed = 0
         self._driver: set[Extent] = set()
         self._gpus: set[int] = set()
@@ -182,6 +193,8 @@ class _Mappings:
             self._shared[key] = [(start, start + last - first)]
             if (first - start) % CUDA_STEP_BYTES or (last % CUDA_STEP_BYTES and not self._reserved):
                 self._ordinary.add(key)
+            elif not self._reserved and last - first > CUDA_STEP_BYTES and first % _LARGE_STEP_BYTES:
+                self._aligned.add(key)
         elif name == _MANAGED:
             self._managed += last - first
         elif name == _CONTROL and access == "rw":
@@ -189,13 +202,20 @@ class _Mappings:
         elif access == "rw" and (gpu := _GPU_FILE.fullmatch(name)):
             self._gpus.add(int(gpu[1]))
 
-    def maps(self) -> MemoryMaps:
+    def maps(self, allocators: tuple[str, ...]) -> MemoryMaps:
         """All of it."""
         # One piece of each context lies where the kernel put it.
         small = [key for key in self._ordinary if covered_bytes(self._shared[key]) == CUDA_STEP_BYTES]
         for key in self._ordinary - set(sorted(small)[: len(self._gpus)]):
             del self._shared[key]
-        return MemoryMaps(self._shared, self._managed, frozenset(self._driver), frozenset(self._gpus))
+        return MemoryMaps(
+            self._shared,
+            self._managed,
+            frozenset(self._driver),
+            frozenset(self._gpus),
+            frozenset(self._aligned),
+            allocators,
+        )
 
 
 def covered_bytes(extents: Sequence[Extent]) -> int:

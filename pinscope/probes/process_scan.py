@@ -17,7 +17,8 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 
-from pinscope.probes.proc import HERE, MOST_OPEN_FILES, Allowance, Answer, Proc
+from pinscope.probes.host_report import MARK, HostReport, read_report
+from pinscope.probes.proc import HERE, MOST_OPEN_FILES, Allowance, Answer, Proc, whole
 from pinscope.probes.process import MemoryMaps, ProcessStatus, parse_maps, plain_address_space
 from pinscope.probes.shared_files import LeftFiles
 
@@ -48,6 +49,7 @@ class KnownCandidate:
     size: tuple[int, bytes]
     """Inode of its folder and ``statm``."""
     files: Answer[frozenset[str]]
+    report: str | None
     maps: Answer[MemoryMaps]
 
 
@@ -107,6 +109,8 @@ class Scan:
     """Those that could hold pinned memory."""
     sizes: dict[int, tuple[int, bytes]] = field(default_factory=dict)
     """Inode and ``statm`` of these, where it was read."""
+    reports: dict[int, str] = field(default_factory=dict)
+    """Their descriptors of what they say of themselves."""
     unread: int = 0
     """Processes whose turn did not come before the allowance was spent."""
 
@@ -189,6 +193,8 @@ class SeenProcess:
     """NVIDIA device files that it has open."""
     maps: Answer[MemoryMaps] | None
     """``None`` where there was no reason to scan."""
+    report: HostReport | None = None
+    """What it says of itself."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -227,11 +233,14 @@ def read_processes(
     candidates = [pid for pid, held in files.items() if held.value or (held.value is None and pid in gpu_pids)]
     maps = _maps_of_candidates(scan, _fair(candidates, scan, gpu_pids), remembered, allowance)
     rest = [pid for pid in scan.status.keys() - maps.keys() if scan.status[pid].has_locked]
-    seen = [SeenProcess(pid, scan.status[pid], files.get(pid, _NONE), maps.get(pid)) for pid in (*candidates, *rest)]
+    seen = [
+        SeenProcess(pid, scan.status[pid], files.get(pid, _NONE), maps.get(pid), _report(pid, scan))
+        for pid in (*candidates, *rest)
+    ]
     skipped = {pid for pid, held in files.items() if held in (_NO_TURN, _TOO_MANY)}
     closed = {pid for pid, held in files.items() if held.value is None} - skipped
     remembered.candidates = {
-        process.pid: KnownCandidate(scan.sizes[process.pid], process.files, process.maps)
+        process.pid: KnownCandidate(scan.sizes[process.pid], process.files, scan.reports.get(process.pid), process.maps)
         for process in seen
         if process.maps is not None
         and process.maps.value is not None
@@ -240,6 +249,18 @@ def read_processes(
     }
     strangers = frozenset(gpu_pids) - maps.keys()
     return Answer(Processes(tuple(seen), scan.looked_at, len(closed), strangers, scan.unread, len(skipped)))
+
+
+def _report(pid: int, scan: Scan) -> HostReport | None:
+    """Read each time: a process may say something new at any moment, also without more memory."""
+    descriptor = scan.reports.get(pid)
+    if descriptor is None:
+        return None
+    status = scan.status[pid]
+    pids = (status.line("NSpid") or "").split()  # the last is the process's own
+    report = read_report(pid, descriptor, whole(pids[-1]) if pids else pid, scan.proc)
+    in_memory = (status.bytes("VmRSS") or 0) + (status.bytes("HugetlbPages") or 0)
+    return report if report is not None and report.most_bytes <= in_memory else None
 
 
 def _fair(pids: Iterable[int], scan: Scan, gpu_pids: Collection[int]) -> list[int]:
@@ -315,6 +336,8 @@ def _files_of_suspects(
 def _nvidia_files(pid: int, scan: Scan, remembered: Remembered, allowance: Allowance) -> Answer[frozenset[str]]:
     earlier = remembered.candidates.get(pid)
     if scan.same_pins and earlier is not None and earlier.size == scan.sizes.get(pid):
+        if earlier.report is not None:
+            scan.reports[pid] = earlier.report
         return earlier.files
     if allowance.open_files <= 0 or allowance.is_spent:
         return _NO_TURN
@@ -322,5 +345,8 @@ def _nvidia_files(pid: int, scan: Scan, remembered: Remembered, allowance: Allow
     if links.value is None:
         return Answer(None, links.reason)
     allowance.open_files -= len(links.value)
-    held = frozenset(target for target in links.value if target.startswith(_NVIDIA))
+    targets = links.value.values()
+    held = frozenset(target for target in targets if target.startswith(_NVIDIA))
+    if MARK in targets:
+        scan.reports[pid] = next(name for name, target in links.value.items() if target == MARK)
     return _TOO_MANY if not held and len(links.value) >= MOST_OPEN_FILES else Answer(held)

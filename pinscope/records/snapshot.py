@@ -81,12 +81,17 @@ class HostTotals(Estimated):
         label="Pins", help="Pages that are pinned for device access, as often as they are pinned.",
         metric="pinscope_host_pins_bytes", timeline=True, report=None,
     )] = None
+    pinned_least_bytes: Annotated[int | None, Figure(
+        label="Pinned, at least",
+        help="What is pinned for certain: as if processes that share memory had all pinned the same of it.",
+        metric="pinscope_host_pinned_least_bytes",
+    )] = None
     mapped_file_bytes: int = 0
     """Files in memory that programs have mapped: they count as available, and may be pinned."""
     explained_bytes: Annotated[int | None, Figure(
         label="Pinned, process known",
         help="The part of the pinned memory that the holders explain: their cudaHostAlloc memory, what the driver "
-        "pinned for their contexts, VmPin and, while the probe runs, what they registered.",
+        "pinned for their contexts, VmPin and, while the probe runs or where they say so, what they registered.",
         short="by holders", page="shown", metric="pinscope_host_pinned_explained_bytes", timeline=True, report=None,
     )]
     other_pinned_bytes: Annotated[int | None, Figure(
@@ -229,12 +234,25 @@ class Holder(Estimated):
     )] = None
     registered_bytes: Annotated[int | None, Figure(
         label="Registered",
-        help="cudaHostRegister memory, to the byte; known only while the probe runs, and from its start on.",
+        help="cudaHostRegister memory, to the byte; known only while the probe runs, and from its start on, or where "
+        "the process says it (pinscope.report_host_memory).",
         short="registered", probed=True, page="shown", metric="pinscope_holder_registered_bytes",
         timeline=True, event=True,
     )] = None
     registrations: int | None = None
     """Pieces of it that are registered now, known only while the probe runs."""
+    kept_bytes: Annotated[int | None, Figure(
+        label="Kept by allocators",
+        help="Pinned memory that PyTorch's or CuPy's allocator keeps for later requests and that nothing uses: exact "
+        "where the process says it (pinscope.report_host_memory), else at most what it holds.",
+        metric="pinscope_holder_kept_bytes", report="some",
+    )] = None
+    kept_by: Mapping[str, int] = {}
+    """Allocator → what it keeps, where the process says so."""
+    allocators: tuple[str, ...] = ()
+    """Those of these libraries that the process has loaded."""
+    said_at: datetime | None = None
+    """When the process itself said what it has registered and what its allocators keep."""
     oldest_pieces: tuple[Piece, ...] = ()
     """Registered and allocated memory that the probe saw being pinned and that is held still: the ten oldest pieces,
     oldest first. What stays in front while others come and go is what a leak looks like."""
@@ -434,6 +452,8 @@ class Snapshot(Record):
     """What could not be looked at."""
     left_files: tuple[LeftFile, ...] = ()
     """Files of 1 GiB and more that are memory and that nobody has open, the largest first; looked for every 30 s."""
+    kernel: str = ""
+    """Release of the kernel."""
     own_pids: bool = False
     """Taken in a container with process ids of its own: number 1 is then the container's first process."""
     probe: ProbeState | None = None

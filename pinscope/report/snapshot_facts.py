@@ -118,7 +118,18 @@ def _inherited(holder: Holder) -> str:
 
 
 def _registered(holder: Holder) -> str:
+    if holder.registrations is None and holder.registered_bytes is not None:
+        return _said(holder)
     return f", in {holder.registrations:,} pieces" if holder.registrations else ""
+
+
+def _kept(holder: Holder) -> str:
+    parts = ", ".join(f"{name} {format_bytes(kept)}" for name, kept in holder.kept_by.items())
+    return f": {parts}{_said(holder)}" if parts and "kept_bytes" not in holder.estimates else ""
+
+
+def _said(holder: Holder) -> str:
+    return f" (exact, said by the process at {_moment(holder.said_at, None)})"
 
 
 def _resident(holder: Holder) -> str:
@@ -129,6 +140,7 @@ def _resident(holder: Holder) -> str:
 _MORE: Mapping[str, Callable[[Holder], str]] = {
     "inherited_bytes": _inherited,
     "registered_bytes": _registered,
+    "kept_bytes": _kept,
     "rss_bytes": _resident,
 }
 """Figure of a holder → what is said after it."""

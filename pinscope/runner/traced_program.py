@@ -62,7 +62,7 @@ class Unrecorded:
             variables = self._proc.beginning(f"/proc/{pid}/environ", 2**20).value or ("", True)
             is_ours = self._origin(pid)[0] in self._ours or self._handover in variables[0]
             (self._ours if is_ours else self._others).add(pid)
-        users = {pid for pid in self._ours if UVM in (self._proc.links(f"/proc/{pid}/fd").value or ())}
+        users = {pid for pid in self._ours if UVM in (self._proc.links(f"/proc/{pid}/fd").value or {}).values()}
         self._without = (self._ours - users) | (self._ours & self._without)
         recorded = {self._program, *(int(path.name.split(".")[1]) for path in self._spool.glob("process.*"))}
         for pid in users - recorded - self.pids:

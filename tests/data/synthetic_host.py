@@ -17,7 +17,7 @@ CUDA_FILES = ("/dev/nvidiactl", "/dev/nvidia-uvm", "/dev/nvidia0", "/dev/nvidia0
 BOOTED = 1_700_000_000
 _BASE = 0x7F0000000000
 _STEP = 2 * 2**20
-_ORDINARY = "ordinary "
+_ORDINARY, _ALIGNED = "ordinary ", "aligned "
 
 
 def zero(size: int, inode: int, offset: int = 0, permissions: str = "rw-s") -> tuple[int, str]:
@@ -28,6 +28,11 @@ def zero(size: int, inode: int, offset: int = 0, permissions: str = "rw-s") -> t
 def ordinary(size: int, inode: int) -> tuple[int, str]:
     """The same of shared anonymous memory that a program mapped by itself: it lies anywhere, with nothing reserved."""
     return size, _ORDINARY + zero(size, inode)[1]
+
+
+def aligned(size: int, inode: int) -> tuple[int, str]:
+    """Ordinary shared memory again, which begins at a multiple of 2 MiB, as huge pages make it."""
+    return size, _ALIGNED + zero(size, inode)[1]
 
 
 def context(gpu: int = 0, inode: int = 900_000) -> list[tuple[int, str]]:
@@ -57,13 +62,16 @@ def maps_text(mappings: Iterable[tuple[int, str]]) -> str:
     """
     lines, address = [], _BASE
     for size, rest in mappings:
-        reserved = "/dev/zero (deleted)" in rest and not rest.startswith(_ORDINARY)
-        address = -(-address // _STEP) * _STEP + (0 if reserved else PAGE)
+        is_aligned = rest.startswith(_ALIGNED)
+        reserved = "/dev/zero (deleted)" in rest and not rest.startswith(_ORDINARY) and not is_aligned
+        address = -(-address // _STEP) * _STEP + (0 if reserved or is_aligned else PAGE)
+        address += _STEP if is_aligned and address % 2**28 == 0 else 0
         end = address + size
-        lines.append(f"{address:012x}-{end:012x} {rest.removeprefix(_ORDINARY)}\n")
-        if reserved and end % _STEP:
-            lines.append(f"{end:012x}-{end + -end % _STEP:012x} ---p 00000000 00:00 0 \n")
+        lines.append(f"{address:012x}-{end:012x} {rest.removeprefix(_ORDINARY).removeprefix(_ALIGNED)}\n")
         address = end + _STEP
+        if reserved:
+            address += -address % _STEP
+            lines.append(f"{end:012x}-{address:012x} ---p 00000000 00:00 0 \n")
     return "".join(lines)
 
 
@@ -184,7 +192,7 @@ _MEMINFO = (
     "Buffers:           29764 kB\nCached:         29000000 kB\nSwapCached:            0 kB\n"
     "AnonPages:       2000000 kB\nSlab:             108460 kB\nKernelStack:        4336 kB\n"
     "PageTables:         8796 kB\nVmallocUsed:       88184 kB\nPercpu:             4480 kB\n"
-    "Unevictable:        8196 kB\nMlocked:            6440 kB\nShmem:           25165824 kB\n"
+    "Unevictable:      108196 kB\nMlocked:          106440 kB\nShmem:           25165824 kB\n"
     "HugePages_Total:     512\nHugePages_Free:      500\nHugepagesize:       2048 kB\nHugetlb:         1048576 kB\n"
 )
 _PRESSURE = (

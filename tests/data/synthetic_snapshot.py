@@ -22,6 +22,7 @@ def host(**changes: Any) -> HostTotals:
         "missing": {"cgroup_limit_bytes": "no limit", "cgroup_headroom_bytes": "no limit", "pressure": "not told"},
     }  # fmt: skip
     filled = usual | changes
+    filled.setdefault("pinned_least_bytes", filled["pinned_bytes"])
     if "available_bytes" not in changes:  # what is pinned is in use
         filled["available_bytes"] = min(448 * GIB, filled["total_bytes"] - (filled["pinned_bytes"] or 0))
     return HostTotals(**filled)

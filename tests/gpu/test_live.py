@@ -19,6 +19,8 @@ from typing import Any
 import pytest
 
 from pinscope.errors import Cancelled, NotPossible
+from pinscope.live.findings import snapshot_findings
+from pinscope.live.reading import possible_owners
 from pinscope.live.source import snapshot
 from pinscope.live.tracker import Tracker
 from pinscope.probes.gpu import Nvml, read_gpus
@@ -92,6 +94,66 @@ def test_registered_memory_of_a_c_program_is_in_the_rest(program: Path) -> None:
     assert grown(holder(before, pid), holder(held, pid), "host_alloc_bytes") == 0
     assert abs(grown(before.host, held.host, "other_pinned_bytes") - SIZE) <= SLACK
     assert abs(grown(before.host, after.host, "other_pinned_bytes")) <= SLACK
+
+
+def test_who_registered_memory_before_the_look_is_named_with_at_most_all_of_it(program: Path) -> None:
+    pid, _, held, after = three_looks([program, "register", str(SIZE)])
+    owners = {owner.pid: most for owner, most in possible_owners(held)}
+    assert SIZE <= owners[pid] <= figure(held.host, "other_pinned_bytes")
+    assert "unexplained-pins" in [finding.rule for finding in snapshot_findings(held)]
+    assert all(most < SIZE for _, most in possible_owners(after))
+
+
+REPORTS = """
+import sys, cupy, numpy, pinscope, torch
+from cupy.cuda import runtime
+def say(word):
+    print(word, flush=True)
+    sys.stdin.readline()
+def pin(size):
+    return torch.empty(size, dtype=torch.uint8, pin_memory=True), cupy.cuda.alloc_pinned_memory(size // 2)
+torch.ones(1, device="cuda")
+say("ready")
+used, free = pin(64 << 20), pin(256 << 20)
+del free
+memory = numpy.ones(int(sys.argv[1]), numpy.uint8)
+runtime.hostRegister(memory.ctypes.data, memory.nbytes, 0)
+array = pinscope.pinned_empty("64MiB")
+print(pinscope.report_host_memory(registered=memory.nbytes), file=sys.stderr, flush=True)
+say("held")
+torch._C._host_emptyCache()
+cupy.get_default_pinned_memory_pool().free_all_blocks()
+with array:
+    pass
+pinscope.report_host_memory(registered=memory.nbytes)
+say("emptied")
+"""
+
+
+def test_what_a_program_says_of_its_memory_is_exact_and_explains_the_pins() -> None:
+    pytest.importorskip("torch")
+    size = GIB + 8192
+    with holding([sys.executable, "-c", REPORTS, str(size)]) as running:
+        before = look()
+        running.go_on("held")
+        held = look()
+        running.go_on("emptied")
+        emptied = look()
+    one, after = holder(held, running.pid), holder(emptied, running.pid)
+    assert holder(before, running.pid).said_at is None
+    assert one.allocators == ("PyTorch", "CuPy")
+    if "PyTorch" in one.kept_by:  # from 2.13 on
+        assert one.kept_by == {"PyTorch": 256 * MIB, "CuPy": 128 * MIB}
+    else:  # it holds 320
+        assert one.kept_by == {"CuPy": 128 * MIB}
+        assert (one.kept_bytes, one.bounds["kept_bytes"]) == ((64 + 256 + 128) * MIB, "at_most")
+    assert one.registered_bytes == size + 64 * MIB
+    assert "registered_bytes" not in one.estimates
+    assert grown(before.host, held.host, "other_pinned_bytes") <= SLACK
+    assert abs(grown(before.host, held.host, "explained_bytes") - (64 + 32 + 256 + 128 + 64) * MIB - size) <= MIB
+    assert running.pid not in [owner.pid for owner, _ in possible_owners(held)]
+    assert (after.kept_by["CuPy"], after.registered_bytes) == (0, size)
+    assert grown(one, after, "host_alloc_bytes") == -(256 + 128) * MIB
 
 
 @pytest.mark.parametrize("size", [2 * GIB, 2 * GIB + 3 * 4096, 48 * MIB])

@@ -151,9 +151,11 @@ def is_ready(base: str) -> bool:
 def test_a_real_prometheus_scrapes_evaluates_the_rules_and_answers_the_dashboard(tmp_path: Path) -> None:
     """A host whose memory is nearly all pinned, with a GPU on a narrow link: the alerts must become pending."""
     good = whole_snapshot()
+    much = good.host.total_bytes * 9 // 10
+    scarce = {"pinned_bytes": much, "pinned_least_bytes": much, "available_bytes": good.host.total_bytes // 20}
     bad = good.model_copy(
         update={
-            "host": good.host.model_copy(update={"pinned_bytes": good.host.total_bytes * 9 // 10}),
+            "host": good.host.model_copy(update=scarce),
             "devices": (device(link=link(width_now=4)),),
             "holders": (holder(1, registered_bytes=7, locked_bytes=8, rounding_bytes=9, cgroup_headroom_bytes=6),),
         }

@@ -219,7 +219,7 @@ def _pinned_share(seen: Watched) -> Iterator[Finding]:
         return
     at, share = peak
     row = next(row for row in rows if row["elapsed_seconds"] == at)
-    severity = pinned_severity(share, row["available_bytes"] / row["total_bytes"])
+    severity = pinned_severity(pins(row) or 0, row["available_bytes"], row["total_bytes"])
     if severity is None:
         return
     yield _said(

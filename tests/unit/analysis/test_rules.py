@@ -33,20 +33,14 @@ from pinscope.analysis.rules import (
 
 
 @pytest.mark.parametrize(
-    ("share", "available", "severity"),
-    [
-        (0.2499, 0.01, None),
-        (0.25, 0.5, "note"),
-        (0.5, 0.5, "warning"),
-        (0.7999, 0.05, "warning"),
-        (0.8, 0.5, "critical"),
-        (0.25, 0.0499, "critical"),
-    ],
-)
-def test_a_pinned_share_is_graver_the_larger_it_is_and_grave_where_memory_is_scarce(
-    share: float, available: float, severity: str | None
+    ("pinned", "available", "severity"),
+    [(249, 10, None), (250, 500, "note"), (400, 400, "note"), (401, 400, "warning"), (600, 150, "warning"),
+     (601, 150, "critical"), (250, 49, "critical")],
+)  # fmt: skip
+def test_pinned_memory_is_graver_the_more_of_what_others_leave_it_takes_and_grave_where_memory_is_scarce(
+    pinned: int, available: int, severity: str | None
 ) -> None:
-    assert pinned_severity(share, available) == severity
+    assert pinned_severity(pinned, available, 1000) == severity
 
 
 @pytest.mark.parametrize(

@@ -24,7 +24,6 @@ from pinscope.lab.harness import (
     SAFE_DEVICE_SHARE,
     SAFE_HOST_SHARE,
     SAFE_MEMLOCK_SHARE,
-    SAFE_PINNED_SHARE,
     Harness,
     Precision,
     Turn,
@@ -245,7 +244,6 @@ GPU = gpu(80 * GIB)
     ],
 )
 def test_what_cuda_may_pin_is_a_share_of_the_tightest_host_limit(where: Limits, expected: int, name: str) -> None:
-    assert SAFE_PINNED_SHARE == 0.5
     assert safe_pinned_bytes(where, "cuda") == expected
     assert binding_limit(where, "cuda") == name
 

@@ -90,12 +90,13 @@ class Lying(OneDoor):
         lie = self._chance.choice(lies)
         return Answer.missing(f"{path} may not be read by this user") if lie is None else Answer(lie)
 
-    def links(self, folder: str) -> Answer[tuple[str, ...]]:
+    def links(self, folder: str) -> Answer[dict[str, str]]:
         found = super().links(folder)
         if found.value is None or not self._is_broken(folder):
             return found
-        few = tuple(target for target in found.value if self._chance.random() < 0.5)
-        return self._chance.choice([Answer.missing(f"{folder} is not there"), Answer(few), Answer((self._noise, ""))])
+        few = {name: target for name, target in found.value.items() if self._chance.random() < 0.5}
+        lies = [Answer.missing(f"{folder} is not there"), Answer(few), Answer({"0": self._noise, "1": ""})]
+        return self._chance.choice(lies)
 
     def exists(self, path: str) -> bool:
         return super().exists(path) and not self._is_broken(path)

@@ -157,7 +157,7 @@ class AsAnotherUser(OneDoor):
     def read(self, path: str) -> Answer[str]:
         return Answer.missing(f"{path} may not be read by this user") if path.endswith("maps") else super().read(path)
 
-    def links(self, folder: str) -> Answer[tuple[str, ...]]:
+    def links(self, folder: str) -> Answer[dict[str, str]]:
         return Answer.missing(f"{folder} may not be read by this user")
 
 
@@ -191,6 +191,7 @@ def test_in_a_container_with_its_own_pids_the_snapshot_says_what_it_cannot_see(t
         "Processes that the driver lists and /proc does not show",
     ]
     assert "another pid namespace" in holder(found, pid).missing["gpus"]
+    assert found.devices[0].bounds["unattributed_bytes"] == "at_most"
     assert found.host.estimates["explained_bytes"].text.startswith("at least")
 
 
@@ -259,9 +260,9 @@ class WithDeviceFiles(Proc):
             return Answer(f"nr_foll_pin_acquired {GIB // 4096}\nnr_foll_pin_released 0\n")
         return super().read(path)
 
-    def links(self, folder: str) -> Answer[tuple[str, ...]]:
+    def links(self, folder: str) -> Answer[dict[str, str]]:
         found = super().links(folder)
-        return Answer((*(found.value or ()), "/dev/nvidia-uvm")) if folder in self._folders else found
+        return Answer({**(found.value or {}), "uvm": "/dev/nvidia-uvm"}) if folder in self._folders else found
 
 
 def test_real_processes_share_real_memory_that_counts_once_and_goes_with_them() -> None:

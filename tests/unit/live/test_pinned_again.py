@@ -15,7 +15,7 @@ from pinscope.probes.gpu import process_on_gpu
 from pinscope.records.snapshot import Holder, Snapshot
 from pinscope.report.snapshot_facts import share_text
 from tests.data.synthetic_gpu import busy_h200, figures
-from tests.data.synthetic_host import CUDA_FILES, SyntheticHost, context, zero
+from tests.data.synthetic_host import CUDA_FILES, SyntheticHost, aligned, context, zero
 from tests.data.synthetic_snapshot import holder
 from tests.data.synthetic_snapshot import snapshot as made
 
@@ -131,14 +131,16 @@ def test_a_guest_whose_memory_is_locked_and_pinned_has_it_once(tmp_path: Path) -
     assert of(look(host), pid).bounds["vm_pin_bytes"] == "at_most"
 
 
-def registered(folder: Path, size: int = 8 * GIB, resident: int = 10 * GIB) -> tuple[SyntheticHost, int]:
+def registered(
+    folder: Path, size: int = 8 * GIB, resident: int = 10 * GIB, **meminfo: int
+) -> tuple[SyntheticHost, int]:
     """One CUDA process, and so much pinned that leaves no mark."""
-    host = a_host(folder, size + 8 * MIB, 20 * GIB)
+    host = a_host(folder, size + 8 * MIB, 20 * GIB, **meminfo)
     return host, host.cuda_process([*context()], RssAnon=resident - GIB, VmRSS=resident)
 
 
 def test_the_only_cuda_process_is_named_as_the_candidate_for_pins_that_nobody_explains(tmp_path: Path) -> None:
-    host, pid = registered(tmp_path)
+    host, pid = registered(tmp_path, Mlocked=8 * GIB)
     host.process("db", VmLck=8 * GIB, RssAnon=9 * GIB, VmRSS=9 * GIB)
     host.process("rdma", VmPin=0, VmRSS=GIB)
     exporter = host.process("exporter", files=CUDA_FILES, mappings=[], VmRSS=100 * MIB)  # asks NVML, has no context
@@ -201,3 +203,78 @@ def test_a_container_with_a_meminfo_of_its_own_is_not_measured_with_the_hosts_pi
     assert seen.host.pinned_bytes is None
     assert "lxcfs" in seen.host.missing["pinned_bytes"]
     assert snapshot_verdict(seen) == "No process is seen to have pinned memory."
+
+
+@pytest.mark.parametrize("others", [0, 8 * GIB])
+def test_shared_memory_that_only_lies_as_pinned_memory_does_is_at_most_where_the_pins_may_be_other_memorys(
+    tmp_path: Path, others: int
+) -> None:
+    """A server that registered 8 GiB and shares 6 with its workers; without the 8, those 6 are all that is pinned."""
+    host = a_host(tmp_path, 7 * GIB + others + 16 * MIB, 40 * GIB)
+    pid = host.cuda_process([*context(), aligned(6 * GIB, 1)], VmRSS=18 * GIB, RssAnon=11 * GIB)
+    allocated = host.cuda_process([*context(inode=5000), zero(GIB, 2)], VmRSS=3 * GIB)
+    seen = look(host, pid, allocated)
+    assert of(seen, pid).host_alloc_bytes == 6 * GIB
+    assert of(seen, pid).bounds.get("host_alloc_bytes") == ("at_most" if others else None)
+    assert (of(seen, allocated).host_alloc_bytes, of(seen, allocated).bounds.get("host_alloc_bytes")) == (GIB, None)
+
+
+def nobody(folder: Path, pins: int, **changes: int) -> SyntheticHost:
+    """So much is pinned, and nobody uses CUDA."""
+    host = a_host(folder, pins, 20 * GIB, **changes)
+    host.write("proc/sys/kernel/osrelease", "6.12.0-lost\n")
+    host.process("init", pid=1)
+    return host
+
+
+ACCOUNTS = dict.fromkeys(("Buffers", "Cached", "SwapCached", "AnonPages", "Slab", "PageTables", "Percpu"), 0)
+
+
+@pytest.mark.parametrize(("outside", "says"), [(20 * GIB, "may have stayed"), (GIB, "lost count")])
+def test_pins_that_nobody_can_have_are_named_with_the_kernel_and_what_its_accounts_say(
+    tmp_path: Path, outside: int, says: str
+) -> None:
+    seen = look(nobody(tmp_path, 8 * GIB, **ACCOUNTS | {"AnonPages": 20 * GIB - outside}))
+    (finding,) = snapshot_findings(seen)
+    assert (finding.rule, finding.severity) == ("pins-of-no-process", "note")
+    assert finding.title.startswith("8 GiB ")
+    assert {quantity.value for quantity in finding.evidence} == {8 * GIB, outside, "Linux 6.12.0-lost"}
+    assert says in finding.detail
+    assert not {"kill", "reset"} & set(finding.advice.lower().split())
+
+
+@pytest.mark.parametrize("who", ["cuda", "rdma", "guest", "unseen guest", "on the GPU", "little"])
+def test_pins_that_somebody_may_have_are_not_called_nobodys(tmp_path: Path, who: str) -> None:
+    host = nobody(tmp_path, GIB // 2 if who == "little" else 8 * GIB, **ACCOUNTS)
+    pids = [99_999] if who == "on the GPU" else []
+    if who == "cuda":
+        pids.append(host.cuda_process([*context()], VmRSS=4 * GIB))
+    if who == "rdma":
+        host.process("rdma", VmPin=4 * GIB, VmRSS=4 * GIB)
+    if "guest" in who:  # without root its files cannot be seen: then only Mlocked tells it from mlock
+        host.process("qemu", files=["/dev/vfio/1"] * (who == "guest"), VmLck=6 * GIB, VmRSS=7 * GIB)
+    assert "pins-of-no-process" not in rules(look(host, *pids))
+
+
+@pytest.mark.parametrize(("mlocked", "bound"), [(8 * GIB, None), (0, "at_most")])
+def test_locked_memory_that_the_kernel_does_not_count_as_locked_is_at_most_and_may_be_pins(
+    tmp_path: Path, mlocked: int, bound: str | None
+) -> None:
+    host, pid = registered(tmp_path, Mlocked=mlocked)
+    locker = host.process("qemu", VmLck=8 * GIB, VmRSS=9 * GIB)
+    seen = look(host, pid)
+    assert of(seen, locker).bounds.get("locked_bytes") == bound
+    assert ("unexplained-pins" in rules(seen)) == (bound is None)
+
+
+def test_ranks_that_may_share_what_they_registered_alarm_nobody_and_private_memory_does(tmp_path: Path) -> None:
+    """8 × 64 GiB are pinned of 1 TiB, with 400 GiB available: the same 64 GiB, or 512."""
+    findings = {}
+    for name, shared in (("shared", 64 * GIB), ("private", GIB)):
+        host = a_host(tmp_path / name, 512 * GIB, 624 * GIB, Shmem=shared)
+        amounts = {"RssShmem": shared, "RssAnon": 64 * GIB, "VmRSS": 65 * GIB}
+        pids = [host.cuda_process([*context(inode=1000 * rank)], **amounts) for rank in range(1, 9)]
+        seen = look(host, *pids)
+        (finding,) = (one for one in snapshot_findings(seen) if one.rule == "pinned-share-of-ram")
+        findings[name] = (seen.host.pinned_least_bytes, finding.severity)
+    assert findings == {"shared": (64 * GIB, "note"), "private": (505 * GIB, "warning")}

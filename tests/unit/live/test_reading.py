@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from pinscope.live.findings import snapshot_findings
 from pinscope.live.reading import gpu_verdict, snapshot_verdict
 from pinscope.records.figure import at_most
-from pinscope.records.snapshot import GpuProcess, Holder, HostTotals
+from pinscope.records.snapshot import GpuProcess, Holder, HostTotals, Unreadable
 from tests.data.synthetic_snapshot import GIB, device, holder, host, snapshot
 
 NOBODY = "No process is seen to have pinned memory"
@@ -51,3 +52,14 @@ def test_of_a_gpu_whose_users_hold_nothing_it_says_how_many_use_it() -> None:
     hidden = device(processes=(GpuProcess(pid=1, memory_bytes=None), GpuProcess(pid=2, memory_bytes=None)))
     seen = snapshot(holders=(), devices=(hidden,))
     assert gpu_verdict(seen, 0) == "2 processes use it now, no pinned memory of them is seen."
+
+
+def test_in_a_container_what_is_outside_is_named_as_outside() -> None:
+    """NVML shows no process of other pid namespaces, and the kernel's count of pins is the whole host's."""
+    inside = {"holders": (), "host": host(total_bytes=64 * GIB, pinned_bytes=16 * GIB), "own_pids": True}
+    busy = device(unattributed_bytes=40 * GIB, memory_used_bytes=40 * GIB, page_table_bytes=0)
+    seen = snapshot(**inside, devices=(busy,), unreadable=(Unreadable(what="", reason="", hides_holders=True),))
+    assert snapshot_verdict(seen).endswith("is pinned, by no process of this container.")
+    assert gpu_verdict(seen, 0) == "No process of this container uses it now; of its memory, 40 GiB are used."
+    (finding,) = (one for one in snapshot_findings(seen) if one.rule == "unattributed-gpu-memory")
+    assert (finding.severity, "outside this container" in finding.detail) == ("note", True)

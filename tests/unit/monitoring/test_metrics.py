@@ -46,11 +46,16 @@ def whole_snapshot() -> Snapshot:
     )  # fmt: skip
     return snapshot(
         host=host(
-            cgroup_limit_bytes=64 * GIB, cgroup_headroom_bytes=32 * GIB, pressure=pressure, driver_memory_bytes=GIB
+            cgroup_limit_bytes=64 * GIB,
+            cgroup_headroom_bytes=32 * GIB,
+            pressure=pressure,
+            driver_memory_bytes=GIB,
+            pinned_least_bytes=16 * GIB,
         ),
         holders=(
             holder(
                 registered_bytes=GIB,
+                kept_bytes=MIB,
                 cgroup_limit_bytes=64 * GIB,
                 cgroup_headroom_bytes=32 * GIB,
                 driver_memory_bytes=2 * MIB,

@@ -47,8 +47,8 @@ def test_every_metric_of_the_rules_exists_and_every_alert_has_a_test() -> None:
 
 def test_rules_have_the_thresholds_of_the_findings() -> None:
     thresholds = {
-        "PinnedMemoryHigh": rules.RAM_WARNING,
-        "PinnedMemoryVeryHigh": rules.RAM_CRITICAL,
+        "PinnedMemoryHigh": rules.SAFE_SHARE,
+        "PinnedMemoryVeryHigh": rules.END_SHARE,
         "HolderNearControlGroupLimit": rules.GROUP_WARNING,
         "ContainerNearControlGroupLimit": rules.GROUP_WARNING,
         "PageTablesTakeGpuMemory": rules.TABLES_WARNING,
@@ -59,7 +59,8 @@ def test_rules_have_the_thresholds_of_the_findings() -> None:
         assert rule is not None
         assert re.search(rf"[<>] {threshold}\n", rule[1]), alert
     assert RULES.count(f"> {rules.MUCH_OF_GROUP} * ") == 3
-    assert RULES.count(f"> {1 + rules.TWICE_SHARE} * pinscope_host_memory_bytes\n") == 2
+    assert RULES.count(f">= {rules.RAM_NOTE}\n") == 2
+    assert RULES.count(f"< {rules.SCARCE_SHARE}\n") == 1
     assert rules.UNATTRIBUTED_WARNING == 2 * 2**30
     assert rules.ALERT_BYTES == 2**30
     for limit in (

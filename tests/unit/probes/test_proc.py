@@ -72,7 +72,7 @@ def test_links_of_a_folder_are_told_and_what_vanishes_is_left_out(tmp_path: Path
     (folder / "1").symlink_to("socket:[5]")
     (folder / "2").write_text("no link")
     proc = Proc.below(tmp_path)
-    assert sorted(proc.links("/proc/7/fd").value or ()) == ["/dev/null", "socket:[5]"]
+    assert sorted((proc.links("/proc/7/fd").value or {}).values()) == ["/dev/null", "socket:[5]"]
     assert proc.link("/proc/7/fd/1").value == "socket:[5]"
     assert proc.links("/proc/8/fd").reason == "/proc/8/fd is not there"
     assert proc.links("/proc/7/fd/2").reason == "/proc/7/fd/2: Not a directory"

@@ -26,7 +26,7 @@ class Spy(OneDoor):
         self.asked.append(path)
         return Answer.missing(f"{path} may not be read by this user") if path in self.refused else super().read(path)
 
-    def links(self, folder: str) -> Answer[tuple[str, ...]]:
+    def links(self, folder: str) -> Answer[dict[str, str]]:
         self.asked.append(folder)
         if folder in self.refused:
             return Answer.missing(f"{folder} may not be read by this user")

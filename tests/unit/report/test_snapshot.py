@@ -21,6 +21,8 @@ from pinscope.report.snapshot_facts import (
 )
 from pinscope.report.write import render_snapshot, snapshot_document
 from tests.data.synthetic_live import GIB, LOCKER, MIB, TRAINER, WORKER, empty, full
+from tests.data.synthetic_snapshot import TAKEN_AT
+from tests.data.synthetic_snapshot import holder as made
 
 
 @pytest.fixture
@@ -122,3 +124,12 @@ def test_every_fact_has_words_whatever_is_missing(tmp_path: Path) -> None:
             every += [*device_facts(device), *device_facts(device.model_copy(update=gone))]
         assert every, name
         assert all(text and "None" not in text for _, text in every)
+
+
+def test_what_a_process_said_of_itself_is_marked_so() -> None:
+    said = made(registered_bytes=GIB, kept_bytes=8 * MIB, kept_by={"PyTorch": 8 * MIB}, said_at=TAKEN_AT)
+    facts = dict(holder_facts(said))
+    assert facts["Registered"] == "1 GiB (exact, said by the process at 2026-01-02 03:04:05 UTC)"
+    assert facts["Kept by allocators"].startswith("8 MiB: PyTorch 8 MiB (exact, said by the process at ")
+    probed = made(registered_bytes=GIB, registrations=2)
+    assert dict(holder_facts(probed))["Registered"] == "1 GiB, in 2 pieces"

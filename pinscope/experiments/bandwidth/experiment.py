@@ -15,6 +15,7 @@ from pinscope.experiments.bandwidth.ways import (
     Flow,
     HostState,
     copies_in_a_row,
+    counted_seconds,
     most_warm_bytes,
     time_copies,
     whole_seconds,
@@ -113,7 +114,8 @@ class BandwidthObservation(Observation):
     device_seconds: Lasted
     """One copy from an idle stream, by device events; without the call, but for pageable memory, where it copies."""
     one_more_seconds: Lasted
-    """One more copy: of ``one_more_copies`` in a row the whole time, divided."""
+    """One more copy: of ``one_more_copies`` in a row the whole time, divided; of bidirectional ones that CUDA runs side
+    by side the time by which the rates of both ways add up."""
     one_more_copies: Positive
     """1: the one copy itself."""
     wall_seconds: Lasted
@@ -230,12 +232,12 @@ def _one_repeat(flows: Sequence[Flow], combination: Combination, harness: Harnes
             flow.again()
         time_copies(flows, copier, 1, clock)
     own = {flow.direction: flow.lab.elapsed(flow.start, flow.end) for flow in flows}
-    one_copy = one_more = whole_seconds(flows)
+    one_copy, one_more = whole_seconds(flows), counted_seconds(flows)
     if copies > 1:
         for flow in flows:
             flow.prepare(copies)
         time_copies(flows, copier, copies, clock)
-        one_more = whole_seconds(flows) / copies
+        one_more = counted_seconds(flows) / copies
     return {
         **vars(alone),
         "device": flows[0].lab.device,

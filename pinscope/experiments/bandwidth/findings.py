@@ -16,6 +16,8 @@ from pinscope.experiments.bandwidth.reading import LARGE, PAYS, Cell, Copies, Ga
 from pinscope.records.run import ExperimentRun, Finding, Quantity, costing, quantity, wrong_data
 from pinscope.units import format_bandwidth, format_bytes, format_seconds
 
+FALLS = 1.5
+"""The host model's best rate over that of its largest copies, from which on it is said."""
 _FACTORS = {"backing": "Pages", "cache": "CPU caches"}
 """What the state of pageable memory is made of."""
 RATE = attrgetter("bytes_per_second")
@@ -42,6 +44,14 @@ TEXTS = {
         "Check the link's generation under load (pinscope doctor while a copy runs), that the process runs on the "
         "GPU's NUMA node (numactl --cpunodebind), and that no other program copies at the same time.",
     ),
+    "falls-with-size": Text(
+        f"on the host model the largest pinned copies reach less than 1 / {FALLS:g} of the best rate, not by chance",
+        "The model's pinned copies fall from {best.bytes_per_second:rate} ({best.bytes:bytes}) to "
+        "{last.bytes_per_second:rate} ({last.bytes:bytes})",
+        "A thread stands in for the copy engine, and copies faster what the processor's caches hold. A GPU's engine "
+        "has no such fall.",
+        "Compare the largest copies: the others tell of caches, not of memory.",
+    ),
     "below-its-like": Text(
         f"large pinned copies reach less than {BELOW_LIKE:.0%} of the rate of another GPU of the same model",
         "GPU {device} copies at {own:rate} ({way}, pinned), {name} at {like:rate}",
@@ -58,7 +68,7 @@ TEXTS["pageable-slower/model"] = replace(
 
 def findings(copies: Copies) -> tuple[Finding, ...]:
     """All findings of a run."""
-    rules = (_arrival, _pageable, _link, _states)
+    rules = (_arrival, _pageable, _link, _states, _falls)
     return dearest_first(costed for rule in rules for costed in rule(copies))
 
 
@@ -173,6 +183,17 @@ def _states(copies: Copies) -> Iterator[Costed]:
             ),
             large=LARGE,
         )
+
+
+def _falls(copies: Copies) -> Iterator[Costed]:
+    """Of the host model, whose copies are a processor's: the direction in which large ones fall most."""
+    curves = [curve for way in ("h2d", "d2h") if copies.run.lab == "host" and (curve := copies.engine("pinned", way))]
+    ends = [(max(curve, key=RATE), curve[-1]) for curve in curves]
+    falls = [(best, last) for best, last in ends if best.quartile_rates[0] > FALLS * last.quartile_rates[1]]
+    if falls:
+        best, last = max(falls, key=lambda pair: RATE(pair[0]) / RATE(pair[1]))
+        evidence = (cell.rate(f"Pinned, {cell.direction}, {format_bytes(cell.bytes)}") for cell in (best, last))
+        yield say(TEXTS, "falls-with-size", *evidence, best=best, last=last)
 
 
 def _widest(copies: Copies, way: str) -> list[Cell] | None:

@@ -11,10 +11,10 @@ from typing import Annotated
 
 from pinscope.analysis.cells import Label, Value, cells, every_combination, first
 from pinscope.analysis.models import link_limit
-from pinscope.analysis.read_rows import Rows, grouped
+from pinscope.analysis.read_rows import Row, Rows, grouped
 from pinscope.analysis.statistics import Summary, exceeds, is_distinct, measured, together
 from pinscope.analysis.texts import ROUGH, about, on_lab
-from pinscope.experiments.bandwidth.ways import WAYS
+from pinscope.experiments.bandwidth.ways import WAYS, both_ways_seconds
 from pinscope.records.run import ExperimentRun, Quantity, Table, quantity
 from pinscope.units import format_bandwidth, format_bytes
 
@@ -182,7 +182,7 @@ class Copies:
         """All of them, in the order of their labels and sizes: pinned memory and h2d first."""
         kinds, ways = list(WAYS), list(TO_AND_FROM)
         return sorted(
-            cells(Cell, self.rows),
+            cells(Cell, map(_as_counted, self.rows)),
             key=lambda cell: (kinds.index(cell.memory), ways.index(cell.direction), cell.curve, cell.bytes),
         )
 
@@ -238,6 +238,13 @@ class Copies:
 
 of = Copies
 """All that a run measured, as verdict, headline, tables, findings and charts ask for it."""
+
+
+def _as_counted(row: Row) -> Row:
+    """A row of an older run, which timed one copy both ways until the last had ended, as later ones count it."""
+    if (row["direction"], row["one_more_copies"]) == ("bidirectional", 1) and row["memory"] != "pageable":
+        return {**row, "one_more_seconds": both_ways_seconds(row["h2d_seconds"], row["d2h_seconds"])}
+    return row
 
 
 def _rank(curve: Curve) -> int:
@@ -309,9 +316,9 @@ def _pinned(copies: Copies) -> Iterator[Quantity]:
             yield pinned[-1].rate(f"Pinned {words}, {format_bytes(pinned[-1].bytes)}")
         if gain := copies.gains.get(way):
             yield _faster(way, words, gain)
-        if share := copies.link_shares.get(way):
-            name = f"Share of the link's limit, best pinned {words}"
-            key = f"pinned.{way}.link_share"
+        if pinned and copies.limit and pinned[-1].bytes >= LARGE:
+            share, key = pinned[-1].bytes_per_second / copies.limit, f"pinned.{way}.link_share"
+            name = f"Share of the link's limit, pinned {words}, {format_bytes(pinned[-1].bytes)}"
             yield quantity(name, share if share <= 1 else None, "share", reason=reason, key=key)
 
 
@@ -333,5 +340,6 @@ def tables(copies: Copies) -> Iterator[Table]:
         yield every_combination(
             copies.cells,
             "Medians. One copy starts from an idle stream; one more copy is each of so many in a row, and rate and "
-            "spread (half the interquartile range) are its own. Rates of bidirectional copies count both directions.",
+            "spread (half the interquartile range) are its own. Rates of bidirectional copies are the sum of both "
+            "directions while both copy; pageable ones go in turn, and count until the last has ended.",
         )

@@ -308,3 +308,15 @@ def _calls(flows: Sequence[Flow], copier: Copier, copies: int) -> list[Call]:
 def whole_seconds(flows: Sequence[Flow]) -> float:
     """Device seconds from the first start to the last end of one device's flows."""
     return max(first.lab.elapsed(first.start, last.end) for first in flows for last in flows)
+
+
+def counted_seconds(flows: Sequence[Flow]) -> float:
+    """Device seconds by which a rate is counted; of copies that a thread has to make in turn the whole time."""
+    if len(flows) == 1 or not flows[0].held:
+        return whole_seconds(flows)
+    return both_ways_seconds(*(flow.lab.elapsed(flow.start, flow.end) for flow in flows))
+
+
+def both_ways_seconds(h2d: float, d2h: float) -> float:
+    """Of copies that began together: the rates of both ways add up, as each is while both copy. So counts topology."""
+    return 2 / (1 / h2d + 1 / d2h)

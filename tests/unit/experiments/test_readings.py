@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from pinscope.experiments.registry import cells_of
 from pinscope.records.environment import Environment, Link
 from pinscope.records.run import Finding, Run
 from tests.data import synthetic
@@ -90,9 +91,32 @@ def test_the_best_pinned_rate_is_judged_by_what_the_link_can_carry() -> None:
 
 def test_a_rate_above_the_limit_of_the_link_is_no_share_above_100_per_cent() -> None:
     headline = {figure.name: figure for figure in read_bandwidth(synthetic.run("bandwidth"), copies(60e9)).headline}
-    share = headline["Share of the link's limit, best pinned to GPU"]
+    share = headline["Share of the link's limit, pinned to GPU, 256 MiB"]
     assert share.value is None
     assert share.reason
+
+
+def test_both_ways_count_while_both_copy_also_in_older_runs() -> None:
+    """1 GB each way: 50 GB/s while both copy, though the slower one goes on alone. Pageable copies go in turn."""
+
+    def rate(memory: str) -> float:
+        rows = [
+            row(0.025, 10**9, direction="bidirectional", memory=memory, h2d_seconds=0.02, d2h_seconds=0.025)
+            for _ in range(8)
+        ]
+        (cell,) = cells_of(synthetic.run("bandwidth"), rows)
+        return float(cell.bytes_per_second)
+
+    assert rate("pinned") == pytest.approx(1e9 / 0.02 + 1e9 / 0.025)
+    assert rate("pageable") == pytest.approx(2e9 / 0.025)
+
+
+def test_a_fall_from_caches_to_memory_is_said_of_the_host_model_only() -> None:
+    rows = [*copies(40e9, MIB), *copies(12.8e9)]
+    (evidence, last) = bandwidth_findings(rows, lab="host")["falls-with-size"].evidence
+    assert (evidence.value, last.value) == (pytest.approx(40e9), pytest.approx(12.8e9))
+    assert "falls-with-size" not in bandwidth_findings(rows)
+    assert "falls-with-size" not in bandwidth_findings([*copies(14e9, MIB), *copies(12.8e9)], lab="host")
 
 
 def test_small_copies_alone_do_not_judge_the_link() -> None:

@@ -13,8 +13,7 @@ from pinscope.charts import plot
 from pinscope.charts.marks import Chart, alt_text, category_rows, put
 from pinscope.charts.plot import Bar, Scale, TimePart
 from pinscope.charts.theme import COLOURS, DIRECTION_TITLES, ink, panels, words
-from pinscope.experiments.overlap.findings import SLOWER_COPIES
-from pinscope.experiments.overlap.reading import Cell, Passes, Span, of_one_balance, spans
+from pinscope.experiments.overlap.reading import SLOWER_COPIES, Cell, Passes, Span, of_one_balance, spans
 from pinscope.experiments.overlap.ways import BALANCES, EVERYTHING, Recipe
 from pinscope.records.run import ExperimentRun, LabKind
 from pinscope.units import format_bandwidth, format_seconds, format_share
@@ -97,7 +96,7 @@ def _efficiency(cells: Sequence[Cell]) -> Chart:
                 cell.possible_overlap_share,
                 _hidden(cell),
                 f"{_hidden(cell)}, {format_seconds(cell.seconds)} a pass",
-                f"against its own copies {part_words(cell.own_overlap)} is hidden",
+                f"against its own copies {part_words(cell.own_overlap)} is hidden" if cell.knows_own_overlap else "",
             )
             for cell in group
         ]
@@ -109,7 +108,7 @@ def _efficiency(cells: Sequence[Cell]) -> Chart:
         f"How much of the copies hides behind kernels, {DIRECTION_TITLES[cells[0].direction].lower()}",
         "Against pinned copies and kernels one after the other. 100 %: the shorter side costs no time of its own. "
         "0 %: nothing is gained; where it takes longer still, the text says so. Where copies take longer by "
-        "themselves, it says that, and what of the shorter side they hide. What corrupts data is worth nothing, "
+        "themselves, it says that, and what of the shorter side they hide where that is known. What corrupts data is worth nothing, "
         f"however long its bar. {meanings.capitalize()}.",
         panes,
         Scale("Overlap (% hidden)", 0.01, format_share),
@@ -119,7 +118,8 @@ def _efficiency(cells: Sequence[Cell]) -> Chart:
 
 def _hidden(cell: Cell) -> str:
     if cell.copy_slowdown >= SLOWER_COPIES:
-        own = f"copies {cell.copy_slowdown:.1f} × as long, {part_words(cell.own_overlap)} hidden"
+        own = f"copies {cell.copy_slowdown:.1f} × as long"
+        own += f", {part_words(cell.own_overlap)} hidden" if cell.knows_own_overlap else ""
     elif cell.overlap <= -_LONGER:
         own = "none: slower than in turn"
     else:

@@ -23,7 +23,7 @@ Combination = tuple[OneWay, Balance, Recipe]
 SMALLEST_CHUNK = 4 * 2**20
 """Below it a preset is not made smaller: starting an operation would take longer than what it overlaps with."""
 ALONE_PASSES = 5
-"""Passes of each side alone; their median is the yardstick of overlap."""
+"""Passes of each side alone, by whose median the kernels get their length."""
 
 
 class OverlapParams(Params):
@@ -110,9 +110,10 @@ class OverlapObservation(Observation):
     stall_seconds: float | None = None
     """Time that the compute stream stood idle between its first and its last kernel."""
     copy_alone_seconds: Lasted | None = None
-    """Copies with nothing beside them (median)."""
+    """Copies with nothing beside them, right after the pass; in older runs once, before all passes."""
     pinned_copy_seconds: Lasted | None = None
-    """Copies from pinned memory with nothing beside them (median): the yardstick of all recipes."""
+    """Copies from pinned memory with nothing beside them: the yardstick of all recipes. Of a pass from pageable memory
+    the median before."""
     compute_alone_seconds: Lasted | None = None
     """Kernels with nothing beside them (median)."""
     corrupted_chunks: int | None = None
@@ -178,15 +179,15 @@ class Overlap:
         ]
 
     def measure(self, params: OverlapParams, lab: Lab, harness: Harness) -> Iterator[OverlapObservation]:
-        """Per direction and memory: the sides alone, then each recipe in each balance."""
+        """Per direction and memory: how long kernels must last, then each recipe in each balance."""
         cases = self.cases(params)
         progress, pinned_seconds = Progress(cases, harness), 0.0
         for (direction, memory), same in groupby(cases, lambda case: (case.what[0], case.what[2].memory)):
             with ExitStack() as stack:
                 harness.check_cancelled()
                 pipeline = Pipeline(stack, lab, params.chunk, params.chunks, params.deepest, direction, memory)
-                copy_alone = _median(lambda: pipeline.copies_alone(harness.clock))  # noqa: B023 - called at once
-                pinned_seconds = copy_alone if memory == "pinned" else pinned_seconds
+                if memory == "pinned":
+                    pinned_seconds = _median(lambda: pipeline.copies_alone(harness.clock))  # noqa: B023 - called at once
                 for balance, group in groupby(same, lambda case: case.what[1]):
                     load, compute_alone = _load(lab, pipeline, pinned_seconds / params.chunks * BALANCES[balance][0])
                     labels = {
@@ -194,7 +195,6 @@ class Overlap:
                         "balance": balance,
                         "bytes": params.chunk,
                         "chunks": params.chunks,
-                        "copy_alone_seconds": copy_alone,
                         "pinned_copy_seconds": pinned_seconds,
                         "compute_alone_seconds": compute_alone,
                     }
@@ -221,12 +221,15 @@ def _passes(
 ) -> Iterator[OverlapObservation]:
     """All passes of one combination; the first counted one also as spans where it is a recipe worth drawing.
 
-    ``labels``: what all its passes share, also the sides alone.
+    After each pass its copies alone. ``labels``: what all its passes share.
     """
     shared = {name: value for name, value in {**labels, **asdict(recipe)}.items() if name not in PASS_VALUES}
     for turn in harness.turns(precision):
         values, lanes = pipeline.run(recipe, load, harness.clock)
-        yield OverlapObservation(kind="pass", **turn.labels, **labels, **asdict(recipe), **values)
+        alone = {"copy_alone_seconds": pipeline.copies_alone(harness.clock)}  # in turn: drift meets both
+        if recipe.memory == "pinned":
+            alone["pinned_copy_seconds"] = alone["copy_alone_seconds"]
+        yield OverlapObservation(kind="pass", **turn.labels, **{**labels, **asdict(recipe), **values, **alone})
         if turn.warmup:
             continue
         if not turn.values and recipe.is_simple:

@@ -6,13 +6,11 @@ from collections.abc import Iterator
 
 from pinscope.analysis.read_rows import grouped
 from pinscope.analysis.texts import Costed, Text, dearest_first, joined, part_words, say, times
-from pinscope.experiments.overlap.reading import GOOD_OVERLAP, Cell, Lack, Passes, corrupted_shares
+from pinscope.experiments.overlap.reading import GOOD_OVERLAP, SLOWER_COPIES, Cell, Lack, Passes, corrupted_shares
 from pinscope.experiments.overlap.ways import EVERYTHING, WAYS
 from pinscope.records.run import Finding, Quantity, costing, quantity, wrong_data
 from pinscope.units import format_seconds, format_share
 
-SLOWER_COPIES = 1.1
-"""Copies that take at least this many times as long as pinned ones are named as the reason, not what they hide."""
 HIDES = 0.05
 """Share of the shorter side from which a pipeline is said to hide something."""
 TEXTS = {
@@ -37,9 +35,9 @@ TEXTS = {
     ),
     "unsafe-without-events": Text(
         "events were left out on purpose, and chunks held wrong data",
-        "Events are required: in passes without them, made on purpose, up to {worst:share} of the chunks were wrong",
-        "{cases}. Nothing is wrong with this machine: two streams that are not ordered read buffers before they are "
-        "filled, or fill them while they are read.",
+        "Without events copies and kernels race: up to {worst:share} of the chunks were wrong where they were left out",
+        "{cases}: by chance of the race, so another run has other shares. Nothing is wrong with this machine: "
+        "two streams that nothing orders read buffers before they are filled, or fill them while they are read.",
         WAYS["events"].help,
     ),
 }
@@ -91,7 +89,7 @@ def _without_events(passes: Passes) -> Iterator[Costed]:
 def _recipe(passes: Passes) -> Iterator[Costed]:
     """One finding on the directions in which the full recipe works, one on those in which it does not."""
     for works, full in grouped(passes.full, lambda cell: cell.overlaps).items():
-        hidden = joined([f"{part_words(cell.own_overlap)} ({cell.case})" for cell in full])
+        hidden = joined([f"{part_words(cell.overlap)} ({cell.case})" for cell in full])
         cost = 1.0 if works else max(cell.seconds / cell.least_seconds for cell in full)
         yield say(
             TEXTS,
@@ -147,9 +145,9 @@ def _lack_evidence(lack: Lack) -> Iterator[Quantity]:
     yield quantity(f"Time with {what} against the full recipe, {way}", lack.ratio, "ratio")
     if cell.recipe.memory != "pinned":
         yield quantity(f"Its copies alone against pinned ones alone, {way}", cell.copy_slowdown, "ratio")
-    yield quantity(
-        f"Time against that of its own copies and kernels one after the other, {way}", cell.own_serial, "ratio"
-    )
+    if cell.knows_own_overlap:
+        in_turn = f"Time against that of its own copies and kernels one after the other, {way}"
+        yield quantity(in_turn, cell.own_serial, "ratio")
     yield quantity(f"Compute idle with {what}, {way}", cell.stall_seconds.median, "seconds")
     yield quantity(f"The calls that start the copies, {way}", cell.issue_seconds.median, "seconds")
 
@@ -157,9 +155,11 @@ def _lack_evidence(lack: Lack) -> Iterator[Quantity]:
 def _why(cell: Cell) -> str:
     """Slow copies, else what still ran side by side."""
     slower = cell.copy_slowdown
-    if slower >= SLOWER_COPIES:  # times of slow copies vary too much to tell what of the kernels they hide
-        idle, whole = format_seconds(cell.stall_seconds.median), format_seconds(cell.seconds)
-        return f"the copies alone take {slower:.1f} times as long as pinned ones, and compute is idle {idle} of {whole}"
+    idle = f"compute is idle {format_seconds(cell.stall_seconds.median)} of {format_seconds(cell.seconds)}"
+    if slower >= SLOWER_COPIES:
+        return f"the copies alone take {slower:.1f} times as long as pinned ones, and {idle}"
+    if not cell.knows_own_overlap:
+        return idle
     if cell.own_overlap >= HIDES:
         return f"{part_words(cell.own_overlap)} of the shorter of copies and kernels is hidden"
     return "copies and kernels do not overlap"

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from operator import attrgetter
 from typing import Annotated
 
-from pinscope.analysis.cells import Label, Value, cells, every_combination, first, key
+from pinscope.analysis.cells import Label, Value, cells, every_combination, first, key, median
 from pinscope.analysis.read_rows import Row, Rows, grouped
 from pinscope.analysis.statistics import Summary, exceeds, known_within, together
 from pinscope.analysis.texts import about, on_lab, possible_share
@@ -19,6 +20,10 @@ from pinscope.units import format_seconds, format_share
 _WAYS = {"h2d": "to GPU", "d2h": "from GPU"}
 GOOD_OVERLAP = 0.9
 """Share of what is possible from which the recipe is said to work."""
+SLOWER_COPIES = 1.1
+"""Copies that take at least this many times as long as pinned ones are named as the reason, not what they hide."""
+OWN_KNOWN = 0.1
+"""Of the shorter side: an overlap that may be off by more is not known."""
 
 
 @dataclass(frozen=True)
@@ -27,7 +32,8 @@ class Cell:
 
     Attributes:
         bytes: of a chunk.
-        copy_alone_seconds: this recipe's own copies with nothing beside them.
+        copy_alone_seconds: this recipe's own copies with nothing beside them, in turn with the passes; older runs have
+            one time, from before all passes.
         pinned_copy_seconds: the same copies from pinned memory.
         corrupted_chunks: over all counted passes.
     """
@@ -38,8 +44,8 @@ class Cell:
     device_seconds: Annotated[Summary, Value("total", "seconds", "less")]
     issue_seconds: Annotated[Summary, Value("issue time", "seconds", "less")]
     stall_seconds: Annotated[Summary, Value("compute stall", "seconds", "less")]
-    copy_alone_seconds: Annotated[float, Value("copies alone", "seconds", make=first)]
-    pinned_copy_seconds: Annotated[float, Value("pinned copies alone", "seconds", make=first)]
+    copy_alone_seconds: Annotated[Summary, Value("copies alone", "seconds")]
+    pinned_copy_seconds: Annotated[float, Value("pinned copies alone", "seconds", make=median)]
     compute_alone_seconds: Annotated[float, Value("kernels alone", "seconds", make=first)]
     bytes: Annotated[int, Value("chunk", "bytes", make=first)]
     chunks: Annotated[int, Value("chunks", "count", make=first)]
@@ -65,7 +71,21 @@ class Cell:
     def own_overlap(self) -> float:
         """Overlap against this recipe's own copies: what ran beside what. Copies from pageable memory may have
         kernels beside them and still take several times as long."""
-        return overlap_share(self.copy_alone_seconds, self.compute_alone_seconds, self.seconds)
+        return overlap_share(self.copy_alone_seconds.median, self.compute_alone_seconds, self.seconds)
+
+    @property
+    def overlap_off(self) -> float:
+        """How far its overlaps may be off: they are differences of times, so as much of the shorter side as those."""
+        alone = self.copy_alone_seconds
+        off = math.hypot(known_within(self.device_seconds) * self.seconds, known_within(alone) * alone.median)
+        return off / min(alone.median, self.compute_alone_seconds)
+
+    @property
+    def knows_own_overlap(self) -> bool:
+        """Whether it is known what ran beside what. Slow copies have fast and slow states: measured once, before the
+        passes, they tell nothing of those."""
+        in_turn = self.copy_alone_seconds.spread > 0 or self.copy_slowdown < SLOWER_COPIES
+        return in_turn and self.overlap_off <= OWN_KNOWN
 
     @property
     def possible_overlap_share(self) -> Annotated[float, Value("overlap", "share", "more")]:
@@ -78,9 +98,9 @@ class Cell:
         return 1 - 1 / self.chunks
 
     @property
-    def possible_own_overlap_share(self) -> Annotated[float, Value("own overlap", "share", "more")]:
-        """The own overlap without noise."""
-        return possible_share(self.own_overlap)
+    def possible_own_overlap_share(self) -> Annotated[float | None, Value("own overlap", "share", "more")]:
+        """The own overlap without noise; ``None`` where it is not known."""
+        return possible_share(self.own_overlap) if self.knows_own_overlap else None
 
     @property
     def serial_ratio(self) -> Annotated[float, Value("total ÷ pinned one after the other", "ratio", "less")]:
@@ -95,12 +115,12 @@ class Cell:
     @property
     def own_serial(self) -> float:
         """The time over that of this recipe's own copies and the kernels one after the other: below 1 they overlap."""
-        return self.seconds / (self.copy_alone_seconds + self.compute_alone_seconds)
+        return self.seconds / (self.copy_alone_seconds.median + self.compute_alone_seconds)
 
     @property
     def copy_slowdown(self) -> float:
         """How many times as long the recipe's own copies take as pinned ones, with nothing beside them."""
-        return self.copy_alone_seconds / self.pinned_copy_seconds
+        return self.copy_alone_seconds.median / self.pinned_copy_seconds
 
     @property
     def least_seconds(self) -> float:
@@ -263,13 +283,12 @@ def _brings(cell: Cell) -> str:
     """What to use, and ``the pipeline to GPU takes 20.7 ms, not 39.8 ms``; else what little is hidden."""
     recipe, way = EVERYTHING[:1].lower() + EVERYTHING[1:], _WAYS[cell.direction]
     if cell.overlaps:
-        serial = format_seconds(cell.copy_alone_seconds + cell.compute_alone_seconds)
+        serial = format_seconds(cell.copy_alone_seconds.median + cell.compute_alone_seconds)
         return f"Use {recipe}: the pipeline {way} takes {format_seconds(cell.seconds)}, not {serial}"
     if cell.overlap <= 0:
         return f"Copies {way} and kernels do not overlap here, even with {recipe}"
-    # The overlap is a difference of times: it is off by as much of the shorter side as the whole is off.
-    off = known_within(cell.device_seconds) * cell.seconds / min(cell.copy_alone_seconds, cell.compute_alone_seconds)
-    share = f"about {cell.overlap:.0%}".replace("%", " %") if about(off) else format_share(cell.overlap)
+    rough = f"about {cell.overlap:.0%}".replace("%", " %")
+    share = rough if about(cell.overlap_off) else format_share(cell.overlap)
     return f"{EVERYTHING} hide only {share} of copies {way} or kernels"
 
 
@@ -297,7 +316,8 @@ def tables(passes: Passes) -> Iterator[Table]:
         "share of the shorter side, copies or kernels, that the pipeline hides. Where noise makes it more than all or "
         "less than nothing it stands as 100 % or 0 %, and 0 % also where a recipe takes longer than pinned copies and "
         "kernels one after the other: the total ÷ that time says how many times as long. Own overlap "
-        "compares with the recipe's own copies alone. At best is what a correct order allows with this many chunks: "
+        "compares with the recipe's own copies alone; n/a: these vary too much, or an older run measured them once, "
+        "before the passes. At best is what a correct order allows with this many chunks: "
         "1 - 1 ÷ chunks; as copies and kernels alone are measured too, an overlap may lie slightly above it. What "
         "is not ordered may hide more, with wrong data. Corrupted and checked count chunks over all repeats. On "
         "one stream events change nothing."

@@ -42,6 +42,22 @@ def test_recipes_are_measured_against_pinned_copies_and_against_their_own() -> N
     assert cell.own_overlap == pytest.approx(0.5)
 
 
+def test_what_slow_copies_hide_is_known_only_where_their_copies_were_measured_in_turn() -> None:
+    """They have fast and slow states: five copies before all passes tell nothing of these. Nor do wild passes."""
+
+    def known(passes_take: list[float], copies_take: list[float]) -> bool:
+        pairs = zip(passes_take, copies_take, strict=True)
+        rows = [one_pass(seconds, memory="pageable", copy_alone_seconds=copies) for seconds, copies in pairs]
+        (cell,) = passes(rows)
+        assert (cell.possible_own_overlap_share is not None) == cell.knows_own_overlap
+        return cell.knows_own_overlap
+
+    steady = [5.5, 5.51] * 6
+    assert known(steady, [5.0, 5.01] * 6)
+    assert not known(steady, [5.0] * 12)
+    assert not known([5.0, 6.0] * 6, [5.0, 5.01] * 6)
+
+
 def test_at_best_all_but_one_chunk_is_hidden() -> None:
     (cell,) = passes([one_pass(1.02)])
     assert cell.overlap == pytest.approx(cell.ideal_share) == pytest.approx(1 - 1 / 50)

@@ -108,8 +108,8 @@ def _efficiency(cells: Sequence[Cell]) -> Chart:
         f"How much of the copies hides behind kernels, {DIRECTION_TITLES[cells[0].direction].lower()}",
         "Against pinned copies and kernels one after the other. 100 %: the shorter side costs no time of its own. "
         "0 %: nothing is gained; where it takes longer still, the text says so. Where copies take longer by "
-        "themselves, it says that, and what of the shorter side they hide where that is known. What corrupts data is worth nothing, "
-        f"however long its bar. {meanings.capitalize()}.",
+        "themselves, it says that, and what of the shorter side they hide where that is known. What corrupts data is "
+        f"worth nothing, however long its bar. {meanings.capitalize()}.",
         panes,
         Scale("Overlap (% hidden)", 0.01, format_share),
         "Share hidden",

@@ -460,6 +460,10 @@ class _Explained(Protocol):
     def missing(self) -> Mapping[str, str]: ...
 
 
+MOST_OFF = 0.5
+"""Relative to a figure: off by more, it is none."""
+
+
 def quantity(
     name: str,
     value: Cell,
@@ -470,7 +474,12 @@ def quantity(
     repeats: int | None = None,
     key: str | None = None,
 ) -> Quantity:
-    """A :class:`Quantity`; of a known value without the ``reason`` why it would be unknown."""
+    """A :class:`Quantity`; of a known value without the ``reason`` why it would be unknown.
+
+    What may be off by more than :data:`MOST_OFF` is not known.
+    """
+    if spread is not None and spread > MOST_OFF:
+        value, spread, reason = None, None, f"its repeats vary too much to tell (± {spread:.0%})".replace("%", " %")
     reason = reason if value is None else None
     return Quantity(name=name, value=value, unit=unit, reason=reason, spread=spread, repeats=repeats, key=key)
 

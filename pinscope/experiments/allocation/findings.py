@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 
 from pinscope.analysis.cells import of_kind, ratio
-from pinscope.analysis.statistics import measured
+from pinscope.analysis.statistics import exceeds, measured
 from pinscope.analysis.texts import Costed, Text, dearest_first, joined, say, times
 from pinscope.experiments.allocation.reading import BreakEven, Buffers, copies_words, needed_faults
 from pinscope.experiments.allocation.ways import BASE, WAYS
 from pinscope.records.run import Finding, costing, quantity
-from pinscope.units import format_bytes
+from pinscope.units import format_bytes, format_seconds
 
 MANY_COPIES = 10
 """A buffer that pays only after more copies than this should be kept, not made anew."""
@@ -18,11 +18,12 @@ POOL_SAVES = 2.0
 """A pool is worth naming when a fresh buffer costs at least this many times as much."""
 FASTER = 1.5
 _PAYS = (
-    "In place of a fresh pageable buffer in 4 KiB pages, a fresh pinned one of {even.bytes:bytes} pays after {after}"
+    "For data made in it, a fresh pinned buffer of {even.bytes:bytes}, not a pageable one in 4 KiB pages, pays after "
+    "{after}"
 )
 _TAKES = (
-    "Getting and freeing it takes {took:seconds}, {even.extra_seconds:seconds} more than a touched pageable one; "
-    "each {even.direction} copy is {even.gain_seconds:seconds} faster than a pageable one."
+    "Getting and freeing it takes {took:seconds}, {extra} a touched pageable one; each {even.direction} copy is "
+    "{even.gain_seconds:seconds} faster than a pageable one."
 )
 _FASTER = "{usual} of {size:bytes} takes {slow:seconds}, {gain} as long as {best} ({fast:seconds})"
 _BOTH = "Both times are those of getting and freeing the buffer, with one thread."
@@ -46,8 +47,8 @@ TEXTS: Mapping[str, Text] = {
     "pinning-never-pays": Text(
         "the largest fresh pinned buffer costs more than a pageable one, and copies from it are not faster",
         "A fresh pinned buffer of {even.bytes:bytes} never pays for itself, {even.direction}",
-        "Getting and freeing it takes {took:seconds}, {even.extra_seconds:seconds} more than fresh touched memory in "
-        "4 KiB pages, and copies from it are not faster.",
+        "Getting and freeing it takes {took:seconds}, {extra} fresh touched memory in 4 KiB pages, and copies "
+        "from it are not faster.",
         "Keep such copies pageable, unless they must run beside other work.",
     ),
     "pays-late": Text(
@@ -61,9 +62,9 @@ TEXTS: Mapping[str, Text] = {
         f"the largest fresh pinned buffer pays after 1 to {MANY_COPIES} copies",
         _PAYS,
         _TAKES,
-        "Where a fresh buffer is made anyway, the data is made in it and it is copied that often, make it pinned. "
-        "While it is kept, the host cannot use its memory otherwise. For data that is there already, see the "
-        "experiment staging.",
+        "Where a fresh buffer is made anyway and the data is made in it, make it pinned. While it is kept, the host "
+        "cannot use its memory otherwise. For data that is there already see the experiment staging: there a new "
+        "buffer may cost more than one plain copy.",
         "good",
     ),
     "pool-saves": Text(
@@ -161,6 +162,7 @@ def _break_even(buffers: Buffers) -> Iterator[Costed]:
         cost=cost,
         severity=costing(cost) if rule == "pays-late" else None,
         even=worst,
+        extra=f"{format_seconds(worst.extra_seconds)} more than" if exceeds(pinned, pageable) else "about as long as",
         after=_after(evens),
         took=pinned.median,
     )

@@ -323,15 +323,12 @@ def _pinned(copies: Copies) -> Iterator[Quantity]:
 
 
 def _faster(way: str, words: str, gain: Gain) -> Quantity:
-    wild = 1 < gain.uncertainty < math.inf
     few = [count for cell in (gain.pinned, gain.pageable) if (count := cell.one_more_seconds.few)]
-    spread = gain.uncertainty if ROUGH < gain.uncertainty <= 1 and not few else None
+    spread = gain.uncertainty if ROUGH < gain.uncertainty < math.inf and not few else None
     state = gain.pageable.conditions
     name = f"Pinned ÷ pageable rate{f' ({state})' if state else ''}, {words}, {format_bytes(gain.bytes)}"
-    reason = "the copies vary too much to tell"
-    repeats = min(few, default=None)
-    ratio, key = None if wild else gain.ratio, f"pinned.{way}.gain"
-    return quantity(name, ratio, "ratio", spread=spread, repeats=repeats, reason=reason, key=key)
+    repeats, key = min(few, default=None), f"pinned.{way}.gain"
+    return quantity(name, gain.ratio, "ratio", spread=spread, repeats=repeats, key=key)
 
 
 def tables(copies: Copies) -> Iterator[Table]:

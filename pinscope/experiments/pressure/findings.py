@@ -33,10 +33,10 @@ TEXTS: Texts = {
     ),
     "cliff": Text(
         "others in the group suffer before anybody is killed",
-        "From {place} of the group's limit pinned on, other work in it slows, at worst {climb.times:.1f} "
-        "times{climb.swap_words}",
-        "It begins between {climb.cliff.below_bytes:bytes} and {climb.cliff.bytes:bytes} pinned, where {how}[; the "
-        "limit less what was in the group before is {expected:bytes}]. A round took {ends} pinned.",
+        "Other work in the group slows, at worst {climb.times:.1f} times, [with less left than the "
+        "{climb.needed_bytes:bytes} that was in use before][{unexplained}]{climb.swap_words}",
+        "It begins between {climb.cliff.below_bytes:bytes} and {climb.cliff.bytes:bytes} pinned of a limit of "
+        "{climb.limit:bytes}, where {how}. A round took {ends} pinned.",
         "Give the group a limit of what is pinned (write-combined memory is not charged), what its programs hold and "
         "the files that they read again and again, with a margin. 'pinscope live' shows what the group leaves.",
         "warning",
@@ -49,11 +49,12 @@ TEXTS: Texts = {
         "Pin less than that: a program that does not expect the error ends there.",
     ),
     "killed": Text(
-        "the kernel killed a process of the group",
+        "the kernel killed a process of the group, as a rule the one that the run marked to be killed first",
         "At {ended.bytes:bytes} ({share:share} of the group's limit) pinned the kernel killed {whom} for want of "
         "memory{climb.swap_words}",
-        "Pinned pages cannot be given back, so the kernel takes from others until nothing is left. This run named whom "
-        "to kill first (oom_score_adj); without that the kernel usually kills the process that holds most.",
+        "Pinned pages cannot be given back, so the kernel takes from others until nothing is left. The "
+        "ordinary process, which pinned nothing, was marked by the run (oom_score_adj); without that the kernel usually "
+        "kills the one that holds most.",
         "Give a program that pins much a control group of its own, or a lower oom_score_adj to those that must live: "
         "echo -500 > /proc/PID/oom_score_adj, as root; never to the one that pins.",
         "warning",
@@ -135,18 +136,20 @@ def _on_host(run: OnHost) -> Iterator[Finding]:
 
 def _cliff(climb: Climb) -> Iterator[Finding]:
     """Where others in the group suffer, before anybody is killed."""
-    cliff, expected, ends = climb.cliff, climb.expected_cliff, _ends(climb)
+    cliff, ends = climb.cliff, _ends(climb)
     if cliff is None or cliff.kind == "killed" or ends is None:
         return
     evidence = (
         quantity("Cliff, pinned", cliff.bytes, "bytes"),
         quantity("Step before it, pinned", cliff.below_bytes, "bytes"),
-        quantity("Expected by the group's account", expected, "bytes", reason="the group's account is not known"),
+        quantity(
+            "Expected by the group's account", climb.expected_cliff, "bytes", reason="the group's account is not known"
+        ),
         quantity("Slowest round of work against before pinning", climb.times, "ratio"),
         *_marks(climb),
     )
-    place, how = cliff.place(climb.limit), MARKS[cliff.kind]
-    yield say(TEXTS, "cliff", *evidence, climb=climb, place=place, how=how, expected=expected, ends=ends)[1]
+    unexplained = None if climb.needed_bytes else f"from {cliff.place(climb.limit)} of its limit pinned on"
+    yield say(TEXTS, "cliff", *evidence, climb=climb, how=MARKS[cliff.kind], unexplained=unexplained, ends=ends)[1]
 
 
 def _ended(climb: Climb) -> Iterator[Finding]:
@@ -164,7 +167,7 @@ def _ended(climb: Climb) -> Iterator[Finding]:
             quantity("Processes killed", kills, "count", reason="not reported here"),
         ]
     holder = ended.at_end("victim") == "holder"
-    whom = "the process that pins" if holder else "the ordinary process, which pinned nothing,"
+    whom = "the process that pins" if holder else "the process marked to be killed first"
     key, share = "killed" if mark else "refused", ended.bytes / climb.limit
     yield say(TEXTS, key, *evidence, climb=climb, ended=ended, share=share, whom=whom)[1]
 
@@ -213,7 +216,8 @@ def _group_verdict(climb: Climb, pinned: str) -> str | None:
     cliff = climb.cliff
     if cliff is None:
         return None
-    share = f"past {format_share(cliff.bytes / climb.limit)} {pinned}"
-    suffer = "the kernel kills one" if cliff.kind == "killed" else "they slow"
+    used, suffer = climb.needed_bytes, "the kernel kills one" if cliff.kind == "killed" else "they slow"
+    less = "with less" if used else f"past {format_share(cliff.bytes / climb.limit)} {pinned}"
     times = f" up to {climb.times:.1f} times" if climb.times and cliff.kind != "killed" else ""
-    return f"In a cgroup leave other programs what they use: {share} {suffer}{times}."
+    here = f" ({format_bytes(used)} here)" if used else ""
+    return f"In a cgroup leave others what they use{here}: {less} {suffer}{times}."

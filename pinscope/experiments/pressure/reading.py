@@ -351,6 +351,14 @@ class Climb(Course):
         return None if used is None else self.limit - used
 
     @property
+    def needed_bytes(self) -> int | None:
+        """What was in the group before, where others suffer from less: the cliff lies within two steps of it."""
+        cliff, expected = self.cliff, self.expected_cliff
+        if cliff is None or expected is None or abs(expected - cliff.bytes) > 2 * (cliff.bytes - cliff.below_bytes):
+            return None
+        return self.limit - expected
+
+    @property
     def expected_kill(self) -> int | None:
         """The limit less what cannot be dropped, all but pages of files: beyond it nothing is left to take."""
         expected, cache = self.expected_cliff, self.before.at_end("cache_bytes")

@@ -34,11 +34,13 @@ TEXTS: Texts = {
     ),
     "staging-pin-to-copy": Text(
         when="to allocate pinned memory for one copy takes longer than a plain copy",
-        title="Allocating a pinned buffer to copy {staging.size:bytes} once takes {cost:times} as long as a plain copy",
+        title="A new pinned buffer to copy {staging.size:bytes} once takes {cost:times} as long as a plain copy"
+        "[, registering in place {in_place:times}]",
         detail="Of {pin.seconds:seconds}, {pin.prepare_seconds:seconds} go into allocating and filling the buffer, "
-        "{pin.copy_seconds:seconds} into the copy and {pin.finish_seconds:seconds} into freeing it.",
-        advice="Do not allocate pinned memory to copy data once that lies in pageable memory: keep a pinned buffer "
-        "and use it again.",
+        "{pin.copy_seconds:seconds} into the copy and {pin.finish_seconds:seconds} into freeing it.[ To register, copy "
+        "and unregister takes {register.seconds:seconds}, a plain copy {plain.seconds:seconds}.]",
+        advice="Allocate no pinned memory to copy data once that lies in pageable memory: keep a pinned buffer and use "
+        "it again[, or {in_its_place} where it lies].",
     ),
     "staging-reuse": Text(
         when="the same data was copied several times, plainly and from pinned memory",
@@ -110,13 +112,21 @@ def _pin_to_copy(staging: Staging) -> Iterator[Costed]:
     plain, pin = ways.get("plain"), ways.get("pin_then_copy")
     if plain is None or pin is None or not _slower(pin, plain):
         return
+    register = ways.get("register")
+    if register and not _slower(plain, register):
+        register = None
+    compared = filter(None, (pin, plain, register))
     yield say(
         TEXTS,
         "staging-pin-to-copy",
-        *(measured(cell.title, cell.wall_seconds, "seconds") for cell in (pin, plain)),
+        *(measured(cell.title, cell.wall_seconds, "seconds") for cell in compared),
         cost=ratio(pin.wall_seconds, plain.wall_seconds),
+        in_its_place=register and "register the data",
+        in_place=register and ratio(register.wall_seconds, plain.wall_seconds),
         staging=staging,
         pin=pin,
+        plain=plain,
+        register=register,
     )
 
 

@@ -33,7 +33,8 @@ _WHY = (
 _COST = (
     "Pinning {auto.bytes:bytes} takes {auto.total_seconds.median:seconds}[, {times:.2f} times as long as the fastest "
     "way ({fastest.title})]. "
-    "It tries chunk lengths as it pins."
+    "It tries chunk lengths as it pins[; fixed chunks of {worse.piece_bytes:bytes} made a call wait "
+    "{worse.longest.seconds:seconds}, and one longest wait of few repeats is chance]."
 )
 TEXTS: Texts = {
     **NOT_PINNED,
@@ -55,8 +56,8 @@ TEXTS: Texts = {
     ),
     "auto-keeps-limit": Text(
         when='no call takes longer than the limit while pinned_empty(chunk="auto") pins',
-        title='With pinned_empty(chunk="auto") no call took longer than {wait.seconds:seconds}; the limit is '
-        "{limit:seconds}",
+        title='With pinned_empty(chunk="auto") no call took longer than {wait.seconds:seconds} in {auto.of_repeats}; '
+        "the limit is {limit:seconds}",
         detail=_COST,
         advice="Pin so where a program must pin while it serves.",
         severity="good",
@@ -123,6 +124,7 @@ def _auto(serving: Serving) -> Iterator[Costed]:
         limit=limit,
         times=None if auto is fastest else times,
         fastest=fastest,
+        worse=None if beyond else serving.worse_than(auto),
         **_why(serving, wait),
     )
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import takewhile
 from typing import Annotated
 
 from pinscope.analysis.cells import Label, Value, every_combination
@@ -63,6 +64,12 @@ class Cell:
     longest_round_seconds: Annotated[float, Value("longest round", "seconds", "less")]
     typical_round_seconds: Annotated[float | None, Value("typical round", "seconds", "less")]
     pinned: bool | None
+
+    @property
+    def of_repeats(self) -> str:
+        """Of how many repeats its longest waits are."""
+        count = self.total_seconds.count
+        return f"{count} repeat{'' if count == 1 else 's'}"
 
     @property
     def bytes_per_second(self) -> Annotated[float | None, Value("rate", "bytes/second", "more")]:
@@ -168,10 +175,17 @@ class Serving:
         ways = [cell for cell in self.cells if cell.way in ("chunks", "register") and cell.pins]
         return sorted(ways, key=lambda cell: cell.piece_bytes)
 
+    def worse_than(self, auto: Cell) -> Cell | None:
+        """The shortest fixed chunk that made a call wait beyond the limit, though chunks of ``auto`` are no shorter."""
+        shorter = (cell for cell in self.registered if cell.piece_bytes <= auto.piece_bytes)
+        return next((cell for cell in shorter if cell.longest.seconds > self.limit), None)
+
     @property
     def largest_within(self) -> Cell | None:
-        """Of the registered ones the longest chunk of which no call waited longer than the limit."""
-        return next((cell for cell in reversed(self.registered) if cell.longest.seconds <= self.limit), None)
+        """Of the registered ones the longest chunk up to which no call waited longer than the limit: a longest wait is
+        that of few repeats, so a longer chunk that kept to it beyond a shorter one that did not was lucky."""
+        within = takewhile(lambda cell: cell.longest.seconds <= self.limit, self.registered)
+        return max(within, key=lambda cell: cell.piece_bytes, default=None)
 
     @property
     def in_one_piece(self) -> Cell | None:

@@ -406,7 +406,9 @@ def headline(seen: Watched) -> Iterator[Quantity]:
     for peak in (most, end, grown, *others):
         yield quantity(peak.name, peak.value, "bytes", reason=peak.reason, key=peak.key)
     process = None if grown.value is None else grown.of
-    yield quantity("Process that grew most", process, "text", reason=grown.reason, key="grew_most_process")
+    yield quantity(
+        grown.name.replace("Grew", "Process that grew"), process, "text", reason=grown.reason, key="grew_most_process"
+    )
 
 
 def _peaks(seen: Watched) -> tuple[_Peak, ...]:
@@ -435,9 +437,9 @@ def _grew_most(seen: Watched) -> _Peak:
     life = max(seen.lives, key=lambda life: life.grew_bytes or 0, default=None)
     if life is None or not life.grew_bytes:
         return _Peak("grew_most", "Grew most", reason="no holder grew" if seen.lives else "no process held any")
-    how = "" if any(amount for _, amount in life.pinned) else ", with mlock"
+    how = "" if any(amount for _, amount in life.pinned) else ", locked by mlock, not pinned"
     at = next(at for at, amount in life.amounts if amount == life.peak_bytes)
-    return _Peak("grew_most", "Grew most", life.grew_bytes, of=f"{who(life)}{how}", seconds=at)
+    return _Peak("grew_most", f"Grew most{how}", life.grew_bytes, of=who(life), seconds=at)
 
 
 def _most_uncharged(seen: Watched) -> _Peak:

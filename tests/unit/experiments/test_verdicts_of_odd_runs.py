@@ -108,7 +108,9 @@ def test_where_mlock_holds_all_there_is_verdict_and_headline_say_so() -> None:
     )
     reading = read_run(run(), rows)
     assert reading.verdict == "Nothing was pinned in 59.0 s, but python (pid 7) locked up to 944 MiB with mlock."
-    assert ("Grew most", "python (pid 7), with mlock") in [cells[:2] for cells in reading.tables[0].rows]
+    assert ("Grew most, locked by mlock, not pinned", "python (pid 7)") in [
+        cells[:2] for cells in reading.tables[0].rows
+    ]
 
 
 def test_a_leak_is_the_answer_where_there_is_one() -> None:

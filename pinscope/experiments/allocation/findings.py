@@ -145,7 +145,9 @@ def _break_even(buffers: Buffers) -> Iterator[Costed]:
         return
     evens = buffers.usual_evens()
     pinned, pageable = (buffers.fresh[way, worst.bytes].both_seconds for way in ("pinned", BASE))
-    cost = pinned.median / pageable.median
+    cost, dearer = pinned.median / pageable.median, exceeds(pinned, pageable)
+    if worst.copies is None and not dearer:  # neither measurably dearer nor of any use: nothing to advise
+        return
     rule = "pinning-never-pays" if worst.copies is None else "pays-soon"
     if worst.copies and worst.copies > MANY_COPIES:
         rule = "pays-late"
@@ -162,7 +164,7 @@ def _break_even(buffers: Buffers) -> Iterator[Costed]:
         cost=cost,
         severity=costing(cost) if rule == "pays-late" else None,
         even=worst,
-        extra=f"{format_seconds(worst.extra_seconds)} more than" if exceeds(pinned, pageable) else "about as long as",
+        extra=f"{format_seconds(worst.extra_seconds)} more than" if dearer else "about as long as",
         after=_after(evens),
         took=pinned.median,
     )

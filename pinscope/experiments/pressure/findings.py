@@ -53,7 +53,7 @@ TEXTS: Texts = {
         "At {ended.bytes:bytes} ({share:share} of the group's limit) pinned the kernel killed {whom} for want of "
         "memory{climb.swap_words}",
         "Pinned pages cannot be given back, so the kernel takes from others until nothing is left. The "
-        "ordinary process, which pinned nothing, was marked by the run (oom_score_adj); without that the kernel usually "
+        "ordinary process, which pinned nothing, was marked by the run (oom_score_adj); else the kernel usually "
         "kills the one that holds most.",
         "Give a program that pins much a control group of its own, or a lower oom_score_adj to those that must live: "
         "echo -500 > /proc/PID/oom_score_adj, as root; never to the one that pins.",

@@ -119,6 +119,16 @@ def test_a_fall_from_caches_to_memory_is_said_of_the_host_model_only() -> None:
     assert "falls-with-size" not in bandwidth_findings([*copies(14e9, MIB), *copies(12.8e9)], lab="host")
 
 
+def test_a_figure_that_may_be_off_by_more_than_half_is_none() -> None:
+    def rate(rows: list[dict[str, Any]]) -> Any:
+        return next(figure for figure in read_bandwidth(synthetic.run("bandwidth"), rows).headline)
+
+    wild = rate([*copies(5e9)[:3], *copies(13e9)[:3], *copies(40e9)[:3]])
+    assert (wild.value, wild.spread) == (None, None)
+    assert "±" in wild.reason
+    assert rate([*copies(12e9)[:3], *copies(13e9)[:3], *copies(14e9)[:3]]).value == pytest.approx(13e9)
+
+
 def test_small_copies_alone_do_not_judge_the_link() -> None:
     assert "link-slow" not in bandwidth_findings(copies(1e9, 4096))
     assert not any(

@@ -140,6 +140,15 @@ def test_copies_that_gain_nothing_never_pay() -> None:
     assert "pinning-never-pays" in findings(rows)
 
 
+def test_what_is_dearer_only_by_chance_is_neither_called_dearer_nor_advised_against() -> None:
+    none = [*copies("pageable", 0.02), *copies("pinned", 0.02)]
+    wide = [*buffers("pinned", 0.2, 0.1), *buffers("pinned", 0.4, 0.2), *buffers("pinned", 0.32, 0.1)]
+    assert "pinning-never-pays" not in findings([*PAGEABLE, *wide, *none])
+    said = findings([*PAGEABLE, *wide, *BOTH_COPIES])["pays-soon"].detail
+    assert "about as long as" in said
+    assert "more than" in findings([*PAGEABLE, *buffers("pinned", 0.6, 0.1), *BOTH_COPIES])["pays-soon"].detail
+
+
 def test_a_buffer_that_costs_nothing_extra_has_paid_though_copies_gain_nothing() -> None:
     same = [*copies("pageable", 0.02), *copies("pinned", 0.02)]
     rules = findings([*PAGEABLE, *buffers("pinned", 0.2, 0.1), *same])

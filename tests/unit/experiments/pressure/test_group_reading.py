@@ -139,6 +139,15 @@ def test_each_conclusion_is_a_finding() -> None:
     assert "outside-slower" not in rules(slow + after)  # it stays so without the group
 
 
+def test_a_cliff_is_where_others_are_left_less_than_they_used_whatever_the_size_of_the_group() -> None:
+    assert only(filled()).needed_bytes == USED
+    assert "300 MiB" in (reading(filled()).verdict or "")
+    elsewhere = [row | {"used_bytes": USED // 4} if row["phase"] == "before" else row for row in filled()]
+    assert only(elsewhere).needed_bytes is None
+    titles = [finding.title for finding in reading(elsewhere).findings if finding.rule == "cliff"]
+    assert "% of its limit pinned on" in titles[0]
+
+
 def test_a_run_that_goes_on_is_read_as_far_as_it_is() -> None:
     whole = filled()
     for count in range(0, len(whole), 5):

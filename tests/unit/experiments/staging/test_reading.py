@@ -100,6 +100,16 @@ def test_a_way_that_is_faster_within_the_noise_is_no_better_than_a_plain_copy() 
     assert (said.severity, said.advice, said.code) == ("note", "Use a plain copy.", None)
 
 
+def test_to_copy_once_a_new_pinned_buffer_is_dear_and_registering_in_place_is_named_where_it_is_not() -> None:
+    said = finding("staging-pin-to-copy")
+    assert [figure.value for figure in said.evidence] == [0.200, 0.040, 0.022]
+    assert "5.0 times" in said.title
+    assert "0.55 times" in said.title
+    slow = [row for row in MEASURED if row["way"] != "register"] + rows("register", 0.041)
+    said = finding("staging-pin-to-copy", slow)
+    assert "regist" not in said.title + said.detail + said.advice
+
+
 @pytest.mark.parametrize("way", ["two_buffers", "reused_buffer", "register", "in_place"])
 def test_code_to_paste_is_python(way: str) -> None:
     compile(code(way, 8, MIB) or "", way, "exec")

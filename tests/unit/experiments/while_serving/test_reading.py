@@ -79,6 +79,16 @@ def test_the_longest_chunk_that_keeps_to_the_limit_does_so_while_memory_is_given
     assert Serving(serving.cells, 1e-5).largest_within is None
 
 
+def test_a_longer_chunk_that_kept_to_the_limit_beyond_a_shorter_one_that_did_not_was_lucky() -> None:
+    lucky = [*rows("chunks", 0.5, 0.03, chunk=256 * MIB), *rows("chunks", 0.5, 0.01, chunk=GIB)]
+    best = Serving(cells_of([*rows("chunks", 1.3, 5e-4, chunk=2 * MIB), *lucky]), LIMIT).largest_within
+    assert best is not None
+    assert best.chunk_bytes == 2 * MIB
+    said = findings([*IDLE, *TOUCH, *HOST_ALLOC, *REGISTER, *lucky, *AUTO])["auto-keeps-limit"].detail
+    assert "fixed chunks of 256 MiB made a call wait 30.0 ms" in said
+    assert "fixed chunks" not in findings(ALL)["auto-keeps-limit"].detail
+
+
 def test_the_longest_of_all_repeats_counts_and_the_median_time() -> None:
     (cell,) = cells_of(HOST_ALLOC)
     assert cell.longest.seconds == 0.31

@@ -66,6 +66,8 @@ def show() -> None:
 def _start(usual: PlanParams) -> tuple[PlanParams, InvalidParameter | None]:
     """What the form begins with: the inputs of the link by which the page was opened, or the usual ones and why."""
     link = st.session_state.setdefault("plan-link", st.query_params.to_dict())
+    if st.session_state.get("plan-like", link.get("like", "")) != link.get("like", "") and link.pop("gpu_memory", None):
+        st.session_state.pop("plan-gpu_memory", None)  # it was that of the link's host
     try:
         return usual.with_overrides(link), None
     except InvalidParameter as error:

@@ -75,7 +75,7 @@ def _verdict(plan: Plan) -> str:
         return f"{words}: {safety.reason}{pinning}."
     tables = format_bytes(plan.sharings[0].tables_per_gpu_bytes)
     needs = f"{format_bytes(demand.total_bytes)} takes {f'{takes} and ' if takes else ''}{tables} per GPU"
-    return f"{words}: {needs}; judge it with --host-memory or --like."
+    return f"{words}: {needs}; name its memory or its like."
 
 
 def _headline(plan: Plan) -> tuple[Quantity, ...]:
@@ -237,7 +237,9 @@ def _pace_words(demand: Demand, pace: Pace) -> str:
 def _rounded(plan: Plan) -> Iterator[Finding]:
     demand = plan.demand
     asked, rounded, name = demand.asked, rounded_up(demand.asked), ROUNDING.get(demand.through, "PyTorch")
-    if rounded > asked and demand.through != "cuda":
+    # What the host cannot carry even as it was asked for needs no call that pins it.
+    beyond = safety_of(plan).level == "not_safe" and demand.copies * asked > (plan.budget.safe_bytes or 0)
+    if rounded > asked and demand.through != "cuda" and not beyond:
         yield note(
             "plan-pytorch-rounds",
             quantity("The host then holds", demand.copies * rounded, "bytes"),

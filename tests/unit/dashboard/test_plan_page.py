@@ -66,6 +66,19 @@ def test_the_host_of_a_recording_is_planned_for_with_its_gpu(open_page: Open, ma
     assert "no run 'abacus'" in app.error[0].value.replace("\\", "")
 
 
+def test_the_gpu_of_a_links_host_goes_with_that_host(open_page: Open, machine: Callable[[int], None]) -> None:
+    machine(1)
+    app = open_page(PLAN, pinned="16GiB", gpu_memory="24GiB", host_memory="1TiB")
+    assert app.query_params["gpu_memory"] == "24GiB"
+    app.text_input(key="plan-pinned").set_value("8GiB").run()
+    assert app.query_params["gpu_memory"] == "24GiB"
+    app.text_input(key="plan-like").set_value("h200").run()
+    assert not app.exception
+    assert app.text_input(key="plan-gpu_memory").value == ""
+    assert app.query_params["gpu_memory"].startswith("14")
+    assert app.query_params["pinned"] == "8GiB"
+
+
 def test_a_link_that_cannot_be_used_is_one_clear_line_above_the_usual_plan(
     open_page: Open, machine: Callable[[int], None]
 ) -> None:

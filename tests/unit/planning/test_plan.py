@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from pinscope.analysis.models import ENTRY_BYTES, GPU_PAGE_SIZES
 from pinscope.analysis.pinning_strategy import Recipe, Recommended
-from pinscope.planning.plan import Demand, HostBudget, Plan, PlanParams, Through, make_plan
+from pinscope.planning.plan import Demand, HostBudget, Plan, PlanParams, Through, make_plan, safety_of
 from pinscope.planning.prices import ContextPrice, Origin, Pace, PagePrice, Prices
 from pinscope.planning.reading import read_plan
 from pinscope.records.run import Finding
@@ -305,6 +305,14 @@ def test_the_way_around_the_rounding_is_named_with_code(through: Through, title:
     )
     assert (finding.title if finding else None) == title
     assert finding is None or (code in finding.advice and "Of many tensors each is rounded" in finding.detail)
+
+
+@pytest.mark.parametrize(("safe", "said"), [(63, True), (39, False)])
+def test_rounding_is_named_only_where_the_host_carries_what_was_asked_for(safe: int, said: bool) -> None:
+    host = replace(ROOMY, safe_bytes=safe * GIB)
+    made = make_plan(PlanParams(pinned=40 * GIB).demand(), Prices(SMALL, CONTEXT, (USUAL, FAST), RECIPES, None), host)
+    assert safety_of(made).level == "not_safe"
+    assert ("plan-pytorch-rounds" in findings(made)) == said
 
 
 @pytest.mark.parametrize("shared", [False, True])

@@ -23,7 +23,7 @@ def plan() -> Plan:
         return plan_for(PlanParams(pinned=16 * GIB), known_prices(store, environment), environment)
 
 
-UNKNOWN = "judge it with --host-memory or --like."
+UNKNOWN = "name its memory or its like."
 
 
 def here(safe: int, total: int, *gpus: int) -> HostBudget:

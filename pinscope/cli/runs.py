@@ -59,7 +59,8 @@ def answer(run: Run) -> str:
     if run.status == "running":
         return f"running: {format_share(run.progress.fraction)} {run.progress.message}".rstrip()
     if run.status != "done":
-        return f"{run.status}: {run.error}" if run.error else run.status
+        said = run.error or run.verdict
+        return f"{run.status}: {said}" if said else run.status
     return run.verdict or f"done: {run.observations:,} observations"
 
 

@@ -11,8 +11,17 @@ const clock = (moment) => `${two(moment.getHours())}:${two(moment.getMinutes())}
 
 export function bytesText(value) {
   if (value == null) return "n/a";
-  const unit = value < 1 ? 0 : Math.min(Math.floor(Math.log2(value) / 10 + 1e-9), UNITS.length - 1);
-  return `${Number((value / 1024 ** unit).toPrecision(3))} ${UNITS[unit]}`;
+  let unit = 0;
+  for (; Math.round(Math.abs(value)) >= 1024 && unit < UNITS.length - 1; unit += 1) value /= 1024;
+  return `${Number.isInteger(value) ? value : digits(value)} ${UNITS[unit]}`;
+}
+
+// As pinscope/units.py writes the cards beside the chart: three digits, all before the point, a half to the even one.
+function digits(value) {
+  const before = Math.floor(Math.log10(Math.abs(value))) + 1, decimals = Math.max(3 - before, 0);
+  const scaled = value * 10 ** decimals, below = Math.floor(scaled);
+  const whole = scaled - below === 0.5 ? below + (below % 2) : Math.round(scaled);
+  return (whole / 10 ** decimals).toFixed(whole >= 1000 && decimals ? decimals - 1 : decimals);
 }
 
 function svg(tag, attributes = {}, text) {

@@ -311,7 +311,7 @@ class PlanParams(Inputs):
     )
     host_memory: Amount | None = parameter(
         "Memory of another host",
-        "Memory that is free on the host that the plan is for. Without it, this host is judged, or the one that it is like.",
+        "Memory that is free on the host that the plan is for. Without it: this host's, or that of the one it is like.",
         None,
         unit="bytes",
     )

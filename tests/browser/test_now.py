@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Locator, Page, expect
 
-from pinscope.units import parse_bytes
+from pinscope.units import format_bytes, parse_bytes
 from tests.browser.conftest import Served, settle, until
 
 KIB = 1024
@@ -126,6 +126,7 @@ def test_a_reader_follows_a_process_in_two_tabs(
     page: Page, dashboard: Served, lockers: tuple[Locker, Locker], tmp_path: Path
 ) -> None:
     open_now(page, dashboard)
+    the_chart_writes_sizes_as_the_cards_do(page)
     what_is_set_stays_while_the_page_follows(page, *lockers)
 
     other = page.context.new_page()
@@ -136,6 +137,21 @@ def test_a_reader_follows_a_process_in_two_tabs(
     lockers[0].end()
     for tab in (page, other):
         expect(tab.get_by_text("1 of ")).to_be_visible()
+
+
+def the_chart_writes_sizes_as_the_cards_do(page: Page) -> None:
+    sizes = [
+        0,
+        1536,
+        1023 * KIB * KIB,
+        349 * KIB * KIB // 2,
+        351 * KIB * KIB // 2,
+        2**30 - 1,
+        5 * 2**28,
+        7 * 2**40 // 3,
+    ]
+    written = "sizes => import('/live/now_chart.js').then(chart => sizes.map(size => chart.bytesText(size)))"
+    assert page.evaluate(written, sizes) == list(map(format_bytes, sizes))
 
 
 def what_is_set_stays_while_the_page_follows(page: Page, zebra: Locker, aardvark: Locker) -> None:

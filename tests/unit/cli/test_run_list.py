@@ -51,6 +51,7 @@ def test_a_damaged_run_says_why_and_how_it_is_removed(capsys: pytest.CaptureFixt
         ({"status": "done", "observations": 1200}, "done: 1,200 observations"),
         ({"status": "failed", "error": "no memory left"}, "failed: no memory left"),
         ({"status": "cancelled"}, "cancelled"),
+        ({"status": "cancelled", "verdict": VERDICT}, f"cancelled: {VERDICT}"),
         ({"status": "running", "progress": Progress(fraction=0.25, message="h2d")}, "running: 25.0 % h2d"),
     ],
 )

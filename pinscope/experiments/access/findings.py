@@ -20,13 +20,13 @@ TEXTS = {
         "Data that kernels use whole: zero-copy takes up to {worst.times_words} times as long as an explicit copy "
         "({used})",
         "Beside an explicit copy of {worst.cell.bytes:bytes}, zero-copy is {course}. " + _EQUAL,
-        "Copy data to the GPU where zero-copy is slower; elsewhere let kernels reach it on the host.",
+        "Copy data to the GPU where zero-copy is slower; where it is as good, either will do.",
     ),
     "access-sparse": Text(
         "zero-copy was measured beside a copy at several shares of the data",
         "Data that kernels use in part and once: zero-copy is faster than a copy at {where}",
         "Beside a copy (of the part alone where a 2D copy takes it), for {uses}, zero-copy is {course}. " + _EQUAL,
-        "Map the buffer where zero-copy is faster; elsewhere copy the part alone, if kernels use whole blocks "
+        "Map the buffer where zero-copy is faster; where it is slower, copy the part alone, if kernels use whole blocks "
         "(cudaMemcpy2DAsync), else all of the data.",
     ),
     "managed-on-demand": Text(

@@ -88,6 +88,19 @@ def test_all_at_once_may_be_slower_though_no_pair_is() -> None:
     assert "50.0 % of their rates alone" in (read(rows, 4).verdict or "")
 
 
+@pytest.mark.parametrize(("part", "said"), [(0.737, True), (0.93, False)])
+def test_a_pair_that_copies_both_ways_at_less_than_the_sum_is_said_though_one_way_it_reaches_it(
+    part: float, said: bool
+) -> None:
+    alone = [*copied({0: LINK}, "bidirectional"), *copied({1: LINK}, "bidirectional")]
+    rows = [*host(2), *alone, *copied(dict.fromkeys((0, 1), part * LINK), "bidirectional")]
+    concluded = findings(rows)
+    assert ("slower-both-ways" in concluded) == said
+    assert not said or [figure.value for figure in concluded["slower-both-ways"].evidence] == pytest.approx(
+        [part * 4 * LINK, 2 * LINK, 2 * LINK]
+    )
+
+
 def test_one_gpu_says_what_it_reaches_and_what_was_not_measured() -> None:
     reading = read(host(1), 1)
     assert reading.verdict == (

@@ -26,8 +26,8 @@ TEXTS = {
         "zero-copy was measured beside a copy at several shares of the data",
         "Data that kernels use in part and once: zero-copy is faster than a copy at {where}",
         "Beside a copy (of the part alone where a 2D copy takes it), for {uses}, zero-copy is {course}. " + _EQUAL,
-        "Map the buffer where zero-copy is faster; where it is slower, copy the part alone, if kernels use whole blocks "
-        "(cudaMemcpy2DAsync), else all of the data.",
+        "Map the buffer where zero-copy is faster; where it is slower, copy the part alone, if kernels use whole "
+        "blocks (cudaMemcpy2DAsync), else all of the data.",
     ),
     "managed-on-demand": Text(
         f"one streaming read of managed memory takes {SLOW_MANAGED} times as long as by an explicit copy, or more",

@@ -52,8 +52,8 @@ TEXTS: Mapping[str, Text] = {
         title="Into another GPU's memory a process copies at {host:rate} from pinned memory[, at {better:rate} from "
         "its GPU]",
         detail="The slowest of {count} combinations of GPUs; the memory was opened by CUDA IPC.",
-        advice="Where page tables matter, one process can pin what several need, and copy it into the GPU memory of the "
-        "others. Give them what a GPU holds already from that GPU, where that is faster.",
+        advice="Where page tables matter, one process can pin what several need, and copy it into the GPU memory of "
+        "the others. Give them what a GPU holds already from that GPU, where that is faster.",
     ),
     "gpu-memory-left": Text(
         when="more GPU memory than two steps of the meter is still used when all processes have ended",

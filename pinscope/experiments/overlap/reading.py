@@ -11,7 +11,7 @@ from typing import Annotated
 
 from pinscope.analysis.cells import Label, Value, cells, every_combination, first, key, median
 from pinscope.analysis.read_rows import Row, Rows, grouped
-from pinscope.analysis.statistics import Summary, exceeds, known_within, together
+from pinscope.analysis.statistics import Summary, exceeds, together
 from pinscope.analysis.texts import about, on_lab, possible_share
 from pinscope.experiments.overlap.ways import BALANCES, EVERYTHING, WAYS, Balance, Recipe
 from pinscope.records.run import ExperimentRun, Quantity, Table, quantity
@@ -77,14 +77,15 @@ class Cell:
     def overlap_off(self) -> float:
         """How far its overlaps may be off: they are differences of times, so as much of the shorter side as those."""
         alone = self.copy_alone_seconds
-        off = math.hypot(known_within(self.device_seconds) * self.seconds, known_within(alone) * alone.median)
+        off = math.hypot(self.device_seconds.uncertainty * self.seconds, alone.uncertainty * alone.median)
         return off / min(alone.median, self.compute_alone_seconds)
 
     @property
     def knows_own_overlap(self) -> bool:
         """Whether it is known what ran beside what. Slow copies have fast and slow states: measured once, before the
         passes, they tell nothing of those."""
-        in_turn = self.copy_alone_seconds.spread > 0 or self.copy_slowdown < SLOWER_COPIES
+        alone = self.copy_alone_seconds
+        in_turn = alone.lower_quartile < alone.upper_quartile or self.copy_slowdown < SLOWER_COPIES
         return in_turn and self.overlap_off <= OWN_KNOWN
 
     @property

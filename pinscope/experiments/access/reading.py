@@ -228,8 +228,9 @@ def verdict(accesses: Accesses) -> str | None:
     if most.verdict != "slower":
         return f"Map the data (zero-copy): it takes at most {most.times_words} times a copy's time, and no GPU memory."
     faster = _faster_shares([pair for pair in accesses.pairs if pair.cell.spacing > 1])
-    use_part = f", map data read to at most {faster}" if faster else ""
-    return f"Copy data that kernels read whole (mapped up to {most.times_words} times slower){use_part}."
+    use_part = f", map what they read {faster} of" if faster else ""
+    again = " and again" if any(pair.cell.uses == 1 and pair.verdict != "slower" for pair in whole) else ""
+    return f"Copy what kernels read whole{again} (mapped up to {most.times_words} times slower){use_part}."
 
 
 def _faster_shares(parts: Sequence[Pair]) -> str:

@@ -10,7 +10,7 @@ from operator import attrgetter
 from pinscope.analysis.models import SLOT_SETTINGS, link_below_best, link_evidence, packet_words, payload_now
 from pinscope.analysis.read_rows import Rows, grouped
 from pinscope.analysis.rules import BELOW_LIKE, SLOW_LINK
-from pinscope.analysis.statistics import exceeds
+from pinscope.analysis.statistics import exceeds, together
 from pinscope.analysis.texts import Costed, Text, dearest_first, joined, part_words, say, times
 from pinscope.experiments.bandwidth.reading import LARGE, PAYS, Cell, Copies, Gain
 from pinscope.records.run import ExperimentRun, Finding, Quantity, costing, quantity, wrong_data
@@ -189,11 +189,15 @@ def _falls(copies: Copies) -> Iterator[Costed]:
     """Of the host model, whose copies are a processor's: the direction in which large ones fall most."""
     curves = [curve for way in ("h2d", "d2h") if copies.run.lab == "host" and (curve := copies.engine("pinned", way))]
     ends = [(max(curve, key=RATE), curve[-1]) for curve in curves]
-    falls = [(best, last) for best, last in ends if best.quartile_rates[0] > FALLS * last.quartile_rates[1]]
+    falls = [(best, last) for best, last in ends if RATE(best) / RATE(last) * (1 - _off(best, last)) > FALLS]
     if falls:
         best, last = max(falls, key=lambda pair: RATE(pair[0]) / RATE(pair[1]))
         evidence = (cell.rate(f"Pinned, {cell.direction}, {format_bytes(cell.bytes)}") for cell in (best, last))
         yield say(TEXTS, "falls-with-size", *evidence, best=best, last=last)
+
+
+def _off(*cells: Cell) -> float:
+    return together(*(cell.one_more_seconds for cell in cells))
 
 
 def _widest(copies: Copies, way: str) -> list[Cell] | None:

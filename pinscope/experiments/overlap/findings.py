@@ -88,7 +88,8 @@ def _without_events(passes: Passes) -> Iterator[Costed]:
 
 def _recipe(passes: Passes) -> Iterator[Costed]:
     """One finding on the directions in which the full recipe works, one on those in which it does not."""
-    for works, full in grouped(passes.full, lambda cell: cell.overlaps).items():
+    known = [cell for cell in passes.full if cell.knows_overlap]
+    for works, full in grouped(known, lambda cell: cell.overlaps).items():
         hidden = joined([f"{part_words(cell.overlap)} ({cell.case})" for cell in full])
         cost = 1.0 if works else max(cell.seconds / cell.least_seconds for cell in full)
         yield say(

@@ -14,7 +14,7 @@ from pinscope.analysis.read_rows import Row, Rows, grouped
 from pinscope.analysis.statistics import Summary, exceeds, together
 from pinscope.analysis.texts import about, on_lab, possible_share
 from pinscope.experiments.overlap.ways import BALANCES, EVERYTHING, WAYS, Balance, Recipe
-from pinscope.records.run import ExperimentRun, Quantity, Table, quantity
+from pinscope.records.run import MOST_OFF, ExperimentRun, Quantity, Table, quantity
 from pinscope.units import format_seconds, format_share
 
 _WAYS = {"h2d": "to GPU", "d2h": "from GPU"}
@@ -79,6 +79,11 @@ class Cell:
         alone = self.copy_alone_seconds
         off = math.hypot(self.device_seconds.uncertainty * self.seconds, alone.uncertainty * alone.median)
         return off / min(alone.median, self.compute_alone_seconds)
+
+    @property
+    def knows_overlap(self) -> bool:
+        """Whether its passes are steady enough to tell; of few repeats that is not known."""
+        return self.overlap_off <= MOST_OFF or math.isinf(self.overlap_off)
 
     @property
     def knows_own_overlap(self) -> bool:
@@ -276,6 +281,10 @@ def verdict(passes: Passes) -> str | None:
         return "Chunks arrived wrong although events or one stream kept the order: do not trust these figures."
     if not passes.full:
         return None
+    cell = next((cell for cell in passes.full if not cell.knows_overlap), None)
+    if cell:
+        sentence = f"Measure again: passes {_WAYS[cell.direction]} vary too much to tell what runs side by side."
+        return on_lab(passes.run.lab, sentence)
     cell = next((cell for cell in passes.full if not cell.overlaps), passes.full[0])
     return on_lab(passes.run.lab, f"{_brings(cell)}.")
 
@@ -297,7 +306,8 @@ def headline(passes: Passes) -> Iterator[Quantity]:
     """Of h2d, then of d2h: what is hidden, and what the dearest missing ingredient costs; then wrong chunks."""
     for cell in passes.full:
         name = f"Overlap of copies and kernels, {cell.case_words}"
-        yield quantity(name, cell.possible_overlap_share, "share", key=key(cell, "overlap"))
+        share = cell.possible_overlap_share if cell.knows_overlap else None
+        yield quantity(name, share, "share", reason="its passes vary too much to tell", key=key(cell, "overlap"))
         for lack in passes.dearest(cell)[:1]:
             name = f"Time with {WAYS[lack.missing].phrase} against the full recipe, {cell.case_words}"
             without = f"without_{lack.missing.replace(' ', '_')}"

@@ -116,6 +116,8 @@ def test_a_fall_from_caches_to_memory_is_said_of_the_host_model_only() -> None:
     (evidence, last) = bandwidth_findings(rows, lab="host")["falls-with-size"].evidence
     assert (evidence.value, last.value) == (pytest.approx(40e9), pytest.approx(12.8e9))
     assert "falls-with-size" not in bandwidth_findings(rows)
+    wild = [*copies(1e9)[:4], *copies(40e9)[:4]]
+    assert "falls-with-size" not in bandwidth_findings([*copies(40e9, MIB), *wild], lab="host")
     assert "falls-with-size" not in bandwidth_findings([*copies(14e9, MIB), *copies(12.8e9)], lab="host")
 
 
@@ -177,6 +179,14 @@ def test_a_missing_ingredient_is_named_with_what_it_costs() -> None:
     assert finding.title == "One stream for both makes the balanced pipeline take 2.0 times (h2d) as long"
     assert finding.detail == "It takes 2.06 s instead of 1.03 s (h2d). h2d: copies and kernels do not overlap."
     assert finding.severity == "warning"
+
+
+def test_passes_that_vary_too_much_tell_nothing_of_what_overlaps() -> None:
+    wild = [one_pass(seconds) for seconds in (1.0, 3.0, 1.0, 3.0, 1.1, 2.9) for _ in range(2)]
+    reading = read_overlap(synthetic.run("overlap"), wild)
+    assert (reading.verdict or "").startswith("Measure again: ")
+    assert [figure.value for figure in reading.headline] == [None]
+    assert not {"recipe-overlaps", "recipe-does-not-overlap"} & {finding.rule for finding in reading.findings}
 
 
 def test_a_verdict_names_the_direction_that_does_not_overlap_and_no_share_that_cannot_be() -> None:

@@ -68,7 +68,7 @@ def test_ways_to_use_data_are_compared_as_far_as_they_were_measured() -> None:
 
     assert verdict(access_rows("copy", 5e-3)) is None
     assert (verdict(access_rows("copy", 5e-3) + access_rows("mapped", 2e-3)) or "").startswith("Map the data")
-    assert (verdict(access_rows("copy", 5e-3) + access_rows("mapped", 9e-3)) or "").startswith("Copy data")
+    assert (verdict(access_rows("copy", 5e-3) + access_rows("mapped", 9e-3)) or "").startswith("Copy what")
     mixed = access_rows("copy", 5e-3) + access_rows("mapped", 2e-3)
     mixed += access_rows("copy", 5e-3, uses=8) + access_rows("mapped", 16e-3, uses=8)
     assert verdict(mixed) == (

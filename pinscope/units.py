@@ -166,24 +166,16 @@ def format_share(value: float | None) -> str:
     return f"{value * 100:.1f} %"
 
 
-def format_spread(value: float | None) -> str:
-    """A relative spread, as it stands after ±: ``0.0042`` is ``0.4 %``; less than 0.05 %, also none, is ``< 0.1 %``.
-
-    A spread of 0 says that the clock could not tell the readings apart, not that there is none.
-    """
-    return "< 0.1 %" if value is not None and abs(value) < 0.0005 else format_share(value)
-
-
 def format_precision(spread: float | None, repeats: int | None) -> str:
     """How well a figure is known: ``± 0.4 %``; ``(3 repeats)`` where they are too few for that; else empty."""
     if spread is not None:
-        return f"± {format_spread(spread)}"
+        return f"± {format_share(spread)}"
     return "" if repeats is None else f"({repeats} repeat{'' if repeats == 1 else 's'})"
 
 
 def format_value(value: float | str | bool | None, unit: str) -> str:
-    """Text of a value by its SI unit: ``bytes``, ``bytes/second``, ``seconds``, ``ratio``, ``share``, ``spread`` or
-    ``celsius``; else it is a count."""
+    """Text of a value by its SI unit: ``bytes``, ``bytes/second``, ``seconds``, ``ratio``, ``share`` or ``celsius``;
+    else it is a count."""
     if value is None:
         return "n/a"
     if isinstance(value, str):
@@ -195,7 +187,6 @@ def format_value(value: float | str | bool | None, unit: str) -> str:
         "bytes/second": format_bandwidth,
         "seconds": format_duration,
         "share": format_share,
-        "spread": format_spread,
         "ratio": lambda ratio: f"{_digits(ratio)} ×",
         "celsius": lambda degrees: f"{degrees:.0f} °C",
     }

@@ -17,14 +17,16 @@ from statistics import fmean
 from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar, get_type_hints
 
 from pinscope.analysis.read_rows import Row, counted, grouped
-from pinscope.analysis.statistics import Summary, summarize
+from pinscope.analysis.statistics import DRIFT, PAGEABLE_DRIFT, SHORT_DRIFT, Summary, exceeds, ratio, summarize
 from pinscope.records.run import Table, table
 
 if TYPE_CHECKING:
     import pandas as pd
 
 AS_GOOD = 1.1
-"""Cells whose values differ by this factor at most, to two decimals, are as good as each other."""
+"""Cells whose values differ by this factor at most, to two decimals, are as good as each other; and those that
+measuring does not tell apart."""
+AS_GOOD_WORDS = "Ways within 10 % of the fastest are as good, and so are those that ± does not tell from it."
 Better = Literal["more", "less", "neither"]
 Make = Callable[[list[Any]], Any]
 
@@ -125,7 +127,10 @@ def cells(kind: type[CellT], rows: Iterable[Row]) -> list[CellT]:
 
 def _value(value: Value, name: str, rows: Sequence[Row]) -> Any:
     values = [value_of_row for row in rows if (value_of_row := row.get(value.row or name)) is not None]
-    return value.make(values) if values else None
+    if not values or value.make is not summarize:
+        return value.make(values) if values else None
+    drift = PAGEABLE_DRIFT if rows[0].get("memory") == "pageable" else DRIFT
+    return summarize(values, drift, SHORT_DRIFT if value.unit == "seconds" else 0.0)
 
 
 def plain(value: Any) -> Any:
@@ -137,10 +142,10 @@ def every_combination(cells: Sequence[Any], note: str = "", title: str = "Every 
     """The table of all cells of one class: labels, values, and how often each was repeated."""
     kind = type(cells[0])
     labels, values = labels_of(kind), values_of(kind)
-    repeated = next((name for name in values if isinstance(getattr(cells[0], name), Summary)), None)
+    repeated = next((name for name in values if any(isinstance(getattr(cell, name), Summary) for cell in cells)), None)
     columns = {label.title: _unit(label, getattr(cells[0], name)) for name, label in labels.items()}
     columns |= {value.title: value.unit for value in values.values()}
-    spread = {"spread": "share", "repeats": "count"} if repeated else {}
+    spread = {"±": "share", "repeats": "count"} if repeated else {}
     return table(
         title,
         {**columns, **spread},
@@ -206,15 +211,19 @@ def _label(mark: Label, label: Any) -> Any:
     return label if mark.words is None or isinstance(label, str | int | float | None) else mark.words(label)
 
 
-def ratio(first: Summary, second: Summary) -> float:
-    """One median over another."""
-    return first.median / second.median
+def near(more: Summary, less: Summary) -> bool:
+    """Whether the first is more by :data:`AS_GOOD` at most."""
+    return round(ratio(more, less), 2) <= AS_GOOD
+
+
+def clearly_more(first: Summary, second: Summary) -> bool:
+    """Whether the first is more by more than :data:`AS_GOOD`, and by more than both may be off."""
+    return exceeds(first, second) and not near(first, second)
 
 
 def as_good(first: Summary, second: Summary) -> bool:
-    """Whether neither is less by more than :data:`AS_GOOD`."""
-    times = ratio(first, second)
-    return round(max(times, 1 / times), 2) <= AS_GOOD
+    """Whether neither is clearly more."""
+    return not clearly_more(first, second) and not clearly_more(second, first)
 
 
 @dataclass(frozen=True)
@@ -252,14 +261,15 @@ class Comparison(Generic[CellT]):
         return {name: self.best(group)[0] for name, group in grouped(matching, _way).items()}
 
     def winners(self, size: int | None = None, **labels: Any) -> list[CellT]:
-        """Of the choices: the fastest and all as good, the thriftiest first."""
+        """Of the choices: the fastest and all as good, as :meth:`best` orders them."""
         ways = self.at(size, **labels)
         return self.best([ways[name] for name in self.choices if name in ways])
 
     def best(self, alike: Sequence[CellT]) -> list[CellT]:
-        """The fastest of these and all as good, the thriftiest first."""
+        """The fastest of these and all as good, the thriftiest first; last those that vary too much to tell."""
         ranked = sorted(alike, key=lambda cell: self.time(cell).median)
-        return sorted((cell for cell in ranked if as_good(self.time(cell), self.time(ranked[0]))), key=self.thrift)
+        good = [cell for cell in ranked if as_good(self.time(cell), self.time(ranked[0]))]
+        return sorted(good, key=lambda cell: (not near(self.time(cell), self.time(ranked[0])), self.thrift(cell)))
 
 
 def _way(cell: Any) -> str:

@@ -1,66 +1,84 @@
-"""Medians, their spread, and how well they are known. Raw values in, plain numbers out.
+"""Medians, and what stands after their ±: how far a second measurement may be off. Raw values in, plain numbers out.
 
-Repeating until the median is known looks at it several times, and each look may stop too early by chance. So every
-interval has 99 % confidence, and there are at most five looks (:func:`looks`): by Bonferroni's inequality all five
-intervals hold together with at least 95 %. That takes repeats which do not depend on one another; a fast or slow state
-that lasts for many repeats, or for the whole run, is not in the interval.
+:data:`PLUS_MINUS` is the promise; a test holds it, by simulating two runs over and over: repeats that hang together,
+lopsided ones, and such as are repeated until their median is known.
 """
 
 from __future__ import annotations
 
 import math
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import pairwise
+from statistics import stdev
 
 import numpy as np
 
 from pinscope.records.run import COSTLY, Quantity, quantity
 
+PLUS_MINUS = (
+    "± means: measure again on this host, and 19 times in 20 the figure will lie within it; fewer than 8 repeats have "
+    "none, and their number stands there instead."
+)
+"""What it means everywhere."""
+OTHER_HOSTS = (
+    "Other hosts differ by more: between hosts of one model we saw 3 % (pinned copies from 1 MiB on), 11 % (smaller "
+    "ones) and 25 % (pageable ones)."
+)
+"""95th percentiles of the difference of two H100 hosts, 51 combinations of ``bandwidth``."""
 CONFIDENCE = 0.99
-"""Of every interval of a median."""
+"""Of the interval of the true median. Two medians of as many repeats lie √2 times as far from one another as each from
+the true one, so that the interval of one has the other with 95 %."""
 LOOKS = 5
-"""How often repeating may look whether the median is known: 1 - 5 x (1 - 0.99) = 0.95."""
+"""How often repeating may look whether the median is known: each look may stop too early by chance."""
 LEAST_VALUES = 8
 """Fewer values have no interval of a median with 99 % confidence."""
+DRIFT = 0.02
+"""Relative, and :data:`SHORT_DRIFT` in seconds: so far may whole runs on one host differ, minutes apart, though their
+repeats show nothing of it: a state that lasts for a run is in all of its repeats alike. Six quick runs of ``bandwidth``
+on an H100: with these 98 % of all pairs of copies by DMA lie within ±, without them 72 %."""
+SHORT_DRIFT = 0.3e-6
+"""Decides for copies below 1 MiB; ten times the tick of a GPU's clock, 32 ns."""
+PAGEABLE_DRIFT = 0.27
+"""In place of :data:`DRIFT` where the driver's threads copy, to or from pageable memory: 96 % of the same runs' pairs,
+without it 63 %."""
+MOST_CORRELATION = 0.6
+"""Of neighbouring repeats; few of them show more by chance. The most measured is 0.45 (pageable copies, H100)."""
+_STUDENT = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447)
+"""97.5 % quantiles of Student's t with 1, 2 … 6 degrees of freedom."""
 
 
 @dataclass(frozen=True)
 class Summary:
-    """A median with its spread.
+    """A median, and how well it is known.
 
     Attributes:
         count: how many values.
         median: in the unit of the values.
         lower_quartile, upper_quartile: same unit.
-        spread: half the interquartile range over the median (relative); infinite if only the median is 0.
-        interval: 99 % confidence interval of the median, in the unit of the values; ``None`` below 8 values.
-        uncertainty: how far the farther end of the interval lies from the median (relative); infinite without one.
+        interval: in which a second median will lie, in the unit of the values; ``None`` below 8 values.
+        uncertainty: how far the farther end of the interval lies from the median (relative). Of 2 to 7 values what
+            Student's interval makes of them: enough to decide a tie, never shown. Infinite of one.
     """
 
     count: int
     median: float
     lower_quartile: float
     upper_quartile: float
-    spread: float
     interval: tuple[float, float] | None
     uncertainty: float
-
-    @property
-    def known_within(self) -> float | None:
-        """What decides a tie: how far the median may be off, relative to it.
-
-        Fewer values than an interval takes are taken to be off by as much as they lie apart, which is too little to be
-        shown (see :func:`measured`); one or two tell nothing.
-        """
-        off = self.uncertainty if self.interval else 2 * self.spread if self.count > 2 else math.inf
-        return off if math.isfinite(off) else None
 
     @property
     def few(self) -> int | None:
         """How many values there are, where they are too few for an interval."""
         return self.count if self.interval is None else None
+
+    @property
+    def spread(self) -> float | None:
+        """What stands after its ±; ``None`` where nothing may."""
+        return self.uncertainty if self.interval and self.uncertainty <= 1 else None
 
 
 def measured(name: str, summary: Summary, unit: str, value: float | None = None, *, key: str | None = None) -> Quantity:
@@ -70,13 +88,43 @@ def measured(name: str, summary: Summary, unit: str, value: float | None = None,
         value: what is shown where it is made from the median, such as a rate.
         key: as of a :class:`~pinscope.records.run.Quantity`.
     """
-    figure = summary.median if value is None else value
-    spread = None if summary.few else summary.known_within
-    return quantity(name, figure, unit, spread=spread, repeats=summary.few, key=key)
+    return _figure(name, summary.median if value is None else value, unit, summary.uncertainty, summary.few, key)
 
 
-def summarize(values: Sequence[float]) -> Summary:
-    """Median, quartiles and spread.
+def compared(
+    name: str,
+    first: Summary,
+    second: Summary,
+    unit: str = "ratio",
+    value: float | None = None,
+    *,
+    key: str | None = None,
+) -> Quantity:
+    """The first median over the second, in the same way; ``value``: where more goes into it than these."""
+    few = min((summary.few for summary in (first, second) if summary.few), default=None)
+    return _figure(name, ratio(first, second) if value is None else value, unit, together(first, second), few, key)
+
+
+def _figure(name: str, value: float, unit: str, off: float, few: int | None, key: str | None) -> Quantity:
+    if few:
+        return quantity(name, value, unit, repeats=few, key=key)
+    if off > 1:  # not even its size is known
+        return quantity(name, None, unit, reason="the repeats vary too much to tell", key=key)
+    return quantity(name, value, unit, spread=off, key=key)
+
+
+def ratio(first: Summary, second: Summary) -> float:
+    """One median over another."""
+    return first.median / second.median
+
+
+def summarize(values: Sequence[float], drift: float = DRIFT, short_drift: float = 0.0) -> Summary:
+    """Median, quartiles, and how well the median is known.
+
+    Args:
+        values: in the order measured.
+        drift: by which whole runs differ, relative to the median.
+        short_drift: the same in the unit of the values.
 
     Raises:
         ValueError: no values.
@@ -85,9 +133,11 @@ def summarize(values: Sequence[float]) -> Summary:
         raise ValueError("no values to summarize")
     ordered = sorted(map(float, values))
     lower, middle, upper = (_quantile(ordered, share) for share in (0.25, 0.5, 0.75))
-    spread = _relative((upper - lower) / 2, middle)
-    interval = _interval(ordered)
-    return Summary(len(ordered), middle, lower, upper, spread, interval, _uncertainty(interval, middle))
+    drifts = math.hypot(drift * middle, short_drift)
+    reach = _reach(values, ordered, middle)
+    interval = reach and (middle - math.hypot(reach[0], drifts), middle + math.hypot(reach[1], drifts))
+    off = max(reach) if reach else _students(ordered)
+    return Summary(len(ordered), middle, lower, upper, interval, _relative(math.hypot(off, drifts), middle))
 
 
 def _quantile(ordered: Sequence[float], share: float) -> float:
@@ -101,26 +151,44 @@ def _quantile(ordered: Sequence[float], share: float) -> float:
     return high - (high - low) * (1 - part) if part >= 0.5 else low + (high - low) * part
 
 
-def median_uncertainty(values: Sequence[float]) -> float:
-    """How far the median may be off, relative to it: the farther end of its interval. Infinite without an interval."""
-    ordered = sorted(map(float, values))
-    return _uncertainty(_interval(ordered), _quantile(ordered, 0.5))
+def _reach(values: Sequence[float], ordered: Sequence[float], middle: float) -> tuple[float, float] | None:
+    """How far below and above its median that of as many other repeats will lie; ``None`` below 8 values.
 
-
-def _interval(ordered: Sequence[float]) -> tuple[float, float] | None:
-    """Of the median, with 99 % confidence; ``None`` below 8 values.
-
-    Distribution-free, from order statistics: the median lies between the k-th smallest and the k-th largest of n
-    values with probability 1 - 2 P(Binomial(n, 1/2) < k) (Conover, Practical Nonparametric Statistics, 3.2).
+    Distribution-free, from order statistics: the true median lies between the k-th smallest and the k-th largest of n
+    values with probability 1 - 2 P(Binomial(n, 1/2) < k) (Conover, Practical Nonparametric Statistics, 3.2). Repeats
+    that hang together count for fewer, n (1 - ρ) / (1 + ρ) of them, and an interval grows with the root of that.
     """
     rank = confidence_rank(len(ordered))
-    return (ordered[rank - 1], ordered[-rank]) if rank else None
+    if not rank:
+        return None
+    correlation = lag_correlation(values, ordered)
+    longer = math.sqrt((1 + correlation) / (1 - correlation))
+    return (middle - ordered[rank - 1]) * longer, (ordered[-rank] - middle) * longer
 
 
-def _uncertainty(interval: tuple[float, float] | None, middle: float) -> float:
-    if interval is None:
-        return math.inf
-    return _relative(max(middle - interval[0], interval[1] - middle), middle)
+def _students(few: Sequence[float]) -> float:
+    """The same of 2 to 7 values by Student's interval of their mean; infinite of one."""
+    count = len(few)
+    return _STUDENT[count - 2] * stdev(few) * math.sqrt(2 / count) if count > 1 else math.inf
+
+
+def lag_correlation(values: Sequence[float], ordered: Sequence[float]) -> float:
+    """How much neighbouring values hang together: the correlation of their ranks, from 0 to :data:`MOST_CORRELATION`.
+
+    Few values show less than there is: what they show lies about (1 + 4 ρ) / n too low (Kendall, "Note on bias in the
+    estimation of autocorrelation", Biometrika 41, 1954). That is put right.
+
+    Args:
+        values: at least 5, in the order measured.
+        ordered: the same, ascending.
+    """
+    count = len(values)
+    apart = [bisect_left(ordered, value) + bisect_right(ordered, value) - count for value in values]
+    whole = sum(place * place for place in apart)
+    if not whole:
+        return 0.0
+    seen = sum(place * following for place, following in pairwise(apart)) / whole
+    return min(max((seen + 1 / count) / (1 - 4 / count), 0.0), MOST_CORRELATION)
 
 
 @lru_cache(maxsize=1024)
@@ -212,23 +280,23 @@ def bound_slope(x: Sequence[float], y: Sequence[float], step: float) -> SlopeBou
     return SlopeBounds(low, high, steps)
 
 
-def known_within(summary: Summary) -> float:
-    """How far the median may be off, relative to it; infinite where that is not known."""
-    return math.inf if summary.known_within is None else summary.known_within
-
-
 def together(*summaries: Summary) -> float:
-    """How far the ratio of two medians may be off, relative to it: their errors do not depend on one another."""
-    return math.hypot(*(known_within(summary) for summary in summaries))
+    """How far the ratio of medians may be off, relative to it: their errors do not depend on one another."""
+    return math.expm1(math.hypot(*(math.log1p(summary.uncertainty) for summary in summaries)))
 
 
-def is_distinct(ratio: float, uncertainty: float) -> bool:
-    """Whether a ratio is farther from 1 than it may be off; where that is not known, whether it is far from 1."""
-    if math.isinf(uncertainty):
-        return max(ratio, 1 / ratio) >= COSTLY if ratio > 0 else True
-    return ratio * (1 - uncertainty) > 1 or ratio * (1 + uncertainty) < 1
+def is_distinct(ratio: float, *compared: Summary) -> bool:
+    """Whether a ratio of medians is farther from 1 than it may be off; of one measured once, whether it is far from 1.
+
+    Args:
+        compared: the medians of which it is made.
+    """
+    if ratio <= 0:
+        return True
+    far = max(ratio, 1 / ratio)
+    return far >= COSTLY if any(summary.count == 1 for summary in compared) else far * (1 - together(*compared)) > 1
 
 
 def exceeds(first: Summary, second: Summary) -> bool:
     """Whether the first is more than the second, by more than both may be off; else there is nothing to advise."""
-    return first.median > second.median > 0 and is_distinct(first.median / second.median, together(first, second))
+    return first.median > second.median > 0 and is_distinct(ratio(first, second), first, second)

@@ -56,9 +56,8 @@ def times(ratio: float, *compared: Summary) -> str:
 
 
 def part_of(share: float, *compared: Summary) -> str:
-    """``99.8 %``; no finer than it is known: ``99 % (± 12 %)``."""
-    fine = together(*compared) < 0.005
-    return f"{format_share(share) if fine else f'{share:.0%}'.replace('%', ' %')}{_roughness(compared)}"
+    """``99 %``, and how far that may be off where it is known only roughly: ``99 % (± 12 %)``."""
+    return f"{share:.0%}".replace("%", " %") + _roughness(compared)
 
 
 def _roughness(compared: Sequence[Summary]) -> str:

@@ -134,8 +134,7 @@ class Params(BareParams):
 
     precision: Share = parameter(
         "Precision",
-        "Repeat until the median is known to within ± this percentage, with 95 % confidence if repeats do "
-        "not depend on one another.",
+        "Repeat until the ± of the median is at most this percentage, but for what whole runs differ by.",
         0.01,
         gt=0,
         le=0.5,

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 from pinscope.analysis.models import link_error_findings
 from pinscope.analysis.read_rows import NOTHING_ATTACHED, Attached, Kind, ReadRows, Row
+from pinscope.analysis.statistics import OTHER_HOSTS, PLUS_MINUS
 from pinscope.analysis.texts import Texts
 from pinscope.errors import BadInput, UnknownName
 from pinscope.experiments.contract import AnyExperiment
@@ -171,11 +172,6 @@ PLACED = (
     "otherwise; each row names the node on which the buffers lay (host_node)."
 )
 """How all experiments are measured."""
-PRECISE = (
-    "± says how far a figure may be off: the 95 % interval of the median. Fewer than 8 repeats have none: their number "
-    "stands there instead."
-)
-"""What it means everywhere."""
 
 
 def split_page(page: str) -> tuple[str, str]:
@@ -191,7 +187,9 @@ def method(kind: Kind) -> str:
     """How the answer is measured, from docs/experiments/NAME.md, with what is the same for all experiments."""
     page = files("pinscope.manual") / "pages" / "experiments" / f"{kind.name}.md"
     own = split_page(page.read_text("utf-8"))[0] if page.is_file() else ""
-    return own if kind.name in [reader.name for reader in KEPT] else f"{own} {PLACED} {PRECISE}".strip()
+    return (
+        own if kind.name in [reader.name for reader in KEPT] else f"{own} {PLACED} {PLUS_MINUS} {OTHER_HOSTS}".strip()
+    )
 
 
 def find_reader(name: str) -> Reader:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from pinscope.analysis.rules import SAFE_SHARE
-from pinscope.analysis.statistics import LEAST_VALUES, looks, median_uncertainty
+from pinscope.analysis.statistics import LEAST_VALUES, looks, summarize
 from pinscope.errors import Cancelled, MeasurementFailed, NoDevice, NotEnoughMemory, NotPossible
 from pinscope.lab.backing import touch, why_not_backing
 from pinscope.lab.hostmodel import STAGING_BYTES, HostModelLab
@@ -28,8 +28,8 @@ class Precision:
     """When to stop repeating.
 
     Attributes:
-        relative: stop once the median is known to within ± this share of itself (:func:`looks` says when it is
-            looked at, and why that keeps 95 % confidence).
+        relative: stop once ± is at most this share of the median, but for what whole runs differ by
+            (:func:`looks` says when it is looked at).
         least: repeats to take in any case.
         most: repeats after which to stop in any case.
         seconds: time after which to stop in any case (``least`` is still reached).
@@ -117,7 +117,7 @@ class Harness:
                 return
             if planned and len(values) >= planned[0]:
                 del planned[0]
-                if median_uncertainty(values) <= precision.relative:
+                if summarize(values, drift=0.0).uncertainty <= precision.relative:
                     return
 
 

@@ -15,6 +15,7 @@ from string import Template
 
 from markdown_it import MarkdownIt
 
+from pinscope.analysis.statistics import DRIFT, OTHER_HOSTS, PAGEABLE_DRIFT, PLUS_MINUS, SHORT_DRIFT
 from pinscope.errors import UnknownName
 from pinscope.experiments.registry import EXPERIMENTS
 from pinscope.manual.reference import (
@@ -26,6 +27,7 @@ from pinscope.manual.reference import (
     recordings_table,
 )
 from pinscope.text import quoted
+from pinscope.units import format_seconds
 
 HOME = "index"
 SECTIONS: Mapping[str, tuple[str, ...]] = {
@@ -47,6 +49,10 @@ SECTIONS: Mapping[str, tuple[str, ...]] = {
 }
 """Headings of the navigation → the pages below each. The experiments' pages are those of the registry."""
 _FOLDER = "experiments/"
+_DRIFTS = (
+    "What whole runs on one host differ by, though their repeats do not, is part of it, as six runs on an H100 showed: "
+    f"{DRIFT:.0%}, {format_seconds(SHORT_DRIFT)} of short times, {PAGEABLE_DRIFT:.0%} of copies of pageable memory."
+).replace("%", " %")
 _GENERATED = re.compile(r"<!-- generated: (\w+) -->")
 
 
@@ -96,13 +102,14 @@ class Site:
             experiment = name.removeprefix(_FOLDER)
             picture = _pages() / "pictures" / f"{experiment}.png"
             return experiment_page(experiment, _shipped(name) or "", has_picture=picture.is_file())
-        made = {
+        made: Mapping[str, Callable[[], str]] = {
             "cli": self.command_reference,
             "json": json_reference,
             "findings": findings_reference,
             "metrics": metrics_reference,
             "experiments": experiments_table,
             "recordings": recordings_table,
+            "precision": lambda: f"{PLUS_MINUS} {OTHER_HOSTS}\n\n{_DRIFTS}",
         }
         return _GENERATED.sub(lambda match: made[match[1]](), _shipped(name) or "")
 

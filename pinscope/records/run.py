@@ -442,8 +442,8 @@ class Quantity(Record):
     unit: str
     """``bytes``, ``bytes/second``, ``seconds``, ``share``, ``ratio``, ``count`` or ``text``."""
     spread: float | None = None
-    """What stands after ±: how far the true value may lie from ``value`` at most, relative to it, with 95 % confidence
-    (of a median: the farther end of its interval)."""
+    """What stands after ±: how far the value of another run on this host will lie from ``value`` at most, relative to
+    it, 19 times in 20."""
     repeats: int | None = None
     """Of how many repeats it is the median, where they are too few for a ``spread``."""
     reason: str | None = None

@@ -13,6 +13,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from datetime import datetime
 from importlib.util import find_spec
+from itertools import combinations
 from pathlib import Path
 from typing import Any
 
@@ -117,6 +118,19 @@ def seconds_of(run: Mapping[str, Any]) -> tuple[float, float]:
     """What a run took, and what it was said to take."""
     begun, ended = (datetime.fromisoformat(run[moment]) for moment in ("created_at", "finished_at"))
     return (ended - begun).total_seconds(), run["budget"]["seconds"]
+
+
+def test_measured_again_on_this_host_a_rate_lies_within_its_plus_minus() -> None:
+    """What ± means: 300 pairs out of six runs, 20 rates each. They take about 45 s."""
+    settings = ("sizes=64KiB,16MiB", "directions=h2d,d2h", "copiers=engine")
+    documents = [run("bandwidth", *settings, quick=True) for _ in range(6)]
+    runs = [Copies(synthetic.run("bandwidth"), document["observations"]).cells for document in documents]
+    rates = [[cell.rate("") for cell in cells] for cells in runs]
+    pairs = [both for one, other in combinations(rates, 2) for both in zip(one, other, strict=True)]
+    shown = [(first, second) for first, second in pairs if first.spread is not None]
+    held = [abs(second.value - first.value) <= first.spread * first.value for first, second in shown]  # type: ignore
+    assert len(shown) >= 0.9 * len(pairs) == 0.9 * 300
+    assert sum(held) / len(held) >= 0.93
 
 
 def test_a_killed_run_keeps_what_it_measured_and_frees_the_gpu() -> None:

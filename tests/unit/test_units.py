@@ -16,7 +16,6 @@ from pinscope.units import (
     format_duration,
     format_seconds,
     format_share,
-    format_spread,
     format_value,
     parse_bytes,
     parse_seconds,
@@ -95,14 +94,6 @@ def test_a_size_to_be_read_back_takes_the_largest_unit_that_is_exact() -> None:
 )
 def test_a_small_share_is_not_shown_as_none(share: float, text: str) -> None:
     assert format_share(share) == text
-
-
-@pytest.mark.parametrize(
-    ("spread", "text"),
-    [(0.0, "< 0.1 %"), (0.00036, "< 0.1 %"), (0.0005, "0.1 %"), (0.0042, "0.4 %"), (0.12, "12.0 %"), (None, "n/a")],
-)
-def test_a_spread_has_one_digit_behind_the_point_and_is_never_none(spread: float | None, text: str) -> None:
-    assert format_spread(spread) == text == format_value(spread, "spread")
 
 
 def test_durations_are_read_as_people_write_them() -> None:

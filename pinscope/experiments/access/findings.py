@@ -71,9 +71,7 @@ def _whole(accesses: Accesses) -> Iterator[Costed]:
         return
     worst = max((pair for course in courses for pair in course.pairs), key=lambda pair: pair.times)
     ends = [pair for course in courses for pair in dict.fromkeys((course.pairs[0], course.pairs[-1]))]
-    evidence = [
-        quantity(f"Time of zero-copy against an explicit copy, {_used(pair)}", pair.times, "ratio") for pair in ends
-    ]
+    evidence = [pair.figure(f"Time of zero-copy against an explicit copy, {_used(pair)}") for pair in ends]
     yield say(
         TEXTS, "access-uses", *evidence, cost=worst.times, worst=worst, used=_used(worst), course=_by_course(courses)
     )

@@ -8,9 +8,21 @@ from functools import cached_property
 from itertools import groupby, takewhile
 from typing import Annotated, Literal, NamedTuple
 
-from pinscope.analysis.cells import AS_GOOD, Label, LineStyle, Value, Way, cells, every_combination, first, key, way
+from pinscope.analysis.cells import (
+    AS_GOOD_WORDS,
+    Label,
+    LineStyle,
+    Value,
+    Way,
+    cells,
+    clearly_more,
+    every_combination,
+    first,
+    key,
+    way,
+)
 from pinscope.analysis.read_rows import Row, grouped
-from pinscope.analysis.statistics import Summary, exceeds, measured
+from pinscope.analysis.statistics import Summary, compared, measured
 from pinscope.records.run import ExperimentRun, Quantity, Table, quantity, table
 from pinscope.units import format_share
 
@@ -115,13 +127,15 @@ class Pair(NamedTuple):
             return "as fast"
         return f"{self.times_words} times slower" if self.times > 1 else f"{1 / self.times:.2f} times faster"
 
+    def figure(self, name: str, key: str | None = None) -> Quantity:
+        """The ratio as findings and headlines show it."""
+        return compared(name, self.cell.wall_seconds, self.other.wall_seconds, key=key)
+
     @property
     def verdict(self) -> Verdict:
         """How the first does; as good also where the difference is less than both may be off."""
         own, other = self.cell.wall_seconds, self.other.wall_seconds
-        if round(self.times, 2) > AS_GOOD and exceeds(own, other):
-            return "slower"
-        return "faster" if round(1 / self.times, 2) > AS_GOOD and exceeds(other, own) else "as good"
+        return "slower" if clearly_more(own, other) else "faster" if clearly_more(other, own) else "as good"
 
 
 def winners(alike: Sequence[Cell]) -> list[Cell]:
@@ -252,7 +266,7 @@ def headline(accesses: Accesses) -> Iterator[Quantity]:
         ways = accesses.once(pattern)
         if {beside, "copy"} <= ways.keys():
             name = f"Time of {WAYS[beside].title} against an explicit copy, one {PATTERNS[pattern]}"
-            yield quantity(name, Pair(ways[beside], ways["copy"]).times, "ratio", key=key(ways[beside], "ratio"))
+            yield Pair(ways[beside], ways["copy"]).figure(name, key(ways[beside], "ratio"))
     alike = list(accesses.once(accesses.patterns[0]).values())
     if alike:
         best, name = winners(alike)[0], PATTERNS[alike[0].pattern]
@@ -277,8 +291,7 @@ def _winners(accesses: Accesses) -> Table:
         "Which way wins",
         columns | {"slowest way": "text", "it takes × the best": "ratio"},
         rows,
-        note="Ways within 10 % of the best are as good and named with it. Times run from data on the host until the "
-        "result can be used.",
+        note=f"{AS_GOOD_WORDS} Times run from data on the host until the result can be used.",
     )
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from pinscope.analysis.cells import of_kind, ratio
-from pinscope.analysis.statistics import exceeds, measured
+from pinscope.analysis.cells import of_kind
+from pinscope.analysis.statistics import exceeds, measured, ratio
 from pinscope.analysis.texts import Costed, Text, dearest_first, joined, say, times
 from pinscope.experiments.allocation.reading import BreakEven, Buffers, copies_words, needed_faults
 from pinscope.experiments.allocation.ways import BASE, WAYS
@@ -141,7 +141,7 @@ def _kept(buffers: Buffers) -> Iterator[Costed]:
 def _break_even(buffers: Buffers) -> Iterator[Costed]:
     """For the largest size: is a fresh pinned buffer worth making for a few copies?"""
     worst = buffers.dearest()
-    if worst is None or worst.copies == 0:
+    if worst is None or worst.copies == 0 or worst.gain_seconds is None:
         return
     evens = buffers.usual_evens()
     pinned, pageable = (buffers.fresh[way, worst.bytes].both_seconds for way in ("pinned", BASE))

@@ -9,9 +9,9 @@ from functools import cached_property
 from itertools import product
 from typing import Annotated
 
-from pinscope.analysis.cells import Label, Value, Way, cells, every_combination, of_kind, ratio
+from pinscope.analysis.cells import Label, Value, Way, cells, every_combination, of_kind
 from pinscope.analysis.read_rows import Row, counted, grouped
-from pinscope.analysis.statistics import Summary, exceeds, known_within, measured, summarize
+from pinscope.analysis.statistics import DRIFT, PAGEABLE_DRIFT, Summary, exceeds, measured, ratio, summarize
 from pinscope.analysis.texts import on_lab, roughly
 from pinscope.experiments.allocation.ways import BASE, WAYS
 from pinscope.records.run import ExperimentRun, Quantity, Table, quantity
@@ -43,7 +43,7 @@ class BreakEven:
         base: the pageable buffer that it replaces.
         extra_seconds: getting and giving back, beyond what the pageable buffer costs; for a registration, registering
             and unregistering.
-        gain_seconds: pageable copy less pinned copy; not positive where pinning makes no copy faster.
+        gain_seconds: pageable copy less pinned copy; ``None`` where ± does not tell them apart.
     """
 
     way: Annotated[str, Label("buffer")]
@@ -51,14 +51,15 @@ class BreakEven:
     bytes: Annotated[int, Label("size", "bytes")]
     direction: Annotated[str, Label("direction")]
     extra_seconds: Annotated[float, Value("extra cost", "seconds", "less")]
-    gain_seconds: Annotated[float, Value("gain per copy", "seconds", "more")]
+    gain_seconds: Annotated[float | None, Value("gain per copy", "seconds", "more")]
 
     @property
     def copies(self) -> Annotated[int | None, Value("copies", "count", "less")]:
         """After so many it has paid; 0 if it costs nothing extra, ``None`` if it does and copies gain nothing."""
         if self.extra_seconds <= 0:
             return 0
-        return math.ceil(self.extra_seconds / self.gain_seconds) if self.gain_seconds > 0 else None
+        gain = self.gain_seconds or 0.0
+        return math.ceil(self.extra_seconds / gain) if gain > 0 else None
 
     @property
     def usual(self) -> bool:
@@ -125,7 +126,11 @@ class Buffers:
         """(pages under pageable memory or ``pinned``, direction, bytes) → seconds of a complete copy."""
         copies = [row for row in counted(self.rows) if row["kind"] == "copy"]
         groups = grouped(copies, lambda row: (_place(row), row["direction"], row["bytes"]))
-        return {key: summarize([row["wall_seconds"] for row in group]) for key, group in groups.items()}
+        drifts = {"pinned": DRIFT}
+        return {
+            key: summarize([row["wall_seconds"] for row in group], drifts.get(key[0], PAGEABLE_DRIFT))
+            for key, group in groups.items()
+        }
 
     @cached_property
     def evens(self) -> list[BreakEven]:
@@ -141,7 +146,9 @@ class Buffers:
             slow = self.copies.get((WAYS[base].backing or "", direction, cell.bytes))
             fast = self.copies.get(("pinned", direction, cell.bytes))
             if extra is not None and slow and fast:
-                evens.append(BreakEven(cell.way, base, cell.bytes, direction, extra, slow.median - fast.median))
+                tie = not exceeds(slow, fast) and not exceeds(fast, slow)
+                gain = None if tie else slow.median - fast.median
+                evens.append(BreakEven(cell.way, base, cell.bytes, direction, extra, gain))
         return evens
 
     def _extra(self, cell: Cell, base: str) -> float | None:
@@ -206,11 +213,11 @@ def verdict(buffers: Buffers) -> str | None:
     if pinned is None:
         return None
     both, size, fresh = pinned.both_seconds, format_bytes(pinned.bytes), buffers.fresh
-    takes = f"takes {roughly(both.median, known_within(both))}"
+    takes = f"takes {roughly(both.median, both.uncertainty)}"
     pools = [fresh[pool, pinned.bytes].both_seconds for pool in of_kind(WAYS, "pool") if (pool, pinned.bytes) in fresh]
     best = min(pools, key=lambda pool: pool.median, default=None)
     if best and lab == "cuda" and exceeds(both, best):
-        pool = roughly(best.median, known_within(best))
+        pool = roughly(best.median, best.uncertainty)
         return f"Reuse pinned buffers: getting and freeing {size} {takes}, from a pool {pool}."
     named = "" if pinned.way == "pinned" else f" ({buffers.ways[pinned.way].title})"
     even = buffers.dearest()
@@ -219,7 +226,7 @@ def verdict(buffers: Buffers) -> str | None:
 
 def _paid(even: BreakEven) -> str:
     if even.copies is None:
-        return ", but copies are no faster than pageable ones"
+        return ", but copies are not measurably faster than pageable ones"
     return f", which {copies_words(even.copies)} repay" if even.copies else ", no more than pageable memory"
 
 
@@ -255,6 +262,7 @@ def tables(buffers: Buffers) -> Iterator[Table]:
             [replace(even, way=ways[even.way].title, base=ways[even.base].title) for even in buffers.evens],
             "Extra cost: the time to get the buffer and give it back, less that of the pageable memory that it stands "
             "in place of; for registered memory only registering and unregistering, as the memory is there anyway. 0 "
-            "copies: there is no extra cost. n/a: copies from pinned memory are not faster at this size.",
+            "copies: there is no extra cost. n/a: copies from pinned memory are not measurably "
+            "faster at this size.",
             "After how many copies a pinned buffer has paid for itself",
         )

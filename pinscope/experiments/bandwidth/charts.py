@@ -74,8 +74,7 @@ def _style(cell: Cell) -> LineStyle:
 
 
 def _rate(cell: Cell) -> Spot:
-    few = cell.one_more_seconds.few
-    off = format_precision(None if few else cell.one_more_seconds.known_within, few)
+    off = format_precision(cell.one_more_seconds.spread, cell.one_more_seconds.few)
     return Spot(cell.bytes, cell.bytes_per_second, format_bytes(cell.bytes), cell.quartile_rates, f" {off}")
 
 

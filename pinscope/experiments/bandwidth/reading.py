@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -12,8 +11,8 @@ from typing import Annotated
 from pinscope.analysis.cells import Label, Value, cells, every_combination, first
 from pinscope.analysis.models import link_limit
 from pinscope.analysis.read_rows import Row, Rows, grouped
-from pinscope.analysis.statistics import Summary, exceeds, is_distinct, measured, together
-from pinscope.analysis.texts import ROUGH, about, on_lab
+from pinscope.analysis.statistics import Summary, compared, exceeds, is_distinct, measured, together
+from pinscope.analysis.texts import about, on_lab
 from pinscope.experiments.bandwidth.ways import WAYS, both_ways_seconds
 from pinscope.records.run import ExperimentRun, Quantity, Table, quantity
 from pinscope.units import format_bandwidth, format_bytes
@@ -144,7 +143,12 @@ class Gain:
     @property
     def uncertainty(self) -> float:
         """How far the ratio may be off, relative to it."""
-        return together(self.pinned.one_more_seconds, self.pageable.one_more_seconds)
+        return together(*self.seconds)
+
+    @property
+    def seconds(self) -> tuple[Summary, Summary]:
+        """What the ratio is made of: the pageable time over the pinned one."""
+        return self.pageable.one_more_seconds, self.pinned.one_more_seconds
 
     @cached_property
     def start(self) -> int | None:
@@ -271,13 +275,14 @@ def _ways(copies: Copies) -> dict[str, str]:
 def _compared(way: str, gain: Gain) -> str:
     """``Pin host buffers from 4 KiB on: unpinned, 1 GiB to GPU is about 6.5 times slower``."""
     size, what = format_bytes(gain.bytes), f"copies {way}"
-    if gain.uncertainty > ROUGH and not is_distinct(gain.ratio, gain.uncertainty):
+    told_apart = is_distinct(gain.ratio, *gain.seconds)
+    if gain.uncertainty > 1 and not told_apart:
         return f"Measure again: {what} of {size} vary too much to tell whether pinning makes them faster"
     if gain.start is None:
         fast, slow = (format_bandwidth(cell.bytes_per_second) for cell in (gain.pinned, gain.pageable))
-        makes = "makes" if gain.ratio * PAYS < 1 else "hardly makes"
-        how = "slower" if gain.ratio * PAYS < 1 else "faster"
-        return f"Pinning {makes} {what} {how}: {fast.removesuffix(' GB/s')} against {slow} at {size}"
+        less = told_apart and gain.ratio * PAYS < 1
+        makes = f"makes {what} slower" if less else f"makes no difference to {what} that ± could tell"
+        return f"Pinning {makes}: {fast.removesuffix(' GB/s')} against {slow} at {size}"
     slower = f"unpinned, {size} {way} is {about(gain.uncertainty)}{gain.ratio:.1f} times slower"
     which = f"of {size}" if gain.start >= gain.bytes else f"from {format_bytes(gain.start)} on"
     return f"Pin host buffers {which}: {slower}"
@@ -319,16 +324,20 @@ def _pinned(copies: Copies) -> Iterator[Quantity]:
         if pinned and copies.limit and pinned[-1].bytes >= LARGE:
             share, key = pinned[-1].bytes_per_second / copies.limit, f"pinned.{way}.link_share"
             name = f"Share of the link's limit, pinned {words}, {format_bytes(pinned[-1].bytes)}"
-            yield quantity(name, share if share <= 1 else None, "share", reason=reason, key=key)
+            yield quantity(
+                name,
+                share if share <= 1 else None,
+                "share",
+                reason=reason,
+                spread=pinned[-1].one_more_seconds.spread,
+                key=key,
+            )
 
 
 def _faster(way: str, words: str, gain: Gain) -> Quantity:
-    few = [count for cell in (gain.pinned, gain.pageable) if (count := cell.one_more_seconds.few)]
-    spread = gain.uncertainty if ROUGH < gain.uncertainty < math.inf and not few else None
     state = gain.pageable.conditions
     name = f"Pinned ÷ pageable rate{f' ({state})' if state else ''}, {words}, {format_bytes(gain.bytes)}"
-    repeats, key = min(few, default=None), f"pinned.{way}.gain"
-    return quantity(name, gain.ratio, "ratio", spread=spread, repeats=repeats, key=key)
+    return compared(name, *gain.seconds, key=f"pinned.{way}.gain")
 
 
 def tables(copies: Copies) -> Iterator[Table]:
@@ -336,7 +345,7 @@ def tables(copies: Copies) -> Iterator[Table]:
     if copies.cells:
         yield every_combination(
             copies.cells,
-            "Medians. One copy starts from an idle stream; one more copy is each of so many in a row, and rate and "
-            "spread (half the interquartile range) are its own. Rates of bidirectional copies are the sum of both "
+            "Medians. One copy starts from an idle stream; one more copy is each of so many in a row, and rate and ± "
+            "are its own. Rates of bidirectional copies are the sum of both "
             "directions while both copy; pageable ones go in turn, and count until the last has ended.",
         )

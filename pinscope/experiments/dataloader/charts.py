@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from pinscope.analysis.statistics import Summary
 from pinscope.charts.marks import Chart
 from pinscope.charts.plot import Bar, Scale, TimePart, bars, parts_of_time
-from pinscope.experiments.dataloader.reading import Cell, Estimate, Loops
+from pinscope.experiments.dataloader.reading import Cell, Loops
 from pinscope.experiments.dataloader.ways import PARTS
 from pinscope.records.run import ExperimentRun
-from pinscope.units import format_share, format_spread
+from pinscope.units import format_precision, format_share
 
 
 def draw(run: ExperimentRun, loops: Loops) -> list[Chart]:
@@ -25,29 +26,29 @@ def _steps(cells: Sequence[Cell]) -> Chart:
     drawn = [
         Bar(
             _name(cell),
-            pace.value,
+            pace.median,
             TimePart(cell.title, "pinned" if cell.pin_memory else "pageable", "" if cell.non_blocking else "/"),
             _pace(pace),
             _pace(pace),
-            (pace.low or pace.value, pace.high or pace.value),
+            pace.interval,
         )
         for cell in cells
-        if (pace := cell.pace)
+        if (pace := cell.steps_per_second)
     ]
     return bars(
         "loader-steps",
         "Steps a second of each combination",
-        "In the steady state; whiskers: 95 % intervals. With 0 workers the training program makes the batches "
-        "itself. Hatched: blocking copies.",
+        "In the steady state; whiskers: ±, where there are 8 rounds. With 0 workers the training program makes the "
+        "batches itself. Hatched: blocking copies.",
         {"": drawn},
         Scale("Steps/s", 1.0, "{:.1f}".format),
         "Steps a second",
     )
 
 
-def _pace(pace: Estimate) -> str:
-    """``65.8``, with its interval if there is one."""
-    return f"{pace.value:.1f}" + (f" ± {format_spread(pace.uncertainty)}" if pace.uncertainty is not None else "")
+def _pace(pace: Summary) -> str:
+    """``65.8 ± 2.0 %``, ``65.8 (4 repeats)``."""
+    return f"{pace.median:.1f} {format_precision(pace.spread, pace.few)}"
 
 
 def _name(cell: Cell) -> str:

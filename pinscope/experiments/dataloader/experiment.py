@@ -66,8 +66,8 @@ class DataloaderParams(BareParams):
     )
     rounds: int = parameter(
         "Rounds",
-        "Number of times that each combination is started and measured. The 95 % intervals come from the "
-        "spread between rounds.",
+        "Number of times that each combination is started and measured. Each gives one value; from 8 on a figure "
+        "has its ±.",
         5,
         unit="count",
         ge=LEAST_RUNS,

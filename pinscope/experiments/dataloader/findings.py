@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from pinscope.analysis.read_rows import grouped
 from pinscope.analysis.rules import ROUNDING_ADVICE, ROUNDING_RATIO, rounded_up
+from pinscope.analysis.statistics import measured
 from pinscope.analysis.texts import Costed, Text, dearest_first, joined, say
 from pinscope.experiments.dataloader.reading import MOST_RUNS, Cell, Effect, Loops, PoolUse, workers_title
 from pinscope.experiments.dataloader.ways import BOTH, PARTS, WAYS, Setting
@@ -15,7 +16,8 @@ from pinscope.units import format_share
 
 _BUSY = "{words}: {parts} of a step."
 _TITLE = "{setting} makes the loop {factors}"
-_DETAIL = "Speed with ÷ without, 95 % interval: {intervals}.[ With {others}.]"
+_SPEED = "Speed with ÷ without, and between what another run's will lie: "
+_DETAIL = _SPEED + "{intervals}.[ With {others}.]"
 TEXTS: Mapping[str, Text] = {
     "never-steady": Text(
         "a combination did not become steady",
@@ -46,7 +48,7 @@ TEXTS: Mapping[str, Text] = {
     "no-difference-measured": Text(
         "a setting makes no measured difference with any number of workers",
         "No difference measured for {settings}",
-        "Speed with ÷ without, 95 % intervals: {listed}. A difference of up to {unseen:share} is not excluded.",
+        _SPEED + "{listed}. A difference of up to {unseen:share} is not excluded.",
         "No reason to change it either way. For smaller differences take more rounds: pinscope run dataloader --set "
         f"rounds={MOST_RUNS}",
     ),
@@ -82,7 +84,7 @@ def _wrong(loops: Loops) -> Iterator[Costed]:
 
 
 def _never_steady(loops: Loops) -> Iterator[Costed]:
-    restless = [cell for cell in loops.cells if not cell.pace]
+    restless = [cell for cell in loops.cells if not cell.steps_per_second]
     if not restless:
         return
     steps = max(len(visit.steps) + 1 for cell in restless for visit in cell.visits)
@@ -153,14 +155,14 @@ def _effect(
     rule: str, setting: Setting, name: str, some: Sequence[Effect], effects: Sequence[Effect], gains: set[int]
 ) -> Costed:
     """Of ``effects`` those with this verdict in the title, the others in the detail."""
-    most = max(some, key=lambda effect: abs(math.log(effect.ratio.value)))
+    most = max(some, key=lambda effect: abs(math.log(effect.value)))
     others = [effect for effect in effects if effect not in some]
     slower = [effect for effect in effects if effect.verdict == "slower"]
     gainless = [effect for effect in some if setting.given and effect.workers not in gains]
     # The cost is taken at the end of the interval that is nearer to none.
-    cost = 1 / (most.ratio.high or 1.0) if name == "slower" else most.ratio.low or 1.0
+    cost = 1 / most.ends[1] if name == "slower" else most.ends[0]
     rule = f"{rule}-slower" if name == "slower" else rule
-    times = [f"{effect.ratio.value:.2f} times as fast with {workers_title(effect.workers)}" for effect in some]
+    times = [f"{effect.value:.2f} times as fast with {workers_title(effect.workers)}" for effect in some]
     rest = [f"{workers_title(effect.workers)} {effect.times}, {effect.verdict}" for effect in others]
     return say(
         {rule: TEXTS[f"setting/{name}"]},
@@ -182,14 +184,14 @@ def _effect(
 
 def _no_difference(alike: Mapping[str, Sequence[Effect]]) -> Costed:
     """What the run cannot tell from its absence, and how large a difference it would not have seen."""
-    ratios = [effect.ratio for effects in alike.values() for effect in effects]
+    ends = [effect.ends for effects in alike.values() for effect in effects]
     return say(
         TEXTS,
         "no-difference-measured",
         *(each for name, effects in alike.items() for each in _evidence(effects, f"{name}, ")),
         settings=joined(list(alike)),
         listed="; ".join(f"{name} {_intervals(effects)}" for name, effects in alike.items()),
-        unseen=max(max((ratio.high or 1) - 1, 1 - (ratio.low or 1)) for ratio in ratios),
+        unseen=max(max(high - 1, 1 - low) for low, high in ends),
     )
 
 
@@ -200,7 +202,7 @@ def _intervals(effects: Sequence[Effect]) -> str:
 def _evidence(effects: Sequence[Effect], name: str = "") -> Iterator[Quantity]:
     for effect in effects:
         words = f"Speed with ÷ without, {name}{workers_title(effect.workers)}"
-        yield quantity(words, effect.ratio.value, "ratio", spread=effect.ratio.uncertainty)
+        yield measured(words, effect.ratio, "ratio")
 
 
 def _workers(effects: Sequence[Effect]) -> str:

@@ -2,8 +2,7 @@
 
 Where a loop becomes steady, and how sure its pace is, follow replication and deletion (Law, Simulation Modeling and
 Analysis, 5th ed., 9.5.2): the same loop is run several times from its start; of each run the start is cut off, and the
-mean of the rest is one value. These values are independent, however much neighbouring steps of one run hang together,
-so that Student's interval holds for them.
+mean of the rest is one value. These values are independent, however much neighbouring steps of one run hang together.
 
 What bounds a loop is the part of it that is busy for the largest share of a step. By the utilization law each part is
 busy for (its time for one batch) × (batches a second), and a loop makes no more steps than its busiest part allows
@@ -27,7 +26,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pinscope.analysis.cells import Label, Value, cells, every_combination, first, labels_of
-from pinscope.analysis.read_rows import Row, Rows, counted, grouped, labels
+from pinscope.analysis.read_rows import Row, Rows, counted, grouped, labels, median
+from pinscope.analysis.statistics import Summary, measured, summarize
 from pinscope.analysis.texts import ROUGH, about, joined
 from pinscope.experiments.dataloader.ways import BOTH, PARTS, POOL_SETTINGS, WAYS, Setting
 from pinscope.records.run import ExperimentRun, Quantity, Table, quantity
@@ -47,9 +47,7 @@ LEAST_RUNS = 3
 OWN_TIMES = ("wait_seconds", "issue_seconds", "copy_seconds", "compute_seconds", "stall_seconds", "step_seconds")
 TIMES = (*OWN_TIMES, "make_seconds", "pin_seconds")
 """Of a step and its batch."""
-_STUDENT_97_5 = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228)
-"""97.5 % quantiles of Student's t with 1, 2 … 10 degrees of freedom."""
-MOST_RUNS = len(_STUDENT_97_5) + 1
+MOST_RUNS = 11
 
 
 def steady_starts(runs: Sequence[Sequence[float]], cycle: int = 1) -> list[int] | None:
@@ -99,43 +97,6 @@ def _halves_agree(means: NDArray[np.float64]) -> bool:
     difference = abs(float(first.mean() - second.mean()))
     error = math.sqrt(float(np.var(first, ddof=1)) / len(first) + float(np.var(second, ddof=1)) / len(second))
     return difference <= max(DRIFT * abs(float(means.mean())), _DRIFT_ERRORS * error)
-
-
-@dataclass(frozen=True)
-class Estimate:
-    """A positive figure with its 95 % interval.
-
-    Attributes:
-        value: geometric mean of the runs.
-        low, high: ends of the interval; ``None`` below :data:`LEAST_RUNS` runs.
-    """
-
-    value: float
-    low: float | None
-    high: float | None
-
-    @property
-    def uncertainty(self) -> float | None:
-        """Half the interval over the value."""
-        return None if self.low is None or self.high is None else (self.high - self.low) / 2 / self.value
-
-
-def estimate(values: Sequence[float]) -> Estimate:
-    """What independent positive values, one of each run, say: their geometric mean with Student's interval of the logs.
-
-    Logarithms make the interval of a ratio the same as that of its inverse.
-
-    Raises:
-        ValueError: no values, more than :data:`MOST_RUNS`, or one that is not positive.
-    """
-    if not 1 <= len(values) <= MOST_RUNS or min(values) <= 0:
-        raise ValueError(f"an estimate takes 1 to {MOST_RUNS} positive values")
-    logs = np.log(np.asarray(values, dtype=float))
-    middle = float(logs.mean())
-    if len(values) < LEAST_RUNS:
-        return Estimate(math.exp(middle), None, None)
-    half = _STUDENT_97_5[len(values) - 2] * float(logs.std(ddof=1)) / math.sqrt(len(values))
-    return Estimate(math.exp(middle), math.exp(middle - half), math.exp(middle + half))
 
 
 @dataclass(frozen=True)
@@ -203,7 +164,7 @@ class Cell:
         workers, pin_memory, non_blocking: the settings.
         batch_bytes: images of one batch.
         visits: one for each round.
-        pace: steps a second, from one value of each visit; ``None`` where no visit became steady.
+        steps_per_second: from one value of each visit; ``None`` where no visit became steady.
         start_count: steps that the start took, at most; ``None`` likewise.
         pinned_bytes: what was pinned for it at most; ``None`` where the host does not report it.
         wrong_count: items that did not arrive as they should, in all steps.
@@ -214,9 +175,7 @@ class Cell:
     non_blocking: Annotated[bool, Label("non_blocking", words=_on)]
     batch_bytes: Annotated[int, Label("batch", "bytes")]
     visits: tuple[Visit, ...]
-    pace: Estimate | None
-    steps_per_second: Annotated[float | None, Value("steps a second", "count", "more")]
-    pace_share: Annotated[float | None, Value("± half the 95 % interval", "share")]
+    steps_per_second: Annotated[Summary | None, Value("steps a second", "count", "more")]
     step_seconds: Annotated[_Seconds, Value("a step", "seconds", "less")]
     make_seconds: Annotated[_Seconds, Value("making a batch", "seconds", "less")]
     pin_seconds: Annotated[_Seconds, Value("pinning a batch", "seconds", "less")]
@@ -227,7 +186,6 @@ class Cell:
     stall_seconds: _Seconds
     start_count: Annotated[int | None, Value("start", "count")]
     steps_count: Annotated[int, Value("steps counted", "count")]
-    rounds_count: Annotated[int, Value("rounds", "count")]
     pinned_bytes: Annotated[int | None, Value("pinned", "bytes")]
     wrong_count: Annotated[int, Value("wrong items", "count", "less")]
 
@@ -301,7 +259,6 @@ def _cell(rows: Rows) -> Cell:
     starts: Sequence[int | None] = steady_starts(paces, max(rows[0]["workers"], 1)) or [None] * len(paces)
     visits = [Visit(number, steps, start) for (number, steps), start in zip(rounds.items(), starts, strict=True)]
     paces_of_visits = [1 / visit.step_seconds for visit in visits if visit.steady]
-    pace = estimate(paces_of_visits) if paces_of_visits else None
     steady = [step for visit in visits for step in visit.steady]
     means: dict[str, Any] = {name: _mean(steady, name) for name in TIMES}
     held = [row["pinned_bytes"] for row in rows]
@@ -310,12 +267,9 @@ def _cell(rows: Rows) -> Cell:
         **{name: rows[0][name] for name in labels_of(Cell)},
         **means,
         visits=tuple(visits),
-        pace=pace,
-        steps_per_second=pace.value if pace else None,
-        pace_share=pace.uncertainty if pace else None,
+        steps_per_second=summarize(paces_of_visits) if paces_of_visits else None,
         start_count=max((visit.start for visit in visits if visit.start is not None), default=None),
         steps_count=len(steady),
-        rounds_count=len(visits),
         pinned_bytes=0 if grown is not None and abs(grown) <= COUNTER_SLACK_BYTES else grown,
         wrong_count=sum(row["wrong_items"] for row in rows),
     )
@@ -326,7 +280,7 @@ def _mean(steps: Rows, name: str) -> float | None:
     return fmean(known) if known and len(known) == len(steps) else None
 
 
-def speedup(faster: Cell, than: Cell) -> Estimate | None:
+def speedup(faster: Cell, than: Cell) -> Effect | None:
     """How many times the steps one combination makes of another's, from the rounds in which both became steady.
 
     Each round measures all combinations, so that what changes on the machine from round to round touches both. ``None``
@@ -334,7 +288,7 @@ def speedup(faster: Cell, than: Cell) -> Estimate | None:
     """
     own, other = ({visit.round: visit.step_seconds for visit in cell.visits if visit.steady} for cell in (faster, than))
     ratios = [other[number] / seconds for number, seconds in own.items() if number in other]
-    return estimate(ratios) if ratios else None
+    return Effect(faster.workers, summarize(ratios)) if ratios else None
 
 
 @dataclass(frozen=True)
@@ -347,24 +301,32 @@ class Effect:
     """
 
     workers: int
-    ratio: Estimate
+    ratio: Summary
+
+    @property
+    def value(self) -> float:
+        """The median of the rounds."""
+        return self.ratio.median
+
+    @property
+    def ends(self) -> tuple[float, float]:
+        """Between which another run's will lie; 0 and infinite where one round tells nothing of it."""
+        least = max(1 - self.ratio.uncertainty, 0.0)
+        return self.value * least, self.value / least if least else math.inf
 
     @property
     def verdict(self) -> str:
-        """``faster``, ``slower``, ``no difference measured``, or ``measured once``: without an interval."""
-        if self.ratio.low is None or self.ratio.high is None:
+        """``faster``, ``slower``, ``no difference measured``, or ``measured once``."""
+        if self.ratio.count == 1:
             return "measured once"
-        if self.ratio.low > 1:
-            return "faster"
-        return "slower" if self.ratio.high < 1 else "no difference measured"
+        low, high = self.ends
+        return "faster" if low > 1 else "slower" if high < 1 else "no difference measured"
 
     @property
     def times(self) -> str:
-        """The ratio with its interval."""
-        value = f"{self.ratio.value:.2f}"
-        if self.ratio.low is None or self.ratio.high is None:
-            return value
-        return f"{value} ({self.ratio.low:.2f} to {self.ratio.high:.2f})"
+        """The ratio with its ends."""
+        low, high = self.ends
+        return f"{self.value:.2f}" + (f" ({low:.2f} to {high:.2f})" if self.ratio.count > 1 else "")
 
 
 @dataclass(frozen=True)
@@ -418,31 +380,31 @@ class Loops:
     @cached_property
     def steady(self) -> list[Cell]:
         """Those that became steady, so that there are figures at all."""
-        return [cell for cell in self.cells if cell.pace]
+        return [cell for cell in self.cells if cell.steps_per_second]
 
     @cached_property
     def fastest(self) -> Cell | None:
         """The one with the most steps a second."""
-        return max(self.steady, key=lambda cell: cell.steps_per_second or 0.0, default=None)
+        return max(self.steady, key=lambda cell: median(cell.steps_per_second) or 0.0, default=None)
 
     @cached_property
     def equals(self) -> list[Cell]:
         """Those that the rounds do not tell apart from the fastest; all where a single round has no interval."""
         best = self.fastest
-        ratios = [(cell, speedup(best, cell)) for cell in self.steady if best and cell is not best]
-        return [cell for cell, ratio in ratios if ratio is None or ratio.low is None or ratio.low <= 1]
+        others = [(cell, speedup(best, cell)) for cell in self.steady if best and cell is not best]
+        return [cell for cell, effect in others if effect is None or effect.verdict != "faster"]
 
     def effects(self, setting: Setting) -> list[Effect]:
         """By the number of workers, where both were measured and became steady."""
         combinations = {
             (cell.pin_memory, cell.non_blocking, cell.workers, cell.batch_bytes): cell for cell in self.steady
         }
-        ratios = [
-            (cell.workers, speedup(cell, off))
+        effects = [
+            speedup(cell, off)
             for (*settings, workers, size), cell in combinations.items()
             if tuple(settings) == setting.on and (off := combinations.get((*setting.off, workers, size)))
         ]
-        return sorted((Effect(workers, ratio) for workers, ratio in ratios if ratio), key=lambda effect: effect.workers)
+        return sorted(filter(None, effects), key=lambda effect: effect.workers)
 
 
 def of(run: ExperimentRun, rows: Sequence[Row]) -> Loops:
@@ -456,12 +418,12 @@ def verdict(loops: Loops) -> str | None:
     if any(cell.wrong_count for cell in loops.cells):
         return "Batches arrived wrong on the GPU: do not trust these figures."
     best = loops.fastest
-    if best is None or best.pace is None:
+    if best is None or best.steps_per_second is None:
         return None
     if effects := loops.effects(WAYS[BOTH]):
         return f"{_brings(effects)}."
-    pace = best.pace.value
-    rough = f"about {float(f'{pace:.2g}'):g}" if about(best.pace.uncertainty or 0) else f"{pace:.1f}"
+    pace = best.steps_per_second.median
+    rough = f"about {float(f'{pace:.2g}'):g}" if about(best.steps_per_second.uncertainty) else f"{pace:.1f}"
     return f"The fastest loop makes {rough} steps a second with {best.words}."
 
 
@@ -488,23 +450,23 @@ def _workers(some: Sequence[Effect]) -> str:
 
 def _times(effects: Sequence[Effect]) -> str:
     """``about 1.4 times``; two digits after the point where the ratios are known that well."""
-    rough = any(effect.ratio.uncertainty is None or effect.ratio.uncertainty > ROUGH for effect in effects)
-    values = [1 / effect.ratio.value if effect.verdict == "slower" else effect.ratio.value for effect in effects]
+    rough = any(effect.ratio.uncertainty > ROUGH for effect in effects)
+    values = [1 / effect.value if effect.verdict == "slower" else effect.value for effect in effects]
     words = sorted({f"{value:.1f}" if rough else f"{value:.2f}" for value in values}, key=float)
     return f"{'about ' if rough else ''}{' to '.join(dict.fromkeys((words[0], words[-1])))} times"
 
 
 def headline(loops: Loops) -> Iterator[Quantity]:
     """Pace, how long the GPU computes and what pinning brings; then which loop it is, and what it pins."""
-    best, gains = loops.fastest, sorted(loops.effects(WAYS[BOTH]), key=lambda effect: -effect.ratio.value)
-    if best is None or best.pace is None:
+    best, gains = loops.fastest, sorted(loops.effects(WAYS[BOTH]), key=lambda effect: -effect.value)
+    if best is None or best.steps_per_second is None:
         return
     name = "Steps a second of the fastest loop"
-    yield quantity(name, best.pace.value, "count", spread=best.pace.uncertainty, key="fastest.pace")
+    yield measured(name, best.steps_per_second, "count", key="fastest.pace")
     yield quantity("GPU computes in the fastest loop, of a step", best.computes_share, "share", key="fastest.computes")
     for gain in gains[:2]:
         name, key = f"Speed-up by {WAYS[BOTH].title}, {workers_title(gain.workers)}", f"workers_{gain.workers}.gain"
-        yield quantity(name, gain.ratio.value, "ratio", spread=gain.ratio.uncertainty, key=key)
+        yield measured(name, gain.ratio, "ratio", key=key)
     ties = f" ({len(loops.equals)} more not measurably slower)" if loops.equals else ""
     yield quantity("Fastest loop", best.words + ties, "text", key="fastest.loop")
     if best.pin_memory:
@@ -518,11 +480,11 @@ def tables(loops: Loops) -> Iterator[Table]:
         yield every_combination(
             loops.cells,
             "Means over the steps after the start; the start: steps that were cut off, at most, in a round. Steps a "
-            "second: from the means of the rounds; two combinations are compared round by round, as what changes on "
-            "the machine from round to round touches both. Busy: share of a step, of the workers together, the pinning "
-            "thread, the GPU's copies and kernels, or the program. GPU computes: share of a step from its first kernel "
-            "to its last. Pinned: by how much the host's count grew, with the driver's own buffers for pageable "
-            "copies.",
+            "second: the median of the rounds, of the mean of each; two combinations are compared round by round, as "
+            "what changes on the machine from round to round touches both. Busy: share of a step, of the workers "
+            "together, the pinning thread, the GPU's copies and kernels, or the program. GPU computes: share of a step "
+            "from its first kernel to its last. Pinned: by how much the host's count grew, with the driver's own "
+            "buffers for pageable copies.",
         )
     if loops.uses:
         yield every_combination(

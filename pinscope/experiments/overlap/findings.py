@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from pinscope.analysis.read_rows import grouped
+from pinscope.analysis.statistics import compared
 from pinscope.analysis.texts import Costed, Text, dearest_first, joined, part_words, say, times
 from pinscope.experiments.overlap.reading import GOOD_OVERLAP, SLOWER_COPIES, Cell, Lack, Passes, corrupted_shares
 from pinscope.experiments.overlap.ways import EVERYTHING, WAYS
@@ -143,7 +144,7 @@ def _ingredients(passes: Passes) -> Iterator[Costed]:
 
 def _lack_evidence(lack: Lack) -> Iterator[Quantity]:
     cell, way, what = lack.cell, lack.cell.case_words, WAYS[lack.missing].phrase
-    yield quantity(f"Time with {what} against the full recipe, {way}", lack.ratio, "ratio")
+    yield compared(f"Time with {what} against the full recipe, {way}", cell.device_seconds, lack.full.device_seconds)
     if cell.recipe.memory != "pinned":
         yield quantity(f"Its copies alone against pinned ones alone, {way}", cell.copy_slowdown, "ratio")
     if cell.knows_own_overlap:

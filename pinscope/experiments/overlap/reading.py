@@ -11,7 +11,7 @@ from typing import Annotated
 
 from pinscope.analysis.cells import Label, Value, cells, every_combination, first, key, median
 from pinscope.analysis.read_rows import Row, Rows, grouped
-from pinscope.analysis.statistics import Summary, exceeds, together
+from pinscope.analysis.statistics import Summary, compared, exceeds
 from pinscope.analysis.texts import about, on_lab, possible_share
 from pinscope.experiments.overlap.ways import BALANCES, EVERYTHING, WAYS, Balance, Recipe
 from pinscope.records.run import MOST_OFF, ExperimentRun, Quantity, Table, quantity
@@ -201,11 +201,6 @@ class Lack:
         return self.cell.seconds / self.full.seconds
 
     @property
-    def uncertainty(self) -> float:
-        """How far the ratio may be off, relative to it."""
-        return together(self.cell.device_seconds, self.full.device_seconds)
-
-    @property
     def takes_longer(self) -> bool:
         """Whether it does, by more than both may be off."""
         return exceeds(self.cell.device_seconds, self.full.device_seconds)
@@ -311,7 +306,7 @@ def headline(passes: Passes) -> Iterator[Quantity]:
         for lack in passes.dearest(cell)[:1]:
             name = f"Time with {WAYS[lack.missing].phrase} against the full recipe, {cell.case_words}"
             without = f"without_{lack.missing.replace(' ', '_')}"
-            yield quantity(name, lack.ratio, "ratio", key=key(cell, without))
+            yield compared(name, lack.cell.device_seconds, lack.full.device_seconds, key=key(cell, without))
     for (memory, direction), unordered in passes.unordered.items():
         if memory == "pinned":
             cells_of_balance = of_one_balance(unordered)

@@ -21,7 +21,7 @@ from pinscope.analysis.pinning_strategy import (
     strategy_cells,
 )
 from pinscope.analysis.read_rows import Row
-from pinscope.analysis.statistics import measured
+from pinscope.analysis.statistics import compared, measured
 from pinscope.analysis.texts import fill
 from pinscope.records.registration import STRATEGIES
 from pinscope.records.run import ExperimentRun, Quantity, Table, quantity, table
@@ -136,8 +136,8 @@ def headline(pinnings: Pinnings) -> Iterator[Quantity]:
             f"Time to pin {format_bytes(array.bytes)}, {way}", array.total_seconds, "seconds", key="one_piece.time"
         )
         if usual and array is not usual:
-            gain = usual.total_seconds.median / array.total_seconds.median
-            yield quantity("Recommended way, times faster than one cudaHostAlloc", gain, "ratio", key="one_piece.gain")
+            name = "Recommended way, times faster than one cudaHostAlloc"
+            yield compared(name, usual.total_seconds, array.total_seconds, key="one_piece.gain")
         yield quantity("Recommended in one piece", array.title, "text", key="one_piece.strategy")
         yield longest_wait(f"{array.longest_wait.during} in one piece", array, "one_piece.wait")
     if chunks:

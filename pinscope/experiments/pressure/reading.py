@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal, NamedTuple
 
 from pinscope.analysis.cells import Label, Value
 from pinscope.analysis.read_rows import Row, from_then_on, grouped, labels, median
-from pinscope.analysis.statistics import Summary, exceeds, summarize
+from pinscope.analysis.statistics import Summary, compared, exceeds, summarize
 from pinscope.records.run import ExperimentRun, Quantity, Table, quantity, table
 from pinscope.units import GIB, format_bytes, format_share
 
@@ -509,9 +509,11 @@ def _group_headline(climb: Climb) -> Iterator[Quantity]:
         "Slowest round of work against before pinning", climb.times, "ratio", reason="no round was timed", key="slowest"
     )
     yield quantity("Killed at, share of the group's limit", last, "share", reason=none, key="killed")
-    yield quantity(
-        "Round outside, beyond the cliff against below it", climb.outside_times, "ratio", reason=none, key="outside"
-    )
+    name = "Round outside, beyond the cliff against below it"
+    if climb.outside:
+        yield compared(name, *climb.outside[::-1], key="outside")
+    else:
+        yield quantity(name, None, "ratio", reason=none, key="outside")
     yield quantity("Group's limit", climb.limit, "bytes", key="limit")
     yield quantity(
         "Group and processes gone at the end", climb.gone, "text", reason="the run has not ended", key="gone"

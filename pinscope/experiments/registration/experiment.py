@@ -271,13 +271,13 @@ class Sharers:
         """Starting processes, touching and registering memory, and copies at that rate (bytes/second), or pairs of
         processes of which one opens the other's memory.
 
-        On an H200 host touching memory and giving it back took 0.65 s a GiB, registering it 0.035 s on each GPU, and
-        0.11 s more where another process had touched it.
+        On an H200 host touching memory by several threads and giving it back took 0.3 s a GiB, by one 0.65 s,
+        registering it 0.035 s on each GPU, and 0.11 s more where another process had touched it.
         """
         params, count, once = self.params, len(self.members), self.params.shared / 2**30
         rounds = params.repeats + 1
         if self.contexts is None:
-            return 2.0 + 0.5 * once + count * (0.05 * once + rounds * params.shared / rate)
+            return 1.5 + 0.3 * once + count * (0.05 * once + rounds * params.shared / rate)
         if self.strategy == "each_registers":
             return 1.5 + 0.65 * once + sum(map(len, self.members)) * (0.4 + 0.08 * once)
         opening = 0.5 + 2 * rounds * (COPIES * params.buffer / 50e9 + 0.01)

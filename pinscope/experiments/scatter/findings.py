@@ -6,9 +6,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from importlib.resources import files
 from operator import itemgetter
 
-from pinscope.analysis.cells import AS_GOOD, as_good, ratio
+from pinscope.analysis.cells import clearly_more
 from pinscope.analysis.read_rows import grouped
-from pinscope.analysis.statistics import exceeds, is_distinct, measured, together
+from pinscope.analysis.statistics import is_distinct, measured, ratio
 from pinscope.analysis.texts import Costed, Text, Texts, dearest_first, joined, say
 from pinscope.experiments.scatter.reading import TOWARDS, Cell, Load, Pieces, Scatter
 from pinscope.experiments.scatter.ways import WAYS
@@ -119,7 +119,7 @@ def _ways(scatter: Scatter) -> Iterator[Costed]:
     for way, group in grouped(cases, lambda pieces: pieces.winners[0].way).items():
         pieces = max(group, key=_gain)
         best, loop, gain = pieces.winners[0], pieces.ways["loop"], _gain(pieces)
-        if way in _ADVICE and is_distinct(gain, together(best.wall_seconds, loop.wall_seconds)):
+        if way in _ADVICE and is_distinct(gain, best.wall_seconds, loop.wall_seconds):
             like = [cell for cell in (best, loop, pieces.contiguous) if cell]
             yield say(
                 TEXTS,
@@ -168,7 +168,7 @@ def _loop(scatter: Scatter) -> Iterator[Costed]:
     ]
     both = [pieces for pieces in scatter.cases.values() if {"loop", "graph"} <= pieces.ways.keys()]
     least = min(both, key=lambda pieces: pieces.cells[0].bytes, default=scatter.first)
-    loop, graph = ((cell := least.ways.get(way)) and cell.wall_seconds.median for way in ("loop", "graph"))
+    loop, graph = ((cell := least.ways.get(way)) and cell.wall_seconds for way in ("loop", "graph"))
     own = [pieces.loop for case, pieces in scatter.cases.items() if case[:2] == next(iter(known)) and pieces.loop]
     yield say(
         TEXTS,
@@ -177,11 +177,11 @@ def _loop(scatter: Scatter) -> Iterator[Costed]:
         sizes=list(dict.fromkeys(sizes)),
         most=max(cell.bytes for cell in scatter.cells),
         bytes=least.cells[0].bytes,
-        loop=loop,
-        graph=graph,
+        loop=loop and loop.median,
+        graph=graph and graph.median,
         pace=loop
         and graph
-        and ("it is no faster" if loop <= AS_GOOD * graph else "the program that calls sets the pace"),
+        and ("it is no faster" if not clearly_more(loop, graph) else "the program that calls sets the pace"),
     )
 
 
@@ -208,7 +208,7 @@ def _idle(scatter: Scatter) -> Iterator[Costed]:
     slower = [
         (ratio(idle.wall_seconds, queued.wall_seconds), idle, queued)
         for idle, queued in pairs
-        if exceeds(idle.wall_seconds, queued.wall_seconds) and not as_good(idle.wall_seconds, queued.wall_seconds)
+        if clearly_more(idle.wall_seconds, queued.wall_seconds)
     ]
     if slower:
         times, idle, queued = max(slower, key=itemgetter(0))

@@ -8,9 +8,9 @@ from functools import cached_property
 from itertools import takewhile
 from typing import Annotated
 
-from pinscope.analysis.cells import AS_GOOD, Label, Value, cells, every_combination, listed, median
+from pinscope.analysis.cells import AS_GOOD_WORDS, Label, Value, as_good, cells, every_combination, listed, median, near
 from pinscope.analysis.read_rows import Row, Rows, grouped
-from pinscope.analysis.statistics import Summary, measured
+from pinscope.analysis.statistics import Summary, compared, exceeds, measured
 from pinscope.experiments.scatter.ways import WAYS
 from pinscope.records.run import ExperimentRun, Quantity, Table, quantity
 from pinscope.units import format_bandwidth, format_bytes
@@ -110,11 +110,14 @@ class Pieces:
 
     @cached_property
     def winners(self) -> list[Cell]:
-        """The fastest of them and those that are as good, the simplest first."""
-        best = self.ranked[0].bytes_per_second if self.ranked else 0.0
-        good = [cell for cell in self.ranked if round(best / cell.bytes_per_second, 2) <= AS_GOOD]
+        """The fastest of them and those that are as good, the simplest first; last what varies too much to tell."""
+        good = [cell for cell in self.ranked if as_good(cell.wall_seconds, self.ranked[0].wall_seconds)]
         order = sorted(WAYS, key=lambda name: "simplest" not in WAYS[name].kinds)
-        return sorted(good, key=lambda cell: order.index(cell.way))
+
+        def place(cell: Cell) -> tuple[bool, int]:
+            return not near(cell.wall_seconds, self.ranked[0].wall_seconds), order.index(cell.way)
+
+        return sorted(good, key=place)
 
     @property
     def loop(self) -> Cell | None:
@@ -211,7 +214,7 @@ def verdict(scatter: Scatter) -> str | None:
     best, other = first.winners[0], first.loop or first.ranked[-1]
     where = f"{best.layout} over {format_bytes(scatter.area)} {TOWARDS[best.direction].replace('the ', '')}"
     pieces = f"{format_bytes(best.bytes)} pieces {where}"
-    if best.way == other.way:
+    if not exceeds(other.wall_seconds, best.wall_seconds):
         return f"Move {pieces} by {best.phrase} ({_rate(best)}): no way is clearly faster."
     return f"Move {pieces} by {best.phrase}: {_rate(best)}, {other.phrase.removesuffix(' of copies')} {_rate(other)}."
 
@@ -229,8 +232,7 @@ def headline(scatter: Scatter) -> Iterator[Quantity]:
     yield _figure(best, "best")
     if first.loop:
         if best.way != "loop":
-            gain = best.bytes_per_second / first.loop.bytes_per_second
-            yield quantity("Gain over a loop of copies", gain, "ratio", key="gain")
+            yield compared("Gain over a loop of copies", first.loop.wall_seconds, best.wall_seconds, key="gain")
         yield _figure(first.loop, "loop")
         if first.contiguous:
             least = scatter.loop_suffices[best.direction, best.layout]
@@ -268,7 +270,7 @@ def tables(scatter: Scatter) -> Iterator[Table]:
             "thread held by the loop": ("share", lambda row: row[1].loop and row[1].loop.held_share),
             WAYS["contiguous"].title: ("bytes/second", lambda row: _pace(row[1].contiguous)),
         },
-        "Ways within 10 % of the fastest count as equally good; figures are of the simplest, which is named first.",
+        f"{AS_GOOD_WORDS} Figures are of the simplest, which is named first.",
     )
     if scatter.loads:
         yield every_combination(

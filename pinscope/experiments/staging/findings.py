@@ -5,17 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterator
 from importlib.resources import files
 
-from pinscope.analysis.cells import as_good, ratio
-from pinscope.analysis.statistics import exceeds, measured
+from pinscope.analysis.cells import AS_GOOD_WORDS, clearly_more
+from pinscope.analysis.statistics import measured, ratio
 from pinscope.analysis.texts import Costed, Text, Texts, dearest_first, say
-from pinscope.experiments.staging.reading import Cell, Staging
+from pinscope.experiments.staging.reading import Staging
 from pinscope.experiments.staging.ways import WAYS
 from pinscope.records.run import COSTLY, Finding, quantity, wrong_data
 from pinscope.units import format_bytes
 
 _AS_GOOD = (
-    "Ways within 10 % of the fastest are as good; of these the one with least processor time is named first. The first "
-    "table has the fastest ways of each size and number of uses."
+    f"{AS_GOOD_WORDS} Of these the one with least processor time is named first. The first table has the fastest ways "
+    "of each size and number of uses."
 )
 TEXTS: Texts = {
     "staging-fastest": Text(
@@ -78,7 +78,7 @@ def _fastest(staging: Staging) -> Iterator[Costed]:
     if plain is None or not set(staging.choices) & (staging.ways.keys() - {"plain"}):
         return
     best, cost = winners[0], ratio(plain.wall_seconds, winners[0].wall_seconds)
-    better = _slower(plain, best)
+    better = clearly_more(plain.wall_seconds, best.wall_seconds)
     size = format_bytes(staging.size)
     yield say(
         TEXTS,
@@ -90,12 +90,17 @@ def _fastest(staging: Staging) -> Iterator[Costed]:
         staging=staging,
         plain=plain,
         best=best,
-        wins=[
-            format_bytes(at) for at in staging.sizes if best.way in [cell.way for cell in staging.winners(at, uses=1)]
-        ],
+        wins=[format_bytes(at) for at in staging.sizes if _wins(staging, best.way, at)],
         threads=best.threads if "threads" in WAYS[best.way].kinds else None,
         advice=_ADVICE.get(best.way, f"use {best.phrase}."),
     )
+
+
+def _wins(staging: Staging, way: str, size: int) -> bool:
+    """Whether no other way beats it at this size, and it beats a plain copy."""
+    own = next((cell for cell in staging.winners(size, uses=1) if cell.way == way), None)
+    plain = staging.at(size, uses=1).get("plain")
+    return bool(own and plain and clearly_more(plain.wall_seconds, own.wall_seconds))
 
 
 def code(way: str, threads: int = 1, chunk: int = 0) -> str | None:
@@ -110,10 +115,10 @@ def _pin_to_copy(staging: Staging) -> Iterator[Costed]:
     """What the PyTorch tutorial on pin_memory warns of: allocating pinned memory only to copy."""
     ways = staging.ways
     plain, pin = ways.get("plain"), ways.get("pin_then_copy")
-    if plain is None or pin is None or not _slower(pin, plain):
+    if plain is None or pin is None or not clearly_more(pin.wall_seconds, plain.wall_seconds):
         return
     register = ways.get("register")
-    if register and not _slower(plain, register):
+    if register and not clearly_more(plain.wall_seconds, register.wall_seconds):
         register = None
     compared = filter(None, (pin, plain, register))
     yield say(
@@ -130,12 +135,6 @@ def _pin_to_copy(staging: Staging) -> Iterator[Costed]:
     )
 
 
-def _slower(cell: Cell, other: Cell) -> bool:
-    """By more than what is as good, and by more than noise."""
-    pair = (cell.wall_seconds, other.wall_seconds)
-    return exceeds(*pair) and not as_good(*pair)
-
-
 def _reuse(staging: Staging) -> Iterator[Costed]:
     """From how many uses of the same data each way is faster than plain copies."""
     most = max(staging.uses(staging.size))
@@ -144,6 +143,8 @@ def _reuse(staging: Staging) -> Iterator[Costed]:
     ranked = sorted((again[way] for way in names if way in again), key=lambda cell: cell.seconds)
     paid = [(ways[way], ways[way].paid_after(plain)) for way in names[1:4] if plain and way in ways]
     if not paid or most < 2 or "plain" not in again or len(ranked) < 2:
+        return
+    if not clearly_more(again["plain"].wall_seconds, ranked[0].wall_seconds):
         return
     why = "its copies are not faster"
     yield say(

@@ -8,9 +8,21 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Annotated
 
-from pinscope.analysis.cells import Comparison, Label, Value, cells, count, every_combination, mean, median, of_kind
+from pinscope.analysis.cells import (
+    AS_GOOD_WORDS,
+    Comparison,
+    Label,
+    Value,
+    cells,
+    clearly_more,
+    count,
+    every_combination,
+    mean,
+    median,
+    of_kind,
+)
 from pinscope.analysis.read_rows import Rows
-from pinscope.analysis.statistics import Summary, exceeds, measured, together
+from pinscope.analysis.statistics import Summary, compared, measured, together
 from pinscope.analysis.texts import FORMS, about
 from pinscope.experiments.staging.ways import WAYS
 from pinscope.records.run import ExperimentRun, Quantity, Table, quantity, table
@@ -97,7 +109,8 @@ class Staging(Comparison[Cell]):
 def of(run: ExperimentRun, rows: Rows) -> Staging | None:
     """All that a run measured; ``None``: nothing yet."""
     by_time, by_thrift = (lambda cell: cell.wall_seconds), (lambda cell: cell.cpu_seconds)
-    chunk, measured = int(run.params.get("chunk", Staging.chunk_bytes)), cells(Cell, rows)
+    named = [{**row, "memory": "pinned" if row["way"] == "in_place" else "pageable"} for row in rows]
+    chunk, measured = int(run.params.get("chunk", Staging.chunk_bytes)), cells(Cell, named)
     return Staging(measured, by_time, by_thrift, of_kind(WAYS, "choice"), USUAL_BYTES, chunk) if measured else None
 
 
@@ -109,7 +122,7 @@ def verdict(staging: Staging) -> str | None:
     if not winners or plain is None:
         return None
     best, off = winners[0], together(plain.wall_seconds, winners[0].wall_seconds)
-    if not exceeds(plain.wall_seconds, best.wall_seconds) or any(cell.way.startswith("plain") for cell in winners):
+    if not clearly_more(plain.wall_seconds, best.wall_seconds):
         return f"Copy {size} once by a plain copy ({format_seconds(plain.seconds)}): no way is clearly faster."
     return (
         f"Copy {size} by {best.phrase}: {about(off)}{plain.seconds / best.seconds:.1f} times faster than a plain copy."
@@ -122,12 +135,10 @@ def headline(staging: Staging) -> Iterator[Quantity]:
     plain, pin = ways.get("plain"), ways.get("pin_then_copy")
     if plain and pin:
         name = f"Time of {pin.title} against a {plain.title}, {size} once"
-        yield quantity(name, pin.seconds / plain.seconds, "ratio", key="pin_then_copy.ratio")
+        yield compared(name, pin.wall_seconds, plain.wall_seconds, key="pin_then_copy.ratio")
     if plain and best:
-        times = best[0].seconds / plain.seconds
-        yield quantity(
-            f"Time by the fastest way ÷ time of a {plain.title}, {size} once", times, "ratio", key="fastest.ratio"
-        )
+        name = f"Time by the fastest way ÷ time of a {plain.title}, {size} once"
+        yield compared(name, best[0].wall_seconds, plain.wall_seconds, key="fastest.ratio")
     if plain and "in_place" in ways and plain.cpu_seconds:
         for what, cell in (("pinned", ways["in_place"]), ("plain", plain)):
             name = f"Processor time of a {what} copy, {size}"
@@ -160,7 +171,7 @@ def tables(staging: Staging) -> Iterator[Table]:
         for best, at in ways
         if best
     ]
-    note = "Ways within 10 % of the fastest are as good and named with it, that with least processor time first."
+    note = f"{AS_GOOD_WORDS} They are named with it, that with least processor time first."
     yield table("Which way is fastest", units, fastest, note)
     yield every_combination(
         staging.cells, note="Medians; processor time is a mean, of all threads of the process and all uses."

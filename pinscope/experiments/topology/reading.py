@@ -10,7 +10,7 @@ from typing import Annotated, Literal
 from pinscope.analysis.cells import Label, LineStyle, Value, Way, every_combination, way
 from pinscope.analysis.read_rows import Rows, counted, grouped, labels
 from pinscope.analysis.rules import SHARED_UPLINK
-from pinscope.analysis.statistics import Summary, is_distinct, known_within, measured, summarize, together
+from pinscope.analysis.statistics import Summary, compared, is_distinct, measured, summarize
 from pinscope.analysis.texts import joined, part_of
 from pinscope.records.run import Direction, ExperimentRun, Quantity, Table, quantity
 from pinscope.units import format_bandwidth
@@ -98,7 +98,7 @@ class Cell:
     @property
     def compared(self) -> tuple[Summary, Summary]:
         """What the share is made of: the rate together, and of the rates alone the one that is known least."""
-        return self.bytes_per_second, max(self.alone, key=known_within)
+        return self.bytes_per_second, max(self.alone, key=lambda alone: alone.uncertainty)
 
     @property
     def share_words(self) -> str:
@@ -108,7 +108,7 @@ class Cell:
     def is_slowed(self, limit: float = SHARED_UPLINK) -> bool:
         """Whether these GPUs reach less than ``limit`` of their rates alone, and that is no chance."""
         share = self.alone_share
-        return share is not None and share < limit and is_distinct(share, together(*self.compared))
+        return share is not None and share < limit and is_distinct(share, *self.compared)
 
 
 @dataclass(frozen=True)
@@ -248,7 +248,10 @@ def headline(host: Host) -> Iterator[Quantity]:
                 f"All {len(cell.gpus)} GPUs at once, {way}", cell.bytes_per_second, RATE, key=f"all.{direction}.rate"
             )
             name, key = f"All at once against alone, {way}", f"all.{direction}.share"
-            yield quantity(name, cell.alone_share, "share", reason="not all ran alone", key=key)
+            if cell.alone:
+                yield compared(name, *cell.compared, "share", cell.alone_share, key=key)
+            else:
+                yield quantity(name, None, "share", reason="not all ran alone", key=key)
         elif len(host.gpus) == 1 and (single := host.alone(direction)):
             rate, key = single[host.gpus[0]].bytes_per_second, f"one.{direction}.rate"
             yield measured(f"GPU {host.gpus[0]} alone, {way}", rate, RATE, key=key)

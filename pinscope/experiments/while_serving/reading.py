@@ -10,7 +10,7 @@ from typing import Annotated
 
 from pinscope.analysis.cells import Label, Value, every_combination
 from pinscope.analysis.read_rows import Row, Rows, counted, grouped, median, summary
-from pinscope.analysis.statistics import Summary, measured, summarize
+from pinscope.analysis.statistics import Summary, compared, measured, summarize
 from pinscope.experiments.while_serving.ways import CALLS, WAYS
 from pinscope.records.run import ExperimentRun, Quantity, Table, quantity
 from pinscope.units import format_bytes, format_seconds
@@ -225,8 +225,9 @@ def headline(serving: Serving) -> Iterator[Quantity]:
     auto = serving.way(AUTO)
     for cell in filter(None, map(serving.way, (AUTO, "host_alloc", "register"))):
         yield quantity(f"Longest wait of a call, {cell.title}", cell.longest.seconds, "seconds", key=f"{cell.way}.wait")
-    if auto and (times := serving.slower(auto)):
-        yield quantity(f"Time of {auto.title} against the fastest way", times, "ratio", key="auto.ratio")
+    if auto and auto.pins and serving.fastest:
+        name = f"Time of {auto.title} against the fastest way"
+        yield compared(name, auto.total_seconds, serving.fastest.total_seconds, key="auto.ratio")
         reason = "memory cannot be registered here"
         yield quantity(f"Chunk of {auto.title}", auto.chunk_bytes, "bytes", reason=reason, key="auto.chunk")
         name = f"Time to pin {format_bytes(auto.bytes)}, {auto.title}"

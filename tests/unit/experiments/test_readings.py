@@ -38,15 +38,17 @@ def overlap_findings(rows: list[dict[str, Any]]) -> dict[str, Finding]:
 def test_slow_pageable_copies_are_found_with_the_size_from_which_it_matters() -> None:
     rows = copies(50e9) + copies(50e9, 4096) + copies(10e9, memory="pageable") + copies(49e9, 4096, memory="pageable")
     finding = bandwidth_findings(rows)["pageable-slower"]
-    assert finding.title == "Pageable copies take 5.0 times (h2d) as long as pinned ones"
+    assert finding.title == "Pageable copies take 5.0 times (± 27 %; h2d) as long as pinned ones"
     assert "Pinned copies are faster from 256 MiB on." in finding.detail
-    assert bandwidth_verdict(rows) == ("Pin host buffers of 256 MiB: unpinned, 256 MiB to GPU is 5.0 times slower.")
+    assert bandwidth_verdict(rows) == (
+        "Pin host buffers of 256 MiB: unpinned, 256 MiB to GPU is about 5.0 times slower."
+    )
 
 
 def test_a_gain_that_is_known_only_roughly_says_so() -> None:
     slow = [row(256 * MIB / rate, 256 * MIB, memory="pageable") for rate in (8e9, 9e9, 10e9, 11e9) for _ in range(2)]
     finding = bandwidth_findings([*copies(50e9), *slow])["pageable-slower"]
-    assert "times (± 18 %; h2d)" in finding.title
+    assert "times (± 46 %; h2d)" in finding.title
     assert "about 5.3 times slower" in bandwidth_verdict([*copies(50e9), *slow])
 
 
@@ -57,7 +59,8 @@ def test_a_gain_that_noise_may_have_made_is_none() -> None:
 
 
 @pytest.mark.parametrize(
-    ("rate", "words"), [(49e9, "hardly makes copies to GPU faster"), (70e9, "makes copies to GPU slower")]
+    ("rate", "words"),
+    [(49e9, "makes no difference to copies to GPU that ± could tell"), (90e9, "makes copies to GPU slower")],
 )
 def test_pinned_copies_that_are_no_faster_are_not_called_so(rate: float, words: str) -> None:
     assert f"Pinning {words}: " in bandwidth_verdict([*copies(50e9), *copies(rate, memory="pageable")])
@@ -127,7 +130,7 @@ def test_a_figure_that_may_be_off_by_more_than_half_is_none() -> None:
 
     wild = rate([*copies(5e9)[:3], *copies(13e9)[:3], *copies(40e9)[:3]])
     assert (wild.value, wild.spread) == (None, None)
-    assert "±" in wild.reason
+    assert wild.reason
     assert rate([*copies(12e9)[:3], *copies(13e9)[:3], *copies(14e9)[:3]]).value == pytest.approx(13e9)
 
 

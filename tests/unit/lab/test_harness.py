@@ -16,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from pinscope.analysis.statistics import looks, median_uncertainty, summarize
+from pinscope.analysis.statistics import looks, summarize
 from pinscope.errors import Cancelled, NoDevice, NotEnoughMemory
 from pinscope.experiments.contract import Params
 from pinscope.experiments.registry import EXPERIMENTS
@@ -62,8 +62,8 @@ def test_noisy_readings_go_on_until_the_median_is_known_well_enough() -> None:
     taken = Procedure(Precision(relative=0.02, most=5000, seconds=1e9), readings)
     planned = looks(8, 5000)
     assert len(taken.values) in planned[1:-1]
-    assert median_uncertainty(taken.values) <= 0.02
-    assert median_uncertainty(taken.values[: planned[planned.index(len(taken.values)) - 1]]) > 0.02
+    before = taken.values[: planned[planned.index(len(taken.values)) - 1]]
+    assert summarize(taken.values, drift=0.0).uncertainty <= 0.02 < summarize(before, drift=0.0).uncertainty
 
 
 @pytest.mark.parametrize(

@@ -134,7 +134,7 @@ def test_what_cannot_be_compared_has_no_break_even(rows: list[Row]) -> None:
 
 
 def test_copies_that_gain_nothing_never_pay() -> None:
-    rows = [*PAGEABLE, *buffers("pinned", 0.5, 0.1), *copies("pageable", 0.02), *copies("pinned", 0.02)]
+    rows = [*PAGEABLE, *buffers("pinned", 0.5, 0.1), *copies("pageable", 0.02), *copies("pinned", 0.03)]
     (even,) = measured(rows).evens
     assert even.copies is None
     assert "pinning-never-pays" in findings(rows)
@@ -147,6 +147,13 @@ def test_what_is_dearer_only_by_chance_is_neither_called_dearer_nor_advised_agai
     said = findings([*PAGEABLE, *wide, *BOTH_COPIES])["pays-soon"].detail
     assert "about as long as" in said
     assert "more than" in findings([*PAGEABLE, *buffers("pinned", 0.6, 0.1), *BOTH_COPIES])["pays-soon"].detail
+
+
+def test_copies_that_are_not_told_apart_are_no_reason_to_say_that_pinning_never_pays() -> None:
+    rows = [*PAGEABLE, *buffers("pinned", 0.5, 0.1), *copies("pageable", 0.02), *copies("pinned", 0.019)]
+    (even,) = measured(rows).evens
+    assert (even.gain_seconds, even.copies) == (None, None)
+    assert not {"pinning-never-pays", "pays-soon", "pays-late"} & set(findings(rows))
 
 
 def test_a_buffer_that_costs_nothing_extra_has_paid_though_copies_gain_nothing() -> None:
@@ -182,7 +189,7 @@ def test_a_verdict_says_only_what_was_measured() -> None:
     )
     same = [*copies("pageable", 0.02), *copies("pinned", 0.02)]
     assert (verdict([*PAGEABLE, *buffers("pinned", 0.5, 0.1), *same]) or "").endswith(
-        ", but copies are no faster than pageable ones."
+        ", but copies are not measurably faster than pageable ones."
     )
     assert (verdict([*PAGEABLE, *buffers("pinned", 0.2, 0.1), *same]) or "").endswith(", no more than pageable memory.")
 

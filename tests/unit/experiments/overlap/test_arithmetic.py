@@ -52,10 +52,10 @@ def test_what_slow_copies_hide_is_known_only_where_their_copies_were_measured_in
         assert (cell.possible_own_overlap_share is not None) == cell.knows_own_overlap
         return cell.knows_own_overlap
 
-    steady = [5.5, 5.51] * 6
-    assert known(steady, [5.0, 5.01] * 6)
-    assert not known(steady, [5.0] * 12)
-    assert not known([5.0, 6.0] * 6, [5.0, 5.01] * 6)
+    steady = [1.55, 1.551] * 6
+    assert known(steady, [1.2, 1.201] * 6)
+    assert not known(steady, [1.2] * 12)
+    assert not known([1.3, 2.0] * 6, [1.2, 1.201] * 6)
 
 
 def test_at_best_all_but_one_chunk_is_hidden() -> None:

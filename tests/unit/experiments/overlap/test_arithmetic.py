@@ -42,20 +42,18 @@ def test_recipes_are_measured_against_pinned_copies_and_against_their_own() -> N
     assert cell.own_overlap == pytest.approx(0.5)
 
 
-def test_what_slow_copies_hide_is_known_only_where_their_copies_were_measured_in_turn() -> None:
-    """They have fast and slow states: five copies before all passes tell nothing of these. Nor do wild passes."""
+def test_what_ran_beside_what_is_known_only_of_steady_passes_and_of_slow_copies_in_turn() -> None:
+    """Slow copies have fast and slow states: five of them before all passes tell nothing of these."""
 
-    def known(passes_take: list[float], copies_take: list[float]) -> bool:
-        pairs = zip(passes_take, copies_take, strict=True)
-        rows = [one_pass(seconds, memory="pageable", copy_alone_seconds=copies) for seconds, copies in pairs]
+    def known(passes_take: list[float], copies: float, memory: str) -> bool:
+        rows = [one_pass(seconds, memory=memory, copy_alone_seconds=copies) for seconds in passes_take]
         (cell,) = passes(rows)
         assert (cell.possible_own_overlap_share is not None) == cell.knows_own_overlap
         return cell.knows_own_overlap
 
-    steady = [1.55, 1.551] * 6
-    assert known(steady, [1.2, 1.201] * 6)
-    assert not known(steady, [1.2] * 12)
-    assert not known([1.3, 2.0] * 6, [1.2, 1.201] * 6)
+    assert known([1.02, 1.021] * 6, 1.0, "pinned")
+    assert not known([1.0, 1.5] * 6, 1.0, "pinned")
+    assert not known([1.55, 1.551] * 6, 1.2, "pageable")
 
 
 def test_at_best_all_but_one_chunk_is_hidden() -> None:

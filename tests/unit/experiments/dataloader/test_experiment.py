@@ -97,7 +97,7 @@ def test_other_kinds_of_batches_are_measured_by_full_runs_with_the_most_workers_
 def test_a_batch_of_many_tensors_pins_each_rounded_up_and_slow_items_take_longer() -> None:
     cases = {
         case.what[1].kind: case
-        for case in Dataloader().cases(quick(batches="one,many,slow"), machine(None))
+        for case in Dataloader().cases(quick(batch=64, batches="one,many,slow"), machine(None))
         if case.what and case.what[1].pin_memory and case.what[1].non_blocking
     }
     at_once = 2 * 2 + 2

@@ -175,7 +175,7 @@ def verdict(staging: Staging) -> str | None:
 def _back(staging: Staging) -> str | None:
     """Where nothing was brought to the GPU: what fresh memory takes beside memory that was written before."""
     fresh, kept = map(staging.ways.get, ("back_fresh", "back_plain"))
-    if fresh is None or kept is None or not exceeds(fresh.wall_seconds, kept.wall_seconds):
+    if fresh is None or kept is None or not clearly_more(fresh.wall_seconds, kept.wall_seconds):
         return None
     off = together(fresh.wall_seconds, kept.wall_seconds)
     times = f"{about(off)}{fresh.seconds / kept.seconds:.1f} times"

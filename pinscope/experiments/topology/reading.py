@@ -7,10 +7,10 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Annotated, Literal
 
-from pinscope.analysis.cells import Label, LineStyle, Value, Way, every_combination, ratio, way
+from pinscope.analysis.cells import Label, LineStyle, Value, Way, every_combination, way
 from pinscope.analysis.read_rows import Rows, counted, grouped, labels
 from pinscope.analysis.rules import SHARED_UPLINK
-from pinscope.analysis.statistics import Summary, compared, is_distinct, measured, summarize
+from pinscope.analysis.statistics import Summary, compared, is_distinct, measured, ratio, summarize
 from pinscope.analysis.texts import joined, part_of
 from pinscope.records.run import Direction, ExperimentRun, Quantity, Table, quantity
 from pinscope.units import format_bandwidth

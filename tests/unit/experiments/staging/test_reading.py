@@ -136,7 +136,9 @@ def test_a_ring_is_advised_with_code_where_it_is_faster_than_a_plain_copy_from_t
 
 def test_a_run_that_brings_nothing_to_the_gpu_answers_with_what_comes_from_it() -> None:
     there = reading([*BACK, *halves(0.0058, 0.0041)])
-    assert there.verdict == "Keep the destination: 256 MiB from the GPU takes 10.6 times as long into fresh memory."
+    assert (
+        there.verdict == "Keep the destination: 256 MiB from the GPU takes about 10.6 times as long into fresh memory."
+    )
     assert {figure.key for figure in there.headline} == {
         "back_fresh.rate", "back_plain.rate", "back_pinned.rate", "ring.rate"
     }  # fmt: skip
@@ -152,13 +154,13 @@ def test_a_ring_without_its_halves_is_not_judged() -> None:
 def test_halves_that_slow_each_other_are_named_and_a_ring_as_fast_as_its_slower_half_is_not_late() -> None:
     apart = [*BACK, *halves(0.0052, 0.0041)]
     assert not rules(apart) & {"staging-ring-halves"}
-    said = finding("staging-ring-halves", [*BACK, *halves(0.0052, 0.0060)])
-    assert said.title == "Beside the other half of a drained ring, draining takes 1.5 times as long as alone"
-    assert "staging-ring-late" not in rules([*BACK, *halves(0.0052, 0.0060)])
+    said = finding("staging-ring-halves", [*BACK, *halves(0.0052, 0.0090)])
+    assert said.title.startswith("Beside the other half of a drained ring, draining takes 2.2 times")
+    assert "staging-ring-late" not in rules([*BACK, *halves(0.0052, 0.0090)])
 
 
 def test_a_ring_that_takes_longer_than_its_slower_half_is_late() -> None:
-    assert "1.2 times" in finding("staging-ring-late", [*BACK, *halves(0.005, 0.0041)]).title
+    assert "2.4 times" in finding("staging-ring-late", [*BACK, *halves(0.0025, 0.0021)]).title
 
 
 def test_what_comes_from_the_gpu_changes_no_answer_of_what_goes_there() -> None:

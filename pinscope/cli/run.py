@@ -35,7 +35,7 @@ from pinscope.runner.jobs import (
 )
 from pinscope.runner.suite import ALL, select
 from pinscope.runner.timeline import Recorded, TimelineRecorder, check_output, prepare_timeline
-from pinscope.store.recordings import recorded_runs
+from pinscope.store.recordings import newest_recordings
 from pinscope.store.safe_writer import find_saved, saved_line
 from pinscope.store.store import Store
 from pinscope.store.tables import StoredRow
@@ -182,7 +182,7 @@ def run(
 
 def _recorded(experiment: str) -> str:
     """Where a run on a GPU answers the same question: a recording that ships with PinScope."""
-    run = next((run for run in recorded_runs() if run.experiment == experiment), None)
+    run = newest_recordings().get(experiment)
     return f"; recorded on a GPU: pinscope runs show {run.id}" if run else ""
 
 

@@ -9,7 +9,7 @@ from pinscope.dashboard.pages import EXPERIMENTS as EXPERIMENTS_PAGE
 from pinscope.dashboard.pages import RUNS
 from pinscope.dashboard.parameter_form import parameter_form
 from pinscope.dashboard.run_view import badges, run_answer, run_link, run_progress
-from pinscope.dashboard.state import newest_recordings, open_run
+from pinscope.dashboard.state import open_run
 from pinscope.dashboard.widgets import (
     answer,
     experiment_title,
@@ -27,6 +27,7 @@ from pinscope.lab.harness import safe_pinned_bytes
 from pinscope.records.environment import Device
 from pinscope.records.run import HOST_MODEL_NOTE, LAB_TITLES, ExperimentRun, LabKind, Run
 from pinscope.runner.jobs import Request, prepare, start
+from pinscope.store.recordings import newest_recordings
 from pinscope.store.store import Store
 from pinscope.text import sentence
 from pinscope.units import format_bytes, format_duration

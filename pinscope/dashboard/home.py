@@ -20,6 +20,7 @@ from pinscope.probes.environment import capabilities
 from pinscope.records.base import Capability
 from pinscope.records.environment import Environment
 from pinscope.report.facts import environment_facts, version_text
+from pinscope.store.recordings import newest_recordings
 from pinscope.store.store import Store
 from pinscope.text import sentence
 
@@ -79,7 +80,7 @@ def _runs(has_gpu: bool) -> None:
 
 def _tour(store: Store) -> None:
     """One step at a time: a question, its answer and the chart that shows it."""
-    newest = state.newest_recordings()
+    newest = newest_recordings()
     steps = [name for name in STEPS if name in newest]
     if not steps:
         return

@@ -19,7 +19,6 @@ from pinscope.records.snapshot import Snapshot
 from pinscope.report.facts import Document, open_document
 from pinscope.runner.jobs import reconcile
 from pinscope.store.anonymous import ANONYMOUS, AnonymousStore
-from pinscope.store.recordings import recorded_runs
 from pinscope.store.store import Store, StoredRows
 from pinscope.tracing.stretch import TABLES
 
@@ -134,8 +133,3 @@ def open_run(store: Store, run: Run) -> OpenedRun:
         has_spans = 0 < sum(attached.rows.get(name, 0) for name in TABLES) <= PAGE_EVENTS
     document = replace(document, attached=attached)
     return OpenedRun(document.run, rows, document, has_spans=has_spans, is_large=is_large)
-
-
-def newest_recordings() -> dict[str, Run]:
-    """Experiment → its newest recording."""
-    return {run.experiment: run for run in reversed(recorded_runs())}

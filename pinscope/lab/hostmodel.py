@@ -23,7 +23,6 @@ nothing; without events 9 to 16 of 16 chunks were stale.
 from __future__ import annotations
 
 import os
-import sys
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -52,7 +51,7 @@ from pinscope.lab.hostengine import (
     move,
     wait_until,
 )
-from pinscope.lab.pattern import Block, Pattern, words_at
+from pinscope.lab.pattern import Block, Pattern, threads_take_turns_quickly, words_at
 from pinscope.lab.placement import HostNodes
 from pinscope.lab.protocol import (
     Copier,
@@ -74,7 +73,6 @@ STAGING_BYTES = 2 * StagingRing.nbytes
 """Locked by the lab itself while it is open: one staging ring a direction."""
 SAMPLE_WORDS = 512
 """A consuming load checks one word in so many (one a page), so that the check fits into a short load."""
-_SWITCH_SECONDS = 20e-6
 _CALIBRATIONS = 9
 _LOCKED: frozenset[HostMemory] = frozenset({"pinned", "registered"})
 _NO_MEANING: dict[HostMemory, str] = {
@@ -133,7 +131,7 @@ class HostModelLab:
             NotEnoughMemory: the rings cannot be locked.
         """
         with ExitStack() as opening:
-            opening.enter_context(_threads_take_turns_quickly())
+            opening.enter_context(threads_take_turns_quickly())
             for part in (self._ring_to_device, self._ring_to_host, self._to_device, self._to_host, self._compute):
                 opening.enter_context(part)
             self._open = opening.pop_all()
@@ -390,14 +388,3 @@ class HostModelLab:
                 yield mapping
             finally:
                 self._drain()
-
-
-@contextmanager
-def _threads_take_turns_quickly() -> Iterator[None]:
-    """Let an engine's thread have the interpreter soon after it wakes, while another one computes in Python."""
-    before = sys.getswitchinterval()
-    sys.setswitchinterval(_SWITCH_SECONDS)
-    try:
-        yield
-    finally:
-        sys.setswitchinterval(before)

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import ctypes
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Self, TypeVar
 
@@ -92,6 +93,7 @@ class Pattern:
         return cls(int(generator.integers(BLOCK_WORDS)), int(generator.integers(1, 2**63)))
 
 
+SWITCH_SECONDS = 20e-6
 _PAGE = 4096
 _Part = TypeVar("_Part")
 
@@ -142,3 +144,14 @@ def stretches(nbytes: int, count: int) -> list[tuple[int, int]]:
     """At most ``count`` parts of about equal length, each from the start of a page: (offset, bytes)."""
     length = -(-nbytes // count // _PAGE) * _PAGE
     return [(at, min(length, nbytes - at)) for at in range(0, nbytes, length)]
+
+
+@contextmanager
+def threads_take_turns_quickly() -> Iterator[None]:
+    """Let a thread have the interpreter soon after it wakes, while another one computes in Python."""
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(SWITCH_SECONDS)
+    try:
+        yield
+    finally:
+        sys.setswitchinterval(before)

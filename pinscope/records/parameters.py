@@ -141,6 +141,8 @@ def _one_line(error: ValidationError) -> str:
     name = ".".join(str(part) for part in first["loc"][:1])
     message = _PLAINER.get(first["type"]) or first["msg"].removeprefix("Value error, ")
     message = message.replace("Input should be", "must be")
+    if first["type"] == "literal_error":
+        message = message.replace("'", "")  # names: a list of many stays short
     given = first.get("input")
     value = f" (given: {quoted(given)})" if isinstance(given, str | int | float) else ""
     if value and quoted(given) in message:

@@ -43,6 +43,17 @@ def recording_name(run: Run) -> str:
     return _recordings()[run.id][1].name.removesuffix(SUFFIX)
 
 
+def newest_recordings() -> dict[str, Run]:
+    """Experiment → its newest recording with an experiment's own settings.
+
+    One with others is called ``EXPERIMENT-VARIANT-HOST``; it answers a part of the question.
+    """
+    usual = (
+        run for run in reversed(recorded_runs()) if recording_name(run) == f"{run.experiment}-{run.environment.host}"
+    )
+    return {run.experiment: run for run in usual}
+
+
 def recorded_observations(run_id: str) -> list[StoredRow]:
     """The rows of a recording.
 

@@ -182,6 +182,21 @@ def test_every_combination_trains_on_what_the_loader_made_and_leaves_no_process(
     assert copies[False] > 1.5 * copies[True]
 
 
+@needs_torch
+def test_batches_of_many_tensors_and_of_slow_items_arrive_and_slow_items_make_the_workers_the_limit(
+    lab: CudaLab,
+) -> None:
+    params = DataloaderParams.preset("cuda", quick=True).with_overrides({"workers": "4", "batches": "one,many,slow"})
+    rows = [row.model_dump() for row in Dataloader().measure(params, lab, Harness())]
+    found = Loops(rows).cells
+    assert Counter(one.batch_kind for one in found) == {"one": 4, "many": 2, "slow": 2}
+    assert sum(row["wrong_items"] for row in rows) == 0
+    assert multiprocessing.active_children() == []
+    slow = [one.bound for one in found if one.batch_kind == "slow" and one.bound]
+    assert slow
+    assert all(bound.part == "workers" and bound.is_clear for bound in slow)
+
+
 def small() -> DataloaderParams:
     """Small pinned batches from two workers, three rounds of two combinations."""
     return DataloaderParams.preset("cuda", quick=True).with_overrides(

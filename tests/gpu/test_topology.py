@@ -13,6 +13,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from importlib.util import find_spec
 from typing import Any
 
 import psutil
@@ -227,3 +228,14 @@ def _settles(holds: Callable[[], bool]) -> None:
     while not holds():
         assert time.monotonic() < deadline
         time.sleep(0.2)
+
+
+@pytest.mark.two_gpus
+@pytest.mark.skipif(find_spec("torch") is None, reason="the extra torch is not installed")
+def test_copies_and_all_reduces_over_nvlink_hardly_slow_each_other_and_every_word_is_right(host: Host) -> None:
+    """Predicted: NVLink and PCIe share nothing but the GPU's memory, so at most 10 % on either side."""
+    assert [beside.direction for beside in host.besides] == ["h2d", "d2h"]
+    for beside in host.besides:
+        assert beside.wrong_count == 0
+        assert beside.reduce_ratio == pytest.approx(1.0, abs=0.1)
+        assert beside.copies_ratio == pytest.approx(1.0, abs=0.1)

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from contextlib import ExitStack
 from importlib.util import find_spec
 from itertools import product
+from pathlib import Path
 from statistics import median
 from typing import Any
 
@@ -31,10 +32,11 @@ from pinscope.experiments.staging.experiment import StagingParams
 from pinscope.experiments.staging.findings import code as staging_code
 from pinscope.experiments.staging.reading import Staging
 from pinscope.experiments.staging.reading import of as staging_of
-from pinscope.experiments.staging.ways import WAYS
+from pinscope.experiments.staging.ways import CHOICES, WAYS
 from pinscope.lab.cuda import CudaLab
 from pinscope.lab.harness import Harness
 from tests.data import synthetic
+from tests.gpu.holding import compile_program
 from tests.gpu.machine import GIB, MIB, compiled
 
 
@@ -224,10 +226,10 @@ def staged(lab: CudaLab, **changes: Any) -> Staging:
 
 
 def test_every_way_brings_the_data_whole_and_all_memory_comes_back(lab: CudaLab) -> None:
-    staged(lab, ways=tuple(WAYS), sizes="64KiB", repeats=8)  # libraries load what they need, and keep it
+    staged(lab, ways=CHOICES, sizes="64KiB", repeats=8)  # libraries load what they need, and keep it
     runtime.deviceSynchronize()
     before = runtime.memGetInfo()[0]
-    found = staged(lab, ways=tuple(WAYS), sizes="64KiB,4MiB", uses="1,3", chunk="256KiB", threads="1,4", repeats=8)
+    found = staged(lab, ways=CHOICES, sizes="64KiB,4MiB", uses="1,3", chunk="256KiB", threads="1,4", repeats=8)
     here = {way for way in WAYS if find_spec("torch") or not way.startswith("torch")}
     assert {cell.way for cell in found.cells} == here
     assert before - runtime.memGetInfo()[0] <= 4 * MIB
@@ -243,11 +245,60 @@ def test_two_buffers_in_turn_take_as_long_as_the_slower_half_and_beat_a_plain_co
     assert seconds["two_buffers", 8] < 0.6 * seconds["plain", 1]
 
 
-@pytest.mark.parametrize("way", ["register", "two_buffers", "in_place"])
+BACK = "back_plain,back_fresh,back_pinned"
+
+
+@pytest.fixture(scope="module")
+def from_gpu(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A short C program that copies from the GPU into each of these."""
+    return compile_program("from_gpu", tmp_path_factory.mktemp("from_gpu"))
+
+
+@pytest.mark.parametrize(("size", "rounds"), [(256 * MIB, 4), (1024 * MIB, 1)])
+def test_copies_from_the_gpu_take_what_they_take_a_c_program(
+    lab: CudaLab, from_gpu: Path, size: int, rounds: int
+) -> None:
+    """Into fresh memory, into memory written before, and into pinned memory, both in turn.
+
+    What fresh pages take moves by a quarter from copy to copy on an H100 host: the kernel hands them out.
+    """
+    by_c: dict[str, list[float]] = {}
+    found: dict[str, list[float]] = {}
+    for _ in range(rounds):
+        lines = subprocess.run([from_gpu, str(size)], check=True, capture_output=True, text=True, timeout=60).stdout
+        for way, seconds in map(str.split, lines.splitlines()):
+            by_c.setdefault(way, []).append(float(seconds))
+        for cell in staged(lab, sizes=str(size), ways=BACK, repeats=9, time_limit=8.0).cells:
+            found.setdefault(cell.way, []).append(cell.seconds)
+    ratios = {way: median(found[way]) / median(by_c[way]) for way in by_c}
+    assert ratios == pytest.approx(dict.fromkeys(by_c, 1.0), rel=0.2)
+
+
+def test_a_drained_ring_takes_as_long_as_its_slower_half_beside_the_other(lab: CudaLab) -> None:
+    """Within 10 %, in turn: what a thread copies moves by a fifth from moment to moment on an H100 host."""
+    seconds: dict[tuple[str, int], list[float]] = {}
+    for _ in range(3):
+        for cell in staged(lab, sizes="256MiB", ways="ring_two", threads="1,8", repeats=15, time_limit=2.0).cells:
+            seconds.setdefault((cell.way, cell.threads), []).append(cell.seconds)
+    for threads in (1, 8):
+        slower = max(median(seconds[half, threads]) for half in ("ring_copies", "ring_drain"))
+        assert median(seconds["ring_two", threads]) < 1.1 * slower, threads
+
+
+@pytest.mark.parametrize("way", ["register", "two_buffers", "in_place", "ring_two"])
 def test_the_code_of_the_findings_runs_as_pasted(way: str) -> None:
     namespace: dict[str, Any] = {}
     exec(staging_code(way, threads=4, chunk=MIB) or "", namespace)  # noqa: S102 - that is what a user does with it
     expected = np.full(MIB, 2, np.float32) if way == "in_place" else np.arange(MIB)
+    if way == "ring_two":
+        small = namespace["Drain"](threads=3, chunk=4096)
+        data = cupy.random.default_rng(7).integers(0, 256, MIB + 5, dtype=np.uint8)
+        for length in (0, 1, 4097, data.size):
+            kept = small.to_host(data[:length], np.zeros(length, np.uint8))
+            assert np.array_equal(cupy.asnumpy(data[:length]), kept)
+        assert np.array_equal(namespace["on_host"], expected)
+        small.pool.shutdown()
+        namespace["drain"].pool.shutdown()
     assert np.array_equal(cupy.asnumpy(namespace["on_gpu"]), expected)
     if way == "two_buffers":
         small = namespace["Stager"](threads=3, chunk=4096)

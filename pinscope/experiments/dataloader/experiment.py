@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 from collections.abc import Iterable, Iterator, Mapping
 from importlib.util import find_spec
 from itertools import product
@@ -15,7 +16,18 @@ from pinscope.errors import MeasurementFailed, NotEnoughMemory, NotPossible
 from pinscope.experiments.contract import AnyExperiment, BareParams, Case, Progress
 from pinscope.experiments.dataloader import torch_pool
 from pinscope.experiments.dataloader.reading import LEAST_BATCHES, LEAST_RUNS, MOST_RUNS, MSER_BATCH, OWN_TIMES
-from pinscope.experiments.dataloader.ways import BACKLOGS, CHANNELS, IMAGE_BYTES, KINDS, PIXELS, PREFETCHED, Loading
+from pinscope.experiments.dataloader.ways import (
+    BACKLOGS,
+    BATCHES,
+    CHANNELS,
+    IMAGE_BYTES,
+    KINDS,
+    PIXELS,
+    PREFETCHED,
+    SLOW_SECONDS,
+    BatchKind,
+    Loading,
+)
 from pinscope.lab.child_processes import Child, ChildProcesses
 from pinscope.lab.harness import CONTEXT_BYTES, Harness
 from pinscope.lab.protocol import Lab
@@ -55,6 +67,12 @@ class DataloaderParams(BareParams):
     )
     pin_memory: Several[Choice] = parameter("pin_memory", "Whether the DataLoader copies batches to pinned memory.")
     non_blocking: Several[Choice] = parameter("non_blocking", "Whether the program asks for asynchronous copies.")
+    batches: Several[BatchKind] = parameter(
+        "Kinds of batches",
+        "; ".join(f"{kind}: {way.help}" for kind, way in BATCHES.items()) + ". The first is measured in every "
+        "combination, others with the most workers, and with pin_memory and non_blocking both off or both on.",
+        ("one",),
+    )
     steps: int = parameter(
         "Steps",
         f"Number of training steps of each combination. It is raised to {BACKLOGS} times the number of "
@@ -89,6 +107,7 @@ class DataloaderParams(BareParams):
             non_blocking=("off", "on"),
             steps=40 if quick else 80,
             rounds=3 if quick else 4,
+            batches=("one",) if quick else tuple(BATCHES),
             pool=not quick,
         )
 
@@ -110,6 +129,8 @@ class DataloaderObservation(Observation):
     pinned_bytes: int | None
     """What the host's count of pinned pages had grown by since this combination began, after its last step; of a look
     at the pool, while the tensor was there."""
+    batch_kind: BatchKind = "one"
+    """``one`` tensor, ``many``, or one of items that are ``slow`` to make."""
     # One step:
     round: int = 0
     """In which round; each starts every combination anew."""
@@ -184,9 +205,13 @@ class Dataloader:
         """
         if find_spec("torch") is None:
             raise NotPossible(f"PyTorch is not installed here; run: {install_command('torch')}")
+        usual = params.batches[0]
         settings = [
-            Loading(params.batch, workers, pin == "on", asynchronous == "on")
-            for workers, pin, asynchronous in product(params.workers, params.pin_memory, params.non_blocking)
+            Loading(params.batch, workers, pin == "on", asynchronous == "on", kind)
+            for kind, workers, pin, asynchronous in product(
+                params.batches, params.workers, params.pin_memory, params.non_blocking
+            )
+            if kind == usual or (workers == max(params.workers) and pin == asynchronous)
         ]
         if environment:
             need = max(loading.shared_bytes for loading in settings)
@@ -209,6 +234,8 @@ class Dataloader:
         from pinscope.lab.torch_pinned import empty_pinned_cache, version  # noqa: PLC0415 - imports PyTorch
 
         harness.note(f"PyTorch {version()}.")
+        _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))  # each tensor that a worker hands over takes one
         ordinal = CudaCalls.here().ordinal
         trainer = Trainer(ordinal, lambda address, nbytes: lab.host_nodes.look([(address, nbytes)]))
         if not empty_pinned_cache():
@@ -234,6 +261,7 @@ class Dataloader:
                     pin_memory=loading.pin_memory,
                     non_blocking=loading.non_blocking,
                     workers=loading.workers,
+                    batch_kind=loading.kind,
                     batch_bytes=loading.batch_bytes,
                     pinned_bytes=held,
                     **step,
@@ -260,11 +288,14 @@ def _looks(release: str, nbytes: int, ordinal: int, harness: Harness) -> Iterato
 def _case(number: int, loading: Loading, steps: int) -> Case[Training]:
     pin, asynchronous = ("on" if value else "off" for value in (loading.pin_memory, loading.non_blocking))
     batch, at_once = loading.batch_bytes, loading.ahead + 2
+    tensors = -(-batch // loading.tensor_bytes)
+    slow = SLOW_SECONDS * loading.batch / max(loading.workers, 1) if loading.kind == "slow" else 0.0
+    kind = "" if loading.kind == "one" else f", {BATCHES[loading.kind].title}"
     return Case(
-        f"pin_memory {pin}, non_blocking {asynchronous}, {loading.workers} workers",
+        f"pin_memory {pin}, non_blocking {asynchronous}, {loading.workers} workers{kind}",
         (number, loading),
-        0.5 + loading.at_least(steps) * batch / STEP_BYTES_PER_SECOND,
-        pinned_bytes=at_once * rounded_up(batch),
+        0.5 + loading.at_least(steps) * (batch / STEP_BYTES_PER_SECOND + slow),
+        pinned_bytes=at_once * tensors * rounded_up(loading.tensor_bytes),
         pageable_bytes=2 * at_once * batch + KINDS * IMAGE_BYTES,  # forked workers share the images
         device_bytes=TORCH_BYTES + 8 * batch,
     )

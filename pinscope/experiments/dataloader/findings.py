@@ -10,13 +10,13 @@ from pinscope.analysis.rules import ROUNDING_ADVICE, ROUNDING_RATIO, rounded_up
 from pinscope.analysis.statistics import measured
 from pinscope.analysis.texts import Costed, Text, dearest_first, joined, say
 from pinscope.experiments.dataloader.reading import MOST_RUNS, Cell, Effect, Loops, PoolUse, workers_title
-from pinscope.experiments.dataloader.ways import BOTH, PARTS, WAYS, Setting
+from pinscope.experiments.dataloader.ways import BATCHES, BOTH, PARTS, WAYS, BatchKind, Setting
 from pinscope.records.run import Finding, Quantity, costing, quantity, wrong_data
 from pinscope.units import format_share
 
 _BUSY = "{words}: {parts} of a step."
 _TITLE = "{setting} makes the loop {factors}"
-_SPEED = "Speed with ÷ without, and between what another run's will lie: "
+_SPEED = "Speed with ÷ without, {batch} a batch, and between what another run's will lie: "
 _DETAIL = _SPEED + "{intervals}.[ With {others}.]"
 TEXTS: Mapping[str, Text] = {
     "never-steady": Text(
@@ -52,6 +52,12 @@ TEXTS: Mapping[str, Text] = {
         "No reason to change it either way. For smaller differences take more rounds: pinscope run dataloader --set "
         f"rounds={MOST_RUNS}",
     ),
+    "gain-by-batch": Text(
+        "another kind of batch gains more or less by pin_memory with non_blocking, and the intervals lie apart",
+        "{setting} makes a loop {usual.value:.2f} times as fast with {batch}, {other.value:.2f} with {kind}",
+        "Speed with ÷ without, {workers}, and between what another run's will lie: {usual.times} and {other.times}.",
+        "{advice}",
+    ),
     "pinned-rounding": Text(
         "PyTorch pins much more for a batch than it has bytes",
         "PyTorch pins {rounded:bytes} for a batch of {asked:bytes}",
@@ -68,11 +74,20 @@ _CHEAPER = "make items cheaper, or prepare the data once"
 _FEWER_BYTES = "Hand over fewer bytes, such as uint8 images that the GPU converts."
 
 
+_BY_BATCH: Mapping[BatchKind, str] = {
+    "one": "Measure a loop of your own: pinscope trace --what-if pin.",
+    "many": "Put the tensors of a batch into one in collate_fn (torch.cat). Measure your own loop: pinscope trace "
+    "--what-if pin.",
+    "slow": "Where making batches is the limit, take more workers or cheaper items first.",
+}
+"""What to do where another kind of batch gains something else."""
+
+
 def findings(loops: Loops) -> tuple[Finding, ...]:
     """All findings of a run."""
     costed = [*_wrong(loops), *_never_steady(loops), *_rounding(loops)]
     if best := loops.fastest:
-        costed += [*_bound(best, loops), *_effects(loops)]
+        costed += [*_bound(best, loops), *_effects(loops), *_by_batch(loops)]
     return dearest_first(costed)
 
 
@@ -128,7 +143,7 @@ def _advice(part: str, fastest: Cell, loops: Loops) -> str:
     if part == "copy" or (part != "workers" and fastest.workers):
         one_thread = "PyTorch pins in one thread, whatever the number of workers. " if part == "pinning" else ""
         return one_thread + _FEWER_BYTES
-    if any(cell.workers > fastest.workers for cell in loops.steady):
+    if any(cell.workers > fastest.workers for cell in loops.usual):
         return f"More workers were no faster here: {_CHEAPER}."
     if fastest.workers:
         return f"Take more workers while there are idle processors, or {_CHEAPER}."
@@ -144,15 +159,21 @@ def _effects(loops: Loops) -> Iterator[Costed]:
         by_verdict = grouped(effects, lambda effect: effect.verdict)
         for name in ("faster", "slower"):
             if some := by_verdict.get(name):
-                yield _effect(rule, setting, name, some, effects, gains)
+                yield _effect(rule, setting, name, some, effects, gains, loops)
         if effects and set(by_verdict) == {"no difference measured"}:
             alike[setting.title] = effects
     if alike:
-        yield _no_difference(alike)
+        yield _no_difference(alike, loops)
 
 
 def _effect(
-    rule: str, setting: Setting, name: str, some: Sequence[Effect], effects: Sequence[Effect], gains: set[int]
+    rule: str,
+    setting: Setting,
+    name: str,
+    some: Sequence[Effect],
+    effects: Sequence[Effect],
+    gains: set[int],
+    loops: Loops,
 ) -> Costed:
     """Of ``effects`` those with this verdict in the title, the others in the detail."""
     most = max(some, key=lambda effect: abs(math.log(effect.value)))
@@ -172,6 +193,7 @@ def _effect(
         severity=costing(cost),
         setting=setting.title,
         factors=joined(times),
+        batch=BATCHES[loops.kinds[0]].title,
         intervals=_intervals(some),
         others="; ".join(rest) or None,
         workers=_workers(some),
@@ -182,7 +204,31 @@ def _effect(
     )
 
 
-def _no_difference(alike: Mapping[str, Sequence[Effect]]) -> Costed:
+def _by_batch(loops: Loops) -> Iterator[Costed]:
+    """Where another kind of batch gains something else."""
+    setting, (first, *others) = WAYS[BOTH], loops.kinds
+    usual = {effect.workers: effect for effect in loops.effects(setting)}
+    for kind in others:
+        for other in loops.effects(setting, kind):
+            one = usual.get(other.workers)
+            if one and other.is_apart(one):
+                yield say(
+                    TEXTS,
+                    "gain-by-batch",
+                    *_evidence([one], f"{BATCHES[first].title}, "),
+                    *_evidence([other], f"{BATCHES[kind].title}, "),
+                    cost=max(one.value, other.value),
+                    setting=setting.title,
+                    batch=BATCHES[first].title,
+                    kind=BATCHES[kind].title,
+                    usual=one,
+                    other=other,
+                    workers=workers_title(other.workers),
+                    advice=_BY_BATCH[kind],
+                )
+
+
+def _no_difference(alike: Mapping[str, Sequence[Effect]], loops: Loops) -> Costed:
     """What the run cannot tell from its absence, and how large a difference it would not have seen."""
     ends = [effect.ends for effects in alike.values() for effect in effects]
     return say(
@@ -190,6 +236,7 @@ def _no_difference(alike: Mapping[str, Sequence[Effect]]) -> Costed:
         "no-difference-measured",
         *(each for name, effects in alike.items() for each in _evidence(effects, f"{name}, ")),
         settings=joined(list(alike)),
+        batch=BATCHES[loops.kinds[0]].title,
         listed="; ".join(f"{name} {_intervals(effects)}" for name, effects in alike.items()),
         unseen=max(max(high - 1, 1 - low) for low, high in ends),
     )
@@ -212,7 +259,7 @@ def _workers(effects: Sequence[Effect]) -> str:
 
 def _rounding(loops: Loops) -> Iterator[Costed]:
     """Pinned blocks are rounded up to powers of two; and what the pool's settings change, where it was looked at."""
-    pinned = [cell for cell in loops.cells if cell.pin_memory and cell.pinned_bytes]
+    pinned = [cell for cell in loops.cells if cell.pin_memory and cell.pinned_bytes and cell.batch_kind != "many"]
     most = max(pinned, key=lambda cell: cell.pinned_bytes or 0, default=None)
     uses = [use for use in loops.uses if use.taken is not None]
     if not uses and most is None:

@@ -29,7 +29,7 @@ from pinscope.analysis.cells import Label, Value, cells, every_combination, firs
 from pinscope.analysis.read_rows import Row, Rows, counted, grouped, labels, median
 from pinscope.analysis.statistics import Summary, measured, summarize
 from pinscope.analysis.texts import ROUGH, about, joined
-from pinscope.experiments.dataloader.ways import BOTH, PARTS, POOL_SETTINGS, WAYS, Setting
+from pinscope.experiments.dataloader.ways import BATCHES, BOTH, PARTS, POOL_SETTINGS, WAYS, BatchKind, Setting
 from pinscope.records.run import ExperimentRun, Quantity, Table, quantity
 
 COUNTER_SLACK_BYTES = 2**20
@@ -162,6 +162,7 @@ class Cell:
 
     Attributes:
         workers, pin_memory, non_blocking: the settings.
+        batch_kind: what a batch is.
         batch_bytes: images of one batch.
         visits: one for each round.
         steps_per_second: from one value of each visit; ``None`` where no visit became steady.
@@ -174,6 +175,7 @@ class Cell:
     pin_memory: Annotated[bool, Label("pin_memory", words=_on)]
     non_blocking: Annotated[bool, Label("non_blocking", words=_on)]
     batch_bytes: Annotated[int, Label("batch", "bytes")]
+    batch_kind: Annotated[BatchKind, Label("of", words=lambda kind: BATCHES[kind].title)]
     visits: tuple[Visit, ...]
     steps_per_second: Annotated[Summary | None, Value("steps a second", "count", "more")]
     step_seconds: Annotated[_Seconds, Value("a step", "seconds", "less")]
@@ -215,7 +217,8 @@ class Cell:
     def title(self) -> str:
         """The settings in a few words."""
         pin = "pinned" if self.pin_memory else "pageable"
-        return f"{pin}, {'non_blocking' if self.non_blocking else 'blocking'}"
+        kind = "" if self.batch_kind == "one" else f", {BATCHES[self.batch_kind].title}"
+        return f"{pin}, {'non_blocking' if self.non_blocking else 'blocking'}{kind}"
 
     @property
     def words(self) -> str:
@@ -322,6 +325,11 @@ class Effect:
         low, high = self.ends
         return "faster" if low > 1 else "slower" if high < 1 else "no difference measured"
 
+    def is_apart(self, other: Effect) -> bool:
+        """Whether what other runs of both will show has nothing in common."""
+        (low, high), (its_low, its_high) = self.ends, other.ends
+        return low > its_high or its_low > high
+
     @property
     def times(self) -> str:
         """The ratio with its ends."""
@@ -369,7 +377,8 @@ class Loops:
     @cached_property
     def cells(self) -> list[Cell]:
         """All combinations, in the order in which they were first measured."""
-        steps = [row for row in counted(self.rows) if row["kind"] == "step"]
+        # Older runs had batches of one tensor.
+        steps = [{"batch_kind": "one", **row} for row in counted(self.rows) if row["kind"] == "step"]
         return [_cell(group) for group in grouped(steps, labels(*labels_of(Cell))).values()]
 
     @cached_property
@@ -383,22 +392,31 @@ class Loops:
         return [cell for cell in self.cells if cell.steps_per_second]
 
     @cached_property
+    def kinds(self) -> list[BatchKind]:
+        """Of batches, the one that was measured in every combination first."""
+        return list(dict.fromkeys(cell.batch_kind for cell in self.cells))
+
+    @cached_property
+    def usual(self) -> list[Cell]:
+        """Of those that became steady, with this kind of batch."""
+        return [cell for cell in self.steady if cell.batch_kind == self.kinds[0]]
+
+    @cached_property
     def fastest(self) -> Cell | None:
         """The one with the most steps a second."""
-        return max(self.steady, key=lambda cell: median(cell.steps_per_second) or 0.0, default=None)
+        return max(self.usual, key=lambda cell: median(cell.steps_per_second) or 0.0, default=None)
 
     @cached_property
     def equals(self) -> list[Cell]:
         """Those that the rounds do not tell apart from the fastest; all where a single round has no interval."""
         best = self.fastest
-        others = [(cell, speedup(best, cell)) for cell in self.steady if best and cell is not best]
+        others = [(cell, speedup(best, cell)) for cell in self.usual if best and cell is not best]
         return [cell for cell, effect in others if effect is None or effect.verdict != "faster"]
 
-    def effects(self, setting: Setting) -> list[Effect]:
-        """By the number of workers, where both were measured and became steady."""
-        combinations = {
-            (cell.pin_memory, cell.non_blocking, cell.workers, cell.batch_bytes): cell for cell in self.steady
-        }
+    def effects(self, setting: Setting, kind: BatchKind | None = None) -> list[Effect]:
+        """By the number of workers, where both were measured and became steady; by default of the usual batches."""
+        alike = [cell for cell in self.steady if cell.batch_kind == kind] if kind else self.usual
+        combinations = {(cell.pin_memory, cell.non_blocking, cell.workers, cell.batch_bytes): cell for cell in alike}
         effects = [
             speedup(cell, off)
             for (*settings, workers, size), cell in combinations.items()

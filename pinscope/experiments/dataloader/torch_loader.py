@@ -7,7 +7,7 @@ import time
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from functools import cache
+from functools import cache, partial
 from typing import Any, NamedTuple
 
 import torch
@@ -15,7 +15,7 @@ from torch import nn
 from torch.utils.data import DataLoader, Dataset, default_collate
 
 from pinscope.errors import NotPossible
-from pinscope.experiments.dataloader.ways import CHANNELS, KINDS, PIXELS, PREFETCHED, Loading
+from pinscope.experiments.dataloader.ways import CHANNELS, KINDS, PIXELS, PREFETCHED, SLOW_SECONDS, TENSORS, Loading
 from pinscope.lab.torch_pinned import why_not_torch
 from pinscope.probes.child_lifetime import die_with_parent
 
@@ -30,16 +30,20 @@ class Images(Dataset[tuple[torch.Tensor, int]]):  # type: ignore[misc]
 
     Args:
         count: how many.
+        slow: whether an item takes more of the processor to make.
     """
 
-    def __init__(self, count: int) -> None:
-        self._count = count
+    def __init__(self, count: int, slow: bool) -> None:
+        self._count, self._slow = count, slow
         self._made = _pictures()
 
     def __len__(self) -> int:
         return self._count
 
     def __getitem__(self, index: int) -> tuple[torch.Tensor, int]:
+        until = time.thread_time() + SLOW_SECONDS
+        while self._slow and time.thread_time() < until:
+            pass
         image = self._made[index % KINDS].flip(-1)
         image[0, 0, 0] = index % CLASSES  # tells afterwards whether this item arrived
         return image, index % CLASSES
@@ -63,21 +67,24 @@ class Batch:
     program): https://docs.pytorch.org/docs/stable/data.html#memory-pinning.
 
     Attributes:
-        images, labels: the batch.
+        images: of the batch, in one tensor or several.
+        labels: of the batch.
         make_seconds: making its items and putting them together, in the process that did it.
         pin_seconds: copying it to pinned memory; ``None`` where it was not.
     """
 
-    def __init__(self, items: tuple[float, list[tuple[torch.Tensor, int]]]) -> None:
+    def __init__(self, tensors: int, items: tuple[float, list[tuple[torch.Tensor, int]]]) -> None:
         begun, pairs = items
-        self.images, self.labels = default_collate(pairs)
+        images, self.labels = default_collate(pairs)
+        # Parts of a tensor would travel as the whole: each is made one of its own.
+        self.images = [images] if tensors == 1 else [part.clone() for part in images.flatten().tensor_split(tensors)]
         self.make_seconds = time.perf_counter() - begun
         self.pin_seconds: float | None = None
 
     def pin_memory(self) -> Batch:
         """The batch in pinned memory."""
         begun = time.perf_counter()
-        self.images, self.labels = self.images.pin_memory(), self.labels.pin_memory()
+        self.images, self.labels = [part.pin_memory() for part in self.images], self.labels.pin_memory()
         self.pin_seconds = time.perf_counter() - begun
         return self
 
@@ -140,11 +147,12 @@ class Trainer:
         batch = next(batches)
         waited = time.perf_counter()
         events[0].record()
-        images = batch.images.to(self._device, non_blocking=non_blocking)
+        parts = [part.to(self._device, non_blocking=non_blocking) for part in batch.images]
         labels = batch.labels.to(self._device, non_blocking=non_blocking)
         events[1].record()
         issued = time.perf_counter()
         events[2].record()
+        images = parts[0] if len(parts) == 1 else torch.cat(parts).view(-1, CHANNELS, PIXELS, PIXELS)
         self._model.zero_grad(set_to_none=True)
         loss = self._loss(self._model(images), labels)
         loss.backward()
@@ -152,7 +160,7 @@ class Trainer:
         events[3].record()
         firsts = images[:, 0, 0, 0].clone()
         if first:  # it is a warm-up: to look takes some microseconds
-            self._see(batch.images.data_ptr(), batch.images.nbytes)
+            self._see(batch.images[0].data_ptr(), batch.images[0].nbytes)
         times = {
             "wait_seconds": waited - begun,
             "make_seconds": batch.make_seconds,
@@ -190,14 +198,14 @@ def _batches(loading: Loading, count: int, device: torch.device) -> Iterator[Ite
     """Batches in order; their processes are gone when it closes."""
     parent = os.getpid()
     loader = DataLoader(
-        Images(count * loading.batch),
+        Images(count * loading.batch, slow=loading.kind == "slow"),
         batch_size=loading.batch,
         num_workers=loading.workers,
         pin_memory=loading.pin_memory,
         multiprocessing_context="fork" if loading.workers else None,
         prefetch_factor=PREFETCHED if loading.workers else None,
         persistent_workers=False,
-        collate_fn=Batch,
+        collate_fn=partial(Batch, TENSORS if loading.kind == "many" else 1),
         worker_init_fn=lambda _: die_with_parent(parent),
     )
     with warnings.catch_warnings():

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Literal
 
-from pinscope.analysis.cells import Way
+from pinscope.analysis.cells import Way, way
 
 CHANNELS, PIXELS = 3, 224
 """Of an image: its channels, of 4 bytes a pixel, and its height and width."""
@@ -17,6 +18,19 @@ PREFETCHED = 2
 BACKLOGS = 12
 """A combination takes at least so many times the batches made ahead: the first steps use up what the workers made
 while they started, and what comes after must be long enough to know its pace."""
+TENSORS = 60
+"""Of a batch that is many: as models of molecules or graphs have."""
+SLOW_SECONDS = 2e-3
+"""Processor time that an item takes beyond the usual where it is slow to make, as to decode a photograph."""
+BatchKind = Literal["one", "many", "slow"]
+BATCHES: Mapping[BatchKind, Way] = {
+    "one": way("one tensor", help="all images in one tensor"),
+    "many": way(f"{TENSORS} tensors", help=f"the same bytes in {TENSORS} tensors"),
+    "slow": way(
+        "slow items",
+        help=f"one tensor, of items that take {SLOW_SECONDS * 1e3:g} ms longer to make: workers are the limit",
+    ),
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,17 +96,24 @@ class Loading:
         workers: processes that make items; 0: the program itself does.
         pin_memory: whether batches are copied to pinned memory.
         non_blocking: whether the program asks for asynchronous copies.
+        kind: what a batch is.
     """
 
     batch: int
     workers: int
     pin_memory: bool
     non_blocking: bool
+    kind: BatchKind = "one"
 
     @property
     def batch_bytes(self) -> int:
         """Of the images of one batch."""
         return self.batch * IMAGE_BYTES
+
+    @property
+    def tensor_bytes(self) -> int:
+        """Of one of its tensors."""
+        return -(-self.batch_bytes // TENSORS) if self.kind == "many" else self.batch_bytes
 
     @property
     def ahead(self) -> int:

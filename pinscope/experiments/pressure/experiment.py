@@ -39,6 +39,10 @@ WORK_SHARE = 0.125
 """Of a group's limit: length of the file that an ordinary process reads in each round, and the memory it writes to."""
 COARSE = 3
 """Steps up to three quarters of what the group has left: nothing happens there."""
+NO_SWAP = (
+    "Left out: a group whose memory may be swapped out. This host has no swap. Root adds some: fallocate -l 4G FILE; "
+    "chmod 600 FILE; mkswap FILE; swapon FILE, on ext4 or xfs; elsewhere on a loop device (losetup -f --show FILE)."
+)
 GROUP = ("used_bytes", "cache_bytes", "swap_bytes", "refaults", "kills")
 """What an observation takes from the group's account."""
 
@@ -281,7 +285,7 @@ class Pressure:
             return
         cases = self.cases(params)
         if "with" in params.swap and "with" not in [case.what for case in cases]:
-            harness.note("Left out: a group whose memory may be swapped out. This host has no swap.")
+            harness.note(NO_SWAP)
         for number, case in enumerate(cases):
             part = (number / len(cases), (number + 1) / len(cases))
             yield from _InGroup(params, harness, folder, lab, case.what == "with", part).all()

@@ -159,7 +159,8 @@ def _ended(climb: Climb) -> Iterator[Finding]:
         return
     evidence = [quantity("Pinned then", ended.bytes, "bytes")]
     if mark:
-        why, kills = "the account is not known", ended.at_end("kills")
+        why = "what others hold may be swapped out" if climb.swap == "with" else "the account is not known"
+        kills = ended.at_end("kills")
         evidence = [
             quantity("Killed at, pinned", mark.bytes, "bytes"),
             quantity("Step before it, pinned", mark.below_bytes, "bytes"),

@@ -360,9 +360,10 @@ class Climb(Course):
 
     @property
     def expected_kill(self) -> int | None:
-        """The limit less what cannot be dropped, all but pages of files: beyond it nothing is left to take."""
+        """The limit less what cannot be dropped, all but pages of files: beyond it nothing is left to take. ``None``
+        also where the rest may be swapped out: as much of it leaves as the kernel finds."""
         expected, cache = self.expected_cliff, self.before.at_end("cache_bytes")
-        return None if expected is None or cache is None else expected + cache
+        return None if expected is None or cache is None or self.swap == "with" else expected + cache
 
     @property
     def ended(self) -> Stage | None:

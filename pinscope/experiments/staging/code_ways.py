@@ -80,3 +80,61 @@ try:
     cupy.cuda.get_current_stream().synchronize()  # before it is unpinned
 finally:
     cupy.cuda.runtime.hostUnregister(data.ctypes.data)
+
+# part: ring_two
+from concurrent.futures import ThreadPoolExecutor
+
+import cupy
+import numpy as np
+from cupy.cuda import Event, Stream, runtime
+from cupyx import empty_pinned
+
+
+class Drain:
+    """Brings arrays from the GPU to ordinary memory through rings of pinned buffers. Keep it: it pins {pinned}."""
+
+    def __init__(self, threads={threads}, slots={slots}, chunk={chunk}):
+        self.chunk = chunk
+        self.rings = [self._ring(slots) for _ in range(threads)]
+        device = runtime.getDevice()  # each thread has a GPU of its own, at first the first one
+        self.pool = ThreadPoolExecutor(threads, initializer=runtime.setDevice, initargs=(device,))
+
+    def _ring(self, slots):
+        """A stream, pinned buffers, and an event for each: it is full. A thread that waits sleeps."""
+        buffers = [empty_pinned(self.chunk, np.uint8) for _ in range(slots)]
+        return Stream(non_blocking=True), buffers, [Event(block=True, disable_timing=True) for _ in range(slots)]
+
+    def to_host(self, array, kept):
+        """Copy an array from the GPU into one that was written before; complete on return."""
+        array = cupy.ascontiguousarray(array)
+        cupy.cuda.get_current_stream().synchronize()  # the kernels that make the data are done
+        target = kept.reshape(-1).view(np.uint8)
+        share = max(-(-target.size // len(self.rings)), 1)
+        parts = [target[at : at + share] for at in range(0, target.size, share)]
+        sources = range(array.data.ptr, array.data.ptr + target.size, share)
+        list(self.pool.map(self._drain, self.rings, sources, parts))
+        return kept
+
+    def _drain(self, ring, source, part):
+        stream, buffers, full = ring
+        pieces = [part[at : at + self.chunk] for at in range(0, part.size, self.chunk)]
+
+        def fetch(number):
+            slot, at = number % len(buffers), number * self.chunk
+            size = pieces[number].size
+            runtime.memcpyAsync(buffers[slot].ctypes.data, source + at, size, 2, stream.ptr)  # 2: device to host
+            full[slot].record(stream)
+
+        for number in range(min(len(buffers), len(pieces))):
+            fetch(number)
+        for number, piece in enumerate(pieces):
+            slot = number % len(buffers)
+            full[slot].synchronize()
+            piece[:] = buffers[slot][: piece.size]  # or use the results where they lie
+            if number + len(buffers) < len(pieces):
+                fetch(number + len(buffers))
+
+
+drain = Drain()
+on_gpu = cupy.arange(2**20)
+on_host = drain.to_host(on_gpu, np.zeros(on_gpu.shape, on_gpu.dtype))

@@ -13,7 +13,7 @@ from cupy.cuda import runtime
 
 from pinscope.experiments.staging.ways import SLOTS, Bench, Marks, Steps
 from pinscope.lab.cuda_handles import DevicePart
-from pinscope.lab.cuda_memory import HOST_TO_DEVICE, CudaCalls
+from pinscope.lab.cuda_memory import DEVICE_TO_HOST, HOST_TO_DEVICE, CudaCalls
 from pinscope.lab.pattern import Pattern, words_at
 
 _DEFAULT_STREAM = 0
@@ -24,7 +24,7 @@ _BLOCKING_SYNC, _DISABLE_TIMING = 1, 2
 
 @dataclass
 class CudaLane:
-    """A stream, and a mark for each of two buffers that says whether the copies from it are done."""
+    """A stream, and a mark for each of some buffers that says whether the copies from or to it are done."""
 
     stream: int
     events: list[int]
@@ -32,6 +32,10 @@ class CudaLane:
     def copy(self, target: int, source: int, nbytes: int) -> None:
         """cudaMemcpyAsync to the GPU."""
         runtime.memcpyAsync(target, source, nbytes, HOST_TO_DEVICE, self.stream)
+
+    def copy_back(self, target: int, source: int, nbytes: int) -> None:
+        """cudaMemcpyAsync from the GPU."""
+        runtime.memcpyAsync(target, source, nbytes, DEVICE_TO_HOST, self.stream)
 
     def mark(self, slot: int = 0) -> None:
         """Everything queued so far has to be done before a wait for this mark returns."""
@@ -63,13 +67,13 @@ class CudaEngine:
         runtime.setDevice(self._calls.ordinal)
 
     @contextmanager
-    def lane(self, spinning: bool = False) -> Iterator[CudaLane]:
-        """With marks for which a thread sleeps, or spins."""
+    def lane(self, spinning: bool = False, slots: int = SLOTS) -> Iterator[CudaLane]:
+        """With so many marks, for which a thread sleeps, or spins."""
         with ExitStack() as stack:
             queue = cupy.cuda.Stream(non_blocking=True)  # destroyed with its last reference
             stack.callback(queue.synchronize)
             events = []
-            for _ in range(SLOTS):
+            for _ in range(slots):
                 events.append(int(runtime.eventCreateWithFlags(_DISABLE_TIMING | (0 if spinning else _BLOCKING_SYNC))))
                 stack.callback(runtime.eventDestroy, events[-1])
             yield CudaLane(int(queue.ptr), events)
@@ -77,6 +81,10 @@ class CudaEngine:
     def copy_now(self, target: int, source: int, nbytes: int) -> None:
         """cudaMemcpy to the GPU. Of pageable memory it returns when all is staged, perhaps not yet on the GPU."""
         runtime.memcpy(target, source, nbytes, HOST_TO_DEVICE)
+
+    def copy_back_now(self, target: int, source: int, nbytes: int) -> None:
+        """cudaMemcpy from the GPU: complete on return."""
+        runtime.memcpy(target, source, nbytes, DEVICE_TO_HOST)
 
     def wait_for_copies(self) -> None:
         """Sleep until what CUDA's default stream was given is done: :meth:`copy_now` uses that."""

@@ -1,4 +1,4 @@
-"""Data lies in pageable memory: which way to the GPU is fastest, and how long does it hold the CPU?"""
+"""Data lies in pageable memory, or has to go there: which way to the GPU, or from it, is fastest?"""
 
 from __future__ import annotations
 
@@ -13,8 +13,10 @@ from itertools import groupby, product
 from typing import Self
 
 from pinscope.analysis.cells import of_kind
+from pinscope.analysis.statistics import LEAST_VALUES
 from pinscope.experiments.contract import AnyExperiment, Case, Params, Progress, Reason, possible
-from pinscope.experiments.staging.ways import WAYS, Bench, WayName, function_of
+from pinscope.experiments.staging.reading import USUAL_BYTES
+from pinscope.experiments.staging.ways import CHOICES, HALVES, MOST_SLOTS, WAYS, Bench, Choice, WayName, function_of
 from pinscope.lab.harness import Harness, Precision
 from pinscope.lab.protocol import Lab
 from pinscope.probes.environment import install_command
@@ -28,8 +30,9 @@ LEAST_SHARE = 2**16
 """Bytes that each thread copies at least: fewer are copied by fewer threads."""
 MOST_BYTES = 2**31
 """That are brought in one repeat of several uses: of more, all parts take longer alike."""
-PACE = 1.2e10
-"""Bytes/second at which data is written, brought to the GPU and checked, for the estimate of a run's length."""
+PACE, FRESH_PACE = 1.2e10, 1.4e9
+"""Bytes/second at which data is written, brought to the GPU and checked, for the estimate of a run's length; and at
+which it comes from there into fresh memory."""
 TORCH_SECONDS = 4.0
 """To import PyTorch, for the same."""
 SHORT_SECONDS = 0.1
@@ -40,9 +43,9 @@ class StagingParams(Params):
     """Which data, in which ways, with how many threads and how often."""
 
     sizes: Sizes = parameter("Sizes", "Lengths of the data.")
-    ways: Several[WayName] = parameter("Ways", "; ".join(f"{name}: {way.help}" for name, way in WAYS.items()) + ".")
+    ways: Several[Choice] = parameter("Ways", "; ".join(f"{name}: {WAYS[name].help}" for name in CHOICES) + ".")
     threads: Counts = parameter("Threads", "Number of CPU threads that copy, where a way copies by them.")
-    chunk: Bytes = parameter("Chunk", "Length of each of the two buffers of a thread.", 2**23, ge=2**12, le=2**30)
+    chunk: Bytes = parameter("Chunk", "Length of each buffer of a thread, at most.", 2**23, ge=2**12, le=2**30)
     uses: Counts = parameter(
         "Uses",
         "Number of times that the same data is brought to the GPU before new data comes. More than the first number "
@@ -53,7 +56,7 @@ class StagingParams(Params):
     def preset(cls, lab: LabKind, quick: bool) -> Self:
         return cls(
             sizes=sizes("1MiB 64MiB" if quick else "64KiB 1MiB 16MiB 256MiB 1GiB"),
-            ways=tuple(name for name, way in WAYS.items() if not quick or "torch" not in way.kinds),
+            ways=tuple(name for name in CHOICES if not quick or not {"back", "torch"} & WAYS[name].kinds),
             threads=(1, 8) if quick else (1, 2, 4, 8, 16),
             uses=(1,) if quick else (1, 8),
             precision=0.05,
@@ -70,17 +73,17 @@ class StagingParams(Params):
 
 
 class StagingObservation(Observation):
-    """Data brought to the GPU once or several times, from when it was ready until it was there."""
+    """Data brought to the GPU, or from it, once or several times, from when it was ready until it was there."""
 
     way: WayName
     """How, such as ``plain``, ``pin_then_copy`` or ``two_buffers``; ``fill_only`` and ``copy_only`` are halves of
-    ``two_buffers``."""
+    ``two_buffers``. ``back_…`` and ``ring_…`` bring it from the GPU."""
     bytes: Positive
     """Length of the data."""
     threads: Positive
     """CPU threads that copy host memory, as far as the program chooses: PyTorch's are those it may use."""
     chunk: int | None = None
-    """Length of each of a thread's two buffers; ``None`` for other ways."""
+    """Length of each of a thread's buffers, at most; ``None`` for ways without."""
     uses: Positive
     """How often the data was brought."""
     setup_seconds: float | None = None
@@ -100,12 +103,12 @@ class StagingObservation(Observation):
 
 
 class Staging:
-    """Data in pageable memory, brought to the GPU in several ways."""
+    """The same data in pageable memory, brought to the GPU in several ways, and back."""
 
     name = "staging"
     title = "Staging"
-    summary = "Ways from pageable memory to the GPU"
-    question = "Data lies in pageable memory: which way to the GPU is fastest, and how long does it hold the CPU?"
+    summary = "Ways from pageable memory to the GPU, and back"
+    question = "Which way from pageable memory to the GPU, and back, is fastest, and how long does it hold the CPU?"
     labs: Mapping[LabKind, str | None] = {
         "cuda": None,
         "host": "it compares what the CPU and a GPU's copy engine do; the host model's is a thread of the CPU",
@@ -116,8 +119,8 @@ class Staging:
 
     def cases(self, params: StagingParams, environment: Environment | None = None) -> list[Case[Bringing]]:
         """Every size in every way, with every number of threads. PyTorch rounds what it pins up to powers of two."""
-        cases = []
-        for size, name in product(params.sizes, params.ways):
+        cases, halves = [], HALVES if "ring_two" in params.ways else ()
+        for size, name in product(params.sizes, (*params.ways, *halves)):
             kinds = WAYS[name].kinds
             several = [uses for uses in params.uses[1:] if uses * size <= MOST_BYTES and "once" not in kinds]
             pinned = 2 ** (size - 1).bit_length() if "torch" in kinds else size
@@ -127,12 +130,15 @@ class Staging:
                 uses = (params.uses[0], *several)
                 once = min(params.time_limit, SHORT_SECONDS)
                 loading = ("torch" in kinds) * TORCH_SECONDS / len(of_kind(WAYS, "torch")) / len(params.sizes)
+                pace, least = (FRESH_PACE if name == "back_fresh" else PACE), LEAST
+                if "back" in kinds:
+                    least, once = LEAST_VALUES if size <= USUAL_BYTES else LEAST, once / 4
                 cases.append(
                     Case(
                         f"{name.replace('_', ' ')}, {format_bytes(size)}",
                         Bringing(name, size, threads, uses),
-                        loading + sum(max((1 + LEAST) * size * (times + 1) / PACE, once) for times in uses),
-                        pinned_bytes=max(pinned, 2 * params.chunk * threads),
+                        loading + sum(max((1 + least) * size * (times + 1) / pace, once) for times in uses),
+                        pinned_bytes=max(pinned, MOST_SLOTS * params.chunk * threads),
                         pageable_bytes=2 * size,
                         device_bytes=2 * size,
                     )
@@ -172,10 +178,12 @@ class Bringing:
 
 def _why_not(params: StagingParams, lab: Lab, no_torch: Mapping[str, Reason], bringing: Bringing) -> Reason:
     """Threads without a processor each, beyond the fewest; a way that this machine has not."""
-    here = len(os.sched_getaffinity(0))
+    here, name = len(os.sched_getaffinity(0)), ""
+    if "back" in WAYS[bringing.way].kinds:  # the halves of a ring go on beside each other
+        here, name = here // 2, "rings with "
     most = max((threads for threads in params.threads if threads <= here), default=min(params.threads))
     if bringing.threads > most:
-        return f"more than {most} threads", f"This run may use {here} processors."
+        return f"{name}more than {most} threads", f"This run may use {len(os.sched_getaffinity(0))} processors."
     if bringing.way == "register":
         return "register", lab.why_not("registered")
     return no_torch.get(bringing.way, (bringing.way, None))
@@ -210,6 +218,8 @@ def _repeat(bringing: Bringing, bench: Bench, params: StagingParams, harness: Ha
         setup: float | None = harness.clock() - begun
         for uses in bringing.uses:
             precision = params.harness_precision()
+            if "back" in WAYS[bringing.way].kinds and bringing.bytes <= USUAL_BYTES:
+                precision = replace(precision, least=LEAST_VALUES)
             for turn in harness.turns(precision if setup is not None else replace(precision, warmups=0)):
                 pattern = bench.lab.fresh_pattern()
                 steps.ready(pattern)

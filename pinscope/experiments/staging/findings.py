@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from importlib.resources import files
+from typing import Any
 
 from pinscope.analysis.cells import AS_GOOD_WORDS, clearly_more
 from pinscope.analysis.statistics import measured, ratio
-from pinscope.analysis.texts import Costed, Text, Texts, dearest_first, say
+from pinscope.analysis.texts import Costed, Text, Texts, dearest_first, say, times
 from pinscope.experiments.staging.reading import Staging
-from pinscope.experiments.staging.ways import WAYS
-from pinscope.records.run import COSTLY, Finding, quantity, wrong_data
+from pinscope.experiments.staging.ways import MOST_SLOTS, SLOTS, WAYS
+from pinscope.records.run import COSTLY, Finding, costing, quantity, wrong_data
 from pinscope.units import format_bytes
 
 _AS_GOOD = (
@@ -48,6 +49,39 @@ TEXTS: Texts = {
         detail="Faster than plain copies, by the times of 1 and {most} uses: {paid:and}.",
         advice="Keep data that is copied again in pinned memory; make it there if you can.",
     ),
+    "staging-fresh": Text(
+        when="a copy from the GPU into fresh memory takes longer than into memory that was written before",
+        title="{staging.size:bytes} from the GPU comes at {fresh.bytes_per_second:rate} into fresh memory, at "
+        "{kept.bytes_per_second:rate} into memory written before[, at {pinned.bytes_per_second:rate} into pinned]",
+        detail="Nobody has touched fresh memory: the kernel hands out and clears each page in the middle of the copy.",
+        advice="Keep the destination and copy into it again, as kept.copy_(tensor) and array.get(out=kept) do; "
+        "tensor.cpu() and cupy.asnumpy take new memory each time.",
+    ),
+    "staging-ring": Text(
+        when="draining a ring of pinned buffers brings data from the GPU to kept memory faster than a plain copy",
+        title="A plain copy from the GPU takes {cost:times} as long as {ring.cell.phrase}, drained: "
+        "{kept.bytes_per_second:rate}, not {ring.cell.bytes_per_second:rate}",
+        detail="Both bring {staging.size:bytes} to memory written before. Slower of the ring's halves, each measured "
+        "beside the other: {ring.slower.phrase}, {ring.slower.bytes_per_second:rate}.",
+        advice="Let each of {ring.cell.threads:threads} drain small pinned buffers of its own in turn, each once its "
+        "copy is done (an event says so), and copy into it again once it is drained.",
+    ),
+    "staging-ring-halves": Text(
+        when="copying from the GPU into a ring and draining it slow each other",
+        title="Beside the other half of a drained ring, {slowed:and} as long as alone",
+        detail="The ring brings {staging.size:bytes} at {ring.cell.bytes_per_second:rate}; its slower half beside the "
+        "other, {ring.slower.phrase}, reaches {ring.slower.bytes_per_second:rate}. They share the host's memory, its "
+        "processors and Python's interpreter.",
+        advice="Plan with the rate of the ring. Where the worker can, use results in the pinned buffer instead of "
+        "copying them out.",
+    ),
+    "staging-ring-late": Text(
+        when="a drained ring takes longer than its slower half beside the other",
+        title="A drained ring takes {longer} as long as its slower half, {ring.slower.phrase}, beside the other",
+        detail="The ring brings {staging.size:bytes} at {ring.cell.bytes_per_second:rate}, that half "
+        "{ring.slower.bytes_per_second:rate}: one waits for the other.",
+        advice="Take more buffers, or larger ones: --set chunk={larger}",
+    ),
 }
 _ADVICE = {
     "two_buffers": "keep two small pinned buffers for each thread, use them in turn, each once its last copy is done "
@@ -61,7 +95,10 @@ _ADVICE = {
 
 def findings(staging: Staging) -> tuple[Finding, ...]:
     """All findings of a run."""
-    rules = (_wrong(staging), _fastest(staging), _pin_to_copy(staging), _reuse(staging))
+    rules = (
+        *(_wrong(staging), _fastest(staging), _pin_to_copy(staging), _reuse(staging)),
+        *(_fresh(staging), _ring(staging), _halves(staging)),
+    )
     return dearest_first([costed for rule in rules for costed in rule])
 
 
@@ -107,8 +144,10 @@ def code(way: str, threads: int = 1, chunk: int = 0) -> str | None:
     """Code that brings data to the GPU in this way, which a GPU test runs; ``None`` where there is none to paste."""
     texts = files(__package__).joinpath("code_ways.py").read_text("utf-8").split("\n# part: ")
     parts = dict(text.split("\n", 1) for text in texts[1:])
-    text = parts.get("two_buffers" if way == "reused_buffer" else way)
-    return text and text.format(threads=threads, chunk=chunk, pinned=format_bytes(2 * threads * chunk))
+    text = parts.get({"reused_buffer": "two_buffers", "ring_four": "ring_two"}.get(way, way))
+    slots = MOST_SLOTS if way == "ring_four" else SLOTS
+    pinned = format_bytes(slots * threads * chunk)
+    return text and text.format(threads=threads, chunk=chunk, pinned=pinned, slots=slots)
 
 
 def _pin_to_copy(staging: Staging) -> Iterator[Costed]:
@@ -133,6 +172,65 @@ def _pin_to_copy(staging: Staging) -> Iterator[Costed]:
         plain=plain,
         register=register,
     )
+
+
+def _fresh(staging: Staging) -> Iterator[Costed]:
+    """What the kernel adds to a copy from the GPU into memory that nobody has touched."""
+    fresh, kept, pinned = map(staging.ways.get, ("back_fresh", "back_plain", "back_pinned"))
+    if fresh is None or kept is None or not clearly_more(fresh.wall_seconds, kept.wall_seconds):
+        return
+    cells = [cell for cell in (fresh, kept, pinned) if cell]
+    cost = ratio(fresh.wall_seconds, kept.wall_seconds)
+    yield say(
+        TEXTS,
+        "staging-fresh",
+        *(measured(cell.title, cell.wall_seconds, "seconds") for cell in cells),
+        cost=cost,
+        severity=costing(cost),
+        staging=staging,
+        fresh=fresh,
+        kept=kept,
+        pinned=pinned,
+    )
+
+
+def _ring(staging: Staging) -> Iterator[Costed]:
+    """What a worker gains that drains pinned buffers while others are filled."""
+    ring, kept = staging.ring, staging.ways.get("back_plain")
+    if ring is None or kept is None or not clearly_more(kept.wall_seconds, ring.cell.wall_seconds):
+        return
+    cost = ratio(kept.wall_seconds, ring.cell.wall_seconds)
+    yield say(
+        TEXTS,
+        "staging-ring",
+        *(measured(cell.title, cell.wall_seconds, "seconds") for cell in (ring.cell, kept, *ring.beside)),
+        cost=cost,
+        severity=costing(cost),
+        code=code(ring.cell.way, ring.cell.threads, staging.chunk_bytes),
+        staging=staging,
+        ring=ring,
+        kept=kept,
+    )
+
+
+def _halves(staging: Staging) -> Iterator[Costed]:
+    """What the halves of a ring cost each other, and the ring beyond them."""
+    ring = staging.ring
+    if ring is None:
+        return
+    evidence = [
+        measured(cell.title, cell.wall_seconds, "seconds") for cell in (ring.cell, *ring.beside, *ring.alone.values())
+    ]
+    values: dict[str, Any] = {"staging": staging, "ring": ring}
+    if ring.slowed:
+        pairs = {WAYS[cell.way].words: (cell.wall_seconds, alone.wall_seconds) for cell, alone in ring.slowed}
+        slowed = [f"{name} takes {times(ratio(*pair), *pair)}" for name, pair in pairs.items()]
+        cost = max(ratio(*pair) for pair in pairs.values())
+        yield say(TEXTS, "staging-ring-halves", *evidence, cost=cost, slowed=slowed, **values)
+    if clearly_more(ring.cell.wall_seconds, ring.slower.wall_seconds):
+        pair = (ring.cell.wall_seconds, ring.slower.wall_seconds)
+        longer, larger = times(ratio(*pair), *pair), 2 * staging.chunk_bytes
+        yield say(TEXTS, "staging-ring-late", *evidence, cost=ratio(*pair), longer=longer, larger=larger, **values)
 
 
 def _reuse(staging: Staging) -> Iterator[Costed]:

@@ -30,6 +30,10 @@ from pinscope.units import format_bytes, format_seconds
 
 USUAL_BYTES = 2**28
 """Sentences are about the size nearest to this."""
+BACK, RINGS = ("back_fresh", "back_plain", "back_pinned"), ("ring_two", "ring_four")
+"""From the GPU in one copy, and through a ring."""
+ALONE = {"ring_copies": "ring_copies_alone", "ring_drain": "ring_drain_alone"}
+"""Half of a ring, measured beside the other → alone."""
 
 
 @dataclass(frozen=True)
@@ -91,6 +95,32 @@ class Cell:
 
 
 @dataclass(frozen=True)
+class Ring:
+    """A ring of pinned buffers that is drained, beside its halves of the same size with as many threads.
+
+    Attributes:
+        cell: the whole.
+        beside: each half, while the other went on beside it.
+        alone: half → with nothing beside it.
+    """
+
+    cell: Cell
+    beside: Sequence[Cell]
+    alone: Mapping[str, Cell]
+
+    @property
+    def slower(self) -> Cell:
+        """The half that sets the pace."""
+        return max(self.beside, key=lambda cell: cell.seconds)
+
+    @property
+    def slowed(self) -> Sequence[tuple[Cell, Cell]]:
+        """Halves that take longer beside the other, each with itself alone."""
+        pairs = [(cell, self.alone[cell.way]) for cell in self.beside if cell.way in self.alone]
+        return [(cell, alone) for cell, alone in pairs if clearly_more(cell.wall_seconds, alone.wall_seconds)]
+
+
+@dataclass(frozen=True)
 class Staging(Comparison[Cell]):
     """The cells of a run."""
 
@@ -100,6 +130,19 @@ class Staging(Comparison[Cell]):
     def ways(self) -> Mapping[str, Cell]:
         """Of the usual size, used once."""
         return self.at(uses=1)
+
+    @cached_property
+    def ring(self) -> Ring | None:
+        """Of the usual size the fastest; ``None`` where one was not measured with both halves."""
+        cell = min(
+            (self.ways[name] for name in RINGS if name in self.ways), key=lambda cell: cell.seconds, default=None
+        )
+        if cell is None:
+            return None
+        ways = self.at(uses=1, threads=cell.threads)
+        beside = [ways[name] for name in ALONE if name in ways]
+        alone = {name: ways[other] for name, other in ALONE.items() if other in ways}
+        return Ring(cell, beside, alone) if len(beside) == len(ALONE) else None
 
     def uses(self, size: int | None = None) -> list[int]:
         """Numbers that were measured, of one size or of all; ascending."""
@@ -120,13 +163,23 @@ def verdict(staging: Staging) -> str | None:
         return "Data arrived wrong: do not trust any figure of this run."
     size, plain, winners = format_bytes(staging.size), staging.ways.get("plain"), staging.winners(uses=1)
     if not winners or plain is None:
-        return None
+        return _back(staging)
     best, off = winners[0], together(plain.wall_seconds, winners[0].wall_seconds)
     if not clearly_more(plain.wall_seconds, best.wall_seconds):
         return f"Copy {size} once by a plain copy ({format_seconds(plain.seconds)}): no way is clearly faster."
     return (
         f"Copy {size} by {best.phrase}: {about(off)}{plain.seconds / best.seconds:.1f} times faster than a plain copy."
     )
+
+
+def _back(staging: Staging) -> str | None:
+    """Where nothing was brought to the GPU: what fresh memory takes beside memory that was written before."""
+    fresh, kept = map(staging.ways.get, ("back_fresh", "back_plain"))
+    if fresh is None or kept is None or not clearly_more(fresh.wall_seconds, kept.wall_seconds):
+        return None
+    off = together(fresh.wall_seconds, kept.wall_seconds)
+    times = f"{about(off)}{fresh.seconds / kept.seconds:.1f} times"
+    return f"Keep the destination: {format_bytes(staging.size)} from the GPU takes {times} as long into fresh memory."
 
 
 def headline(staging: Staging) -> Iterator[Quantity]:
@@ -143,6 +196,12 @@ def headline(staging: Staging) -> Iterator[Quantity]:
         for what, cell in (("pinned", ways["in_place"]), ("plain", plain)):
             name = f"Processor time of a {what} copy, {size}"
             yield quantity(name, cell.copy_cpu_seconds, "seconds", key=f"{what}.processor")
+    if not best:
+        rates = {f"{name}.rate": ways[name] for name in BACK if name in ways}
+        rates |= {"ring.rate": staging.ring.cell} if staging.ring else {}
+        for key, cell in rates.items():
+            name = f"{cell.title[:1].upper()}{cell.title[1:]}, {size}"
+            yield measured(name, cell.wall_seconds, "bytes/second", cell.bytes_per_second, key=key)
     if best:
         yield quantity(f"Fastest way, {size} once", _titles(best), "text", key="fastest.way")
         name, rate = f"Its rate, {size} once", best[0].bytes_per_second

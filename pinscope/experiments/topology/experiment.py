@@ -1,4 +1,5 @@
-"""How fast are all GPUs of a host, alone, in pairs and at once? With host memory near each GPU or on one NUMA node.
+"""How fast are all GPUs of a host, alone, in pairs and at once? With host memory near each GPU or on one NUMA node,
+and beside NCCL's all-reduce.
 
 Each GPU knows the time of its own events only; the host's clock is what they have in common. A flow is set into it by
 its end, which the host sees. The moment at which streams are let go would not do: a start event lies in the channel of
@@ -8,24 +9,30 @@ was up to 23 ms late; copies that ran one after the other looked as if they had 
 
 from __future__ import annotations
 
+import math
 import secrets
+import tempfile
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from importlib.util import find_spec
 from itertools import combinations, product
 from math import comb
+from pathlib import Path
 from typing import Any, Literal
 
 from pydantic import Field
 
 from pinscope.analysis.models import GPU_PAGE_SIZES, page_table_memory_bytes
+from pinscope.errors import MeasurementFailed
 from pinscope.experiments.contract import AnyExperiment, Case, Params
 from pinscope.experiments.topology.reading import FLOWS, WAYS, IssuedBy, OneWay, gpus_words, issuer
 from pinscope.lab.child_processes import Child, ChildProcesses, Reply, Request
 from pinscope.lab.harness import CONTEXT_BYTES, Harness, Turn
 from pinscope.lab.placement import NEAR
 from pinscope.lab.protocol import Lab
+from pinscope.probes.environment import install_command
 from pinscope.probes.host_memory import read_nodes
 from pinscope.records.environment import Environment
 from pinscope.records.parameters import Bytes, Several, parameter
@@ -33,8 +40,9 @@ from pinscope.records.run import Direction, LabKind, Lasted, Observation, Positi
 from pinscope.units import parse_bytes
 
 Placed = Literal["near", "node"]
-PROCESS_BYTES = 512 * 2**20
-"""Set aside of host memory for each process: Python, NumPy, CuPy and the driver's part."""
+What = IssuedBy | Literal["all_reduce"]
+PROCESS_BYTES, TORCH_PROCESS_BYTES = 512 * 2**20, 2**31
+"""Set aside of host memory for each process: Python, NumPy, CuPy and the driver's part; with PyTorch and NCCL."""
 COPIES = 4
 """That follow each other in a repeat: the common window of several GPUs holds at least three of each."""
 USUAL_REPEATS = 0.57
@@ -46,6 +54,11 @@ LEAST_COMMON = 0.5
 LIMIT_SECONDS = 120.0
 """How long a step of a process may take."""
 _MEMBER = "pinscope.experiments.topology.child_member"
+_RANK = "pinscope.experiments.topology.torch_collective"
+COLLECTIVE_SECONDS = 14.0
+"""What the all-reduce and the copies beside it take, mostly to start PyTorch in each process."""
+OUTLAST = 2.0
+"""All-reduces go on for so many times as long as copies take alone, so that all copies have some beside them."""
 
 
 class TopologyParams(Params):
@@ -56,6 +69,9 @@ class TopologyParams(Params):
         "Directions", "Host to device (h2d), device to host (d2h), or both at once (bidirectional)."
     )
     all_devices: bool = parameter("All GPUs", "Measure all GPUs of this machine, not only the chosen one.", True)
+    all_reduce: bool = parameter(
+        "All-reduce", "Copy also beside NCCL's all-reduce, where there are several GPUs and PyTorch.", False
+    )
 
     @property
     def ways(self) -> list[OneWay]:
@@ -67,6 +83,7 @@ class TopologyParams(Params):
         return cls(
             size=parse_bytes("128MiB" if quick else "256MiB"),
             directions=("h2d", "d2h", "bidirectional"),
+            all_reduce=not quick,
             precision=0.01 if quick else 0.002,
             repeats=8 if quick else 30,
             time_limit=0.2 if quick else 0.8,
@@ -77,14 +94,15 @@ class TopologyParams(Params):
         return self.with_overrides({"size": self.size // 16 * 8}) if self.size >= 2**23 else None
 
 
+_OF_AN_ALL_REDUCE = ("gpus", "devices")
 _OF_A_COPY = ("gpus", "devices", "issued_by", "placed", "direction", "way", "copies", "device_seconds")
 
 
 class TopologyObservation(Observation):
-    """Copies of one GPU in one direction."""
+    """Copies of one GPU in one direction, or all-reduces and copies of one GPU."""
 
-    kind: Literal["copy"]
-    """``copy``."""
+    kind: Literal["copy", "all_reduce"]
+    """``copy``, or ``all_reduce`` (alone, or beside copies; also these copies alone)."""
     device: int
     """Index of the GPU."""
     bytes: Positive
@@ -102,13 +120,15 @@ class TopologyObservation(Observation):
     direction: Direction | None = None
     """What was measured: ``h2d``, ``d2h`` or ``bidirectional``."""
     way: OneWay | None = None
-    """Direction of this row's copies."""
+    """Direction of this row's copies; ``None`` of an all-reduce alone."""
     copies: Positive | None = None
     """How many followed each other."""
     begun_seconds: float | None = None
     """When they began, from the first GPU's beginning, by the host's clock."""
     device_seconds: Lasted | None = None
     """Their time by the GPU's events."""
+    reduce_seconds: Lasted | None = None
+    """Of NCCL's all-reduce of so many bytes, the mean while copies went on; ``None`` of copies without one."""
     window_seconds: Lasted | None = None
     """While all of these GPUs copied; ``None`` where they never did together."""
     window_bytes: int | None = Field(default=None, ge=0)
@@ -117,7 +137,7 @@ class TopologyObservation(Observation):
     """8-byte words that did not arrive; ``None`` where not compared."""
 
     def needs(self) -> tuple[str, Iterable[str]]:
-        return "a copy", _OF_A_COPY
+        return ("a copy", _OF_A_COPY) if self.kind == "copy" else ("an all-reduce", _OF_AN_ALL_REDUCE)
 
 
 class Topology:
@@ -136,14 +156,15 @@ class Topology:
 
     start_seconds = 1.5
 
-    def cases(self, params: TopologyParams, environment: Environment | None = None) -> list[Case[IssuedBy]]:
-        """One process for all GPUs, then a process for each: buffers of all GPUs, contexts and their page tables."""
+    def cases(self, params: TopologyParams, environment: Environment | None = None) -> list[Case[What]]:
+        """One process for all GPUs, then a process for each: buffers of all GPUs, contexts and their page tables; then
+        the ranks of an all-reduce."""
         gpus = max(len(environment.devices), 1) if environment and params.all_devices else 1
         nodes = len(environment.nodes) if environment else 1
         buffers = params.size * len(params.ways)
         device = gpus * (CONTEXT_BYTES + page_table_memory_bytes(gpus * buffers, GPU_PAGE_SIZES[0])) + buffers
-        return [
-            Case(
+        teams = [
+            Case[What](
                 issuer(issued_by),
                 issued_by,
                 _seconds(params, gpus, nodes, pairs=issued_by == "one_process"),
@@ -153,16 +174,31 @@ class Topology:
             )
             for issued_by in _teams(gpus)
         ]
+        if not params.all_reduce or gpus == 1 or find_spec("torch") is None:
+            return teams
+        ranks = Case[What](
+            "copies beside NCCL's all-reduce",
+            "all_reduce",
+            COLLECTIVE_SECONDS,
+            gpus * 2 * params.size,
+            gpus * TORCH_PROCESS_BYTES,
+            gpus * CONTEXT_BYTES + 8 * params.size,
+        )
+        return [*teams, ranks]
 
     def measure(self, params: TopologyParams, lab: Lab, harness: Harness) -> Iterator[TopologyObservation]:
         """One process with contexts on every GPU, then, where there are several GPUs, a process for each."""
         devices = tuple(lab.peers()) if params.all_devices else (lab.device,)
         nodes = [node.number for node in read_nodes().value or () if node.memory_bytes]
         several = nodes if params.node == NEAR and len(nodes) > 1 else []
+        if len(nodes) == 1:
+            harness.note("Left out: host memory on a far NUMA node. This host shows one node.")
         teams = _teams(len(devices))
         for number, issued_by in enumerate(teams):
             with started(issued_by, devices, lab, harness, number / len(teams), 1 / len(teams)) as team:
                 yield from (TopologyObservation(**values) for values in copy_all(team, params, lab.near, several))
+        if params.all_reduce:
+            yield from (TopologyObservation(**values) for values in _beside_all_reduce(params, devices, lab, harness))
 
 
 def _teams(gpus: int) -> tuple[IssuedBy, ...]:
@@ -411,6 +447,65 @@ def _row(nbytes: int, case: AtOnce, turn: Turn, flight: Flight, flights: Sequenc
         return labels
     moved = (flight.done(window[1]) - flight.done(window[0])) * nbytes
     return labels | {"window_seconds": window[1] - window[0], "window_bytes": round(moved)}
+
+
+def _beside_all_reduce(
+    params: TopologyParams, devices: Sequence[int], lab: Lab, harness: Harness
+) -> Iterator[dict[str, Any]]:
+    """A rank on each GPU: all-reduces alone, copies alone, and both. What cannot be had is noted."""
+    reason = "It takes several GPUs." if len(devices) == 1 else None
+    if find_spec("torch") is None:
+        reason = f"PyTorch is not installed here; run: {install_command('torch')}"
+    try:
+        if reason:
+            raise MeasurementFailed(reason)
+        harness.progress(0.9, "starting the ranks of an all-reduce")
+        with tempfile.TemporaryDirectory() as folder:
+            meeting = {"ranks": len(devices), "meeting": str(Path(folder, "meeting"))}
+            children = {
+                device: Child(f"rank {rank}", _RANK, {"device_id": lab.device_id_of(device), "rank": rank, **meeting})
+                for rank, device in enumerate(devices)
+            }
+            with ChildProcesses(children, LIMIT_SECONDS, harness.check_cancelled) as ranks:
+                yield from reduce_and_copy(ranks, params, devices, lab, harness)
+    except MeasurementFailed as error:
+        harness.note(f"Left out: copies beside NCCL's all-reduce. {error}")
+
+
+def reduce_and_copy(
+    ranks: ChildProcesses[int], params: TopologyParams, devices: Sequence[int], lab: Lab, harness: Harness
+) -> Iterator[dict[str, Any]]:
+    """In turn: all-reduces alone, then for each way copies alone and both; a row for each GPU."""
+
+    def ask(step: str, **order: Any) -> dict[int, Reply]:
+        return {device: reply for device, (_, reply) in ranks.ask(step, dict.fromkeys(devices, order)).items()}
+
+    ask("starting", do="start")
+    for reply in ask("taking buffers", do="take", nbytes=params.size, ways=params.ways).values():
+        lab.host_nodes.add(reply["nodes"])
+    ask("warming up", do="run", reduces=COPIES, way=params.ways[0], copies=COPIES)
+    alone = ask("timing both", do="run", reduces=COPIES, way=None, copies=0)
+    copied = ask("timing both", do="run", reduces=0, way=params.ways[0], copies=COPIES)
+    longest = max(reply["copy_seconds"] for reply in copied.values())
+    least = min(reply["reduce_seconds"] for reply in alone.values())
+    reduces = math.ceil(OUTLAST * longest / least) + 1
+    conditions = [(reduces, None), *((count, way) for way in params.ways for count in (0, reduces))]
+    labels = {"kind": "all_reduce", "bytes": params.size, "devices": len(devices), "gpus": "+".join(map(str, devices))}
+    held: list[dict[str, Any]] = []
+    for turn in harness.turns(params.harness_precision()):
+        yield from held
+        held = []
+        for count, way in conditions:
+            harness.progress(0.95, f"all-reduce and copies, {way or 'no copies'}")
+            replies = ask("reducing and copying", do="run", reduces=count, way=way, copies=COPIES)
+            for device, reply in replies.items():
+                values = {"device": device, "way": way, "copies": COPIES if way else None}
+                seconds = {"device_seconds": reply["copy_seconds"], "reduce_seconds": reply["reduce_seconds"]}
+                held.append({**labels, "repeat": turn.repeat, "warmup": turn.warmup, **values, **seconds})
+        turn.count(max(reply["copy_seconds"] for reply in replies.values()))
+    wrong = {device: reply["wrong"] for device, reply in ask("checking what arrived", do="check").items()}
+    yield from (row | {"wrong_words": wrong[row["device"]]} for row in held)
+    ask("ending", do="end")
 
 
 EXPERIMENT: AnyExperiment = Topology()

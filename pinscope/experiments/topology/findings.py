@@ -8,11 +8,12 @@ from typing import Any
 
 from pinscope.analysis.rules import BELOW_LIKE
 from pinscope.analysis.statistics import Summary, exceeds, measured
-from pinscope.analysis.texts import Costed, Text, dearest_first, say
+from pinscope.analysis.texts import Costed, Text, dearest_first, say, times
 from pinscope.experiments.topology.reading import (
     ONE_WAY,
     PAIRS_SLOWED,
     RATE,
+    TOWARDS,
     WAYS,
     Cell,
     Host,
@@ -90,6 +91,13 @@ TEXTS: Mapping[str, Text] = {
         advice="Start programs of GPU {gpu} with 'numactl --cpunodebind={near} --membind={near}', or "
         "take pinned memory in a thread that runs on that node.",
     ),
+    "all-reduce-slowed": Text(
+        when="NCCL's all-reduce or copies take more than 5 % longer beside each other than alone",
+        title="Beside copies {towards} NCCL's all-reduce takes {reduce} as long; the copies take {copies}",
+        detail="An all-reduce of {beside.bytes:bytes} takes {beside.reduce_alone.median:seconds} alone, "
+        "{beside.reduce.median:seconds} while every GPU copies.",
+        advice="Where a step waits for its all-reduce, copy while the GPUs compute instead.",
+    ),
     "processes-differ": Text(
         when="one process that copies on all GPUs and one per GPU differ by more than 5 %",
         title="All GPUs copy at {slow.rate:rate} by {slower}, at {fast.rate:rate} by {faster}, {slow.towards}",
@@ -102,13 +110,13 @@ TEXTS: Mapping[str, Text] = {
 
 def findings(host: Host) -> tuple[Finding, ...]:
     """What is dearest to ignore first."""
-    rules = (_wrong, _pairs, _together, _nodes, _processes)
+    rules = (_wrong, _pairs, _together, _nodes, _processes, _all_reduce)
     return dearest_first(chain(chain.from_iterable(rule(host) for rule in rules), _slow(host)))
 
 
 def verdict(host: Host, concluded: Sequence[Finding]) -> str | None:
     """Who shares an uplink, or that none does; of one GPU what it reaches; ``None`` where too little was measured."""
-    if any(cell.wrong_count for cell in host.cells):
+    if any(cell.wrong_count for cell in host.cells) or any(beside.wrong_count for beside in host.besides):
         return "Data arrived wrong on a GPU: do not trust any figure of this run."
     if not host.cells:
         return None
@@ -118,6 +126,9 @@ def verdict(host: Host, concluded: Sequence[Finding]) -> str | None:
 
 def _wrong(host: Host) -> Iterator[Costed]:
     words = {gpus_words(cell.gpus): cell.wrong_count or 0 for cell in host.cells if cell.wrong_count}
+    words |= {
+        f"beside all-reduce, {beside.direction}": beside.wrong_count for beside in host.besides if beside.wrong_count
+    }
     if words:
         wrong, detail = quantity("Wrong words", sum(words.values()), "count"), f"The first case: {next(iter(words))}."
         yield 0.0, wrong_data("content-wrong", wrong, title="Data arrived wrong on a GPU", detail=detail)
@@ -204,6 +215,35 @@ def _processes(host: Host) -> Iterator[Costed]:
     if slow and fast and _kept((slow, fast)) < 1 - SAME_RATE:
         slower, faster = issuer(slow.issued_by), issuer(fast.issued_by)
         yield from _differ("processes-differ", slow, fast, (slower, faster), slower=slower, faster=faster)
+
+
+def _all_reduce(host: Host) -> Iterator[Costed]:
+    """What copies and NCCL's all-reduce cost each other, in the direction in which it is most."""
+    slowed = [
+        beside
+        for beside in host.besides
+        if (beside.reduce_ratio > 1 + SAME_RATE and exceeds(beside.reduce, beside.reduce_alone))
+        or (beside.copies_ratio > 1 + SAME_RATE and exceeds(beside.copies, beside.copies_alone))
+    ]
+    if slowed:
+        beside = max(slowed, key=lambda beside: max(beside.reduce_ratio, beside.copies_ratio))
+        figures = {
+            "All-reduce alone": beside.reduce_alone,
+            "All-reduce beside copies": beside.reduce,
+            "Four copies alone": beside.copies_alone,
+            "Four copies beside the all-reduce": beside.copies,
+        }
+        yield say(
+            TEXTS,
+            "all-reduce-slowed",
+            *(measured(f"{name}, {beside.direction}", figure, "seconds") for name, figure in figures.items()),
+            cost=max(beside.reduce_ratio, beside.copies_ratio),
+            severity=costing(max(beside.reduce_ratio, beside.copies_ratio)),
+            beside=beside,
+            towards=f"{TOWARDS[beside.direction]}s",
+            reduce=times(beside.reduce_ratio, beside.reduce, beside.reduce_alone),
+            copies=times(beside.copies_ratio, beside.copies, beside.copies_alone),
+        )
 
 
 def _rate(cell: Cell) -> float:

@@ -10,7 +10,7 @@ from typing import Annotated, Literal
 from pinscope.analysis.cells import Label, LineStyle, Value, Way, every_combination, way
 from pinscope.analysis.read_rows import Rows, counted, grouped, labels
 from pinscope.analysis.rules import SHARED_UPLINK
-from pinscope.analysis.statistics import Summary, compared, is_distinct, measured, summarize
+from pinscope.analysis.statistics import Summary, compared, is_distinct, measured, ratio, summarize
 from pinscope.analysis.texts import joined, part_of
 from pinscope.records.run import Direction, ExperimentRun, Quantity, Table, quantity
 from pinscope.units import format_bandwidth
@@ -112,6 +112,48 @@ class Cell:
 
 
 @dataclass(frozen=True)
+class Beside:
+    """NCCL's all-reduce over all GPUs and copies of each, alone and beside each other; of the slowest GPU each time."""
+
+    direction: Annotated[str, Label("copies")]
+    bytes: Annotated[int, Label("size", "bytes")]
+    reduce_alone: Annotated[Summary, Value("all-reduce alone", "seconds", "less")]
+    reduce: Annotated[Summary, Value("beside copies", "seconds", "less")]
+    copies_alone: Annotated[Summary, Value("copies alone", "seconds", "less")]
+    copies: Annotated[Summary, Value("beside the all-reduce", "seconds", "less")]
+    wrong_count: Annotated[int, Value("wrong words", "count", "less")]
+
+    @property
+    def reduce_ratio(self) -> Annotated[float, Value("all-reduce, times as long", "ratio", "less")]:
+        """Beside copies over alone."""
+        return ratio(self.reduce, self.reduce_alone)
+
+    @property
+    def copies_ratio(self) -> Annotated[float, Value("copies, times as long", "ratio", "less")]:
+        """Beside the all-reduce over alone."""
+        return ratio(self.copies, self.copies_alone)
+
+
+def _besides(rows: Rows) -> Iterator[Beside]:
+    """For each direction that was measured whole."""
+
+    def slowest(value: str, way: str | None, other: bool) -> Summary | None:
+        """Of all repeats that have this value, and another one beside it or not."""
+        beside = "device_seconds" if value == "reduce_seconds" else "reduce_seconds"
+        known = [row for row in counted(rows) if row["way"] == way and row[value] is not None]
+        known = [row for row in known if (row[beside] is not None) == other]
+        repeats = grouped(known, labels("repeat")).values()
+        return summarize([max(row[value] for row in repeat) for repeat in repeats]) if known else None
+
+    for towards in ONE_WAY:
+        alone = slowest("reduce_seconds", None, False), slowest("device_seconds", towards, False)
+        beside = slowest("reduce_seconds", towards, True), slowest("device_seconds", towards, True)
+        if alone[0] and alone[1] and beside[0] and beside[1]:
+            wrong = sum(row["wrong_words"] or 0 for row in rows if row["way"] == towards)
+            yield Beside(towards, rows[0]["bytes"], alone[0], beside[0], alone[1], beside[1], wrong)
+
+
+@dataclass(frozen=True)
 class Host:
     """All that was measured on a host."""
 
@@ -120,10 +162,16 @@ class Host:
     """GPU → its model."""
 
     @cached_property
+    def besides(self) -> list[Beside]:
+        """All-reduces and copies, alone and beside each other."""
+        return list(_besides([row for row in self.rows if row["kind"] == "all_reduce"]))
+
+    @cached_property
     def cells(self) -> list[Cell]:
         """Every case of which a repeat counts, in the order measured."""
         case = labels("issued_by", "gpus", "direction", "placed")
-        groups = grouped(self.rows, lambda row: (*case(row), row["node"] if row["placed"] == "node" else None))
+        copies = [row for row in self.rows if row["kind"] == "copy"]
+        groups = grouped(copies, lambda row: (*case(row), row["node"] if row["placed"] == "node" else None))
         known = [cell for group in groups.values() if (cell := _cell(group))]
         alone = {
             (cell.issued_by, cell.direction, cell.gpus[0]): cell.bytes_per_second
@@ -234,9 +282,13 @@ def _rate(rows: Rows, gpus: tuple[int, ...]) -> float:
     return moved / float(rows[0]["window_seconds"])
 
 
-def tables(host: Host) -> tuple[Table, ...]:
-    """All cells."""
-    return (every_combination(host.cells, NOTE),) if host.cells else ()
+def tables(host: Host) -> Iterator[Table]:
+    """All cells; then copies beside all-reduces."""
+    if host.cells:
+        yield every_combination(host.cells, NOTE)
+    if host.besides:
+        note = "Medians, of the slowest GPU of each repeat: an all-reduce, and four copies on every GPU."
+        yield every_combination(host.besides, note, "Copies beside NCCL's all-reduce")
 
 
 def headline(host: Host) -> Iterator[Quantity]:

@@ -8,9 +8,9 @@ import pytest
 from streamlit.testing.v1 import AppTest
 
 from pinscope.dashboard.pages import EXPERIMENTS
-from pinscope.dashboard.state import newest_recordings
 from pinscope.dashboard.widgets import prose
 from pinscope.records.run import Run
+from pinscope.store.recordings import newest_recordings
 from pinscope.store.store import Store
 from tests.unit.dashboard.conftest import Open
 

@@ -10,10 +10,10 @@ from streamlit.testing.v1 import AppTest
 
 from pinscope.dashboard.home import STEPS
 from pinscope.dashboard.pages import EXPERIMENTS, HOME, NOW, PAGES, RUNS, PageEntry
-from pinscope.dashboard.state import newest_recordings
 from pinscope.dashboard.widgets import plain, prose
 from pinscope.experiments import registry
 from pinscope.records.run import HOST_MODEL_NOTE
+from pinscope.store.recordings import newest_recordings
 from pinscope.store.store import Store
 from tests.unit.dashboard.conftest import Open
 

@@ -10,6 +10,7 @@ from pinscope.experiments.contract import budget_of
 from pinscope.experiments.dataloader import experiment as dataloader
 from pinscope.experiments.pressure import experiment as pressure
 from pinscope.experiments.registry import EXPERIMENTS
+from pinscope.experiments.topology import experiment as topology
 from pinscope.probes.proc import Answer
 from pinscope.records.run import ExperimentRun, LabKind
 from pinscope.store.recordings import recorded_runs
@@ -27,7 +28,8 @@ WITHIN = 0.3
 def test_a_run_is_said_to_take_as_long_as_the_recorded_one_took(
     run: ExperimentRun, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(dataloader, "find_spec", lambda name: name)
+    for needs_torch in (dataloader, topology):
+        monkeypatch.setattr(needs_torch, "find_spec", lambda name: name)
     monkeypatch.setattr(pressure, "find_place", lambda: Answer(("cgroup2", "/sys/fs/cgroup")))
     experiment = next(entry.experiment for entry in EXPERIMENTS if entry.name == run.experiment)
     fields = experiment.Params.model_fields  # a recorded run may have set what is fixed now

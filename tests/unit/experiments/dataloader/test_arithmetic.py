@@ -209,3 +209,35 @@ def test_a_program_that_waits_for_its_gpu_does_not_bound_the_loop() -> None:
     (cell,) = cells(steps)
     assert (cell.busiest, cell.busy_share) == ("computing", pytest.approx(0.9, rel=1e-3))
     assert "bound" not in findings(steps)
+
+
+def of_kind(kind: str, gain: float, workers: int = 4) -> ROWS:
+    return [
+        *rows(False, False, 8e-3, workers, batch_kind=kind),
+        *rows(True, True, 8e-3 / gain, workers, batch_kind=kind),
+    ]
+
+
+@pytest.mark.parametrize(("kind", "words"), [("many", "60 tensors"), ("slow", "slow items")])
+def test_another_kind_of_batch_that_gains_less_is_set_beside_the_usual_one(kind: str, words: str) -> None:
+    said = findings([*all_four(), *of_kind(kind, 1.05)])["gain-by-batch"]
+    assert said.title == (
+        f"pin_memory with non_blocking makes a loop 1.60 times as fast with one tensor, 1.05 with {words}"
+    )
+    assert "gain-by-batch" not in findings([*all_four(), *of_kind(kind, 1.6)])
+
+
+def test_another_kind_of_batch_decides_neither_verdict_nor_headline_nor_what_a_setting_gains() -> None:
+    usual, both = read(all_four()), read([*all_four(), *of_kind("many", 4.0), *of_kind("slow", 1.0)])
+    assert (usual.verdict, usual.headline) == (both.verdict, both.headline)
+    rules = findings([*all_four(), *of_kind("many", 4.0)])
+    assert {finding.rule: finding for finding in usual.findings}["pinned-batches"] == rules["pinned-batches"]
+    assert "one tensor a batch" in rules["pinned-batches"].detail
+    names = {row[3:5] for row in both.tables[0].rows}
+    assert {name for _, name in names} == {"one tensor", "60 tensors", "slow items"}
+
+
+def test_kinds_of_batches_whose_intervals_meet_or_are_not_known_are_not_told_apart() -> None:
+    assert "gain-by-batch" not in findings([*all_four(), *of_kind("many", 1.6)])
+    once = [row for row in [*all_four(), *of_kind("many", 1.0)] if row["round"] == 1]
+    assert "gain-by-batch" not in findings(once)

@@ -84,6 +84,28 @@ def test_only_a_full_run_looks_at_pytorchs_pool_which_takes_a_context_and_longer
     assert looked.seconds > without.seconds
 
 
+def test_other_kinds_of_batches_are_measured_by_full_runs_with_the_most_workers_and_both_settings_off_or_on() -> None:
+    assert quick().batches == ("one",)
+    full = DataloaderParams.preset("cuda", quick=False)
+    loadings = [case.what[1] for case in Dataloader().cases(full, machine(None)) if case.what and case.what[0] == 0]
+    usual = [loading for loading in loadings if loading.kind == "one"]
+    others = [(each.kind, each.workers, each.pin_memory, each.non_blocking) for each in loadings if each not in usual]
+    assert len(usual) == 3 * 2 * 2
+    assert others == [(kind, 8, both, both) for kind in ("many", "slow") for both in (False, True)]
+
+
+def test_a_batch_of_many_tensors_pins_each_rounded_up_and_slow_items_take_longer() -> None:
+    cases = {
+        case.what[1].kind: case
+        for case in Dataloader().cases(quick(batch=64, batches="one,many,slow"), machine(None))
+        if case.what and case.what[1].pin_memory and case.what[1].non_blocking
+    }
+    at_once = 2 * 2 + 2
+    assert cases["many"].pinned_bytes == at_once * 60 * MIB  # each has 628 KiB
+    assert cases["one"].pinned_bytes == at_once * 64 * MIB
+    assert cases["slow"].seconds > 2 * cases["one"].seconds
+
+
 def test_a_row_is_a_whole_step_or_a_look_at_the_pool_with_its_setting() -> None:
     common = {"repeat": 0, "warmup": False, "batch_bytes": BATCH, "pinned_bytes": None}
     with pytest.raises(ValueError, match="a step without pin_memory"):

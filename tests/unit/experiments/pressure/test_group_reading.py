@@ -124,6 +124,28 @@ def test_swapping_and_stalls_are_marks() -> None:
     assert {mark.kind for mark in only(rows).marks} == {"swapped", "stalled"}
 
 
+def filled_with_swap() -> list[dict[str, Any]]:
+    """As :func:`filled`, but beyond the cliff memory of others is swapped out too, and the kill comes later."""
+    rows = [row | {"swap": True} for row in filled()[:-2]]
+    for row_of in rows:
+        if row_of["kind"] == "group" and row_of["bytes"] > CLIFF:
+            row_of["swap_bytes"] = min(row_of["bytes"] - CLIFF, 128 * MIB)
+    last = [row | {"swap": True} for row in ended("killed", LIMIT - 32 * MIB)]
+    return [*rows, *last, row("group", phase="after", gone=True, swap=True)]
+
+
+def test_a_group_with_swap_is_said_to_have_it_and_no_amount_is_expected_where_it_ends() -> None:
+    climb = only(filled_with_swap())
+    assert "swapped" in {mark.kind for mark in climb.marks}
+    assert (climb.expected_cliff, climb.expected_kill) == (CLIFF, None)
+    said = {finding.rule: finding for finding in reading(filled_with_swap()).findings}
+    assert all(finding.title.endswith("(memory could be swapped out)") for finding in said.values())
+    assert set(said) == {"cliff", "killed"}
+    expected = {figure.name: figure for figure in said["killed"].evidence}["Expected by the group's account"]
+    assert (expected.value, expected.reason) == (None, "what others hold may be swapped out")
+    assert not any("swapped out" in finding.title for finding in reading(filled()).findings)
+
+
 def rules(rows: list[dict[str, Any]]) -> dict[str, str]:
     return {finding.rule: finding.severity for finding in reading(rows).findings}
 

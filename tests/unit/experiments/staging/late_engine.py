@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 
-from pinscope.experiments.staging.ways import SLOTS
+from pinscope.experiments.staging.ways import MOST_SLOTS, SLOTS
 from pinscope.lab.backing import OwnMemory
 from pinscope.lab.pattern import copy_words
 
@@ -17,10 +17,12 @@ LATE_SECONDS = 0.001
 class LateLane:
     def __init__(self, thread: ThreadPoolExecutor) -> None:
         self._thread = thread
-        self._marks: list[Future[None] | None] = [None] * SLOTS
+        self._marks: list[Future[None] | None] = [None] * MOST_SLOTS
 
     def copy(self, target: int, source: int, nbytes: int) -> None:
         self._thread.submit(self._later, target, source, nbytes)
+
+    copy_back = copy
 
     def mark(self, slot: int = 0) -> None:
         self._marks[slot] = self._thread.submit(lambda: None)
@@ -47,12 +49,14 @@ class LateEngine:
         return None
 
     @contextmanager
-    def lane(self, spinning: bool = False) -> Iterator[LateLane]:
+    def lane(self, spinning: bool = False, slots: int = SLOTS) -> Iterator[LateLane]:
         with ThreadPoolExecutor(1) as thread:
             yield LateLane(thread)
 
     def copy_now(self, target: int, source: int, nbytes: int) -> None:
         copy_words(target, source, nbytes)
+
+    copy_back_now = copy_now
 
     def wait_for_copies(self) -> None:
         return None

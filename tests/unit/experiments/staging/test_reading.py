@@ -110,7 +110,79 @@ def test_to_copy_once_a_new_pinned_buffer_is_dear_and_registering_in_place_is_na
     assert "regist" not in said.title + said.detail + said.advice
 
 
-@pytest.mark.parametrize("way", ["two_buffers", "reused_buffer", "register", "in_place"])
+BACK = [
+    *rows("back_plain", 0.018), *rows("back_fresh", 0.19), *rows("back_pinned", 0.005),
+    *rows("ring_two", 0.0062, threads=8), *rows("ring_four", 0.0060, threads=8),
+]  # fmt: skip
+
+
+def halves(copies: float, drain: float) -> list[dict[str, Any]]:
+    """A ring's, beside the other and alone (5 and 4 ms)."""
+    return [
+        *rows("ring_copies", copies, threads=8, wrong_words=None),
+        *rows("ring_drain", drain, threads=8, wrong_words=None),
+        *rows("ring_copies_alone", 0.005, threads=8, wrong_words=None),
+        *rows("ring_drain_alone", 0.004, threads=8, wrong_words=None),
+    ]
+
+
+def rules(observations: list[dict[str, Any]]) -> set[str]:
+    return {said.rule for said in reading(observations).findings}
+
+
+def test_fresh_memory_is_warned_of_where_it_takes_longer_than_memory_written_before() -> None:
+    said = finding("staging-fresh", BACK)
+    assert (said.severity, "1.41 GB/s" in said.title, "14.9 GB/s" in said.title) == ("warning", True, True)
+    assert "staging-fresh" not in rules([*rows("back_plain", 0.018), *rows("back_fresh", 0.018)])
+
+
+def test_a_ring_is_advised_with_code_where_it_is_faster_than_a_plain_copy_from_the_gpu() -> None:
+    said = finding("staging-ring", [*BACK, *halves(0.0058, 0.0041)])
+    assert "3.0 times" in said.title
+    assert "threads=8, slots=4" in (said.code or "")
+    slow = [*rows("back_plain", 0.018), *rows("ring_two", 0.0181, threads=8), *halves(0.0058, 0.0041)]
+    assert "staging-ring" not in rules(slow)
+
+
+def test_a_run_that_brings_nothing_to_the_gpu_answers_with_what_comes_from_it() -> None:
+    there = reading([*BACK, *halves(0.0058, 0.0041)])
+    assert (
+        there.verdict == "Keep the destination: 256 MiB from the GPU takes about 10.6 times as long into fresh memory."
+    )
+    assert {figure.key for figure in there.headline} == {
+        "back_fresh.rate", "back_plain.rate", "back_pinned.rate", "ring.rate"
+    }  # fmt: skip
+    assert reading([*rows("back_plain", 0.018), *rows("back_fresh", 0.018)]).verdict is None
+    assert [chart.key for chart in draw(synthetic.run("staging"), BACK)] == ["staging-answer-back"]
+    assert [chart.key for chart in draw(synthetic.run("staging"), MEASURED)] == ["staging-answer"]
+
+
+def test_a_ring_without_its_halves_is_not_judged() -> None:
+    assert rules(BACK) == {"staging-fresh"}
+
+
+def test_halves_that_slow_each_other_are_named_and_a_ring_as_fast_as_its_slower_half_is_not_late() -> None:
+    apart = [*BACK, *halves(0.0052, 0.0041)]
+    assert not rules(apart) & {"staging-ring-halves"}
+    said = finding("staging-ring-halves", [*BACK, *halves(0.0052, 0.0090)])
+    assert said.title.startswith("Beside the other half of a drained ring, draining takes 2.2 times")
+    assert "staging-ring-late" not in rules([*BACK, *halves(0.0052, 0.0090)])
+
+
+def test_a_ring_that_takes_longer_than_its_slower_half_is_late() -> None:
+    assert "2.4 times" in finding("staging-ring-late", [*BACK, *halves(0.0025, 0.0021)]).title
+
+
+def test_what_comes_from_the_gpu_changes_no_answer_of_what_goes_there() -> None:
+    there, both = reading(MEASURED), reading([*MEASURED, *BACK])
+    assert (there.verdict, there.headline) == (both.verdict, both.headline)
+    charts = draw(synthetic.run("staging"), [*MEASURED, *BACK, *rows("back_fresh", 0.01, bytes=MIB)])
+    assert {"from the GPU, fresh memory", "ring of two, drained"} <= {
+        trace.name for chart in charts for trace in chart.figure.data
+    }
+
+
+@pytest.mark.parametrize("way", ["two_buffers", "reused_buffer", "register", "in_place", "ring_two", "ring_four"])
 def test_code_to_paste_is_python(way: str) -> None:
     compile(code(way, 8, MIB) or "", way, "exec")
     assert code("cupy_asarray", 1, MIB) is None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -10,10 +11,12 @@ from functools import partial
 
 import pytest
 
+from pinscope.analysis.cells import of_kind
+from pinscope.errors import MeasurementFailed
 from pinscope.experiments.contract import possible
 from pinscope.experiments.staging import experiment
 from pinscope.experiments.staging.experiment import Bringing, Staging, StagingParams, _repeat, _torch, _why_not
-from pinscope.experiments.staging.ways import WAYS, Bench, function_of
+from pinscope.experiments.staging.ways import WAYS, Bench, Meanwhile, function_of
 from pinscope.lab.harness import Harness
 from pinscope.lab.hostmodel import HostModelLab
 from tests.unit.experiments.staging.late_engine import LateEngine
@@ -44,7 +47,7 @@ def test_a_way_brings_the_data_whole_each_time_and_gives_back_what_it_took(name:
             begun = here.clock()
             marks = steps.run(uses)
             assert begun <= marks.prepared <= marks.copied <= here.clock()
-            assert steps.wrong_words(pattern) == (None if name.endswith("_only") else 0)
+            assert steps.wrong_words(pattern) == (None if "half" in WAYS[name].kinds else 0)
             assert engine.held == 0
 
 
@@ -66,7 +69,8 @@ def test_only_as_many_threads_are_taken_as_there_are_processors_and_work(monkeyp
     params = StagingParams.preset("cuda", quick=False)
     with HostModelLab() as lab:
         cases = possible(Staging().cases(params), Harness(note=notes.append), partial(_why_not, params, lab, {}))
-    assert notes == ["Left out: more than 2 threads. This run may use 3 processors."]
+    which = "more than 2 threads; rings with more than 1 threads"
+    assert notes == [f"Left out: {which}. This run may use 3 processors."]
     threads = {(case.what.bytes, case.what.threads) for case in cases if case.what.way == "two_buffers"}
     assert {count for size, count in threads if size == 2**16} == {1}
     assert {count for size, count in threads if size == 2**20} == {1, 2}
@@ -88,3 +92,37 @@ def test_a_run_without_pytorch_says_how_to_get_it(monkeypatch: pytest.MonkeyPatc
     ((what, why),) = left_out.values()
     assert (list(left_out), what) == (["torch_to"], "PyTorch's ways")
     assert why.startswith("PyTorch is not installed here; run: ")
+
+
+def test_a_quick_run_brings_nothing_back_and_a_full_one_in_every_way() -> None:
+    def measured(quick: bool) -> set[str]:
+        return {case.what.way for case in Staging().cases(StagingParams.preset("cuda", quick=quick))}
+
+    back = set(of_kind(WAYS, "back"))
+    assert (back & measured(quick=False), back & measured(quick=True)) == (back, set())
+
+
+@pytest.mark.parametrize(("half", "beside"), [("ring_copies", True), ("ring_drain", True), ("ring_drain_alone", False)])
+def test_the_other_half_goes_on_while_one_is_timed_and_ends_with_it(half: str, beside: bool) -> None:
+    with bench(LateEngine()) as here, ExitStack() as held:
+        before = threading.active_count()
+        steps = function_of(half)(here, 2, held)
+        idle = threading.active_count()
+        steps.ready(here.lab.fresh_pattern())
+        assert (threading.active_count() > idle) == beside
+        steps.run(1)
+        assert steps.wrong_words(here.lab.fresh_pattern()) is None
+    assert threading.active_count() <= before
+
+
+def test_what_breaks_off_beside_a_half_is_raised_and_leaves_no_thread() -> None:
+    def broken() -> None:
+        raise MeasurementFailed("the other half broke off")
+
+    before = threading.active_count()
+    with ExitStack() as held:
+        meanwhile = Meanwhile(held, lambda: None, [broken])
+        meanwhile.start()
+        with pytest.raises(MeasurementFailed, match="broke off"):
+            meanwhile.stop()
+    assert threading.active_count() == before

@@ -19,11 +19,14 @@ from pinscope.experiments.topology.experiment import (
     TopologyParams,
     cases,
     common_window,
+    reduce_and_copy,
     take,
 )
 from pinscope.experiments.topology.reading import Host
 from pinscope.lab.harness import Harness
 from pinscope.lab.hostmodel import HostModelLab
+from pinscope.probes.proc import Answer
+from pinscope.records.environment import NumaNode
 from tests.data import synthetic
 
 MIB = 2**20
@@ -249,3 +252,62 @@ def test_the_environment_reaches_every_process_and_copies_that_took_turns_are_no
     assert [line[:50] for line in notes if "took turns" in line] == [
         "Left out: GPUs 0 and 1, h2d, by one process. Their", "Left out: GPUs 0 and 1, h2d, by one process per GP",
     ]  # fmt: skip
+
+
+class Ranks:
+    """SYNTHETIC: two ranks that answer at once; an all-reduce takes 1 ms, beside copies 1.5; four copies 20 ms."""
+
+    def __init__(self) -> None:
+        self.orders: list[dict[str, Any]] = []
+
+    def ask(self, step: str, orders: Mapping[int, Any]) -> dict[int, tuple[float, dict[str, Any]]]:
+        order = orders[0]
+        self.orders.append(order)
+        reply: dict[str, Any] = {"take": {"nodes": [0]}, "check": {"wrong": 0}}.get(order["do"], {})
+        if order["do"] == "run":
+            both = bool(order["reduces"] and order["way"])
+            reply = {
+                "reduce_seconds": (1.5e-3 if both else 1e-3) if order["reduces"] else None,
+                "copy_seconds": 0.02 if order["way"] else None,
+            }
+        return dict.fromkeys(orders, (0.0, reply))
+
+
+def test_all_reduces_and_copies_are_timed_alone_and_beside_each_other_in_turn() -> None:
+    ranks: Any = Ranks()
+    with HostModelLab() as lab:
+        rows = list(reduce_and_copy(ranks, params(directions="h2d,d2h"), (0, 1), lab, Harness()))
+    runs = [(order["reduces"], order["way"]) for order in ranks.orders if order["do"] == "run"][3:]
+    assert runs[:5] == [(41, None), (0, "h2d"), (41, "h2d"), (0, "d2h"), (41, "d2h")]  # twice 20 ms, and one more
+    assert ranks.orders[-1]["do"] == "end"
+    beside = Host([TopologyObservation(**row).model_dump() for row in rows]).besides
+    assert [(each.direction, each.reduce_ratio, each.copies_ratio) for each in beside] == [
+        ("h2d", pytest.approx(1.5), 1.0), ("d2h", pytest.approx(1.5), 1.0)
+    ]  # fmt: skip
+
+
+def test_without_pytorch_or_a_second_gpu_copies_beside_an_all_reduce_are_left_out_and_noted(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(experiment, "find_spec", lambda name: None)
+    notes: list[str] = []
+    measure(HostModelLab(), Harness(note=notes.append), directions="h2d", all_reduce="on")
+    assert any("copies beside NCCL's all-reduce. PyTorch is not installed here" in note for note in notes)
+    monkeypatch.setattr(experiment, "find_spec", lambda name: name)
+    notes.clear()
+    measure(HostModelLab(), Harness(note=notes.append), directions="h2d", all_reduce="on")
+    assert "Left out: copies beside NCCL's all-reduce. It takes several GPUs." in notes
+    assert not TopologyParams.preset("cuda", quick=True).all_reduce
+
+
+@pytest.mark.parametrize(("nodes", "noted"), [((0,), True), ((0, 1), False)])
+def test_a_host_with_one_numa_node_is_said_to_have_no_far_one(
+    monkeypatch: pytest.MonkeyPatch, nodes: tuple[int, ...], noted: bool
+) -> None:
+    host_of = Answer(
+        tuple(NumaNode(number=node, processors="0", memory_bytes=2**30, available_bytes=2**30) for node in nodes)
+    )
+    monkeypatch.setattr(experiment, "read_nodes", lambda: host_of)
+    notes: list[str] = []
+    measure(HostModelLab(), Harness(note=notes.append), directions="h2d", node="any")
+    assert ("Left out: host memory on a far NUMA node. This host shows one node." in notes) == noted

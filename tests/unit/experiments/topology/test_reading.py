@@ -8,7 +8,7 @@ import pytest
 
 from pinscope.errors import BadInput
 from pinscope.experiments.registry import read_run
-from pinscope.experiments.topology.experiment import Flight, common_window
+from pinscope.experiments.topology.experiment import Flight, TopologyObservation, common_window
 from pinscope.experiments.topology.reading import Host
 from pinscope.records.run import Finding, Reading
 from tests.unit.experiments.topology.hosts import FAR, LINK, ROWS, copied, host, run
@@ -167,6 +167,37 @@ def test_rows_that_lack_what_a_copy_has_are_refused() -> None:
     rows = [row | {"way": None} for row in copied({0: LINK})]
     with pytest.raises(BadInput, match="a copy without way"):
         read(rows)
+
+
+def beside_all_reduce(reduce: float, copies: float, wrong: int = 0) -> list[dict[str, Any]]:
+    """Of two GPUs all-reduces alone (1 ms), copies alone (20 ms), and both at once; eight repeats."""
+    conditions = [(1e-3, None, None), (None, "h2d", 0.02), (reduce, "h2d", copies)]
+    return [
+        TopologyObservation(
+            kind="all_reduce", repeat=repeat, warmup=False, device=device, gpus="0+1", devices=2, bytes=2**28, way=way,
+            copies=4 if way else None, device_seconds=copied, reduce_seconds=reduced,
+            wrong_words=wrong if repeat == 7 else None,
+        ).model_dump()
+        for repeat in range(8) for reduced, way, copied in conditions for device in (0, 1)
+    ]  # fmt: skip
+
+
+def test_an_all_reduce_that_takes_longer_beside_copies_is_said_and_one_that_does_not_is_in_the_table_only() -> None:
+    reading = read(host(2) + beside_all_reduce(1.4e-3, 0.0202))
+    said = next(finding for finding in reading.findings if finding.rule == "all-reduce-slowed")
+    assert said.title == (
+        "Beside copies to the GPUs NCCL's all-reduce takes 1.4 times as long; the copies take 1.0 times"
+    )
+    quiet = read(host(2) + beside_all_reduce(1.01e-3, 0.0201))
+    assert "all-reduce-slowed" not in {finding.rule for finding in quiet.findings}
+    assert [table.title for table in quiet.tables] == ["Every combination", "Copies beside NCCL's all-reduce"]
+    assert (quiet.verdict, quiet.headline) == (read(host(2)).verdict, read(host(2)).headline)
+
+
+def test_copies_that_take_longer_beside_an_all_reduce_are_said_and_wrong_sums_spoil_the_run() -> None:
+    rules = {finding.rule for finding in read(host(2) + beside_all_reduce(1e-3, 0.03)).findings}
+    assert "all-reduce-slowed" in rules
+    assert (read(host(2) + beside_all_reduce(1e-3, 0.02, wrong=3)).verdict or "").startswith("Data arrived wrong")
 
 
 def flight(begun: float, *ends: float) -> Flight:

@@ -29,7 +29,7 @@ def start_button(app: AppTest) -> bool:
 
 def test_the_budget_is_told_before_the_start_and_follows_the_form(app: AppTest) -> None:
     figures = {metric.label: metric.value for metric in app.metric}
-    assert figures["Pinned"] == "128 MiB"
+    assert figures["Pinned"] == "32 MiB"
     assert set(figures) == {"Pinned", "Other host memory", "Model's device memory", "Time (estimate)"}
     assert start_button(app)
     app.text_input(key=SIZES).set_value("1 MiB").run()

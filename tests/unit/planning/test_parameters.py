@@ -20,11 +20,11 @@ GIB = 2**30
         ("pinned", 12, "multiple of 8"),
         ("pinned", "700", "700 bytes: did you forget the unit (700GB, 700GiB)?"),
         ("host_memory", " 126", "126 bytes: did you forget the unit (126GB, 126GiB)?"),
-        ("through", "numpy", "'any', 'cuda', 'pytorch' or 'cupy'"),
+        ("through", "numpy", "any, cuda, pytorch or cupy"),
         ("gpus", 65, "gpus: "),
         ("host_memory", 0, "host_memory: must be greater than 0"),
         ("shared", "perhaps", "shared: must be yes or no"),
-        ("page_size", "8KiB", "'4KiB', '64KiB' or '2MiB'"),
+        ("page_size", "8KiB", "4KiB, 64KiB or 2MiB"),
     ],
 )
 def test_bad_input_is_one_line_that_says_what_is_allowed(name: str, value: object, complaint: str) -> None:

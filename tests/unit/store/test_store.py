@@ -44,9 +44,11 @@ def in_another_process(url: str, program: str) -> subprocess.Popen[str]:
 def raw(url: str, statement: str, **values: str) -> None:
     """Change the database behind the store's back."""
     engine = create_engine(url.replace("postgresql://", "postgresql+psycopg://"))
-    with engine.begin() as connection:
-        connection.execute(text(statement), values)
-    engine.dispose()
+    try:
+        with engine.begin() as connection:
+            connection.execute(text(statement), values)
+    finally:
+        engine.dispose()
 
 
 # Runs

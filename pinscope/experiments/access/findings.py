@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from pinscope.analysis.read_rows import grouped
 from pinscope.analysis.statistics import measured
 from pinscope.analysis.texts import Costed, Text, dearest_first, joined, say, times
-from pinscope.experiments.access.reading import PATTERNS, WAYS, Accesses, By, Course, Pair
+from pinscope.experiments.access.reading import PATTERNS, WAYS, Accesses, By, Course, Pair, faster_shares
 from pinscope.records.run import Finding, quantity, wrong_data
 from pinscope.units import format_share
 
@@ -24,7 +24,7 @@ TEXTS = {
     ),
     "access-sparse": Text(
         "zero-copy was measured beside a copy at several shares of the data",
-        "Data that kernels use in part and once: zero-copy is faster than a copy at {where}",
+        "Data used in part, for {uses}: zero-copy is faster than a copy at {where}",
         "Beside a copy (of the part alone where a 2D copy takes it), for {uses}, zero-copy is {course}. " + _EQUAL,
         "Map the buffer where zero-copy is faster; where it is slower, copy the part alone, if kernels use whole "
         "blocks (cudaMemcpy2DAsync), else all of the data.",
@@ -82,8 +82,10 @@ def _parts(accesses: Accesses) -> Iterator[Costed]:
     courses = accesses.courses("spacing")
     if not courses:
         return
-    faster = [pair for course in courses for pair in course.pairs if pair.verdict == "faster"]
+    pairs = [pair for course in courses for pair in course.pairs]
+    faster, always = [pair for pair in pairs if pair.verdict == "faster"], faster_shares(pairs)
     widest = min((pair.cell.spacing for pair in faster), default=None)
+    everywhere = f"{always} (all patterns), at " if always and widest and always != format_share(1 / widest) else ""
     patterns = [PATTERNS[pair.cell.pattern] for pair in faster if pair.cell.spacing == widest]
     lasts = [cell for course in courses for cell in course.pairs[-1]]
     names = [f"{PATTERNS[cell.pattern].capitalize()} of {format_share(1 / cell.spacing)}" for cell in lasts]
@@ -95,7 +97,9 @@ def _parts(accesses: Accesses) -> Iterator[Costed]:
             for name, cell in zip(names, lasts, strict=True)
         ),
         cost=max(1 / pair.times for course in courses for pair in course.pairs),
-        where=f"{format_share(1 / widest)} ({joined(patterns)})" if widest else "no share that was measured",
+        where=f"{everywhere}{format_share(1 / widest)} ({joined(patterns)})"
+        if widest
+        else "no share that was measured",
         uses=_uses(accesses.least("uses")),
         course=_by_course(courses),
     )

@@ -144,6 +144,9 @@ def winners(alike: Sequence[Cell]) -> list[Cell]:
     return [cell for cell in ranked if Pair(cell, ranked[0]).verdict == "as good"]
 
 
+SCATTERED: Sequence[PatternName] = ("random_read", "scatter_write")
+
+
 class Course(NamedTuple):
     """Zero-copy beside the copy in its place, in one pattern, over uses or over the share."""
 
@@ -241,13 +244,17 @@ def verdict(accesses: Accesses) -> str | None:
         return f"Zero-copy is {', '.join(ends)}."
     if most.verdict != "slower":
         return f"Map the data (zero-copy): it takes at most {most.times_words} times a copy's time, and no GPU memory."
-    faster = _faster_shares([pair for pair in accesses.pairs if pair.cell.spacing > 1])
+    faster = faster_shares([pair for pair in accesses.pairs if pair.cell.spacing > 1])
     use_part = f", map what they read {faster} of" if faster else ""
     again = " and again" if any(pair.cell.uses == 1 and pair.verdict != "slower" for pair in whole) else ""
+    scattered = [pair for pair in whole if pair.cell.uses == 1 and pair.cell.pattern in SCATTERED]
+    if again and scattered and all(pair.verdict == "slower" for pair in scattered):
+        kept = f", map what is read {faster} of" if faster else ""
+        return f"Copy data read whole again or randomly (mapped up to {most.times_words} times slower){kept}."
     return f"Copy what kernels read whole{again} (mapped up to {most.times_words} times slower){use_part}."
 
 
-def _faster_shares(parts: Sequence[Pair]) -> str:
+def faster_shares(parts: Sequence[Pair]) -> str:
     """The largest share from which down zero-copy is faster whatever the pattern."""
     by_spacing = sorted(grouped(parts, lambda pair: pair.cell.spacing).items(), reverse=True)
     faster = takewhile(lambda group: all(pair.verdict == "faster" for pair in group[1]), by_spacing)

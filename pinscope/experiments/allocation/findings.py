@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pinscope.analysis.cells import of_kind
 from pinscope.analysis.statistics import exceeds, measured, ratio
 from pinscope.analysis.texts import Costed, Text, dearest_first, joined, say, times
-from pinscope.experiments.allocation.reading import BreakEven, Buffers, copies_words, needed_faults
+from pinscope.experiments.allocation.reading import BreakEven, Buffers, copies_words, needed_faults, pool_words
 from pinscope.experiments.allocation.ways import BASE, WAYS
 from pinscope.records.run import Finding, costing, quantity
 from pinscope.units import format_bytes, format_seconds
@@ -18,8 +18,7 @@ POOL_SAVES = 2.0
 """A pool is worth naming when a fresh buffer costs at least this many times as much."""
 FASTER = 1.5
 _PAYS = (
-    "For data made in it, a fresh pinned buffer of {even.bytes:bytes}, not a pageable one in 4 KiB pages, pays after "
-    "{after}"
+    "For data made in it, a fresh pinned buffer of {even.bytes:bytes}, not a pageable one in 4 KiB pages, pays {after}"
 )
 _TAKES = (
     "Getting and freeing it takes {took:seconds}, {extra} a touched pageable one; each {even.direction} copy is "
@@ -42,7 +41,8 @@ TEXTS: Mapping[str, Text] = {
         "had already pinned",
         "Getting {cell.bytes:bytes} took {cell.page_faults:,} page faults. "
         "These buffers are not compared with fresh memory.",
-        "Reuse small pinned buffers where a loop would get one each time: that costs {took:seconds} here.",
+        "Reuse small pinned buffers where a loop would get one each time: getting and freeing one costs {took:seconds} "
+        "here.",
     ),
     "pinning-never-pays": Text(
         "the largest fresh pinned buffer costs more than a pageable one, and copies from it are not faster",
@@ -70,8 +70,7 @@ TEXTS: Mapping[str, Text] = {
     "pool-saves": Text(
         f"a fresh pinned buffer takes {POOL_SAVES:g} times as long as one from a pool",
         "Reusing a pinned buffer of {size:bytes} saves {saved:seconds} each time",
-        "A fresh one takes {slow:seconds} to get and free; {best}: {fast:seconds}. The pool keeps the memory pinned "
-        "meanwhile.",
+        "A fresh one takes {slow:seconds} to get and free; {best}: {fast}. The pool keeps the memory pinned meanwhile.",
         "Take pinned buffers from a pool (cupy.get_default_pinned_memory_pool, PyTorch's caching host allocator, or a "
         "list of your own), give each back once its last copy is done, and empty the pool when the host needs the "
         "memory.",
@@ -80,8 +79,8 @@ TEXTS: Mapping[str, Text] = {
         f"cudaHostAlloc takes {FASTER:g} times as long as another fresh way to pinned memory",
         _FASTER,
         _BOTH,
-        "Touch a large buffer with several threads, then register it: pinscope.pinned_empty does. The experiment "
-        "pinning_strategy measures which way is the fastest here.",
+        "Touch a large buffer, then register it: pinscope.pinned_empty does, in huge pages and with several threads. "
+        "The experiment pinning_strategy measures which way is the fastest here.",
     ),
     "faster-way/driver": Text(
         "the same, where the other way is memory of the driver's own calls",
@@ -171,9 +170,13 @@ def _break_even(buffers: Buffers) -> Iterator[Costed]:
 
 
 def _after(evens: Sequence[BreakEven]) -> str:
-    """``1 copy (h2d and d2h)``, ``2 copies (h2d) and 7 copies (d2h)``."""
+    """``from the first copy on (h2d and d2h)``, ``after 2 copies (h2d) and after 7 copies (d2h)``."""
+
+    def since(copies: int | None) -> str:
+        return "from the first copy on" if copies == 1 else f"after {copies_words(copies or 0)}"
+
     counts = {even.copies: [other.direction for other in evens if other.copies == even.copies] for even in evens}
-    return joined([f"{copies_words(count or 0)} ({joined(ways)})" for count, ways in counts.items()])
+    return joined([f"{since(count)} ({joined(ways)})" for count, ways in counts.items()])
 
 
 def _pool(buffers: Buffers) -> Iterator[Costed]:
@@ -188,7 +191,7 @@ def _pool(buffers: Buffers) -> Iterator[Costed]:
             size=pair[0].bytes,
             saved=slow.median - fast.median,
             slow=slow.median,
-            fast=fast.median,
+            fast=pool_words(fast),
             best=buffers.ways[pair[1].way].title,
         )
 

@@ -14,8 +14,8 @@ from pinscope.analysis.read_rows import Row, counted, grouped
 from pinscope.analysis.statistics import DRIFT, PAGEABLE_DRIFT, Summary, exceeds, measured, ratio, summarize
 from pinscope.analysis.texts import on_lab, roughly
 from pinscope.experiments.allocation.ways import BASE, WAYS
-from pinscope.records.run import ExperimentRun, Quantity, Table, quantity
-from pinscope.units import format_bytes
+from pinscope.records.run import MOST_OFF, ExperimentRun, Quantity, Table, quantity
+from pinscope.units import format_about, format_bytes
 
 
 @dataclass(frozen=True)
@@ -217,11 +217,17 @@ def verdict(buffers: Buffers) -> str | None:
     pools = [fresh[pool, pinned.bytes].both_seconds for pool in of_kind(WAYS, "pool") if (pool, pinned.bytes) in fresh]
     best = min(pools, key=lambda pool: pool.median, default=None)
     if best and lab == "cuda" and exceeds(both, best):
-        pool = roughly(best.median, best.uncertainty)
-        return f"Reuse pinned buffers: getting and freeing {size} {takes}, from a pool {pool}."
+        return f"Reuse pinned buffers: getting and freeing {size} {takes}, from a pool {pool_words(best)}."
     named = "" if pinned.way == "pinned" else f" ({buffers.ways[pinned.way].title})"
     even = buffers.dearest()
     return on_lab(lab, f"Getting and freeing {size} of pinned memory{named} {takes}{_paid(even) if even else ''}.")
+
+
+def pool_words(pool: Summary) -> str:
+    """``about 1 µs``; ``at most 2 µs`` where the repeats vary too much to tell."""
+    if MOST_OFF < pool.uncertainty < math.inf:
+        return f"at most {format_about(pool.median * (1 + pool.uncertainty), 1).removeprefix('about ')}"
+    return roughly(pool.median, pool.uncertainty)
 
 
 def _paid(even: BreakEven) -> str:

@@ -18,7 +18,10 @@ from pinscope.units import format_bandwidth, format_bytes, format_seconds
 
 FALLS = 1.5
 """The host model's best rate over that of its largest copies, from which on it is said."""
-_FACTORS = {"backing": "Pages", "cache": "CPU caches"}
+_FACTORS = {
+    "backing": ("Pages", "pages (4k: small ones, thp: huge ones)"),
+    "cache": ("CPU caches", "caches (warm: just written by the CPU; cold: not)"),
+}
 """What the state of pageable memory is made of."""
 RATE = attrgetter("bytes_per_second")
 TEXTS = {
@@ -33,8 +36,7 @@ TEXTS = {
         f"pages or caches change the rate of large pageable copies {PAYS} times, and by more than both may be off",
         "{factors:and} change how fast large pageable copies are: {ranges}",
         "{states}. Of all sizes from {large:bytes} on these differ most.",
-        "When you compare pageable copies, take the same pages (4k: small ones, thp: huge ones) and the same caches "
-        "(warm: just written by the CPU; cold: not).",
+        "When you compare pageable copies, take the same {same:and}.",
     ),
     "link-slow": Text(
         f"the best large pinned copies reach less than {SLOW_LINK:.0%} of what the link can carry",
@@ -171,13 +173,20 @@ def _states(copies: Copies) -> Iterator[Costed]:
         rates = {way: [format_bandwidth(cell.bytes_per_second) for cell in both] for way, both in ends.items()}
         states = {way: [f"{cell.backing}, {cell.cache}" for cell in both] for way, both in ends.items()}
         sizes = {way: format_bytes(group[0].bytes) for way, group in widest.items()}
+        factors = [words for name, words in _FACTORS.items() if any(_decides(name, group) for group in widest.values())]
         yield say(
             TEXTS,
             "pageable-state",
             *(cell.rate(f"{cell.state}, {way}, {sizes[way]}") for way in widest for cell in widest[way]),
             cost=max(map(_range, widest.values())),
-            factors=[words for name, words in _FACTORS.items() if any(_decides(name, widest[way]) for way in widest)],
-            ranges=_listed({way: f"{slow.removesuffix(' GB/s')} to {fast}" for way, (slow, fast) in rates.items()}),
+            factors=[title for title, _ in factors],
+            same=[words for _, words in factors],
+            ranges=_listed(
+                {
+                    f"{way}, {sizes[way]}": f"{slow.removesuffix(' GB/s')} to {fast}"
+                    for way, (slow, fast) in rates.items()
+                }
+            ),
             states="; ".join(
                 f"{way}, {sizes[way]}: slowest with {slow}, fastest with {fast}" for way, (slow, fast) in states.items()
             ),

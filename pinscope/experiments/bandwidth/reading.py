@@ -273,7 +273,7 @@ def _ways(copies: Copies) -> dict[str, str]:
 
 
 def _compared(way: str, gain: Gain) -> str:
-    """``Pin host buffers from 4 KiB on: unpinned, 1 GiB to GPU is about 6.5 times slower``."""
+    """``Pin host buffers from 4 KiB on (smallest measured): unpinned, 1 GiB to GPU is about 6.5 times slower``."""
     size, what = format_bytes(gain.bytes), f"copies {way}"
     told_apart = is_distinct(gain.ratio, *gain.seconds)
     if gain.uncertainty > 1 and not told_apart:
@@ -284,7 +284,11 @@ def _compared(way: str, gain: Gain) -> str:
         makes = f"makes {what} slower" if less else f"makes no difference to {what} that ± could tell"
         return f"Pinning {makes}: {fast.removesuffix(' GB/s')} against {slow} at {size}"
     slower = f"unpinned, {size} {way} is {about(gain.uncertainty)}{gain.ratio:.1f} times slower"
-    which = f"of {size}" if gain.start >= gain.bytes else f"from {format_bytes(gain.start)} on"
+    which = (
+        f"of {size}"
+        if gain.start >= gain.bytes
+        else f"from {format_bytes(gain.start)} on{' (smallest measured)' if gain.everywhere else ''}"
+    )
     return f"Pin host buffers {which}: {slower}"
 
 

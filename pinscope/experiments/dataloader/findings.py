@@ -16,7 +16,7 @@ from pinscope.units import format_share
 
 _BUSY = "{words}: {parts} of a step."
 _TITLE = "{setting} makes the loop {factors}"
-_SPEED = "Speed with ÷ without, {batch} a batch, and between what another run's will lie: "
+_SPEED = "Speed with ÷ without, {batch} a batch, and the range in which another run's will lie: "
 _DETAIL = _SPEED + "{intervals}.[ With {others}.]"
 TEXTS: Mapping[str, Text] = {
     "never-steady": Text(
@@ -49,13 +49,13 @@ TEXTS: Mapping[str, Text] = {
         "a setting makes no measured difference with any number of workers",
         "No difference measured for {settings}",
         _SPEED + "{listed}. A difference of up to {unseen:share} is not excluded.",
-        "No reason to change it either way. For smaller differences take more rounds: pinscope run dataloader --set "
-        f"rounds={MOST_RUNS}",
+        f"To tell smaller differences, take more rounds: pinscope run dataloader --set rounds={MOST_RUNS}",
     ),
     "gain-by-batch": Text(
         "another kind of batch gains more or less by pin_memory with non_blocking, and the intervals lie apart",
         "{setting} makes a loop {usual.value:.2f} times as fast with {batch}, {other.value:.2f} with {kind}",
-        "Speed with ÷ without, {workers}, and between what another run's will lie: {usual.times} and {other.times}.",
+        "Speed with ÷ without, {workers}, and the range in which another run's will lie: {usual.times} and "
+        "{other.times}.",
         "{advice}",
     ),
     "pinned-rounding": Text(
@@ -65,7 +65,8 @@ TEXTS: Mapping[str, Text] = {
         "pinned with {workers}].[ Settings in force: {settings}.][ Less is pinned with: {tight}.][ Emptying the pool "
         "gives nothing back with: {staying}.]",
         "For batches, choose a batch size whose bytes are just below a power of two. For a buffer of your own: "
-        f"{ROUNDING_ADVICE} torch._C._host_emptyCache() gives back what no tensor uses.",
+        f"{ROUNDING_ADVICE[:1].lower()}{ROUNDING_ADVICE[1:]} torch._C._host_emptyCache() gives back what no tensor "
+        "uses.",
     ),
 }
 SAME_BYTES = 4 * 2**20

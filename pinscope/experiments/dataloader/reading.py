@@ -446,20 +446,22 @@ def verdict(loops: Loops) -> str | None:
 
 
 def _brings(effects: Sequence[Effect]) -> str:
-    """``If num_workers is 0, use …: a loop about 1.4 times faster (2 workers: no measured difference)``."""
+    """``If num_workers is 0, use …: 1.4 times (1.1 to 1.8) as fast (2 workers: cannot tell)``."""
     by_verdict = grouped(effects, lambda effect: effect.verdict)
-    same, name = _workers(by_verdict.pop("no difference measured", [])), WAYS[BOTH].title
+    alike, name = by_verdict.pop("no difference measured", []), WAYS[BOTH].title
+    same = _workers(alike)
     faster, slower, once = (by_verdict.get(how, []) for how in ("faster", "slower", "measured once"))
     rest = [f"{_workers(slower)} workers: slower"] if faster and slower else []
-    rest += [f"{same} workers: no measured difference"] if same else []
+    rest += [f"{same} workers: cannot tell"] if same else []
     others = f" ({', '.join(rest)})" if rest else ""
     if faster:
-        return f"If num_workers is {_workers(faster)}, use {name}: a loop {_times(faster)} faster{others}"
+        return f"If num_workers is {_workers(faster)}, use {name}: {_times(faster)} as fast{others}"
     if slower:
-        return f"If num_workers is {_workers(slower)}, leave {name} off: a loop {_times(slower)} slower{others}"
+        return f"If num_workers is {_workers(slower)}, leave {name} off: {_times(slower)} as slow{others}"
     if once:
         return f"With {_workers(once)} workers {name} made the loop {_times(once)} as fast, measured once"
-    return f"{name} makes no measured difference to the loop (workers: {same})"
+    rounds = min(effect.ratio.count for effect in alike)
+    return f"{rounds} rounds cannot tell whether {name} changes the speed (workers: {same})"
 
 
 def _workers(some: Sequence[Effect]) -> str:
@@ -467,11 +469,14 @@ def _workers(some: Sequence[Effect]) -> str:
 
 
 def _times(effects: Sequence[Effect]) -> str:
-    """``about 1.4 times``; two digits after the point where the ratios are known that well."""
+    """``1.4 times (1.06 to 1.83)``; two digits after the point where the ratios are known that well."""
     rough = any(effect.ratio.uncertainty > ROUGH for effect in effects)
-    values = [1 / effect.value if effect.verdict == "slower" else effect.value for effect in effects]
-    words = sorted({f"{value:.1f}" if rough else f"{value:.2f}" for value in values}, key=float)
-    return f"{'about ' if rough else ''}{' to '.join(dict.fromkeys((words[0], words[-1])))} times"
+    turn = -1 if effects[0].verdict == "slower" else 1
+    values = sorted(effect.value**turn for effect in effects)
+    ends = sorted(end**turn for effect in effects for end in effect.ends)
+    words = [f"{value:.1f}" if rough else f"{value:.2f}" for value in (values[0], values[-1])]
+    between = f" ({ends[0]:.2f} to {ends[-1]:.2f})" if rough and effects[0].ratio.count > 1 else ""
+    return f"{' to '.join(dict.fromkeys(words))} times{between}"
 
 
 def headline(loops: Loops) -> Iterator[Quantity]:

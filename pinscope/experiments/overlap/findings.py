@@ -37,7 +37,7 @@ TEXTS = {
     "unsafe-without-events": Text(
         "events were left out on purpose, and chunks held wrong data",
         "Without events copies and kernels race: up to {worst:share} of the chunks were wrong where they were left out",
-        "{cases}: by chance of the race, so another run has other shares. Nothing is wrong with this machine: "
+        "{cases}: by chance of the race, so another run may have other shares. Nothing is wrong with this machine: "
         "two streams that nothing orders read buffers before they are filled, or fill them while they are read.",
         WAYS["events"].help,
     ),

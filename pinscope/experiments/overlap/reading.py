@@ -285,11 +285,11 @@ def verdict(passes: Passes) -> str | None:
 
 
 def _brings(cell: Cell) -> str:
-    """What to use, and ``the pipeline to GPU takes 20.7 ms, not 39.8 ms``; else what little is hidden."""
+    """What to use, and ``to GPU 20.7 ms, one after the other 39.8 ms``; else what little is hidden."""
     recipe, way = EVERYTHING[:1].lower() + EVERYTHING[1:], _WAYS[cell.direction]
     if cell.overlaps:
         serial = format_seconds(cell.copy_alone_seconds.median + cell.compute_alone_seconds)
-        return f"Use {recipe}: the pipeline {way} takes {format_seconds(cell.seconds)}, not {serial}"
+        return f"Use {recipe}: {way} {format_seconds(cell.seconds)}, one after the other {serial}"
     if cell.overlap <= 0:
         return f"Copies {way} and kernels do not overlap here, even with {recipe}"
     rough = f"about {cell.overlap:.0%}".replace("%", " %")

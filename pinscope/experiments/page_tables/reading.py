@@ -263,7 +263,7 @@ def verdict(measured: PageTableCosts) -> str | None:
     kinds = "" if usual or amount.startswith("up to") else f", in any of {len(own)} ways"
     devices, paying = ({cost.device for cost in costs} for costs in (reached, known))
     where = f", on {len(paying)} of {len(devices)} GPUs with a context" if len(devices) > 1 else ""
-    of_what = "a GPU" if where else "each of its GPUs"
+    of_what = "a GPU" if where else "each GPU with access" if kinds and not back else "each of its GPUs"
     return f"Each GiB that a process pins takes {amount} of {of_what}{back or where or kinds}."
 
 

@@ -9,7 +9,7 @@ from pinscope.analysis.pinning_strategy import IDLE, NOT_PINNED, Recipe, Strateg
 from pinscope.analysis.texts import Costed, Text, Texts, dearest_first, say
 from pinscope.experiments.pinning_strategy.reading import Pinnings, longest_wait
 from pinscope.records.run import Finding, Quantity, costing, quantity
-from pinscope.units import format_bytes
+from pinscope.units import format_bytes, format_precision
 
 LONG_WAIT = 0.02
 """Seconds that a neighbour's driver call may take before it is worth a finding: a frame, a request of a server."""
@@ -40,8 +40,9 @@ TEXTS: Texts = {
     ),
     "gentler-in-chunks": Text(
         when="other processes wait 1.5 times as long in one piece as in chunks",
-        title="{wait.what} {cell.bytes:bytes} held another process up {wait.seconds:seconds} ({cell.title}), in chunks "
-        "of {recipe.chunk_bytes:bytes} {chunks.longest_wait.seconds:seconds}",
+        title="{wait.what} {cell.bytes:bytes} held another process up {wait.seconds:seconds} ({cell.title}), [the "
+        "recommended way in one piece {array.longest_wait.seconds:seconds}{array_during}, ]in chunks of "
+        "{recipe.chunk_bytes:bytes} {chunks.longest_wait.seconds:seconds}{chunks_during}[ {few}]",
         detail=_WHY + " Recommended in chunks: {recipe.title}, {recipe.threads:threads}, in "
         "{chunks.total_seconds.median:seconds}[; CUDA refuses a copy that crosses from one of {refused:bytes} into the "
         "next].",
@@ -118,13 +119,20 @@ def _long_wait(pinnings: Pinnings) -> Iterator[Costed]:
         )
 
 
+def _other_phase(other: StrategyCell, cell: StrategyCell) -> str:
+    """`` while freeing``, where the longest wait beside the other was in another phase than beside the cell."""
+    wait = other.longest_wait
+    return "" if wait.phase == cell.longest_wait.phase else f" {wait.during}"
+
+
 def _gentler_in_chunks(pinnings: Pinnings) -> Iterator[Costed]:
     """How long others wait in one piece and in chunks, and what a copy must keep to then."""
     chunks = pinnings.chunks
     if chunks is None:
         return
     worst, _ = _worst(pinnings)
-    cell = worst if worst is pinnings.usual else pinnings.recommended.array or worst  # the same pages as the chunks
+    array = pinnings.recommended.array
+    cell = worst if worst is pinnings.usual else array or worst  # the same pages as the chunks
     recipe = Recipe.of(chunks, pinnings.run.params)
     name, seconds = f"Time to pin {format_bytes(chunks.bytes)} in chunks: {chunks.title}", chunks.total_seconds.median
     refused = any(other.crossing_copies is False for other in pinnings.strategies)
@@ -132,12 +140,16 @@ def _gentler_in_chunks(pinnings: Pinnings) -> Iterator[Costed]:
         TEXTS,
         "gentler-in-chunks",
         quantity(name, seconds, "seconds"),
-        *_evidence(pinnings, cell, pinnings.recommended.array, chunks),
+        *_evidence(pinnings, cell, array, chunks),
         severity="warning" if cell.longest_wait.seconds >= LONG_WAIT else "note",
         code=recipe.code(chunks.bytes),
         cell=cell,
         wait=cell.longest_wait,
+        array=None if array is cell else array,
+        array_during=_other_phase(array, cell) if array else None,
         chunks=chunks,
+        chunks_during=_other_phase(chunks, cell),
+        few=format_precision(None, chunks.total_seconds.few) or None,
         recipe=recipe,
         call=recipe.call(chunks.bytes),
         refused=chunks.chunk_bytes if refused else None,

@@ -122,9 +122,10 @@ def verdict(pinnings: Pinnings) -> str | None:
     size, seconds = format_bytes(best.bytes), format_seconds(best.total_seconds.median)
     if best is usual:
         return f"One cudaHostAlloc pins {size} in {seconds}."
-    instead = f", by cudaHostAlloc {format_seconds(usual.total_seconds.median)}" if usual else ""
+    instead = f", cudaHostAlloc {format_seconds(usual.total_seconds.median)}" if usual else ""
+    what = f"{size} in one piece" if best is pinnings.recommended.array else f"pinning {size}"
     how = phrase(best)
-    return f"{how[:1].upper()}{how[1:]}: pinning {size} takes {seconds}{instead}."
+    return f"{how[:1].upper()}{how[1:]}: {what} takes {seconds}{instead}."
 
 
 def headline(pinnings: Pinnings) -> Iterator[Quantity]:

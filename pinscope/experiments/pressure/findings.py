@@ -221,4 +221,6 @@ def _group_verdict(climb: Climb, pinned: str) -> str | None:
     less = "with less" if used else f"past {format_share(cliff.bytes / climb.limit)} {pinned}"
     times = f" up to {climb.times:.1f} times" if climb.times and cliff.kind != "killed" else ""
     here = f" ({format_bytes(used)} here)" if used else ""
+    if used and times and climb.kill:
+        return f"In a cgroup leave others what they use{here}: less slows them{times}, then kills."
     return f"In a cgroup leave others what they use{here}: {less} {suffer}{times}."

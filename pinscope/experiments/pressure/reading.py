@@ -470,6 +470,14 @@ def tables(measured: Pressures) -> Iterator[Table]:
         yield _every_step(ON_HOST, {"": measured.host}, _HOST_NOTE)
 
 
+def _slowdown(course: Course, name: str, nothing: str, key: str) -> Quantity:
+    """How many times as long work took at the slowest step as before."""
+    before, longest = course.before.work_seconds, course.slowest and course.slowest.work_seconds
+    if before and longest:
+        return compared(name, longest, before, key=key)
+    return quantity(name, None, "ratio", reason=nothing, key=key)
+
+
 def _host_headline(run: OnHost, share: float, owner: str) -> Iterator[Quantity]:
     """The price and what an ordinary process felt first."""
     shares = [stage.cached_share for stage in run.held if stage.cached_share is not None]
@@ -480,7 +488,7 @@ def _host_headline(run: OnHost, share: float, owner: str) -> Iterator[Quantity]:
     pinned = format_bytes((run.slowest or run.held[0]).bytes)
     name, nothing = f"Page fault time with {pinned} pinned (the slowest step) against before", "nothing to compare with"
     yield run.price
-    yield quantity(name, run.times, "ratio", reason=nothing, key="faults")
+    yield _slowdown(run, name, nothing, "faults")
     yield quantity("Most memory pinned", run.most_bytes, "bytes", key="most")
     yield quantity(f"Most memory pinned, share of the {owner} memory", share, "share", key="most.share")
     name, nothing = "Least share of the test file in the page cache", "no file could be made; the notes say why"
@@ -506,9 +514,7 @@ def _group_headline(climb: Climb) -> Iterator[Quantity]:
     none = "not reached"
     first, last = (mark and mark.bytes / climb.limit for mark in (climb.cliff, climb.kill))
     yield quantity("Cliff, share of the group's limit", first, "share", reason=none, key="cliff")
-    yield quantity(
-        "Slowest round of work against before pinning", climb.times, "ratio", reason="no round was timed", key="slowest"
-    )
+    yield _slowdown(climb, "Slowest round of work against before pinning", "no round was timed", "slowest")
     yield quantity("Killed at, share of the group's limit", last, "share", reason=none, key="killed")
     name = "Round outside, beyond the cliff against below it"
     if climb.outside:

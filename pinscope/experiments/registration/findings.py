@@ -9,7 +9,7 @@ from typing import Any
 from pinscope.analysis.models import GRANULE_BYTES
 from pinscope.analysis.statistics import exceeds, measured
 from pinscope.analysis.texts import Costed, Text, dearest_first, joined, say
-from pinscope.experiments.registration.reading import RATE, SOURCES, Registrations, count_words, pages_words
+from pinscope.experiments.registration.reading import RATE, SOURCES, Registrations, all_of, count_words, pages_words
 from pinscope.records.run import Finding, costing, quantity, wrong_data
 from pinscope.units import format_bytes
 
@@ -22,7 +22,7 @@ TEXTS: Mapping[str, Text] = {
         "tables, {more:.1f} times those of one",
         detail="The first process took {first:bytes} for {apart.bytes:bytes}.[ One owner took {owned:bytes} for "
         "{served}.]",
-        advice="[Not worth a change for GPU memory at this size: one owner saves {little:bytes}, beside "
+        advice="[Not worth a change for GPU memory at this size: one owner would save {little:bytes}, beside "
         "{beside:bytes} {kind}. ]Where far more memory is shared, let one process own and pin it and copy into the "
         "others' {buffers}.",
     ),
@@ -36,7 +36,7 @@ TEXTS: Mapping[str, Text] = {
         when="the host counts 1.5 times the memory as pinned, or more",
         title="The host counts {apart.host_pinned_bytes:bytes} as pinned for {apart.bytes:bytes} of memory",
         detail="Linux counts {apart.bytes:bytes} once for each of {apart.processes} registrations; only "
-        "{apart.bytes:bytes} of memory are used.",
+        "{apart.bytes:bytes} of memory is used.",
         advice="Do not read the host's count of pins as an amount of memory where processes share what they pin.",
     ),
     "page-tables-everywhere": Text(
@@ -94,7 +94,7 @@ def _pays(shared: Registrations) -> Iterator[Costed]:
         TEXTS,
         "every-process-pays",
         quantity("Page tables of the first process", first, "bytes"),
-        quantity(f"Page tables of all {apart.processes}", apart.table_bytes, "bytes"),
+        quantity(f"Page tables of {all_of(apart.processes)}", apart.table_bytes, "bytes"),
         *([quantity("Page tables with one owner", once, "bytes")] if owner else []),
         cost=cost,
         severity=costing(cost),

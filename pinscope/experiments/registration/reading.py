@@ -61,6 +61,11 @@ TABLES = {
 """Title → note."""
 
 
+def all_of(count: int) -> str:
+    """``both``, ``all 4``."""
+    return "both" if count == 2 else f"all {count}"
+
+
 def count_words(processes: int) -> str:
     """``1 process``, ``4 processes``."""
     return f"{processes} process{'' if processes == 1 else 'es'}"
@@ -398,7 +403,7 @@ def verdict(shared: Registrations) -> str | None:
     but = ", but " if shared.is_owner_slower else ", and "
     if apart and saves and little:
         register, kind = ("lock", "page tables") if shared.run.lab == "host" else ("pin", "GPU memory")
-        who = f"let all {apart.processes} processes {register} the shared {format_bytes(apart.bytes)}"
+        who = f"let {all_of(apart.processes)} processes {register} the shared {format_bytes(apart.bytes)}"
         sentence = f"{who}: one owner saves only {format_bytes(saved)} of {kind}"
     elif apart and (rates or saves):
         copies = rates and f"copies {rates}"
@@ -409,15 +414,16 @@ def verdict(shared: Registrations) -> str | None:
 
 
 def pages_words(shared: Registrations) -> str | None:
-    """What registering takes on each of several GPUs, on the one where it takes most."""
+    """What registering takes on each of several GPUs, on the one where it takes most, and with one GPU a process."""
     known = [table for table in shared.on_every_gpu if (table.table_bytes or 0) > 0]
     if not known:
         return None
     table = max(known, key=lambda table: table.table_bytes or 0)
-    single = format_bytes((table.table_bytes or 0) // table.processes)
+    own = max((each.table_bytes or 0 for each in shared.on_gpus if each.contexts == "own_gpu"), default=0)
+    apart = f", {format_bytes(own)} with one process per GPU" if own > 0 else ""
     return (
         f"Sharing {format_bytes(table.bytes)} costs each GPU {format_bytes(table.table_bytes)} when "
-        f"{count_words(table.processes)} pin it, {single} when one does"
+        f"{count_words(table.processes)} pin it{apart}"
     )
 
 

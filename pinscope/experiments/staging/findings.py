@@ -11,7 +11,7 @@ from pinscope.analysis.statistics import measured, ratio
 from pinscope.analysis.texts import Costed, Text, Texts, dearest_first, say, times
 from pinscope.experiments.staging.reading import Staging
 from pinscope.experiments.staging.ways import MOST_SLOTS, SLOTS, WAYS
-from pinscope.records.run import COSTLY, Finding, costing, quantity, wrong_data
+from pinscope.records.run import COSTLY, MOST_OFF, Finding, costing, quantity, wrong_data
 from pinscope.units import format_bytes
 
 _AS_GOOD = (
@@ -46,7 +46,7 @@ TEXTS: Texts = {
     "staging-reuse": Text(
         when="the same data was copied several times, plainly and from pinned memory",
         title="{staging.size:bytes} copied {most} times: plain copies take {cost:times} as long as {best.phrase}",
-        detail="Faster than plain copies, by the times of 1 and {most} uses: {paid:and}.",
+        detail="Faster than plain copies, computed from the times of one use: {paid:and}.",
         advice="Keep data that is copied again in pinned memory; make it there if you can.",
     ),
     "staging-fresh": Text(
@@ -55,7 +55,8 @@ TEXTS: Texts = {
         "{kept.bytes_per_second:rate} into memory written before[, at {pinned.bytes_per_second:rate} into pinned]",
         detail="Nobody has touched fresh memory: the kernel hands out and clears each page in the middle of the copy.",
         advice="Keep the destination and copy into it again, as kept.copy_(tensor) and array.get(out=kept) do; "
-        "tensor.cpu() and cupy.asnumpy take new memory each time.",
+        "tensor.cpu() and cupy.asnumpy take new memory each time.[ Into a pinned buffer that is kept copies are faster "
+        "still: {faster.bytes_per_second:rate}.]",
     ),
     "staging-ring": Text(
         when="draining a ring of pinned buffers brings data from the GPU to kept memory faster than a plain copy",
@@ -69,8 +70,8 @@ TEXTS: Texts = {
     "staging-ring-halves": Text(
         when="copying from the GPU into a ring and draining it slow each other",
         title="Beside the other half of a drained ring, {slowed:and} as long as alone",
-        detail="The ring brings {staging.size:bytes} at {ring.cell.bytes_per_second:rate}; its slower half beside the "
-        "other, {ring.slower.phrase}, reaches {ring.slower.bytes_per_second:rate}. They share the host's memory, its "
+        detail="The ring brings {staging.size:bytes} at {ring.cell.bytes_per_second:rate}[; its slower half beside the "
+        "other, {slower.phrase}, reaches {slower.bytes_per_second:rate}]. The halves share the host's memory, its "
         "processors and Python's interpreter.",
         advice="Plan with the rate of the ring. Where the worker can, use results in the pinned buffer instead of "
         "copying them out.",
@@ -191,6 +192,7 @@ def _fresh(staging: Staging) -> Iterator[Costed]:
         fresh=fresh,
         kept=kept,
         pinned=pinned,
+        faster=pinned if pinned and clearly_more(kept.wall_seconds, pinned.wall_seconds) else None,
     )
 
 
@@ -226,7 +228,8 @@ def _halves(staging: Staging) -> Iterator[Costed]:
         pairs = {WAYS[cell.way].words: (cell.wall_seconds, alone.wall_seconds) for cell, alone in ring.slowed}
         slowed = [f"{name} takes {times(ratio(*pair), *pair)}" for name, pair in pairs.items()]
         cost = max(ratio(*pair) for pair in pairs.values())
-        yield say(TEXTS, "staging-ring-halves", *evidence, cost=cost, slowed=slowed, **values)
+        slower = ring.slower if all(cell.wall_seconds.uncertainty <= MOST_OFF for cell in ring.beside) else None
+        yield say(TEXTS, "staging-ring-halves", *evidence, cost=cost, slowed=slowed, slower=slower, **values)
     if clearly_more(ring.cell.wall_seconds, ring.slower.wall_seconds):
         pair = (ring.cell.wall_seconds, ring.slower.wall_seconds)
         longer, larger = times(ratio(*pair), *pair), 2 * staging.chunk_bytes

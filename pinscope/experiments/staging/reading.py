@@ -167,9 +167,8 @@ def verdict(staging: Staging) -> str | None:
     best, off = winners[0], together(plain.wall_seconds, winners[0].wall_seconds)
     if not clearly_more(plain.wall_seconds, best.wall_seconds):
         return f"Copy {size} once by a plain copy ({format_seconds(plain.seconds)}): no way is clearly faster."
-    return (
-        f"Copy {size} by {best.phrase}: {about(off)}{plain.seconds / best.seconds:.1f} times faster than a plain copy."
-    )
+    how = f"for example by {best.phrase}" if len(winners) > 1 else f"by {best.phrase}"
+    return f"Copy {size} {how}: {about(off)}{plain.seconds / best.seconds:.1f} times a plain copy's rate."
 
 
 def _back(staging: Staging) -> str | None:
@@ -179,7 +178,9 @@ def _back(staging: Staging) -> str | None:
         return None
     off = together(fresh.wall_seconds, kept.wall_seconds)
     times = f"{about(off)}{fresh.seconds / kept.seconds:.1f} times"
-    return f"Keep the destination: {format_bytes(staging.size)} from the GPU takes {times} as long into fresh memory."
+    size, pinned = format_bytes(staging.size), staging.ways.get("back_pinned")
+    best = ", best pinned" if pinned and clearly_more(kept.wall_seconds, pinned.wall_seconds) else ""
+    return f"Keep the destination{best}: {size} from the GPU takes {times} as long into fresh memory."
 
 
 def headline(staging: Staging) -> Iterator[Quantity]:

@@ -297,7 +297,10 @@ def headline(host: Host) -> Iterator[Quantity]:
         way = TOWARDS[direction].replace("the ", "")
         if cell := host.at_once(direction):
             yield measured(
-                f"All {len(cell.gpus)} GPUs at once, {way}", cell.bytes_per_second, RATE, key=f"all.{direction}.rate"
+                f"{'Both' if len(cell.gpus) == 2 else f'All {len(cell.gpus)}'} GPUs at once, {way}",
+                cell.bytes_per_second,
+                RATE,
+                key=f"all.{direction}.rate",
             )
             name, key = f"All at once against alone, {way}", f"all.{direction}.share"
             if cell.alone:
@@ -319,7 +322,7 @@ def all_words(host: Host) -> str | None:
     who = gpus_words(cell.gpus) if len(cell.gpus) == 2 else f"all {len(cell.gpus)} GPUs"
     both = host.at_once("bidirectional")
     less = f" one way, {both.share_words} both ways" if both and both.is_slowed() else ""
-    return f"Together {who} keep {cell.share_words} of their solo rates{less}."
+    return f"Together {who} keep {cell.share_words} of solo rates{less}."
 
 
 def single_words(host: Host) -> str | None:

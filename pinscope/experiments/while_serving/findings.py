@@ -41,7 +41,7 @@ TEXTS: Texts = {
     "own-calls-wait": Text(
         when="a call of the process takes longer than the limit while one call pins or frees all memory",
         title="{wait.name} of the process took {wait.seconds:seconds} while [{taken} pinned {naive.bytes:bytes}]"
-        "[{naive.bytes:bytes} of {given_back} were given back]",
+        "[{naive.bytes:bytes} of {given_back} were given back] ({naive.of_repeats})",
         detail="The thread that pins stops for {naive.total_seconds.median:seconds} itself." + _WHY,
         advice='Pin before the program starts to serve. If that is not possible, call pinned_empty(chunk="auto") from '
         "another thread, as the code does, and keep each copy inside one chunk, of pool.chunk bytes.",

@@ -323,9 +323,8 @@ def timeline_verdict(seen: Watched, kept: Life | None) -> str | None:
     course, at = _course(amounts, what, during)
     if kept and amounts[-1][1] - amounts[0][1] >= MUCH and at == amounts[-1][0]:
         own = [(second, float(_amount_at(kept.pinned, second))) for second, _ in amounts]
-        return (
-            f"No leak: {who(kept)} pinned {format_bytes(own[-1][1] - own[0][1])}{_rise(own)}, kept it and took no more."
-        )
+        grown = format_bytes(own[-1][1] - own[0][1])
+        return f"No leak seen {during}: {who(kept)} pinned {grown}{_rise(own)} and kept it."
     return f"{course}{_holder(seen, at)}."
 
 
@@ -355,12 +354,12 @@ def _course(amounts: Sequence[tuple[float, float]], what: str, during: str) -> t
 
 
 def _rise(amounts: Sequence[tuple[float, float]]) -> str:
-    """`` (most of it within 12.0 s)``: the rise time, from 10 to 90 % of the growth; empty where it is long."""
+    """`` (most within 12.0 s)``: the rise time, from 10 to 90 % of the growth; empty where it is long."""
     (start, first), (end, last) = amounts[0], amounts[-1]
     tenth = (last - first) / 10
     high = next(at for at, amount in amounts if amount >= last - tenth)
     low = max(at for at, amount in amounts if amount <= first + tenth and at <= high)
-    return f" (most of it within {format_duration(high - low)})" if high - low <= (end - start) / 2 else ""
+    return f" (most within {format_duration(high - low)})" if high - low <= (end - start) / 2 else ""
 
 
 def _holder(seen: Watched, at: float) -> str:

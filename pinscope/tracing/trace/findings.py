@@ -81,7 +81,8 @@ TEXTS: Texts = {
     ),
     "waits-for-the-gpu/late": Text(
         "the same, where the waits hold the CPU for less than half as long",
-        "At {line} the CPU waits {times:,} times for the GPU, which idles {idle:seconds} in all after these waits",
+        "At {line} the CPU waits {times:,} times for the GPU, which idles {idle:seconds} in all after these waits "
+        "(fewer waits save at most {spared:seconds})",
         _IDLE,
         "Fewer waits save at most {spared:seconds}: the GPU had mostly finished before, and then the CPU was late. Do "
         f"{_EARLIER}; larger batches and CUDA graphs let it issue the same work by fewer calls.",

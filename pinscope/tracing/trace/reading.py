@@ -133,7 +133,8 @@ def _pin(seen: Seen) -> str:
     stood, saved, whole = site.stands_seconds, site.saved_in_place, seen.seconds_from_first(site.row)
     if saved:
         what = "program" if whole == seen.seconds else "loop"
-        share = f" ({float(f'{min(100 * saved / whole, 100):.2g}'):g} %)" if whole else ""
+        part = float(f"{min(100 * saved / whole, 100):.2g}") if whole else None
+        share = f" ({part:g} % of {format_seconds(whole)})" if part else ""
         return f"Pin what {site.name} copies: the {what} gets {format_about(saved)}{share} shorter."
     blocked = "the GPU idled" if site.row["idle_seconds"] is not None else "it blocked the CPU for"
     cost = f"{blocked} {format_seconds(stood)}{_share(whole, stood)}"

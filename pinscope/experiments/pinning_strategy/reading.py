@@ -124,8 +124,9 @@ def verdict(pinnings: Pinnings) -> str | None:
         return f"One cudaHostAlloc pins {size} in {seconds}."
     instead = f", cudaHostAlloc {format_seconds(usual.total_seconds.median)}" if usual else ""
     what = f"{size} in one piece" if best is pinnings.recommended.array else f"pinning {size}"
+    takes = "takes " if not instead or best is not pinnings.recommended.array else ""  # a sentence has 20 words
     how = phrase(best)
-    return f"{how[:1].upper()}{how[1:]}: {what} takes {seconds}{instead}."
+    return f"{how[:1].upper()}{how[1:]}: {what} {takes}{seconds}{instead}."
 
 
 def headline(pinnings: Pinnings) -> Iterator[Quantity]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -322,6 +323,8 @@ def all_words(host: Host) -> str | None:
     who = gpus_words(cell.gpus) if len(cell.gpus) == 2 else f"all {len(cell.gpus)} GPUs"
     both = host.at_once("bidirectional")
     less = f" one way, {both.share_words} both ways" if both and both.is_slowed() else ""
+    if "(" in cell.share_words:  # how well one of the two shares is known is enough for a sentence
+        less = re.sub(r" \(.*\)", "", less)
     return f"Together {who} keep {cell.share_words} of solo rates{less}."
 
 

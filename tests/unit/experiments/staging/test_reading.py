@@ -146,8 +146,8 @@ def test_a_ring_is_advised_with_code_where_it_is_faster_than_a_plain_copy_from_t
 
 def test_a_run_that_brings_nothing_to_the_gpu_answers_with_what_comes_from_it() -> None:
     there = reading([*BACK, *halves(0.0058, 0.0041)])
-    assert (
-        there.verdict == "Keep the destination: 256 MiB from the GPU takes about 10.6 times as long into fresh memory."
+    assert there.verdict == (
+        "Keep the destination, best pinned: 256 MiB from the GPU takes about 10.6 times as long into fresh memory."
     )
     assert {figure.key for figure in there.headline} == {
         "back_fresh.rate", "back_plain.rate", "back_pinned.rate", "ring.rate"

@@ -76,7 +76,7 @@ def test_a_share_of_rates_alone_is_no_finer_than_it_is_known_and_no_reason_where
         return [row | {"repeat": number} for number, case in enumerate(cases) for row in case if not row["warmup"]]
 
     rough = [*rows, *together(0.88, 0.99, 0.994, 1.1)]
-    assert "99 % (± 16 %) of their solo rates" in (read(rough).verdict or "")
+    assert "99 % (± 16 %) of solo rates" in (read(rough).verdict or "")
     wild = findings([*rows, *together(0.5, 0.79, 0.81, 1.1)])
     assert wild == {}
 

@@ -124,7 +124,7 @@ def test_calls_that_wait_are_a_warning_with_code_that_names_size_and_limit() -> 
     found = findings(ALL)
     waits = found["own-calls-wait"]
     assert waits.severity == "warning"
-    assert waits.title == "A kernel launch of the process took 310 ms while one cudaHostAlloc pinned 16 GiB"
+    assert waits.title == "A kernel launch of the process took 310 ms while one cudaHostAlloc pinned 16 GiB (3 repeats)"
     assert "calls take up to 1.00 ms, so it is the driver" in waits.detail
     assert waits.code is not None
     assert '"16 GiB", chunk="auto", longest_wait=0.02' in waits.code

@@ -11,7 +11,7 @@ from pinscope.analysis.statistics import measured, ratio
 from pinscope.analysis.texts import Costed, Text, Texts, dearest_first, say, times
 from pinscope.experiments.staging.reading import Staging
 from pinscope.experiments.staging.ways import MOST_SLOTS, SLOTS, WAYS
-from pinscope.records.run import COSTLY, MOST_OFF, Finding, costing, quantity, wrong_data
+from pinscope.records.run import COSTLY, Finding, costing, quantity, wrong_data
 from pinscope.units import format_bytes
 
 _AS_GOOD = (
@@ -62,8 +62,8 @@ TEXTS: Texts = {
         when="draining a ring of pinned buffers brings data from the GPU to kept memory faster than a plain copy",
         title="A plain copy from the GPU takes {cost:times} as long as {ring.cell.phrase}, drained: "
         "{kept.bytes_per_second:rate}, not {ring.cell.bytes_per_second:rate}",
-        detail="Both bring {staging.size:bytes} to memory written before. Slower of the ring's halves, each measured "
-        "beside the other: {ring.slower.phrase}, {ring.slower.bytes_per_second:rate}.",
+        detail="Both bring {staging.size:bytes} to memory written before.[ Slower of the ring's halves, each measured "
+        "beside the other: {ring.known_slower.phrase}, {ring.known_slower.bytes_per_second:rate}.]",
         advice="Let each of {ring.cell.threads:threads} drain small pinned buffers of its own in turn, each once its "
         "copy is done (an event says so), and copy into it again once it is drained.",
     ),
@@ -71,8 +71,8 @@ TEXTS: Texts = {
         when="copying from the GPU into a ring and draining it slow each other",
         title="Beside the other half of a drained ring, {slowed:and} as long as alone",
         detail="The ring brings {staging.size:bytes} at {ring.cell.bytes_per_second:rate}[; its slower half beside the "
-        "other, {slower.phrase}, reaches {slower.bytes_per_second:rate}]. The halves share the host's memory, its "
-        "processors and Python's interpreter.",
+        "other, {ring.known_slower.phrase}, reaches {ring.known_slower.bytes_per_second:rate}]. The halves share the "
+        "host's memory, its processors and Python's interpreter.",
         advice="Plan with the rate of the ring. Where the worker can, use results in the pinned buffer instead of "
         "copying them out.",
     ),
@@ -228,8 +228,7 @@ def _halves(staging: Staging) -> Iterator[Costed]:
         pairs = {WAYS[cell.way].words: (cell.wall_seconds, alone.wall_seconds) for cell, alone in ring.slowed}
         slowed = [f"{name} takes {times(ratio(*pair), *pair)}" for name, pair in pairs.items()]
         cost = max(ratio(*pair) for pair in pairs.values())
-        slower = ring.slower if all(cell.wall_seconds.uncertainty <= MOST_OFF for cell in ring.beside) else None
-        yield say(TEXTS, "staging-ring-halves", *evidence, cost=cost, slowed=slowed, slower=slower, **values)
+        yield say(TEXTS, "staging-ring-halves", *evidence, cost=cost, slowed=slowed, **values)
     if clearly_more(ring.cell.wall_seconds, ring.slower.wall_seconds):
         pair = (ring.cell.wall_seconds, ring.slower.wall_seconds)
         longer, larger = times(ratio(*pair), *pair), 2 * staging.chunk_bytes

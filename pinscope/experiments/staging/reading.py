@@ -25,7 +25,7 @@ from pinscope.analysis.read_rows import Rows
 from pinscope.analysis.statistics import Summary, compared, measured, together
 from pinscope.analysis.texts import FORMS, about
 from pinscope.experiments.staging.ways import WAYS
-from pinscope.records.run import ExperimentRun, Quantity, Table, quantity, table
+from pinscope.records.run import MOST_OFF, ExperimentRun, Quantity, Table, quantity, table
 from pinscope.units import format_bytes, format_seconds
 
 USUAL_BYTES = 2**28
@@ -112,6 +112,11 @@ class Ring:
     def slower(self) -> Cell:
         """The half that sets the pace."""
         return max(self.beside, key=lambda cell: cell.seconds)
+
+    @property
+    def known_slower(self) -> Cell | None:
+        """The same; ``None`` where a half varies too much to tell."""
+        return self.slower if all(cell.wall_seconds.uncertainty <= MOST_OFF for cell in self.beside) else None
 
     @property
     def slowed(self) -> Sequence[tuple[Cell, Cell]]:

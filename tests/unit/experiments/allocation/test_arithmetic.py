@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from pinscope.experiments.allocation.reading import Buffers, needed_faults
+from pinscope.analysis.statistics import summarize
+from pinscope.experiments.allocation.reading import Buffers, needed_faults, pool_words
 from pinscope.records.run import Finding, LabKind
 from tests.data import synthetic
 from tests.data.readings import As
@@ -206,3 +207,8 @@ def test_a_run_that_has_just_begun_reads_without_conclusions() -> None:
     reading = read_allocation(synthetic.run("overlap", status="running"), buffers("malloc", 1e-6, size=MIB))
     assert reading.findings == ()
     assert len(reading.tables) == 1
+
+
+def test_a_pool_whose_repeats_vary_too_much_is_told_by_the_most_that_it_takes() -> None:
+    assert pool_words(summarize([1e-6] * 8)) == "1.00 µs"
+    assert pool_words(summarize([0.5e-6, 1e-6, 1e-6, 2e-6, 0.6e-6, 1e-6, 1.9e-6, 1e-6])).startswith("at most ")

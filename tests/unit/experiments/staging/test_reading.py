@@ -157,6 +157,21 @@ def test_a_run_that_brings_nothing_to_the_gpu_answers_with_what_comes_from_it() 
     assert [chart.key for chart in draw(synthetic.run("staging"), MEASURED)] == ["staging-answer"]
 
 
+def test_no_half_of_a_ring_is_called_slower_where_one_varies_too_much_and_no_pinned_memory_better_where_it_ties() -> (
+    None
+):
+    told = [*BACK, *halves(0.0090, 0.0041)]
+    assert "slower half" in finding("staging-ring-halves", told).detail
+    wild = [
+        {**row, "wall_seconds": row["wall_seconds"] * (0.3 + row["repeat"])}
+        for row in rows("ring_drain", 0.0041, threads=8, wrong_words=None)
+    ]
+    kept = [row for row in told if row["way"] != "ring_drain"]
+    assert "slower half" not in finding("staging-ring-halves", [*kept, *wild]).detail
+    alike = [*rows("back_plain", 0.018), *rows("back_fresh", 0.19), *rows("back_pinned", 0.018)]
+    assert "pinned" not in (reading(alike).verdict or "") + finding("staging-fresh", alike).advice
+
+
 def test_a_ring_without_its_halves_is_not_judged() -> None:
     assert rules(BACK) == {"staging-fresh"}
 

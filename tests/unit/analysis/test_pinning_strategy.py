@@ -153,10 +153,13 @@ def test_the_call_names_what_is_not_the_default() -> None:
 
 
 def test_chunks_are_recommended_only_where_they_are_clearly_gentler() -> None:
-    rows = [USUAL, row("thp_register", 0.5, 0.15), row(DEFAULT_CHUNKS, 0.4, 0.015)]
+    chunks = row(DEFAULT_CHUNKS, 0.4, 0.015)
+    rows = [USUAL, row("thp_register", 0.5, 0.15, release_neighbour_info_seconds=0.2), chunks]
     finding = findings(rows)["gentler-in-chunks"]
-    title = "Pinning 16 GiB held another process up 300 ms (one cudaHostAlloc), in chunks of 1 GiB 15.0 ms"
-    assert finding.title == title
+    title = "Pinning 16 GiB held another process up 300 ms (one cudaHostAlloc), "
+    in_chunks = "in chunks of 1 GiB 15.0 ms (1 repeat)"
+    assert finding.title == f"{title}the recommended way in one piece 200 ms while freeing, {in_chunks}"
+    assert "recommended" not in findings([USUAL, chunks])["gentler-in-chunks"].title
     assert finding.severity == "warning"
     assert "inside one chunk" in finding.advice
     assert "refuses a copy that crosses" in finding.detail

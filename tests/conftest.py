@@ -100,6 +100,7 @@ RELEASE = (
     "integration/test_trace.py::test_where_records_cannot",
     "integration/test_trace_parts.py::test_a_part_accuses",
     "integration/test_trace_parts.py::test_a_part_on_a_full_disk",
+    "integration/test_trace_parts.py::test_parts_are_recorded",
     "integration/test_trace_parts.py::test_whatever_fails",
     "integration/test_trace_parts.py::test_where_a_part_cannot",
     "integration/test_trace_parts.py::test_wherever_ctrl_c",

@@ -214,8 +214,9 @@ class Registration:
         sharers = _sharers(params, gpus[0] if gpus else 0, gpus, params.sharing)
         host, context = (PROCESS_BYTES, CONTEXT_BYTES) if gpus else (PROCESS_BYTES // 4, 0)
         each = params.buffer + params.shared // 512 + context
+        pace = (1.5, 40e9) if gpus else (0.6, 2e9)
         return [
-            Case(what.words, what, what.seconds(40e9 if gpus else 2e9), params.shared, count * host, count * each)
+            Case(what.words, what, what.seconds(*pace), params.shared, count * host, count * each)
             for what in sharers
             for count in (len(what.members),)
         ]
@@ -267,9 +268,9 @@ class Sharers:
         words = [WAYS[self.strategy].words, f"{len(self.members)} processes", *filter(None, [self.sharing, on])]
         return ", ".join(words)
 
-    def seconds(self, rate: float) -> float:
-        """Starting processes, touching and registering memory, and copies at that rate (bytes/second), or pairs of
-        processes of which one opens the other's memory.
+    def seconds(self, start: float, rate: float) -> float:
+        """Starting processes (seconds), touching and registering memory, and copies at that rate (bytes/second), or
+        pairs of processes of which one opens the other's memory.
 
         On an H200 host touching memory by several threads and giving it back took 0.3 s a GiB, by one 0.65 s,
         registering it 0.035 s on each GPU, and 0.11 s more where another process had touched it.
@@ -277,11 +278,11 @@ class Sharers:
         params, count, once = self.params, len(self.members), self.params.shared / 2**30
         rounds = params.repeats + 1
         if self.contexts is None:
-            return 1.5 + 0.3 * once + count * (0.05 * once + rounds * params.shared / rate)
+            return start + 0.3 * once + count * (0.05 * once + rounds * params.shared / rate)
         if self.strategy == "each_registers":
-            return 1.5 + 0.65 * once + sum(map(len, self.members)) * (0.4 + 0.08 * once)
+            return start + 0.65 * once + sum(map(len, self.members)) * (0.4 + 0.08 * once)
         opening = 0.5 + 2 * rounds * (COPIES * params.buffer / 50e9 + 0.01)
-        return 1.5 + count * (0.4 + (count - 1) * opening)
+        return start + count * (0.4 + (count - 1) * opening)
 
 
 def _sharers(

@@ -73,7 +73,7 @@ def pinned_empty(
 
 
 def report_host_memory(registered: int | str | None = None) -> "Any":
-    """Say what this process holds, for the live view of whoever may look into the process.
+    """Say what this process holds, for the live view of its user and of root.
 
     What is said is what PyTorch's allocator and CuPy's default pool of pinned memory hold, if the program has loaded
     them; what CuPy, and PyTorch from 2.13 on, keep unused of it; and what :func:`pinned_empty` has registered. It

@@ -91,7 +91,9 @@ def _uses(snapshot: Snapshot, device: DeviceFigures) -> list[tuple[int, GpuUse]]
 
 def _runs_on(pid: int, part: MigInstance, device: DeviceFigures) -> bool:
     """A process on an instance has its page tables in the memory of that one."""
-    return any(one.pid == pid and one.gpu_instance == part.gpu_instance is not None for one in device.processes)
+    return any(
+        process.pid == pid and process.gpu_instance == part.gpu_instance is not None for process in device.processes
+    )
 
 
 def _explained_by(snapshot: Snapshot) -> str:

@@ -211,18 +211,18 @@ def _by_batch(loops: Loops) -> Iterator[Costed]:
     usual = {effect.workers: effect for effect in loops.effects(setting)}
     for kind in others:
         for other in loops.effects(setting, kind):
-            one = usual.get(other.workers)
-            if one and other.is_apart(one):
+            single = usual.get(other.workers)
+            if single and other.is_apart(single):
                 yield say(
                     TEXTS,
                     "gain-by-batch",
-                    *_evidence([one], f"{BATCHES[first].title}, "),
+                    *_evidence([single], f"{BATCHES[first].title}, "),
                     *_evidence([other], f"{BATCHES[kind].title}, "),
-                    cost=max(one.value, other.value),
+                    cost=max(single.value, other.value),
                     setting=setting.title,
                     batch=BATCHES[first].title,
                     kind=BATCHES[kind].title,
-                    usual=one,
+                    usual=single,
                     other=other,
                     workers=workers_title(other.workers),
                     advice=_BY_BATCH[kind],

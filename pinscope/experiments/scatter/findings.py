@@ -202,9 +202,9 @@ def _held(first: Pieces) -> Iterator[Costed]:
 
 
 def _idle(scatter: Scatter) -> Iterator[Costed]:
-    """How much slower a batch call is into an idle stream, told where it is most."""
+    """How much slower a batch call is into an idle stream, by the pieces where that is most."""
     ways = [pieces.ways for pieces in scatter.cases.values() if {"batch", "batch_queued"} <= pieces.ways.keys()]
-    pairs = [(each["batch"], each["batch_queued"]) for each in ways]
+    pairs = [(pieces["batch"], pieces["batch_queued"]) for pieces in ways]
     slower = [
         (ratio(idle.wall_seconds, queued.wall_seconds), idle, queued)
         for idle, queued in pairs

@@ -1,6 +1,6 @@
 """One rank of NCCL's all-reduce, beside which its GPU copies: :mod:`pinscope.lab.child_processes` starts it.
 
-Needs the extra ``torch``. What NCCL is told by the environment (NCCL_…) holds here as in a program of the user's.
+Needs the extra ``torch``. NCCL reads its settings (NCCL_…) from the environment, as in any program.
 """
 
 from __future__ import annotations

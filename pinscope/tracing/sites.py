@@ -175,9 +175,9 @@ class Seen:
         first = row["first_seconds"]
         if first is None or row["count"] < REPEATED:
             return self.seconds
-        return max(self._seconds_of(row["process"]) - first, 0.0) or self.seconds
+        return max(self.seconds_of(row["process"]) - first, 0.0) or self.seconds
 
-    def _seconds_of(self, process: int | None) -> float:
+    def seconds_of(self, process: int | None) -> float:
         """How long a process used a GPU; of the program where one process was recorded."""
         own = (row["active_seconds"] for row in self.processes if row["process"] == process)
         return float(next(own, None) or self.seconds)
@@ -198,7 +198,7 @@ class Seen:
         sums: dict[int | None, float] = {}
         for site in self.pageable:
             sums[site.row["process"]] = sums.get(site.row["process"], 0.0) + of_site(site)
-        return max((min(saved, self._seconds_of(process)) for process, saved in sums.items()), default=0.0)
+        return max((min(saved, self.seconds_of(process)) for process, saved in sums.items()), default=0.0)
 
     @property
     def failure(self) -> str | None:

@@ -8,16 +8,15 @@ from pinscope.analysis.read_rows import Row
 from pinscope.analysis.texts import Costed, Text, Texts, say
 from pinscope.records.run import Finding, costing, quantity
 from pinscope.tracing.sites import Seen, line_name
+from pinscope.tracing.trace.costs import comes_late, spared_by_not_waiting
 from pinscope.tracing.trace.reading import (
     Traced,
-    comes_late,
     managed_words,
     not_recorded,
     origin,
     pinned_memory,
     share_of_time,
     slow_source,
-    spared_by_not_waiting,
 )
 from pinscope.tracing.trace.what_if import WhatIf
 

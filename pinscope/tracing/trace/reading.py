@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from operator import itemgetter
 from typing import Annotated
 
 from pydantic import AfterValidator
@@ -14,8 +13,9 @@ from pinscope.records.parameters import Inputs, parameter
 from pinscope.records.run import LARGE_BYTES, Quantity, Run, Table, TraceRow, quantity
 from pinscope.text import encodable
 from pinscope.tracing.sites import MOSTLY, WORTH, Headed, Seen, Site, gpu_name, headed_table, line_name, seen_in
+from pinscope.tracing.trace.costs import ranked, total_share
 from pinscope.tracing.trace.what_if import WhatIf, what_if_headline, what_if_in, what_if_tables, what_if_verdict
-from pinscope.units import format_about, format_bytes, format_seconds, format_share
+from pinscope.units import format_bytes, format_seconds, format_share
 
 MOST_DEVICES = 4
 """Of the sentence on compute; the table of GPUs has all."""
@@ -65,42 +65,38 @@ def share_of_time(seen: Seen, row: Row, seconds: float) -> str:
     return f"{share} of the {format_seconds(whole)} from its first {first} on"
 
 
-def spared_by_not_waiting(row: Row) -> float:
-    """Seconds that the program would take less at most if a line did not wait: so much earlier the CPU would come to
-    the next kernel, as far as compute stands idle until then."""
-    return float(min(row["call_seconds"], row["idle_seconds"]))
-
-
-def comes_late(row: Row) -> bool:
-    """Whether compute stands idle behind a line's waits mostly because the CPU issued the next kernel late, however
-    short the waits were."""
-    return spared_by_not_waiting(row) < float(row["idle_seconds"]) / 2
-
-
 # Verdict
 
 
 def trace_verdict(run: Run, seen: Seen) -> str | None:
-    """What to do; ``None`` while the program runs. It says so where copies may be missing."""
+    """What to do: the first of :data:`CLAUSES` that has something to say, and those after it as far as they fit.
+    ``None`` while the program runs."""
     if seen.program is None:
         return None
-    missing = _missing(seen)
-    if not seen.program["copies"]:
-        gaps = run.notes or seen.program["lost_bytes"] or run.params.get("children") is False
-        return _nothing(seen.program["recorded_seconds"], missing or ("not all of the program was" if gaps else ""))
-    if seen.pageable and (seen.pinned_share <= 1 - MOSTLY or _saves_much(seen)):
-        answer = _pin(seen)
-    else:
-        answer = _beside(seen) or _pinned(seen)
-    return f"As far as was recorded ({missing}): {answer[:1].lower()}{answer[1:]}" if missing else answer
+    said = ""
+    for clause in filter(None, (words(run, seen) for words in CLAUSES)):
+        longer = f"{said} {clause}".strip()
+        if not said or (len(longer) <= MOST_CHARACTERS and len(longer.split()) <= MOST_WORDS):
+            said = longer
+    return said or _nothing(seen)
 
 
-def _missing(seen: Seen) -> str:
-    """What was not recorded, in a few words; empty where nothing is known to be missing."""
+def _unrecorded(run: Run, seen: Seen) -> str:
+    """What was not recorded."""
+    if seen.program and seen.program["recorded_seconds"] == 0:
+        return "Nothing was recorded: the program ended before what was to be recorded began."
+    gap = _gap(run, seen)
+    return f"{gap} No copy was recorded." if gap and not _copies(seen) else gap
+
+
+def _gap(run: Run, seen: Seen) -> str:
     if seen.program and seen.program["unrecorded"]:
         count = seen.program["unrecorded"]
-        return f"{count:,} child process{'es were' if count > 1 else ' was'} not traced"
-    return "managed memory was not followed" if managed_words(seen) else ""
+        return f"{count:,} child process{'es were' if count > 1 else ' was'} not traced."
+    if managed_words(seen):
+        return "Managed memory was not followed."
+    gaps = run.notes or (seen.program and seen.program["lost_bytes"]) or run.params.get("children") is False
+    return "Not all of the program was recorded." if gaps and not _copies(seen) else ""
 
 
 def managed_words(seen: Seen) -> str:
@@ -111,71 +107,40 @@ def managed_words(seen: Seen) -> str:
     return f"The program uses managed memory{size}: how its pages move between host and GPU is not followed."
 
 
-def _saves_much(seen: Seen) -> bool:
-    """Whether the line that pinning would help most costs a part of the time, however little it copies."""
-    site = seen.pageable[0]
-    return (site.saved_in_place or 0.0) >= MOSTLY * seen.seconds_from_first(site.row) > 0
-
-
-def _nothing(recorded: float | None, missing: str) -> str:
-    """Of a program without copies, of which so many seconds were recorded (``None``: all), but for what is missing."""
-    if recorded == 0:
-        return "Nothing was recorded: the program ended before what was to be recorded began."
-    when = "" if recorded is None else f" in the {format_seconds(recorded)} that were recorded"
-    if missing:
-        return f"No copy was recorded{when}, but {missing}."
-    return f"The program copied nothing to or from a GPU{when}."
-
-
-def _pin(seen: Seen) -> str:
-    """What pinning the data of the line that copies worst would save, or what its copies cost where nobody knows."""
-    site = seen.accused[0][0] if seen.accused else seen.pageable[0]
-    stood, saved, whole = site.stands_seconds, site.saved_in_place, seen.seconds_from_first(site.row)
-    if saved:
-        what = "program" if whole == seen.seconds else "loop"
-        part = float(f"{min(100 * saved / whole, 100):.2g}") if whole else None
-        share = f" ({part:g} % of {format_seconds(whole)})" if part else ""
-        return f"Pin what {site.name} copies: the {what} gets {format_about(saved)}{share} shorter."
-    blocked = "the GPU idled" if site.row["idle_seconds"] is not None else "it blocked the CPU for"
-    cost = f"{blocked} {format_seconds(stood)}{_share(whole, stood)}"
-    if saved is None:
-        return f"Pin what {site.name} copies: {cost}."
-    return _beside(seen) or f"Pinning what {site.name} copies would save nothing: {cost}."
-
-
-def _share(whole: float, seconds: float) -> str:
-    return f" ({format_share(min(seconds / whole, 1.0))})" if whole else ""
-
-
-def _beside(seen: Seen) -> str:
-    """What to do about what takes the most time beside pageable copies; empty if nothing takes much."""
-    costs: list[tuple[float, Row, str]] = []
-    # Data may be read or written only after a wait: then none of them is known to be of no use.
-    needed = seen.read_later or (seen.program and seen.program["managed_bytes"])
-    for row in () if needed else seen.idling[:1]:
-        advice = "Launch the next kernel sooner after the waits of {}" if comes_late(row) else "Wait less often at {}"
-        costs.append((row["idle_seconds"], row, f"{advice}: the GPU idled"))
-    for row in seen.churn[:1]:
-        costs.append((row["call_seconds"], row, f"Pin once at {{}}, not {row['count']:,} times: it took"))
-    for site in seen.small[:1]:
-        gather = f"Gather the {site.row['count']:,} small copies of {{}}: they blocked the CPU for"
-        costs.append((site.row["call_seconds"], site.row, gather))
+def _costliest(run: Run, seen: Seen) -> str:
+    """What to do about the line that costs most; empty where all lines together cost little, or none costs much."""
+    del run
+    costs = ranked(seen)
     if not costs:
         return ""
-    seconds, row, advice = max(costs, key=itemgetter(0))
-    cost = f"{format_seconds(seconds)}{_share(seen.seconds_from_first(row), seconds)}"
-    return f"{advice.format(line_name(row))} {cost}."
+    first = costs[0]
+    is_little = total_share(seen) < MOSTLY and first.seconds < MOSTLY * seen.seconds_from_first(first.row)
+    return "" if is_little else first.advice
 
 
-def _pinned(seen: Seen) -> str:
-    """That the large copies use pinned memory."""
-    if not seen.pinned:
-        return f"Nothing to pin: none of {seen.program['copies'] if seen.program else 0:,} copies is a large one."
-    count, size = (sum(site.row[name] for site in seen.pinned) for name in ("large_count", "bytes"))
-    if seen.pageable:
-        return f"{count:,} large copies use pinned memory, {format_share(seen.pinned_share)} of the bytes."
-    copies = f"all {count:,} large copies use" if count > 1 else "the one large copy uses"
-    return f"Nothing to pin: {copies} pinned memory, {format_bytes(size)}."
+def _copies(seen: Seen) -> int:
+    return int(seen.program["copies"]) if seen.program else 0
+
+
+def _nothing(seen: Seen) -> str:
+    """Of a program in which nothing costs much, or that copied nothing."""
+    recorded = seen.program["recorded_seconds"] if seen.program else None
+    if not _copies(seen):
+        when = "" if recorded is None else f" in the {format_seconds(recorded)} that were recorded"
+        return f"The program copied nothing to or from a GPU{when}."
+    share, count = total_share(seen), sum(site.row["large_count"] for site in seen.pinned)
+    cost = f"copies and waits take {format_share(share)} of {format_seconds(seen.seconds)}"
+    if share >= MOSTLY:
+        return f"No line alone costs much: {cost}."
+    pinned = f"; all {count:,} large copies use pinned memory" if count and not seen.pageable else ""
+    return f"Little to gain: {cost}{pinned}."
+
+
+CLAUSES: tuple[Callable[[Run, Seen], str], ...] = (_unrecorded, _costliest)
+"""What a verdict says, in this order: failed calls, what was not recorded, hazards, the line that costs most. Each is a
+sentence, empty where there is nothing to say of it."""
+MOST_CHARACTERS, MOST_WORDS = 150, 20
+"""Of a verdict of several clauses."""
 
 
 def parts_of_time(seen: Seen) -> str:
@@ -375,13 +340,13 @@ def _devices(seen: Seen) -> Table:
 
 Text = Annotated[str, AfterValidator(encodable)]
 """Of the program, which need not be UTF-8."""
-MOST_CHARACTERS = 32_768
+COMMAND_CHARACTERS = 32_768
 """Of a command that is kept."""
 
 
 def _shortened(words: tuple[str, ...]) -> tuple[str, ...]:
     """The first words of a command, and how many there are more."""
-    room = MOST_CHARACTERS
+    room = COMMAND_CHARACTERS
     for place, word in enumerate(words):
         room -= len(word) + 1
         if room < 0:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from decimal import Context, Decimal
 
 from pinscope.errors import InvalidParameter
@@ -164,6 +164,18 @@ def format_share(value: float | None) -> str:
     if 0 < abs(value) < 0.0005:  # what is small is not nothing
         return "< 0.001 %" if 0 < value < 0.00001 else f"{value * 100:.3f} %"
     return f"{value * 100:.1f} %"
+
+
+def format_bar(share: float | None, width: int) -> str:
+    """A share as a bar of at most so many letters; of anything at all at least a thin one."""
+    whole, eighths = divmod(math.ceil(min(share or 0.0, 1.0) * width * 8), 8)
+    return "█" * whole + " ▏▎▍▌▋▊▉"[eighths].strip()
+
+
+def format_heights(values: Sequence[float]) -> str:
+    """A small histogram, a letter a value: a blank for nothing, the tallest for the largest."""
+    most = max(values, default=0.0) or 1.0
+    return "".join(" ▁▂▃▄▅▆▇█"[math.ceil(value / most * 8)] for value in values)
 
 
 def format_precision(spread: float | None, repeats: int | None) -> str:

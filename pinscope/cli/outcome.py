@@ -125,9 +125,11 @@ def print_run(document: Document) -> None:
 
 
 def print_below_verdict(reading: Reading) -> None:
-    """What carries a verdict: figures, tables, findings."""
+    """What carries a verdict: its own tables, figures, further tables, findings."""
+    for table in reading.answer:
+        print_reading_table(table)
     _print_headline(reading.headline)
-    for table in reading.tables:
+    for table in reading.further_tables:
         print_reading_table(table)
     print_findings(facts.by_severity(reading.findings))
 
@@ -169,8 +171,8 @@ def _print_headline(headline: Sequence[Quantity]) -> None:
 
 def print_reading_table(table: Table) -> None:
     """A table of a reading, with its note."""
-    numbers = [column for column, unit in enumerate(table.units) if unit != "text"]
-    print_table(table.columns, facts.table_texts(table), title=table.title, numbers=numbers)
+    columns, rows, numbers = facts.barred(table)
+    print_table(columns, rows, title=table.title, numbers=numbers)
     if table.note:
         print_prose(table.note)
         print_line()

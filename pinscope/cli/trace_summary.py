@@ -11,11 +11,12 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import redirect_stdout
 from functools import partial
+from operator import itemgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from pinscope.cli.outcome import print_reading_table
-from pinscope.cli.terminal import SEVERITY_STYLES, complain, print_line, print_prose, print_table
+from pinscope.cli.terminal import SEVERITY_STYLES, complain, print_line, print_prose, print_table, terminal_columns
 from pinscope.errors import NotPossible, PinScopeError, StoreFailed
 from pinscope.experiments.registry import checked_rows
 from pinscope.probes.environment import capture_environment
@@ -30,25 +31,33 @@ from pinscope.store.store import Store
 from pinscope.text import one_line
 from pinscope.tracing.line_totals import Ended
 from pinscope.tracing.mapped_file import SpoolFolder
-from pinscope.tracing.sites import Seen, Site, seen_in
+from pinscope.tracing.sites import Seen, seen_in
 from pinscope.tracing.spool import Scope, Spool
+from pinscope.tracing.trace.answer import LINES, PEAK, SIZES, TIME
+from pinscope.tracing.trace.costs import ranked
 from pinscope.tracing.trace.findings import what_if_findings
-from pinscope.tracing.trace.reading import TraceParams, parts_of_time
+from pinscope.tracing.trace.reading import TraceParams
 from pinscope.tracing.trace.what_if import what_if_in, what_if_tables, what_if_verdict
-from pinscope.units import format_bytes, format_seconds
+from pinscope.units import format_bytes, format_heights, format_seconds, format_share
 
 if TYPE_CHECKING:
-    from pinscope.records.run import Finding, Run
+    from pinscope.records.run import Finding, Reading, Run, Table
     from pinscope.report.facts import Document
     from pinscope.runner.tracing import Compared
 
-MOST_LINES = 10
+MOST_LINES = 4
 """Of the table; all are in `pinscope runs show`."""
 MOST_FINDINGS = 6
+MOST_HOLDERS = 3
+"""Lines that hold pinned memory."""
+LEAST_PINNED = 2**20
+"""Of pinned memory that is worth a line."""
+ROOM = 100
+"""Columns of a line where there is no terminal."""
 
 
 def print_summary(document: Document, leads_on: bool = True) -> None:
-    """Verdict, the lines that pinning would help most, and the findings' titles.
+    """Verdict, where the time went, the lines with what to change, what no line shows, and one command to prove it.
 
     Args:
         document: the trace.
@@ -59,17 +68,75 @@ def print_summary(document: Document, leads_on: bool = True) -> None:
     with redirect_stdout(sys.stderr):
         print_line()
         print_prose(f"pinscope: {one_line(_what_was_recorded(run, seen) + facts.verdict(document))}", style="bold")
-        if (parts := parts_of_time(seen)) not in facts.verdict(document):
-            print_prose(parts)
-        if seen.sites:
-            print_line()
-            _print_lines(seen.sites)
-        _print_titles(facts.by_severity(reading.findings)[:MOST_FINDINGS])
+        _print_answer(reading)
+        shown = {cost.rule for cost in ranked(seen)}
+        _print_titles([each for each in facts.by_severity(reading.findings) if each.rule not in shown][:MOST_FINDINGS])
         for note in run.notes:
             print_prose(f"Note: {one_line(note)}")
         print_line(f"Run {run.id}.{' Next:' if leads_on else ''}")
         for command in _next(run, seen) if leads_on else ():
             print_line(f"  {one_line(command)}")
+
+
+def _print_answer(reading: Reading) -> None:
+    """The tables of the answer, shortly."""
+    tables = {table.title: table for table in reading.answer}
+    if TIME in tables:
+        _, rows, numbers = facts.barred(tables[TIME])
+        print_prose(tables[TIME].note)
+        print_table(("",) * len(rows[0]), rows, numbers=numbers)
+    if LINES in tables:
+        _print_lines(tables[LINES])
+    holding = _rows(tables.get(PEAK))
+    if (held := sum(size for _, size, *_ in holding)) >= LEAST_PINNED:
+        lines = [f"{line} {format_bytes(size)}" for line, size, *_ in holding]
+        print_prose(f"Most pinned memory at once: {format_bytes(held)}: {_shortly(lines)}", hanging="  ")
+    if SIZES in tables:
+        print_line(f"Copies by size: {_histogram(_rows(tables[SIZES]))}")
+
+
+def _rows(table: Table | None) -> Sequence[Sequence[Any]]:
+    """Rows whose numbers are such in each of them."""
+    return table.rows if table else ()
+
+
+def _histogram(rows: Sequence[Sequence[Any]]) -> str:
+    """``256 B █ ▁ ▂ 16 MiB, 95.3 % of 4,240 up to 256 B``: from the smallest size to the largest, each four times the
+    one before."""
+    counts = {size: count for size, count, *_ in rows}
+    first, last = min(counts), max(counts)
+    steps = [first * 4**step for step in range(64) if first * 4**step <= last]
+    heights = format_heights([counts.get(size, 0) for size in steps])
+    most, _, share, *_ = max(rows, key=itemgetter(1))
+    often = f"{format_share(share)} of {sum(counts.values()):,} up to {format_bytes(most)}"
+    return f"{format_bytes(first)} {heights} {format_bytes(last)}, {often}"
+
+
+def _shortly(parts: Sequence[str]) -> str:
+    more = len(parts) - MOST_HOLDERS
+    return ", ".join([*parts[:MOST_HOLDERS], *([f"{more:,} more"] if more > 0 else [])])
+
+
+def _print_lines(table: Table) -> None:
+    """What each line costs and a change saves, the line itself; below it what it does and what to change."""
+    cells = [dict(zip(table.columns, texts, strict=True)) for texts in facts.table_texts(table)]
+    shown = [each for each in cells if each["to do"] != "–"] or cells
+    shown = shown[:MOST_LINES]
+    room = (terminal_columns() or ROOM) - 1
+    widths = [max(len(each[name]) for each in (*shown, {name: name})) for name in ("saves", "costs")]
+    print_line(f"{'saves':>{widths[0]}}  {'costs':>{widths[1]}}  line")
+    for each in shown:
+        figures = f"{each['saves']:>{widths[0]}}  {each['costs']:>{widths[1]}}  "
+        source = "" if each["source"] == "n/a" else f"  {each['source']}"
+        print_line(_cut(f"{figures}{each['line']}{source}", room))
+        to_do = "" if each["to do"] == "–" else f" → {each['to do']}"
+        print_line(_cut(f"{' ' * len(figures)}{each['does']}{to_do}", room))
+    if more := len(cells) - len(shown):
+        print_line(f"{' ' * len(figures)}and {more:,} more line{'s' if more > 1 else ''}")
+
+
+def _cut(text: str, room: int) -> str:
+    return text if len(text) <= room else f"{text[: room - 1]}…"
 
 
 def _print_titles(findings: Iterable[Finding]) -> None:
@@ -90,36 +157,10 @@ def _what_was_recorded(run: Run, seen: Seen) -> str:
 
 
 def _next(run: Run, seen: Seen) -> Iterator[str]:
-    """Commands that lead on."""
+    """Commands that lead on: what proves the answer, and what says more."""
     if (command := what_if_command(run, seen)) is not None:
         yield command
     yield f"pinscope runs show {run.id}"
-    yield f"pinscope report {run.id} -o report.html"
-
-
-def _print_lines(sites: Sequence[Site]) -> None:
-    """The lines that pinning would help most, then those that copy most."""
-    first = sites[:MOST_LINES]
-    columns = ["line", "memory", "copies", "bytes", "CPU held", "compute idle", "saved if pinned"]
-    rows = [
-        [
-            site.name,
-            site.memory,
-            f"{site.row['count']:,}",
-            format_bytes(site.row["bytes"]),
-            format_seconds(site.row["call_seconds"]),
-            "no kernels" if site.row["idle_seconds"] is None else format_seconds(site.row["idle_seconds"]),
-            site.unsaved_word or format_seconds(site.saved_in_place),
-        ]
-        for site in first
-    ]
-    numbers = range(2, len(columns))
-    if any(site.row["ranges"] for site in first):
-        columns.append("in range")
-        rows = [[*row, site.row["ranges"] or "–"] for row, site in zip(rows, first, strict=True)]
-    print_table(columns, rows, numbers=numbers)
-    if len(sites) > MOST_LINES:
-        print_line(f"and {len(sites) - MOST_LINES:,} more lines")
 
 
 def print_what_if(compared: Compared) -> None:

@@ -22,8 +22,8 @@ from pinscope.store.anonymous import SUFFIX
 from pinscope.store.store import Store
 from pinscope.tracing.sites import seen_in
 from pinscope.tracing.stretch import Extent, Stretch, extent, stretch_of, within
+from pinscope.tracing.trace.answer import LINES, PEAK, SIZES, TIME
 from pinscope.tracing.trace.charts import TITLE, moment, timeline
-from pinscope.tracing.trace.reading import LINES
 
 LEAST_NS = 1000
 """Of a stretch that can be looked at."""
@@ -34,17 +34,27 @@ Window = tuple[int, int]
 
 
 def trace_view(run: Run, document: Document) -> None:
-    """Figures and findings, then the lines, the timeline, and what else the reading has."""
-    tables = document.reading.tables
-    widgets.reading_below_verdict(document.reading.model_copy(update={"tables": ()}), document.charts)
+    """The tables of the answer with a command that proves it, then findings, the timeline, and what else the reading
+    has."""
+    reading = document.reading
+    tables = {table.title: table for table in reading.answer}
+    widgets.table_list([table for title, table in tables.items() if title not in (TIME, LINES, PEAK, SIZES)], "first")
+    if TIME in tables:
+        widgets.bar_cards(tables[TIME])
+    widgets.table_list([table for title, table in tables.items() if title == LINES], "lines")
     seen = seen_in(run, checked_rows(run.experiment, document.rows))
     if (command := what_if_command(run, seen)) is not None:
         st.markdown("What pinning the first of these lines really saves is measured by a second run, without an edit:")
         st.code(command, language=None, wrap_lines=True)
-    first = 1 + next((place for place, table in enumerate(tables) if table.title == LINES), -1)
-    widgets.table_list(tables[:first], "lines")
+    with st.grid(2, min_column_width=340):
+        for title in (PEAK, SIZES):
+            if title in tables:
+                with st.container():
+                    widgets.table_list([tables[title]], title)
+    without_tables = reading.model_copy(update={"tables": reading.answer})
+    widgets.reading_below_verdict(without_tables, document.charts)
     _timeline(run, document)
-    widgets.table_list(tables[first:], "more")
+    widgets.table_list(reading.further_tables, "more")
 
 
 def _timeline(run: Run, document: Document) -> None:

@@ -21,7 +21,7 @@ from pinscope.records.run import LAB_TITLES, Finding, Quantity, Reading, Run, Se
 from pinscope.report.facts import FIRST, SEVERITY_WORDS, Fact, by_severity, quantity_text, table_texts
 from pinscope.store.store import Store
 from pinscope.text import one_line, sentence
-from pinscope.units import format_precision, format_value
+from pinscope.units import format_precision, format_share, format_value
 
 _PUNCTUATION = re.compile(r"([!-/:-@\[-`{-~])")
 _READ_LATER = re.compile(r"(:(?=[\w+/-]+:)|:(?=//)|\bwww(?=\.)|@)")
@@ -151,9 +151,11 @@ def headline(quantities: Sequence[Quantity]) -> None:
 
 
 def reading_below_verdict(reading: Reading, charts: Sequence[Chart]) -> None:
-    """The figures, the chart and the findings that carry the verdict; the rest is one click away."""
-    if reading.headline:
-        headline(reading.headline[:FIRST])
+    """The figures, the chart and the findings that carry the verdict; the rest is one click away. Where tables belong
+    to the answer, they stand in place of the figures."""
+    shown = 0 if reading.answer else FIRST
+    if reading.headline[:shown]:
+        headline(reading.headline[:shown])
     findings = by_severity(reading.findings)
     if charts and findings:
         left, right = st.columns([3, 2])
@@ -165,10 +167,10 @@ def reading_below_verdict(reading: Reading, charts: Sequence[Chart]) -> None:
         chart_view(charts[0], key=f"chart-{charts[0].key}")
     else:
         finding_cards(findings[:FIRST])
-    _rest("figures", reading.headline[FIRST:], headline)
+    _rest("figures", reading.headline[shown:], headline)
     _rest("findings", findings[FIRST:], finding_cards)
     _more_charts(charts)
-    _rest("tables", reading.tables, table_list)
+    _rest("tables", reading.further_tables, table_list)
 
 
 def verdict_line(verdict: str) -> None:
@@ -206,6 +208,20 @@ def _more_charts(charts: Sequence[Chart]) -> None:
                         chart_view(chart, key=f"chart-{chart.key}", height="stretch")
                 if len(charts) == 1:
                     st.caption("What was measured gives no other chart.")
+
+
+def bar_cards(table: Table) -> None:
+    """A table of few rows as cards side by side: name, figure, and the bar of each."""
+    bar = table.columns.index(table.bar)
+    with st.grid("auto", min_column_width=165):
+        for row, (name, figure, *_) in zip(table.rows, table_texts(table), strict=True):
+            with st.container(border=True, height="stretch", gap="xsmall"):
+                st.caption(plain(name))
+                share = float(row[bar] or 0.0)
+                st.markdown(f"**{prose(figure)}**" + (f" · {prose(format_share(share))}" if share < 1 else ""))
+                st.progress(share)
+    if table.note:
+        st.caption(plain(table.note))
 
 
 def table_list(tables: Sequence[Table], key: str = "table") -> None:
@@ -276,7 +292,13 @@ def _table(table: Table, key: str) -> None:
     texts = pd.DataFrame(table_texts(table), columns=list(table.columns))
     for name in table.missing:
         frame[name] = texts[name]
-    columns = {name: st.column_config.Column(alignment="right") for name in table.missing}
+    columns = {
+        name: st.column_config.Column(alignment="right" if unit != "text" else "left")
+        for name, unit in zip(table.columns, table.units, strict=True)
+        if name in table.missing
+    }
+    if table.bar:
+        columns[table.bar] = st.column_config.ProgressColumn(min_value=0.0, max_value=1.0, format="percent")
     st.markdown(f"**{plain(table.title)}**")
     styled = frame.style.format(formats)  # type: ignore[arg-type]
     st.dataframe(styled, hide_index=True, key=key, placeholder="n/a", column_config=columns)

@@ -257,7 +257,16 @@ def parse_run(fields: Mapping[str, Any]) -> Run:
 
 
 TraceRowKind = Literal[
-    "program", "process", "device", "site", "allocation", "synchronisation", "before", "line_before", "redirected"
+    "program",
+    "process",
+    "device",
+    "site",
+    "allocation",
+    "synchronisation",
+    "size",
+    "before",
+    "line_before",
+    "redirected",
 ]
 Count = Annotated[int, Field(ge=0)]
 Seconds = Annotated[float, Field(ge=0)]
@@ -276,6 +285,7 @@ TRACE_NEEDED: Mapping[TraceRowKind, tuple[str, ...]] = {
     "site": ("number", "direction", "source", "target", "count", "bytes", "median_bytes", "file", "line"),
     "allocation": ("call", "count", "bytes", "call_seconds", "left_count", "left_bytes", "file", "line"),
     "synchronisation": ("call", "count", "call_seconds", "idle_seconds", "file", "line"),
+    "size": ("direction", "most_bytes", "count", "bytes"),
     "before": ("seconds", "active_seconds", "count", "bytes", "same_output"),
     "line_before": ("count", "bytes", "call_seconds", "file", "line"),
     "redirected": ("count", "bytes", "gather_seconds", "wait_seconds", "pin_seconds", "pinned_bytes", "file", "line"),
@@ -293,7 +303,8 @@ class TraceRow(Observation):
     """``program``, ``process`` (of several that were recorded), ``device`` (a GPU, as one process sees it), ``site``
     (copies of one line between the same kinds of memory), ``allocation`` (pinned memory that a line allocated or
     registered) or ``synchronisation`` (waits of a line, in calls that wait for the GPU and in copies that are not
-    asynchronous). In a second run with lines pinned by ``--what-if`` also ``before`` (the first run, and the copies of
+    asynchronous) or ``size`` (copies over the link in one direction, above a quarter of a size up to that size). In a
+    second run with lines pinned by ``--what-if`` also ``before`` (the first run, and the copies of
     these lines in it), ``line_before`` (those of one of the lines) and ``redirected`` (copies of a line that went
     through pinned buffers)."""
     # The program:
@@ -377,6 +388,8 @@ class TraceRow(Observation):
     """Copies of more than :data:`LARGE_BYTES`."""
     copy_seconds: Seconds | None = None
     """How long the transfers took, together."""
+    most_bytes: Count | None = None
+    """Of copies of one size: the largest that counts as such."""
     # Allocations:
     left_count: Count | None = None
     """How many were still there at the end."""
@@ -385,7 +398,11 @@ class TraceRow(Observation):
     held_bytes: Count | None = None
     """Of the pages that the allocations reach into, together: memory is locked in whole pages."""
     peak_bytes: Count | None = None
-    """The most that was there at once."""
+    """The most that was there at once; of the program, of all pinned memory together."""
+    peak_at_seconds: Seconds | None = None
+    """Of the program: when that was, from its start on."""
+    at_peak_bytes: Count | None = None
+    """How much of the line's memory was there when the program had most."""
     # Waits:
     longest_idle_seconds: Seconds | None = None
     """The longest time for which compute stood idle behind one of them."""
@@ -553,6 +570,8 @@ class Table(Record):
     """What a reader must know; may be empty."""
     missing: Mapping[str, tuple[str | None, ...]] = {}
     """Heading of a column → for each row what is said where its cell is ``None``."""
+    bar: str = ""
+    """Heading of a column of shares that is drawn as bars, too; empty: of none."""
 
 
 def table(
@@ -561,6 +580,7 @@ def table(
     rows: Iterable[Sequence[Cell]],
     note: str = "",
     missing: Mapping[str, tuple[str | None, ...]] | None = None,
+    bar: str = "",
 ) -> Table:
     """A :class:`Table`; ``columns``: heading → unit."""
     return Table(
@@ -570,6 +590,7 @@ def table(
         rows=tuple(map(tuple, rows)),
         note=note,
         missing=missing or {},
+        bar=bar,
     )
 
 
@@ -585,3 +606,13 @@ class Reading(Record):
     """All figures that were derived."""
     findings: tuple[Finding, ...]
     """What was concluded. Of equal severity, what costs most comes first."""
+
+    @property
+    def answer(self) -> tuple[Table, ...]:
+        """The tables that stand right below the verdict: up to the last with bars."""
+        return self.tables[: max((place for place, table in enumerate(self.tables, start=1) if table.bar), default=0)]
+
+    @property
+    def further_tables(self) -> tuple[Table, ...]:
+        """The others."""
+        return self.tables[len(self.answer) :]

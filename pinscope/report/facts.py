@@ -39,7 +39,15 @@ from pinscope.records.run import (
     TraceRun,
 )
 from pinscope.text import one_line
-from pinscope.units import exact_bytes, format_bandwidth, format_bytes, format_precision, format_seconds, format_value
+from pinscope.units import (
+    exact_bytes,
+    format_bandwidth,
+    format_bar,
+    format_bytes,
+    format_precision,
+    format_seconds,
+    format_value,
+)
 
 if TYPE_CHECKING:
     from pinscope.charts.marks import Chart
@@ -457,6 +465,24 @@ def table_texts(table: Table) -> list[list[str]]:
         ]
         for number, row in enumerate(table.rows)
     ]
+
+
+BAR_LETTERS = 20
+
+
+def barred(table: Table) -> tuple[tuple[str, ...], list[list[str]], list[int]]:
+    """A table as texts with its bars, drawn with letters: headings, rows, and which columns hold numbers."""
+    texts = table_texts(table)
+    numbers = [column for column, unit in enumerate(table.units) if unit != "text"]
+    if not table.bar:
+        return table.columns, texts, numbers
+    place = table.columns.index(table.bar)
+    rows = [
+        [*cells[:place], format_bar(share if isinstance(share, float) else None, BAR_LETTERS), *cells[place:]]
+        for share, cells in zip((row[place] for row in table.rows), texts, strict=True)
+    ]
+    moved = [column + (column >= place) for column in numbers]
+    return (*table.columns[:place], "", *table.columns[place:]), rows, moved
 
 
 def place(run: Run) -> str:

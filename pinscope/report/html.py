@@ -123,6 +123,8 @@ def _run(document: Document) -> Iterator[str]:
     yield "## Answer\n"
     if reading.verdict:
         yield f"**{plain(reading.verdict)}**\n"
+    for table in reading.answer:
+        yield from _table(table)
     if reading.headline:
         yield from _pairs(
             ("Quantity", "Value"), [(quantity.name, facts.quantity_text(quantity)) for quantity in reading.headline]
@@ -130,9 +132,9 @@ def _run(document: Document) -> Iterator[str]:
     elif not reading.verdict:
         yield "Nothing was measured that an answer could rest on.\n"
     yield from _findings(document)
-    if reading.tables:
+    if reading.further_tables:
         yield "## Tables\n"
-        for table in reading.tables:
+        for table in reading.further_tables:
             yield from _table(table)
     yield "## Run\n"
     yield from _pairs(("", ""), facts.run_facts(run))
@@ -165,8 +167,9 @@ def _findings(document: Document) -> Iterator[str]:
 
 def _table(table: Table) -> Iterator[str]:
     yield f"### {plain(table.title)}\n"
-    rules = [":---" if unit == "text" else "---:" for unit in table.units]
-    yield _lines(table.columns, rules, facts.table_texts(table))
+    columns, rows, numbers = facts.barred(table)
+    rules = ["---:" if column in numbers else ":---" for column in range(len(columns))]
+    yield _lines(columns, rules, rows)
     if table.note:
         yield f"{plain(table.note)}\n"
 

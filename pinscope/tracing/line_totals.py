@@ -25,6 +25,8 @@ DIRECTIONS = ("other", "h2d", "d2h", "h2d", "d2h", "d2d", "d2d", "d2d", "d2d", "
 """CUPTI's kinds of copies, by number."""
 _PAGEABLE, _PINNED = MEMORY.index("pageable"), MEMORY.index("pinned")
 _OVER_THE_LINK = [number for number, way in enumerate(DIRECTIONS) if way in {"h2d", "d2h"}]
+SIZES = LARGE_BYTES * 4.0 ** np.arange(-4, 13)
+"""Copies are counted by them: each up to the next of these sizes, from 256 bytes to 1 TiB."""
 unnumbered = partial(TraceRow, repeat=0, warmup=False)
 """A row; those of a kind are numbered when all are there."""
 _VERSION = re.compile(r"(_ptsz|_ptds)?(_v\d+)?(_ptsz|_ptds)?$")
@@ -276,6 +278,16 @@ class LineTotals:
                 ranges=self._ranges(copies, copies["bytes"]),
             )
 
+    def sizes(self) -> Iterator[tuple[str, int, int, int]]:
+        """Copies over the link by size: direction, the largest size that counts as such, how many, and their bytes."""
+        for direction in ("h2d", "d2h"):
+            ways = [number for number, way in enumerate(DIRECTIONS) if way == direction]
+            copied = self.copies["bytes"][np.isin(self.copies["copy_kind"], ways)]
+            places = np.minimum(np.searchsorted(SIZES, copied), len(SIZES) - 1)
+            for place in np.unique(places):
+                these = copied[places == place]
+                yield direction, int(SIZES[place]), len(these), int(these.sum())
+
     def _since_first(self, starts: NDArray[Any]) -> float:
         """Seconds from the first copy or kernel of all to the first of these whose time is known."""
         known = starts[starts > 0]
@@ -306,9 +318,10 @@ class LineTotals:
         """What was allocated and registered, and when it was released."""
         return PinnedMemory(self._allocations)
 
-    def allocated(self) -> Iterator[TraceRow]:
-        """Pinned memory by the line that allocated or registered it."""
+    def allocated(self, peak_ns: int) -> Iterator[TraceRow]:
+        """Pinned memory by the line that allocated or registered it; ``peak_ns``: when the program had most."""
         taken, left, held = self.pinned.taken, self.pinned.is_left, self.pinned.held
+        at_peak = self.pinned.is_there(peak_ns)
         places, stacks = self.call_places(taken), self.stacks(taken)
         for rows in self._by_line_and_call(places, stacks):
             yield unnumbered(
@@ -322,6 +335,7 @@ class LineTotals:
                 left_bytes=int(taken["bytes"][rows][left[rows]].sum()),
                 held_bytes=int(held[rows].sum()),
                 peak_bytes=self.pinned.peak(rows),
+                at_peak_bytes=int(taken["bytes"][rows][at_peak[rows]].sum()),
                 **self._where(int(stacks[rows][0])),
                 ranges=self._ranges(taken[rows], taken["bytes"][rows]),
             )

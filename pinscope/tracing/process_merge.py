@@ -154,6 +154,7 @@ class MergedTrace:
         synchronisations, most first."""
         totals = [process.totals for process in self.processes]
         sites = self._numbered(_sites)
+        peak_ns, peak_bytes = self._peak()
         yield unnumbered(
             kind="program",
             seconds=self._ended.seconds,
@@ -167,13 +168,37 @@ class MergedTrace:
             sites_left_out=max(len(sites) - MOST_SITES, 0),
             unrecorded=self._ended.unrecorded,
             managed_bytes=sum(process.managed_bytes for process in totals),
+            peak_bytes=peak_bytes,
+            peak_at_seconds=max(peak_ns - self.begun_ns, 0) / 1e9 if peak_bytes else None,
         )
         if len(self.processes) > 1:
             yield from self._numbered(lambda process: [process.row()])
         yield from self._numbered(lambda process: process.totals.devices())
         yield from _most(sites, lambda row: (copies_large_from_or_to(row, "pageable"), row.bytes or 0))
-        yield from _most(self._numbered(lambda process: process.totals.allocated()), lambda row: row.bytes or 0)
+        yield from _most(self._numbered(lambda process: process.totals.allocated(peak_ns)), lambda row: row.bytes or 0)
         yield from _most(self._numbered(lambda process: process.totals.waited()), lambda row: row.idle_seconds or 0.0)
+        yield from self._sizes()
+
+    def _peak(self) -> tuple[int, int]:
+        """When all processes together had most pinned memory, on CUPTI's clock, and how much; 0 where none had any."""
+        moments, changes = (
+            np.concatenate(parts)
+            for parts in zip(*(each.totals.pinned.changes() for each in self.processes), strict=True)
+        )
+        order = np.argsort(moments, kind="stable")
+        there = np.cumsum(changes[order])
+        place = int(there.argmax()) if len(there) else -1
+        return (int(moments[order][place]), int(there[place])) if place >= 0 else (0, 0)
+
+    def _sizes(self) -> Iterator[TraceRow]:
+        counts: dict[tuple[str, int], tuple[int, int]] = {}
+        for process in self.processes:
+            for direction, most, count, size in process.totals.sizes():
+                before = counts.get((direction, most), (0, 0))
+                counts[direction, most] = (before[0] + count, before[1] + size)
+        for repeat, ((direction, most), (count, size)) in enumerate(sorted(counts.items())):
+            row = unnumbered(kind="size", direction=direction, most_bytes=most, count=count, bytes=size)
+            yield row.model_copy(update={"repeat": repeat})
 
     def _numbered(self, rows: Callable[[Process], Iterable[TraceRow]]) -> list[TraceRow]:
         """Rows of one kind, of all processes; each names its process where there are several."""

@@ -154,6 +154,7 @@ class Seen:
         sites: ranked by what pinning would save, then by bytes.
         allocations: of pinned memory, the most time first.
         waits: the most idle compute first.
+        sizes: of copies over the link, the smallest first.
     """
 
     program: Row | None
@@ -162,6 +163,7 @@ class Seen:
     sites: tuple[Site, ...]
     allocations: tuple[Row, ...]
     waits: tuple[Row, ...]
+    sizes: tuple[Row, ...]
 
     @property
     def seconds(self) -> float:
@@ -317,6 +319,7 @@ def seen_in(run: Run, rows: Sequence[Row]) -> Seen:
         waits=tuple(
             sorted(by_kind.get("synchronisation", ()), key=lambda row: (-row["idle_seconds"], -row["call_seconds"]))
         ),
+        sizes=tuple(sorted(by_kind.get("size", ()), key=lambda row: (row["most_bytes"], row["direction"]))),
     )
     sites = [replace(site, whole_seconds=seen.seconds_from_first(site.row) or math.inf) for site in sites]
     sites.sort(key=lambda site: (-(site.saved_in_place or 0), -site.saved_early, -site.row["bytes"]))
@@ -408,6 +411,11 @@ class PinnedMemory:
         changes = self.changes(rows)[1]
         return int(np.cumsum(changes).max(initial=0))
 
+    def is_there(self, moment: int) -> NDArray[np.bool_]:
+        """Which were there at that time."""
+        begun = self.taken["timestamp"].astype(np.int64) <= moment
+        return np.asarray(begun & (self.is_left | (self.released > moment)))
+
     def changes(self, rows: NDArray[np.intp] | None = None) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """When pinned memory grew and shrank, in order, and by how many bytes; what goes makes room for what comes."""
         chosen = slice(None) if rows is None else rows
@@ -424,10 +432,14 @@ Headed = Mapping[str, tuple[str, Cell]]
 
 
 def headed_table(
-    title: str, rows: Sequence[Headed], note: str = "", missing: Mapping[str, tuple[str | None, ...]] | None = None
+    title: str,
+    rows: Sequence[Headed],
+    note: str = "",
+    missing: Mapping[str, tuple[str | None, ...]] | None = None,
+    bar: str = "",
 ) -> Table:
     columns = {heading: unit for row in rows[:1] for heading, (unit, _) in row.items()}
-    return table(title, columns, [[cell for _, cell in row.values()] for row in rows], note, missing)
+    return table(title, columns, [[cell for _, cell in row.values()] for row in rows], note, missing, bar)
 
 
 SHOWN_FRAMES = 12

@@ -2,29 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from operator import itemgetter
 
-from pinscope.analysis.read_rows import Row
+from pinscope.analysis.read_rows import Row, grouped
 from pinscope.tracing.sites import MOSTLY, Seen, Site, line_name
-from pinscope.units import format_about, format_seconds, format_share
+from pinscope.units import format_about, format_bytes, format_seconds, format_share
 
 
 @dataclass(frozen=True)
 class Cost:
-    """What a line costs.
+    """What a line costs by one rule.
 
     Attributes:
         row: the line.
-        seconds: what it costs: the CPU's work for it, and how long the GPU's compute, or of a program without kernels
-            the CPU, stood for it.
-        saved: what the advice saves; ``None`` where nobody knows.
-        advice: what to do and what it is for, a sentence.
+        rule: of the finding that says more.
+        seconds: what it costs.
+        saved: what following the advice saves; ``None`` where nobody knows.
+        to_do: what to change, in a few words.
+        advice: the same as a sentence, with what it is for.
     """
 
     row: Row
+    rule: str
     seconds: float
     saved: float | None
+    to_do: str
     advice: str
 
     def rank(self, seen: Seen) -> tuple[int, float]:
@@ -35,24 +39,118 @@ class Cost:
         return (2, self.saved) if is_much else (0, self.seconds)
 
 
+@dataclass(frozen=True)
+class Line:
+    """A line of the program with all that it costs.
+
+    Attributes:
+        row: one of its rows.
+        seconds: what it costs together.
+        parts: title of a part → seconds; they run beside each other.
+        costs: what to do about it, the first first; none where it costs little.
+        what: what it does, in a few words.
+    """
+
+    row: Row
+    seconds: float
+    parts: Mapping[str, float]
+    costs: Sequence[Cost]
+    what: str
+
+    @property
+    def saved(self) -> float | None:
+        """By all that can be done about it; ``None`` where nobody knows of any."""
+        known = [cost.saved for cost in self.costs if cost.saved is not None]
+        return sum(known) if known else None
+
+
 def ranked(seen: Seen) -> Sequence[Cost]:
     """All that costs something, what to do first first."""
     costs = (cost for costs_of in COSTS for cost in costs_of(seen))
     return sorted(costs, key=lambda cost: cost.rank(seen), reverse=True)
 
 
+def lines_in(seen: Seen) -> Sequence[Line]:
+    """Lines that cost something, what to change first first."""
+    costs = grouped(ranked(seen), lambda cost: line_name(cost.row))
+    parts = {title: _by_line(timed(seen)) for title, timed in PARTS.items()}
+    seconds = _by_line(_counted(seen))
+    counted = grouped(sorted(_counted(seen), key=itemgetter(1), reverse=True), lambda pair: line_name(pair[0]))
+    lines = [
+        Line(
+            rows[0][0],
+            seconds[name],
+            {title: by_line[name] for title, by_line in parts.items() if name in by_line},
+            costs.get(name, ()),
+            " + ".join(_does(row) for row, _ in rows[:MOST_SAID]),
+        )
+        for name, rows in counted.items()
+    ]
+    return sorted(
+        lines, key=lambda line: (line.costs[0].rank(seen) if line.costs else (-1, 0.0), line.seconds), reverse=True
+    )
+
+
+def _by_line(timed: Iterator[tuple[Row, float | None]]) -> dict[str, float]:
+    sums: dict[str, float] = {}
+    for row, seconds in timed:
+        if seconds is not None:
+            sums[line_name(row)] = sums.get(line_name(row), 0.0) + seconds
+    return sums
+
+
 def total_share(seen: Seen) -> float:
     """Of the time: copies, what the CPU does for them, pinning, and idle compute after waits together; of several
     processes that of the one with the largest."""
     sums: dict[int | None, float] = {}
-    parts = [
-        *((site.row, site.stands_seconds) for site in seen.sites),
-        *((row, row["call_seconds"]) for row in seen.allocations),
-        *((row, row["idle_seconds"]) for row in seen.waits),
-    ]
-    for row, seconds in parts:
-        sums[row["process"]] = sums.get(row["process"], 0.0) + (seconds or 0.0)
+    for row, seconds in _counted(seen):
+        sums[row["process"]] = sums.get(row["process"], 0.0) + seconds
     return max((min(sums[own] / seen.seconds_of(own), 1.0) for own in sums), default=0.0) if seen.seconds else 0.0
+
+
+def _counted(seen: Seen) -> Iterator[tuple[Row, float]]:
+    """Seconds that lines cost: no moment of a line counts twice."""
+    yield from ((site.row, site.stands_seconds) for site in seen.sites)
+    yield from ((row, row["call_seconds"]) for row in seen.allocations)
+    yield from ((row, row["idle_seconds"]) for row in seen.waits)
+
+
+PARTS: Mapping[str, Callable[[Seen], Iterator[tuple[Row, float | None]]]] = {
+    "CUDA calls": lambda seen: ((row, row["call_seconds"]) for row in (*_copies(seen), *seen.allocations)),
+    "transfers": lambda seen: ((row, row["copy_seconds"]) for row in _copies(seen)),
+    "GPU idle": lambda seen: ((row, row["idle_seconds"]) for row in (*_copies(seen), *seen.waits)),
+}
+"""Title → the seconds of each row. What a line costs is made of them, and they run beside each other."""
+
+
+def _copies(seen: Seen) -> Iterator[Row]:
+    return (site.row for site in seen.sites)
+
+
+def _does(row: Row) -> str:
+    """What a row says that its line does."""
+    return DOES[row["kind"]](row)
+
+
+def _copying(row: Row) -> str:
+    size, ways = format_bytes(row["median_bytes"]), {"h2d": "to GPU", "d2h": "from GPU"}
+    are_alike = row["count"] * row["median_bytes"] == row["bytes"]
+    pieces = f"{row['count']:,} × {size}" if are_alike else f"{row['count']:,} copies, {format_bytes(row['bytes'])}"
+    return f"{pieces} {ways.get(row['direction'], row['direction'])}, {Site(row, None).host_memory}"
+
+
+def _pinning(row: Row) -> str:
+    return f"pins {format_bytes(row['bytes'])}" + (f" in {row['count']:,} calls" if row["count"] > 1 else "")
+
+
+def _waiting(row: Row) -> str:
+    return f"{row['count']:,} wait{'s' if row['count'] > 1 else ''}"
+
+
+DOES: Mapping[str, Callable[[Row], str]] = {"site": _copying, "allocation": _pinning, "synchronisation": _waiting}
+"""Kind of row → what its line does, in a few words."""
+MOST_SAID = 2
+"""Of a line; what takes longest."""
 
 
 def spared_by_not_waiting(row: Row) -> float:
@@ -78,10 +176,14 @@ def _stood(seen: Seen, site: Site) -> str:
     return f"{blocked} {_took(seen, site.row, site.stands_seconds)}"
 
 
+# The rules
+
+
 def _pageable(seen: Seen) -> Iterator[Cost]:
     """What pinning the data of a line that copies large pieces would save."""
     for site, _ in seen.accused:
         saved, whole = site.saved_in_place, seen.seconds_from_first(site.row)
+        to_do = f"copy {'into' if site.row['direction'] == 'd2h' else 'from'} pinned memory"
         if saved:
             what = "program" if whole == seen.seconds else "loop"
             share = f" ({float(f'{min(100 * saved / whole, 100):.2g}'):g} %)" if whole else ""
@@ -89,8 +191,9 @@ def _pageable(seen: Seen) -> Iterator[Cost]:
         elif saved is None:
             advice = f"Pin what {site.name} copies: {_stood(seen, site)}."
         else:
+            to_do = "pinning saves nothing"
             advice = f"Pinning what {site.name} copies would save nothing: {_stood(seen, site)}."
-        yield Cost(site.row, site.stands_seconds, saved, advice)
+        yield Cost(site.row, "pageable-copies", site.stands_seconds, saved, to_do, advice)
 
 
 def _pinned(seen: Seen) -> Iterator[Cost]:
@@ -98,7 +201,8 @@ def _pinned(seen: Seen) -> Iterator[Cost]:
     for site in seen.pinned:
         if seen.is_long(site.row, site.stands_seconds):
             advice = f"Overlap the pinned copies of {site.name}: {_stood(seen, site)}."
-            yield Cost(site.row, site.stands_seconds, None, advice)
+            to_do = "copy while the GPU computes"
+            yield Cost(site.row, "pinned-copies", site.stands_seconds, None, to_do, advice)
 
 
 def _waits(seen: Seen) -> Iterator[Cost]:
@@ -106,26 +210,30 @@ def _waits(seen: Seen) -> Iterator[Cost]:
     if seen.read_later or (seen.program and seen.program["managed_bytes"]):
         return  # data may be read or written only after a wait: none of them is known to be of no use
     for row in seen.idling:
-        to_do = "Launch the next kernel sooner after the waits of" if comes_late(row) else "Wait less often at"
         idle = row["idle_seconds"]
-        yield Cost(row, idle, None, f"{to_do} {line_name(row)}: the GPU idled {_took(seen, row, idle)}.")
+        to_do = "launch the next kernel sooner" if comes_late(row) else "wait less often"
+        begins = "Launch the next kernel sooner after the waits of" if comes_late(row) else "Wait less often at"
+        advice = f"{begins} {line_name(row)}: the GPU idled {_took(seen, row, idle)}."
+        yield Cost(row, "waits-for-the-gpu", idle, None, to_do, advice)
 
 
 def _churn(seen: Seen) -> Iterator[Cost]:
     """Pinning memory again and again."""
     for row in seen.churn:
         held = row["call_seconds"]
+        saved = held * (1 - 1 / row["count"])
         advice = f"Pin once at {line_name(row)}, not {row['count']:,} times: it took {_took(seen, row, held)}."
-        yield Cost(row, held, held * (1 - 1 / row["count"]), advice)
+        yield Cost(row, "pinned-memory-in-a-loop", held, saved, "pin once, use it again", advice)
 
 
 def _small(seen: Seen) -> Iterator[Cost]:
     """Many small copies."""
     for site in seen.small:
         held, gathered = site.row["call_seconds"], site.gathered_seconds
+        saved = None if gathered is None else max(held - gathered, 0.0)
         what = f"Gather the {site.row['count']:,} small copies of {site.name}"
         advice = f"{what}: they blocked the CPU for {_took(seen, site.row, held)}."
-        yield Cost(site.row, held, None if gathered is None else max(held - gathered, 0.0), advice)
+        yield Cost(site.row, "many-small-copies", held, saved, "gather them in one copy", advice)
 
 
 COSTS: tuple[Callable[[Seen], Iterator[Cost]], ...] = (_pageable, _pinned, _waits, _churn, _small)

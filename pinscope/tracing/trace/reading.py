@@ -12,15 +12,12 @@ from pinscope.analysis.read_rows import Kind, Row
 from pinscope.records.parameters import Inputs, parameter
 from pinscope.records.run import LARGE_BYTES, Quantity, Run, Table, TraceRow, quantity
 from pinscope.text import encodable
-from pinscope.tracing.sites import MOSTLY, WORTH, Headed, Seen, Site, gpu_name, headed_table, line_name, seen_in
+from pinscope.tracing.sites import MOSTLY, Headed, Seen, Site, gpu_name, headed_table, line_name, seen_in
+from pinscope.tracing.trace.answer import answer_tables
 from pinscope.tracing.trace.costs import ranked, total_share
 from pinscope.tracing.trace.what_if import WhatIf, what_if_headline, what_if_in, what_if_tables, what_if_verdict
 from pinscope.units import format_bytes, format_seconds, format_share
 
-MOST_DEVICES = 4
-"""Of the sentence on compute; the table of GPUs has all."""
-LINES = "Copies by line"
-"""Title of the table that ranks them."""
 MOST_SHOWN = 100
 """Rows of a table."""
 NO_RATE = "no run of bandwidth says the rate of pinned copies"
@@ -143,32 +140,6 @@ MOST_CHARACTERS, MOST_WORDS = 150, 20
 """Of a verdict of several clauses."""
 
 
-def parts_of_time(seen: Seen) -> str:
-    """How much of the time each GPU computed; empty where none did."""
-    computing = [row for row in seen.devices if row["kernels"]] if seen.seconds else []
-    shares = [
-        f"{format_seconds(row['busy_seconds'])} ({format_share(row['busy_seconds'] / seen.seconds)})"
-        + (f" on {gpu_name(row)}" if len(seen.devices) > 1 else "")
-        for row in computing[:MOST_DEVICES]
-    ]
-    if not shares:
-        return ""
-    return f"Of {format_seconds(seen.seconds)} GPU compute was busy {', '.join(shares)}{_idle(seen)}."
-
-
-def _idle(seen: Seen) -> str:
-    """What else became of the time of one GPU that one process used; empty of several, and where times overlap."""
-    if len(seen.devices) > 1 or seen.processes or seen.counts_copies_after_waits:
-        return ""
-    copies = sum(site.row["idle_seconds"] or 0.0 for site in seen.sites)
-    waits = sum(row["idle_seconds"] or 0.0 for row in seen.waits)
-    other = seen.seconds - seen.devices[0]["busy_seconds"] - copies - waits
-    share = format_share(other / seen.seconds)
-    rest = f"; what the CPU did in the other {format_seconds(other)} ({share}) was not recorded"
-    rest = rest if other > WORTH * seen.seconds else ""
-    return f", idle {format_seconds(copies)} for copies and {format_seconds(waits)} after waits{rest}"
-
-
 # Headline and tables
 
 
@@ -228,9 +199,9 @@ def _headline(seen: Seen) -> Iterator[Quantity]:
 
 
 def tables(traced: Traced) -> tuple[Table, ...]:
-    """Both runs beside each other; copies by line, pinned memory, waits and GPUs."""
+    """Both runs beside each other and the answer's own; copies by line, pinned memory, waits and GPUs."""
     compared, seen = () if traced.what is None else tuple(what_if_tables(traced.what)), traced.seen
-    return (*compared, _sites(traced.run, seen), _allocations(seen), _waits(seen), _devices(seen))
+    return (*compared, *answer_tables(seen), _sites(traced.run, seen), _allocations(seen), _waits(seen), _devices(seen))
 
 
 def _sites(run: Run, seen: Seen) -> Table:
@@ -238,7 +209,7 @@ def _sites(run: Run, seen: Seen) -> Table:
     drawn = seen.sites[:MOST_SHOWN]
     ranges = any(site.row["ranges"] for site in drawn)
     return headed_table(
-        LINES,
+        "Copies by line",
         [_site(site, ranges=ranges) for site in drawn],
         "Ranked by what pinning would save. CPU held: by the calls. Compute idle: the GPU's compute stood still while "
         "the copies were issued and ran. Saved if pinned: idle compute during the copies, plus the idle time just "

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,12 +22,17 @@ PAGEABLE, DEVICE = 1, 3
 
 
 class Traced:
-    """A trace: the times of its calls, copies and kernels."""
+    """A trace: the times of its calls, copies and kernels, and what it pinned and released."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, pinned: Sequence[tuple[int, ...]] = ()) -> None:
         self._folder = folder
         self._calls: list[tuple[int, ...]] = []
-        self._tables: dict[str, list[dict[str, int]]] = {"copies": [], "kernels": []}
+        events = ("memory_operation_type", "address", "bytes", "timestamp")
+        self._tables: dict[str, list[dict[str, int]]] = {
+            "copies": [],
+            "kernels": [],
+            "allocations": [dict(zip(events, event, strict=True)) for event in pinned],
+        }
 
     def call(self, start: int, end: int, function: int = COPY, number: int | None = None) -> int:
         number = number or len(self._calls) + 1

@@ -6,11 +6,9 @@ from typing import Any
 
 import pytest
 
-from pinscope.experiments.registry import checked_rows, read_run
-from pinscope.records.run import Finding, Reading
+from pinscope.experiments.registry import read_run
+from pinscope.records.run import Finding, Reading, Table
 from pinscope.report.facts import table_texts
-from pinscope.tracing.sites import seen_in
-from pinscope.tracing.trace.reading import parts_of_time
 from tests.data.synthetic_trace import MIB, place, program, row, run, site
 
 SAVED = 1.0 - 1000 * MIB / 50e9
@@ -19,6 +17,10 @@ SAVED = 1.0 - 1000 * MIB / 50e9
 
 def read(*rows: dict[str, Any], **params: Any) -> Reading:
     return read_run(run(**params), rows)
+
+
+def titled(reading: Reading, title: str) -> Table:
+    return next(table for table in reading.tables if table.title == title)
 
 
 def found(reading: Reading, rule: str) -> list[Finding]:
@@ -93,7 +95,7 @@ def test_idle_time_after_waits_says_whether_it_holds_that_of_copies(first: float
 def test_the_bandwidth_of_small_copies_is_not_said() -> None:
     """Their bytes travel in the command: CUPTI sees a rate that no link has."""
     weights = site(26, count=4, large_count=1, median_bytes=18_500.0)
-    table = read(program(), site(33), weights).tables[0]
+    table = titled(read(program(), site(33), weights), "Copies by line")
     rates = {cells[0]: cells[table.columns.index("bandwidth")] for cells in table.rows}
     assert rates == {"train.py:33": pytest.approx(1000 * MIB / 0.9), "train.py:26": None}
 
@@ -101,7 +103,8 @@ def test_the_bandwidth_of_small_copies_is_not_said() -> None:
 def test_where_pinning_saves_nothing_a_table_says_why_in_place_of_a_figure() -> None:
     small = site(26, large_count=0, bytes=MIB, median_bytes=1024.0)
     on_gpu = site(9, "device", "device", direction="d2d", bytes=1)
-    table = read(program(), site(33), site(40, "pinned", bytes=2 * MIB), small, on_gpu).tables[0]
+    reading = read(program(), site(33), site(40, "pinned", bytes=2 * MIB), small, on_gpu)
+    table = titled(reading, "Copies by line")
     place = table.columns.index("saved if pinned")
     assert [cells[place] for cells in table_texts(table)] == ["979 ms", "is pinned", "small copies", "–"]
     assert [cells[place] for cells in table.rows][1:] == [None] * 3
@@ -117,19 +120,6 @@ def test_pinned_copies_are_not_accused_and_the_parts_of_the_time_are_said_withou
         "Little to gain: copies and waits take 4.0 % of 10.0 s; all 100 large copies use pinned memory."
     )
     assert not reading.findings
-
-
-@pytest.mark.parametrize("several", [{"device": [0, 1]}, {"process": [4, 5], "rank": [0, 1]}])
-def test_idle_time_of_several_gpus_or_processes_is_no_part_of_the_program_s_time(several: dict[str, list[int]]) -> None:
-    """They stand idle beside each other: together for longer than the program runs."""
-    rows = [
-        {**each, **{name: values[number] for name, values in several.items()}}
-        for number in (0, 1)
-        for each in (site(33, "pinned", idle_seconds=8.0), COMPUTE)
-    ]
-    parts = parts_of_time(seen_in(run(), checked_rows("trace", [program(), *rows])))
-    assert parts.startswith("Of 10.0 s GPU compute was busy 4.00 s (40.0 %) on GPU 0")
-    assert "16.0 s" not in parts
 
 
 def test_a_program_that_pins_its_batches_is_told_so_though_its_weights_are_pageable() -> None:
@@ -211,7 +201,7 @@ def test_one_long_idle_time_after_a_wait_is_not_what_waiting_costs() -> None:
 def test_pinned_memory_has_what_was_asked_for_held_and_there_at_once() -> None:
     pins = place("allocation", 7, call="cudaHostAlloc", count=96, bytes=96 * 5000, held_bytes=96 * 8192,
                  peak_bytes=5000, call_seconds=1.5, left_count=0, left_bytes=0)  # fmt: skip
-    table = next(each for each in read(program(), pins).tables if each.title == "Pinned memory allocated")
+    table = titled(read(program(), pins), "Pinned memory allocated")
     cells = dict(zip(table.columns, table.rows[0], strict=True))
     assert (cells["bytes asked for"], cells["bytes held"], cells["most at once"]) == (480_000, 786_432, 5000)
     assert cells["source"] == "y.item()"
@@ -282,7 +272,7 @@ def test_waits_after_which_the_gpu_has_nothing_to_do(held: float, title: str, ad
 def test_what_is_missing_of_a_trace_is_said() -> None:
     reading = read(program(sites_left_out=1_500, lost_bytes=4096), site(33))
     assert reading.findings[-1].rule == "records-lost"
-    assert "1,500 " in reading.tables[0].note
+    assert "1,500 " in titled(reading, "Copies by line").note
 
 
 NOTHING = "The program copied nothing to or from a GPU."

@@ -3,7 +3,8 @@
 Inside the program, where only Python's own library is imported: ``descendants`` brings the recorder in (by the
 ``sitecustomize`` of ``joining/``); ``recorder`` asks CUPTI (``cupti_library``) and writes the spool (``mapped_file``)
 with the ``stacks`` of calls, by built-ins that the program cannot replace (``bound``); ``redirect`` lets chosen copies
-come from pinned memory (``redirect_libraries``). Nothing of this may reach the program, least of all an error. ``part``
+come from pinned memory (``redirect_libraries``). ``library_calls`` puts calls of ours in the place of a library's.
+Nothing of this may reach the program, least of all an error. ``part``
 is ``pinscope.trace``; it starts the process that keeps a part's rows. ``recorder_setup`` runs in a process of its own,
 the only one that imports ``cupti``.
 

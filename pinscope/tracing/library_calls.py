@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import functools
 import sys
-from importlib.machinery import ModuleSpec
+from importlib.machinery import ModuleSpec, PathFinder
 from types import MethodType, ModuleType
 
 from pinscope.tracing.bound import TYPE_CHECKING
@@ -81,39 +81,28 @@ def when_imported(name: str, change: Callable[[ModuleType], None]) -> None:
     if spec is not None and not getattr(spec, "_initializing", False):
         change(sys.modules[name])
         return
-    _IMPORTS.changes.setdefault(name, []).append(change)
-    if _IMPORTS not in sys.meta_path:
-        sys.meta_path.insert(0, _IMPORTS)
+    if not _AWAITED:
+        PathFinder.find_spec = _found  # type: ignore[method-assign, assignment] # a program may look at sys.meta_path
+    _AWAITED.setdefault(name, []).append(change)
 
 
-class _Imports:
-    """Stands first on ``sys.meta_path`` as long as something is to be changed.
+_AWAITED: dict[str, list[Callable[[ModuleType], None]]] = {}
+"""Module → its changes."""
+_find = PathFinder.find_spec
 
-    Attributes:
-        changes: of each module that is awaited.
-    """
 
-    def __init__(self) -> None:
-        self.changes: dict[str, list[Callable[[ModuleType], None]]] = {}
-
-    def find_spec(self, name: str, path: Any = None, target: Any = None) -> ModuleSpec | None:
-        """The module as the next finder has it, with the changes behind its execution."""
-        if name not in self.changes:
-            return None
-        others = (finder for finder in sys.meta_path if finder is not self)
-        spec = next(filter(None, (finder.find_spec(name, path, target) for finder in others)), None)
-        if spec is None or spec.loader is None:
-            return spec
-        loader = spec.loader
-        execute = loader.exec_module
-
-        def execute_and_change(module: ModuleType) -> None:
-            execute(module)
-            for change in self.changes.pop(name, ()):  # a program may find a module and not execute it
-                change(module)
-
-        loader.exec_module = execute_and_change  # type: ignore[method-assign] # of this loader, which is this module's
+def _found(name: str, path: Any = None, target: Any = None) -> ModuleSpec | None:
+    """A module as Python finds it on its path, with the changes behind its execution."""
+    spec = _find(name, path, target)
+    if name not in _AWAITED or spec is None or spec.loader is None:
         return spec
+    loader = spec.loader
+    execute = loader.exec_module
 
+    def execute_and_change(module: ModuleType) -> None:
+        execute(module)
+        for change in _AWAITED.pop(name, ()):  # a program may find a module and not execute it
+            change(module)
 
-_IMPORTS = _Imports()
+    loader.exec_module = execute_and_change  # type: ignore[method-assign] # of this loader, which is this module's
+    return spec

@@ -14,6 +14,7 @@ from pydantic import Field, computed_field, model_validator
 
 from pinscope.records.base import ATTACHMENTS, Budget, Moment, Record
 from pinscope.records.environment import Device, Environment
+from pinscope.records.host_calls import Count, HostCallFields, Seconds
 
 FORMAT = 2
 """Newest version of the run format, in bundles and JSON. Additive changes keep it; :attr:`Run.format` says which a run
@@ -257,10 +258,9 @@ def parse_run(fields: Mapping[str, Any]) -> Run:
 
 
 TraceRowKind = Literal[
-    "program", "process", "device", "site", "allocation", "synchronisation", "before", "line_before", "redirected"
-]
-Count = Annotated[int, Field(ge=0)]
-Seconds = Annotated[float, Field(ge=0)]
+    "program", "process", "device", "site", "allocation", "synchronisation", "host_call",
+    "before", "line_before", "redirected",
+]  # fmt: skip
 CopyDirection = Literal["h2d", "d2h", "d2d", "h2h", "p2p", "other"]
 CopyMemory = Literal["pageable", "pinned", "device", "array", "managed", "unknown"]
 
@@ -276,6 +276,7 @@ TRACE_NEEDED: Mapping[TraceRowKind, tuple[str, ...]] = {
     "site": ("number", "direction", "source", "target", "count", "bytes", "median_bytes", "file", "line"),
     "allocation": ("call", "count", "bytes", "call_seconds", "left_count", "left_bytes", "file", "line"),
     "synchronisation": ("call", "count", "call_seconds", "idle_seconds", "file", "line"),
+    "host_call": ("call", "count", "bytes", "call_seconds", "host_seconds", "idle_seconds", "file", "line"),
     "before": ("seconds", "active_seconds", "count", "bytes", "same_output"),
     "line_before": ("count", "bytes", "call_seconds", "file", "line"),
     "redirected": ("count", "bytes", "gather_seconds", "wait_seconds", "pin_seconds", "pinned_bytes", "file", "line"),
@@ -283,7 +284,7 @@ TRACE_NEEDED: Mapping[TraceRowKind, tuple[str, ...]] = {
 """Kind of row → fields that each of them has."""
 
 
-class TraceRow(Observation):
+class TraceRow(HostCallFields, Observation):
     """What was recorded of one program, added up for each line of it.
 
     ``repeat`` counts the rows of a kind, ``warmup`` is always false. The single events lie in the attachments.
@@ -292,10 +293,10 @@ class TraceRow(Observation):
     kind: TraceRowKind
     """``program``, ``process`` (of several that were recorded), ``device`` (a GPU, as one process sees it), ``site``
     (copies of one line between the same kinds of memory), ``allocation`` (pinned memory that a line allocated or
-    registered) or ``synchronisation`` (waits of a line, in calls that wait for the GPU and in copies that are not
-    asynchronous). In a second run with lines pinned by ``--what-if`` also ``before`` (the first run, and the copies of
-    these lines in it), ``line_before`` (those of one of the lines) and ``redirected`` (copies of a line that went
-    through pinned buffers)."""
+    registered), ``synchronisation`` (waits of a line, in calls that wait for the GPU and in copies that are not
+    asynchronous) or ``host_call`` (calls of a library that move or pin data of the host). In a second run with lines
+    pinned by ``--what-if`` also ``before`` (the first run, and the copies of these lines in it), ``line_before`` (those
+    of one of the lines) and ``redirected`` (copies of a line that went through pinned buffers)."""
     # The program:
     seconds: Seconds | None = None
     """From its start, with the recorder in it, to its end; of a process that was killed: not known."""
@@ -346,12 +347,13 @@ class TraceRow(Observation):
     """Names of the ranges, of NVTX or pinscope.trace, that were innermost at the calls: those of the most bytes or
     calls, at most three."""
     count: Count | None = None
-    """Copies, allocations or waits."""
+    """Copies, allocations, waits or calls."""
     call_seconds: Seconds | None = None
     """How long the calls held the CPU, together. Where graphs copy, the launches are the calls."""
     idle_seconds: Seconds | None = None
     """Of copies: how long the GPU's compute stood idle while they were issued and ran. Of waits: from their end until
-    the next kernel began, without what counts for copies. No moment is counted twice."""
+    the next kernel began, without what counts for copies. Of calls of libraries: how long all GPUs stood idle beside
+    the driver's calls within. No moment is counted twice."""
     first_seconds: Seconds | None = None
     """When the first of them began, from the first copy or kernel of its process on; of a first run, that of the lines
     that were pinned in the second."""
@@ -399,13 +401,15 @@ class TraceRow(Observation):
     gather_seconds: Seconds | None = None
     """How long the CPU copied into pinned buffers."""
     wait_seconds: Seconds | None = None
-    """How long the CPU waited for the GPU to have read a buffer that it needed again."""
+    """How long the CPU waited for the GPU to have read a buffer that it needed again; of a DataLoader, how long the
+    loop waited for its batches, without the first one and without what was received."""
     pin_seconds: Seconds | None = None
     """How long pinning the buffers took."""
     pinned_bytes: Count | None = None
     """Of the buffers."""
     reason: str | None = None
-    """Why copies of the line were left as they were, or what was pinned instead."""
+    """Why copies of the line were left as they were, or what was pinned instead; of large copies and calls of libraries
+    what was done to the data on the CPU."""
 
     def needs(self) -> tuple[str, Iterable[str]]:
         """What rows of its kind have."""

@@ -70,7 +70,7 @@ def change_function(module: ModuleType, name: str, around: Callable[[Call], Call
     setattr(module, name, functools.wraps(original)(around(original)))
 
 
-def when_imported(name: str, change: Callable[[ModuleType], None]) -> None:
+def when_imported(name: str, change: Callable[[Any], object]) -> None:
     """Change a module once the program has executed it; at once where it has.
 
     Args:
@@ -86,7 +86,7 @@ def when_imported(name: str, change: Callable[[ModuleType], None]) -> None:
     _AWAITED.setdefault(name, []).append(change)
 
 
-_AWAITED: dict[str, list[Callable[[ModuleType], None]]] = {}
+_AWAITED: dict[str, list[Callable[[Any], object]]] = {}
 """Module → its changes."""
 _find = PathFinder.find_spec
 

@@ -174,6 +174,7 @@ class MergedTrace:
         yield from _most(sites, lambda row: (copies_large_from_or_to(row, "pageable"), row.bytes or 0))
         yield from _most(self._numbered(lambda process: process.totals.allocated()), lambda row: row.bytes or 0)
         yield from _most(self._numbered(lambda process: process.totals.waited()), lambda row: row.idle_seconds or 0.0)
+        yield from _most(self._numbered(lambda process: process.totals.host_calls()), lambda row: row.host_seconds or 0)
 
     def _numbered(self, rows: Callable[[Process], Iterable[TraceRow]]) -> list[TraceRow]:
         """Rows of one kind, of all processes; each names its process where there are several."""

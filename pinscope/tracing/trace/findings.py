@@ -8,6 +8,8 @@ from pinscope.analysis.read_rows import Row
 from pinscope.analysis.texts import Costed, Text, Texts, say
 from pinscope.records.run import Finding, costing, quantity
 from pinscope.tracing.sites import Seen, line_name
+from pinscope.tracing.trace.cpu_work import is_hidden, pins_again
+from pinscope.tracing.trace.cpu_work_findings import CPU_TEXTS, work_findings
 from pinscope.tracing.trace.reading import (
     Traced,
     comes_late,
@@ -44,6 +46,7 @@ _IDLE = (
 )
 _EARLIER = "what the CPU does between the wait and the next kernel in another process, as a DataLoader's workers do"
 TEXTS: Texts = {
+    **CPU_TEXTS,
     "pageable-copies": Text(
         "large copies of a line come from pageable memory and cost a thousandth of the time, or are a twentieth of the "
         "bytes of large copies",
@@ -162,6 +165,7 @@ def findings(traced: Traced) -> tuple[Finding, ...]:
     """All that the rules find."""
     run, seen, what = traced.run, traced.seen, traced.what
     costed = (
+        *work_findings(seen, _where, share_of_time),
         *_pageable(seen, origin(run, "pinned_from")),
         *_churn(seen),
         *_waits(seen),
@@ -176,6 +180,8 @@ def findings(traced: Traced) -> tuple[Finding, ...]:
 
 def _pageable(seen: Seen, rate_from: str | None) -> Iterator[Costed]:
     for site, others in seen.accused[:MOST_ACCUSED]:
+        if is_hidden(site):  # it says why
+            continue
         row, saved = site.row, site.saved_in_place
         whole, to_host = seen.seconds_from_first(row), row["direction"] == "d2h"
         asks = "/asynchronous" if "non_blocking=True" in (row["source_line"] or "") else ""
@@ -238,7 +244,7 @@ def _small(seen: Seen, rate_from: str | None) -> Iterator[Costed]:
 
 
 def _churn(seen: Seen) -> Iterator[Costed]:
-    for row in seen.churn:
+    for row in pins_again(seen):
         whole, held = seen.seconds_from_first(row), row["call_seconds"]
         yield say(
             TEXTS,

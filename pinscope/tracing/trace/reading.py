@@ -14,6 +14,7 @@ from pinscope.records.parameters import Inputs, parameter
 from pinscope.records.run import LARGE_BYTES, Quantity, Run, Table, TraceRow, quantity
 from pinscope.text import encodable
 from pinscope.tracing.sites import MOSTLY, WORTH, Headed, Seen, Site, gpu_name, headed_table, line_name, seen_in
+from pinscope.tracing.trace.cpu_work import costliest, first_advice, pins_again, table_of_work
 from pinscope.tracing.trace.what_if import WhatIf, what_if_headline, what_if_in, what_if_tables, what_if_verdict
 from pinscope.units import format_about, format_bytes, format_seconds, format_share
 
@@ -88,7 +89,10 @@ def trace_verdict(run: Run, seen: Seen) -> str | None:
     if not seen.program["copies"]:
         gaps = run.notes or seen.program["lost_bytes"] or run.params.get("children") is False
         return _nothing(seen.program["recorded_seconds"], missing or ("not all of the program was" if gaps else ""))
-    if seen.pageable and (seen.pinned_share <= 1 - MOSTLY or _saves_much(seen)):
+    work = costliest(seen)
+    if work and work.saved > (seen.saved_in_place or 0.0):
+        answer = _beside(seen)
+    elif seen.pageable and (seen.pinned_share <= 1 - MOSTLY or _saves_much(seen)):
         answer = _pin(seen)
     else:
         answer = _beside(seen) or _pinned(seen)
@@ -155,7 +159,9 @@ def _beside(seen: Seen) -> str:
     for row in () if needed else seen.idling[:1]:
         advice = "Launch the next kernel sooner after the waits of {}" if comes_late(row) else "Wait less often at {}"
         costs.append((row["idle_seconds"], row, f"{advice}: the GPU idled"))
-    for row in seen.churn[:1]:
+    if work := costliest(seen):
+        costs.append((work.seconds, work.row, f"{first_advice(work)}: it kept the CPU"))
+    for row in pins_again(seen)[:1]:
         costs.append((row["call_seconds"], row, f"Pin once at {{}}, not {row['count']:,} times: it took"))
     for site in seen.small[:1]:
         gather = f"Gather the {site.row['count']:,} small copies of {{}}: they blocked the CPU for"
@@ -164,7 +170,7 @@ def _beside(seen: Seen) -> str:
         return ""
     seconds, row, advice = max(costs, key=itemgetter(0))
     cost = f"{format_seconds(seconds)}{_share(seen.seconds_from_first(row), seconds)}"
-    return f"{advice.format(line_name(row))} {cost}."
+    return f"{advice.replace('{}', line_name(row))} {cost}."
 
 
 def _pinned(seen: Seen) -> str:
@@ -265,7 +271,7 @@ def _headline(seen: Seen) -> Iterator[Quantity]:
 def tables(traced: Traced) -> tuple[Table, ...]:
     """Both runs beside each other; copies by line, pinned memory, waits and GPUs."""
     compared, seen = () if traced.what is None else tuple(what_if_tables(traced.what)), traced.seen
-    return (*compared, _sites(traced.run, seen), _allocations(seen), _waits(seen), _devices(seen))
+    return (*compared, _sites(traced.run, seen), table_of_work(seen), _allocations(seen), _waits(seen), _devices(seen))
 
 
 def _sites(run: Run, seen: Seen) -> Table:

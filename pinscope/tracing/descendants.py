@@ -169,6 +169,7 @@ def _begin(handover: str, library: str) -> bool:
     """Record the program; false if that is not possible."""
     import json  # noqa: PLC0415 - children begin without it
 
+    from pinscope.tracing.host_calls import follow_host_calls  # noqa: PLC0415
     from pinscope.tracing.mapped_file import SpoolFolder  # noqa: PLC0415
     from pinscope.tracing.recorder import start_recording  # noqa: PLC0415
 
@@ -176,6 +177,7 @@ def _begin(handover: str, library: str) -> bool:
     config = json.loads(folder.read("config.json"))
     if not start_recording(folder, library):
         return False
+    follow_host_calls()
     if config["children"]:
         pass_on(handover, library)
     if config["redirect"] is not None:
@@ -189,10 +191,12 @@ def _record(handover: str, library: str) -> None:
     """Record a process that the program has started, as long as the program runs."""
     before = set(sys.modules)
     try:
+        from pinscope.tracing.host_calls import follow_host_calls  # noqa: PLC0415 - it imports the trigger
         from pinscope.tracing.mapped_file import SpoolFolder  # noqa: PLC0415
-        from pinscope.tracing.recorder import join_recording  # noqa: PLC0415 - it imports the trigger
+        from pinscope.tracing.recorder import join_recording  # noqa: PLC0415
 
         join_recording(SpoolFolder.named(handover), library)
+        follow_host_calls()
     except Exception:  # noqa: BLE001, S110 - such as a spool that is gone, because the program has ended
         pass
     forget_modules(before)

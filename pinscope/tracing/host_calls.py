@@ -16,7 +16,7 @@ from types import ModuleType
 from pinscope.tracing.bound import TYPE_CHECKING, _thread, bind, time
 from pinscope.tracing.library_calls import change_function, change_method, when_imported
 from pinscope.tracing.mapped_file import CONVERTED, GATHERED, LOADS, NEXT, PINNED, PINS, RECEIVE, RECEIVED
-from pinscope.tracing.recorder import is_of_the_program, newest_recorder
+from pinscope.tracing.recorder import Recorder, is_of_the_program, newest_recorder
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -65,20 +65,15 @@ def _followed(name: str, is_large: IsLarge, describe: Describe) -> Callable[[Cal
         def called(*arguments: Any, **named: Any) -> Any:
             recorder = newest_recorder()
             thread = _thread.get_ident()
-            if not recorder.is_on or thread in _INSIDE or not _is_true(is_large, arguments):
+            if not recorder.is_on or thread in _INSIDE or not _answered(is_large, arguments):
                 return original(*arguments, **named)
             try:
                 _INSIDE.add(thread)
                 before, begun = getrusage(RUSAGE_THREAD), _clock()
                 result = original(*arguments, **named)
                 ended, after = _clock(), getrusage(RUSAGE_THREAD)
-                try:
-                    if (described := describe(arguments, result)) is not None:
-                        recorder.note_host_call(name, described, begun, ended, before, after)
-                except Exception as error:
-                    if is_of_the_program(error):
-                        raise
-                    recorder.caught(error)
+                if (described := _answered(describe, arguments, result)) is not None:
+                    _note(recorder, name, described, begun, ended, before, after)
                 return result
             finally:
                 _INSIDE.discard(thread)
@@ -92,13 +87,23 @@ _INSIDE: set[int] = set()
 """Threads that are in such a call."""
 
 
-def _is_true(is_large: IsLarge, arguments: Arguments) -> bool:
+def _answered(ask: Callable[..., Any], *arguments: Any) -> Any:
+    """What a tensor or an array says; ``None`` of one that cannot, such as one of a class that is made otherwise."""
     try:
-        return is_large(arguments)
-    except Exception as error:  # a tensor that cannot say how large it is
+        return ask(*arguments)
+    except Exception as error:
         if is_of_the_program(error):
             raise
-        return False
+        return None
+
+
+def _note(recorder: Recorder, *call: Any) -> None:
+    try:
+        recorder.note_host_call(*call)
+    except Exception as error:
+        if is_of_the_program(error):
+            raise
+        recorder.caught(error)
 
 
 # PyTorch
@@ -190,13 +195,8 @@ def _follow_loaders(module: Any) -> None:
         before, begun = getrusage(RUSAGE_THREAD), _clock()
         batch = original(self)
         ended, after = _clock(), getrusage(RUSAGE_THREAD)
-        try:
-            flags = LOADS | PINS * bool(self._pin_memory)
-            recorder.note_host_call(NEXT, (0, flags, f"{self._num_workers} workers"), begun, ended, before, after)
-        except Exception as error:
-            if is_of_the_program(error):
-                raise
-            recorder.caught(error)
+        flags = LOADS | PINS * bool(getattr(self, "_pin_memory", False))
+        _note(recorder, NEXT, (0, flags, ""), begun, ended, before, after)
         return batch
 
     iterator.__next__ = following

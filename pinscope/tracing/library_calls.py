@@ -30,8 +30,8 @@ class Changed:
     """
 
     def __init__(self, method: Call, original: Call, kind: type) -> None:
+        functools.update_wrapper(self, original)  # first: the original may be one of these, whose attributes it takes
         self._method, self._original, self._kind = method, original, kind
-        functools.update_wrapper(self, original)
 
     def __get__(self, instance: Any, kind: Any = None) -> Any:
         return self if instance is None else MethodType(self._method, instance)

@@ -566,9 +566,6 @@ def start_recording(folder: SpoolFolder, library: str) -> bool:
     except (Refused, OSError) as error:
         recorder.refuse(error)
         return False
-    from pinscope.tracing.host_calls import follow_host_calls  # noqa: PLC0415 - it needs a recorder
-
-    follow_host_calls()
     return True
 
 

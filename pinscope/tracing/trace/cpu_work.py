@@ -62,6 +62,10 @@ class WorkingLine:
             site.saved_in_place or 0 for site in self.hidden
         )
 
+    def is_pageable(self, seen: Seen) -> bool:
+        """Whether the line makes pageable copies: pinned memory helps both."""
+        return any(_place(site.row) == _place(self.row) for site in seen.pageable)
+
     @property
     def remedy(self) -> Remedy:
         """What makes most of it go."""

@@ -30,8 +30,8 @@ CPU_TEXTS: Texts = {
         "calls of a line that move or pin data are on the CPU, beside the driver's calls, for a hundredth of the time",
         _TITLE,
         _DETAIL,
-        "Make the data in pinned memory that is kept, and copy from there, as with cupyx.empty_pinned and "
-        "ndarray.set: the call copies it to pinned or new memory on the CPU first.",
+        "Make the data in pinned memory that is kept (torch.empty with pin_memory=True, cupyx.empty_pinned), and copy "
+        "from there (copy_, ndarray.set): this call copies it on the CPU first.",
     ),
     "cpu-work/convert": Text("the same, where the data gets another type", _TITLE, _DETAIL, _CONVERT),
     "cpu-work/gather": Text("the same, where the data is not contiguous", _TITLE, _DETAIL, _GATHER),

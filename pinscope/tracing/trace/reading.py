@@ -90,7 +90,7 @@ def trace_verdict(run: Run, seen: Seen) -> str | None:
         gaps = run.notes or seen.program["lost_bytes"] or run.params.get("children") is False
         return _nothing(seen.program["recorded_seconds"], missing or ("not all of the program was" if gaps else ""))
     work = costliest(seen)
-    if work and work.saved > (seen.saved_in_place or 0.0):
+    if work and work.saved > (seen.saved_in_place or 0.0) and not (work.remedy == "make" and work.is_pageable(seen)):
         answer = _beside(seen)
     elif seen.pageable and (seen.pinned_share <= 1 - MOSTLY or _saves_much(seen)):
         answer = _pin(seen)

@@ -130,7 +130,7 @@ class _Tensors:
             call: the program's, with the tensor to copy from; with ``None`` as the program made it.
         """
         if reason := self._unfit(source):
-            if reason != _PINNED:
+            if reason != _PINNED or (reason := _temporary_of(source, goal)):
                 line.leave(reason, source.nbytes)
             return call(None)
         ring = self._ring(line, goal.device)
@@ -181,7 +181,15 @@ class _Tensors:
         return buffer.view
 
 
-_PINNED = "it is pinned"
+def _temporary_of(source: Any, goal: _Goal) -> str:
+    """Why a copy of pinned memory is pageable; empty where it is not."""
+    if source.dtype != goal.dtype:
+        return f"its source is pinned, and converted on the CPU first: {source.dtype} → {goal.dtype}"
+    lies_alike = source.is_contiguous() and goal.shaped.is_contiguous()
+    return "" if lies_alike or source.stride() == goal.shaped.stride() else f"{_PINNED}, but not contiguous"
+
+
+_PINNED = "its source is pinned"
 _GRADIENT = "a gradient is needed"
 
 

@@ -80,3 +80,28 @@ for step in range(10):
     assert calls[8, "Tensor.copy_"]["converted_bytes"] == 10 * MIB
     assert calls[9, "Tensor.copy_"]["gathered_bytes"] == 10 * MIB
     assert calls[8, "Tensor.copy_"]["host_seconds"] > calls[7, "Tensor.copy_"]["host_seconds"]
+
+
+@pytest.mark.usefixtures("_stand_ins")
+def test_what_if_says_of_each_line_why_it_was_left(tmp_path: Path) -> None:
+    text = """\
+import numpy as np, torch
+pinned = torch.empty((512, 512), pin_memory=True)
+half = torch.Tensor(np.zeros((512, 512), np.float16), "cuda")
+same = torch.Tensor(np.zeros((512, 512), np.float32), "cuda")
+turned = torch.Tensor(pinned.array.T, pinned=True)
+for step in range(10):
+    half.copy_(pinned)
+    same.copy_(turned)
+    copy(1 << 20, DEVICE, PAGEABLE)
+same.copy_(torch.tensor(np.ones((512, 512))))
+"""
+    code, document = traced(tmp_path, "--what-if", "pin", program(tmp_path, text))
+    assert code == 0
+    reasons = {row["line"] - FIRST_LINE + 1: row["reason"] for row in rows(document["what_if"], "redirected")}
+    assert reasons == {
+        7: "10 copies: its source is pinned, and converted on the CPU first: float32 → float16",
+        8: "10 copies: its source is pinned, but not contiguous",
+        9: "copies to the host are not redirected",
+        10: "a single copy: pinning pays where it repeats",
+    }

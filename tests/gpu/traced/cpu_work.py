@@ -4,6 +4,7 @@
 """
 
 import json
+import pathlib
 import sys
 import time
 
@@ -100,5 +101,4 @@ for each in (pin, pin_edited, convert, convert_edited, gather, gather_edited, fe
     timed(each)
 timed(asarray, True)
 timed(asarray_edited, True)
-with open(sys.argv[1], "w") as file:
-    json.dump(took, file)
+pathlib.Path(sys.argv[1]).write_text(json.dumps(took))

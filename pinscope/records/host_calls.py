@@ -28,6 +28,8 @@ class HostCallFields(Record):
     """Of data whose type was made another."""
     gathered_bytes: Count | None = None
     """Of data that was made contiguous first."""
+    staged_bytes: Count | None = None
+    """Of data that was copied in the host's memory."""
     newly_pinned_count: Count | None = None
     """How often pinned memory was taken from the driver; else what the library had kept was used again."""
     newly_pinned_bytes: Count | None = None

@@ -402,7 +402,7 @@ class TraceRow(HostCallFields, Observation):
     """How long the CPU copied into pinned buffers."""
     wait_seconds: Seconds | None = None
     """How long the CPU waited for the GPU to have read a buffer that it needed again; of a DataLoader, how long the
-    loop waited for its batches, without the first one and without what was received."""
+    loop waited for its batches, beside receiving them: by the median one."""
     pin_seconds: Seconds | None = None
     """How long pinning the buffers took."""
     pinned_bytes: Count | None = None

@@ -15,7 +15,7 @@ from types import ModuleType
 
 from pinscope.tracing.bound import TYPE_CHECKING, _thread, bind, time
 from pinscope.tracing.library_calls import change_function, change_method, when_imported
-from pinscope.tracing.mapped_file import CONVERTED, GATHERED, LOADS, NEXT, PINNED, PINS, RECEIVE, RECEIVED
+from pinscope.tracing.mapped_file import CONVERTED, GATHERED, LOADS, NEXT, PINNED, PINS, RECEIVE, RECEIVED, STAGED
 from pinscope.tracing.recorder import Recorder, is_of_the_program, newest_recorder
 
 if TYPE_CHECKING:
@@ -140,12 +140,12 @@ class _Tensors:
     def _copied(self, arguments: Arguments, _: Any) -> tuple[int, int, str] | None:
         target, source = arguments[:2]
         if source.is_cpu and target.is_cpu:
-            return (source.nbytes, 0, "") if target.is_pinned() else None
+            return (source.nbytes, STAGED, "") if target.is_pinned() else None
         return self._between(source, target)
 
     def _pinned(self, arguments: Arguments, result: Any) -> tuple[int, int, str] | None:
         source = arguments[0]
-        return None if result is source or not source.is_cpu else (source.nbytes, 0, "")
+        return None if result is source or not source.is_cpu else (source.nbytes, STAGED, "")
 
     def _made(self, arguments: Arguments, result: Any) -> tuple[int, int, str] | None:
         source = arguments[0]
@@ -153,7 +153,8 @@ class _Tensors:
             return self._between(source, result)
         if not result.is_cuda:
             return None
-        return source.nbytes, *_conversion(source.dtype, str(result.dtype).removeprefix("torch."))
+        flags, detail = _conversion(source.dtype, str(result.dtype).removeprefix("torch."))
+        return source.nbytes, flags | STAGED, detail
 
     def _between(self, source: Any, target: Any) -> tuple[int, int, str] | None:
         """Of a copy between host and GPU."""
@@ -228,12 +229,12 @@ def _follow_cupy(cupy: Any) -> None:
     def is_pinned(array: Any) -> bool:
         return bool(cupy.cuda.runtime.pointerGetAttributes(array.ctypes.data).type == 1)
 
-    def up(source: Any, target: Any) -> tuple[int, int, str] | None:
+    def up(source: Any, target: Any, stages: bool = True) -> tuple[int, int, str] | None:
         if type(source) is not numpy.ndarray or type(target) is not cupy.ndarray:
             return None
         flags, detail = _conversion(source.dtype, target.dtype)
         flags |= 0 if source.flags.forc else GATHERED
-        return source.nbytes, flags | PINNED * is_pinned(source), detail
+        return source.nbytes, flags | (PINNED if is_pinned(source) else STAGED * stages), detail
 
     for name in {"array", "asarray"} & vars(cupy).keys():
         described = _followed(f"cupy.{name}", _has_large_first, lambda arguments, result: up(arguments[0], result))
@@ -241,7 +242,7 @@ def _follow_cupy(cupy: Any) -> None:
     change_method(
         cupy.ndarray,
         "set",
-        _followed("ndarray.set", _has_large_second, lambda arguments, _: up(arguments[1], arguments[0])),
+        _followed("ndarray.set", _has_large_second, lambda arguments, _: up(arguments[1], arguments[0], False)),
     )
     change_method(
         cupy.ndarray, "get", _followed("ndarray.get", _has_large_first, lambda _, result: (result.nbytes, 0, ""))
@@ -257,7 +258,7 @@ def _follow_jax(jax: Any) -> None:
 
     def put(arguments: Arguments, result: Any) -> tuple[int, int, str] | None:
         del result
-        return (arguments[0].nbytes, 0, "") if isinstance(arguments[0], numpy.ndarray) else None
+        return (arguments[0].nbytes, STAGED, "") if isinstance(arguments[0], numpy.ndarray) else None
 
     def got(arguments: Arguments, result: Any) -> tuple[int, int, str] | None:
         return None if isinstance(arguments[0], numpy.ndarray) else (result.nbytes, 0, "")

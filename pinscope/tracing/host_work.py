@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pinscope.records.run import LARGE_BYTES
-from pinscope.tracing.mapped_file import CONVERTED, GATHERED, LOADS, PINNED, PINS, RECEIVE, RECEIVED
+from pinscope.tracing.mapped_file import CONVERTED, GATHERED, LOADS, PINNED, PINS, RECEIVE, RECEIVED, STAGED
 from pinscope.tracing.stretch import Busy, Times, once
 
 MOST_DETAILS = 3
@@ -142,6 +142,7 @@ class HostWork:
             "major_faults": int(calls["major_faults"].sum()),
             "converted_bytes": int(calls["bytes"][(flags & CONVERTED) > 0].sum()),
             "gathered_bytes": int(calls["bytes"][(flags & GATHERED) > 0].sum()),
+            "staged_bytes": int(calls["bytes"][(flags & STAGED) > 0].sum()),
             "pinned_source_count": int(((flags & PINNED) > 0).sum()),
             "newly_pinned_count": len(newly),
             "newly_pinned_bytes": int(newly.sum()),
@@ -150,10 +151,10 @@ class HostWork:
         }
 
     def _of_loader(self, rows: NDArray[np.intp]) -> dict[str, Any]:
-        """Of waits for batches: until the first is there, workers start."""
-        waited = _took(self.calls[rows[1:]]) - self._received[rows[1:]]
+        """Of waits for batches: a few long ones, such as the first, are no steady wait."""
+        waited = float(np.median(_took(self.calls[rows]) - self._received[rows]))
         pins = (self.calls["flags"][rows] & PINS) > 0
-        return {"wait_seconds": max(float(waited.sum()), 0.0), "pins_batches": bool(pins.any())}
+        return {"wait_seconds": max(waited, 0.0) * len(rows), "pins_batches": bool(pins.any())}
 
     def _reason(self, rows: NDArray[np.intp]) -> str | None:
         """What these calls did to the data on the CPU."""

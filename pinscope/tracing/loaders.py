@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from pinscope.analysis.read_rows import Row
 from pinscope.tracing.mapped_file import NEXT, RECEIVE
 
-MOSTLY_WAITING = 0.05
-"""Of the time: a loop that waits longer for its batches goes as fast as the workers make them."""
+MOSTLY_WAITING = 0.1
+"""Of the time: a loop that waits longer for its batches, by the median one, goes as fast as the workers make them."""
 
 
 def saved_by_pinning(calls: Sequence[Row], copying: float, whole: float, busy: float) -> float:

@@ -241,9 +241,10 @@ none was open); when the call began and ended (0: the place was not used)."""
 HOST_ENTRY = struct.Struct("<6I5q")
 """Of a library's call that moves data of the host: number of its name; thread; stack; range; flags; major page faults;
 when it began and ended; bytes; nanoseconds of the processor; minor page faults."""
-PINNED, CONVERTED, GATHERED, RECEIVED, LOADS, PINS = 1, 2, 4, 8, 16, 32
+PINNED, CONVERTED, GATHERED, RECEIVED, LOADS, PINS, STAGED = 1, 2, 4, 8, 16, 32, 64
 """Flags of a call: its source is pinned; it converts; it gathers what does not lie as the target does; its source came
-from a DataLoader's worker; it is the loop's wait for a batch; of a DataLoader that pins."""
+from a DataLoader's worker; it is the loop's wait for a batch; of a DataLoader that pins; it copies the data in the
+host's memory."""
 RECEIVE, NEXT = "a tensor from a worker", "DataLoader"
 """Names of what a DataLoader's loop does beside the program."""
 CUT = 0

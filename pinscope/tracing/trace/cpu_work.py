@@ -56,19 +56,19 @@ class WorkingLine:
 
     @property
     def saved(self) -> float:
-        """What the program would take less without: as long as no GPU did anything meanwhile; and what the pageable
-        copies take that need not be."""
-        return float(sum(row["idle_seconds"] for row in self.rows)) + sum(
-            site.saved_in_place or 0 for site in self.hidden
-        )
+        """What the program would take less without: as long as no GPU did anything meanwhile, and what the pageable
+        copies take that need not be. To pin once still takes one of so many times."""
+        kept = (self.row["count"] - 1) / self.row["count"] if self.remedy == "pin" else 1.0
+        idle = float(sum(row["idle_seconds"] for row in self.rows))
+        return max(idle * kept + sum(_saved(site, self.row) for site in self.hidden), 0.0)
 
     def is_pageable(self, seen: Seen) -> bool:
         """Whether the line makes pageable copies: pinned memory helps both."""
         return any(_place(site.row) == _place(self.row) for site in seen.pageable)
 
     @property
-    def remedy(self) -> Remedy:
-        """What makes most of it go."""
+    def remedy(self) -> Remedy | None:
+        """What makes most of it go; ``None`` where the call does nothing to the data."""
         row = self.row
         if row["call"] == RECEIVE:
             return "receive"
@@ -78,7 +78,9 @@ class WorkingLine:
             return "gather"
         if row["call"] == "Tensor.pin_memory":
             return "pin"
-        return "fetch" if row["call"] in _FETCHES else "make"
+        if row["call"] in _FETCHES:
+            return "fetch"
+        return "make" if (row["staged_bytes"] or 0) * 2 > row["bytes"] else None
 
 
 def working_lines(seen: Seen) -> tuple[WorkingLine, ...]:
@@ -87,8 +89,26 @@ def working_lines(seen: Seen) -> tuple[WorkingLine, ...]:
     by_line = grouped((row for row in seen.host_calls if row["call"] != NEXT), _place)
     hidden = grouped((site for site in seen.pageable if is_hidden(site)), lambda site: _place(site.row))
     lines = [WorkingLine(tuple(rows), tuple(hidden.get(place, ()))) for place, rows in by_line.items()]
-    worth = [line for line in lines if line.hidden or seen.is_long(line.row, line.seconds)]
+    by_loader = {site.row["process"] for site in seen.pageable if site.loader_saved is not None}
+    worth = [
+        line
+        for line in lines
+        if line.hidden or (line.remedy and seen.is_long(line.row, line.seconds) and not _is_told(line, by_loader))
+    ]
     return tuple(sorted(worth, key=lambda line: -max(line.seconds, line.saved)))
+
+
+def _is_told(line: WorkingLine, by_loader: set[int | None]) -> bool:
+    """Whether the copies of what workers send tell of it, or it pins once."""
+    if line.remedy == "receive":
+        return line.row["process"] in by_loader
+    return line.remedy == "pin" and line.row["count"] == 1
+
+
+def _saved(site: Site, row: Row) -> float:
+    """What a copy on its own way saves: of the data as it is, which may be more than what was made of it."""
+    more = max(float(row["bytes"]) - site.row["bytes"], 0.0) / site.pinned_rate if site.pinned_rate else 0.0
+    return (site.saved_in_place or 0.0) - more
 
 
 def is_hidden(site: Site) -> bool:
@@ -108,7 +128,7 @@ def _place(row: Row) -> tuple[object, ...]:
 
 def first_advice(line: WorkingLine) -> str:
     """What to do about the work of a line, as a verdict begins."""
-    return _FIRST[line.remedy].format(line.name, line.row["count"])
+    return _FIRST[line.remedy or "make"].format(line.name, line.row["count"])
 
 
 def costliest(seen: Seen) -> WorkingLine | None:

@@ -8,7 +8,7 @@ from pinscope.analysis.read_rows import Row
 from pinscope.analysis.texts import Costed, Text, Texts, say
 from pinscope.records.run import costing, quantity
 from pinscope.tracing.sites import Seen
-from pinscope.tracing.trace.cpu_work import Remedy, WorkingLine, words_of_parts, working_lines
+from pinscope.tracing.trace.cpu_work import WorkingLine, words_of_parts, working_lines
 
 MOST_TOLD = 5
 """Lines with a finding of their own; the table has all."""
@@ -106,10 +106,10 @@ def work_findings(
 
 
 def _rule(line: WorkingLine) -> str:
-    remedy: Remedy = line.remedy
+    remedy = line.remedy
     if line.hidden and remedy in {"convert", "gather"}:
         return f"hidden-temporary/{remedy}"
-    return "cpu-work" if remedy == "make" else f"cpu-work/{remedy}"
+    return "cpu-work" if remedy in {"make", None} else f"cpu-work/{remedy}"
 
 
 def _reason(line: WorkingLine) -> str:

@@ -203,13 +203,17 @@ def _pageable(seen: Seen, rate_from: str | None) -> Iterator[Costed]:
             line=site.name,
             copies=f"{row['count']:,} {'copies' if row['count'] > 1 else 'copy'} {'to' if to_host else 'from'} "
             "pageable memory",
-            into=pinned_memory(site).lower(),
+            into=_lower_first(pinned_memory(site)),
             saved=saved or None,
             share=share_of_time(seen, row, saved or 0.0),
             where=_where(row),
             slow=slow_source(site) or None,
             others=f"{others:,} more {'processes copy' if others > 1 else 'process copies'}" if others else None,
         )
+
+
+def _lower_first(words: str) -> str:
+    return words[:1].lower() + words[1:]
 
 
 def _where(row: Row) -> str:

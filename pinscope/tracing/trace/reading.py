@@ -39,6 +39,8 @@ def origin(run: Run, parameter: str) -> str | None:
 
 def pinned_memory(site: Site) -> str:
     """What pinned memory would be to the copies of a line, as a sentence begins."""
+    if site.loader_saved is not None:
+        return "With DataLoader(pin_memory=True)"
     return "Into pinned memory" if site.row["direction"] == "d2h" else "With its data made in pinned memory"
 
 

@@ -33,7 +33,7 @@ def test_a_line_that_pins_at_each_use_is_named_with_its_seconds_on_the_cpu_and_w
     assert rules(reading) == ["cpu-work"]
     (finding,) = reading.findings
     assert figures(finding)["On the CPU beside the driver's calls"] == 1.0
-    assert figures(finding)["Saved without this work (about)"] == 0.6
+    assert figures(finding)["Saved without this work (about)"] == pytest.approx(0.6 * 99 / 100)  # pinning once
     assert reading.verdict == "Pin once at train.py:33, not 100 times: it kept the CPU 1.00 s (10.0 %)."
 
 
@@ -42,6 +42,11 @@ def test_work_of_less_than_a_hundredth_of_the_time_is_in_the_table_only() -> Non
     assert rules(reading) == []
     (table,) = (each for each in reading.tables if each.title == "What the CPU did for copies")
     assert table.rows[0][:2] == ("train.py:33", "Tensor.pin_memory")
+
+
+def test_to_pin_once_or_to_copy_without_touching_the_data_is_no_work() -> None:
+    assert rules(read(program(), site(34, **PINNED), host_call(33, "Tensor.pin_memory", count=1))) == []
+    assert rules(read(program(), site(34, **PINNED), host_call(34, "Tensor.to"))) == []
 
 
 def test_the_parts_of_a_line_that_pins_are_told_once() -> None:
@@ -60,7 +65,7 @@ def test_the_parts_of_a_line_that_pins_are_told_once() -> None:
         ("Tensor.to", {"gathered_bytes": 1000 * MIB}, "Copy train.py:33 as it lies"),
         ("ndarray.get", {}, "Fetch into kept memory"),
         ("a tensor from a worker", {}, "Let the DataLoader of train.py:33 pin"),
-        ("cupy.asarray", {}, "Fill pinned memory"),
+        ("cupy.asarray", {"staged_bytes": 1000 * MIB}, "Fill pinned memory"),
     ],
 )
 def test_each_kind_of_work_has_a_remedy_of_its_own(call: str, values: dict[str, Any], begins: str) -> None:

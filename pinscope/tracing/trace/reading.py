@@ -205,11 +205,13 @@ def _idle(seen: Seen) -> str:
         return ""
     copies = sum(site.row["idle_seconds"] or 0.0 for site in seen.sites)
     waits = sum(row["idle_seconds"] or 0.0 for row in seen.waits)
-    other = seen.seconds - seen.devices[0]["busy_seconds"] - copies - waits
+    work = sum(row["idle_seconds"] for row in seen.host_calls)
+    other = seen.seconds - seen.devices[0]["busy_seconds"] - copies - waits - work
     share = format_share(other / seen.seconds)
     rest = f"; what the CPU did in the other {format_seconds(other)} ({share}) was not recorded"
     rest = rest if other > WORTH * seen.seconds else ""
-    return f", idle {format_seconds(copies)} for copies and {format_seconds(waits)} after waits{rest}"
+    on_cpu = f", {format_seconds(work)} for the CPU's work on them" if work >= WORTH * seen.seconds else ""
+    return f", idle {format_seconds(copies)} for copies{on_cpu} and {format_seconds(waits)} after waits{rest}"
 
 
 # Headline and tables

@@ -16,8 +16,7 @@ class HostCallFields(Record):
     """Fields of a trace's rows of kind ``host_call``, and of sites what is known by these calls."""
 
     host_seconds: Seconds | None = None
-    """How long they were on the CPU beside the driver's calls that copy or wait: converting, gathering, copying,
-    pinning."""
+    """How long they were on the CPU beside the driver's calls within them: converting, gathering, copying."""
     processor_seconds: Seconds | None = None
     """Time of the processor that their threads used, also in the driver; those that a library starts are not in it."""
     minor_faults: Count | None = None

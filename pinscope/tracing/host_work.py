@@ -27,7 +27,6 @@ class HostWork:
         own: of each stack whether its line is the program's own. What a library does in a thread of its own is left
             out.
         driver: the calls of the driver.
-        pins: which of these pin memory or release it.
         busy: when some GPU computed or copied.
     """
 
@@ -37,10 +36,9 @@ class HostWork:
         names: Sequence[tuple[str, str]],
         own: NDArray[np.bool_],
         driver: NDArray[Any],
-        pins: NDArray[np.bool_],
         busy: Busy,
     ) -> None:
-        self._names, self._driver, self._pins, self._busy = names, driver, pins, busy
+        self._names, self._driver, self._busy = names, driver, busy
         calls = calls[calls["name"] < len(names)]
         calls["stack"][calls["stack"] >= len(own)] = 0
         self.calls: NDArray[Any] = calls[own[calls["stack"]]] if own.any() else calls
@@ -78,10 +76,9 @@ class HostWork:
 
     @cached_property
     def _pieces(self) -> tuple[NDArray[np.intp], Times, Times]:
-        """Stretches on the CPU beside the driver's calls that copy or wait: call, beginning and end of each. To pin is
-        work of the CPU, too."""
+        """Stretches on the CPU before, between and behind the driver's calls: call, beginning and end of each."""
         movers = np.flatnonzero(~self._loads)
-        inside = np.flatnonzero((self.of_driver_calls >= 0) & ~self._pins)
+        inside = np.flatnonzero(self.of_driver_calls >= 0)
         owners, driver = self.of_driver_calls[inside], self._driver[inside]
         calls = self.calls[movers]
         whose = np.concatenate([movers, owners])

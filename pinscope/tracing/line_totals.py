@@ -311,9 +311,7 @@ class LineTotals:
         done = [table[table["end"] > 0] for table in (self.kernels, self.copies)]
         busy = Busy(*(np.concatenate([table[name] for table in done]) for name in ("start", "end")))
         own = np.asarray([is_own(place.file, library_folders()) for place in self._places])
-        pins = [number for number, name in enumerate(self._function_names) if "Host" in name]
-        pinning = np.isin(self._functions[1], pins)
-        return HostWork(self._host_calls, self._host_names, own, self.calls, pinning, busy)
+        return HostWork(self._host_calls, self._host_names, own, self.calls, busy)
 
     def host_calls(self) -> Iterator[TraceRow]:
         """These by line and call."""

@@ -8,7 +8,7 @@ from typing import Literal
 from pinscope.analysis.read_rows import Row, grouped
 from pinscope.records.run import Table
 from pinscope.tracing.mapped_file import NEXT, RECEIVE
-from pinscope.tracing.sites import Seen, Site, headed_table, line_name
+from pinscope.tracing.sites import REPEATED, Seen, Site, headed_table, line_name
 from pinscope.units import format_seconds
 
 MOST_SHOWN = 100
@@ -34,10 +34,12 @@ class WorkingLine:
     Attributes:
         rows: of its calls, the longest on the CPU first.
         hidden: of its pageable copies those whose source is pinned all the same.
+        pinning: what it pinned.
     """
 
     rows: tuple[Row, ...]
     hidden: tuple[Site, ...]
+    pinning: tuple[Row, ...]
 
     @property
     def row(self) -> Row:
@@ -52,15 +54,16 @@ class WorkingLine:
     @property
     def seconds(self) -> float:
         """On the CPU beside the driver's calls that copy or wait."""
-        return float(sum(row["host_seconds"] for row in self.rows))
+        return float(sum(row["host_seconds"] for row in self.rows) + sum(row["call_seconds"] for row in self.pinning))
 
     @property
     def saved(self) -> float:
-        """What the program would take less without: as long as no GPU did anything meanwhile, and what the pageable
-        copies take that need not be. To pin once still takes one of so many times."""
+        """What the program would take less without: as long as no GPU did anything meanwhile, and what pinning again
+        and again and pageable copies take that need not be. To pin once still takes one of so many times."""
         kept = (self.row["count"] - 1) / self.row["count"] if self.remedy == "pin" else 1.0
-        idle = float(sum(row["idle_seconds"] for row in self.rows))
-        return max(idle * kept + sum(_saved(site, self.row) for site in self.hidden), 0.0)
+        idle = sum(row["idle_seconds"] for row in self.rows)
+        again = sum(row["call_seconds"] for row in self.pinning if row["count"] >= REPEATED)
+        return max(float(idle + again) * kept + sum(_saved(site, self.row) for site in self.hidden), 0.0)
 
     def is_pageable(self, seen: Seen) -> bool:
         """Whether the line makes pageable copies: pinned memory helps both."""
@@ -88,7 +91,11 @@ def working_lines(seen: Seen) -> tuple[WorkingLine, ...]:
     first."""
     by_line = grouped((row for row in seen.host_calls if row["call"] != NEXT), _place)
     hidden = grouped((site for site in seen.pageable if is_hidden(site)), lambda site: _place(site.row))
-    lines = [WorkingLine(tuple(rows), tuple(hidden.get(place, ()))) for place, rows in by_line.items()]
+    pinning = grouped(seen.allocations, _place)
+    lines = [
+        WorkingLine(tuple(rows), *(tuple(each.get(place, ())) for each in (hidden, pinning)))
+        for place, rows in by_line.items()
+    ]
     by_loader = {site.row["process"] for site in seen.pageable if site.loader_saved is not None}
     worth = [
         line
@@ -158,8 +165,8 @@ def table_of_work(seen: Seen) -> Table:
             }
             for row in seen.host_calls[:MOST_SHOWN]
         ],
-        "Calls of libraries that move or pin data of the host. On the CPU: beside the driver's calls that copy or "
-        "wait, which the other tables have. GPU idle meanwhile: none computed or copied, which is what the program "
+        "Calls of libraries that move or pin data of the host. On the CPU: beside the driver's calls, which the other "
+        "tables have. GPU idle meanwhile: none computed or copied, which is what the program "
         "would take less without this work. Processor time and page faults are those of the calling thread. Newly "
         "pinned: else memory that the library had kept was used again.",
     )

@@ -85,7 +85,7 @@ def work_findings(
             _rule(line),
             quantity("Calls", line.row["count"], "count"),
             quantity("Bytes", line.row["bytes"], "bytes"),
-            quantity("On the CPU beside the driver's calls", line.seconds, "seconds"),
+            quantity("On the CPU, pinning too", line.seconds, "seconds"),
             quantity("The whole calls", sum(row["call_seconds"] for row in line.rows), "seconds"),
             quantity("GPUs idle meanwhile", sum(row["idle_seconds"] for row in line.rows), "seconds"),
             quantity("Page faults", faults, "count", reason=NOT_COUNTED),

@@ -32,7 +32,7 @@ def test_a_line_that_pins_at_each_use_is_named_with_its_seconds_on_the_cpu_and_w
     reading = read(program(), site(34, **PINNED), host_call(33, "Tensor.pin_memory"))
     assert rules(reading) == ["cpu-work"]
     (finding,) = reading.findings
-    assert figures(finding)["On the CPU beside the driver's calls"] == 1.0
+    assert figures(finding)["On the CPU, pinning too"] == 1.0
     assert figures(finding)["Saved without this work (about)"] == pytest.approx(0.6 * 99 / 100)  # pinning once
     assert reading.verdict == "Pin once at train.py:33, not 100 times: it kept the CPU 1.00 s (10.0 %)."
 
@@ -56,6 +56,9 @@ def test_the_parts_of_a_line_that_pins_are_told_once() -> None:
     reading = read(program(), host_call(33, "Tensor.pin_memory"), pins, elsewhere)
     assert sorted(rules(reading)) == ["cpu-work", "pinned-memory-in-a-loop"]
     assert any("train.py:44" in finding.title for finding in reading.findings)
+    (finding,) = (each for each in reading.findings if each.rule == "cpu-work")
+    assert figures(finding)["On the CPU, pinning too"] == 1.5
+    assert figures(finding)["Saved without this work (about)"] == pytest.approx((0.6 + 0.5) * 99 / 100)
 
 
 @pytest.mark.parametrize(

@@ -118,7 +118,7 @@ class _Tensors:
 
     def __init__(self, torch: Any) -> None:
         self._plain = (torch.Tensor, torch.nn.Parameter)
-        self._strided = torch.strided
+        self._strided, self._dtype = torch.strided, torch.dtype
         tensor = torch.Tensor
         for name in {"to", "cuda", "cpu", "numpy", "pin_memory"} & set(dir(tensor)):
             describe = self._pinned if name == "pin_memory" else self._moved
@@ -129,10 +129,13 @@ class _Tensors:
 
     def _is_large(self, arguments: Arguments) -> bool:
         tensor = arguments[0]
-        return type(tensor) in self._plain and tensor.layout is self._strided and tensor.nbytes > LARGE_BYTES
+        if type(tensor) not in self._plain or tensor.layout is not self._strided or tensor.nbytes <= LARGE_BYTES:
+            return False
+        stays = len(arguments) > 1 and isinstance(arguments[1], self._dtype)  # it is only converted
+        return not (stays and tensor.is_cuda)
 
     def _is_large_source(self, arguments: Arguments) -> bool:
-        return len(arguments) > 1 and self._is_large(arguments[1:])
+        return self._is_large(arguments[1:]) and (arguments[0].is_cpu or arguments[1].is_cpu)
 
     def _moved(self, arguments: Arguments, result: Any) -> tuple[int, int, str] | None:
         return self._between(arguments[0], result)

@@ -14,7 +14,7 @@ from pinscope.records.parameters import Inputs, parameter
 from pinscope.records.run import LARGE_BYTES, Quantity, Run, Table, TraceRow, quantity
 from pinscope.text import encodable
 from pinscope.tracing.sites import MOSTLY, WORTH, Headed, Seen, Site, gpu_name, headed_table, line_name, seen_in
-from pinscope.tracing.trace.cpu_work import costliest, first_advice, pins_again, table_of_work
+from pinscope.tracing.trace.cpu_work import costliest, first_advice, pins_again, table_of_work, working_lines
 from pinscope.tracing.trace.what_if import WhatIf, what_if_headline, what_if_in, what_if_tables, what_if_verdict
 from pinscope.units import format_about, format_bytes, format_seconds, format_share
 
@@ -263,6 +263,11 @@ def _headline(seen: Seen) -> Iterator[Quantity]:
     yield quantity(
         "GPU compute idle for large pageable copies", stood, "seconds", reason=NO_KERNELS, key="pageable.idle"
     )
+    if seen.host_calls:
+        work = sum(row["host_seconds"] for row in seen.host_calls)
+        yield quantity("CPU's work for copies beside the driver's calls", work, "seconds", key="work")
+        saved = min(sum(line.saved for line in working_lines(seen)), seen.seconds)
+        yield quantity("Saved without this work (about)", saved, "seconds", key="work.saved")
     held = sum(site.row["call_seconds"] or 0.0 for site in pageable)
     yield quantity("CPU held by large pageable copies", held, "seconds", key="pageable.held")
     yield quantity("From the first copy or kernel to the last", seen.seconds, "seconds", key="copying")

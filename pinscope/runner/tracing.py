@@ -525,7 +525,7 @@ def _rows(seen: Seen, sites: Sequence[Site], spool: Path, is_same: bool) -> Iter
     yield unnumbered(kind="before", same_output=is_same, **kept, **_together(sites))
     path = spool / ACCOUNT
     account = json.loads(path.read_bytes()) if path.exists() else {"lines": [], "loaders": []}
-    lines = [(line, "{:,} copies: {}", None) for line in account["lines"]]
+    lines: list[tuple[Any, str, str | None]] = [(line, "{:,} copies: {}", None) for line in account["lines"]]
     lines += [(Line(site.row["file"], site.row["line"]).document(), "", why) for site, why in _not_chosen(seen, sites)]
     loaders = [(loader, LEFT_BATCHES, PINNED_BATCHES) for loader in account["loaders"]]
     for repeat, (redirected, left, otherwise) in enumerate([*lines, *loaders]):

@@ -26,5 +26,5 @@ def saved_by_pinning(calls: Sequence[Row], copying: float, whole: float, busy: f
     """
     if sum(row["wait_seconds"] or 0.0 for row in calls if row["call"] == NEXT) > MOSTLY_WAITING * whole:
         return 0.0
-    moved = copying + sum(row["call_seconds"] for row in calls if row["call"] == RECEIVE)
+    moved = copying + float(sum(row["call_seconds"] for row in calls if row["call"] == RECEIVE))
     return max(min(moved, whole - moved, whole - busy), 0.0)

@@ -93,7 +93,7 @@ def working_lines(seen: Seen) -> tuple[WorkingLine, ...]:
     hidden = grouped((site for site in seen.pageable if is_hidden(site)), lambda site: _place(site.row))
     pinning = grouped(seen.allocations, _place)
     lines = [
-        WorkingLine(tuple(rows), *(tuple(each.get(place, ())) for each in (hidden, pinning)))
+        WorkingLine(tuple(rows), tuple(hidden.get(place, ())), tuple(pinning.get(place, ())))
         for place, rows in by_line.items()
     ]
     by_loader = {site.row["process"] for site in seen.pageable if site.loader_saved is not None}

@@ -3,7 +3,7 @@ CUPTI says of the driver's calls within, and what it did to the data there.
 
 Of PyTorch ``Tensor.to``, ``cuda``, ``cpu``, ``copy_``, ``pin_memory`` and ``numpy``, ``torch.tensor`` and
 ``as_tensor``, and what a DataLoader's workers send; of CuPy ``asarray``, ``array``, ``ndarray.set`` and ``get``; of JAX
-``device_put`` and ``device_get``; of Numba copies to and from a device.
+``device_put``, ``device_get``, ``numpy.asarray`` and ``numpy.array``; of Numba copies to and from a device.
 """
 
 from __future__ import annotations
@@ -259,15 +259,29 @@ def _has_large_second(arguments: Arguments) -> bool:
 def _follow_jax(jax: Any) -> None:
     import numpy  # noqa: PLC0415 - JAX has
 
-    def put(arguments: Arguments, result: Any) -> tuple[int, int, str] | None:
+    def host_bytes(data: Any) -> int:
+        """Of arrays of NumPy, also within lists and dictionaries."""
+        return sum(each.nbytes for each in jax.tree_util.tree_leaves(data) if isinstance(each, numpy.ndarray))
+
+    def put(arguments: Arguments, result: Any) -> tuple[int, int, str]:
         del result
-        return (arguments[0].nbytes, STAGED, "") if isinstance(arguments[0], numpy.ndarray) else None
+        return host_bytes(arguments[0]), STAGED, ""
 
-    def got(arguments: Arguments, result: Any) -> tuple[int, int, str] | None:
-        return None if isinstance(arguments[0], numpy.ndarray) else (result.nbytes, 0, "")
+    def got(arguments: Arguments, result: Any) -> tuple[int, int, str]:
+        del arguments
+        return host_bytes(result), 0, ""
 
-    for name, describe in (("device_put", put), ("device_get", got)):
-        change_function(jax, name, _followed(f"jax.{name}", _has_large_first, describe))
+    def puts_large(arguments: Arguments) -> bool:
+        return host_bytes(arguments[0]) > LARGE_BYTES
+
+    def gets_large(arguments: Arguments) -> bool:
+        leaves = jax.tree_util.tree_leaves(arguments[0])
+        return any(each.nbytes > LARGE_BYTES and not isinstance(each, numpy.ndarray) for each in leaves)
+
+    change_function(jax, "device_put", _followed("jax.device_put", puts_large, put))
+    change_function(jax, "device_get", _followed("jax.device_get", gets_large, got))
+    for name in {"array", "asarray"} & vars(jax.numpy).keys():
+        change_function(jax.numpy, name, _followed(f"jax.numpy.{name}", puts_large, put))
 
 
 def _follow_numba(module: Any) -> None:

@@ -177,13 +177,13 @@ def _begin(handover: str, library: str) -> bool:
     config = json.loads(folder.read("config.json"))
     if not start_recording(folder, library):
         return False
-    follow_host_calls()
     if config["children"]:
         pass_on(handover, library)
     if config["redirect"] is not None:
         from pinscope.tracing.redirect_libraries import start_redirecting  # noqa: PLC0415
 
         start_redirecting(folder, config["redirect"])
+    follow_host_calls()  # around what is redirected
     return True
 
 

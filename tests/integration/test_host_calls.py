@@ -105,3 +105,18 @@ same.copy_(torch.tensor(np.ones((512, 512))))
         9: "copies to the host are not redirected",
         10: "a single copy: pinning pays where it repeats",
     }
+
+
+@pytest.mark.usefixtures("_stand_ins")
+def test_what_the_second_run_gathers_is_no_work_of_the_program_s(tmp_path: Path) -> None:
+    text = """\
+import numpy as np, torch
+for step in range(10):
+    batch = torch.tensor(np.full(1 << 20, step, np.float32))
+    batch.to("cuda")
+"""
+    code, document = traced(tmp_path, "--what-if", "pin", program(tmp_path, text))
+    assert code == 0
+    second = document["what_if"]
+    assert [(row["call"], row.get("staged_bytes")) for row in rows(second, "host_call")] == [("Tensor.to", 0)]
+    assert not any(finding["rule"].startswith("cpu-work") for finding in second["run"]["findings"])

@@ -126,10 +126,10 @@ def print_run(document: Document) -> None:
 
 def print_below_verdict(reading: Reading) -> None:
     """What carries a verdict: its own tables, figures, further tables, findings."""
-    for table in reading.answer:
+    for table in facts.answer_tables(reading):
         print_reading_table(table)
     _print_headline(reading.headline)
-    for table in reading.further_tables:
+    for table in facts.further_tables(reading):
         print_reading_table(table)
     print_findings(facts.by_severity(reading.findings))
 

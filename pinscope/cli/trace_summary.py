@@ -80,7 +80,7 @@ def print_summary(document: Document, leads_on: bool = True) -> None:
 
 def _print_answer(reading: Reading) -> None:
     """The tables of the answer, shortly."""
-    tables = {table.title: table for table in reading.answer}
+    tables = {table.title: table for table in facts.answer_tables(reading)}
     if TIME in tables:
         _, rows, numbers = facts.barred(tables[TIME])
         print_prose(tables[TIME].note)

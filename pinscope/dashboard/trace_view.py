@@ -15,7 +15,7 @@ from pinscope.dashboard.widgets import show_error
 from pinscope.errors import PinScopeError
 from pinscope.experiments.registry import checked_rows
 from pinscope.records.run import Run
-from pinscope.report.facts import Document
+from pinscope.report.facts import Document, answer_tables, further_tables
 from pinscope.report.write import render
 from pinscope.runner.tracing import what_if_command
 from pinscope.store.anonymous import SUFFIX
@@ -37,7 +37,7 @@ def trace_view(run: Run, document: Document) -> None:
     """The tables of the answer with a command that proves it, then findings, the timeline, and what else the reading
     has."""
     reading = document.reading
-    tables = {table.title: table for table in reading.answer}
+    tables = {table.title: table for table in answer_tables(reading)}
     widgets.table_list([table for title, table in tables.items() if title not in (TIME, LINES, PEAK, SIZES)], "first")
     if TIME in tables:
         widgets.bar_cards(tables[TIME])
@@ -51,10 +51,10 @@ def trace_view(run: Run, document: Document) -> None:
             if title in tables:
                 with st.container():
                     widgets.table_list([tables[title]], title)
-    without_tables = reading.model_copy(update={"tables": reading.answer})
+    without_tables = reading.model_copy(update={"tables": answer_tables(reading)})
     widgets.reading_below_verdict(without_tables, document.charts)
     _timeline(run, document)
-    widgets.table_list(reading.further_tables, "more")
+    widgets.table_list(further_tables(reading), "more")
 
 
 def _timeline(run: Run, document: Document) -> None:

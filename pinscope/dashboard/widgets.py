@@ -18,7 +18,16 @@ from pinscope.dashboard.pages import MANUAL_ROOT, PageEntry
 from pinscope.errors import PinScopeError, StoreFailed, UnknownName
 from pinscope.experiments.registry import find_reader
 from pinscope.records.run import LAB_TITLES, Finding, Quantity, Reading, Run, Severity, Table
-from pinscope.report.facts import FIRST, SEVERITY_WORDS, Fact, by_severity, quantity_text, table_texts
+from pinscope.report.facts import (
+    FIRST,
+    SEVERITY_WORDS,
+    Fact,
+    answer_tables,
+    by_severity,
+    further_tables,
+    quantity_text,
+    table_texts,
+)
 from pinscope.store.store import Store
 from pinscope.text import one_line, sentence
 from pinscope.units import format_precision, format_share, format_value
@@ -153,7 +162,7 @@ def headline(quantities: Sequence[Quantity]) -> None:
 def reading_below_verdict(reading: Reading, charts: Sequence[Chart]) -> None:
     """The figures, the chart and the findings that carry the verdict; the rest is one click away. Where tables belong
     to the answer, they stand in place of the figures."""
-    shown = 0 if reading.answer else FIRST
+    shown = 0 if answer_tables(reading) else FIRST
     if reading.headline[:shown]:
         headline(reading.headline[:shown])
     findings = by_severity(reading.findings)
@@ -170,7 +179,7 @@ def reading_below_verdict(reading: Reading, charts: Sequence[Chart]) -> None:
     _rest("figures", reading.headline[shown:], headline)
     _rest("findings", findings[FIRST:], finding_cards)
     _more_charts(charts)
-    _rest("tables", reading.further_tables, table_list)
+    _rest("tables", further_tables(reading), table_list)
 
 
 def verdict_line(verdict: str) -> None:

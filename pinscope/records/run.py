@@ -12,8 +12,10 @@ from typing import Annotated, Any, Literal, Protocol, Self
 
 from pydantic import Field, computed_field, model_validator
 
+from pinscope.records.answer import AnswerFields
 from pinscope.records.base import ATTACHMENTS, Budget, Moment, Record
 from pinscope.records.environment import Device, Environment
+from pinscope.records.host_calls import Count, HostCallFields, Seconds
 
 FORMAT = 2
 """Newest version of the run format, in bundles and JSON. Additive changes keep it; :attr:`Run.format` says which a run
@@ -257,19 +259,9 @@ def parse_run(fields: Mapping[str, Any]) -> Run:
 
 
 TraceRowKind = Literal[
-    "program",
-    "process",
-    "device",
-    "site",
-    "allocation",
-    "synchronisation",
-    "size",
-    "before",
-    "line_before",
-    "redirected",
-]
-Count = Annotated[int, Field(ge=0)]
-Seconds = Annotated[float, Field(ge=0)]
+    "program", "process", "device", "site", "allocation", "synchronisation", "host_call", "size",
+    "before", "line_before", "redirected",
+]  # fmt: skip
 CopyDirection = Literal["h2d", "d2h", "d2d", "h2h", "p2p", "other"]
 CopyMemory = Literal["pageable", "pinned", "device", "array", "managed", "unknown"]
 
@@ -285,6 +277,7 @@ TRACE_NEEDED: Mapping[TraceRowKind, tuple[str, ...]] = {
     "site": ("number", "direction", "source", "target", "count", "bytes", "median_bytes", "file", "line"),
     "allocation": ("call", "count", "bytes", "call_seconds", "left_count", "left_bytes", "file", "line"),
     "synchronisation": ("call", "count", "call_seconds", "idle_seconds", "file", "line"),
+    "host_call": ("call", "count", "bytes", "call_seconds", "host_seconds", "idle_seconds", "file", "line"),
     "size": ("direction", "most_bytes", "count", "bytes"),
     "before": ("seconds", "active_seconds", "count", "bytes", "same_output"),
     "line_before": ("count", "bytes", "call_seconds", "file", "line"),
@@ -293,7 +286,7 @@ TRACE_NEEDED: Mapping[TraceRowKind, tuple[str, ...]] = {
 """Kind of row → fields that each of them has."""
 
 
-class TraceRow(Observation):
+class TraceRow(HostCallFields, AnswerFields, Observation):
     """What was recorded of one program, added up for each line of it.
 
     ``repeat`` counts the rows of a kind, ``warmup`` is always false. The single events lie in the attachments.
@@ -302,11 +295,11 @@ class TraceRow(Observation):
     kind: TraceRowKind
     """``program``, ``process`` (of several that were recorded), ``device`` (a GPU, as one process sees it), ``site``
     (copies of one line between the same kinds of memory), ``allocation`` (pinned memory that a line allocated or
-    registered) or ``synchronisation`` (waits of a line, in calls that wait for the GPU and in copies that are not
-    asynchronous) or ``size`` (copies over the link in one direction, above a quarter of a size up to that size). In a
-    second run with lines pinned by ``--what-if`` also ``before`` (the first run, and the copies of
-    these lines in it), ``line_before`` (those of one of the lines) and ``redirected`` (copies of a line that went
-    through pinned buffers)."""
+    registered), ``synchronisation`` (waits of a line, in calls that wait for the GPU and in copies that are not
+    asynchronous), ``host_call`` (calls of a library that move or pin data of the host) or ``size`` (copies of one
+    size). In a second run with lines pinned by ``--what-if`` also ``before`` (the first run, and the copies of these
+    lines in it), ``line_before`` (those of one of the lines) and ``redirected`` (copies of a line that went through
+    pinned buffers)."""
     # The program:
     seconds: Seconds | None = None
     """From its start, with the recorder in it, to its end; of a process that was killed: not known."""
@@ -357,12 +350,13 @@ class TraceRow(Observation):
     """Names of the ranges, of NVTX or pinscope.trace, that were innermost at the calls: those of the most bytes or
     calls, at most three."""
     count: Count | None = None
-    """Copies, allocations or waits."""
+    """Copies, allocations, waits or calls."""
     call_seconds: Seconds | None = None
     """How long the calls held the CPU, together. Where graphs copy, the launches are the calls."""
     idle_seconds: Seconds | None = None
     """Of copies: how long the GPU's compute stood idle while they were issued and ran. Of waits: from their end until
-    the next kernel began, without what counts for copies. No moment is counted twice."""
+    the next kernel began, without what counts for copies. Of calls of libraries: how long all GPUs stood idle beside
+    the driver's calls within. No moment is counted twice."""
     first_seconds: Seconds | None = None
     """When the first of them began, from the first copy or kernel of its process on; of a first run, that of the lines
     that were pinned in the second."""
@@ -388,8 +382,6 @@ class TraceRow(Observation):
     """Copies of more than :data:`LARGE_BYTES`."""
     copy_seconds: Seconds | None = None
     """How long the transfers took, together."""
-    most_bytes: Count | None = None
-    """Of copies of one size: the largest that counts as such."""
     # Allocations:
     left_count: Count | None = None
     """How many were still there at the end."""
@@ -399,10 +391,6 @@ class TraceRow(Observation):
     """Of the pages that the allocations reach into, together: memory is locked in whole pages."""
     peak_bytes: Count | None = None
     """The most that was there at once; of the program, of all pinned memory together."""
-    peak_at_seconds: Seconds | None = None
-    """Of the program: when that was, from its start on."""
-    at_peak_bytes: Count | None = None
-    """How much of the line's memory was there when the program had most."""
     # Waits:
     longest_idle_seconds: Seconds | None = None
     """The longest time for which compute stood idle behind one of them."""
@@ -416,13 +404,15 @@ class TraceRow(Observation):
     gather_seconds: Seconds | None = None
     """How long the CPU copied into pinned buffers."""
     wait_seconds: Seconds | None = None
-    """How long the CPU waited for the GPU to have read a buffer that it needed again."""
+    """How long the CPU waited for the GPU to have read a buffer that it needed again; of a DataLoader, how long the
+    loop waited for its batches, beside receiving them: by the median one."""
     pin_seconds: Seconds | None = None
     """How long pinning the buffers took."""
     pinned_bytes: Count | None = None
     """Of the buffers."""
     reason: str | None = None
-    """Why copies of the line were left as they were, or what was pinned instead."""
+    """Why copies of the line were left as they were, or what was pinned instead; of large copies and calls of libraries
+    what was done to the data on the CPU."""
 
     def needs(self) -> tuple[str, Iterable[str]]:
         """What rows of its kind have."""
@@ -606,13 +596,3 @@ class Reading(Record):
     """All figures that were derived."""
     findings: tuple[Finding, ...]
     """What was concluded. Of equal severity, what costs most comes first."""
-
-    @property
-    def answer(self) -> tuple[Table, ...]:
-        """The tables that stand right below the verdict: up to the last with bars."""
-        return self.tables[: max((place for place, table in enumerate(self.tables, start=1) if table.bar), default=0)]
-
-    @property
-    def further_tables(self) -> tuple[Table, ...]:
-        """The others."""
-        return self.tables[len(self.answer) :]

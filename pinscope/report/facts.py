@@ -467,6 +467,17 @@ def table_texts(table: Table) -> list[list[str]]:
     ]
 
 
+def answer_tables(reading: Reading) -> tuple[Table, ...]:
+    """The tables that stand right below the verdict: up to the last with bars."""
+    tables = reading.tables
+    return tables[: max((place for place, table in enumerate(tables, start=1) if table.bar), default=0)]
+
+
+def further_tables(reading: Reading) -> tuple[Table, ...]:
+    """The others."""
+    return reading.tables[len(answer_tables(reading)) :]
+
+
 BAR_LETTERS = 20
 
 

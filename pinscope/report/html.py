@@ -123,7 +123,7 @@ def _run(document: Document) -> Iterator[str]:
     yield "## Answer\n"
     if reading.verdict:
         yield f"**{plain(reading.verdict)}**\n"
-    for table in reading.answer:
+    for table in facts.answer_tables(reading):
         yield from _table(table)
     if reading.headline:
         yield from _pairs(
@@ -132,9 +132,9 @@ def _run(document: Document) -> Iterator[str]:
     elif not reading.verdict:
         yield "Nothing was measured that an answer could rest on.\n"
     yield from _findings(document)
-    if reading.further_tables:
+    if facts.further_tables(reading):
         yield "## Tables\n"
-        for table in reading.further_tables:
+        for table in facts.further_tables(reading):
             yield from _table(table)
     yield "## Run\n"
     yield from _pairs(("", ""), facts.run_facts(run))

@@ -44,11 +44,12 @@ from pinscope.store.store import Store
 from pinscope.store.tables import StoredRow
 from pinscope.tracing.line_totals import Ended, unnumbered
 from pinscope.tracing.process_merge import MOST_RECORDS, ProcessFiles, attachments
-from pinscope.tracing.redirect import ACCOUNT
+from pinscope.tracing.redirect import ACCOUNT, Line
 from pinscope.tracing.sites import Seen, Site, library_folders, seen_in
 from pinscope.tracing.spool import Scope, Spool
 from pinscope.tracing.stacks import file_label
 from pinscope.tracing.trace.reading import TraceParams
+from pinscope.tracing.trace.what_if import TO_HOST
 
 
 def pinned_rates(store: Store, environment: Environment) -> dict[str, Any]:
@@ -524,7 +525,8 @@ def _rows(seen: Seen, sites: Sequence[Site], spool: Path, is_same: bool) -> Iter
     yield unnumbered(kind="before", same_output=is_same, **kept, **_together(sites))
     path = spool / ACCOUNT
     account = json.loads(path.read_bytes()) if path.exists() else {"lines": [], "loaders": []}
-    lines = [(line, "{:,} copies: {}", None) for line in account["lines"]]
+    lines: list[tuple[Any, str, str | None]] = [(line, "{:,} copies: {}", None) for line in account["lines"]]
+    lines += [(Line(site.row["file"], site.row["line"]).document(), "", why) for site, why in _not_chosen(seen, sites)]
     loaders = [(loader, LEFT_BATCHES, PINNED_BATCHES) for loader in account["loaders"]]
     for repeat, (redirected, left, otherwise) in enumerate([*lines, *loaders]):
         yield TraceRow(
@@ -541,6 +543,14 @@ def _rows(seen: Seen, sites: Sequence[Site], spool: Path, is_same: bool) -> Iter
             pinned_bytes=redirected["pinned_bytes"],
             reason="; ".join(left.format(count, why) for why, (count, _) in redirected["left"].items()) or otherwise,
         )
+
+
+def _not_chosen(seen: Seen, chosen: Sequence[Site]) -> Iterator[tuple[Site, str]]:
+    """Large pageable copies that the second run leaves alone, and why."""
+    for site in seen.pageable:
+        if site.row["file"] and site not in chosen:
+            few = "a single copy: pinning pays where it repeats" if site.row["large_count"] == 1 else "not chosen"
+            yield site, TO_HOST if site.row["direction"] == "d2h" else few
 
 
 def _together(sites: Sequence[Site]) -> dict[str, Any]:

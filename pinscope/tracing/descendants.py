@@ -169,6 +169,7 @@ def _begin(handover: str, library: str) -> bool:
     """Record the program; false if that is not possible."""
     import json  # noqa: PLC0415 - children begin without it
 
+    from pinscope.tracing.host_calls import follow_host_calls  # noqa: PLC0415
     from pinscope.tracing.mapped_file import SpoolFolder  # noqa: PLC0415
     from pinscope.tracing.recorder import start_recording  # noqa: PLC0415
 
@@ -182,6 +183,7 @@ def _begin(handover: str, library: str) -> bool:
         from pinscope.tracing.redirect_libraries import start_redirecting  # noqa: PLC0415
 
         start_redirecting(folder, config["redirect"])
+    follow_host_calls()  # around what is redirected
     return True
 
 
@@ -189,10 +191,12 @@ def _record(handover: str, library: str) -> None:
     """Record a process that the program has started, as long as the program runs."""
     before = set(sys.modules)
     try:
+        from pinscope.tracing.host_calls import follow_host_calls  # noqa: PLC0415 - it imports the trigger
         from pinscope.tracing.mapped_file import SpoolFolder  # noqa: PLC0415
-        from pinscope.tracing.recorder import join_recording  # noqa: PLC0415 - it imports the trigger
+        from pinscope.tracing.recorder import join_recording  # noqa: PLC0415
 
         join_recording(SpoolFolder.named(handover), library)
+        follow_host_calls()
     except Exception:  # noqa: BLE001, S110 - such as a spool that is gone, because the program has ended
         pass
     forget_modules(before)

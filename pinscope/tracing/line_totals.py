@@ -12,9 +12,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pinscope.records.run import LARGE_BYTES, WAITS, TraceRow
+from pinscope.tracing.host_work import HostWork
 from pinscope.tracing.mapped_file import CUT
-from pinscope.tracing.sites import ALLOCATES, NATIVE, PinnedMemory, Place, place_of
+from pinscope.tracing.sites import ALLOCATES, NATIVE, PinnedMemory, Place, library_folders, place_of
 from pinscope.tracing.spool import MANAGED, RecordFiles
+from pinscope.tracing.stacks import is_own
 from pinscope.tracing.stretch import Busy, once
 
 MOST_RANGES = 3
@@ -80,6 +82,7 @@ class LineTotals:
         self._kinds = list(dict.fromkeys((place.file, place.line) for place in self._places))
         numbers = {kind: number for number, kind in enumerate(self._kinds)}
         self._line_of_stack = np.asarray([numbers[place.file, place.line] for place in self._places])
+        self._host_calls, self._host_names = files.spool.host_calls(), files.spool.host_names()
 
     def devices(self) -> Iterator[TraceRow]:
         """A row for each GPU."""
@@ -276,6 +279,7 @@ class LineTotals:
                 **self._where(int(stacks[rows][0])),
                 call=self._call_name(int(places[rows][0])),
                 ranges=self._ranges(copies, copies["bytes"]),
+                **self.host.of_copies(places[rows], copies["bytes"]),
             )
 
     def sizes(self) -> Iterator[tuple[str, int, int, int]]:
@@ -310,6 +314,29 @@ class LineTotals:
             "source_line": place.source,
             "stack": place.stack,
         }
+
+    # What the CPU does for copies
+
+    @cached_property
+    def host(self) -> HostWork:
+        """Calls of libraries that move data of the host."""
+        done = [table[table["end"] > 0] for table in (self.kernels, self.copies)]
+        busy = Busy(*(np.concatenate([table[name] for table in done]) for name in ("start", "end")))
+        own = np.asarray([is_own(place.file, library_folders()) for place in self._places])
+        return HostWork(self._host_calls, self._host_names, own, self.calls, busy)
+
+    def host_calls(self) -> Iterator[TraceRow]:
+        """These by line and call."""
+        host, taken = self.host, self.pinned.taken
+        places = self.call_places(taken)
+        for _, rows in _groups(_numbered(self._line_of_stack[host.calls["stack"]], host.kinds)):
+            calls = host.calls[rows]
+            yield unnumbered(
+                kind="host_call",
+                first_seconds=self._since_first(calls["start"]),
+                **self._where(int(calls["stack"][0])),
+                **host.together(rows, places, taken["bytes"]),
+            )
 
     # Pinned memory
 
@@ -378,7 +405,9 @@ class LineTotals:
         done = self.kernels["end"] > 0
         gaps = Busy(self.kernels["start"][done], self.kernels["end"][done]).idle_after(calls["end"])
         gaps[:-1] = np.minimum(gaps[:-1], np.diff(calls["end"]))
-        return gaps - self._idle_of_copies_within(calls["end"], calls["end"] + gaps)
+        until = calls["end"] + gaps
+        of_others = self._idle_of_copies_within(calls["end"], until) + self.host.idle_within(calls["end"], until)
+        return np.asarray(gaps - np.minimum(of_others, gaps))
 
     def _idle_of_copies_within(self, starts: NDArray[np.int64], ends: NDArray[np.int64]) -> NDArray[np.int64]:
         """How much of each stretch, in which no kernel runs, counts as idle compute of copies."""

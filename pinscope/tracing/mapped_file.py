@@ -238,26 +238,37 @@ PIECE_CALLS = 1 << 15
 ENTRY = struct.Struct("<5I2q")
 """Correlation id; number of the function; thread; stack, numbered from 1 (0: it was not read); named range, from 1 (0:
 none was open); when the call began and ended (0: the place was not used)."""
+HOST_ENTRY = struct.Struct("<6I5q")
+"""Of a library's call that moves data of the host: number of its name; thread; stack; range; flags; major page faults;
+when it began and ended; bytes; nanoseconds of the processor; minor page faults."""
+PINNED, CONVERTED, GATHERED, RECEIVED, LOADS, PINS, STAGED = 1, 2, 4, 8, 16, 32, 64
+"""Flags of a call: its source is pinned; it converts; it gathers what does not lie as the target does; its source came
+from a DataLoader's worker; it is the loop's wait for a batch; of a DataLoader that pins; it copies the data in the
+host's memory."""
+RECEIVE, NEXT = "a tensor from a worker", "DataLoader"
+"""Names of what a DataLoader's loop does beside the program."""
 CUT = 0
 """Stands for the function of a call that was begun or over while nothing was recorded: nobody knows its line."""
 
 
 class CallLog:
-    """Entries in files ``calls.NUMBER``.
+    """Entries in files ``NAME.NUMBER``.
 
     Args:
         folder: where the files are made.
+        name: of the files.
+        entry: their layout.
     """
 
-    def __init__(self, folder: SpoolFolder) -> None:
-        self._folder = folder
+    def __init__(self, folder: SpoolFolder, name: str = "calls", entry: struct.Struct = ENTRY) -> None:
+        self._folder, self._name, self._entry = folder, name, entry
         self._slots = itertools.count()
         self._files = itertools.count()
         self._pieces: list[tuple[ctypes.Array[ctypes.c_char], Iterator[int]]] = []
         self._adding = _thread.RLock()  # a handler of a signal may make a call in there
 
     def note(self, *entry: int) -> None:
-        """One call that is over; the fields of :data:`ENTRY`.
+        """One call that is over; the fields of its layout.
 
         A thread that has taken a slot may stand still for any time before it writes there. So a piece goes only when
         each of its slots was written: then none of them is anyone's. A slot that is never written, because a handler
@@ -271,7 +282,7 @@ class CallLog:
         if number >= len(self._pieces):
             self._add_pieces(number)
         piece, written = self._pieces[number]
-        ENTRY.pack_into(piece, slot % PIECE_CALLS * ENTRY.size, *entry)
+        self._entry.pack_into(piece, slot % PIECE_CALLS * self._entry.size, *entry)
         if next(written) == PIECE_CALLS - 1:
             unmap(ctypes.addressof(piece), len(piece))
 
@@ -293,8 +304,8 @@ class CallLog:
 
         A handler of a signal may raise an exception at any place here: a file that was made for nothing stays empty.
         """
-        size = PIECE_CALLS * ENTRY.size
+        size = PIECE_CALLS * self._entry.size
         with self._adding:
             while number >= len(self._pieces):
-                address = map_file(self._folder, f"calls.{next(self._files):06d}", size)
+                address = map_file(self._folder, f"{self._name}.{next(self._files):06d}", size)
                 self._pieces.append(((ctypes.c_char * size).from_address(address), itertools.count()))

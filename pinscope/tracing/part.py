@@ -22,6 +22,7 @@ from typing import Any
 
 from pinscope.errors import BadInput
 from pinscope.isolation import command
+from pinscope.tracing.host_calls import follow_host_calls
 from pinscope.tracing.mapped_file import SpoolFolder
 from pinscope.tracing.recorder import Recorder, can_record_here, recorder_here, start_recording
 from pinscope.tracing.stacks import MOST_CHARACTERS, OURS, is_own
@@ -139,6 +140,8 @@ class _Alone:
                 self._spool = SpoolFolder.named(answer["spool"])
                 is_refused = not start_recording(self._spool, answer["library"])
                 self._recorder = recorder_here()
+                if self._recorder is not None:
+                    follow_host_calls()
         if is_refused:
             self._end()  # the keeper says why
         elif self._recorder is None:

@@ -15,6 +15,8 @@ The layout of the spool::
     buffer.NUMBER         an activity buffer that CUPTI fills; ``.done`` is added when it gave it back
     process.PID.NUMBER    likewise of a process that the program has started, without config.json and stop
     calls.NUMBER          an entry for each call that is over: :data:`pinscope.tracing.mapped_file.ENTRY`
+    host_calls.NUMBER     an entry for each library's call that moves data of the host: ``HOST_ENTRY`` there
+    host_names            a line of JSON for each name: its number, the call, and what it did to the data
     stacks                a line of JSON for each stack: its number, and its frames, the innermost first
     ranges                a line of JSON for each range: its number, and its name
     full                  a line that says which calls have no stack because there were too many, if so
@@ -42,8 +44,8 @@ from typing import Any, NoReturn
 from pinscope.tracing import bound, cupti_library, mapped_file, stacks
 from pinscope.tracing.bound import _thread, as_json, bind, os, time
 from pinscope.tracing.cupti_library import NVTX, CuptiLibrary, Refused
-from pinscope.tracing.mapped_file import BUFFER_BYTES, CUT, ActivityBuffers, CallLog, SpoolFolder
-from pinscope.tracing.stacks import NvtxCalls, Ranges, Stacks
+from pinscope.tracing.mapped_file import BUFFER_BYTES, CUT, HOST_ENTRY, ActivityBuffers, CallLog, SpoolFolder
+from pinscope.tracing.stacks import OURS, NvtxCalls, Ranges, Stacks
 
 bind(globals())
 
@@ -86,6 +88,9 @@ class Recorder:
         """It is begun with the first call: Python warns a program of several threads that forks."""
         self._buffers = ActivityBuffers(folder)
         self._log = CallLog(folder)
+        self._host_log = CallLog(folder, "host_calls", HOST_ENTRY)
+        self._host_names: dict[tuple[str, str], int] = {}
+        self._next_name = itertools.count(1)
         self._ranges = Ranges(lambda line: folder.append("ranges", line))
         self._nvtx = NvtxCalls(self._ranges)
         self._stacks = Stacks(
@@ -103,6 +108,11 @@ class Recorder:
     def is_here(self) -> bool:
         """Whether this process is the one that it was begun in, and it has not ended."""
         return not self._ended and os.getpid() == self._process
+
+    @property
+    def is_on(self) -> bool:
+        """Whether a call that begins now is noted, with its line."""
+        return self._on and self._with_stacks
 
     @property
     def has_ended(self) -> bool:
@@ -278,13 +288,37 @@ class Recorder:
                 self._log.note(correlation, CUT, 0, 0, 0, now, now)
             return
         try:
-            stack = self._stacks.number(caller) if self._with_stacks else 0
+            stack = self._stacks.number(_behind_ours(caller)) if self._with_stacks else 0
         except RecursionError:  # the program stands near its limit
             stack = 0
         thread = _thread.get_ident() & 0xFFFFFFFF
         named = self._ranges.current()
         del self._begun[correlation]
         self._log.note(correlation, number, thread, stack, named, begun, now)
+
+    def note_host_call(
+        self, name: str, described: tuple[int, int, str], begun: int, ended: int, before: Any, after: Any
+    ) -> None:
+        """A library's call that moved data of the host is over, in this thread.
+
+        Args:
+            name: of the call.
+            described: bytes, flags, and what was done to the data.
+            begun, ended: when.
+            before, after: what the thread had used then, as ``getrusage`` says.
+        """
+        size, flags, detail = described
+        number = self._host_names.get((name, detail)) or self._name_host_call(name, detail)
+        stack = self._stacks.number(_behind_ours(_getframe(1)))
+        named, thread = self._ranges.current(), _thread.get_ident() & 0xFFFFFFFF
+        processor = int((after[0] - before[0] + after[1] - before[1]) * 1e9)
+        minor, major = after[6] - before[6], after[7] - before[7]
+        self._host_log.note(number, thread, stack, named, flags, major, begun, ended, size, processor, minor)
+
+    def _name_host_call(self, name: str, detail: str) -> int:
+        number = next(self._next_name)  # one that a signal's handler takes away is not used
+        self._folder.append("host_names", as_json([number, [name, detail]]) + b"\n")
+        return self._host_names.setdefault((name, detail), number)
 
     def _view(self, data: int) -> tuple[ctypes.c_uint32, ctypes.c_uint32]:
         """What stands in CUPTI's structure at an address, which the next call at the same depth uses again: whether a
@@ -348,6 +382,7 @@ class Recorder:
     def _forget(self) -> None:
         """Give back the memory. What CUPTI may still call stays, and finds nothing to do."""
         self._log.close()
+        self._host_log.close()
         self._stacks.forget()
         self._ranges.forget()
         self._nvtx = NvtxCalls(self._ranges)
@@ -375,7 +410,7 @@ class Recorder:
         The call that was followed then is lost, and nothing else.
         """
         try:
-            if _is_of_the_program(error):
+            if is_of_the_program(error) and _thread.get_native_id() == os.getpid():
                 _raise_behind(error)
                 return
             if isinstance(error, RecursionError):  # this call alone is lost, too
@@ -394,7 +429,7 @@ class Recorder:
 
 _OWN_FILES = frozenset(
     module.__file__ for module in (bound, cupti_library, mapped_file, stacks, json, json.encoder)
-) | {__file__}
+) | {__file__, f"{OURS}/host_calls.py", f"{OURS}/library_calls.py"}
 _CALLBACKS = frozenset(method.__code__ for method in (Recorder._call, Recorder._request, Recorder._complete))
 """Code that native code calls, of which an exception may get away."""
 _RECORDINGS: list[Recorder] = []
@@ -403,10 +438,16 @@ _FORKING: list[Recorder] = []
 """The one that knows of a fork that has begun."""
 
 
-def _is_of_the_program(error: BaseException) -> bool:
-    """Whether a handler of a signal raised it, which ran inside a callback in the main thread."""
-    is_handled = isinstance(error, KeyboardInterrupt) or _own_traceback(error) is not None
-    return is_handled and _thread.get_native_id() == os.getpid()
+def is_of_the_program(error: BaseException) -> bool:
+    """Whether a handler of a signal raised it, which ran inside our code in the main thread."""
+    return isinstance(error, KeyboardInterrupt) or _own_traceback(error) is not None
+
+
+def _behind_ours(frame: FrameType | None) -> FrameType | None:
+    """The innermost frame that is not PinScope's: calls of libraries come through our code."""
+    while frame is not None and frame.f_code.co_filename.startswith(OURS):
+        frame = frame.f_back
+    return frame
 
 
 def _own_traceback(error: BaseException) -> TracebackType | None:
@@ -542,6 +583,11 @@ def join_recording(spool: SpoolFolder, library: str) -> None:
 def recorder_here() -> Recorder | None:
     """The recorder of this process, until it ends; none in a child by fork."""
     return _RECORDINGS[-1] if _RECORDINGS and _RECORDINGS[-1].is_here else None
+
+
+def newest_recorder() -> Recorder:
+    """That of this process which was begun last."""
+    return _RECORDINGS[-1]
 
 
 def can_record_here() -> bool:

@@ -11,11 +11,11 @@ import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from importlib.machinery import ModuleSpec
-from types import FrameType, MethodType, ModuleType
+from types import FrameType, ModuleType
 from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary, WeakValueDictionary
 
+from pinscope.tracing.library_calls import change_method, when_imported
 from pinscope.tracing.mapped_file import SpoolFolder
 from pinscope.tracing.redirect import Buffer, Line, Redirect, Ring
 
@@ -42,9 +42,9 @@ class _Tensors:
     def change(self) -> None:
         """Put the changed methods in place."""
         tensor = self._torch.Tensor
-        tensor.to = _Changed(self._moving(tensor.to), tensor.to, tensor)
-        tensor.cuda = _Changed(self._moving(tensor.cuda, default="cuda"), tensor.cuda, tensor)
-        tensor.copy_ = _Changed(self._copying(tensor.copy_), tensor.copy_, tensor)
+        change_method(tensor, "to", self._moving)
+        change_method(tensor, "cuda", functools.partial(self._moving, default="cuda"))
+        change_method(tensor, "copy_", self._copying)
         stream = self._torch.cuda.Stream
         new: _Call = stream.__new__
 
@@ -58,7 +58,6 @@ class _Tensors:
     def _moving(self, move: _Call, default: str | None = None) -> _Call:
         """``to`` or ``cuda``, through pinned memory where that is chosen."""
 
-        @functools.wraps(move)
         def moved(self: Any, *arguments: Any, **named: Any) -> Any:
             if not tensors._is_large(self):
                 return move(self, *arguments, **named)
@@ -79,7 +78,6 @@ class _Tensors:
     def _copying(self, copy: _Call) -> _Call:
         """``copy_``, likewise."""
 
-        @functools.wraps(copy)
         def copied(self: Any, other: Any, non_blocking: bool = False) -> Any:  # named as PyTorch's
             if not tensors._is_large(other) or not self.is_cuda:
                 return copy(self, other, non_blocking)
@@ -132,7 +130,7 @@ class _Tensors:
             call: the program's, with the tensor to copy from; with ``None`` as the program made it.
         """
         if reason := self._unfit(source):
-            if reason != _PINNED:
+            if reason != _PINNED or (reason := _temporary_of(source, goal)):
                 line.leave(reason, source.nbytes)
             return call(None)
         ring = self._ring(line, goal.device)
@@ -183,40 +181,15 @@ class _Tensors:
         return buffer.view
 
 
-class _Changed:
-    """A method that passes for the one in its place: classes of tensors look those up that they know, in lists and
-    tables made when PyTorch was imported.
-
-    Args:
-        method: the new one.
-        original: the one before.
-        kind: the class that has it.
-    """
-
-    def __init__(self, method: _Call, original: _Call, kind: type) -> None:
-        self._method, self._original, self._kind = method, original, kind
-        functools.update_wrapper(self, original)
-
-    def __get__(self, tensor: Any, kind: Any = None) -> Any:
-        return self if tensor is None else MethodType(self._method, tensor)
-
-    def __call__(self, *arguments: Any, **named: Any) -> Any:
-        return self._method(*arguments, **named)
-
-    def __eq__(self, other: object) -> bool:
-        return other is self or other is self._original
-
-    def __hash__(self) -> int:
-        return hash(self._original)
-
-    def __reduce__(self) -> tuple[_Call, tuple[type, str]]:
-        return getattr, (self._kind, self._original.__name__)  # where PyTorch is not changed, the original
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._original, name)
+def _temporary_of(source: Any, goal: _Goal) -> str:
+    """Why a copy of pinned memory is pageable; empty where it is not."""
+    if source.dtype != goal.dtype:
+        return f"its source is pinned, and converted on the CPU first: {source.dtype} → {goal.dtype}"
+    lies_alike = source.is_contiguous() and goal.shaped.is_contiguous()
+    return "" if lies_alike or source.stride() == goal.shaped.stride() else f"{_PINNED}, but not contiguous"
 
 
-_PINNED = "it is pinned"
+_PINNED = "its source is pinned"
 _GRADIENT = "a gradient is needed"
 
 
@@ -346,9 +319,11 @@ class _Arrays:
 
     def change(self) -> None:
         """Put the changed method in place."""
-        arrays, set_ = self, self._cupy.ndarray.set
+        change_method(self._cupy.ndarray, "set", self._setting)
 
-        @functools.wraps(set_)
+    def _setting(self, set_: _Call) -> _Call:
+        """``set``, through pinned memory where that is chosen."""
+
         def changed(self: Any, arr: Any, stream: Any = None) -> Any:
             if type(arr) is not arrays._numpy.ndarray or arr.nbytes <= arrays._redirect.large_bytes:
                 return set_(self, arr, stream)
@@ -357,7 +332,8 @@ class _Arrays:
                 return set_(self, arr, stream)
             return arrays._through(line, self, arr, stream, set_)
 
-        self._cupy.ndarray.set = changed
+        arrays = self
+        return changed
 
     def _through(self, line: Line, target: Any, source: Any, stream: Any, set_: Callable[..., Any]) -> Any:
         """Gather, copy from pinned memory, and note where the copy ends."""
@@ -457,30 +433,5 @@ def start_redirecting(folder: SpoolFolder, plan: Mapping[str, Any]) -> None:
     """
     redirect = Redirect(folder, plan)
     redirect.write_at_end()
-    sys.meta_path.insert(0, _Imports({name: functools.partial(change, redirect) for name, change in _CHANGES.items()}))
-
-
-class _Imports:
-    """Changes a module when the program has imported it; it stands first on ``sys.meta_path``."""
-
-    def __init__(self, patches: dict[str, Callable[[ModuleType], None]]) -> None:
-        self._patches = patches
-
-    def find_spec(self, name: str, path: Any = None, target: Any = None) -> ModuleSpec | None:
-        """The module as the next finder has it, with the change behind its execution."""
-        if name not in self._patches:
-            return None
-        others = (finder for finder in sys.meta_path if finder is not self)
-        spec = next(filter(None, (finder.find_spec(name, path, target) for finder in others)), None)
-        if spec is None or spec.loader is None:
-            return spec
-        loader = spec.loader
-        execute = loader.exec_module
-
-        def execute_and_patch(module: ModuleType) -> None:
-            execute(module)
-            if (patch := self._patches.pop(name, None)) is not None:  # a program may find a module and not execute it
-                patch(module)
-
-        loader.exec_module = execute_and_patch  # type: ignore[method-assign] # of this loader, which is this module's
-        return spec
+    for name, change in _CHANGES.items():
+        when_imported(name, functools.partial(change, redirect))

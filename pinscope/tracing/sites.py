@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 from pinscope.analysis.read_rows import Row, grouped
 from pinscope.records.run import LARGE_BYTES, Cell, Run, Table, copies_large_from_or_to, table
 from pinscope.text import mask_code
+from pinscope.tracing.loaders import saved_by_pinning
 from pinscope.tracing.stacks import OURS, Frame, file_label, is_own, label
 
 FEW = 0.001
@@ -50,6 +51,7 @@ class Site:
             together; ``None`` where no run says it.
         staged_rate: bytes per second of large pageable copies to the GPU; ``None`` where no run says it.
         whole_seconds: of the program, from its first copy on: calls of several threads may hold the CPU for longer.
+        loader_saved: seconds that a DataLoader which pins what its workers send saves; ``None`` where they send none.
     """
 
     row: Row
@@ -57,6 +59,7 @@ class Site:
     gathered_rate: float | None = None
     staged_rate: float | None = None
     whole_seconds: float = math.inf
+    loader_saved: float | None = None
 
     @property
     def name(self) -> str:
@@ -107,6 +110,8 @@ class Site:
         """Seconds that pinning alone would save: the transfer still takes its time, at the rate of pinned memory."""
         if not self.is_pageable:
             return 0.0
+        if self.loader_saved is not None:
+            return self.loader_saved
         if self.pinned_rate is None:
             return None
         return max(self.saved_early - float(self.row["bytes"]) / self.pinned_rate, 0.0)
@@ -120,6 +125,18 @@ class Site:
         return words.get(self.host_memory, "–")
 
     @property
+    def is_received(self) -> bool:
+        """Whether most of its large pageable copies are of what a DataLoader's workers sent."""
+        return self.is_pageable and (self.row["received_count"] or 0) * 2 > self.row["large_count"]
+
+    @property
+    def held_by_pageable(self) -> float:
+        """Seconds for which its calls hold the CPU beyond what they would from pinned memory."""
+        is_asynchronous = "non_blocking=True" in (self.row["source_line"] or "")
+        transfer = 0.0 if is_asynchronous or not self.pinned_rate else self.row["bytes"] / self.pinned_rate
+        return max(float(self.row["call_seconds"] or 0.0) - transfer, 0.0)
+
+    @property
     def gathered_seconds(self) -> float | None:
         """What it would take to gather its bytes in one pinned buffer and to copy that."""
         return None if self.gathered_rate is None else float(self.row["bytes"]) / self.gathered_rate
@@ -131,12 +148,12 @@ class Site:
         if not self.is_pageable:
             return 0.0
         stood = self.stands_seconds + float(self.row["launch_idle_seconds"] or 0) - self.unexplained_seconds
-        return min(stood, self.whole_seconds)
+        return min(max(stood, self.loader_saved or 0.0), self.whole_seconds)
 
     @property
     def unexplained_seconds(self) -> float:
         """Of copies to the GPU that take far longer than staging does, how much longer: pinning saves none of it."""
-        if self.row["direction"] != "h2d" or self.staged_rate is None:
+        if self.row["direction"] != "h2d" or self.staged_rate is None or self.loader_saved is not None:
             return 0.0
         staged = float(self.row["bytes"]) / self.staged_rate
         is_slow = self.stands_seconds > SLOWER * staged + CALL_SECONDS * self.row["count"]
@@ -154,6 +171,7 @@ class Seen:
         sites: ranked by what pinning would save, then by bytes.
         allocations: of pinned memory, the most time first.
         waits: the most idle compute first.
+        host_calls: of libraries that move or pin data of the host, the longest on the CPU first.
         sizes: of copies over the link, the smallest first.
     """
 
@@ -163,6 +181,7 @@ class Seen:
     sites: tuple[Site, ...]
     allocations: tuple[Row, ...]
     waits: tuple[Row, ...]
+    host_calls: tuple[Row, ...]
     sizes: tuple[Row, ...]
 
     @property
@@ -319,11 +338,30 @@ def seen_in(run: Run, rows: Sequence[Row]) -> Seen:
         waits=tuple(
             sorted(by_kind.get("synchronisation", ()), key=lambda row: (-row["idle_seconds"], -row["call_seconds"]))
         ),
+        host_calls=tuple(sorted(by_kind.get("host_call", ()), key=lambda row: -row["host_seconds"])),
         sizes=tuple(sorted(by_kind.get("size", ()), key=lambda row: (row["most_bytes"], row["direction"]))),
     )
     sites = [replace(site, whole_seconds=seen.seconds_from_first(site.row) or math.inf) for site in sites]
+    for process in {site.row["process"] for site in sites if site.is_received}:
+        sites = _with_loader(seen, process, sites)
     sites.sort(key=lambda site: (-(site.saved_in_place or 0), -site.saved_early, -site.row["bytes"]))
     return replace(seen, sites=tuple(sites))
+
+
+def _with_loader(seen: Seen, process: int | None, sites: Sequence[Site]) -> list[Site]:
+    """The sites, and what a DataLoader that pins saves of those of a process whose data its workers send."""
+    received = [site for site in sites if site.is_received and site.row["process"] == process]
+    whole = max(site.whole_seconds for site in received)
+    calls = [row for row in seen.host_calls if row["process"] == process]
+    busy = max((row["busy_seconds"] for row in seen.devices if row["process"] == process), default=0.0)
+    copying = sum(site.held_by_pageable for site in received)
+    saved = saved_by_pinning(calls, copying, whole, busy)
+    return [
+        replace(site, loader_saved=saved * site.held_by_pageable / copying if copying else 0.0)
+        if site in received
+        else site
+        for site in sites
+    ]
 
 
 def _gathered_rate(params: Mapping[str, Any], direction: str, size: float) -> float | None:

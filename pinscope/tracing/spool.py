@@ -43,6 +43,11 @@ _INTEGER = struct.Struct("<I")
 _DONE = ".done"
 CALLS = _type(correlation_id="u4", function="u4", thread="u4", stack="u4", range="u4", start="i8", end="i8")
 """The recorder's ``mapped_file.ENTRY``."""
+HOST_CALLS = _type(
+    name="u4", thread="u4", stack="u4", range="u4", flags="u4", major_faults="u4",
+    start="i8", end="i8", bytes="i8", processor="i8", minor_faults="i8",
+)  # fmt: skip
+"""Its ``HOST_ENTRY``."""
 
 
 @dataclass
@@ -170,10 +175,28 @@ class Spool:
         calls["end"] = np.maximum(calls["start"], calls["end"])
         return calls[np.argsort(calls["correlation_id"], kind="stable")]
 
+    def host_calls(self) -> NDArray[Any]:
+        """All calls of libraries that moved data of the host so far, in the order of their beginnings: fields of
+        :data:`HOST_CALLS`."""
+        pieces = [np.fromfile(path, HOST_CALLS) for path in sorted(self.folder.glob("host_calls.*"))]
+        calls = np.concatenate([np.empty(0, HOST_CALLS), *(piece[piece["end"] > 0] for piece in pieces)])
+        calls["end"] = np.maximum(calls["start"], calls["end"])
+        return calls[np.argsort(calls["start"], kind="stable")]
+
+    def host_names(self) -> list[tuple[str, str]]:
+        """Of each number of these, from 0 on, the call and what it did to the data."""
+        return [
+            ("", ""),
+            *((str(name), str(detail)) for name, detail in (each or ("", "") for each in self._numbered("host_names"))),
+        ]
+
     @property
     def least_calls(self) -> int:
-        """About how many there are so far: those of the newest file are not counted."""
-        return sum(path.stat().st_size for path in sorted(self.folder.glob("calls.*"))[:-1]) // CALLS.itemsize
+        """About how many there are so far: those of the newest files are not counted."""
+        sizes = {"calls.*": CALLS.itemsize, "host_calls.*": HOST_CALLS.itemsize}
+        return sum(
+            path.stat().st_size // size for name, size in sizes.items() for path in sorted(self.folder.glob(name))[:-1]
+        )
 
     def document(self, name: str) -> Mapping[str, Any] | None:
         """``started.json``, ``ended.json`` or ``refused.json``; ``None`` if it is not there, or not whole."""

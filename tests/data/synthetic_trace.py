@@ -50,6 +50,12 @@ def place(kind: str, line: int, **values: Any) -> dict[str, Any]:
     return row(kind, file="/srv/train.py", line=line, function="main", source_line="y.item()", **values)
 
 
+def host_call(line: int, call: str, **values: Any) -> dict[str, Any]:
+    """100 calls of a library that keep the CPU for 1 s, while no GPU does anything for 0.6 s."""
+    given = {"count": 100, "bytes": 1000 * MIB, "call_seconds": 1.0, "host_seconds": 1.0, "idle_seconds": 0.6}
+    return place("host_call", line, call=call, **{**given, **values})
+
+
 def attached(**tables: list[dict[str, Any]]) -> Attached:
     """Attachments of a trace, in parts of two rows, from rows that name what is not usual."""
     usual: dict[str, dict[str, Any]] = {

@@ -140,30 +140,18 @@ def test_every_call_gives_the_same_bits_from_pinned_memory(tmp_path: Path) -> No
 
 @pytest.mark.alone
 def test_a_dataloader_pins_its_batches(tmp_path: Path) -> None:
-    """By the median of three rounds: each loop runs in its own process, and other work of the host delays its workers.
-    Seen on an H100 in a single round: 1.34 s as it is, 1.20 s with ``--what-if``, 1.04 s by hand."""
-    script = str(TRACED / "loader_loop.py")
-    loops: dict[str, list[float]] = {"as it is": [], "what if": [], "by hand": []}
-    for _ in range(3):
-        answer = Traced(tmp_path, "--what-if", "pin", script, "off", "200")
-        by_hand = Traced(tmp_path, script, "on", "200")
-        batches = [row for row in answer.of_second("site") if "# the batch" in row["source_line"]]
-        assert [(row["source"], row["count"]) for row in batches] == [("pinned", 200)]
-        assert answer.stdout == by_hand.stdout
-        assert answer.of_second("before")[0]["same_output"]
-        for name, rows in (
-            ("as it is", answer.rows), ("what if", answer.second["observations"]), ("by hand", by_hand.rows),
-        ):  # fmt: skip
-            loops[name].append(loop_seconds(rows))
-    sys.stdout.write(f"loader_loop.py: {loops}\n")
-    median = {name: statistics.median(each) for name, each in loops.items()}
-    assert abs(median["what if"] - median["by hand"]) < 0.05 * median["as it is"]
-
-
-def loop_seconds(rows: list[dict[str, Any]]) -> float:
-    """From the first batch on."""
-    batches = [row for row in rows if row["kind"] == "site" and "# the batch" in row["source_line"]]
-    return float(rows[0]["active_seconds"] - min(row["first_seconds"] for row in batches))
+    """Both ways in the same process, in turn, and by the median of three: from one process to the next such a loop took
+    up to 15 % longer or shorter. Seen on an H100 in processes of their own: 1.07 to 1.23 s as it is, 0.91 to 1.04 s
+    with ``--what-if``, 0.81 to 0.91 s by hand."""
+    script, times = str(TRACED / "loader_loop.py"), tmp_path / "times"
+    answer = Traced(tmp_path, "--what-if", "pin", script, "both", "100", str(times))
+    batches = [row for row in answer.of_second("site") if "# the batch" in row["source_line"]]
+    assert [(row["source"], row["count"]) for row in batches] == [("pinned", 600)]
+    assert answer.of_second("before")[0]["same_output"]
+    first, second = map(json.loads, times.read_text().splitlines())
+    sys.stdout.write(f"loader_loop.py: as it is {first}, what if {second}\n")
+    as_it_is, what_if, by_hand = (statistics.median(each) for each in (first["off"], second["off"], second["on"]))
+    assert what_if == pytest.approx(by_hand, abs=NEAR * as_it_is)
 
 
 def test_what_cannot_be_redirected_is_named(tmp_path: Path) -> None:

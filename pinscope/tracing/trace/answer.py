@@ -44,18 +44,22 @@ def _parts(seen: Seen) -> Iterator[tuple[str, float]]:
     computing = [row for row in seen.devices if row["kernels"]]
     copies = sum(site.row["idle_seconds"] or 0.0 for site in seen.sites)
     waits = sum(row["idle_seconds"] or 0.0 for row in seen.waits)
+    work = sum(row["idle_seconds"] for row in seen.host_calls)
     is_alone = len(seen.devices) == 1 and not seen.processes
     yield "Duration", seen.seconds
     for row in computing:
         yield "GPU busy" if is_alone else f"{gpu_name(row)} busy", row["busy_seconds"]
     if is_alone and computing and not seen.counts_copies_after_waits:
         yield "GPU idle for copies", copies
+        if work:
+            yield "GPU idle for work on copies", work
         yield "GPU idle after waits", waits
-        other = seen.seconds - computing[0]["busy_seconds"] - copies - waits
+        other = seen.seconds - computing[0]["busy_seconds"] - copies - work - waits
         if other > WORTH * seen.seconds:
             yield "GPU idle otherwise", other
     if seen.sites and not seen.processes:
-        yield "CPU in calls that copy", sum(site.row["call_seconds"] or 0.0 for site in seen.sites)
+        at_work = sum(row["host_seconds"] for row in seen.host_calls)
+        yield "CPU on copies", at_work + sum(site.row["call_seconds"] or 0.0 for site in seen.sites)
 
 
 def _lines(seen: Seen) -> Table:
@@ -67,9 +71,9 @@ def _lines(seen: Seen) -> Table:
     return headed_table(
         LINES,
         rows,
-        "Costs: how long the GPU's compute stood idle for the line's copies and after its waits (of a program without "
-        "kernels: how long the CPU was in its copies), and how long it pinned memory. The parts run beside each other. "
-        "Of the time: of what a line does again and again, from its first on.",
+        "Costs: how long the GPU's compute stood idle for the line's copies, for the CPU's work on them and after its "
+        "waits (of a program without kernels: how long the CPU was in its copies), and how long it pinned memory. The "
+        "parts run beside each other. Of the time: of what a line does again and again, from its first on.",
         {"saves": reasons, "to do": ("–",) * len(drawn)},
         bar="of the time",
     )

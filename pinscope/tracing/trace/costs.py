@@ -8,6 +8,7 @@ from operator import itemgetter
 
 from pinscope.analysis.read_rows import Row, grouped
 from pinscope.tracing.sites import MOSTLY, Seen, Site, line_name
+from pinscope.tracing.trace.cpu_work import Remedy, first_advice, is_hidden, pins_again, working_lines
 from pinscope.units import format_about, format_bytes, format_seconds, format_share
 
 
@@ -113,18 +114,25 @@ def _counted(seen: Seen) -> Iterator[tuple[Row, float]]:
     yield from ((site.row, site.stands_seconds) for site in seen.sites)
     yield from ((row, row["call_seconds"]) for row in seen.allocations)
     yield from ((row, row["idle_seconds"]) for row in seen.waits)
+    yield from ((row, row["idle_seconds"]) for row in _at_work(seen))
 
 
 PARTS: Mapping[str, Callable[[Seen], Iterator[tuple[Row, float | None]]]] = {
+    "CPU work": lambda seen: ((row, row["host_seconds"]) for row in _at_work(seen)),
     "CUDA calls": lambda seen: ((row, row["call_seconds"]) for row in (*_copies(seen), *seen.allocations)),
     "transfers": lambda seen: ((row, row["copy_seconds"]) for row in _copies(seen)),
-    "GPU idle": lambda seen: ((row, row["idle_seconds"]) for row in (*_copies(seen), *seen.waits)),
+    "GPU idle": lambda seen: ((row, row["idle_seconds"]) for row in (*_copies(seen), *seen.waits, *_at_work(seen))),
 }
 """Title → the seconds of each row. What a line costs is made of them, and they run beside each other."""
 
 
 def _copies(seen: Seen) -> Iterator[Row]:
     return (site.row for site in seen.sites)
+
+
+def _at_work(seen: Seen) -> Iterator[Row]:
+    """Calls of libraries that do something to data of the host."""
+    return (row for row in seen.host_calls if row["host_seconds"] > 0)
 
 
 def _does(row: Row) -> str:
@@ -147,7 +155,14 @@ def _waiting(row: Row) -> str:
     return f"{row['count']:,} wait{'s' if row['count'] > 1 else ''}"
 
 
-DOES: Mapping[str, Callable[[Row], str]] = {"site": _copying, "allocation": _pinning, "synchronisation": _waiting}
+def _working(row: Row) -> str:
+    did = f" ({row['reason']})" if row["reason"] else ""
+    return f"{row['count']:,} × {row['call']} on the CPU{did}"
+
+
+DOES: Mapping[str, Callable[[Row], str]] = {
+    "site": _copying, "allocation": _pinning, "synchronisation": _waiting, "host_call": _working
+}  # fmt: skip
 """Kind of row → what its line does, in a few words."""
 MOST_SAID = 2
 """Of a line; what takes longest."""
@@ -182,8 +197,11 @@ def _stood(seen: Seen, site: Site) -> str:
 def _pageable(seen: Seen) -> Iterator[Cost]:
     """What pinning the data of a line that copies large pieces would save."""
     for site, _ in seen.accused:
+        if is_hidden(site):  # the work of its line says why
+            continue
         saved, whole = site.saved_in_place, seen.seconds_from_first(site.row)
         to_do = f"copy {'into' if site.row['direction'] == 'd2h' else 'from'} pinned memory"
+        to_do = to_do if site.loader_saved is None else TO_DO["receive"]
         if saved:
             what = "program" if whole == seen.seconds else "loop"
             share = f" ({float(f'{min(100 * saved / whole, 100):.2g}'):g} %)" if whole else ""
@@ -219,7 +237,7 @@ def _waits(seen: Seen) -> Iterator[Cost]:
 
 def _churn(seen: Seen) -> Iterator[Cost]:
     """Pinning memory again and again."""
-    for row in seen.churn:
+    for row in pins_again(seen):
         held = row["call_seconds"]
         saved = held * (1 - 1 / row["count"])
         advice = f"Pin once at {line_name(row)}, not {row['count']:,} times: it took {_took(seen, row, held)}."
@@ -236,5 +254,25 @@ def _small(seen: Seen) -> Iterator[Cost]:
         yield Cost(site.row, "many-small-copies", held, saved, "gather them in one copy", advice)
 
 
-COSTS: tuple[Callable[[Seen], Iterator[Cost]], ...] = (_pageable, _pinned, _waits, _churn, _small)
+def _work(seen: Seen) -> Iterator[Cost]:
+    """What the CPU does for copies beside the driver's calls; not where pinned memory helps its copies, too."""
+    accused = {site.name for site, _ in seen.accused if not is_hidden(site)}
+    for line in working_lines(seen):
+        if line.remedy == "make" and line.name in accused:
+            continue
+        rule = "hidden-temporary" if line.hidden and line.remedy in ("convert", "gather") else "cpu-work"
+        advice = f"{first_advice(line)}: it kept the CPU {_took(seen, line.row, line.seconds)}."
+        yield Cost(line.row, rule, line.seconds, line.saved, TO_DO[line.remedy or "make"], advice)
+
+
+TO_DO: Mapping[Remedy, str] = {
+    "convert": "convert on the GPU",
+    "gather": "copy the whole as it lies",
+    "pin": "pin once, use it again",
+    "fetch": "copy into pinned memory that is kept",
+    "receive": "DataLoader(pin_memory=True)",
+    "make": "make the data in pinned memory",
+}
+"""What to change of the CPU's work, in a few words."""
+COSTS: tuple[Callable[[Seen], Iterator[Cost]], ...] = (_work, _pageable, _pinned, _waits, _churn, _small)
 """The rules; each gives the lines that cost something by it."""

@@ -9,6 +9,8 @@ from pinscope.analysis.texts import Costed, Text, Texts, say
 from pinscope.records.run import Finding, costing, quantity
 from pinscope.tracing.sites import Seen, line_name
 from pinscope.tracing.trace.costs import comes_late, spared_by_not_waiting
+from pinscope.tracing.trace.cpu_work import is_hidden, pins_again
+from pinscope.tracing.trace.cpu_work_findings import CPU_TEXTS, work_findings
 from pinscope.tracing.trace.reading import (
     Traced,
     managed_words,
@@ -43,6 +45,7 @@ _IDLE = (
 )
 _EARLIER = "what the CPU does between the wait and the next kernel in another process, as a DataLoader's workers do"
 TEXTS: Texts = {
+    **CPU_TEXTS,
     "pageable-copies": Text(
         "large copies of a line come from pageable memory and cost a thousandth of the time, or are a twentieth of the "
         "bytes of large copies",
@@ -161,6 +164,7 @@ def findings(traced: Traced) -> tuple[Finding, ...]:
     """All that the rules find."""
     run, seen, what = traced.run, traced.seen, traced.what
     costed = (
+        *work_findings(seen, _where, share_of_time),
         *_pageable(seen, origin(run, "pinned_from")),
         *_churn(seen),
         *_waits(seen),
@@ -175,6 +179,8 @@ def findings(traced: Traced) -> tuple[Finding, ...]:
 
 def _pageable(seen: Seen, rate_from: str | None) -> Iterator[Costed]:
     for site, others in seen.accused[:MOST_ACCUSED]:
+        if is_hidden(site):  # it says why
+            continue
         row, saved = site.row, site.saved_in_place
         whole, to_host = seen.seconds_from_first(row), row["direction"] == "d2h"
         asks = "/asynchronous" if "non_blocking=True" in (row["source_line"] or "") else ""
@@ -196,13 +202,17 @@ def _pageable(seen: Seen, rate_from: str | None) -> Iterator[Costed]:
             line=site.name,
             copies=f"{row['count']:,} {'copies' if row['count'] > 1 else 'copy'} {'to' if to_host else 'from'} "
             "pageable memory",
-            into=pinned_memory(site).lower(),
+            into=_lower_first(pinned_memory(site)),
             saved=saved or None,
             share=share_of_time(seen, row, saved or 0.0),
             where=_where(row),
             slow=slow_source(site) or None,
             others=f"{others:,} more {'processes copy' if others > 1 else 'process copies'}" if others else None,
         )
+
+
+def _lower_first(words: str) -> str:
+    return words[:1].lower() + words[1:]
 
 
 def _where(row: Row) -> str:
@@ -237,7 +247,7 @@ def _small(seen: Seen, rate_from: str | None) -> Iterator[Costed]:
 
 
 def _churn(seen: Seen) -> Iterator[Costed]:
-    for row in seen.churn:
+    for row in pins_again(seen):
         whole, held = seen.seconds_from_first(row), row["call_seconds"]
         yield say(
             TEXTS,

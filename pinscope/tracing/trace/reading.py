@@ -15,6 +15,7 @@ from pinscope.text import encodable
 from pinscope.tracing.sites import MOSTLY, Headed, Seen, Site, gpu_name, headed_table, line_name, seen_in
 from pinscope.tracing.trace.answer import answer_tables
 from pinscope.tracing.trace.costs import ranked, total_share
+from pinscope.tracing.trace.cpu_work import table_of_work, working_lines
 from pinscope.tracing.trace.what_if import WhatIf, what_if_headline, what_if_in, what_if_tables, what_if_verdict
 from pinscope.units import format_bytes, format_seconds, format_share
 
@@ -35,6 +36,8 @@ def origin(run: Run, parameter: str) -> str | None:
 
 def pinned_memory(site: Site) -> str:
     """What pinned memory would be to the copies of a line, as a sentence begins."""
+    if site.loader_saved is not None:
+        return "With DataLoader(pin_memory=True)"
     return "Into pinned memory" if site.row["direction"] == "d2h" else "With its data made in pinned memory"
 
 
@@ -130,7 +133,8 @@ def _nothing(seen: Seen) -> str:
     if share >= MOSTLY:
         return f"No line alone costs much: {cost}."
     pinned = f"; all {count:,} large copies use pinned memory" if count and not seen.pageable else ""
-    return f"Little to gain: {cost}{pinned}."
+    # A trace that has no sizes is of a version that did not record the CPU's work for copies: it may be the most.
+    return f"{'Nothing to do' if seen.sizes else 'Little to gain'}: {cost}{pinned}."
 
 
 CLAUSES: tuple[Callable[[Run, Seen], str], ...] = (_unrecorded, _costliest)
@@ -189,6 +193,11 @@ def _headline(seen: Seen) -> Iterator[Quantity]:
     yield quantity(
         "GPU compute idle for large pageable copies", stood, "seconds", reason=NO_KERNELS, key="pageable.idle"
     )
+    if seen.host_calls:
+        work = sum(row["host_seconds"] for row in seen.host_calls)
+        yield quantity("CPU's work for copies beside the driver's calls", work, "seconds", key="work")
+        saved = min(sum(line.saved for line in working_lines(seen)), seen.seconds)
+        yield quantity("Saved without this work (about)", saved, "seconds", key="work.saved")
     held = sum(site.row["call_seconds"] or 0.0 for site in pageable)
     yield quantity("CPU held by large pageable copies", held, "seconds", key="pageable.held")
     yield quantity("From the first copy or kernel to the last", seen.seconds, "seconds", key="copying")
@@ -201,7 +210,8 @@ def _headline(seen: Seen) -> Iterator[Quantity]:
 def tables(traced: Traced) -> tuple[Table, ...]:
     """Both runs beside each other and the answer's own; copies by line, pinned memory, waits and GPUs."""
     compared, seen = () if traced.what is None else tuple(what_if_tables(traced.what)), traced.seen
-    return (*compared, *answer_tables(seen), _sites(traced.run, seen), _allocations(seen), _waits(seen), _devices(seen))
+    copies, work = _sites(traced.run, seen), table_of_work(seen)
+    return (*compared, *answer_tables(seen), copies, work, _allocations(seen), _waits(seen), _devices(seen))
 
 
 def _sites(run: Run, seen: Seen) -> Table:

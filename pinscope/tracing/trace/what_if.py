@@ -11,6 +11,7 @@ from pinscope.records.run import Quantity, Run, Table, quantity, table
 from pinscope.tracing.sites import Headed, Seen, Site, headed_table, line_name
 from pinscope.units import format_seconds, format_share
 
+TO_HOST = "copies to the host are not redirected"
 SEEN_SHARE = 0.01
 """Of the time: of less, two runs of one program differ anyway."""
 
@@ -112,6 +113,7 @@ def what_if_tables(what: WhatIf) -> Iterator[Table]:
     if what.seen.failure:
         return
     before, rows = what.before, [site.row for site in what.sites]
+    left = {_place(site.row) for site in what.left}
     yield table(
         "As it is, and pinned",
         {"": "text", "as it is": "seconds", "pinned": "seconds"},
@@ -128,7 +130,7 @@ def what_if_tables(what: WhatIf) -> Iterator[Table]:
     )
     yield headed_table(
         "Lines made to copy from pinned memory",
-        [_made_to_copy(row) for row in what.redirected if row["count"] or row["reason"]],
+        [_made_to_copy(row) for row in what.redirected if row["count"] or (row["reason"] and _place(row) not in left)],
         "All of it held the CPU. Gathered: the data was copied into pinned buffers, which a program that makes "
         "its data there need not do. Waited: until the GPU had read a buffer. A DataLoader pins its batches in a "
         "thread of its own, which is not measured.",
@@ -162,6 +164,10 @@ def _made_to_copy(row: Row) -> Headed:
     }
 
 
+def _place(row: Row) -> tuple[str, int]:
+    return row["file"], row["line"]
+
+
 def _held(copies: Sequence[Row], redirected: Sequence[Row]) -> float:
     """How long the CPU was held by copies, and before them: gathering, waiting for buffers and pinning them."""
     ready = sum(row[name] or 0.0 for row in redirected for name in ("gather_seconds", "wait_seconds", "pin_seconds"))
@@ -176,7 +182,6 @@ def _idle_seconds(copies: Sequence[Row]) -> float | None:
 
 def _why(what: WhatIf, site: Site) -> str:
     if site.row["direction"] == "d2h":
-        return "copies to the host are not redirected"
-    place = (site.row["file"], site.row["line"])
-    reason = next((row["reason"] for row in what.redirected if (row["file"], row["line"]) == place), None)
+        return TO_HOST
+    reason = next((row["reason"] for row in what.redirected if _place(row) == _place(site.row)), None)
     return reason or "only Tensor.to, .cuda and .copy_, and CuPy's ndarray.set, can be redirected"

@@ -8,7 +8,7 @@ import pytest
 
 from pinscope.experiments.registry import read_run
 from pinscope.records.run import Table
-from pinscope.report.facts import table_texts
+from pinscope.report.facts import answer_tables, table_texts
 from pinscope.tracing.trace.answer import LINES, PEAK, SIZES, TIME
 from tests.data.synthetic_trace import MIB, place, program, row, run, site
 
@@ -21,7 +21,7 @@ PINS = place("allocation", 7, call="cudaHostAlloc", count=96, bytes=96 * MIB, ca
 
 
 def answer(*rows: dict[str, Any], **values: Any) -> dict[str, Table]:
-    return {table.title: table for table in read_run(run(), [program(**values), *rows]).answer}
+    return {table.title: table for table in answer_tables(read_run(run(), [program(**values), *rows]))}
 
 
 def column(table: Table, name: str) -> dict[Any, Any]:
@@ -34,7 +34,7 @@ def test_the_time_of_one_gpu_is_taken_apart_whole() -> None:
     took = column(answer(GPU, site(33), WAIT)[TIME], "took")
     assert took == {
         "Duration": 10.0, "GPU busy": 5.0, "GPU idle for copies": 1.0, "GPU idle after waits": 2.0,
-        "GPU idle otherwise": pytest.approx(2.0), "CPU in calls that copy": 1.0,
+        "GPU idle otherwise": pytest.approx(2.0), "CPU on copies": 1.0,
     }  # fmt: skip
     whole = column(answer({**GPU, "busy_seconds": 7.0}, site(33), WAIT)[TIME], "took")
     assert "GPU idle otherwise" not in whole
@@ -55,11 +55,7 @@ def test_idle_time_of_several_gpus_or_processes_is_no_part_of_the_program_s_time
 
 def test_waits_of_earlier_versions_which_counted_copies_too_are_no_part_of_the_time() -> None:
     older = {name: value for name, value in WAIT.items() if name != "first_seconds"}
-    assert list(column(answer(GPU, site(33), older)[TIME], "took")) == [
-        "Duration",
-        "GPU busy",
-        "CPU in calls that copy",
-    ]
+    assert list(column(answer(GPU, site(33), older)[TIME], "took")) == ["Duration", "GPU busy", "CPU on copies"]
 
 
 def test_nothing_is_said_of_the_time_of_a_program_that_used_no_gpu() -> None:
@@ -112,3 +108,31 @@ def test_copies_are_counted_by_size() -> None:
     assert column(table, "copies") == {256: 30, 16 * MIB: 10}
     assert column(table, "of the copies") == {256: 0.75, 16 * MIB: 0.25}
     assert column(table, "from GPU") == {256: 80, 16 * MIB: 0}
+
+
+def test_a_line_that_moves_its_data_on_the_cpu_is_one_line_with_its_parts_and_told_what_to_do() -> None:
+    """As of ``x.cpu().pin_memory()``: 0.8 s of work, for which no GPU computes."""
+    work = place("host_call", 33, call="Tensor.pin_memory", count=100, bytes=1000 * MIB, call_seconds=0.9,
+                 host_seconds=0.8, idle_seconds=0.8, first_seconds=0.0)  # fmt: skip
+    tables = answer(GPU, site(33, "pinned", idle_seconds=0.05), work)
+    (line,) = tables[LINES].rows
+    cells = dict(zip(tables[LINES].columns, line, strict=True))
+    assert (cells["CPU work"], cells["CUDA calls"], cells["GPU idle"]) == (0.8, 1.0, pytest.approx(0.85))
+    assert cells["costs"] == pytest.approx(0.85)
+    assert (cells["to do"], cells["saves"]) == ("pin once, use it again", pytest.approx(0.8 * 0.99))
+    assert column(tables[TIME], "took")["GPU idle for work on copies"] == 0.8
+    assert column(tables[TIME], "took")["CPU on copies"] == pytest.approx(1.8)
+
+
+def test_nothing_to_do_is_said_only_where_the_cpu_s_work_was_recorded_and_all_of_it_is_little() -> None:
+    size = row("size", direction="h2d", most_bytes=16 * MIB, count=100, bytes=1000 * MIB)
+    work = place("host_call", 33, call="Tensor.to", count=1, bytes=1, call_seconds=0.2, host_seconds=0.2,
+                 idle_seconds=0.2, first_seconds=0.0)  # fmt: skip
+    pinned = site(33, "pinned", idle_seconds=0.4)
+    verdicts = [
+        read_run(run(), [program(), GPU, *rows]).verdict or ""
+        for rows in ([pinned, size], [pinned], [pinned, size, work])
+    ]
+    assert [verdict.partition(":")[0] for verdict in verdicts] == [
+        "Nothing to do", "Little to gain", "Overlap the pinned copies of train.py",
+    ]  # fmt: skip

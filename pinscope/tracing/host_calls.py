@@ -1,0 +1,310 @@
+"""Follows the calls of libraries that move or pin large data of the host: how long each is on the CPU, beside what
+CUPTI says of the driver's calls within, and what it did to the data there.
+
+Of PyTorch ``Tensor.to``, ``cuda``, ``cpu``, ``copy_``, ``pin_memory`` and ``numpy``, ``torch.tensor`` and
+``as_tensor``, and what a DataLoader's workers send; of CuPy ``asarray``, ``array``, ``ndarray.set`` and ``get``; of JAX
+``device_put``, ``device_get``, ``numpy.asarray`` and ``numpy.array``; of Numba copies to and from a device.
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from functools import partial
+from resource import RUSAGE_THREAD, getrusage
+from types import ModuleType
+
+from pinscope.tracing.bound import TYPE_CHECKING, _thread, bind, time
+from pinscope.tracing.library_calls import change_function, change_method, when_imported
+from pinscope.tracing.mapped_file import CONVERTED, GATHERED, LOADS, NEXT, PINNED, PINS, RECEIVE, RECEIVED, STAGED
+from pinscope.tracing.recorder import Recorder, is_of_the_program, newest_recorder
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
+
+    Arguments = tuple[Any, ...]
+    IsLarge = Callable[[Arguments], bool]
+    Describe = Callable[[Arguments, Any], "tuple[int, int, str] | None"]
+    """From arguments and result: bytes, flags, and what was done to the data; ``None``: nothing went to or from a GPU
+    or into pinned memory."""
+
+bind(globals())
+
+LARGE_BYTES = 64 * 1024
+"""``records.run.LARGE_BYTES``, which a program that is traced does without."""
+_clock = time.time_ns
+
+
+def follow_host_calls() -> None:
+    """From now on, of each library that the program imports, and of those that it has."""
+    if _FOLLOWED:
+        return
+    _FOLLOWED.append(True)
+    for name, change in _CHANGES.items():
+        when_imported(name, partial(_change, change))
+
+
+def _change(change: Callable[[Any], object], module: ModuleType) -> None:
+    with suppress(Exception):  # a version that is made otherwise is not followed
+        change(module)
+
+
+_FOLLOWED: list[bool] = []
+
+
+def _followed(name: str, is_large: IsLarge, describe: Describe) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """What stands in a call's place and follows it; of calls within one another the outermost.
+
+    Args:
+        name: of the call.
+        is_large: whether its data is worth it, from its arguments.
+        describe: what it did.
+    """
+
+    def around(original: Callable[..., Any]) -> Callable[..., Any]:
+        def called(*arguments: Any, **named: Any) -> Any:
+            recorder = newest_recorder()
+            thread = _thread.get_ident()
+            if not recorder.is_on or thread in _INSIDE or not _answered(is_large, arguments):
+                return original(*arguments, **named)
+            try:
+                _INSIDE.add(thread)
+                before, begun = getrusage(RUSAGE_THREAD), _clock()
+                result = original(*arguments, **named)
+                ended, after = _clock(), getrusage(RUSAGE_THREAD)
+                if (described := _answered(describe, arguments, result)) is not None:
+                    _note(recorder, name, described, begun, ended, before, after)
+                return result
+            finally:
+                _INSIDE.discard(thread)
+
+        return called
+
+    return around
+
+
+_INSIDE: set[int] = set()
+"""Threads that are in such a call."""
+
+
+def _answered(ask: Callable[..., Any], *arguments: Any) -> Any:
+    """What a tensor or an array says; ``None`` of one that cannot, such as one of a class that is made otherwise."""
+    try:
+        return ask(*arguments)
+    except Exception as error:
+        if is_of_the_program(error):
+            raise
+        return None
+
+
+def _note(recorder: Recorder, *call: Any) -> None:
+    try:
+        recorder.note_host_call(*call)
+    except Exception as error:
+        if is_of_the_program(error):
+            raise
+        recorder.caught(error)
+
+
+# PyTorch
+
+
+class _Tensors:
+    """PyTorch's calls.
+
+    Args:
+        torch: the module.
+    """
+
+    def __init__(self, torch: Any) -> None:
+        self._plain = (torch.Tensor, torch.nn.Parameter)
+        self._strided, self._dtype = torch.strided, torch.dtype
+        tensor = torch.Tensor
+        for name in {"to", "cuda", "cpu", "numpy", "pin_memory"} & set(dir(tensor)):
+            describe = self._pinned if name == "pin_memory" else self._moved
+            change_method(tensor, name, _followed(f"Tensor.{name}", self._is_large, describe))
+        change_method(tensor, "copy_", _followed("Tensor.copy_", self._is_large_source, self._copied))
+        for name in {"tensor", "as_tensor"} & vars(torch).keys():
+            change_function(torch, name, _followed(f"torch.{name}", _has_large_first, self._made))
+
+    def _is_large(self, arguments: Arguments) -> bool:
+        tensor = arguments[0]
+        if type(tensor) not in self._plain or tensor.layout is not self._strided or tensor.nbytes <= LARGE_BYTES:
+            return False
+        stays = len(arguments) > 1 and isinstance(arguments[1], self._dtype)  # it is only converted
+        return not (stays and tensor.is_cuda)
+
+    def _is_large_source(self, arguments: Arguments) -> bool:
+        return self._is_large(arguments[1:]) and (arguments[0].is_cpu or arguments[1].is_cpu)
+
+    def _moved(self, arguments: Arguments, result: Any) -> tuple[int, int, str] | None:
+        return self._between(arguments[0], result)
+
+    def _copied(self, arguments: Arguments, _: Any) -> tuple[int, int, str] | None:
+        target, source = arguments[:2]
+        if source.is_cpu and target.is_cpu:
+            return (source.nbytes, STAGED, "") if target.is_pinned() else None
+        return self._between(source, target)
+
+    def _pinned(self, arguments: Arguments, result: Any) -> tuple[int, int, str] | None:
+        source = arguments[0]
+        return None if result is source or not source.is_cpu else (source.nbytes, STAGED, "")
+
+    def _made(self, arguments: Arguments, result: Any) -> tuple[int, int, str] | None:
+        source = arguments[0]
+        if type(source) in self._plain:
+            return self._between(source, result)
+        if not result.is_cuda:
+            return None
+        flags, detail = _conversion(source.dtype, str(result.dtype).removeprefix("torch."))
+        return source.nbytes, flags | STAGED, detail
+
+    def _between(self, source: Any, target: Any) -> tuple[int, int, str] | None:
+        """Of a copy between host and GPU."""
+        of_host = getattr(source, "is_cpu", True)
+        if of_host == getattr(target, "is_cpu", True):
+            return None
+        flags, detail = 0, ""
+        if source.dtype != target.dtype and hasattr(target, "is_cpu"):
+            flags, detail = _conversion(*(str(each.dtype).removeprefix("torch.") for each in (source, target)))
+        if not of_host:
+            return target.nbytes, flags, detail
+        if not (source.is_contiguous() and target.is_contiguous()) and source.stride() != target.stride():
+            flags |= GATHERED
+        if source.is_pinned():
+            flags |= PINNED
+        elif _WITH_WORKERS and source.is_shared():
+            flags |= RECEIVED
+        return source.nbytes, flags, detail
+
+
+def _conversion(before: Any, after: Any) -> tuple[int, str]:
+    """Flags and words of one type made another."""
+    return (0, "") if str(before) == str(after) else (CONVERTED, f"{before} → {after}")
+
+
+_WITH_WORKERS: list[bool] = []
+"""Whether a DataLoader's workers have sent something."""
+
+
+def _follow_loaders(module: Any) -> None:
+    """The loop's wait for each batch, in which what its workers send is received."""
+    iterator = module._BaseDataLoaderIter
+    original = iterator.__next__
+
+    def following(self: Any) -> Any:
+        recorder = newest_recorder()
+        if not recorder.is_on:
+            return original(self)
+        before, begun = getrusage(RUSAGE_THREAD), _clock()
+        batch = original(self)
+        ended, after = _clock(), getrusage(RUSAGE_THREAD)
+        flags = LOADS | PINS * bool(getattr(self, "_pin_memory", False))
+        _note(recorder, NEXT, (0, flags, ""), begun, ended, before, after)
+        return batch
+
+    iterator.__next__ = following
+
+
+def _follow_workers(module: ModuleType) -> None:
+    """What a worker sends lies in shared memory, which is opened and mapped here."""
+
+    def received(arguments: Arguments, result: Any) -> tuple[int, int, str]:
+        del arguments
+        _WITH_WORKERS[:] = [True]
+        return result.nbytes(), RECEIVED, ""
+
+    for name in ("rebuild_storage_fd", "rebuild_storage_filename"):
+        change_function(module, name, _followed(RECEIVE, bool, received))
+
+
+# Arrays
+
+
+def _has_large_first(arguments: Arguments) -> bool:
+    """Whether the first argument is a large array of NumPy, or a large tensor."""
+    return bool(arguments) and getattr(arguments[0], "nbytes", 0) > LARGE_BYTES
+
+
+def _follow_cupy(cupy: Any) -> None:
+    import numpy  # noqa: PLC0415 - CuPy has
+
+    def is_pinned(array: Any) -> bool:
+        return bool(cupy.cuda.runtime.pointerGetAttributes(array.ctypes.data).type == 1)
+
+    def up(source: Any, target: Any, stages: bool = True) -> tuple[int, int, str] | None:
+        if type(source) is not numpy.ndarray or type(target) is not cupy.ndarray:
+            return None
+        flags, detail = _conversion(source.dtype, target.dtype)
+        flags |= 0 if source.flags.forc else GATHERED
+        return source.nbytes, flags | (PINNED if is_pinned(source) else STAGED * stages), detail
+
+    for name in {"array", "asarray"} & vars(cupy).keys():
+        described = _followed(f"cupy.{name}", _has_large_first, lambda arguments, result: up(arguments[0], result))
+        change_function(cupy, name, described)
+    change_method(
+        cupy.ndarray,
+        "set",
+        _followed("ndarray.set", _has_large_second, lambda arguments, _: up(arguments[1], arguments[0], False)),
+    )
+    change_method(
+        cupy.ndarray, "get", _followed("ndarray.get", _has_large_first, lambda _, result: (result.nbytes, 0, ""))
+    )
+
+
+def _has_large_second(arguments: Arguments) -> bool:
+    return _has_large_first(arguments[1:])
+
+
+def _follow_jax(jax: Any) -> None:
+    import numpy  # noqa: PLC0415 - JAX has
+
+    def host_bytes(data: Any) -> int:
+        """Of arrays of NumPy, also within lists and dictionaries."""
+        return sum(each.nbytes for each in jax.tree_util.tree_leaves(data) if isinstance(each, numpy.ndarray))
+
+    def put(arguments: Arguments, result: Any) -> tuple[int, int, str]:
+        del result
+        return host_bytes(arguments[0]), STAGED, ""
+
+    def got(arguments: Arguments, result: Any) -> tuple[int, int, str]:
+        del arguments
+        return host_bytes(result), 0, ""
+
+    def puts_large(arguments: Arguments) -> bool:
+        return host_bytes(arguments[0]) > LARGE_BYTES
+
+    def gets_large(arguments: Arguments) -> bool:
+        leaves = jax.tree_util.tree_leaves(arguments[0])
+        return any(each.nbytes > LARGE_BYTES and not isinstance(each, numpy.ndarray) for each in leaves)
+
+    change_function(jax, "device_put", _followed("jax.device_put", puts_large, put))
+    change_function(jax, "device_get", _followed("jax.device_get", gets_large, got))
+    for name in {"array", "asarray"} & vars(jax.numpy).keys():
+        change_function(jax.numpy, name, _followed(f"jax.numpy.{name}", puts_large, put))
+
+
+def _follow_numba(module: Any) -> None:
+    array = module.DeviceNDArray
+
+    def sent(arguments: Arguments, result: Any) -> tuple[int, int, str]:
+        del result
+        return arguments[1].nbytes, 0, ""
+
+    def fetched(arguments: Arguments, result: Any) -> tuple[int, int, str]:
+        del result
+        return arguments[0].nbytes, 0, ""
+
+    change_method(array, "copy_to_device", _followed("copy_to_device", _has_large_second, sent))
+    change_method(array, "copy_to_host", _followed("copy_to_host", _has_large_first, fetched))
+
+
+_CHANGES: dict[str, Callable[[Any], object]] = {
+    "torch": _Tensors,
+    "torch.utils.data.dataloader": _follow_loaders,
+    "torch.multiprocessing.reductions": _follow_workers,
+    "cupy": _follow_cupy,
+    "jax": _follow_jax,
+    "numba.cuda.cudadrv.devicearray": _follow_numba,
+}
+"""Module → what is followed of it."""

@@ -1,0 +1,178 @@
+"""What the CPU does for copies, by line: how long it takes beside the driver, and what the program would save."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from pinscope.analysis.read_rows import Row, grouped
+from pinscope.records.run import Table
+from pinscope.tracing.mapped_file import NEXT, RECEIVE
+from pinscope.tracing.sites import REPEATED, Seen, Site, headed_table, line_name
+from pinscope.units import format_seconds
+
+MOST_SHOWN = 100
+"""Rows of the table."""
+Remedy = Literal["convert", "gather", "pin", "fetch", "receive", "make"]
+"""What makes the work go: ``convert`` or ``gather`` on the GPU, ``pin`` once, ``fetch`` into memory that is kept,
+``receive`` by a DataLoader that pins, or ``make`` the data in pinned memory."""
+_FETCHES = ("Tensor.cpu", "Tensor.numpy", "ndarray.get", "jax.device_get", "copy_to_host")
+_FIRST: dict[Remedy, str] = {
+    "convert": "Convert on the GPU, not at {}",
+    "gather": "Copy {} as it lies",
+    "pin": "Pin once at {}, not {:,} times",
+    "fetch": "Fetch into kept memory at {}",
+    "receive": "Let the DataLoader of {} pin",
+    "make": "Fill pinned memory at {}",
+}
+
+
+@dataclass(frozen=True)
+class WorkingLine:
+    """A line whose calls keep the CPU for copies.
+
+    Attributes:
+        rows: of its calls, the longest on the CPU first.
+        hidden: of its pageable copies those whose source is pinned all the same.
+        pinning: what it pinned.
+    """
+
+    rows: tuple[Row, ...]
+    hidden: tuple[Site, ...]
+    pinning: tuple[Row, ...]
+
+    @property
+    def row(self) -> Row:
+        """Of the call that is on the CPU longest."""
+        return self.rows[0]
+
+    @property
+    def name(self) -> str:
+        """``train.py:33``."""
+        return line_name(self.row)
+
+    @property
+    def seconds(self) -> float:
+        """On the CPU beside the driver's calls that copy or wait."""
+        return float(sum(row["host_seconds"] for row in self.rows) + sum(row["call_seconds"] for row in self.pinning))
+
+    @property
+    def saved(self) -> float:
+        """What the program would take less without: as long as no GPU did anything meanwhile, and what pinning again
+        and again and pageable copies take that need not be. To pin once still takes one of so many times."""
+        kept = (self.row["count"] - 1) / self.row["count"] if self.remedy == "pin" else 1.0
+        idle = sum(row["idle_seconds"] for row in self.rows)
+        again = sum(row["call_seconds"] for row in self.pinning if row["count"] >= REPEATED)
+        return max(float(idle + again) * kept + sum(_saved(site, self.row) for site in self.hidden), 0.0)
+
+    def is_pageable(self, seen: Seen) -> bool:
+        """Whether the line makes pageable copies: pinned memory helps both."""
+        return any(_place(site.row) == _place(self.row) for site in seen.pageable)
+
+    @property
+    def remedy(self) -> Remedy | None:
+        """What makes most of it go; ``None`` where the call does nothing to the data."""
+        row = self.row
+        if row["call"] == RECEIVE:
+            return "receive"
+        if (row["converted_bytes"] or 0) * 2 > row["bytes"]:
+            return "convert"
+        if (row["gathered_bytes"] or 0) * 2 > row["bytes"]:
+            return "gather"
+        if row["call"] == "Tensor.pin_memory":
+            return "pin"
+        if row["call"] in _FETCHES:
+            return "fetch"
+        return "make" if (row["staged_bytes"] or 0) * 2 > row["bytes"] else None
+
+
+def working_lines(seen: Seen) -> tuple[WorkingLine, ...]:
+    """Lines that are on the CPU for a part of the time, or copy pinned memory through pageable memory; the longest
+    first."""
+    by_line = grouped((row for row in seen.host_calls if row["call"] != NEXT), _place)
+    hidden = grouped((site for site in seen.pageable if is_hidden(site)), lambda site: _place(site.row))
+    pinning = grouped(seen.allocations, _place)
+    lines = [
+        WorkingLine(tuple(rows), tuple(hidden.get(place, ())), tuple(pinning.get(place, ())))
+        for place, rows in by_line.items()
+    ]
+    by_loader = {site.row["process"] for site in seen.pageable if site.loader_saved is not None}
+    worth = [
+        line
+        for line in lines
+        if line.hidden or (line.remedy and seen.is_long(line.row, line.seconds) and not _is_told(line, by_loader))
+    ]
+    return tuple(sorted(worth, key=lambda line: -max(line.seconds, line.saved)))
+
+
+def _is_told(line: WorkingLine, by_loader: set[int | None]) -> bool:
+    """Whether the copies of what workers send tell of it, or it pins once."""
+    if line.remedy == "receive":
+        return line.row["process"] in by_loader
+    return line.remedy == "pin" and line.row["count"] == 1
+
+
+def _saved(site: Site, row: Row) -> float:
+    """What a copy on its own way saves: of the data as it is, which may be more than what was made of it."""
+    more = max(float(row["bytes"]) - site.row["bytes"], 0.0) / site.pinned_rate if site.pinned_rate else 0.0
+    return (site.saved_in_place or 0.0) - more
+
+
+def is_hidden(site: Site) -> bool:
+    """Whether large copies are pageable although their source is pinned."""
+    return site.is_pageable and (site.row["pinned_source_count"] or 0) * 2 > site.row["large_count"]
+
+
+def pins_again(seen: Seen) -> tuple[Row, ...]:
+    """Lines that pin memory again and again, but for those of :func:`working_lines`, whose work has it."""
+    told = {_place(line.row) for line in working_lines(seen)}
+    return tuple(row for row in seen.churn if _place(row) not in told)
+
+
+def _place(row: Row) -> tuple[object, ...]:
+    return row["file"], row["line"], row["process"]
+
+
+def first_advice(line: WorkingLine) -> str:
+    """What to do about the work of a line, as a verdict begins."""
+    return _FIRST[line.remedy or "make"].format(line.name, line.row["count"])
+
+
+def costliest(seen: Seen) -> WorkingLine | None:
+    """The line whose work takes most; ``None`` where none takes a part of the time again and again."""
+    lines = (line for line in working_lines(seen) if seen.is_long(line.row, line.saved))
+    return next(lines, None)
+
+
+def table_of_work(seen: Seen) -> Table:
+    """By line and call."""
+    return headed_table(
+        "What the CPU did for copies",
+        [
+            {
+                "line": ("text", line_name(row)),
+                "call": ("text", row["call"]),
+                "times": ("count", row["count"]),
+                "bytes": ("bytes", row["bytes"]),
+                "on the CPU": ("seconds", row["host_seconds"]),
+                "GPU idle meanwhile": ("seconds", row["idle_seconds"]),
+                "the whole call": ("seconds", row["call_seconds"]),
+                "processor time": ("seconds", row["processor_seconds"]),
+                "page faults": ("count", row["minor_faults"]),
+                "from a disk": ("count", row["major_faults"]),
+                "newly pinned": ("count", row["newly_pinned_count"]),
+                "what it did": ("text", row["reason"]),
+            }
+            for row in seen.host_calls[:MOST_SHOWN]
+        ],
+        "Calls of libraries that move or pin data of the host. On the CPU: beside the driver's calls, which the other "
+        "tables have. GPU idle meanwhile: none computed or copied, which is what the program "
+        "would take less without this work. Processor time and page faults are those of the calling thread. Newly "
+        "pinned: else memory that the library had kept was used again.",
+    )
+
+
+def words_of_parts(line: WorkingLine) -> str | None:
+    """How the work of a line comes together, as a sentence; ``None`` of a single call."""
+    parts = [f"{format_seconds(row['host_seconds'])} in {row['call']}" for row in line.rows[:3]]
+    return f"On the CPU: {', '.join(parts)}." if len(parts) > 1 else None

@@ -571,3 +571,18 @@ def test_parts_are_recorded_by_themselves_under_plain_python(tmp_path: Path) -> 
         assert f"part {name}: Overlap the pinned copies of parts.py:" in " ".join(done.stderr.split())
         assert re.search(rf"parts.py:\d+ +pinned h2d +{count} ", done.stderr)
     assert "of torch" in done.stderr
+
+
+def test_the_most_pinned_memory_has_its_lines_and_copies_are_counted_by_size(tmp_path: Path) -> None:
+    seen = Traced(tmp_path, str(TRACED / "pinned_peak.py"))
+    held = {str(row["source_line"]).rpartition("# ")[2]: row for row in seen.rows if row["kind"] == "allocation"}
+    at_peak = {name: row["at_peak_bytes"] for name, row in held.items() if name in {"first", "second", "third"}}
+    assert at_peak == {"first": 64 * MIB, "second": 32 * MIB, "third": 0}
+    assert seen.rows[0]["peak_bytes"] == 96 * MIB
+    sizes = {(row["direction"], row["most_bytes"]): (row["count"], row["bytes"]) for row in seen.rows
+             if row["kind"] == "size"}  # fmt: skip
+    assert sizes == {
+        ("h2d", 4096): (100, 100 * 4096), ("h2d", 4 * MIB): (10, 40 * MIB), ("d2h", MIB): (5, 5 * MIB),
+    }  # fmt: skip
+    assert "Most pinned memory at once: 96 MiB: pinned_peak.py:13 64 MiB, pinned_peak.py:14 32 MiB" in seen.stderr
+    assert len(seen.stderr.split("\n")) <= 25

@@ -130,7 +130,8 @@ def _print_lines(table: Table) -> None:
         source = "" if each["source"] == "n/a" else f"  {each['source']}"
         print_line(_cut(f"{figures}{each['line']}{source}", room))
         to_do = "" if each["to do"] == "–" else f" → {each['to do']}"
-        print_line(_cut(f"{' ' * len(figures)}{each['does']}{to_do}", room))
+        within = f", in range {each['in range']}" if each.get("in range", "n/a") != "n/a" else ""
+        print_line(_cut(f"{' ' * len(figures)}{each['does']}{to_do}{within}", room))
     if more := len(cells) - len(shown):
         print_line(f"{' ' * len(figures)}and {more:,} more line{'s' if more > 1 else ''}")
 

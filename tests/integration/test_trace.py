@@ -147,7 +147,7 @@ def test_a_stretch_of_a_trace_is_written_for_perfetto(tmp_path: Path, capsys: py
 def test_managed_memory_is_said_though_its_pages_are_not_followed(tmp_path: Path) -> None:
     text = "cuda.fake_managed.argtypes = (ctypes.c_uint64,)\ncuda.fake_managed(1 << 30)\nkernel(1000)"
     _, document = traced(tmp_path, program(tmp_path, text))
-    assert document["run"]["verdict"] == "No copy was recorded, but managed memory was not followed."
+    assert document["run"]["verdict"] == "Managed memory was not followed. No copy was recorded."
     assert [finding["rule"] for finding in document["run"]["findings"]] == ["not-recorded"]
     assert {row["kind"] for row in document["observations"]} == {"program", "device"}
 

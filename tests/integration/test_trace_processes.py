@@ -110,7 +110,7 @@ def test_a_process_that_could_not_be_recorded_is_said_and_fails_a_check(
     assert main(["trace", "--fail-on", "pageable", str(tmp_path / "program.py")]) == 1
     err = capfd.readouterr().err
     missing = not_recorded("1 child process")
-    assert "pinscope: No copy was recorded, but 1 child process was not traced." in err
+    assert "pinscope: 1 child process was not traced. No copy was recorded." in err
     assert err.splitlines()[-1] == f"pinscope: --fail-on: {missing}"
 
 

@@ -66,7 +66,8 @@ def _lines(seen: Seen) -> Table:
     drawn = lines_in(seen)[:MOST_SHOWN]
     parts = [title for title in PARTS if any(title in line.parts for line in drawn)]
     unsaved = {(line_name(site.row)): site.unsaved_word for site in seen.sites}
-    rows = [_line(seen, line, parts) for line in drawn]
+    ranges = any(line.row["ranges"] for line in drawn)
+    rows = [_line(seen, line, parts, ranges=ranges) for line in drawn]
     reasons = tuple("–" if line.costs else unsaved.get(line_name(line.row)) or "–" for line in drawn)
     return headed_table(
         LINES,
@@ -79,7 +80,7 @@ def _lines(seen: Seen) -> Table:
     )
 
 
-def _line(seen: Seen, line: Line, parts: list[str]) -> Headed:
+def _line(seen: Seen, line: Line, parts: list[str], *, ranges: bool) -> Headed:
     whole = seen.seconds_from_first(line.row)
     return {
         "line": ("text", line_name(line.row)),
@@ -88,6 +89,7 @@ def _line(seen: Seen, line: Line, parts: list[str]) -> Headed:
         "of the time": ("share", min(line.seconds / whole, 1.0) if whole else None),
         "to do": ("text", line.costs[0].to_do if line.costs else None),
         "does": ("text", line.what),
+        **({"in range": ("text", line.row["ranges"])} if ranges else {}),
         "source": ("text", line.row["source_line"] or None),
         **{title: ("seconds", line.parts.get(title)) for title in parts},
     }

@@ -141,9 +141,10 @@ def _does(row: Row) -> str:
 
 
 def _copying(row: Row) -> str:
-    size, ways = format_bytes(row["median_bytes"]), {"h2d": "to GPU", "d2h": "from GPU"}
-    are_alike = row["count"] * row["median_bytes"] == row["bytes"]
-    pieces = f"{row['count']:,} × {size}" if are_alike else f"{row['count']:,} copies, {format_bytes(row['bytes'])}"
+    together, ways = format_bytes(row["bytes"]), {"h2d": "to GPU", "d2h": "from GPU"}
+    are_alike = row["count"] > 1 and row["count"] * row["median_bytes"] == row["bytes"]
+    each = f"{row['count']:,} × {format_bytes(row['median_bytes'])} ({together})"
+    pieces = each if are_alike else f"{row['count']:,} cop{'ies' if row['count'] > 1 else 'y'}, {together}"
     return f"{pieces} {ways.get(row['direction'], row['direction'])}, {Site(row, None).host_memory}"
 
 

@@ -45,6 +45,8 @@ if TYPE_CHECKING:
     from pinscope.report.facts import Document
     from pinscope.runner.tracing import Compared
 
+MOST_PARTS = 7
+"""Of the time; of many GPUs the page and `pinscope runs show` have all."""
 MOST_LINES = 4
 """Of the table; all are in `pinscope runs show`."""
 MOST_FINDINGS = 6
@@ -84,7 +86,7 @@ def _print_answer(reading: Reading) -> None:
     if TIME in tables:
         _, rows, numbers = facts.barred(tables[TIME])
         print_prose(tables[TIME].note)
-        print_table(("",) * len(rows[0]), rows, numbers=numbers)
+        print_table(("",) * len(rows[0]), rows[:MOST_PARTS], numbers=numbers)
     if LINES in tables:
         _print_lines(tables[LINES])
     holding = _rows(tables.get(PEAK))

@@ -45,6 +45,16 @@ def test_the_answer_of_an_ordinary_program_fits_25_lines_of_100_columns(
         assert part in drawn
 
 
+def test_the_answer_of_eight_ranks_fits_too(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ranks = [{"process": 4711 + rank, "rank": rank} for rank in range(8)]
+    rows = [row("process", process=4711 + rank, active_seconds=10.0, copies=1, kernels=1) for rank in range(8)] + [
+        {**each, **rank} for rank in ranks for each in (GPU, site(33))
+    ]
+    assert len(printed([program(), *rows], 100, capsys, monkeypatch)) <= 25
+
+
 @pytest.mark.parametrize("process", [{}, {"process": 4711, "rank": 12}], ids=["one process", "a rank"])
 def test_a_terminal_of_80_columns_shows_each_line_with_its_figures_whole(
     process: dict[str, Any], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch

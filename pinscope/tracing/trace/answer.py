@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pinscope.analysis.read_rows import grouped
 from pinscope.records.run import Table
 from pinscope.tracing.sites import WORTH, Headed, Seen, gpu_name, headed_table, line_name
-from pinscope.tracing.trace.costs import PARTS, Line, lines_in
+from pinscope.tracing.trace.costs import PARTS, Line, line_key, lines_in
 from pinscope.units import format_bytes, format_seconds
 
 TIME, LINES = "Where the time went", "Lines, by what a change saves"
@@ -65,10 +65,10 @@ def _parts(seen: Seen) -> Iterator[tuple[str, float]]:
 def _lines(seen: Seen) -> Table:
     drawn = lines_in(seen)[:MOST_SHOWN]
     parts = [title for title in PARTS if any(title in line.parts for line in drawn)]
-    unsaved = {(line_name(site.row)): site.unsaved_word for site in seen.sites}
+    unsaved = {line_key(site.row): site.unsaved_word for site in seen.sites}
     ranges = any(line.row["ranges"] for line in drawn)
     rows = [_line(seen, line, parts, ranges=ranges) for line in drawn]
-    reasons = tuple("–" if line.costs else unsaved.get(line_name(line.row)) or "–" for line in drawn)
+    reasons = tuple("–" if line.costs else unsaved.get(line_key(line.row)) or "–" for line in drawn)
     return headed_table(
         LINES,
         rows,
@@ -98,20 +98,20 @@ def _line(seen: Seen, line: Line, parts: list[str], *, ranges: bool) -> Headed:
 def _peak(seen: Seen) -> Table:
     program = seen.program
     peak = program["peak_bytes"] if program else None
-    holding = grouped((row for row in seen.allocations if row["at_peak_bytes"]), line_name)
-    held = {name: (rows[0], sum(row["at_peak_bytes"] for row in rows)) for name, rows in holding.items()}
-    ordered = sorted(held.items(), key=lambda each: -each[1][1])[:MOST_SHOWN] if peak else []
+    holding = grouped((row for row in seen.allocations if row["at_peak_bytes"]), line_key)
+    held = [(rows[0], sum(row["at_peak_bytes"] for row in rows)) for rows in holding.values()]
+    ordered = sorted(held, key=lambda pair: -pair[1])[:MOST_SHOWN] if peak else []
     when = f" {format_seconds(program['peak_at_seconds'])} after the program's start" if peak and program else ""
     return headed_table(
         PEAK,
         [
             {
-                "line": ("text", name),
+                "line": ("text", line_name(row)),
                 "bytes": ("bytes", size),
                 "of all": ("share", min(size / peak, 1.0)),
                 "source": ("text", row["source_line"] or None),
             }
-            for name, (row, size) in ordered
+            for row, size in ordered
         ],
         f"{format_bytes(peak)}{when}, and which lines had pinned it.",
         bar="of all",

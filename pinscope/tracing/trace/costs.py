@@ -73,30 +73,38 @@ def ranked(seen: Seen) -> Sequence[Cost]:
 
 def lines_in(seen: Seen) -> Sequence[Line]:
     """Lines that cost something, what to change first first."""
-    costs = grouped(ranked(seen), lambda cost: line_name(cost.row))
+    costs = grouped(ranked(seen), lambda cost: line_key(cost.row))
     parts = {title: _by_line(timed(seen)) for title, timed in PARTS.items()}
     seconds = _by_line(_counted(seen))
-    counted = grouped(sorted(_counted(seen), key=itemgetter(1), reverse=True), lambda pair: line_name(pair[0]))
+    counted = grouped(sorted(_counted(seen), key=itemgetter(1), reverse=True), lambda pair: line_key(pair[0]))
     lines = [
         Line(
             rows[0][0],
-            seconds[name],
-            {title: by_line[name] for title, by_line in parts.items() if name in by_line},
-            costs.get(name, ()),
+            seconds[key],
+            {title: by_line[key] for title, by_line in parts.items() if key in by_line},
+            costs.get(key, ()),
             " + ".join(_does(row) for row, _ in rows[:MOST_SAID]),
         )
-        for name, rows in counted.items()
+        for key, rows in counted.items()
     ]
     return sorted(
         lines, key=lambda line: (line.costs[0].rank(seen) if line.costs else (-1, 0.0), line.seconds), reverse=True
     )
 
 
-def _by_line(timed: Iterator[tuple[Row, float | None]]) -> dict[str, float]:
-    sums: dict[str, float] = {}
+LineKey = tuple[object, ...]
+
+
+def line_key(row: Row) -> LineKey:
+    """What tells a line from all others: two files may have the same name."""
+    return row["file"], line_name(row)
+
+
+def _by_line(timed: Iterator[tuple[Row, float | None]]) -> dict[LineKey, float]:
+    sums: dict[LineKey, float] = {}
     for row, seconds in timed:
         if seconds is not None:
-            sums[line_name(row)] = sums.get(line_name(row), 0.0) + seconds
+            sums[line_key(row)] = sums.get(line_key(row), 0.0) + seconds
     return sums
 
 
@@ -197,12 +205,13 @@ def _stood(seen: Seen, site: Site) -> str:
 
 def _pageable(seen: Seen) -> Iterator[Cost]:
     """What pinning the data of a line that copies large pieces would save."""
-    for site, _ in seen.accused:
+    for site, others in seen.accused:
         if is_hidden(site):  # the work of its line says why
             continue
         saved, whole = site.saved_in_place, seen.seconds_from_first(site.row)
         to_do = f"copy {'into' if site.row['direction'] == 'd2h' else 'from'} pinned memory"
         to_do = to_do if site.loader_saved is None else TO_DO["receive"]
+        to_do += f", in {others + 1:,} processes" if others else ""
         if saved:
             what = "program" if whole == seen.seconds else "loop"
             share = f" ({float(f'{min(100 * saved / whole, 100):.2g}'):g} %)" if whole else ""

@@ -22,7 +22,7 @@ from pinscope.store.attachments import read_part
 from pinscope.store.bundle import open_bundle, read_bundle
 from pinscope.store.store import Store
 from pinscope.store.tables import StoredRow
-from pinscope.tracing.trace.reading import LINES
+from pinscope.tracing.trace.answer import LINES
 from tests.data import synthetic, synthetic_timeline
 from tests.data import synthetic_trace as trace
 from tests.data.synthetic_snapshot import GIB, holder

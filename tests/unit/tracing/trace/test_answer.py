@@ -136,3 +136,9 @@ def test_nothing_to_do_is_said_only_where_the_cpu_s_work_was_recorded_and_all_of
     assert [verdict.partition(":")[0] for verdict in verdicts] == [
         "Nothing to do", "Little to gain", "Overlap the pinned copies of train.py",
     ]  # fmt: skip
+
+
+def test_files_of_the_same_name_have_lines_of_their_own() -> None:
+    table = answer(GPU, site(33), site(33, file="/opt/train.py"))[LINES]
+    assert [cells[0] for cells in table.rows] == ["train.py:33", "train.py:33"]
+    assert [cells[table.columns.index("costs")] for cells in table.rows] == [1.0, 1.0]

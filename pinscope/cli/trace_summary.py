@@ -107,6 +107,8 @@ def _histogram(rows: Sequence[Sequence[Any]]) -> str:
     one before."""
     counts = {size: count for size, count, *_ in rows}
     first, last = min(counts), max(counts)
+    if first == last:
+        return f"all {counts[first]:,} up to {format_bytes(first)}"
     steps = [first * 4**step for step in range(64) if first * 4**step <= last]
     heights = format_heights([counts.get(size, 0) for size in steps])
     most, _, share, *_ = max(rows, key=itemgetter(1))

@@ -73,7 +73,10 @@ def test_the_line_that_should_pin_is_named_and_the_trace_is_a_run_with_its_event
     assert {"pageable-copies", "waits-for-the-gpu"} <= rules
     (pins,) = rows(document, "allocation")
     assert (pins["count"], pins["bytes"], pins["left_count"], pins["left_bytes"]) == (20, 20 * MIB, 10, 10 * MIB)
-    assert (pins["held_bytes"], pins["peak_bytes"]) == (20 * MIB, 11 * MIB)
+    assert (pins["held_bytes"], pins["peak_bytes"], pins["at_peak_bytes"]) == (20 * MIB, 11 * MIB, 11 * MIB)
+    assert document["observations"][0]["peak_bytes"] == 11 * MIB
+    sizes = {(row["direction"], row["most_bytes"]): row["count"] for row in rows(document, "size")}
+    assert sizes == {("h2d", MIB): 20, ("h2d", 16 * MIB): 20, ("d2h", 256): 20}
     assert 20 * 0.0003 <= pins["call_seconds"] < 20 * 0.1  # this machine may be busy
     assert {attachment.name: attachment.rows for attachment in run.attachments} == {
         "copies": 60, "kernels": 20, "calls": 110, "pinned": 30,

@@ -54,8 +54,6 @@ MOST_HOLDERS = 3
 """Lines that hold pinned memory."""
 LEAST_PINNED = 2**20
 """Of pinned memory that is worth a line."""
-ROOM = 100
-"""Columns of a line where there is no terminal."""
 
 
 def print_summary(document: Document, leads_on: bool = True) -> None:
@@ -126,7 +124,7 @@ def _print_lines(table: Table) -> None:
     cells = [dict(zip(table.columns, texts, strict=True)) for texts in facts.table_texts(table)]
     shown = [each for each in cells if each["to do"] != "–"] or cells
     shown = shown[:MOST_LINES]
-    room = (terminal_columns() or ROOM) - 1
+    room = terminal_columns()
     widths = [max(len(each[name]) for each in (*shown, {name: name})) for name in ("saves", "costs")]
     print_line(f"{'saves':>{widths[0]}}  {'costs':>{widths[1]}}  line")
     for each in shown:
@@ -140,8 +138,8 @@ def _print_lines(table: Table) -> None:
         print_line(f"{' ' * len(figures)}and {more:,} more line{'s' if more > 1 else ''}")
 
 
-def _cut(text: str, room: int) -> str:
-    return text if len(text) <= room else f"{text[: room - 1]}…"
+def _cut(text: str, room: int | None) -> str:
+    return text if room is None or len(text) <= room else f"{text[: room - 1]}…"
 
 
 def _print_titles(findings: Iterable[Finding]) -> None:

@@ -9,6 +9,7 @@ import pytest
 from pinscope.experiments.registry import read_run
 from pinscope.records.run import Finding, Reading, Table
 from pinscope.report.facts import table_texts
+from pinscope.tracing.trace.reading import MOST_CHARACTERS, MOST_WORDS
 from tests.data.synthetic_trace import MIB, place, program, row, run, site
 
 SAVED = 1.0 - 1000 * MIB / 50e9
@@ -16,7 +17,11 @@ SAVED = 1.0 - 1000 * MIB / 50e9
 
 
 def read(*rows: dict[str, Any], **params: Any) -> Reading:
-    return read_run(run(**params), rows)
+    reading = read_run(run(**params), rows)
+    verdict = reading.verdict or ""
+    assert len(verdict) <= MOST_CHARACTERS
+    assert len(verdict.split()) <= MOST_WORDS, verdict
+    return reading
 
 
 def titled(reading: Reading, title: str) -> Table:

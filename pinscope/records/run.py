@@ -469,6 +469,8 @@ class _Explained(Protocol):
 
 MOST_OFF = 0.5
 """Relative to a figure: off by more, it is none."""
+VARIES = "its repeats vary too much to tell"
+"""Why it is none."""
 
 
 def quantity(
@@ -486,7 +488,7 @@ def quantity(
     What may be off by more than :data:`MOST_OFF` is not known.
     """
     if spread is not None and spread > MOST_OFF:
-        value, spread, reason = None, None, f"its repeats vary too much to tell (± {spread:.0%})".replace("%", " %")
+        value, spread, reason = None, None, VARIES
     reason = reason if value is None else None
     return Quantity(name=name, value=value, unit=unit, reason=reason, spread=spread, repeats=repeats, key=key)
 

@@ -14,6 +14,7 @@ from pydantic import Field, computed_field, model_validator
 
 from pinscope.records.answer import AnswerFields
 from pinscope.records.base import ATTACHMENTS, Budget, Moment, Record
+from pinscope.records.children import ChildFields
 from pinscope.records.environment import Device, Environment
 from pinscope.records.host_calls import Count, HostCallFields, Seconds
 
@@ -259,8 +260,8 @@ def parse_run(fields: Mapping[str, Any]) -> Run:
 
 
 TraceRowKind = Literal[
-    "program", "process", "device", "site", "allocation", "synchronisation", "host_call", "size",
-    "before", "line_before", "redirected",
+    "program", "process", "unrecorded", "device", "site", "allocation", "synchronisation", "host_call",
+    "size", "before", "line_before", "redirected",
 ]  # fmt: skip
 CopyDirection = Literal["h2d", "d2h", "d2d", "h2h", "p2p", "other"]
 CopyMemory = Literal["pageable", "pinned", "device", "array", "managed", "unknown"]
@@ -273,6 +274,7 @@ WAITS = re.compile(r"(Device|Stream|Event|Thread|Ctx)Synchronize|Memcpy(?!\w*Asy
 TRACE_NEEDED: Mapping[TraceRowKind, tuple[str, ...]] = {
     "program": ("seconds", "copies", "kernels"),
     "process": ("process", "copies", "kernels"),
+    "unrecorded": ("process", "child"),
     "device": ("device", "busy_seconds", "kernels"),
     "site": ("number", "direction", "source", "target", "count", "bytes", "median_bytes", "file", "line"),
     "allocation": ("call", "count", "bytes", "call_seconds", "left_count", "left_bytes", "file", "line"),
@@ -286,14 +288,14 @@ TRACE_NEEDED: Mapping[TraceRowKind, tuple[str, ...]] = {
 """Kind of row → fields that each of them has."""
 
 
-class TraceRow(HostCallFields, AnswerFields, Observation):
+class TraceRow(HostCallFields, AnswerFields, ChildFields, Observation):
     """What was recorded of one program, added up for each line of it.
 
     ``repeat`` counts the rows of a kind, ``warmup`` is always false. The single events lie in the attachments.
     """
 
     kind: TraceRowKind
-    """``program``, ``process`` (of several that were recorded), ``device`` (a GPU, as one process sees it), ``site``
+    """``program``, ``process`` (of several recorded ones), ``unrecorded``, ``device`` (a GPU, as one sees it), ``site``
     (copies of one line between the same kinds of memory), ``allocation`` (pinned memory that a line allocated or
     registered), ``synchronisation`` (waits of a line, in calls that wait for the GPU and in copies that are not
     asynchronous), ``host_call`` (calls of a library that move or pin data of the host) or ``size`` (copies of one
@@ -315,8 +317,6 @@ class TraceRow(HostCallFields, AnswerFields, Observation):
     """Copies of them whose end was not recorded: they ran when the program died."""
     lost_bytes: Count | None = None
     """Of CUPTI's records, which could not be read."""
-    unrecorded: Count | None = None
-    """Processes that the program started, that could use CUDA and were not recorded: forked, or not Python."""
     managed_bytes: Count | None = None
     """Managed memory that was allocated; how its pages move between host and GPU is not recorded."""
     sites_left_out: Count | None = None

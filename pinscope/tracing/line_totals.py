@@ -42,13 +42,17 @@ class Ended:
         begun_ns: when it started, as CUPTI counts time.
         ended_ns: when it was gone.
         exit_code: its own; below 0 the signal that killed it; ``None`` where it goes on, or is not known.
-        unrecorded: how many processes that it started could use CUDA and were not recorded.
+        unrecorded: a row for each process that it started, that used CUDA and was not recorded.
+        unseen: how many it started that ended before one could look at them; ``None``: nobody looked.
+        has_become_another: it said that it became another program, which may be recorded as a process of its own.
     """
 
     begun_ns: int
     ended_ns: int
     exit_code: int | None
-    unrecorded: int = 0
+    unrecorded: tuple[TraceRow, ...] = ()
+    unseen: int | None = None
+    has_become_another: bool = False
 
     @property
     def seconds(self) -> float:

@@ -103,14 +103,12 @@ class ProcessFiles:
             if said := spool.said(name):
                 yield process + said
 
-    def unrecorded(self) -> int:
-        """How many processes beside the program itself could not be recorded: CUPTI did not let us, or a fault came
-        before the recording began."""
-        return sum(
-            files.spool.program is not None
-            and (files.spool.document("refused.json") is not None or files.spool.document("started.json") is None)
-            for files in self._files.values()
-        )
+    def refused(self) -> Iterator[TraceRow]:
+        """A row for each process beside the program itself that could not be recorded: CUPTI did not let us, or a fault
+        came before the recording began."""
+        for spool in (files.spool for files in self._files.values()):
+            if spool.program and (spool.document("refused.json") or not spool.document("started.json")):
+                yield unnumbered(kind="unrecorded", process=int(spool.folder.name.split(".")[1]), child="refused")
 
     def join(self, ended: Ended, is_part: bool) -> MergedTrace:
         """What was recorded of all of them.
@@ -166,13 +164,15 @@ class MergedTrace:
             unfinished=sum(process.unfinished for process in totals),
             lost_bytes=sum(process.lost_bytes for process in totals),
             sites_left_out=max(len(sites) - MOST_SITES, 0),
-            unrecorded=self._ended.unrecorded,
+            unrecorded=len(self._ended.unrecorded),
+            unseen=self._ended.unseen,
             managed_bytes=sum(process.managed_bytes for process in totals),
             peak_bytes=peak_bytes,
             peak_at_seconds=max(peak_ns - self.begun_ns, 0) / 1e9 if peak_bytes else None,
         )
         if len(self.processes) > 1:
             yield from self._numbered(lambda process: [process.row()])
+        yield from (row.model_copy(update={"repeat": repeat}) for repeat, row in enumerate(self._ended.unrecorded))
         yield from self._numbered(lambda process: process.totals.devices())
         yield from _most(sites, lambda row: (copies_large_from_or_to(row, "pageable"), row.bytes or 0))
         yield from _most(self._numbered(lambda process: process.totals.allocated(peak_ns)), lambda row: row.bytes or 0)

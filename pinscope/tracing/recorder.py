@@ -14,6 +14,7 @@ The layout of the spool::
     switched              a line of JSON each time the recording is switched on or off
     buffer.NUMBER         an activity buffer that CUPTI fills; ``.done`` is added when it gave it back
     process.PID.NUMBER    likewise of a process that the program has started, without config.json and stop
+    children              a line for each process that was started: :func:`pinscope.tracing.spool_folder.child_line`
     calls.NUMBER          an entry for each call that is over: :data:`pinscope.tracing.mapped_file.ENTRY`
     host_calls.NUMBER     an entry for each library's call that moves data of the host: ``HOST_ENTRY`` there
     host_names            a line of JSON for each name: its number, the call, and what it did to the data
@@ -41,10 +42,11 @@ from sys import _getframe
 from types import FrameType, TracebackType
 from typing import Any, NoReturn
 
-from pinscope.tracing import bound, cupti_library, mapped_file, stacks
+from pinscope.tracing import bound, cupti_library, mapped_file, spool_folder, stacks
 from pinscope.tracing.bound import _thread, as_json, bind, os, time
 from pinscope.tracing.cupti_library import NVTX, CuptiLibrary, Refused
-from pinscope.tracing.mapped_file import BUFFER_BYTES, CUT, HOST_ENTRY, ActivityBuffers, CallLog, SpoolFolder
+from pinscope.tracing.mapped_file import BUFFER_BYTES, CUT, HOST_ENTRY, ActivityBuffers, CallLog
+from pinscope.tracing.spool_folder import SpoolFolder, stack_begin
 from pinscope.tracing.stacks import OURS, NvtxCalls, Ranges, Stacks
 
 bind(globals())
@@ -154,7 +156,8 @@ class Recorder:
 
     def _subscribe(self) -> None:
         self._cupti.subscribe()
-        self._write("started.json", {"pid": self._process, "ns": time.time_ns(), "rank": _rank()})
+        moment = time.time_ns()
+        self._write("started.json", {"pid": self._process, "ns": moment, "rank": _rank(), "stack": stack_begin()})
         self._cupti.take_records()
         self._live = True
         self._cupti.follow_ranges(stacks.FOLLOWED if self._with_stacks else ())
@@ -428,7 +431,7 @@ class Recorder:
 
 
 _OWN_FILES = frozenset(
-    module.__file__ for module in (bound, cupti_library, mapped_file, stacks, json, json.encoder)
+    module.__file__ for module in (bound, cupti_library, mapped_file, spool_folder, stacks, json, json.encoder)
 ) | {__file__, f"{OURS}/host_calls.py", f"{OURS}/library_calls.py"}
 _CALLBACKS = frozenset(method.__code__ for method in (Recorder._call, Recorder._request, Recorder._complete))
 """Code that native code calls, of which an exception may get away."""
@@ -569,15 +572,16 @@ def start_recording(folder: SpoolFolder, library: str) -> bool:
     return True
 
 
+def before_exec() -> None:
+    """This process becomes another program, in which nothing of this one is left."""
+    if recorder := recorder_here():
+        with recorder._switching:
+            recorder._cupti.flush_all()
+
+
 def join_recording(spool: SpoolFolder, library: str) -> None:
     """Record this process beside the program that has started it, as long as that runs."""
-    for number in itertools.count():  # the same process may have run another program before
-        try:
-            folder = spool.of_process(f"process.{os.getpid()}.{number}")
-        except FileExistsError:
-            continue
-        start_recording(folder, library)
-        return
+    start_recording(spool.of_process(), library)
 
 
 def recorder_here() -> Recorder | None:

@@ -11,15 +11,9 @@ from pinscope.tracing.sites import Seen, line_name
 from pinscope.tracing.trace.costs import comes_late, spared_by_not_waiting
 from pinscope.tracing.trace.cpu_work import is_hidden, pins_again
 from pinscope.tracing.trace.cpu_work_findings import CPU_TEXTS, work_findings
-from pinscope.tracing.trace.reading import (
-    Traced,
-    managed_words,
-    not_recorded,
-    origin,
-    pinned_memory,
-    share_of_time,
-    slow_source,
-)
+from pinscope.tracing.trace.reading import Traced, managed_words, origin, pinned_memory, share_of_time, slow_source
+from pinscope.tracing.trace.unrecorded import TEXTS as OF_CHILDREN
+from pinscope.tracing.trace.unrecorded import children_findings
 from pinscope.tracing.trace.what_if import WhatIf
 
 MOST_ACCUSED = 5
@@ -46,6 +40,7 @@ _IDLE = (
 _EARLIER = "what the CPU does between the wait and the next kernel in another process, as a DataLoader's workers do"
 TEXTS: Texts = {
     **CPU_TEXTS,
+    **OF_CHILDREN,
     "pageable-copies": Text(
         "large copies of a line come from pageable memory and cost a thousandth of the time, or are a twentieth of the "
         "bytes of large copies",
@@ -90,10 +85,10 @@ TEXTS: Texts = {
         f"{_EARLIER}; larger batches and CUDA graphs let it issue the same work by fewer calls.",
     ),
     "not-recorded": Text(
-        "processes that could use CUDA were not recorded, or the program uses managed memory",
+        "the program uses managed memory",
         "Copies may be missing",
-        "[{processes} ][{managed}]",
-        "A Python program can be traced by itself; Nsight Systems shows how managed memory moves.",
+        "{managed}",
+        "Nsight Systems shows how managed memory moves.",
         "warning",
     ),
     "records-lost": Text(
@@ -164,6 +159,7 @@ def findings(traced: Traced) -> tuple[Finding, ...]:
     """All that the rules find."""
     run, seen, what = traced.run, traced.seen, traced.what
     costed = (
+        *children_findings(seen),
         *work_findings(seen, _where, share_of_time),
         *_pageable(seen, origin(run, "pinned_from")),
         *_churn(seen),
@@ -296,9 +292,8 @@ def _waits(seen: Seen) -> Iterator[Costed]:
 
 
 def _missing(seen: Seen) -> Iterator[Costed]:
-    processes, managed = not_recorded(seen.program) if seen.program else "", managed_words(seen)
-    if processes or managed:
-        yield say(TEXTS, "not-recorded", processes=processes or None, managed=managed or None)
+    if managed := managed_words(seen):
+        yield say(TEXTS, "not-recorded", managed=managed)
 
 
 def _lost(seen: Seen) -> Iterator[Costed]:

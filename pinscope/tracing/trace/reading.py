@@ -16,6 +16,7 @@ from pinscope.tracing.sites import MOSTLY, Headed, Seen, Site, gpu_name, headed_
 from pinscope.tracing.trace.answer import answer_tables
 from pinscope.tracing.trace.costs import ranked, total_share
 from pinscope.tracing.trace.cpu_work import table_of_work, working_lines
+from pinscope.tracing.trace.unrecorded import children_words, unseen_words
 from pinscope.tracing.trace.what_if import WhatIf, what_if_headline, what_if_in, what_if_tables, what_if_verdict
 from pinscope.units import format_bytes, format_seconds, format_share
 
@@ -46,13 +47,6 @@ def slow_source(site: Site) -> str:
     seconds = format_seconds(site.unexplained_seconds)
     spent = f"{seconds} may be page faults or reading a mapped file, which pinning alone does not save."
     return spent if site.unexplained_seconds else ""
-
-
-def not_recorded(program: Row) -> str:
-    """Which processes are missing, as a sentence; empty where none is known to be."""
-    count = program["unrecorded"] or 0
-    processes = f"{count:,} child process{'es' if count > 1 else ''} that could use CUDA, forked or not Python"
-    return f"Not recorded: {processes}. Copies may be missing." if count else ""
 
 
 def share_of_time(seen: Seen, row: Row, seconds: float) -> str:
@@ -90,11 +84,12 @@ def _unrecorded(run: Run, seen: Seen) -> str:
 
 
 def _gap(run: Run, seen: Seen) -> str:
-    if seen.program and seen.program["unrecorded"]:
-        count = seen.program["unrecorded"]
-        return f"{count:,} child process{'es were' if count > 1 else ' was'} not traced."
+    if children := children_words(seen):
+        return f"{children}."
     if managed_words(seen):
         return "Managed memory was not followed."
+    if not _copies(seen) and (brief := unseen_words(seen)):
+        return f"{brief}."
     gaps = run.notes or (seen.program and seen.program["lost_bytes"]) or run.params.get("children") is False
     return "Not all of the program was recorded." if gaps and not _copies(seen) else ""
 

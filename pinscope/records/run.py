@@ -467,10 +467,8 @@ class _Explained(Protocol):
     def missing(self) -> Mapping[str, str]: ...
 
 
-MOST_OFF = 0.5
-"""Relative to a figure: off by more, it is none."""
-VARIES = "its repeats vary too much to tell"
-"""Why it is none."""
+MOST_OFF, VARIES = 0.5, "its repeats vary too much to tell"
+"""A figure that may be off by more, relative to it, is none; and why it is none."""
 
 
 def quantity(

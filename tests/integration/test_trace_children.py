@@ -96,7 +96,7 @@ for child in [fork(use_cuda, ctypes.CDLL(None).fork), fork(use_cuda)]: os.waitpi
         "os.waitpid(fork(lambda: os.execv('/bin/sh', ['sh', NATIVE])), 0)"),
     "isolated Python": ("python", LIBC, "subprocess.run([sys.executable, '-I', '-c', PYTHON])"),
     "a native child of a shell that is gone": ("native", LIBC,
-        "subprocess.run(['sh', '-c', f'sh {NATIVE} & sleep 0.2']); time.sleep(0.6)"),
+        "subprocess.run(['sh', '-c', f'sh {NATIVE} & sleep 0.4']); time.sleep(0.6)"),
     "a native child that os.system starts": ("native", LIBC, "os.system(f'sh {NATIVE}; true')"),
     "one forked by C code before its parent used CUDA, and one after, which CUDA refuses": ("fork", LIBC, """
 begin = ctypes.CDLL(None).fork

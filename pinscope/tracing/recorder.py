@@ -19,6 +19,9 @@ The layout of the spool::
     host_names            a line of JSON for each name: its number, the call, and what it did to the data
     stacks                a line of JSON for each stack: its number, and its frames, the innermost first
     ranges                a line of JSON for each range: its number, and its name
+    memory                a line of JSON for each copy whose memory was looked at: that of ``source_memory``
+    managed               a line of JSON once managed memory was allocated: CUPTI's error where it is not followed
+    standing              where the program stood then, and when: :data:`pinscope.tracing.managed.STANDING`
     full                  a line that says which calls have no stack because there were too many, if so
     stop                  written by the parent: record no more
     fault                 why the recording ended early
@@ -33,7 +36,6 @@ import functools
 import itertools
 import json
 import os as program_os
-import signal
 import sys
 from collections import deque
 from collections.abc import Callable
@@ -41,10 +43,12 @@ from sys import _getframe
 from types import FrameType, TracebackType
 from typing import Any, NoReturn
 
-from pinscope.tracing import bound, cupti_library, mapped_file, stacks
-from pinscope.tracing.bound import _thread, as_json, bind, os, time
+from pinscope.tracing import bound, cupti_library, managed, mapped_file, source_memory, stacks
+from pinscope.tracing.bound import _thread, as_json, bind, os, start_thread, time
 from pinscope.tracing.cupti_library import NVTX, CuptiLibrary, Refused
+from pinscope.tracing.managed import ManagedMemory, is_followed_later
 from pinscope.tracing.mapped_file import BUFFER_BYTES, CUT, HOST_ENTRY, ActivityBuffers, CallLog, SpoolFolder
+from pinscope.tracing.source_memory import SourceMemory
 from pinscope.tracing.stacks import OURS, NvtxCalls, Ranges, Stacks
 
 bind(globals())
@@ -98,6 +102,15 @@ class Recorder:
             lambda line: folder.append("stacks", line),
             lambda line: folder.append("full", line),
         )
+        self._memory = SourceMemory(
+            self._config["functions"],
+            self._config["callback"]["fields"]["function_params"][0],
+            self._stack,
+            lambda line: folder.append("memory", line),
+        )
+        self._managed = ManagedMemory(
+            self._config, self._cupti, folder, self._stack, lambda: self._on and not self._ended, self.caught
+        )
         self._begun: dict[int, int] = {}
         """Correlation id of a call that is not over → when it began."""
         self._clock: Callable[[], int] = time.time_ns
@@ -138,16 +151,12 @@ class Recorder:
                 self._let_go()
             raise
         if self._config.get("from_ns") or self._config.get("until_ns"):
-            self._start_thread()
+            self._start_minding()
 
-    def _start_thread(self) -> None:
+    def _start_minding(self) -> None:
         self._has_thread = True
         try:
-            before = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
-            try:  # a signal is for the program's threads, also one that all of them have blocked
-                _thread.start_new_thread(self._mind, ())
-            finally:
-                signal.pthread_sigmask(signal.SIG_SETMASK, before)
+            start_thread(self._mind)
         except BaseException:  # of a signal's handler: the next call starts it
             self._has_thread = False
             raise
@@ -158,12 +167,13 @@ class Recorder:
         self._cupti.take_records()
         self._live = True
         self._cupti.follow_ranges(stacks.FOLLOWED if self._with_stacks else ())
-        self._cupti.choose(sorted(map(int, self._config["functions"])))
+        self._cupti.choose([int(n) for n, name in self._config["functions"].items() if not is_followed_later(name)])
         self._report(True)  # also where it begins later: CUPTI refuses now, or not at all
         if self._is_wanted():
             self._note_switch()
         else:
             self._report(False)
+        self._managed.wait_for_it(self._reports)
 
     def refuse(self, error: Refused | OSError) -> None:
         """Tell the parent why nothing is recorded."""
@@ -181,7 +191,7 @@ class Recorder:
         if on:
             self._follow(True)
             self._on = self._reports = True
-        self._cupti.record(self._config["activities"], on)
+        self._cupti.record([*self._config["activities"], *self._managed.activities], on)
         if not on:
             self._on = self._reports = False
             self._off_since = time.monotonic()
@@ -280,17 +290,18 @@ class Recorder:
         correlation = correlation_id.value
         if site.value == _ENTER:
             if self._on:
+                if number in self._memory.functions and self._memory.look(number, data, correlation, caller):
+                    now = self._clock()
                 self._begun[correlation] = now
             return
+        if number in self._managed.allocates and self._live:
+            self._managed.begin(self._reports)
         begun = self._begun.get(correlation)
         if begun is None:
             if self._on:  # it began before
                 self._log.note(correlation, CUT, 0, 0, 0, now, now)
             return
-        try:
-            stack = self._stacks.number(_behind_ours(caller)) if self._with_stacks else 0
-        except RecursionError:  # the program stands near its limit
-            stack = 0
+        stack = self._stack(caller)
         thread = _thread.get_ident() & 0xFFFFFFFF
         named = self._ranges.current()
         del self._begun[correlation]
@@ -320,13 +331,20 @@ class Recorder:
         self._folder.append("host_names", as_json([number, [name, detail]]) + b"\n")
         return self._host_names.setdefault((name, detail), number)
 
+    def _stack(self, caller: FrameType | None) -> int:
+        """Number of the stack above a frame; 0 where it is not read."""
+        try:
+            return self._stacks.number(_behind_ours(caller)) if self._with_stacks else 0
+        except RecursionError:  # the program stands near its limit
+            return 0
+
     def _view(self, data: int) -> tuple[ctypes.c_uint32, ctypes.c_uint32]:
         """What stands in CUPTI's structure at an address, which the next call at the same depth uses again: whether a
         call begins, and its correlation id."""
         if len(self._views) >= MOST_VIEWS:
             self._views.clear()
         if not self._has_thread and os.getpid() == self._process:
-            self._start_thread()
+            self._start_minding()
         views = ctypes.c_uint32.from_address(data), ctypes.c_uint32.from_address(data + self._correlation_at)
         self._views[data] = views
         return views
@@ -367,6 +385,7 @@ class Recorder:
                 self._let_go()
                 self._cupti.flush_all()
                 self._write("ended.json", {"ns": time.time_ns()})
+                self._managed.finish()
                 self._note_cut()
             except Exception:  # noqa: BLE001, S110 - the spool is gone, or an audit hook of the program forbids it
                 pass
@@ -375,7 +394,9 @@ class Recorder:
 
     def _let_go(self) -> None:
         """Give CUPTI back."""
-        self._cupti.record_no_more(self._config["activities"])  # first: a record needs its call
+        self._cupti.record_no_more(
+            [*self._config["activities"], *self._managed.activities]
+        )  # first: a record needs its call
         self._on = False
         self._cupti.unsubscribe()
 
@@ -428,7 +449,8 @@ class Recorder:
 
 
 _OWN_FILES = frozenset(
-    module.__file__ for module in (bound, cupti_library, mapped_file, stacks, json, json.encoder)
+    module.__file__
+    for module in (bound, cupti_library, managed, mapped_file, source_memory, stacks, json, json.encoder)
 ) | {__file__, f"{OURS}/host_calls.py", f"{OURS}/library_calls.py"}
 _CALLBACKS = frozenset(method.__code__ for method in (Recorder._call, Recorder._request, Recorder._complete))
 """Code that native code calls, of which an exception may get away."""

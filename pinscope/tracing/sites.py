@@ -112,7 +112,7 @@ class Site:
             return 0.0
         if self.loader_saved is not None:
             return self.loader_saved
-        if self.pinned_rate is None:
+        if self.pinned_rate is None or (self.reads_new_pages_of_a_file and self.staged_rate is None):
             return None
         return max(self.saved_early - float(self.row["bytes"]) / self.pinned_rate, 0.0)
 
@@ -156,8 +156,16 @@ class Site:
         if self.row["direction"] != "h2d" or self.staged_rate is None or self.loader_saved is not None:
             return 0.0
         staged = float(self.row["bytes"]) / self.staged_rate
-        is_slow = self.stands_seconds > SLOWER * staged + CALL_SECONDS * self.row["count"]
+        slower = 1.0 if self.reads_new_pages_of_a_file else SLOWER
+        is_slow = self.stands_seconds > slower * staged + CALL_SECONDS * self.row["count"]
         return self.stands_seconds - staged if is_slow else 0.0
+
+    @property
+    def reads_new_pages_of_a_file(self) -> bool:
+        """Its copies come out of a mapped file, of which the program had touched less than all: each further page is a
+        fault."""
+        row = self.row
+        return bool(row["direction"] == "h2d" and row["mapping"] == "file" and row["untouched_share"] != 0)
 
 
 @dataclass(frozen=True)
@@ -173,6 +181,8 @@ class Seen:
         waits: the most idle compute first.
         host_calls: of libraries that move or pin data of the host, the longest on the CPU first.
         sizes: of copies over the link, the smallest first.
+        migrations: of managed memory, the most first.
+        pinned_h2d: bytes per second of pinned copies to the GPU; ``None`` where no run says it.
     """
 
     program: Row | None
@@ -183,6 +193,8 @@ class Seen:
     waits: tuple[Row, ...]
     host_calls: tuple[Row, ...]
     sizes: tuple[Row, ...]
+    migrations: tuple[Row, ...]
+    pinned_h2d: float | None
 
     @property
     def seconds(self) -> float:
@@ -340,6 +352,8 @@ def seen_in(run: Run, rows: Sequence[Row]) -> Seen:
         ),
         host_calls=tuple(sorted(by_kind.get("host_call", ()), key=lambda row: -row["host_seconds"])),
         sizes=tuple(sorted(by_kind.get("size", ()), key=lambda row: (row["most_bytes"], row["direction"]))),
+        migrations=tuple(by_kind.get("migration", ())),
+        pinned_h2d=rates["h2d"],
     )
     sites = [replace(site, whole_seconds=seen.seconds_from_first(site.row) or math.inf) for site in sites]
     for process in {site.row["process"] for site in sites if site.is_received}:

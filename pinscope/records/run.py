@@ -289,10 +289,8 @@ TRACE_NEEDED: Mapping[TraceRowKind, tuple[str, ...]] = {
 
 
 class TraceRow(HostCallFields, HostMemoryFields, AnswerFields, Observation):
-    """What was recorded of one program, added up for each line of it.
-
-    ``repeat`` counts the rows of a kind, ``warmup`` is always false. The single events lie in the attachments.
-    """
+    """What was recorded of one program, added up for each line of it; the single events lie in the attachments.
+    ``repeat`` counts the rows of a kind, ``warmup`` is always false."""
 
     kind: TraceRowKind
     """``program``, ``process`` (of several that were recorded), ``device`` (a GPU, as one process sees it), ``site``

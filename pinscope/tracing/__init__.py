@@ -3,11 +3,11 @@
 Inside the program, where only Python's own library is imported: ``descendants`` brings the recorder in (by the
 ``sitecustomize`` of ``joining/``); ``recorder`` asks CUPTI (``cupti_library``) and writes the spool (``mapped_file``)
 with the ``stacks`` of calls, by built-ins that the program cannot replace (``bound``); ``source_memory`` looks at the
-memory of copies, ``managed`` follows managed memory; ``redirect`` lets chosen copies come from pinned memory
-(``redirect_libraries``); ``host_calls`` follows what libraries do on the CPU for copies. ``library_calls`` puts calls
-of ours in the place of a library's. Nothing of this may reach the program, least of all an error. ``part`` is
-``pinscope.trace``; it starts the process that keeps a part's rows. ``recorder_setup`` runs in a process of its own, the
-only one that imports ``cupti``.
+memory of copies, ``managed`` follows managed memory; ``pending`` has Python raise behind a callback; ``redirect`` lets
+chosen copies come from pinned memory (``redirect_libraries``); ``host_calls`` follows what libraries do on the CPU for
+copies. ``library_calls`` puts calls of ours in the place of a library's. Nothing of this may reach the program, least
+of all an error. ``part`` is ``pinscope.trace``; it starts the process that keeps a part's rows. ``recorder_setup`` runs
+in a process of its own, the only one that imports ``cupti``.
 
 Outside, where NumPy and pyarrow may be: ``spool`` reads one, ``process_merge`` all of a program; ``line_totals`` makes
 rows, ``host_work`` those of the CPU's work, ``migrations`` those of managed memory; ``sites`` says what pinning a line

@@ -356,8 +356,8 @@ class LineTotals:
             calls = host.calls[rows]
             yield unnumbered(
                 kind="host_call",
-                first_seconds=self._since_first(calls["start"]),
-                **self._where(int(calls["stack"][0])),
+                first_seconds=self.since_first(calls["start"]),
+                **self.where(int(calls["stack"][0])),
                 **host.together(rows, places, taken["bytes"]),
             )
 

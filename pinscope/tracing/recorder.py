@@ -37,17 +37,17 @@ import itertools
 import json
 import os as program_os
 import sys
-from collections import deque
 from collections.abc import Callable
 from sys import _getframe
 from types import FrameType, TracebackType
 from typing import Any, NoReturn
 
-from pinscope.tracing import bound, cupti_library, managed, mapped_file, source_memory, stacks
+from pinscope.tracing import bound, cupti_library, managed, mapped_file, pending, source_memory, stacks
 from pinscope.tracing.bound import _thread, as_json, bind, os, start_thread, time
 from pinscope.tracing.cupti_library import NVTX, CuptiLibrary, Refused
 from pinscope.tracing.managed import ManagedMemory, is_followed_later
 from pinscope.tracing.mapped_file import BUFFER_BYTES, CUT, HOST_ENTRY, ActivityBuffers, CallLog, SpoolFolder
+from pinscope.tracing.pending import raise_behind
 from pinscope.tracing.source_memory import SourceMemory
 from pinscope.tracing.stacks import OURS, NvtxCalls, Ranges, Stacks
 
@@ -432,7 +432,8 @@ class Recorder:
         """
         try:
             if is_of_the_program(error) and _thread.get_native_id() == os.getpid():
-                _raise_behind(error)
+                error.__traceback__ = _own_traceback(error)
+                raise_behind(error)
                 return
             if isinstance(error, RecursionError):  # this call alone is lost, too
                 return
@@ -450,7 +451,7 @@ class Recorder:
 
 _OWN_FILES = frozenset(
     module.__file__
-    for module in (bound, cupti_library, managed, mapped_file, source_memory, stacks, json, json.encoder)
+    for module in (bound, cupti_library, managed, mapped_file, pending, source_memory, stacks, json, json.encoder)
 ) | {__file__, f"{OURS}/host_calls.py", f"{OURS}/library_calls.py"}
 _CALLBACKS = frozenset(method.__code__ for method in (Recorder._call, Recorder._request, Recorder._complete))
 """Code that native code calls, of which an exception may get away."""
@@ -478,36 +479,6 @@ def _own_traceback(error: BaseException) -> TracebackType | None:
     while trace is not None and trace.tb_frame.f_code.co_filename in _OWN_FILES:
         trace = trace.tb_next
     return trace
-
-
-def _raise_behind(error: BaseException) -> None:
-    """Have Python raise this right behind our callback, where the program goes on.
-
-    Python handles a signal that came during a call of CUDA in the first Python code behind it: our callback, from which
-    no exception gets to the program. Python looks for what it is asked to raise where a function begins, behind a call
-    of C and at a loop's end. So operators ask, which are none of these, and the callers must do nothing but return.
-    """
-    error.__traceback__ = _own_traceback(error)
-    errors, ask = _LATE, _ASK
-    errors += (error,)
-    -ask  # noqa: B018 - see above
-
-
-def _asking(errors: deque[BaseException]) -> Any:
-    """``-asking``: Python is asked to raise the oldest of these in its main thread, as it is: it asks an object whether
-    it is true, and the answer is the exception. An asynchronous exception would lose its arguments."""
-    over = (_ for _ in ())
-    next(over, None)  # a generator that has ended raises what is thrown into it, and adds no frame
-    oldest = map(over.throw, map(deque.popleft, itertools.repeat(errors)))
-    asked = type("Asked", (), {"__bool__": oldest.__next__})()
-    is_true = ctypes.cast(ctypes.pythonapi.PyObject_IsTrue, ctypes.c_void_p)
-    ask = functools.partial(ctypes.pythonapi.Py_AddPendingCall, is_true, ctypes.py_object(asked))
-    return type("Asking", (), {"__neg__": staticmethod(ask)})()
-
-
-_LATE: deque[BaseException] = deque()
-"""What is to be raised behind a callback."""
-_ASK = _asking(_LATE)
 
 
 def _rank() -> int | None:

@@ -22,6 +22,7 @@ from pinscope.analysis.read_rows import Row, grouped
 from pinscope.records.run import LARGE_BYTES, Cell, Run, Table, copies_large_from_or_to, table
 from pinscope.text import mask_code
 from pinscope.tracing.loaders import saved_by_pinning
+from pinscope.tracing.source_memory import reads_new_pages_of_a_file
 from pinscope.tracing.stacks import OURS, Frame, file_label, is_own, label
 
 FEW = 0.001
@@ -112,7 +113,7 @@ class Site:
             return 0.0
         if self.loader_saved is not None:
             return self.loader_saved
-        if self.pinned_rate is None or (self.reads_new_pages_of_a_file and self.staged_rate is None):
+        if self.pinned_rate is None or (reads_new_pages_of_a_file(self.row) and self.staged_rate is None):
             return None
         return max(self.saved_early - float(self.row["bytes"]) / self.pinned_rate, 0.0)
 
@@ -156,16 +157,8 @@ class Site:
         if self.row["direction"] != "h2d" or self.staged_rate is None or self.loader_saved is not None:
             return 0.0
         staged = float(self.row["bytes"]) / self.staged_rate
-        slower = 1.0 if self.reads_new_pages_of_a_file else SLOWER
-        is_slow = self.stands_seconds > slower * staged + CALL_SECONDS * self.row["count"]
-        return self.stands_seconds - staged if is_slow else 0.0
-
-    @property
-    def reads_new_pages_of_a_file(self) -> bool:
-        """Its copies come out of a mapped file, of which the program had touched less than all: each further page is a
-        fault."""
-        row = self.row
-        return bool(row["direction"] == "h2d" and row["mapping"] == "file" and row["untouched_share"] != 0)
+        least = staged * (1.0 if reads_new_pages_of_a_file(self.row) else SLOWER) + CALL_SECONDS * self.row["count"]
+        return self.stands_seconds - staged if self.stands_seconds > least else 0.0
 
 
 @dataclass(frozen=True)
@@ -181,8 +174,7 @@ class Seen:
         waits: the most idle compute first.
         host_calls: of libraries that move or pin data of the host, the longest on the CPU first.
         sizes: of copies over the link, the smallest first.
-        migrations: of managed memory, the most first.
-        pinned_h2d: bytes per second of pinned copies to the GPU; ``None`` where no run says it.
+        migrations, pinned_h2d: of managed memory, the most first; bytes per second of pinned copies, if known.
     """
 
     program: Row | None

@@ -247,3 +247,9 @@ def _share(looks: Sequence[Mapping[str, Any]], part: str, whole: str) -> float |
     if any(look[part] is None for look in looks):
         return None
     return min(float(sum(look[part] for look in looks) / sum(look[whole] for look in looks)), 1.0)
+
+
+def reads_new_pages_of_a_file(row: Mapping[str, Any]) -> bool:
+    """Whether the copies of a site's row come out of a mapped file of which the program had touched less than all: each
+    further page is a fault."""
+    return bool(row["direction"] == "h2d" and row["mapping"] == "file" and row["untouched_share"] != 0)

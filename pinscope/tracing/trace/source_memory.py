@@ -8,6 +8,7 @@ from pinscope.analysis.read_rows import Row
 from pinscope.analysis.texts import Text, Texts
 from pinscope.records.run import Quantity, quantity
 from pinscope.tracing.sites import Seen, Site
+from pinscope.tracing.source_memory import reads_new_pages_of_a_file
 from pinscope.units import format_about, format_seconds, format_share
 
 MAPPED_FILE = "pageable-copies/mapped-file"
@@ -38,7 +39,7 @@ with open(path, "rb", buffering=0) as file:
 
 def waits_for_file(site: Site) -> bool:
     """Whether its copies out of a mapped file take longer than their staging does."""
-    return bool(site.reads_new_pages_of_a_file and site.unexplained_seconds)
+    return bool(reads_new_pages_of_a_file(site.row) and site.unexplained_seconds)
 
 
 def file_name(row: Row) -> str:

@@ -280,7 +280,7 @@ TRACE_NEEDED: Mapping[TraceRowKind, tuple[str, ...]] = {
     "synchronisation": ("call", "count", "call_seconds", "idle_seconds", "file", "line"),
     "host_call": ("call", "count", "bytes", "call_seconds", "host_seconds", "idle_seconds", "file", "line"),
     "size": ("direction", "most_bytes", "count", "bytes"),
-    "migration": ("to_gpu_bytes", "to_host_bytes", "gpu_fault_groups", "cpu_faults", "file", "line"),
+    "migration": ("count", "to_gpu_bytes", "to_host_bytes", "gpu_fault_groups", "cpu_faults", "file", "line"),
     "before": ("seconds", "active_seconds", "count", "bytes", "same_output"),
     "line_before": ("count", "bytes", "call_seconds", "file", "line"),
     "redirected": ("count", "bytes", "gather_seconds", "wait_seconds", "pin_seconds", "pinned_bytes", "file", "line"),
@@ -350,7 +350,7 @@ class TraceRow(HostCallFields, HostMemoryFields, AnswerFields, Observation):
     """Names of the ranges, of NVTX or pinscope.trace, that were innermost at the calls: those of the most bytes or
     calls, at most three."""
     count: Count | None = None
-    """Copies, allocations, waits or calls."""
+    """Copies, allocations, waits, calls or moves of pages."""
     call_seconds: Seconds | None = None
     """How long the calls held the CPU, together. Where graphs copy, the launches are the calls."""
     idle_seconds: Seconds | None = None

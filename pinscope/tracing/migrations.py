@@ -55,6 +55,7 @@ class _Migrations:
             moved = np.isin(kind, (TO_GPU, TO_HOST))
             yield unnumbered(
                 kind="migration",
+                count=int(moved.sum()),
                 to_gpu_bytes=int(value[kind == TO_GPU].sum()),
                 to_host_bytes=int(value[kind == TO_HOST].sum()),
                 prefetched_bytes=int(value[self._on_request[rows]].sum()),

@@ -18,7 +18,7 @@ def line(number: int, **values: Any) -> dict[str, Any]:
     """10 GiB to the GPU by page faults, while kernels ran for 2 s."""
     given = {
         "to_gpu_bytes": 10 * GIB, "to_host_bytes": 0, "prefetched_bytes": 0, "gpu_fault_groups": 5000, "cpu_faults": 0,
-        "copy_seconds": 0.5, "kernel_seconds": 2.0, "cpu_seconds": 0.0,
+        "count": 5000, "first_seconds": 0.0, "copy_seconds": 0.5, "kernel_seconds": 2.0, "cpu_seconds": 0.0,
     }  # fmt: skip
     return place("migration", number, **{**given, **values})
 

@@ -17,6 +17,7 @@ from pinscope.records.base import ATTACHMENTS, Budget, Moment, Record
 from pinscope.records.children import ChildFields
 from pinscope.records.environment import Device, Environment
 from pinscope.records.host_calls import Count, HostCallFields, Seconds
+from pinscope.records.host_memory import HostMemoryFields
 
 FORMAT = 2
 """Newest version of the run format, in bundles and JSON. Additive changes keep it; :attr:`Run.format` says which a run
@@ -261,7 +262,7 @@ def parse_run(fields: Mapping[str, Any]) -> Run:
 
 TraceRowKind = Literal[
     "program", "process", "unrecorded", "device", "site", "allocation", "synchronisation", "host_call",
-    "size", "before", "line_before", "redirected",
+    "size", "migration", "before", "line_before", "redirected",
 ]  # fmt: skip
 CopyDirection = Literal["h2d", "d2h", "d2d", "h2h", "p2p", "other"]
 CopyMemory = Literal["pageable", "pinned", "device", "array", "managed", "unknown"]
@@ -281,6 +282,7 @@ TRACE_NEEDED: Mapping[TraceRowKind, tuple[str, ...]] = {
     "synchronisation": ("call", "count", "call_seconds", "idle_seconds", "file", "line"),
     "host_call": ("call", "count", "bytes", "call_seconds", "host_seconds", "idle_seconds", "file", "line"),
     "size": ("direction", "most_bytes", "count", "bytes"),
+    "migration": ("count", "to_gpu_bytes", "to_host_bytes", "gpu_fault_groups", "cpu_faults", "file", "line"),
     "before": ("seconds", "active_seconds", "count", "bytes", "same_output"),
     "line_before": ("count", "bytes", "call_seconds", "file", "line"),
     "redirected": ("count", "bytes", "gather_seconds", "wait_seconds", "pin_seconds", "pinned_bytes", "file", "line"),
@@ -288,20 +290,18 @@ TRACE_NEEDED: Mapping[TraceRowKind, tuple[str, ...]] = {
 """Kind of row → fields that each of them has."""
 
 
-class TraceRow(HostCallFields, AnswerFields, ChildFields, Observation):
-    """What was recorded of one program, added up for each line of it.
-
-    ``repeat`` counts the rows of a kind, ``warmup`` is always false. The single events lie in the attachments.
-    """
+class TraceRow(HostCallFields, HostMemoryFields, AnswerFields, ChildFields, Observation):
+    """What was recorded of one program, added up for each line of it; the single events lie in the attachments.
+    ``repeat`` counts the rows of a kind, ``warmup`` is always false."""
 
     kind: TraceRowKind
     """``program``, ``process`` (of several recorded ones), ``unrecorded``, ``device`` (a GPU, as one sees it), ``site``
     (copies of one line between the same kinds of memory), ``allocation`` (pinned memory that a line allocated or
     registered), ``synchronisation`` (waits of a line, in calls that wait for the GPU and in copies that are not
-    asynchronous), ``host_call`` (calls of a library that move or pin data of the host) or ``size`` (copies of one
-    size). In a second run with lines pinned by ``--what-if`` also ``before`` (the first run, and the copies of these
-    lines in it), ``line_before`` (those of one of the lines) and ``redirected`` (copies of a line that went through
-    pinned buffers)."""
+    asynchronous), ``host_call`` (calls of a library that move or pin data of the host), ``migration`` (pages of managed
+    memory that moved because a line touched them) or ``size`` (copies of one size). In a second run with lines pinned
+    by ``--what-if`` also ``before`` (the first run, and the copies of these lines in it), ``line_before`` (those of one
+    of the lines) and ``redirected`` (copies of a line that went through pinned buffers)."""
     # The program:
     seconds: Seconds | None = None
     """From its start, with the recorder in it, to its end; of a process that was killed: not known."""
@@ -318,7 +318,7 @@ class TraceRow(HostCallFields, AnswerFields, ChildFields, Observation):
     lost_bytes: Count | None = None
     """Of CUPTI's records, which could not be read."""
     managed_bytes: Count | None = None
-    """Managed memory that was allocated; how its pages move between host and GPU is not recorded."""
+    """Managed memory that was allocated."""
     sites_left_out: Count | None = None
     """How many sites have no row: there are more than are kept."""
     # Of all rows but the program's, where several processes were recorded:
@@ -350,7 +350,7 @@ class TraceRow(HostCallFields, AnswerFields, ChildFields, Observation):
     """Names of the ranges, of NVTX or pinscope.trace, that were innermost at the calls: those of the most bytes or
     calls, at most three."""
     count: Count | None = None
-    """Copies, allocations, waits or calls."""
+    """Copies, allocations, waits, calls or moves of pages."""
     call_seconds: Seconds | None = None
     """How long the calls held the CPU, together. Where graphs copy, the launches are the calls."""
     idle_seconds: Seconds | None = None

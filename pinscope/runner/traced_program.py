@@ -28,7 +28,7 @@ from pinscope.records.run import TraceRow
 from pinscope.runner.children import Children
 from pinscope.tracing.descendants import NOT_STARTED, variables
 from pinscope.tracing.line_totals import Ended
-from pinscope.tracing.sites import library_folders
+from pinscope.tracing.places import library_folders
 from pinscope.tracing.spool import Scope, Spool
 from pinscope.tracing.spool_folder import SpoolFolder
 

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from pinscope.records.run import TraceRow, copies_large_from_or_to
 from pinscope.tracing.line_totals import DIRECTIONS, MEMORY, Ended, LineTotals, unnumbered
+from pinscope.tracing.migrations import migrated
 from pinscope.tracing.spool import RecordFiles, Spool
 
 if TYPE_CHECKING:
@@ -148,8 +149,8 @@ class MergedTrace:
         self._recorded_seconds = recorded_seconds
 
     def rows(self) -> Iterator[TraceRow]:
-        """All of them: the program, its processes if there are several, the devices, then sites, allocations and
-        synchronisations, most first."""
+        """All of them: the program, its processes if there are several, the devices, then sites, allocations,
+        synchronisations and migrations, most first."""
         totals = [process.totals for process in self.processes]
         sites = self._numbered(_sites)
         peak_ns, peak_bytes = self._peak()
@@ -169,6 +170,7 @@ class MergedTrace:
             managed_bytes=sum(process.managed_bytes for process in totals),
             peak_bytes=peak_bytes,
             peak_at_seconds=max(peak_ns - self.begun_ns, 0) / 1e9 if peak_bytes else None,
+            migrations_recorded=_all_known([process.follows_managed for process in totals]),
         )
         if len(self.processes) > 1:
             yield from self._numbered(lambda process: [process.row()])
@@ -177,6 +179,7 @@ class MergedTrace:
         yield from _most(sites, lambda row: (copies_large_from_or_to(row, "pageable"), row.bytes or 0))
         yield from _most(self._numbered(lambda process: process.totals.allocated(peak_ns)), lambda row: row.bytes or 0)
         yield from _most(self._numbered(lambda process: process.totals.waited()), lambda row: row.idle_seconds or 0.0)
+        yield from _most(self._numbered(lambda process: migrated(process.totals)), _migrated_bytes)
         yield from _most(self._numbered(lambda process: process.totals.host_calls()), lambda row: row.host_seconds or 0)
         yield from self._sizes()
 
@@ -220,6 +223,16 @@ def _most(rows: Iterable[TraceRow], size: Callable[[TraceRow], Any]) -> Iterator
 def _sites(process: Process) -> Iterator[TraceRow]:
     for row in process.totals.sites():
         yield row.model_copy(update={"number": (row.number or 0) + process.first_site})
+
+
+def _migrated_bytes(row: TraceRow) -> int:
+    return (row.to_gpu_bytes or 0) + (row.to_host_bytes or 0)
+
+
+def _all_known(answers: Sequence[bool | None]) -> bool | None:
+    """Whether all that answer say yes; ``None`` where none does."""
+    given = [answer for answer in answers if answer is not None]
+    return all(given) if given else None
 
 
 def _active_seconds(processes: Sequence[LineTotals]) -> float:

@@ -147,12 +147,62 @@ def test_a_stretch_of_a_trace_is_written_for_perfetto(tmp_path: Path, capsys: py
 
 
 @pytest.mark.usefixtures("_cupti")
-def test_managed_memory_is_said_though_its_pages_are_not_followed(tmp_path: Path) -> None:
-    text = "cuda.fake_managed.argtypes = (ctypes.c_uint64,)\ncuda.fake_managed(1 << 30)\nkernel(1000)"
-    _, document = traced(tmp_path, program(tmp_path, text))
+def test_managed_memory_is_said_though_its_pages_are_not_followed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FAKE_CUPTI_NO_COUNTERS", "35")
+    _, document = traced(tmp_path, program(tmp_path, "managed(1 << 30)\nkernel(1000)"))
     assert document["run"]["verdict"] == "Managed memory was not followed. No copy was recorded."
-    assert [finding["rule"] for finding in document["run"]["findings"]] == ["not-recorded"]
+    (finding,) = document["run"]["findings"]
+    assert finding["rule"] == "not-recorded"
+    assert "gives no counters" in finding["detail"]
     assert {row["kind"] for row in document["observations"]} == {"program", "device"}
+
+
+MANAGED = """\
+def write():
+    for _ in range(10):
+        counter(CPU_FAULT, 0, 0, 0)
+        counter(TO_HOST, 1 << 20, 2, 1000)
+        time.sleep(0.01)
+def add():
+    kernel(30_000_000)
+    counter(GPU_FAULT, 1, 1, 1000)
+    counter(TO_GPU, 10 << 20, 2, 1000)
+    counter(TO_HOST, 1 << 20, 4, 1000)
+    time.sleep(0.03)
+def ahead():
+    prefetch()
+    time.sleep(0.01)
+    counter(TO_GPU, 7 << 20, 1, 1000)
+managed(1 << 30)
+for _ in range(3):
+    write(); add(); ahead()
+"""
+
+
+@pytest.mark.usefixtures("_cupti")
+def test_pages_of_managed_memory_that_moved_are_given_to_the_lines_that_touched_them(tmp_path: Path) -> None:
+    _, document = traced(tmp_path, program(tmp_path, MANAGED))
+    lines = {row["line"] - FIRST_LINE + 1: row for row in document["observations"] if row["kind"] == "migration"}
+    names = ("to_gpu_bytes", "to_host_bytes", "prefetched_bytes", "gpu_fault_groups", "cpu_faults")
+    assert {line: [row[name] / (MIB if "bytes" in name else 1) for name in names] for line, row in lines.items()} == {
+        5: [0, 30, 0, 0, 30], 7: [30, 3, 0, 3, 0], 13: [21, 0, 21, 0, 0],
+    }  # fmt: skip
+    assert lines[5]["cpu_seconds"] == pytest.approx(3 * 0.09, rel=0.2)
+    assert lines[7]["kernel_seconds"] == pytest.approx(3 * 0.03)
+    assert "Prefetch or copy what train.py" in document["run"]["verdict"]
+    accused = {finding["title"].partition(":")[2].partition(":")[0] for finding in document["run"]["findings"]}
+    assert accused == {str(FIRST_LINE + 4), str(FIRST_LINE + 6)}
+
+
+@pytest.mark.usefixtures("_cupti")
+def test_managed_memory_that_was_allocated_while_nothing_was_recorded_is_followed_afterwards(tmp_path: Path) -> None:
+    text = "managed(1 << 30); time.sleep(1)\ncounter(CPU_FAULT, 0, 0, 0); time.sleep(0.01)\nkernel(1000)"
+    _, document = traced(tmp_path, "--start-after", "0.7s", program(tmp_path, text))
+    (row,) = rows(document, "migration")
+    assert (row["cpu_faults"], row["line"]) == (1, FIRST_LINE + 1)
+    assert not [finding for finding in document["run"]["findings"] if finding["rule"] == "not-recorded"]
 
 
 @pytest.mark.usefixtures("_cupti")

@@ -12,7 +12,7 @@ import pytest
 
 from pinscope.records.base import TEXT_CHARACTERS
 from pinscope.tracing import sites
-from pinscope.tracing.sites import NATIVE, Sources, library_folders, place_of
+from pinscope.tracing.places import NATIVE, Sources, library_folders, place_of
 
 LIBRARY = "/opt/venv/lib/python3.12/site-packages/torch/utils/data/dataloader.py"
 STANDARD = f"{sysconfig.get_path('stdlib')}/threading.py"

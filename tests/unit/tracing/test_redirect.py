@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 
 from pinscope.tracing import redirect
+from pinscope.tracing.places import library_folders
 from pinscope.tracing.redirect import ACCOUNT, Budget, Buffer, Line, Ring
-from pinscope.tracing.sites import library_folders
 from tests.data.stand_ins import PACKAGES
 
 ROOT = Path(__file__).parents[3]

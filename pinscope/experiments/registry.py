@@ -12,6 +12,7 @@ from itertools import islice
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, ClassVar, cast
 
+from pinscope.analysis.comparison import Measured
 from pinscope.analysis.models import link_error_findings
 from pinscope.analysis.read_rows import NOTHING_ATTACHED, Attached, Kind, ReadRows, Row
 from pinscope.analysis.statistics import OTHER_HOSTS, PLUS_MINUS
@@ -243,6 +244,12 @@ def cells_of(run: Run, rows: Sequence[Row]) -> Sequence[Any]:
     checked = checked_rows(run.experiment, rows)
     with _figures_that_make_sense(run):
         return reader.cells(run, checked)
+
+
+def measured_run(run: Run, rows: Sequence[Row]) -> Measured:
+    """A run as it is compared with others; errors as for :func:`read_run`."""
+    checked = checked_rows(run.experiment, rows)
+    return Measured(run, cells_of(run, checked), read_run(run, checked).findings)
 
 
 def verdict_at_end(run: Run, rows: Sequence[Row]) -> str | None:

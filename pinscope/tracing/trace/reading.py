@@ -9,6 +9,7 @@ from typing import Annotated
 from pydantic import AfterValidator
 
 from pinscope.analysis.read_rows import Kind, Row
+from pinscope.analysis.texts import MOST_CHARACTERS, MOST_WORDS
 from pinscope.records.parameters import Inputs, parameter
 from pinscope.records.run import LARGE_BYTES, Quantity, Run, Table, TraceRow, quantity
 from pinscope.text import encodable
@@ -122,8 +123,6 @@ def _nothing(seen: Seen) -> str:
 CLAUSES: tuple[Callable[[Run, Seen], str], ...] = (_unrecorded, _costliest)
 """What a verdict says, in this order: failed calls, what was not recorded, hazards, the line that costs most. Each is a
 sentence, empty where there is nothing to say of it."""
-MOST_CHARACTERS, MOST_WORDS = 150, 20
-"""Of a verdict of several clauses."""
 
 
 # Headline and tables

@@ -15,6 +15,7 @@ from pydantic import Field, computed_field, model_validator
 from pinscope.records.answer import AnswerFields
 from pinscope.records.base import ATTACHMENTS, Budget, Moment, Record
 from pinscope.records.environment import Device, Environment
+from pinscope.records.failed_call import FailedCall
 from pinscope.records.host_calls import Count, HostCallFields, Seconds
 
 FORMAT = 2
@@ -259,8 +260,8 @@ def parse_run(fields: Mapping[str, Any]) -> Run:
 
 
 TraceRowKind = Literal[
-    "program", "process", "device", "site", "allocation", "synchronisation", "host_call", "size",
-    "before", "line_before", "redirected",
+    "program", "process", "device", "failed_call", "site", "allocation", "synchronisation", "host_call",
+    "size", "before", "line_before", "redirected",
 ]  # fmt: skip
 CopyDirection = Literal["h2d", "d2h", "d2d", "h2h", "p2p", "other"]
 CopyMemory = Literal["pageable", "pinned", "device", "array", "managed", "unknown"]
@@ -274,6 +275,7 @@ TRACE_NEEDED: Mapping[TraceRowKind, tuple[str, ...]] = {
     "program": ("seconds", "copies", "kernels"),
     "process": ("process", "copies", "kernels"),
     "device": ("device", "busy_seconds", "kernels"),
+    "failed_call": ("call", "error", "error_name", "count", "file", "line"),
     "site": ("number", "direction", "source", "target", "count", "bytes", "median_bytes", "file", "line"),
     "allocation": ("call", "count", "bytes", "call_seconds", "left_count", "left_bytes", "file", "line"),
     "synchronisation": ("call", "count", "call_seconds", "idle_seconds", "file", "line"),
@@ -286,14 +288,15 @@ TRACE_NEEDED: Mapping[TraceRowKind, tuple[str, ...]] = {
 """Kind of row → fields that each of them has."""
 
 
-class TraceRow(HostCallFields, AnswerFields, Observation):
+class TraceRow(HostCallFields, AnswerFields, FailedCall, Observation):
     """What was recorded of one program, added up for each line of it.
 
     ``repeat`` counts the rows of a kind, ``warmup`` is always false. The single events lie in the attachments.
     """
 
     kind: TraceRowKind
-    """``program``, ``process`` (of several that were recorded), ``device`` (a GPU, as one process sees it), ``site``
+    """``program``, ``process`` (of several that were recorded), ``device`` (a GPU, as one process sees it),
+    ``failed_call`` (calls of CUDA on one line that returned the same error, the earliest first), ``site``
     (copies of one line between the same kinds of memory), ``allocation`` (pinned memory that a line allocated or
     registered), ``synchronisation`` (waits of a line, in calls that wait for the GPU and in copies that are not
     asynchronous), ``host_call`` (calls of a library that move or pin data of the host) or ``size`` (copies of one
@@ -319,6 +322,8 @@ class TraceRow(HostCallFields, AnswerFields, Observation):
     """Processes that the program started, that could use CUDA and were not recorded: forked, or not Python."""
     managed_bytes: Count | None = None
     """Managed memory that was allocated; how its pages move between host and GPU is not recorded."""
+    failed_calls: Count | None = None
+    """Calls that returned an error; not there where they were not noticed."""
     sites_left_out: Count | None = None
     """How many sites have no row: there are more than are kept."""
     # Of all rows but the program's, where several processes were recorded:

@@ -17,6 +17,8 @@ The layout of the spool::
     calls.NUMBER          an entry for each call that is over: :data:`pinscope.tracing.mapped_file.ENTRY`
     host_calls.NUMBER     an entry for each library's call that moves data of the host: ``HOST_ENTRY`` there
     host_names            a line of JSON for each name: its number, the call, and what it did to the data
+    failed.NUMBER         an entry for each call that returned an error: ``error_filter.FAILED_ENTRY``
+    failed_functions      a line of JSON for each function of these: its number, and its name
     stacks                a line of JSON for each stack: its number, and its frames, the innermost first
     ranges                a line of JSON for each range: its number, and its name
     full                  a line that says which calls have no stack because there were too many, if so
@@ -37,13 +39,14 @@ import signal
 import sys
 from collections import deque
 from collections.abc import Callable
-from sys import _getframe
+from sys import _current_frames, _getframe
 from types import FrameType, TracebackType
 from typing import Any, NoReturn
 
-from pinscope.tracing import bound, cupti_library, mapped_file, stacks
+from pinscope.tracing import bound, cupti_library, error_filter, mapped_file, stacks
 from pinscope.tracing.bound import _thread, as_json, bind, os, time
 from pinscope.tracing.cupti_library import NVTX, CuptiLibrary, Refused
+from pinscope.tracing.error_filter import FAILED_ENTRY, FailedCalls
 from pinscope.tracing.mapped_file import BUFFER_BYTES, CUT, HOST_ENTRY, ActivityBuffers, CallLog, SpoolFolder
 from pinscope.tracing.stacks import OURS, NvtxCalls, Ranges, Stacks
 
@@ -82,7 +85,7 @@ class Recorder:
         """CUPTI keeps records of what the program does; it calls back at the calls that are followed."""
         self._off_since = 0.0
         self._ended = False
-        self._cupti = CuptiLibrary(self._call, self._request, self._complete)
+        self._cupti = CuptiLibrary(self._call, self._failed, self._request, self._complete)
         self._switching = _thread.RLock()
         self._has_thread = False
         """It is begun with the first call: Python warns a program of several threads that forks."""
@@ -91,6 +94,8 @@ class Recorder:
         self._host_log = CallLog(folder, "host_calls", HOST_ENTRY)
         self._host_names: dict[tuple[str, str], int] = {}
         self._next_name = itertools.count(1)
+        failed = CallLog(folder, "failed", FAILED_ENTRY)
+        self._failures = FailedCalls(failed, lambda line: folder.append("failed_functions", line))
         self._ranges = Ranges(lambda line: folder.append("ranges", line))
         self._nvtx = NvtxCalls(self._ranges)
         self._stacks = Stacks(
@@ -154,11 +159,12 @@ class Recorder:
 
     def _subscribe(self) -> None:
         self._cupti.subscribe()
-        self._write("started.json", {"pid": self._process, "ns": time.time_ns(), "rank": _rank()})
+        started = {"pid": self._process, "ns": time.time_ns(), "rank": _rank()}
+        self._write("started.json", {**started, "notices_errors": self._cupti.notices_errors})
         self._cupti.take_records()
         self._live = True
         self._cupti.follow_ranges(stacks.FOLLOWED if self._with_stacks else ())
-        self._cupti.choose(sorted(map(int, self._config["functions"])))
+        self._cupti.choose(sorted(map(int, self._config["functions"])), self._config["unwatched"])
         self._report(True)  # also where it begins later: CUPTI refuses now, or not at all
         if self._is_wanted():
             self._note_switch()
@@ -320,6 +326,26 @@ class Recorder:
         self._folder.append("host_names", as_json([number, [name, detail]]) + b"\n")
         return self._host_names.setdefault((name, detail), number)
 
+    def _failed(self, _user: int, domain: int, number: int, data: int) -> None:
+        """A call has returned an error."""
+        try:
+            self._note_failure(domain, number, data, _getframe().f_back)
+        except BaseException as error:  # noqa: BLE001 - as above
+            self.caught(error)
+
+    def _note_failure(self, domain: int, number: int, data: int, caller: FrameType | None) -> None:
+        """Note the error and the stack; of a native thread, that of the main thread, which may wait for it."""
+        if not self._on or os.getpid() != self._process:
+            return
+        now = self._clock()
+        elsewhere = caller is None
+        try:
+            caller = [*_current_frames().values()][-1] if elsewhere else caller  # Python has the newest thread first
+            stack = self._stacks.number(caller) if self._with_stacks else 0
+        except RecursionError:  # the program stands near its limit
+            stack = 0
+        self._failures.note(domain, number, data, _thread.get_ident() & 0xFFFFFFFF, stack, elsewhere, now)
+
     def _view(self, data: int) -> tuple[ctypes.c_uint32, ctypes.c_uint32]:
         """What stands in CUPTI's structure at an address, which the next call at the same depth uses again: whether a
         call begins, and its correlation id."""
@@ -383,6 +409,7 @@ class Recorder:
         """Give back the memory. What CUPTI may still call stays, and finds nothing to do."""
         self._log.close()
         self._host_log.close()
+        self._failures.close()
         self._stacks.forget()
         self._ranges.forget()
         self._nvtx = NvtxCalls(self._ranges)
@@ -428,9 +455,11 @@ class Recorder:
 
 
 _OWN_FILES = frozenset(
-    module.__file__ for module in (bound, cupti_library, mapped_file, stacks, json, json.encoder)
+    module.__file__ for module in (bound, cupti_library, error_filter, mapped_file, stacks, json, json.encoder)
 ) | {__file__, f"{OURS}/host_calls.py", f"{OURS}/library_calls.py"}
-_CALLBACKS = frozenset(method.__code__ for method in (Recorder._call, Recorder._request, Recorder._complete))
+_CALLBACKS = frozenset(
+    method.__code__ for method in (Recorder._call, Recorder._failed, Recorder._request, Recorder._complete)
+)
 """Code that native code calls, of which an exception may get away."""
 _RECORDINGS: list[Recorder] = []
 """All of this process. CUPTI calls into them until the process is gone."""

@@ -173,6 +173,7 @@ class Seen:
         waits: the most idle compute first.
         host_calls: of libraries that move or pin data of the host, the longest on the CPU first.
         sizes: of copies over the link, the smallest first.
+        failed: calls that returned an error, the earliest first.
     """
 
     program: Row | None
@@ -183,6 +184,7 @@ class Seen:
     waits: tuple[Row, ...]
     host_calls: tuple[Row, ...]
     sizes: tuple[Row, ...]
+    failed: tuple[Row, ...]
 
     @property
     def seconds(self) -> float:
@@ -340,6 +342,7 @@ def seen_in(run: Run, rows: Sequence[Row]) -> Seen:
         ),
         host_calls=tuple(sorted(by_kind.get("host_call", ()), key=lambda row: -row["host_seconds"])),
         sizes=tuple(sorted(by_kind.get("size", ()), key=lambda row: (row["most_bytes"], row["direction"]))),
+        failed=tuple(by_kind.get("failed_call", ())),
     )
     sites = [replace(site, whole_seconds=seen.seconds_from_first(site.row) or math.inf) for site in sites]
     for process in {site.row["process"] for site in sites if site.is_received}:

@@ -11,6 +11,8 @@ from pinscope.tracing.sites import Seen, line_name
 from pinscope.tracing.trace.costs import comes_late, spared_by_not_waiting
 from pinscope.tracing.trace.cpu_work import is_hidden, pins_again
 from pinscope.tracing.trace.cpu_work_findings import CPU_TEXTS, work_findings
+from pinscope.tracing.trace.failed_calls import TEXTS as FAILED_TEXTS
+from pinscope.tracing.trace.failed_calls import failed_findings
 from pinscope.tracing.trace.reading import (
     Traced,
     managed_words,
@@ -45,6 +47,7 @@ _IDLE = (
 )
 _EARLIER = "what the CPU does between the wait and the next kernel in another process, as a DataLoader's workers do"
 TEXTS: Texts = {
+    **FAILED_TEXTS,
     **CPU_TEXTS,
     "pageable-copies": Text(
         "large copies of a line come from pageable memory and cost a thousandth of the time, or are a twentieth of the "
@@ -164,6 +167,7 @@ def findings(traced: Traced) -> tuple[Finding, ...]:
     """All that the rules find."""
     run, seen, what = traced.run, traced.seen, traced.what
     costed = (
+        *failed_findings(seen),
         *work_findings(seen, _where, share_of_time),
         *_pageable(seen, origin(run, "pinned_from")),
         *_churn(seen),

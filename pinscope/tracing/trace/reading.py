@@ -16,7 +16,7 @@ from pinscope.tracing.sites import MOSTLY, Headed, Seen, Site, gpu_name, headed_
 from pinscope.tracing.trace.answer import answer_tables
 from pinscope.tracing.trace.costs import ranked, total_share
 from pinscope.tracing.trace.cpu_work import table_of_work, working_lines
-from pinscope.tracing.trace.failed_calls import failed_verdict
+from pinscope.tracing.trace.failed_calls import failed_table, failed_verdict
 from pinscope.tracing.trace.what_if import WhatIf, what_if_headline, what_if_in, what_if_tables, what_if_verdict
 from pinscope.units import format_bytes, format_seconds, format_share
 

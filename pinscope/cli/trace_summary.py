@@ -30,9 +30,9 @@ from pinscope.store.safe_writer import saved_line
 from pinscope.store.store import Store
 from pinscope.text import one_line
 from pinscope.tracing.line_totals import Ended
-from pinscope.tracing.mapped_file import SpoolFolder
 from pinscope.tracing.sites import Seen, seen_in
 from pinscope.tracing.spool import Scope, Spool
+from pinscope.tracing.spool_folder import SpoolFolder
 from pinscope.tracing.trace.answer import LINES, PEAK, SIZES, TIME
 from pinscope.tracing.trace.costs import ranked
 from pinscope.tracing.trace.findings import what_if_findings

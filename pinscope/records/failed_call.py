@@ -10,6 +10,8 @@ from pinscope.records.base import Count, Record
 class FailedCall(Record):
     """Calls of one function of CUDA, on one line, that returned the same error."""
 
+    failed_calls: Count | None = None
+    """Of the program's row: calls that returned an error; not there where they were not noticed."""
     error: Count | None = None
     """CUDA's code, which runtime and driver share."""
     error_name: str | None = None

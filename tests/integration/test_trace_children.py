@@ -74,14 +74,14 @@ def test_python_that_a_program_becomes_stands_in_the_result_beside_what_it_was(
 UVM = """\
 import ctypes, os, subprocess, sys, time
 HERE = os.path.dirname(os.path.abspath(__file__))
-PYTHON = f"import time; kept = open({HERE!r} + '/uvm'); time.sleep(0.6)"
+PYTHON = f"import time; kept = open({HERE!r} + '/uvm'); time.sleep(1.5)"
 NATIVE = f"{HERE}/native.sh"
 def use_cuda(): os.kept = open(os.path.join(HERE, "uvm"))  # as CUDA does when it starts
 def fork(work, begin=os.fork):
     child = begin()
     if not child:
         work()
-        time.sleep(0.6)
+        time.sleep(1.5)
         os._exit(0)
     return child
 """
@@ -96,22 +96,22 @@ for child in [fork(use_cuda, ctypes.CDLL(None).fork), fork(use_cuda)]: os.waitpi
         "os.waitpid(fork(lambda: os.execv('/bin/sh', ['sh', NATIVE])), 0)"),
     "isolated Python": ("python", LIBC, "subprocess.run([sys.executable, '-I', '-c', PYTHON])"),
     "a native child of a shell that is gone": ("native", LIBC,
-        "subprocess.run(['sh', '-c', f'sh {NATIVE} & sleep 0.4']); time.sleep(0.6)"),
+        "subprocess.run(['sh', '-c', f'sh {NATIVE} & sleep 1']); time.sleep(1.5)"),
     "a native child that os.system starts": ("native", LIBC, "os.system(f'sh {NATIVE}; true')"),
     "one forked by C code before its parent used CUDA, and one after, which CUDA refuses": ("fork", LIBC, """
 begin = ctypes.CDLL(None).fork
-child = fork(lambda: (time.sleep(0.6), use_cuda()), begin)
-time.sleep(0.6)
+child = fork(lambda: (time.sleep(1.5), use_cuda()), begin)
+time.sleep(1.5)
 use_cuda()
 os.waitpid(fork(lambda: None, begin), 0)
 os.waitpid(child, 0)
 """),
     "a child that was only handed the file, and has no library of CUDA": ("", "libcuda.so",
-        "use_cuda()\nos.set_inheritable(os.kept.fileno(), True)\nos.system('sleep 0.6')"),
+        "use_cuda()\nos.set_inheritable(os.kept.fileno(), True)\nos.system('sleep 1.5')"),
     "children that use no CUDA": ("", LIBC, """
 for child in [fork(lambda: None), fork(lambda: None, ctypes.CDLL(None).fork)]: os.waitpid(child, 0)
-subprocess.run(["sleep", "0.4"])
-subprocess.run([sys.executable, "-I", "-c", "import time; time.sleep(0.4)"])
+subprocess.run(["sleep", "1"])
+subprocess.run([sys.executable, "-I", "-c", "import time; time.sleep(1)"])
 subprocess.run([sys.executable, "-c", "pass"])
 try: os.execvp("pinscope-no-such-program", ["none"])
 except OSError: pass
@@ -125,7 +125,7 @@ def test_children_that_used_cuda_and_are_not_recorded_are_named_first_and_others
 ) -> None:
     expected, library, text = FAMILIES[kind]
     (tmp_path / "uvm").touch()
-    (tmp_path / "native.sh").write_text(f"exec 3<{tmp_path}/uvm; exec sleep 0.6")
+    (tmp_path / "native.sh").write_text(f"exec 3<{tmp_path}/uvm; exec sleep 1.5")
     (tmp_path / "program.py").write_text(UVM + text)
     monkeypatch.setattr(children, "UVM", str(tmp_path / "uvm"))
     monkeypatch.setattr(children, "LIBRARY", library)

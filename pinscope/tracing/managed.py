@@ -42,7 +42,7 @@ class ManagedMemory:
         folder: where this process writes.
         stack: gives the number of the stack above a frame.
         is_on: whether something is recorded now.
-        caught: told of a fault.
+        caught: called with a fault.
 
     Attributes:
         allocates: numbers of the functions that allocate it; empty once it is followed, or that was refused.

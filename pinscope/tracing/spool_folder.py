@@ -60,7 +60,7 @@ def child_line(first: int, second: int, word: str) -> bytes:
 
 
 def stack_begin() -> int:
-    """Where the stack of this process begins, by which it is told from another program in its place."""
+    """Where the stack of this process begins, by which it differs from another program in its place."""
     descriptor = os.open("/proc/self/stat", os.O_RDONLY | os.O_CLOEXEC)
     try:
         return int(os.read(descriptor, 4096).rpartition(b")")[2].split()[STACK])

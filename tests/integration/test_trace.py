@@ -202,7 +202,7 @@ def test_pages_of_managed_memory_that_moved_are_given_to_the_lines_that_touched_
 
 @pytest.mark.usefixtures("_cupti")
 def test_managed_memory_that_was_allocated_while_nothing_was_recorded_is_followed_afterwards(tmp_path: Path) -> None:
-    text = "managed(1 << 30); time.sleep(1)\ncounter(CPU_FAULT, 0, 0, 0); time.sleep(0.01)\nkernel(1000)"
+    text = "managed(1 << 30); time.sleep(1)\ncounter(CPU_FAULT, 0, 0, 0); time.sleep(0.2)\nkernel(1000)"
     _, document = traced(tmp_path, "--start-after", "0.7s", program(tmp_path, text))
     (row,) = rows(document, "migration")
     assert (row["cpu_faults"], row["line"]) == (1, FIRST_LINE + 1)

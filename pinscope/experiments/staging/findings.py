@@ -117,11 +117,11 @@ def _fastest(staging: Staging) -> Iterator[Costed]:
         return
     best, cost = winners[0], ratio(plain.wall_seconds, winners[0].wall_seconds)
     better = clearly_more(plain.wall_seconds, best.wall_seconds)
-    size, told = format_bytes(staging.size), [*winners, plain] if better else [plain, *winners]
+    size, compared = format_bytes(staging.size), [*winners, plain] if better else [plain, *winners]
     yield say(
         TEXTS,
         "staging-fastest" if better else "staging-fastest/none",
-        *(measured(f"{cell.title}, {size} once", cell.wall_seconds, "seconds") for cell in told),
+        *(measured(f"{cell.title}, {size} once", cell.wall_seconds, "seconds") for cell in compared),
         cost=cost,
         severity="warning" if better and cost >= COSTLY else None,
         code=code(best.way, best.threads, staging.chunk_bytes) if better else None,

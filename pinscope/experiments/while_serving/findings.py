@@ -33,9 +33,8 @@ _WHY = (
 _COST = (
     "Pinning {auto.bytes:bytes} takes {auto.total_seconds.median:seconds}[, {times:.2f} times as long as "
     "{fastest.title}, the fastest way here]. "
-    "It tries chunk lengths as it pins, and so keeps to the limit on other hosts, too[; fixed chunks of "
-    "{worse.piece_bytes:bytes} made a call wait {worse.longest.seconds:seconds}: longest waits of few repeats, either "
-    "may be chance]."
+    "It tries chunk lengths as it pins[; fixed chunks of {worse.piece_bytes:bytes} made a call wait "
+    "{worse.longest.seconds:seconds}: longest waits of few repeats, either may be chance]."
 )
 TEXTS: Texts = {
     **NOT_PINNED,

@@ -12,7 +12,7 @@ from itertools import islice
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, ClassVar, cast
 
-from pinscope.analysis.comparison import Measured
+from pinscope.analysis.comparison import Comparison, Measured, verdict
 from pinscope.analysis.models import link_error_findings
 from pinscope.analysis.read_rows import NOTHING_ATTACHED, Attached, Kind, ReadRows, Row
 from pinscope.analysis.statistics import OTHER_HOSTS, PLUS_MINUS
@@ -85,6 +85,14 @@ class Reader:
         if attached.rows and hasattr(module, "draw_attached"):
             yield from module.draw_attached(rows, attached)
 
+    def cells(self, run: Run, rows: Sequence[Row]) -> Sequence[Any]:
+        """What of a run is compared with others: objects whose class declares labels and values."""
+        return cast("Sequence[Any]", self._module("comparison").cells_of(self.measured(run, rows)))
+
+    def compared(self, comparison: Comparison) -> str:
+        """The verdict over such runs."""
+        return cast("str", self._module("comparison").verdict(comparison))
+
     def _module(self, name: str) -> ModuleType:
         return import_module(f"{self.package}.{name}")
 
@@ -100,6 +108,9 @@ class Entry(Reader):
         if hasattr(reading, "cells_of"):
             return cast("Sequence[Any]", reading.cells_of(rows))
         return getattr(self.measured(run, rows), "cells", ())
+
+    def compared(self, comparison: Comparison) -> str:
+        return verdict(comparison)
 
     @property
     def kind(self) -> Kind:
@@ -249,7 +260,14 @@ def cells_of(run: Run, rows: Sequence[Row]) -> Sequence[Any]:
 def measured_run(run: Run, rows: Sequence[Row]) -> Measured:
     """A run as it is compared with others; errors as for :func:`read_run`."""
     checked = checked_rows(run.experiment, rows)
-    return Measured(run, cells_of(run, checked), read_run(run, checked).findings)
+    with _figures_that_make_sense(run):
+        cells = _reader_of(run).cells(run, checked)
+    return Measured(run, cells, read_run(run, checked).findings)
+
+
+def verdict_of(comparison: Comparison) -> str:
+    """What a comparison tells, in one sentence, as its kind of run says it."""
+    return find_reader(comparison.experiment).compared(comparison)
 
 
 def verdict_at_end(run: Run, rows: Sequence[Row]) -> str | None:

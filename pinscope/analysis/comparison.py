@@ -407,11 +407,11 @@ class _Table:
 
     def _words(self) -> dict[_Key, dict[str, str]]:
         """Name of each label → its words, but for labels that all cells share."""
-        varied = [place for place in range(len(self.labels)) if len({key[place] for key in self.texts}) > 1]
+        places = range(len(self.labels))
+        varied = [at for at in places if len({key[at] for key in self.texts}) > 1] or places
         names = list(self.labels)
         return {
-            key: {names[place]: texts[place] for place in varied if texts[place] != NO_LABEL}
-            for key, texts in self.texts.items()
+            key: {names[at]: texts[at] for at in varied if texts[at] != NO_LABEL} for key, texts in self.texts.items()
         }
 
 

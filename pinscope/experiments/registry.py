@@ -87,7 +87,7 @@ class Reader:
 
     def cells(self, run: Run, rows: Sequence[Row]) -> Sequence[Any]:
         """What of a run is compared with others: objects whose class declares labels and values."""
-        return cast("Sequence[Any]", self._module("comparison").cells_of(self.measured(run, rows)))
+        return list(self._module("comparison").cells_of(self.measured(run, rows)))
 
     def compared(self, comparison: Comparison) -> str:
         """The verdict over such runs."""

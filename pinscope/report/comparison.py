@@ -165,7 +165,8 @@ def change_text(ratio: float | None) -> str:
 
 def interval_text(cell: ComparedCell) -> str:
     """``-4.1 % to -1.9 %``; empty where none is known."""
-    return f"{change_text(cell.low)} to {change_text(cell.high)}" if cell.low and cell.high else ""
+    is_range = cell.low and cell.high and cell.low < cell.high
+    return f"{change_text(cell.low)} to {change_text(cell.high)}" if is_range else ""
 
 
 def verdict_word(cell: ComparedCell) -> str:
@@ -208,11 +209,15 @@ def counted_words(comparison: Comparison) -> str:
 def mean_words(comparison: Comparison) -> str:
     """The geometric mean over all cells; empty where there is none."""
     gain = comparison.geometric_mean
-    if gain is None:
+    if gain is None or not _is_experiment(comparison):
         return ""
     word = "better" if gain >= 1 else "worse"
     words = f"{comparison.b.name} is {format_share(abs(gain - 1))} {word}"
     return f"Geometric mean of {len(comparison.firsts):,} cells: {words}."
+
+
+def _is_experiment(comparison: Comparison) -> bool:
+    return comparison.a.runs[0].run.kind == "experiment"
 
 
 def side_words(side: Side) -> str:
@@ -258,10 +263,14 @@ def after(comparison: Comparison, everything: bool = False) -> Iterator[Table | 
     yield from _cells(comparison, "What is better and worse", firsts if everything else differing, everything)
     others = [cell for cell in comparison.cells if not cell.is_first] if everything else further
     yield from _cells(comparison, "Further figures of cells that are else the same", others, everything)
+    if not everything:
+        once = [cell for cell in firsts if cell.verdict == "unknown"]
+        once.sort(key=lambda cell: -abs(cell.b.value - cell.a.value))
+        yield cells_table(comparison, "Measured once: not told from chance", once[:MOST_ROWS])
+    if everything or not _is_experiment(comparison):
+        yield alone_table(comparison)
     yield counted_words(comparison)
     yield mean_words(comparison)
-    if everything:
-        yield alone_table(comparison)
     yield findings_table(comparison)
     yield NOTE
 

@@ -24,10 +24,16 @@ from pinscope.analysis.statistics import Summary
 from pinscope.analysis.texts import MOST_CHARACTERS, MOST_WORDS, on_lab
 from pinscope.errors import BadInput
 from pinscope.records.run import LAB_TITLES, Finding, Run
+from pinscope.units import format_change
 
 CellVerdict = Literal["better", "worse", "same", "unknown"]
 """Of the second side against the first. ``same``: the runs do not tell them apart. ``unknown``: nothing says how far
 the ratio may be off, as of what was measured once."""
+SIGNS: Mapping[CellVerdict, str] = {"better": "▲", "worse": "▼", "same": "~", "unknown": "?"}
+"""Verdict → its sign; a word always stands beside it."""
+TIMED = ("seconds", "bytes/second")
+SPEED: Mapping[CellVerdict, str] = {"better": "faster", "worse": "slower"}
+"""Words for figures of these units."""
 COUNTED = ("bytes", "count")
 """Units of what is counted, not timed: there 0 is nothing, and any more is different."""
 MOST_CONDITIONS = 3
@@ -110,6 +116,18 @@ class ComparedCell:
         return ", ".join(self.texts.values())
 
     @property
+    def interval_words(self) -> str:
+        """``-4.1 % to -1.9 %``; empty where none is known, or it is exact."""
+        is_range = self.low and self.high and self.low < self.high
+        return f"{format_change(self.low)} to {format_change(self.high)}" if is_range else ""
+
+    @property
+    def verdict_words(self) -> str:
+        """``▼ slower`` of a time or a rate, else ``▼ worse``."""
+        words = SPEED if self.value.unit in TIMED else {}
+        return f"{SIGNS[self.verdict]} {words.get(self.verdict, self.verdict)}"
+
+    @property
     def gain(self) -> float:
         """How many times as good: above 1 better, whichever direction that has."""
         if self.ratio is None:
@@ -158,8 +176,7 @@ class Group:
     @property
     def words(self) -> str:
         """``slower by 3.0 % in 34 of 36 cells: pinned, size from 1 MiB on``."""
-        timed = all(cell.value.unit in ("seconds", "bytes/second") for cell in self.cells)
-        word = {"worse": "slower", "better": "faster"}[self.verdict] if timed else self.verdict
+        word = SPEED[self.verdict] if all(cell.value.unit in TIMED for cell in self.cells) else self.verdict
         change = f" by {change_words(self.change)}" if math.isfinite(self.change) else ""
         most = "" if len(self.cells) == 1 else "most in "
         which = ", ".join(self.conditions.values()) or f"{most}{self.cells[0].words}"

@@ -5,13 +5,14 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
+from importlib import import_module
 from pathlib import Path
 from string import ascii_uppercase
-from typing import Any
+from typing import Any, cast
 
-from pinscope.analysis.comparison import CellVerdict, ComparedCell, Comparison, Measured, Pooled, Side, compare
+from pinscope.analysis.comparison import SIGNS, ComparedCell, Comparison, Measured, Pooled, Side, compare
 from pinscope.errors import BadInput
 from pinscope.experiments.registry import measured_run, verdict_of
 from pinscope.records.run import LAB_TITLES, Table, table
@@ -19,7 +20,7 @@ from pinscope.report.facts import place
 from pinscope.store.bundle import SUFFIX, open_bundle
 from pinscope.store.new_file import write_new
 from pinscope.store.store import Store
-from pinscope.units import format_precision, format_share, format_value
+from pinscope.units import format_change, format_precision, format_share, format_value
 
 MOST_IDS = 3
 """Of a side that are named."""
@@ -27,8 +28,6 @@ MOST_ROWS = 20
 """Of what differs, in a table."""
 FORMAT = 1
 """Version of the document; additive changes keep it."""
-SIGNS: Mapping[CellVerdict, str] = {"better": "▲", "worse": "▼", "same": "~", "unknown": "?"}
-"""Verdict → its sign; a word always stands beside it."""
 NOTE = (
     "Intervals hold for all cells together: of those called different 1 in 20 is expected to be so by chance. ~: the "
     "runs do not tell them apart. Several runs a side tell smaller differences: their own spread counts then."
@@ -114,7 +113,7 @@ def machine_table(comparison: Comparison) -> Table:
     machine = [(key.title, key.a, key.b) for key in comparison.machines.different]
     settings = [(f"parameter {name}", *values) for name, values in comparison.settings.items()]
     a, b = comparison.a.name, comparison.b.name
-    return table("What differs", {"": "text", a: "text", b: "text"}, [*machine, *settings])
+    return table("What differs", {"key": "text", a: "text", b: "text"}, [*machine, *settings])
 
 
 def same_words(comparison: Comparison) -> str:
@@ -137,15 +136,15 @@ def same_words(comparison: Comparison) -> str:
 def cells_table(comparison: Comparison, title: str, cells: Iterable[ComparedCell]) -> Table:
     """Cells as they stand on both sides, what costs most first."""
     a, b = comparison.a.name, comparison.b.name
-    columns = dict.fromkeys(("cell", "figure", a, b, f"{b} against {a}", "interval", ""), "text")
+    columns = dict.fromkeys(("cell", "figure", a, b, f"{b} against {a}", "interval", "verdict"), "text")
     rows = [
         (
             cell.words or "all",
             cell.value.title,
             *(_pooled(side, cell.value.unit) for side in (cell.a, cell.b)),
-            change_text(cell.ratio),
-            interval_text(cell),
-            f"{SIGNS[cell.verdict]} {verdict_word(cell)}",
+            format_change(cell.ratio),
+            cell.interval_words,
+            cell.verdict_words,
         )
         for cell in cells
     ]
@@ -154,26 +153,6 @@ def cells_table(comparison: Comparison, title: str, cells: Iterable[ComparedCell
 
 def _pooled(figure: Pooled, unit: str) -> str:
     return f"{format_value(figure.value, unit)} {format_precision(figure.spread, None)}".rstrip()
-
-
-def change_text(ratio: float | None) -> str:
-    """``-3.0 %``, or ``4.4 ×`` where it is more than double or less than half."""
-    if ratio is None or not math.isfinite(ratio):
-        return "n/a"
-    return f"{100 * (ratio - 1):+.1f} %" if 0.5 < ratio < 2 else format_value(ratio, "ratio")
-
-
-def interval_text(cell: ComparedCell) -> str:
-    """``-4.1 % to -1.9 %``; empty where none is known."""
-    is_range = cell.low and cell.high and cell.low < cell.high
-    return f"{change_text(cell.low)} to {change_text(cell.high)}" if is_range else ""
-
-
-def verdict_word(cell: ComparedCell) -> str:
-    """``slower`` of a time or a rate, else ``worse``."""
-    if cell.value.unit in ("seconds", "bytes/second"):
-        return {"better": "faster", "worse": "slower"}.get(cell.verdict, cell.verdict)
-    return cell.verdict
 
 
 def alone_table(comparison: Comparison) -> Table:
@@ -191,7 +170,7 @@ def findings_table(comparison: Comparison) -> Table:
         *(("went", finding.title) for finding in comparison.went),
         *(("came", finding.title) for finding in comparison.came),
     ]
-    return table("Findings that came and went", {"": "text", "finding": "text"}, rows)
+    return table("Findings that came and went", {"change": "text", "finding": "text"}, rows)
 
 
 def counted_words(comparison: Comparison) -> str:
@@ -249,11 +228,13 @@ def _most(cells: Sequence[ComparedCell]) -> Sequence[ComparedCell]:
 
 def before(comparison: Comparison, everything: bool = False) -> Iterator[Table | str]:
     """What stands above the verdict: the sides, and what differs in their machines."""
-    yield table("", {"": "text", " ": "text"}, [(side.name, side_words(side)) for side in (comparison.a, comparison.b)])
+    yield table(
+        "Sides", {"side": "text", "runs": "text"}, [(side.name, side_words(side)) for side in (comparison.a, comparison.b)]
+    )
     yield machine_table(comparison)
     yield same_words(comparison)
     if everything:
-        yield table("The same on both sides", {"": "text", " ": "text"}, comparison.machines.same.items())
+        yield table("The same on both sides", {"key": "text", "both": "text"}, comparison.machines.same.items())
 
 
 def after(comparison: Comparison, everything: bool = False) -> Iterator[Table | str]:
@@ -367,7 +348,11 @@ def render(compared: Compared, suffix: str) -> bytes:
     if suffix not in SUFFIXES:
         raise BadInput(f"the suffix tells the format of a comparison; there are: {', '.join(SUFFIXES)}")
     if suffix == ".json":
-        return (json.dumps(comparison_document(compared), ensure_ascii=False, allow_nan=False) + "\n").encode()
-    from pinscope.report import html  # noqa: PLC0415 - Jinja and Plotly take a fifth of a second
+        return render_json(compared)
+    html = import_module("pinscope.report.html")  # by name: Jinja and Plotly take a fifth of a second
+    return cast("bytes", (html.comparison_markdown if suffix == ".md" else html.comparison_html)(compared))
 
-    return html.comparison_markdown(compared) if suffix == ".md" else html.comparison_html(compared)
+
+def render_json(compared: Compared) -> bytes:
+    """The document as a file's content."""
+    return (json.dumps(comparison_document(compared), ensure_ascii=False, allow_nan=False) + "\n").encode()

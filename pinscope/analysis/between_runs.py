@@ -21,6 +21,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from statistics import fmean
 
 import numpy as np
 from numpy.typing import NDArray
@@ -64,8 +65,8 @@ def differences(cells: Sequence[tuple[Sequence[Sample], Sequence[Sample]]]) -> l
     """
     if not cells:
         return []
-    logs = [tuple(np.log([value for value, _ in side]) for side in cell) for cell in cells]
-    apart = np.array([second.mean() - first.mean() for first, second in logs])
+    logs = [[[math.log(value) for value, _ in side] for side in cell] for cell in cells]
+    apart = np.array([fmean(second) - fmean(first) for first, second in logs])
     errors, freedom = _errors(cells, logs)
     known = np.isfinite(errors)
     with np.errstate(divide="ignore", invalid="ignore"):
@@ -82,26 +83,19 @@ def _unknown(ratio: float) -> Difference:
     return Difference(ratio, None, None)
 
 
-_Logs = tuple[NDArray[np.float64], ...]
-
-
 def _errors(
-    cells: Sequence[tuple[Sequence[Sample], Sequence[Sample]]], logs: Sequence[_Logs]
+    cells: Sequence[tuple[Sequence[Sample], Sequence[Sample]]], logs: Sequence[Sequence[Sequence[float]]]
 ) -> tuple[NDArray[np.float64], NDArray[np.int_]]:
     """The standard error of each difference, and its degrees of freedom."""
-    said = np.array(
-        [
-            math.sqrt(float(np.mean([np.mean([math.log1p(off) ** 2 for _, off in side]) for side in cell])))
-            for cell in cells
-        ]
-    )
+    squares = [[fmean([math.log1p(off) ** 2 for _, off in side]) for side in cell] for cell in cells]
+    said = np.sqrt([fmean(sides) for sides in squares])
     errors, freedom = said / students(FALSE_SHARE, DRIFT_FREEDOM), np.full(len(cells), DRIFT_FREEDOM)
     several = np.array([sum(map(len, sides)) > len(sides) for sides in logs])
     if several.any():
         some = [sides for sides, is_several in zip(logs, several, strict=True) if is_several]
         own = np.array([sum(map(len, sides)) - len(sides) for sides in some])
-        squares = np.array([sum(float(((side - side.mean()) ** 2).sum()) for side in sides) for sides in some])
-        variances, freedom[several] = moderated(squares / own, own, said[several])
+        spread = np.array([sum((at - fmean(side)) ** 2 for side in sides for at in side) for sides in some])
+        variances, freedom[several] = moderated(spread / own, own, said[several])
         errors[several] = np.sqrt(variances * [sum(1 / len(side) for side in sides) for sides in some])
     return errors, freedom
 

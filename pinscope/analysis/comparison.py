@@ -293,8 +293,9 @@ def verdict(comparison: Comparison) -> str:
     elif comparison.tellable is None:
         sentence = "Not known: each cell was measured once. Take several runs a side."
     else:
-        same = f"No difference: {comparison.counts['same']} cells are the same"
-        sentence = f"{same}; one of {change_words(comparison.tellable)} would show in half of them."
+        count = comparison.counts["same"]
+        same = f"No difference: {count:,} cell{' is' if count == 1 else 's are'} the same"
+        sentence = f"{same}; {change_words(comparison.tellable)} would show in half of them."
         if comparison.shown:
             sentence = f"{same} but for {len(comparison.shown)} further figures."
     return on_lab("host" if lab == "host" else "cuda", sentence)

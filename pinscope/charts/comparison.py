@@ -13,7 +13,7 @@ from pinscope.charts.plot import RATE, Curve, Scale, Spot, TimePart, counts, cur
 from pinscope.charts.theme import COLOURS, panels
 from pinscope.units import format_change, format_precision, format_value
 
-MOST_PANES, MOST_BARS, MOST_RATIOS = 6, 12, 24
+MOST_PANES, MOST_BARS, MOST_RATIOS = 4, 12, 16
 """What is drawn of many: what costs most first."""
 _A, _B = LineStyle("wait", "diamond", "dash"), LineStyle("copy")
 _LOOKS: dict[CellVerdict, LineStyle] = {
@@ -21,7 +21,8 @@ _LOOKS: dict[CellVerdict, LineStyle] = {
     "better": LineStyle("intact", "triangle-up", size=11),
     "same": LineStyle("reference"),
 }
-_TICKS = (0.01, 0.1, 0.25, 0.5, 0.75, 0.9, 0.95, 1.0, 1.05, 1.1, 1.25, 1.5, 2.0, 4.0, 10.0, 100.0)
+_FINE, _COARSE = (0.9, 0.95, 0.98, 1.0, 1.02, 1.05, 1.1), (0.01, 0.1, 0.25, 0.5, 0.75, 1.0, 1.5, 2.0, 4.0, 10.0, 100.0)
+"""Ticks of an axis of ratios: of one that is no longer than the first, and of a longer one."""
 
 
 def draw(comparison: Comparison) -> list[Chart]:
@@ -105,10 +106,11 @@ def _ratios(comparison: Comparison, cells: Sequence[ComparedCell]) -> Iterator[C
         )
     names_above(figure, 1, list(names))
     figure.add_vline(1.0, line={"color": COLOURS["reference"], "dash": "dot", "width": 2})
-    ticks = {tick: format_change(tick).removesuffix(".0 %") + (" %" if 0.5 < tick < 2 else "") for tick in _TICKS}
+    is_short = all(_FINE[0] < (end or 1.0) < _FINE[-1] for cell in known for end in (cell.low, cell.high))
+    ticks = {tick: format_change(tick).replace(".0 %", " %") for tick in (_FINE if is_short else _COARSE)}
     title = f"{comparison.b.name} against {comparison.a.name}, {known[0].value.title} (log scale)"
     figure.update_xaxes(
-        type="log", tickmode="array", tickvals=list(ticks), ticktext=list(ticks.values()), title_text=title
+        type="log", tickmode="array", tickvals=list(ticks), ticktext=list(ticks.values()), tickangle=0, title_text=title
     )
     ends = [(name, f"{format_change(cell.ratio)} {cell.verdict_words}") for name, cell in names.items()]
     words = "The ratio of both sides and its interval, which holds for all cells together."

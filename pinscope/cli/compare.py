@@ -52,6 +52,8 @@ def compare(
             print_comparison(comparison, everything)
         for words in compared.left_out:
             complain(words)
+        if not everything:
+            print_line("Also what is the same: --all.")
 
 
 def print_comparison(comparison: Comparison, everything: bool = False) -> None:

@@ -136,15 +136,14 @@ def same_words(comparison: Comparison) -> str:
 def cells_table(comparison: Comparison, title: str, cells: Iterable[ComparedCell]) -> Table:
     """Cells as they stand on both sides, what costs most first."""
     a, b = comparison.a.name, comparison.b.name
-    columns = dict.fromkeys(("cell", "figure", a, b, f"{b} against {a}", "interval", "verdict"), "text")
+    columns = dict.fromkeys(("cell", "figure", a, b, f"{b} against {a}", "interval"), "text")
     rows = [
         (
             cell.words or "all",
             cell.value.title,
             *(_pooled(side, cell.value.unit) for side in (cell.a, cell.b)),
-            format_change(cell.ratio),
+            f"{format_change(cell.ratio)} {cell.verdict_words}",
             cell.interval_words,
-            cell.verdict_words,
         )
         for cell in cells
     ]
@@ -175,7 +174,7 @@ def findings_table(comparison: Comparison) -> Table:
 
 def counted_words(comparison: Comparison) -> str:
     """``▲ 5 better · ▼ 1 worse · ~ 242 the same · ? 3 measured once``, and what one side alone has."""
-    words = {"better": "better", "worse": "worse", "same": "the same (--all)", "unknown": "not known: measured once"}
+    words = {"better": "better", "worse": "worse", "same": "the same", "unknown": "not known: measured once"}
     counts = [
         f"{SIGNS[verdict]} {comparison.counts[verdict]:,} {words[verdict]}"
         for verdict in SIGNS
@@ -217,7 +216,7 @@ def _cells(
     shown = cells if everything else _most(cells)
     yield cells_table(comparison, title, shown)
     if hidden := len(cells) - len(shown):
-        yield f"{hidden:,} more differ (--all)."
+        yield f"{hidden:,} more differ."
 
 
 def _most(cells: Sequence[ComparedCell]) -> Sequence[ComparedCell]:
@@ -228,9 +227,8 @@ def _most(cells: Sequence[ComparedCell]) -> Sequence[ComparedCell]:
 
 def before(comparison: Comparison, everything: bool = False) -> Iterator[Table | str]:
     """What stands above the verdict: the sides, and what differs in their machines."""
-    yield table(
-        "Sides", {"side": "text", "runs": "text"}, [(side.name, side_words(side)) for side in (comparison.a, comparison.b)]
-    )
+    sides = [(side.name, side_words(side)) for side in (comparison.a, comparison.b)]
+    yield table("Sides", {"side": "text", "runs": "text"}, sides)
     yield machine_table(comparison)
     yield same_words(comparison)
     if everything:

@@ -58,12 +58,9 @@ def compare_named(store: Store, names: Sequence[str]) -> Compared:
     if not 2 <= len(names) <= len(ascii_uppercase):
         raise BadInput(f"two sides or more are compared, at most {len(ascii_uppercase)} ({len(names)} given)")
     sides = [_by_kind(ascii_uppercase[number], _measured(store, name)) for number, name in enumerate(names)]
-    seen = dict[str, str]()
-    for side in sides:
-        for own in (measured.run.id for of_kind in side.values() for measured in of_kind.runs):
-            if own in seen:
-                raise BadInput(f"run {own} is on both sides" if seen[own] != own else f"run {own} is there twice")
-            seen[own] = own
+    ids = [measured.run.id for side in sides for of_kind in side.values() for measured in of_kind.runs]
+    if twice := [own for own in ids if ids.count(own) > 1]:
+        raise BadInput(f"run {twice[0]} is there twice; each run is on one side")
     first, *others = sides
     pairs = [(first[kind], other[kind]) for other in others for kind in first if kind in other]
     if not pairs:

@@ -23,7 +23,7 @@ def compare(
         list[str],
         typer.Argument(
             metavar="A B...",
-            help="Sides to compare. Each is the id of a run, a bundle, a folder of bundles, or several of them by "
+            help="Sides to compare. Each is a run, by its id or a word such as latest, a bundle, a folder of bundles, or several of them by "
             "comma: the runs of a side count together. Each side is set against the first.",
         ),
     ],

@@ -23,8 +23,8 @@ def compare(
         list[str],
         typer.Argument(
             metavar="A B...",
-            help="Sides to compare. Each is a run, by its id or a word such as latest, a bundle, a folder of bundles, or several of them by "
-            "comma: the runs of a side count together. Each side is set against the first.",
+            help="Sides to compare. Each is a run (its id, or a word such as latest), a bundle, a folder of bundles, "
+            "or several of them by comma: the runs of a side count together. Each side is set against the first.",
         ),
     ],
     everything: Annotated[

@@ -19,7 +19,7 @@ from pinscope.analysis.statistics import OTHER_HOSTS, PLUS_MINUS
 from pinscope.analysis.texts import Texts
 from pinscope.errors import BadInput, UnknownName
 from pinscope.experiments.contract import AnyExperiment
-from pinscope.records.run import ExperimentRun, Reading, Run, TimelineRun, TraceRun
+from pinscope.records.run import ExperimentRun, Finding, Reading, Run, TimelineRun, TraceRun
 from pinscope.text import quoted
 
 if TYPE_CHECKING:
@@ -65,7 +65,7 @@ class Reader:
         if measured is None:
             return Reading(headline=(), tables=(), findings=())
         reading, findings = self._module("reading"), self._module("findings")
-        concluded = tuple(findings.findings(measured))
+        concluded = self.findings(measured)
         return Reading(
             # A verdict that repeats what a finding says stands beside the findings.
             verdict=findings.verdict(measured, concluded)
@@ -76,6 +76,10 @@ class Reader:
             findings=concluded,
         )
 
+    def findings(self, measured: Any) -> tuple[Finding, ...]:
+        """The findings of what a run measured."""
+        return () if measured is None else tuple(self._module("findings").findings(measured))
+
     def charts(self, run: Run, rows: Sequence[Row], attached: Attached = NOTHING_ATTACHED) -> Iterable[Chart]:
         """The figures of a run, from its rows, then from its attachments; of some kinds each is drawn when it is
         taken."""
@@ -85,9 +89,10 @@ class Reader:
         if attached.rows and hasattr(module, "draw_attached"):
             yield from module.draw_attached(rows, attached)
 
-    def cells(self, run: Run, rows: Sequence[Row]) -> Sequence[Any]:
+    def cells(self, measured: Any, rows: Sequence[Row]) -> Sequence[Any]:
         """What of a run is compared with others: objects whose class declares labels and values."""
-        return list(self._module("comparison").cells_of(self.measured(run, rows)))
+        del rows
+        return list(self._module("comparison").cells_of(measured))
 
     def compared(self, comparison: Comparison) -> str:
         """The verdict over such runs."""
@@ -102,12 +107,12 @@ class Entry(Reader):
 
     most_figures: ClassVar[int | None] = 6
 
-    def cells(self, run: Run, rows: Sequence[Row]) -> Sequence[Any]:
+    def cells(self, measured: Any, rows: Sequence[Row]) -> Sequence[Any]:
         """A run's cells: of what it measured, or by ``cells_of`` of its reading, where those are others."""
         reading = self._module("reading")
         if hasattr(reading, "cells_of"):
             return cast("Sequence[Any]", reading.cells_of(rows))
-        return getattr(self.measured(run, rows), "cells", ())
+        return getattr(measured, "cells", ())
 
     def compared(self, comparison: Comparison) -> str:
         return verdict(comparison)
@@ -254,15 +259,16 @@ def cells_of(run: Run, rows: Sequence[Row]) -> Sequence[Any]:
         raise BadInput(f"run {run.id} is a {run.kind}, which repeats nothing and has no cells: its rows say all")
     checked = checked_rows(run.experiment, rows)
     with _figures_that_make_sense(run):
-        return reader.cells(run, checked)
+        return reader.cells(reader.measured(run, checked), checked)
 
 
 def measured_run(run: Run, rows: Sequence[Row]) -> Measured:
     """A run as it is compared with others; errors as for :func:`read_run`."""
-    checked = checked_rows(run.experiment, rows)
+    reader, checked = _reader_of(run), checked_rows(run.experiment, rows)
     with _figures_that_make_sense(run):
-        cells = _reader_of(run).cells(run, checked)
-    return Measured(run, cells, read_run(run, checked).findings)
+        measured = reader.measured(run, checked)
+        findings = (*reader.findings(measured), *link_error_findings(run.environment))
+        return Measured(run, reader.cells(measured, checked), findings)
 
 
 def verdict_of(comparison: Comparison) -> str:

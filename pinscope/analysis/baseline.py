@@ -140,8 +140,9 @@ def _figures(kind: type, cells: Mapping[int, Any], runs: int) -> Iterator[tuple[
 
 
 def _kept_sample(figure: Summary | None) -> tuple[float, float | None] | None:
-    if figure is None:
-        return None
+    """What is exact is kept whole."""
+    if figure is None or not figure.uncertainty:
+        return figure and (figure.median, 0.0)
     return _short(figure.median), _short(figure.uncertainty) if math.isfinite(figure.uncertainty) else None
 
 

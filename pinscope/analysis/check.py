@@ -1,7 +1,7 @@
-"""Whether runs are worse than a baseline: which cells fell out, and which of them again when they were measured again.
+"""Whether runs are worse than a baseline: which cells fell out, and which of them still do when measured again.
 
-A gate asks more than a comparison: of the cells that it calls worse only :data:`FALSE_SHARE` may be so by chance, each
-must be worse by more than the tolerance, and be so twice, in runs that know nothing of each other.
+A gate asks more than a comparison. What falls out, as a comparison tells it, is measured again, and blamed where the
+new runs alone are worse by more than the tolerance too, and all runs together leave less to chance.
 """
 
 from __future__ import annotations
@@ -13,14 +13,17 @@ from statistics import median, stdev
 from typing import Any
 
 from pinscope.analysis.baseline import KeptRuns, sides
+from pinscope.analysis.between_runs import FALSE_SHARE as COMPARED_SHARE
 from pinscope.analysis.between_runs import students
 from pinscope.analysis.comparison import COUNTED, ComparedCell, Comparison, LoneCell, Measured, compare
 from pinscope.errors import BadInput
 from pinscope.text import quoted
 from pinscope.units import format_value
 
+SUSPECT_SHARE = COMPARED_SHARE
+"""Of what is measured again, as many are expected to have fallen out by chance."""
 FALSE_SHARE = 0.01
-"""In place of that of a comparison."""
+"""Of what is blamed."""
 TOLERANCE = 0.05
 """A figure that is worse by less (relative) is no regression, unless somebody says otherwise: runs of one hour do not
 show what a machine differs by from day to day."""
@@ -29,6 +32,7 @@ LEAST_LINE = 0.01
 POWER = 0.9
 """In so many checks a change is to be told by as many runs as :func:`runs_needed` says."""
 MOST_RUNS = 1000
+_Key = tuple[Any, ...]
 Only = Mapping[str, Collection[str]]
 """Name of a label, or ``figure`` → what it may be, as :func:`parse_only` reads it."""
 
@@ -65,6 +69,17 @@ class Checked:
     once: int
 
 
+def suspects(
+    kept: KeptRuns, runs: Sequence[Measured], tolerance: float = TOLERANCE, only: Only | None = None
+) -> dict[_Key, Any]:
+    """Which cell and figure of these runs fell out, by what makes it that: worth to be measured again, not yet blamed.
+
+    Raises:
+        BadInput: nothing of them is in the baseline.
+    """
+    return _fallen(_compared(kept, runs, SUSPECT_SHARE), tolerance, only)
+
+
 def check(
     kept: KeptRuns,
     first: Sequence[Measured],
@@ -77,34 +92,40 @@ def check(
     Args:
         kept: the baseline.
         first: the runs.
-        again: those that were made because something fell out; what did not fall out in these too is not blamed.
+        again: those that were made because something fell out. Blamed is what fell out, is worse by the tolerance in
+            these alone too, and is told from chance in all of them together.
         tolerance: a difference that is no regression, relative.
         only: the cells that count.
 
     Raises:
         BadInput: nothing of them is in the baseline, or ``only`` names no label, or leaves nothing.
     """
-    compared = _compared(kept, first)
-    fallen = _fallen(compared, tolerance, only)
-    blamed = fallen
-    if again:
-        second = _fallen(_compared(kept, again), tolerance, only)
-        compared = _compared(kept, [*first, *again])
-        blamed = {key: worse for key, worse in _each(compared) if key in fallen and key in second}
+    fallen = suspects(kept, first, tolerance, only)
+    compared = _compared(kept, [*first, *again], FALSE_SHARE)
+    alone = dict(_each(_compared(kept, again, FALSE_SHARE))) if again else {}
+    blamed = [
+        worse
+        for key, worse in _fallen(compared, tolerance, only).items()
+        if key in fallen and (not again or _is_worse(alone.get(key), tolerance))
+    ]
     return Checked(
         comparison=compared,
         cells=_chosen(compared, only),
-        regressions=[_regression(worse) for worse in blamed.values()],
+        regressions=[_regression(worse) for worse in blamed],
         once=len(fallen) - len(blamed),
     )
 
 
-def _compared(kept: KeptRuns, runs: Sequence[Measured]) -> Comparison:
+def _compared(kept: KeptRuns, runs: Sequence[Measured], false_share: float) -> Comparison:
     both = sides(kept, runs)
-    return compare(both.a, both.b, FALSE_SHARE)
+    return compare(both.a, both.b, false_share)
 
 
-_Key = tuple[Any, ...]
+def _is_worse(item: ComparedCell | LoneCell | None, tolerance: float) -> bool:
+    """Whether a figure is worse by more than the tolerance, chance or not; a line that is new is."""
+    if not isinstance(item, ComparedCell):
+        return item is not None
+    return item.gain < 1 and (item.ratio is None or abs(item.ratio - 1) > tolerance)
 
 
 def _each(compared: Comparison) -> Iterator[tuple[_Key, ComparedCell | LoneCell]]:
@@ -120,15 +141,15 @@ def _fallen(compared: Comparison, tolerance: float, only: Only | None) -> dict[_
     whole = next((cell.a.value for cell in compared.firsts if not cell.labels and cell.value.unit == "seconds"), None)
     least = LEAST_LINE * whole if whole else 0.0
 
-    def is_worse(item: ComparedCell | LoneCell) -> bool:
+    def has_fallen(item: ComparedCell | LoneCell) -> bool:
         if isinstance(item, LoneCell):
             return bool(whole) and not item.first and item.unit == "seconds" and item.value > least
         if id(item) not in shown or not _is_chosen(item, only):
             return False
         is_worth = not item.labels or item.value.unit != "seconds" or item.b.value - item.a.value >= least
-        return item.ratio is None or (abs(item.ratio - 1) > tolerance and is_worth)
+        return is_worth and _is_worse(item, tolerance)
 
-    return {key: item for key, item in _each(compared) if is_worse(item)}
+    return {key: item for key, item in _each(compared) if has_fallen(item)}
 
 
 def _regression(worse: ComparedCell | LoneCell) -> Regression:

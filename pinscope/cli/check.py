@@ -11,7 +11,7 @@ import typer
 from typer.core import TyperGroup
 
 from pinscope.analysis.baseline import KeptRuns, baseline_of, subject
-from pinscope.analysis.check import TOLERANCE, Checked, check, deviation, parse_only, runs_needed
+from pinscope.analysis.check import TOLERANCE, Checked, check, deviation, parse_only, runs_needed, suspects
 from pinscope.analysis.comparison import Measured, change_words
 from pinscope.analysis.machine_keys import machine_keys
 from pinscope.analysis.read_rows import grouped
@@ -40,9 +40,9 @@ from pinscope.store.store import Store
 from pinscope.tracing.spool import Scope
 from pinscope.units import parse_share
 
-BASELINE_RUNS = 10
+BASELINE_RUNS = 8
 """Of which a baseline is made."""
-CHECK_RUNS = 3
+CHECK_RUNS = 2
 """That are held against it: with these, twice what the runs of a baseline lie apart is not missed."""
 GATE = 0.02
 """The change of which a written baseline says how many runs it takes to see."""
@@ -178,11 +178,11 @@ def against(
                 complain(f"not checked: {' '.join(kept.subject)}, of which there is no run")
                 continue
             _refuse_another_machine(kept, first, other_machine)
-            one = check(kept, first, (), limit, wanted)
-            if one.regressions and new:
-                complain(f"{len(one.regressions)} fell out: measured once more before they are blamed")
-                one = check(kept, first, new(), limit, wanted)
-            checked.append(one)
+            again = []
+            if new and (fallen := suspects(kept, first, limit, wanted)):
+                complain(f"{len(fallen)} fell out: measured once more before they are blamed")
+                again = new()
+            checked.append(check(kept, first, again, limit, wanted))
     if not checked:
         raise BadInput(f"nothing was checked: {file} and the runs have no experiment in common")
     if output is not None:

@@ -111,11 +111,11 @@ def steps(values: Sequence[float]) -> list[int]:
     """Places of the first value after each step, ascending."""
     raw = np.asarray(values, dtype=float)
     logs = np.log(raw) if (raw > 0).all() else raw
-    return sorted(_steps(logs, 0))
+    return sorted(_steps(logs, 0, CHANCE))
 
 
-def _steps(values: NDArray[np.float64], begin: int) -> Iterator[int]:
-    place = _step(values, CHANCE / 2)
+def _steps(values: NDArray[np.float64], begin: int, chance: float) -> Iterator[int]:
+    place = _step(values, chance / 2)
     if place is None:
         count = len(values)
         windows = [
@@ -123,13 +123,13 @@ def _steps(values: NDArray[np.float64], begin: int) -> Iterator[int]:
             for length in (int(count / math.sqrt(2)), count // 2)
             for start in (0, (count - length) // 2, count - length)
         ]
-        found = ((start, _step(values[start:end], CHANCE / 2 / len(windows))) for start, end in windows)
+        found = ((start, _step(values[start:end], chance / 2 / len(windows))) for start, end in windows)
         place = next((start + inside for start, inside in found if inside is not None), None)
     if place is None:
         return
     yield begin + place
-    yield from _steps(values[:place], begin)
-    yield from _steps(values[place:], begin + place)
+    yield from _steps(values[:place], begin, chance / 2)
+    yield from _steps(values[place:], begin + place, chance / 2)
 
 
 def _step(values: NDArray[np.float64], most: float) -> int | None:

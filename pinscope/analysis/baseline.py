@@ -141,8 +141,10 @@ def _figures(kind: type, cells: Mapping[int, Any], runs: int) -> Iterator[tuple[
 
 def _kept_sample(figure: Summary | None) -> tuple[float, float | None] | None:
     """What is exact is kept whole."""
-    if figure is None or not figure.uncertainty:
-        return figure and (figure.median, 0.0)
+    if figure is None:
+        return None
+    if not figure.uncertainty:
+        return figure.median, 0.0
     return _short(figure.median), _short(figure.uncertainty) if math.isfinite(figure.uncertainty) else None
 
 

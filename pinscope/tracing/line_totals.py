@@ -60,6 +60,7 @@ class LineTotals:
     """What the rows and the attachments of a trace are made from."""
 
     def __init__(self, files: RecordFiles) -> None:
+        self.spool = files.spool
         self.lost_bytes = files.spool.unreadable_bytes
         self._names = {int(number): name for number, name in files.spool.config["functions"].items()}
         calls, copies = files.spool.calls(), files.table("copies")

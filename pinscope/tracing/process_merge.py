@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pinscope.records.run import TraceRow, copies_large_from_or_to
+from pinscope.tracing.early_reads import early_reads, watched_copies
 from pinscope.tracing.line_totals import DIRECTIONS, MEMORY, Ended, LineTotals, unnumbered
 from pinscope.tracing.spool import RecordFiles, Spool
 
@@ -178,6 +179,8 @@ class MergedTrace:
         yield from _most(self._numbered(lambda process: process.totals.allocated(peak_ns)), lambda row: row.bytes or 0)
         yield from _most(self._numbered(lambda process: process.totals.waited()), lambda row: row.idle_seconds or 0.0)
         yield from _most(self._numbered(lambda process: process.totals.host_calls()), lambda row: row.host_seconds or 0)
+        yield from _most(self._numbered(lambda each: watched_copies(each.totals.spool)), lambda row: row.count or 0)
+        yield from _most(self._numbered(lambda each: early_reads(each.totals.spool)), lambda row: row.count or 0)
         yield from self._sizes()
 
     def _peak(self) -> tuple[int, int]:

@@ -35,17 +35,18 @@ import json
 import os as program_os
 import signal
 import sys
-from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from sys import _getframe
 from types import FrameType, TracebackType
 from typing import Any, NoReturn
 
-from pinscope.tracing import bound, cupti_library, mapped_file, stacks
+from pinscope.tracing import bound, cupti_library, mapped_file, pending, stacks, waits
 from pinscope.tracing.bound import _thread, as_json, bind, os, time
 from pinscope.tracing.cupti_library import NVTX, CuptiLibrary, Refused
 from pinscope.tracing.mapped_file import BUFFER_BYTES, CUT, HOST_ENTRY, ActivityBuffers, CallLog, SpoolFolder
+from pinscope.tracing.pending import raise_behind
 from pinscope.tracing.stacks import OURS, NvtxCalls, Ranges, Stacks
+from pinscope.tracing.watch_reads import start_watching
 
 bind(globals())
 
@@ -73,6 +74,7 @@ class Recorder:
         self._config: dict[str, Any] = json.loads(self._program.read("config.json"))
         self._with_stacks: bool = self._config["stacks"]
         self._correlation_at = self._config["callback"]["fields"]["correlation_id"][0]
+        self.libraries: Sequence[str] = self._config["libraries"]
         self._process = os.getpid()
         self._live = False
         """Buffers are given to CUPTI, and the recording may be switched on."""
@@ -94,15 +96,19 @@ class Recorder:
         self._ranges = Ranges(lambda line: folder.append("ranges", line))
         self._nvtx = NvtxCalls(self._ranges)
         self._stacks = Stacks(
-            self._config["libraries"],
-            lambda line: folder.append("stacks", line),
-            lambda line: folder.append("full", line),
+            self.libraries, lambda line: folder.append("stacks", line), lambda line: folder.append("full", line)
         )
         self._begun: dict[int, int] = {}
         """Correlation id of a call that is not over → when it began."""
         self._clock: Callable[[], int] = time.time_ns
         """CUPTI counts as this clock does."""
         self._views: dict[int, tuple[ctypes.c_uint32, ctypes.c_uint32]] = {}
+        self._waiting = waits.waiting(self._config["functions"])
+        self.waited = 0
+        """How many calls were over that wait for the GPU, and how often the recording was switched."""
+        self.waits = waits.of(self._config, _CALLBACKS)
+        self.accounts: list[Callable[[SpoolFolder], None]] = [] if self.waits is None else [self.waits.write]
+        """Each writes into the spool what it has counted."""
 
     @property
     def is_here(self) -> bool:
@@ -206,6 +212,7 @@ class Recorder:
                 self._log.note(correlation, CUT, 0, 0, 0, begun, self._clock())
 
     def _note_switch(self) -> None:
+        self.waited += 1
         self._folder.append("switched", as_json({"ns": time.time_ns(), "on": self._reports}) + b"\n")
 
     def _is_wanted(self) -> bool:
@@ -268,6 +275,8 @@ class Recorder:
             self._note(domain, number, data, _getframe().f_back)
         except BaseException as error:  # noqa: BLE001 - nothing may reach the program
             self.caught(error)
+        if self.waits is not None and self.waits.is_due():
+            self.waits.ask()
 
     def _note(self, domain: int, number: int, data: int, caller: FrameType | None) -> None:
         """Note how long a call took, and which stack it came from."""
@@ -295,6 +304,10 @@ class Recorder:
         named = self._ranges.current()
         del self._begun[correlation]
         self._log.note(correlation, number, thread, stack, named, begun, now)
+        if number in self._waiting:
+            self.waited += 1
+        elif self.waits is not None:
+            self.waits.note(number, data, caller)
 
     def note_host_call(
         self, name: str, described: tuple[int, int, str], begun: int, ended: int, before: Any, after: Any
@@ -368,10 +381,16 @@ class Recorder:
                 self._cupti.flush_all()
                 self._write("ended.json", {"ns": time.time_ns()})
                 self._note_cut()
+                self.keep_accounts()
             except Exception:  # noqa: BLE001, S110 - the spool is gone, or an audit hook of the program forbids it
                 pass
             self._live = self._reports = False
             self._forget()
+
+    def keep_accounts(self) -> None:
+        """Have them written."""
+        for write in self.accounts:
+            write(self._folder)
 
     def _let_go(self) -> None:
         """Give CUPTI back."""
@@ -411,7 +430,8 @@ class Recorder:
         """
         try:
             if is_of_the_program(error) and _thread.get_native_id() == os.getpid():
-                _raise_behind(error)
+                error.__traceback__ = _own_traceback(error)
+                raise_behind(error)
                 return
             if isinstance(error, RecursionError):  # this call alone is lost, too
                 return
@@ -428,7 +448,7 @@ class Recorder:
 
 
 _OWN_FILES = frozenset(
-    module.__file__ for module in (bound, cupti_library, mapped_file, stacks, json, json.encoder)
+    module.__file__ for module in (bound, cupti_library, mapped_file, pending, stacks, waits, json, json.encoder)
 ) | {__file__, f"{OURS}/host_calls.py", f"{OURS}/library_calls.py"}
 _CALLBACKS = frozenset(method.__code__ for method in (Recorder._call, Recorder._request, Recorder._complete))
 """Code that native code calls, of which an exception may get away."""
@@ -456,36 +476,6 @@ def _own_traceback(error: BaseException) -> TracebackType | None:
     while trace is not None and trace.tb_frame.f_code.co_filename in _OWN_FILES:
         trace = trace.tb_next
     return trace
-
-
-def _raise_behind(error: BaseException) -> None:
-    """Have Python raise this right behind our callback, where the program goes on.
-
-    Python handles a signal that came during a call of CUDA in the first Python code behind it: our callback, from which
-    no exception gets to the program. Python looks for what it is asked to raise where a function begins, behind a call
-    of C and at a loop's end. So operators ask, which are none of these, and the callers must do nothing but return.
-    """
-    error.__traceback__ = _own_traceback(error)
-    errors, ask = _LATE, _ASK
-    errors += (error,)
-    -ask  # noqa: B018 - see above
-
-
-def _asking(errors: deque[BaseException]) -> Any:
-    """``-asking``: Python is asked to raise the oldest of these in its main thread, as it is: it asks an object whether
-    it is true, and the answer is the exception. An asynchronous exception would lose its arguments."""
-    over = (_ for _ in ())
-    next(over, None)  # a generator that has ended raises what is thrown into it, and adds no frame
-    oldest = map(over.throw, map(deque.popleft, itertools.repeat(errors)))
-    asked = type("Asked", (), {"__bool__": oldest.__next__})()
-    is_true = ctypes.cast(ctypes.pythonapi.PyObject_IsTrue, ctypes.c_void_p)
-    ask = functools.partial(ctypes.pythonapi.Py_AddPendingCall, is_true, ctypes.py_object(asked))
-    return type("Asking", (), {"__neg__": staticmethod(ask)})()
-
-
-_LATE: deque[BaseException] = deque()
-"""What is to be raised behind a callback."""
-_ASK = _asking(_LATE)
 
 
 def _rank() -> int | None:
@@ -566,6 +556,7 @@ def start_recording(folder: SpoolFolder, library: str) -> bool:
     except (Refused, OSError) as error:
         recorder.refuse(error)
         return False
+    start_watching(recorder)
     return True
 
 

@@ -22,7 +22,7 @@ from pinscope.analysis.read_rows import Row, grouped
 from pinscope.records.run import LARGE_BYTES, Cell, Run, Table, copies_large_from_or_to, table
 from pinscope.text import mask_code
 from pinscope.tracing.loaders import saved_by_pinning
-from pinscope.tracing.stacks import OURS, Frame, file_label, is_own, label
+from pinscope.tracing.stacks import Frame, file_label, is_ours, is_own, label
 
 FEW = 0.001
 """Of the time: what costs less is in the table only, unless it copies much."""
@@ -173,6 +173,8 @@ class Seen:
         waits: the most idle compute first.
         host_calls: of libraries that move or pin data of the host, the longest on the CPU first.
         sizes: of copies over the link, the smallest first.
+        watched: asynchronous copies to the host whose tensors were watched, by line.
+        early_reads: reads of these before a wait, the most first.
     """
 
     program: Row | None
@@ -183,6 +185,8 @@ class Seen:
     waits: tuple[Row, ...]
     host_calls: tuple[Row, ...]
     sizes: tuple[Row, ...]
+    watched: tuple[Row, ...] = ()
+    early_reads: tuple[Row, ...] = ()
 
     @property
     def seconds(self) -> float:
@@ -340,6 +344,8 @@ def seen_in(run: Run, rows: Sequence[Row]) -> Seen:
         ),
         host_calls=tuple(sorted(by_kind.get("host_call", ()), key=lambda row: -row["host_seconds"])),
         sizes=tuple(sorted(by_kind.get("size", ()), key=lambda row: (row["most_bytes"], row["direction"]))),
+        watched=tuple(by_kind.get("watched", ())),
+        early_reads=tuple(sorted(by_kind.get("early_read", ()), key=lambda row: -row["in_flight_count"])),
     )
     sites = [replace(site, whole_seconds=seen.seconds_from_first(site.row) or math.inf) for site in sites]
     for process in {site.row["process"] for site in sites if site.is_received}:
@@ -557,7 +563,7 @@ def place_of(stack: Sequence[Frame]) -> Place:
 
 def _frames(stack: Sequence[Frame]) -> Sequence[Frame]:
     """Without those of PinScope."""
-    return [frame for frame in stack if not frame[0].startswith(OURS)]
+    return [frame for frame in stack if not is_ours(frame[0])]
 
 
 def _own_frame(frames: Sequence[Frame]) -> Frame | None:

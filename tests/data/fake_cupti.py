@@ -24,6 +24,9 @@ pinned.argtypes = (ctypes.c_uint32, ctypes.c_uint64, ctypes.c_uint64)
 push, pop, push_in, pop_in = cuda.fake_push, cuda.fake_pop, cuda.fake_push_in, cuda.fake_pop_in
 push.argtypes, push_in.argtypes = (ctypes.c_char_p,), (ctypes.c_uint64, ctypes.c_char_p)
 pop_in.argtypes = (ctypes.c_uint64,)
+late, done = cuda.fake_late, cuda.cuStreamSynchronize
+late.argtypes = (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_uint64, ctypes.c_uint64, ctypes.c_int)
+done.argtypes = (ctypes.c_uint64,)
 PAGEABLE, PINNED, DEVICE = 1, 2, 3
 """
 """What a program begins with."""

@@ -586,3 +586,12 @@ def test_the_most_pinned_memory_has_its_lines_and_copies_are_counted_by_size(tmp
     }  # fmt: skip
     assert "Most pinned memory at once: 96 MiB: pinned_peak.py:13 64 MiB, pinned_peak.py:14 32 MiB" in seen.stderr
     assert len(seen.stderr.split("\n")) <= 25
+
+
+def test_reads_before_a_wait_are_named_and_no_others(tmp_path: Path) -> None:
+    script = TRACED / "early_reads.py"
+    seen = Traced(tmp_path, str(script))
+    assert seen.exit_code == 0, seen.stderr
+    lines = enumerate(script.read_text().splitlines(), 1)
+    expected = {number for number, line in lines if line.endswith("# early")}
+    assert {row["line"] for row in seen.rows if row["kind"] == "early_read"} == expected

@@ -79,8 +79,15 @@ def traced() -> tuple[Run, list[StoredRow]]:
         trace.site(3, number=4, file=SAME_NAME, stack="", bytes=500 * trace.MIB),
         trace.row("redirected", count=1, bytes=1, gather_seconds=1.0, wait_seconds=1.0, pin_seconds=1.0,
                   pinned_bytes=1, file=FILE, line=3, reason=f"{FILE} was changed"),
+        trace.row("early_read", call="item", count=1, in_flight_count=1, file=FILE, line=4, copy_file=FILE,
+                  copy_line=3),
+        trace.row("difference", output=USER, count=1, file=FILE, line=5),
     ]  # fmt: skip
-    params = {"program": [FILE, "--data", "secret-argument"], "what_if": [f"{FILE}:3", f"{SAME_NAME}:3"]}
+    params = {
+        "program": [FILE, "--data", "secret-argument"],
+        "what_if": [f"{FILE}:3", f"{SAME_NAME}:3"],
+        "waits": [f"{FILE}:3"],
+    }
     return named(trace.run(**params), id="kept-trace"), rows
 
 

@@ -19,6 +19,7 @@ class driver_api_trace_cbid(IntEnum):
     cuMemHostAlloc = 131
     cuMemcpyHtoD_v2 = 276
     cuMemcpyHtoDAsync_v2 = 277
+    cuMemcpyDtoHAsync_v2 = 279
     cuLaunchKernel = 307
     cuMemcpyWithAttributesAsync = 837
 
@@ -45,7 +46,9 @@ activity_kernel10_dtype = _layout(
     216, kind=(0, "<i4"), start=(16, "<u8"), end=(24, "<u8"), device_id=(40, "<u4"), stream_id=(48, "<u4"),
     correlation_id=(92, "<u4"),
 )  # fmt: skip
-callback_data_dtype = _layout(72, callback_site=(0, "<i4"), correlation_id=(64, "<u4"))
+callback_data_dtype = _layout(
+    72, callback_site=(0, "<i4"), function_params=(16, "<u8"), correlation_id=(64, "<u4"),
+)  # fmt: skip
 
 
 def get_timestamp():

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
@@ -11,7 +11,7 @@ from pinscope.records.base import Record
 
 Count = Annotated[int, Field(ge=0)]
 HazardKind = Literal["watched", "early_read", "waited", "difference"]
-HAZARDS_NEEDED: Mapping[HazardKind, tuple[str, ...]] = {
+HAZARDS_NEEDED: Mapping[Any, tuple[str, ...]] = {
     "waited": ("count", "bytes", "file", "line"),
     "difference": ("output", "count", "file", "line"),
     "watched": ("count", "file", "line"),

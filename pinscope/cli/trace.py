@@ -33,7 +33,7 @@ from pinscope.store.store import Store
 from pinscope.text import quoted
 from pinscope.tracing.sites import REPEATED, Seen, seen_in
 from pinscope.tracing.spool import Scope
-from pinscope.tracing.trace.reading import not_recorded
+from pinscope.tracing.trace.unrecorded import children_words, unseen_words
 from pinscope.units import format_bytes, format_seconds, format_share, parse_bytes, parse_seconds, parse_share
 
 Figure = Literal["pageable", "held", "idle"]
@@ -114,11 +114,19 @@ def _refused(text: str, why: str, figure: Figure) -> InvalidParameter:
     return InvalidParameter(f"--fail-on {quoted(text)} {why}: write {_FIGURES[figure][2]}")
 
 
-def exceeded(seen: Seen, thresholds: Sequence[Threshold]) -> Iterator[str]:
-    """A line for each threshold that a trace exceeds, and one if that cannot be known."""
+def exceeded(seen: Seen, thresholds: Sequence[Threshold], *, allow_unseen: bool = False) -> Iterator[str]:
+    """A line for each threshold that a trace exceeds, and one if that cannot be known.
+
+    Args:
+        seen: the trace.
+        thresholds: what is checked.
+        allow_unseen: children that were too brief to be looked at are taken not to have copied.
+    """
     yield from filter(None, (threshold.exceeded(seen) for threshold in thresholds))
-    if thresholds and seen.program and (missing := not_recorded(seen.program)):
-        yield f"--fail-on: {missing}"
+    if thresholds and (missing := children_words(seen)):
+        yield f"--fail-on: not recorded: {missing}"
+    if thresholds and not allow_unseen and (brief := unseen_words(seen)):
+        yield f"--fail-on: {brief} whether they use CUDA; --allow-unseen lets them pass"
     lost = seen.program["lost_bytes"] if seen.program else 0
     if thresholds and lost:
         yield f"--fail-on: {format_bytes(lost)} of CUPTI's records could not be read, so that copies may be missing"
@@ -184,6 +192,9 @@ def trace(
             "--fail-on",
         ),
     ] = None,
+    allow_unseen: Annotated[
+        bool, typer.Option("--allow-unseen", help="Let --fail-on pass on children that were too brief to be looked at.")
+    ] = False,
     what_if: Annotated[
         list[str] | None,
         option(
@@ -248,7 +259,7 @@ def trace(
         complain(saved_line(traced.saved))
     if traced.exit_code is None:  # it could not be started
         return 1
-    return _end_like(traced.exit_code) or _check(traced, document, thresholds)
+    return _end_like(traced.exit_code) or _check(traced, document, thresholds, allow_unseen=allow_unseen)
 
 
 def _of_both_runs(scope: Scope) -> Scope:
@@ -267,12 +278,12 @@ def _seconds(option: str, text: str | None) -> float | None:
     return seconds
 
 
-def _check(traced: Traced, document: Document, thresholds: Sequence[Threshold]) -> int:
+def _check(traced: Traced, document: Document, thresholds: Sequence[Threshold], *, allow_unseen: bool) -> int:
     """The exit code of what the trace shows: 1 with a line for each limit that it exceeds, or that it cannot answer."""
     if not thresholds:
         return 0
     seen = seen_in(document.run, checked_rows(document.run.experiment, document.rows))
-    lines = list(exceeded(seen, thresholds))
+    lines = list(exceeded(seen, thresholds, allow_unseen=allow_unseen))
     if gap := traced.gap or traced.run.error:
         lines.append(f"--fail-on: not all of the program was recorded: {gap}")
     for line in lines:

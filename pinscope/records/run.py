@@ -14,9 +14,11 @@ from pydantic import Field, computed_field, model_validator
 
 from pinscope.records.answer import AnswerFields
 from pinscope.records.base import ATTACHMENTS, Budget, Moment, Record
+from pinscope.records.children import ChildFields
 from pinscope.records.environment import Device, Environment
 from pinscope.records.hazards import HAZARDS_NEEDED, HazardFields, HazardKind
 from pinscope.records.host_calls import Count, HostCallFields, Seconds
+from pinscope.records.host_memory import HostMemoryFields
 
 FORMAT = 2
 """Newest version of the run format, in bundles and JSON. Additive changes keep it; :attr:`Run.format` says which a run
@@ -260,8 +262,8 @@ def parse_run(fields: Mapping[str, Any]) -> Run:
 
 
 TraceRowKind = Literal[
-    "program", "process", "device", "site", "allocation", "synchronisation", "host_call", "size",
-    "before", "line_before", "redirected", HazardKind,
+    "program", "process", "unrecorded", "device", "site", "allocation", "synchronisation", "host_call",
+    "size", "migration", "before", "line_before", "redirected", HazardKind,
 ]  # fmt: skip
 CopyDirection = Literal["h2d", "d2h", "d2d", "h2h", "p2p", "other"]
 CopyMemory = Literal["pageable", "pinned", "device", "array", "managed", "unknown"]
@@ -274,12 +276,14 @@ WAITS = re.compile(r"(Device|Stream|Event|Thread|Ctx)Synchronize|Memcpy(?!\w*Asy
 TRACE_NEEDED: Mapping[TraceRowKind, tuple[str, ...]] = {
     "program": ("seconds", "copies", "kernels"),
     "process": ("process", "copies", "kernels"),
+    "unrecorded": ("process", "child"),
     "device": ("device", "busy_seconds", "kernels"),
     "site": ("number", "direction", "source", "target", "count", "bytes", "median_bytes", "file", "line"),
     "allocation": ("call", "count", "bytes", "call_seconds", "left_count", "left_bytes", "file", "line"),
     "synchronisation": ("call", "count", "call_seconds", "idle_seconds", "file", "line"),
     "host_call": ("call", "count", "bytes", "call_seconds", "host_seconds", "idle_seconds", "file", "line"),
     "size": ("direction", "most_bytes", "count", "bytes"),
+    "migration": ("count", "to_gpu_bytes", "to_host_bytes", "gpu_fault_groups", "cpu_faults", "file", "line"),
     "before": ("seconds", "active_seconds", "count", "bytes", "same_output"),
     "line_before": ("count", "bytes", "call_seconds", "file", "line"),
     "redirected": ("count", "bytes", "gather_seconds", "wait_seconds", "pin_seconds", "pinned_bytes", "file", "line"),
@@ -288,19 +292,18 @@ TRACE_NEEDED: Mapping[TraceRowKind, tuple[str, ...]] = {
 """Kind of row → fields that each of them has."""
 
 
-class TraceRow(HazardFields, HostCallFields, AnswerFields, Observation):
-    """What was recorded of one program, added up for each line of it.
-
-    ``repeat`` counts the rows of a kind, ``warmup`` is always false. The single events lie in the attachments.
-    """
+class TraceRow(HazardFields, HostCallFields, HostMemoryFields, AnswerFields, ChildFields, Observation):
+    """What was recorded of one program, added up for each line of it; the single events lie in the attachments.
+    ``repeat`` counts the rows of a kind, ``warmup`` is always false."""
 
     kind: TraceRowKind
-    """``program``, ``process`` (of several that were recorded), ``device`` (a GPU, as one process sees it), ``site``
+    """``program``, ``process`` (of several recorded ones), ``unrecorded``, ``device`` (a GPU, as one sees it), ``site``
     (copies of one line between the same kinds of memory), ``allocation`` (pinned memory that a line allocated or
     registered), ``synchronisation`` (waits of a line, in calls that wait for the GPU and in copies that are not
-    asynchronous), ``host_call`` (calls of a library that move or pin data of the host) or ``size`` (copies of one
-    size). With ``--what-if pin`` also ``before`` (the first run, and these lines in it), ``line_before`` (those of one
-    of them) and ``redirected`` (copies through pinned buffers). Others: see :data:`HAZARDS_NEEDED`."""
+    asynchronous), ``host_call`` (calls of a library that move or pin data of the host), ``migration`` (pages of managed
+    memory that moved because a line touched them) or ``size`` (copies of one size). In a second run with lines pinned
+    by ``--what-if`` also ``before`` (the first run, and the copies of these lines in it), ``line_before`` (those of one
+    of the lines) and ``redirected`` (copies of a line that went through pinned buffers)."""
     # The program:
     seconds: Seconds | None = None
     """From its start, with the recorder in it, to its end; of a process that was killed: not known."""
@@ -316,10 +319,8 @@ class TraceRow(HazardFields, HostCallFields, AnswerFields, Observation):
     """Copies of them whose end was not recorded: they ran when the program died."""
     lost_bytes: Count | None = None
     """Of CUPTI's records, which could not be read."""
-    unrecorded: Count | None = None
-    """Processes that the program started, that could use CUDA and were not recorded: forked, or not Python."""
     managed_bytes: Count | None = None
-    """Managed memory that was allocated; how its pages move between host and GPU is not recorded."""
+    """Managed memory that was allocated."""
     sites_left_out: Count | None = None
     """How many sites have no row: there are more than are kept."""
     # Of all rows but the program's, where several processes were recorded:
@@ -351,7 +352,7 @@ class TraceRow(HazardFields, HostCallFields, AnswerFields, Observation):
     """Names of the ranges, of NVTX or pinscope.trace, that were innermost at the calls: those of the most bytes or
     calls, at most three."""
     count: Count | None = None
-    """Copies, allocations, waits or calls."""
+    """Copies, allocations, waits, calls or moves of pages."""
     call_seconds: Seconds | None = None
     """How long the calls held the CPU, together. Where graphs copy, the launches are the calls."""
     idle_seconds: Seconds | None = None
@@ -468,8 +469,8 @@ class _Explained(Protocol):
     def missing(self) -> Mapping[str, str]: ...
 
 
-MOST_OFF = 0.5
-"""Relative to a figure: off by more, it is none."""
+MOST_OFF, VARIES = 0.5, "its repeats vary too much to tell"
+"""A figure that may be off by more, relative to it, is none; and why it is none."""
 
 
 def quantity(
@@ -487,7 +488,7 @@ def quantity(
     What may be off by more than :data:`MOST_OFF` is not known.
     """
     if spread is not None and spread > MOST_OFF:
-        value, spread, reason = None, None, f"its repeats vary too much to tell (± {spread:.0%})".replace("%", " %")
+        value, spread, reason = None, None, VARIES
     reason = reason if value is None else None
     return Quantity(name=name, value=value, unit=unit, reason=reason, spread=spread, repeats=repeats, key=key)
 

@@ -24,7 +24,10 @@ _FUNCTIONS = (
     "cuptiActivityEnable",
     "cuptiActivityDisable",
     "cuptiActivityFlushAll",
+    "cuptiActivityConfigureUnifiedMemoryCounter",
 )
+_ALL_DEVICES, _TO_GPU, _TO_HOST, _CPU_FAULTS, _GPU_FAULTS = 2, 1, 2, 3, 4
+"""Scope and kinds of counters of managed memory."""
 
 _Callback = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_uint32, ctypes.c_uint32, ctypes.c_void_p)
 _Request = ctypes.CFUNCTYPE(
@@ -130,6 +133,25 @@ class CuptiLibrary:
         switch = self._library.cuptiActivityEnable if on else self._library.cuptiActivityDisable
         for kind in kinds:
             _require(switch(kind))
+
+    def follow_also(self, functions: Iterable[int], on: bool) -> None:
+        """With the chosen ones these, too, as far as the driver has them; ``on``: from now on."""
+        self._functions += [number for number in functions if not self._enable(DRIVER, number, on)]
+
+    def always_follow(self, functions: Iterable[int]) -> None:
+        """Call back at these functions of the driver, whether the chosen ones are followed or not."""
+        for number in functions:
+            self._enable(DRIVER, number, True)
+
+    def count_migrations(self) -> None:
+        """Let there be records of the pages of managed memory that move, and of the page faults for which they do.
+
+        Raises:
+            Refused: the driver does not give them here.
+        """
+        counters = [(_ALL_DEVICES, which, 0, 1) for which in (_TO_GPU, _TO_HOST, _CPU_FAULTS, _GPU_FAULTS)]
+        asked = (ctypes.c_uint32 * 16)(*(number for counter in counters for number in counter))
+        _require(self._library.cuptiActivityConfigureUnifiedMemoryCounter(asked, len(counters)))
 
     def flush(self) -> None:
         """Have buffers given back of which all records are complete."""

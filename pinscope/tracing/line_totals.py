@@ -14,7 +14,9 @@ from numpy.typing import NDArray
 from pinscope.records.run import LARGE_BYTES, WAITS, TraceRow
 from pinscope.tracing.host_work import HostWork
 from pinscope.tracing.mapped_file import CUT
-from pinscope.tracing.sites import ALLOCATES, NATIVE, PinnedMemory, Place, library_folders, place_of
+from pinscope.tracing.places import NATIVE, Place, library_folders, place_of
+from pinscope.tracing.sites import ALLOCATES, PinnedMemory
+from pinscope.tracing.source_memory import of_site
 from pinscope.tracing.spool import MANAGED, RecordFiles
 from pinscope.tracing.stacks import is_own
 from pinscope.tracing.stretch import Busy, once
@@ -42,13 +44,17 @@ class Ended:
         begun_ns: when it started, as CUPTI counts time.
         ended_ns: when it was gone.
         exit_code: its own; below 0 the signal that killed it; ``None`` where it goes on, or is not known.
-        unrecorded: how many processes that it started could use CUDA and were not recorded.
+        unrecorded: a row for each process that it started, that used CUDA and was not recorded.
+        unseen: how many it started that ended before one could look at them; ``None``: nobody looked.
+        has_become_another: it said that it became another program, which may be recorded as a process of its own.
     """
 
     begun_ns: int
     ended_ns: int
     exit_code: int | None
-    unrecorded: int = 0
+    unrecorded: tuple[TraceRow, ...] = ()
+    unseen: int | None = None
+    has_become_another: bool = False
 
     @property
     def seconds(self) -> float:
@@ -78,7 +84,13 @@ class LineTotals:
         self.managed_bytes = int(allocations["bytes"][taken].sum())
         self._allocations: NDArray[Any] = allocations[~managed]
         self.kernels = files.table("kernels")
+        self.migrations, self.standing = files.table("migrations"), files.spool.standing()
+        """CUPTI's records of managed memory, and where the program stood meanwhile."""
+        managed_said = files.spool.document("managed")
+        self.follows_managed: bool | None = None if managed_said is None else managed_said["refused"] is None
+        """Whether it was recorded how managed memory moved; ``None`` where none was seen."""
         self._range_names = files.spool.ranges()
+        self._looks = {int(look["correlation"]): look for look in files.spool.memory()}
         self._places = [NATIVE, *map(place_of, files.spool.stacks())]
         self._kinds = list(dict.fromkeys((place.file, place.line) for place in self._places))
         numbers = {kind: number for number, kind in enumerate(self._kinds)}
@@ -98,7 +110,8 @@ class LineTotals:
     @property
     def is_empty(self) -> bool:
         """Nothing was recorded."""
-        return not (self.managed_bytes or any(map(len, (self.copies, self.kernels, self.calls, self._allocations))))
+        tables = self.copies, self.kernels, self.calls, self._allocations, self.migrations
+        return not (self.managed_bytes or any(map(len, tables)))
 
     @cached_property
     def active_ns(self) -> tuple[int, int] | None:
@@ -127,8 +140,11 @@ class LineTotals:
 
     def stacks(self, records: NDArray[Any]) -> NDArray[np.intp]:
         """Of each record the number of its stack; 0 where there is none."""
-        stacks = self._noted(records, "stack")
-        return np.where(stacks < len(self._places), stacks, 0)
+        return self.known_stacks(self._noted(records, "stack"))
+
+    def known_stacks(self, stacks: NDArray[Any]) -> NDArray[np.intp]:
+        """These numbers; 0 in place of each of which the frames were not kept."""
+        return np.where(stacks < len(self._places), stacks, 0).astype(np.intp)
 
     def _noted(self, records: NDArray[Any], what: str) -> NDArray[np.intp]:
         """Of each record what the recorder noted at its call; 0 where it noted nothing."""
@@ -148,7 +164,11 @@ class LineTotals:
 
     def lines(self, records: NDArray[Any]) -> NDArray[np.intp]:
         """Of each record the number of its line in :attr:`files` and :attr:`line_numbers`."""
-        return np.asarray(self._line_of_stack[self.stacks(records)], np.intp)
+        return self.line_of_stacks(self.stacks(records))
+
+    def line_of_stacks(self, stacks: NDArray[np.intp]) -> NDArray[np.intp]:
+        """Likewise of numbers of stacks."""
+        return np.asarray(self._line_of_stack[stacks], np.intp)
 
     @cached_property
     def files(self) -> NDArray[Any]:
@@ -274,14 +294,21 @@ class LineTotals:
                 large_count=int((copies["bytes"] > LARGE_BYTES).sum()),
                 copy_seconds=float((copies["end"] - copies["start"])[ended].sum()) / 1e9,
                 call_seconds=self._call_seconds(places[rows]),
-                first_seconds=self._since_first(copies["start"]),
+                first_seconds=self.since_first(copies["start"]),
                 idle_seconds=float(self.idle_of_copies[rows].sum()) / 1e9 if len(self.kernels) else None,
                 launch_idle_seconds=float(self.launch_idle_of_copies[rows].sum()) / 1e9 if len(self.kernels) else None,
-                **self._where(int(stacks[rows][0])),
+                **self.where(int(stacks[rows][0])),
                 call=self._call_name(int(places[rows][0])),
                 ranges=self._ranges(copies, copies["bytes"]),
                 **self.host.of_copies(places[rows], copies["bytes"]),
+                **self._memory_of(copies),
             )
+
+    def _memory_of(self, copies: NDArray[Any]) -> dict[str, Any]:
+        """What memory of the host pageable copies came from or went to."""
+        if _PAGEABLE not in (copies[0]["src_kind"], copies[0]["dst_kind"]):
+            return {}
+        return of_site([look for number in copies["correlation_id"].tolist() if (look := self._looks.get(number))])
 
     def sizes(self) -> Iterator[tuple[str, int, int, int]]:
         """Copies over the link by size: direction, the largest size that counts as such, how many, and their bytes."""
@@ -293,7 +320,7 @@ class LineTotals:
                 these = copied[places == place]
                 yield direction, int(SIZES[place]), len(these), int(these.sum())
 
-    def _since_first(self, starts: NDArray[Any]) -> float:
+    def since_first(self, starts: NDArray[Any]) -> float:
         """Seconds from the first copy or kernel of all to the first of these whose time is known."""
         known = starts[starts > 0]
         return max(int(known.min()) - self.active_ns[0], 0) / 1e9 if self.active_ns and len(known) else 0.0
@@ -306,7 +333,8 @@ class LineTotals:
     def _call_name(self, place: int) -> str | None:
         return str(self.call_names[place]) if place >= 0 else None
 
-    def _where(self, stack: int) -> dict[str, Any]:
+    def where(self, stack: int) -> dict[str, Any]:
+        """The line of a stack, as fields of its row."""
         place: Place = self._places[stack]
         return {
             "file": place.file,
@@ -334,8 +362,8 @@ class LineTotals:
             calls = host.calls[rows]
             yield unnumbered(
                 kind="host_call",
-                first_seconds=self._since_first(calls["start"]),
-                **self._where(int(calls["stack"][0])),
+                first_seconds=self.since_first(calls["start"]),
+                **self.where(int(calls["stack"][0])),
                 **host.together(rows, places, taken["bytes"]),
             )
 
@@ -358,13 +386,13 @@ class LineTotals:
                 count=len(rows),
                 bytes=int(taken["bytes"][rows].sum()),
                 call_seconds=self._call_seconds(places[rows]),
-                first_seconds=self._since_first(taken["timestamp"][rows]),
+                first_seconds=self.since_first(taken["timestamp"][rows]),
                 left_count=int(left[rows].sum()),
                 left_bytes=int(taken["bytes"][rows][left[rows]].sum()),
                 held_bytes=int(held[rows].sum()),
                 peak_bytes=self.pinned.peak(rows),
                 at_peak_bytes=int(taken["bytes"][rows][at_peak[rows]].sum()),
-                **self._where(int(stacks[rows][0])),
+                **self.where(int(stacks[rows][0])),
                 ranges=self._ranges(taken[rows], taken["bytes"][rows]),
             )
 
@@ -382,11 +410,11 @@ class LineTotals:
                 call=self._call_name(int(places[rows][0])),
                 count=len(rows),
                 call_seconds=self._call_seconds(places[rows]),
-                first_seconds=self._since_first(calls["start"][rows]),
+                first_seconds=self.since_first(calls["start"][rows]),
                 after_async_count=int(after[rows].sum()),
                 idle_seconds=float(idle[rows].sum()) / 1e9,
                 longest_idle_seconds=float(idle[rows].max()) / 1e9,
-                **self._where(int(stacks[rows][0])),
+                **self.where(int(stacks[rows][0])),
                 ranges=self._ranges(calls[rows]),
             )
 

@@ -14,11 +14,15 @@ The layout of the spool::
     switched              a line of JSON each time the recording is switched on or off
     buffer.NUMBER         an activity buffer that CUPTI fills; ``.done`` is added when it gave it back
     process.PID.NUMBER    likewise of a process that the program has started, without config.json and stop
+    children              a line for each process that was started: :func:`pinscope.tracing.spool_folder.child_line`
     calls.NUMBER          an entry for each call that is over: :data:`pinscope.tracing.mapped_file.ENTRY`
     host_calls.NUMBER     an entry for each library's call that moves data of the host: ``HOST_ENTRY`` there
     host_names            a line of JSON for each name: its number, the call, and what it did to the data
     stacks                a line of JSON for each stack: its number, and its frames, the innermost first
     ranges                a line of JSON for each range: its number, and its name
+    memory                a line of JSON for each copy whose memory was looked at: that of ``source_memory``
+    managed               a line of JSON once managed memory was allocated: CUPTI's error where it is not followed
+    standing              where the program stood then, and when: :data:`pinscope.tracing.managed.STANDING`
     full                  a line that says which calls have no stack because there were too many, if so
     stop                  written by the parent: record no more
     fault                 why the recording ended early
@@ -33,18 +37,20 @@ import functools
 import itertools
 import json
 import os as program_os
-import signal
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from sys import _getframe
 from types import FrameType, TracebackType
 from typing import Any, NoReturn
 
-from pinscope.tracing import bound, cupti_library, mapped_file, pending, stacks, waits
-from pinscope.tracing.bound import _thread, as_json, bind, os, time
+from pinscope.tracing import bound, cupti_library, managed, mapped_file, pending, source_memory, spool_folder, stacks
+from pinscope.tracing.bound import _thread, as_json, bind, os, start_thread, time
 from pinscope.tracing.cupti_library import NVTX, CuptiLibrary, Refused
-from pinscope.tracing.mapped_file import BUFFER_BYTES, CUT, HOST_ENTRY, ActivityBuffers, CallLog, SpoolFolder
+from pinscope.tracing.managed import ManagedMemory, is_followed_later
+from pinscope.tracing.mapped_file import BUFFER_BYTES, CUT, HOST_ENTRY, ActivityBuffers, CallLog
 from pinscope.tracing.pending import raise_behind
+from pinscope.tracing.source_memory import SourceMemory
+from pinscope.tracing.spool_folder import SpoolFolder, stack_begin
 from pinscope.tracing.stacks import OURS, NvtxCalls, Ranges, Stacks
 from pinscope.tracing.watch_reads import start_watching
 
@@ -98,6 +104,15 @@ class Recorder:
         self._stacks = Stacks(
             self.libraries, lambda line: folder.append("stacks", line), lambda line: folder.append("full", line)
         )
+        self._memory = SourceMemory(
+            self._config["functions"],
+            self._config["callback"]["fields"]["function_params"][0],
+            self._stack,
+            lambda line: folder.append("memory", line),
+        )
+        self._managed = ManagedMemory(
+            self._config, self._cupti, folder, self._stack, lambda: self._on and not self._ended, self.caught
+        )
         self._begun: dict[int, int] = {}
         """Correlation id of a call that is not over → when it began."""
         self._clock: Callable[[], int] = time.time_ns
@@ -144,32 +159,30 @@ class Recorder:
                 self._let_go()
             raise
         if self._config.get("from_ns") or self._config.get("until_ns"):
-            self._start_thread()
+            self._start_minding()
 
-    def _start_thread(self) -> None:
+    def _start_minding(self) -> None:
         self._has_thread = True
         try:
-            before = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
-            try:  # a signal is for the program's threads, also one that all of them have blocked
-                _thread.start_new_thread(self._mind, ())
-            finally:
-                signal.pthread_sigmask(signal.SIG_SETMASK, before)
+            start_thread(self._mind)
         except BaseException:  # of a signal's handler: the next call starts it
             self._has_thread = False
             raise
 
     def _subscribe(self) -> None:
         self._cupti.subscribe()
-        self._write("started.json", {"pid": self._process, "ns": time.time_ns(), "rank": _rank()})
+        moment = time.time_ns()
+        self._write("started.json", {"pid": self._process, "ns": moment, "rank": _rank(), "stack": stack_begin()})
         self._cupti.take_records()
         self._live = True
         self._cupti.follow_ranges(stacks.FOLLOWED if self._with_stacks else ())
-        self._cupti.choose(sorted(map(int, self._config["functions"])))
+        self._cupti.choose([int(n) for n, name in self._config["functions"].items() if not is_followed_later(name)])
         self._report(True)  # also where it begins later: CUPTI refuses now, or not at all
         if self._is_wanted():
             self._note_switch()
         else:
             self._report(False)
+        self._managed.wait_for_it(self._reports)
 
     def refuse(self, error: Refused | OSError) -> None:
         """Tell the parent why nothing is recorded."""
@@ -187,7 +200,7 @@ class Recorder:
         if on:
             self._follow(True)
             self._on = self._reports = True
-        self._cupti.record(self._config["activities"], on)
+        self._cupti.record([*self._config["activities"], *self._managed.activities], on)
         if not on:
             self._on = self._reports = False
             self._off_since = time.monotonic()
@@ -289,17 +302,18 @@ class Recorder:
         correlation = correlation_id.value
         if site.value == _ENTER:
             if self._on:
+                if number in self._memory.functions and self._memory.look(number, data, correlation, caller):
+                    now = self._clock()
                 self._begun[correlation] = now
             return
+        if number in self._managed.allocates and self._live:
+            self._managed.begin(self._reports)
         begun = self._begun.get(correlation)
         if begun is None:
             if self._on:  # it began before
                 self._log.note(correlation, CUT, 0, 0, 0, now, now)
             return
-        try:
-            stack = self._stacks.number(_behind_ours(caller)) if self._with_stacks else 0
-        except RecursionError:  # the program stands near its limit
-            stack = 0
+        stack = self._stack(caller)
         thread = _thread.get_ident() & 0xFFFFFFFF
         named = self._ranges.current()
         del self._begun[correlation]
@@ -333,13 +347,20 @@ class Recorder:
         self._folder.append("host_names", as_json([number, [name, detail]]) + b"\n")
         return self._host_names.setdefault((name, detail), number)
 
+    def _stack(self, caller: FrameType | None) -> int:
+        """Number of the stack above a frame; 0 where it is not read."""
+        try:
+            return self._stacks.number(_behind_ours(caller)) if self._with_stacks else 0
+        except RecursionError:  # the program stands near its limit
+            return 0
+
     def _view(self, data: int) -> tuple[ctypes.c_uint32, ctypes.c_uint32]:
         """What stands in CUPTI's structure at an address, which the next call at the same depth uses again: whether a
         call begins, and its correlation id."""
         if len(self._views) >= MOST_VIEWS:
             self._views.clear()
         if not self._has_thread and os.getpid() == self._process:
-            self._start_thread()
+            self._start_minding()
         views = ctypes.c_uint32.from_address(data), ctypes.c_uint32.from_address(data + self._correlation_at)
         self._views[data] = views
         return views
@@ -380,6 +401,7 @@ class Recorder:
                 self._let_go()
                 self._cupti.flush_all()
                 self._write("ended.json", {"ns": time.time_ns()})
+                self._managed.finish()
                 self._note_cut()
                 self.keep_accounts()
             except Exception:  # noqa: BLE001, S110 - the spool is gone, or an audit hook of the program forbids it
@@ -394,7 +416,9 @@ class Recorder:
 
     def _let_go(self) -> None:
         """Give CUPTI back."""
-        self._cupti.record_no_more(self._config["activities"])  # first: a record needs its call
+        self._cupti.record_no_more(
+            [*self._config["activities"], *self._managed.activities]
+        )  # first: a record needs its call
         self._on = False
         self._cupti.unsubscribe()
 
@@ -447,9 +471,12 @@ class Recorder:
         self._folder.append(name, as_json(document))
 
 
-_OWN_FILES = frozenset(
-    module.__file__ for module in (bound, cupti_library, mapped_file, pending, stacks, waits, json, json.encoder)
-) | {__file__, f"{OURS}/host_calls.py", f"{OURS}/library_calls.py"}
+_OWN_MODULES = (bound, cupti_library, managed, mapped_file, pending, source_memory, spool_folder, stacks)
+_OWN_FILES = frozenset(module.__file__ for module in (*_OWN_MODULES, json, json.encoder)) | {
+    __file__,
+    f"{OURS}/host_calls.py",
+    f"{OURS}/library_calls.py",
+}
 _CALLBACKS = frozenset(method.__code__ for method in (Recorder._call, Recorder._request, Recorder._complete))
 """Code that native code calls, of which an exception may get away."""
 _RECORDINGS: list[Recorder] = []
@@ -560,15 +587,16 @@ def start_recording(folder: SpoolFolder, library: str) -> bool:
     return True
 
 
+def before_exec() -> None:
+    """This process becomes another program, in which nothing of this one is left."""
+    if recorder := recorder_here():
+        with recorder._switching:
+            recorder._cupti.flush_all()
+
+
 def join_recording(spool: SpoolFolder, library: str) -> None:
     """Record this process beside the program that has started it, as long as that runs."""
-    for number in itertools.count():  # the same process may have run another program before
-        try:
-            folder = spool.of_process(f"process.{os.getpid()}.{number}")
-        except FileExistsError:
-            continue
-        start_recording(folder, library)
-        return
+    start_recording(spool.of_process(), library)
 
 
 def recorder_here() -> Recorder | None:

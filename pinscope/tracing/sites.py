@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-import ast
-import functools
-import linecache
 import math
 import mmap
-import os
-import sysconfig
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path, PurePath
+from pathlib import PurePath
 from typing import Any
 
 import numpy as np
@@ -20,9 +15,8 @@ from numpy.typing import NDArray
 
 from pinscope.analysis.read_rows import Row, grouped
 from pinscope.records.run import LARGE_BYTES, Cell, Run, Table, copies_large_from_or_to, table
-from pinscope.text import mask_code
 from pinscope.tracing.loaders import saved_by_pinning
-from pinscope.tracing.stacks import Frame, file_label, is_ours, is_own, label
+from pinscope.tracing.source_memory import reads_new_pages_of_a_file
 
 FEW = 0.001
 """Of the time: what costs less is in the table only, unless it copies much."""
@@ -112,7 +106,7 @@ class Site:
             return 0.0
         if self.loader_saved is not None:
             return self.loader_saved
-        if self.pinned_rate is None:
+        if self.pinned_rate is None or (reads_new_pages_of_a_file(self.row) and self.staged_rate is None):
             return None
         return max(self.saved_early - float(self.row["bytes"]) / self.pinned_rate, 0.0)
 
@@ -156,8 +150,8 @@ class Site:
         if self.row["direction"] != "h2d" or self.staged_rate is None or self.loader_saved is not None:
             return 0.0
         staged = float(self.row["bytes"]) / self.staged_rate
-        is_slow = self.stands_seconds > SLOWER * staged + CALL_SECONDS * self.row["count"]
-        return self.stands_seconds - staged if is_slow else 0.0
+        least = staged * (1.0 if reads_new_pages_of_a_file(self.row) else SLOWER) + CALL_SECONDS * self.row["count"]
+        return self.stands_seconds - staged if self.stands_seconds > least else 0.0
 
 
 @dataclass(frozen=True)
@@ -175,6 +169,7 @@ class Seen:
         sizes: of copies over the link, the smallest first.
         watched: asynchronous copies to the host whose tensors were watched, by line.
         early_reads: reads of these before a wait, the most first.
+        unrecorded: processes; ``migrations``: of managed memory; ``pinned_h2d``: bytes per second of pinned copies.
     """
 
     program: Row | None
@@ -185,6 +180,9 @@ class Seen:
     waits: tuple[Row, ...]
     host_calls: tuple[Row, ...]
     sizes: tuple[Row, ...]
+    unrecorded: tuple[Row, ...]
+    migrations: tuple[Row, ...]
+    pinned_h2d: float | None
     watched: tuple[Row, ...] = ()
     early_reads: tuple[Row, ...] = ()
 
@@ -194,9 +192,8 @@ class Seen:
         return float(self.program["active_seconds"] or self.program["seconds"]) if self.program else 0.0
 
     def seconds_from_first(self, row: Row) -> float:
-        """How long the program used a GPU from the first of what a line did again and again: what came before, such as
-        its start, is no part of that loop. Of what a line did a few times, or where its first is not known, all of
-        :attr:`seconds`."""
+        """How long the program used a GPU from the first of what a line did again and again: its start is no part of
+        that loop. Of what a line did a few times, or where its first is not known, all of :attr:`seconds`."""
         first = row["first_seconds"]
         if first is None or row["count"] < REPEATED:
             return self.seconds
@@ -346,6 +343,9 @@ def seen_in(run: Run, rows: Sequence[Row]) -> Seen:
         sizes=tuple(sorted(by_kind.get("size", ()), key=lambda row: (row["most_bytes"], row["direction"]))),
         watched=tuple(by_kind.get("watched", ())),
         early_reads=tuple(sorted(by_kind.get("early_read", ()), key=lambda row: -row["in_flight_count"])),
+        unrecorded=tuple(by_kind.get("unrecorded", ())),
+        migrations=tuple(by_kind.get("migration", ())),
+        pinned_h2d=rates["h2d"],
     )
     sites = [replace(site, whole_seconds=seen.seconds_from_first(site.row) or math.inf) for site in sites]
     for process in {site.row["process"] for site in sites if site.is_received}:
@@ -484,116 +484,3 @@ def headed_table(
 ) -> Table:
     columns = {heading: unit for row in rows[:1] for heading, (unit, _) in row.items()}
     return table(title, columns, [[cell for _, cell in row.values()] for row in rows], note, missing, bar)
-
-
-SHOWN_FRAMES = 12
-"""Of a stack, as text."""
-SHOWN_CHARACTERS = 200
-"""Of a line's text."""
-FUNCTION_CHARACTERS = 300
-"""Of a function's name."""
-FRAME_CHARACTERS = 400
-"""Of a frame in a stack."""
-
-
-@functools.cache
-def library_folders() -> tuple[str, ...]:
-    """Folders of Python's own library, and of ``PYTHONPATH`` those into which packages were installed, as by pip's
-    option ``--target``, each with a slash at its end. Of the interpreter that runs PinScope: it runs the program, too.
-    """
-    standard = {sysconfig.get_path(name) for name in ("stdlib", "platstdlib")}
-    places = {
-        folder.rstrip("/") for folder in os.environ.get("PYTHONPATH", "").split(os.pathsep) if folder.startswith("/")
-    }
-    return tuple(
-        f"{folder}/" for folder in standard | {folder for folder in places if any(Path(folder).glob("*.dist-info"))}
-    )
-
-
-@dataclass(frozen=True)
-class Place:
-    """A line of a program.
-
-    Attributes:
-        file: as Python knows it, :func:`file_label`; empty where a native thread made the call.
-        line: from 1 on.
-        function: its qualified name.
-        source: the line's text, with the other lines of a call that it begins or ends; empty where the file cannot be
-            read.
-        stack: the frames around it, the innermost first, one on each line.
-    """
-
-    file: str
-    line: int
-    function: str
-    source: str
-    stack: str
-
-
-NATIVE = Place("", 0, "", "", "")
-"""A thread without Python code."""
-
-
-class Sources:
-    """Keeps the program's files as they are when a line of theirs is first seen: they may change while it runs."""
-
-    def __init__(self) -> None:
-        self._seen: set[str] = set()
-
-    def look(self, stacks: Iterable[Sequence[Frame]]) -> None:
-        """Read the files of these stacks that are new; :func:`place_of` then takes a line's text from what was read."""
-        for file in {own[0] for stack in stacks if (own := _own_frame(_frames(stack)))} - self._seen:
-            self._seen.add(file)
-            linecache.checkcache(file)
-            linecache.getline(file, 1)
-
-
-def place_of(stack: Sequence[Frame]) -> Place:
-    """The innermost frame of the program's own code; of a program that is a library, its innermost frame."""
-    frames = _frames(stack)
-    own = _own_frame(frames)
-    if own is None:
-        return NATIVE
-    file, line, function = own
-    frames_text = "\n".join(
-        label(f"{name} ({path}:{number})", FRAME_CHARACTERS) for path, number, name in frames[:SHOWN_FRAMES]
-    )
-    return Place(file_label(file), line, label(function, FUNCTION_CHARACTERS), _text(file, line), frames_text)
-
-
-def _frames(stack: Sequence[Frame]) -> Sequence[Frame]:
-    """Without those of PinScope."""
-    return [frame for frame in stack if not is_ours(frame[0])]
-
-
-def _own_frame(frames: Sequence[Frame]) -> Frame | None:
-    """The frame whose line it is, as Python knows it."""
-    libraries = library_folders()
-    return next((frame for frame in frames if is_own(frame[0], libraries)), frames[0] if frames else None)
-
-
-def _text(file: str, line: int) -> str:
-    text = linecache.getline(file, line).strip()
-    if text.startswith(".") or text.count("(") != text.count(")"):
-        first, last = _calls_of_several_lines("".join(linecache.getlines(file))).get(line, (line, line))
-        text = " ".join(linecache.getline(file, number).strip() for number in range(first, last + 1))
-    return label(mask_code(text), SHOWN_CHARACTERS)  # before it is cut: a name may go and its secret stay
-
-
-@functools.lru_cache(maxsize=16)
-def _calls_of_several_lines(source: str) -> dict[int, tuple[int, int]]:
-    """The line by which Python names a call that stands on several → the first and the last of them.
-
-    Python names a call by the line of its method's name, else by its first line.
-    """
-    try:
-        nodes = list(ast.walk(ast.parse(source)))
-    except (SyntaxError, ValueError, RecursionError):  # it was changed since, or is no Python
-        return {}
-    calls: dict[int, tuple[int, int]] = {}
-    for node in nodes:  # the outermost first
-        first, last = getattr(node, "lineno", 0), getattr(node, "end_lineno", None) or 0
-        if isinstance(node, ast.Call) and first < last:
-            method = node.func.end_lineno if isinstance(node.func, ast.Attribute) else None
-            calls.setdefault(method or first, (first, last))
-    return calls

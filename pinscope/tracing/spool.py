@@ -15,10 +15,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pinscope.text import encodable
-from pinscope.tracing.sites import Sources
+from pinscope.tracing.places import Sources
 from pinscope.tracing.stacks import Frame
 
-TABLES = {"MEMCPY": "copies", "CONCURRENT_KERNEL": "kernels", "MEMORY2": "allocations"}
+TABLES = {
+    "MEMCPY": "copies",
+    "CONCURRENT_KERNEL": "kernels",
+    "MEMORY2": "allocations",
+    "UNIFIED_MEMORY_COUNTER": "migrations",
+}
 """CUPTI's kinds of records that are kept, each with the table that it goes to."""
 
 
@@ -29,16 +34,19 @@ def _type(**fields: str) -> np.dtype[Any]:
 _KINDS = dict.fromkeys(("copy_kind", "src_kind", "dst_kind", "flags_"), "u1")
 TYPES: Mapping[str, np.dtype[Any]] = {
     "copies": _type(correlation_id="u4", device_id="u4", stream_id="u4", **_KINDS, bytes="i8", start="i8", end="i8"),
-    "kernels": _type(device_id="u4", stream_id="u4", start="i8", end="i8"),
+    "kernels": _type(correlation_id="u4", device_id="u4", stream_id="u4", start="i8", end="i8"),
     "allocations": _type(
         correlation_id="u4", memory_operation_type="i4", memory_kind="i4", address="u8", bytes="i8", timestamp="i8"
     ),
+    "migrations": _type(counter_kind="i4", flags_="u4", value="i8", start="i8", end="i8"),
 }
 """What is kept of each record. An end is 0 where none was recorded, and never before its start. The start of a copy is
 0 where CUPTI could not time it; such kernels are left out."""
 MANAGED = 5
 _KEPT = (2, MANAGED)
 """Kinds of memory of which allocations are kept; the first is pinned memory."""
+TO_GPU, TO_HOST, CPU_FAULT, GPU_FAULT = 1, 2, 3, 4
+"""Kinds of counters of managed memory: bytes that moved, and page faults."""
 _INTEGER = struct.Struct("<I")
 _DONE = ".done"
 CALLS = _type(correlation_id="u4", function="u4", thread="u4", stack="u4", range="u4", start="i8", end="i8")
@@ -48,6 +56,8 @@ HOST_CALLS = _type(
     start="i8", end="i8", bytes="i8", processor="i8", minor_faults="i8",
 )  # fmt: skip
 """Its ``HOST_ENTRY``."""
+STANDING = _type(since="i8", until="i8", stack="u4")
+"""The recorder's ``managed.STANDING``."""
 
 
 @dataclass
@@ -136,6 +146,16 @@ class Spool:
             whole, line_end, _ = file.read().rpartition(b"\n")
         stacks = [json.loads(text)[1] or () for text in whole.splitlines()]
         return [[(file, line, name) for file, line, name in stack] for stack in stacks], since + len(whole + line_end)
+
+    def memory(self) -> list[Mapping[str, Any]]:
+        """What was seen of the memory of copies: :data:`pinscope.tracing.source_memory`."""
+        return list(self._lines("memory"))
+
+    def standing(self) -> NDArray[Any]:
+        """Where the program stood, and when, since it had managed memory: fields of :data:`STANDING`."""
+        path = self.folder / "standing"
+        content = path.read_bytes() if path.exists() else b""
+        return np.frombuffer(content[: len(content) // STANDING.itemsize * STANDING.itemsize], STANDING)
 
     def ranges(self) -> list[str]:
         """Names of the ranges so far; that of number n stands at n − 1."""

@@ -18,6 +18,8 @@ cuda = ctypes.CDLL(os.environ["FAKE_CUPTI"])
 copy, kernel, pinned, wait = cuda.fake_copy, cuda.fake_kernel, cuda.fake_pinned, cuda.fake_wait
 copy.argtypes = (ctypes.c_uint64, ctypes.c_int, ctypes.c_int)
 kernel.argtypes = wait.argtypes = (ctypes.c_uint64,)
+copy_of = cuda.fake_copy_of
+copy_of.argtypes = (ctypes.c_uint64, ctypes.c_uint64, ctypes.c_int, ctypes.c_int)
 copies = cuda.fake_copies
 copies.argtypes = (ctypes.c_uint64,)
 pinned.argtypes = (ctypes.c_uint32, ctypes.c_uint64, ctypes.c_uint64)
@@ -28,6 +30,10 @@ late, done = cuda.fake_late, cuda.cuStreamSynchronize
 late.argtypes = (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_uint64, ctypes.c_uint64, ctypes.c_int)
 done.argtypes = (ctypes.c_uint64,)
 PAGEABLE, PINNED, DEVICE = 1, 2, 3
+managed, prefetch, counter = cuda.fake_managed, cuda.fake_prefetch, cuda.fake_counter
+managed.argtypes = (ctypes.c_uint64,)
+counter.argtypes = (ctypes.c_uint32, ctypes.c_uint64, ctypes.c_uint32, ctypes.c_uint64)
+TO_GPU, TO_HOST, CPU_FAULT, GPU_FAULT = 1, 2, 3, 4
 """
 """What a program begins with."""
 FIRST_LINE = PRELUDE.count("\n") + 1

@@ -9,6 +9,8 @@ from operator import itemgetter
 from pinscope.analysis.read_rows import Row, grouped
 from pinscope.tracing.sites import MOSTLY, Seen, Site, line_name
 from pinscope.tracing.trace.cpu_work import Remedy, first_advice, is_hidden, pins_again, working_lines
+from pinscope.tracing.trace.managed import accused, copied_seconds, faulted_bytes, managed_advice, spent_seconds
+from pinscope.tracing.trace.source_memory import file_advice, waits_for_file
 from pinscope.units import format_about, format_bytes, format_seconds, format_share
 
 
@@ -123,6 +125,7 @@ def _counted(seen: Seen) -> Iterator[tuple[Row, float]]:
     yield from ((row, row["call_seconds"]) for row in seen.allocations)
     yield from ((row, row["idle_seconds"]) for row in seen.waits)
     yield from ((row, row["idle_seconds"]) for row in _at_work(seen))
+    yield from ((row, spent_seconds(row)) for row in accused(seen))
 
 
 PARTS: Mapping[str, Callable[[Seen], Iterator[tuple[Row, float | None]]]] = {
@@ -170,7 +173,8 @@ def _working(row: Row) -> str:
 
 
 DOES: Mapping[str, Callable[[Row], str]] = {
-    "site": _copying, "allocation": _pinning, "synchronisation": _waiting, "host_call": _working
+    "site": _copying, "allocation": _pinning, "synchronisation": _waiting, "host_call": _working,
+    "migration": lambda row: f"page faults move {format_bytes(faulted_bytes(row))} of managed memory",
 }  # fmt: skip
 """Kind of row → what its line does, in a few words."""
 MOST_SAID = 2
@@ -212,7 +216,9 @@ def _pageable(seen: Seen) -> Iterator[Cost]:
         to_do = f"copy {'into' if site.row['direction'] == 'd2h' else 'from'} pinned memory"
         to_do = to_do if site.loader_saved is None else TO_DO["receive"]
         to_do += f", in {others + 1:,} processes" if others else ""
-        if saved:
+        if waits_for_file(site) and site.unexplained_seconds > (saved or 0.0):
+            to_do, advice = "read the file in large pieces", file_advice(seen, site)
+        elif saved:
             what = "program" if whole == seen.seconds else "loop"
             share = f" ({float(f'{min(100 * saved / whole, 100):.2g}'):g} %)" if whole else ""
             advice = f"Pin what {site.name} copies: the {what} gets {format_about(saved)}{share} shorter."
@@ -275,6 +281,14 @@ def _work(seen: Seen) -> Iterator[Cost]:
         yield Cost(line.row, rule, line.seconds, line.saved, TO_DO[line.remedy or "make"], advice)
 
 
+def _managed(seen: Seen) -> Iterator[Cost]:
+    """Page faults that move managed memory."""
+    for row in accused(seen):
+        spent, copied = spent_seconds(row), copied_seconds(seen, row)
+        saved = None if copied is None else max(spent - copied, 0.0)
+        yield Cost(row, "managed-memory", spent, saved, "prefetch it, or copy it", managed_advice(seen, row))
+
+
 TO_DO: Mapping[Remedy, str] = {
     "convert": "convert on the GPU",
     "gather": "copy the whole as it lies",
@@ -284,5 +298,5 @@ TO_DO: Mapping[Remedy, str] = {
     "make": "make the data in pinned memory",
 }
 """What to change of the CPU's work, in a few words."""
-COSTS: tuple[Callable[[Seen], Iterator[Cost]], ...] = (_work, _pageable, _pinned, _waits, _churn, _small)
+COSTS: tuple[Callable[[Seen], Iterator[Cost]], ...] = (_work, _pageable, _pinned, _waits, _churn, _small, _managed)
 """The rules; each gives the lines that cost something by it."""

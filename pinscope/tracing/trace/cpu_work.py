@@ -125,8 +125,8 @@ def is_hidden(site: Site) -> bool:
 
 def pins_again(seen: Seen) -> tuple[Row, ...]:
     """Lines that pin memory again and again, but for those of :func:`working_lines`, whose work has it."""
-    told = {_place(line.row) for line in working_lines(seen)}
-    return tuple(row for row in seen.churn if _place(row) not in told)
+    working = {_place(line.row) for line in working_lines(seen)}
+    return tuple(row for row in seen.churn if _place(row) not in working)
 
 
 def _place(row: Row) -> tuple[object, ...]:

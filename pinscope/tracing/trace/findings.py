@@ -12,15 +12,21 @@ from pinscope.tracing.trace import hazards
 from pinscope.tracing.trace.costs import comes_late, spared_by_not_waiting
 from pinscope.tracing.trace.cpu_work import is_hidden, pins_again
 from pinscope.tracing.trace.cpu_work_findings import CPU_TEXTS, work_findings
-from pinscope.tracing.trace.reading import (
-    Traced,
-    managed_words,
-    not_recorded,
-    origin,
-    pinned_memory,
-    share_of_time,
-    slow_source,
+from pinscope.tracing.trace.managed import TEXTS as MANAGED_TEXTS
+from pinscope.tracing.trace.managed import managed_findings, managed_words
+from pinscope.tracing.trace.reading import Traced, origin, pinned_memory, share_of_time
+from pinscope.tracing.trace.source_memory import (
+    FILE_CODE,
+    MAPPED_FILE,
+    faults_words,
+    file_name,
+    source_words,
+    waits_for_file,
 )
+from pinscope.tracing.trace.source_memory import TEXTS as MEMORY_TEXTS
+from pinscope.tracing.trace.source_memory import figures as memory_figures
+from pinscope.tracing.trace.unrecorded import TEXTS as OF_CHILDREN
+from pinscope.tracing.trace.unrecorded import children_findings
 from pinscope.tracing.trace.what_if import WhatIf
 
 MOST_ACCUSED = 5
@@ -47,6 +53,7 @@ _IDLE = (
 _EARLIER = "what the CPU does between the wait and the next kernel in another process, as a DataLoader's workers do"
 TEXTS: Texts = {
     **CPU_TEXTS,
+    **OF_CHILDREN,
     "pageable-copies": Text(
         "large copies of a line come from pageable memory and cost a thousandth of the time, or are a twentieth of the "
         "bytes of large copies",
@@ -67,6 +74,7 @@ TEXTS: Texts = {
         _PLACE,
         "Copy into pinned memory that is allocated once and used again; wait for the copy before you read it.",
     ),
+    **MEMORY_TEXTS,
     "pinned-memory-in-a-loop": Text(
         "a line pins memory ten times or more, which takes a hundredth of the time",
         "{line} pins memory {times:,} times: {held:seconds} in {call}, {share}",
@@ -90,11 +98,12 @@ TEXTS: Texts = {
         "Fewer waits save at most {spared:seconds}: the GPU had mostly finished before, and then the CPU was late. Do "
         f"{_EARLIER}; larger batches and CUDA graphs let it issue the same work by fewer calls.",
     ),
+    **MANAGED_TEXTS,
     "not-recorded": Text(
-        "processes that could use CUDA were not recorded, or the program uses managed memory",
+        "managed memory was not followed",
         "Copies may be missing",
-        "[{processes} ][{managed}]",
-        "A Python program can be traced by itself; Nsight Systems shows how managed memory moves.",
+        "{managed}",
+        "Nsight Systems shows how managed memory moves.",
         "warning",
     ),
     "records-lost": Text(
@@ -167,8 +176,10 @@ def findings(traced: Traced) -> tuple[Finding, ...]:
     run, seen, what = traced.run, traced.seen, traced.what
     costed = (
         *(hazards.hazard_findings(run, seen) if traced.waited is None else ()),
+        *children_findings(seen),
         *work_findings(seen, _where, share_of_time),
         *_pageable(seen, origin(run, "pinned_from")),
+        *managed_findings(seen, _where),
         *_churn(seen),
         *(_waits(seen) if traced.waited is None else ()),
         *_missing(seen),
@@ -188,9 +199,10 @@ def _pageable(seen: Seen, rate_from: str | None) -> Iterator[Costed]:
         row, saved = site.row, site.saved_in_place
         whole, to_host = seen.seconds_from_first(row), row["direction"] == "d2h"
         asks = "/asynchronous" if "non_blocking=True" in (row["source_line"] or "") else ""
+        waits = waits_for_file(site)
         yield say(
             TEXTS,
-            f"pageable-copies{'/to-host' if to_host else asks}",
+            MAPPED_FILE if waits else f"pageable-copies{'/to-host' if to_host else asks}",
             quantity("Bytes", row["bytes"], "bytes"),
             quantity("Bandwidth", site.bytes_per_second, "bytes/second", reason="no transfer was seen to its end"),
             quantity(
@@ -201,8 +213,9 @@ def _pageable(seen: Seen, rate_from: str | None) -> Iterator[Costed]:
             quantity("GPU compute idle", row["idle_seconds"], "seconds", reason="the program ran no kernel"),
             quantity("Saved if pinned (about)", saved, "seconds", reason="the rate of pinned copies is not known"),
             quantity("Saved if also issued early (of the copies, at most)", site.saved_early, "seconds"),
+            *memory_figures(row),
             severity=costing(whole / (whole - saved) if saved is not None and 0 < saved < whole else 1.0),
-            code=TO_HOST_CODE if to_host else PIN_CODE,
+            code=FILE_CODE if waits else TO_HOST_CODE if to_host else PIN_CODE,
             line=site.name,
             copies=f"{row['count']:,} {'copies' if row['count'] > 1 else 'copy'} {'to' if to_host else 'from'} "
             "pageable memory",
@@ -210,7 +223,10 @@ def _pageable(seen: Seen, rate_from: str | None) -> Iterator[Costed]:
             saved=saved or None,
             share=share_of_time(seen, row, saved or 0.0),
             where=_where(row),
-            slow=slow_source(site) or None,
+            slow=source_words(site) or None,
+            file=file_name(row),
+            faults=faults_words(row),
+            spent=site.unexplained_seconds,
             others=f"{others:,} more {'processes copy' if others > 1 else 'process copies'}" if others else None,
         )
 
@@ -300,9 +316,8 @@ def _waits(seen: Seen) -> Iterator[Costed]:
 
 
 def _missing(seen: Seen) -> Iterator[Costed]:
-    processes, managed = not_recorded(seen.program) if seen.program else "", managed_words(seen)
-    if processes or managed:
-        yield say(TEXTS, "not-recorded", processes=processes or None, managed=managed or None)
+    if managed := managed_words(seen):
+        yield say(TEXTS, "not-recorded", managed=managed)
 
 
 def _lost(seen: Seen) -> Iterator[Costed]:

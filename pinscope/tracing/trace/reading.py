@@ -26,6 +26,9 @@ from pinscope.tracing.trace.hazards import (
     waited_tables,
     waited_verdict,
 )
+from pinscope.tracing.trace.managed import managed_table, managed_words
+from pinscope.tracing.trace.source_memory import memory_words
+from pinscope.tracing.trace.unrecorded import children_words, unseen_words
 from pinscope.tracing.trace.what_if import WhatIf, what_if_headline, what_if_in, what_if_tables, what_if_verdict
 from pinscope.units import format_bytes, format_seconds, format_share
 
@@ -49,20 +52,6 @@ def pinned_memory(site: Site) -> str:
     if site.loader_saved is not None:
         return "With DataLoader(pin_memory=True)"
     return "Into pinned memory" if site.row["direction"] == "d2h" else "With its data made in pinned memory"
-
-
-def slow_source(site: Site) -> str:
-    """What a line's copies may have waited for beside their staging, as a sentence; empty where they did not."""
-    seconds = format_seconds(site.unexplained_seconds)
-    spent = f"{seconds} may be page faults or reading a mapped file, which pinning alone does not save."
-    return spent if site.unexplained_seconds else ""
-
-
-def not_recorded(program: Row) -> str:
-    """Which processes are missing, as a sentence; empty where none is known to be."""
-    count = program["unrecorded"] or 0
-    processes = f"{count:,} child process{'es' if count > 1 else ''} that could use CUDA, forked or not Python"
-    return f"Not recorded: {processes}. Copies may be missing." if count else ""
 
 
 def share_of_time(seen: Seen, row: Row, seconds: float) -> str:
@@ -100,21 +89,14 @@ def _unrecorded(run: Run, seen: Seen) -> str:
 
 
 def _gap(run: Run, seen: Seen) -> str:
-    if seen.program and seen.program["unrecorded"]:
-        count = seen.program["unrecorded"]
-        return f"{count:,} child process{'es were' if count > 1 else ' was'} not traced."
+    if children := children_words(seen):
+        return f"{children}."
     if managed_words(seen):
         return "Managed memory was not followed."
+    if not _copies(seen) and (brief := unseen_words(seen)):
+        return f"{brief}."
     gaps = run.notes or (seen.program and seen.program["lost_bytes"]) or run.params.get("children") is False
     return "Not all of the program was recorded." if gaps and not _copies(seen) else ""
-
-
-def managed_words(seen: Seen) -> str:
-    """That managed memory is not followed, as a sentence; empty where none is known to be used."""
-    size = f", {format_bytes(seen.program['managed_bytes'])}" if seen.program and seen.program["managed_bytes"] else ""
-    if not size and not any("managed" in (site.row["source"], site.row["target"]) for site in seen.sites):
-        return ""
-    return f"The program uses managed memory{size}: how its pages move between host and GPU is not followed."
 
 
 def _costliest(run: Run, seen: Seen) -> str:
@@ -229,16 +211,19 @@ def tables(traced: Traced) -> tuple[Table, ...]:
     compared = compared if traced.waited is None else tuple(waited_tables(traced.waited))
     early = (early_reads_table(seen),) if seen.early_reads and traced.waited is None else ()
     copies, work = _sites(traced.run, seen), table_of_work(seen)
-    return (*compared, *early, *answer_tables(seen), copies, work, _allocations(seen), _waits(seen), _devices(seen))
+    managed = (managed_table(seen, MOST_SHOWN),) if seen.migrations else ()
+    lines = (copies, *managed, work, _allocations(seen), _waits(seen), _devices(seen))
+    return (*compared, *early, *answer_tables(seen), *lines)
 
 
 def _sites(run: Run, seen: Seen) -> Table:
     rate_from = origin(run, "pinned_from")
     drawn = seen.sites[:MOST_SHOWN]
     ranges = any(site.row["ranges"] for site in drawn)
+    looked_at = any(site.row["mapping"] for site in drawn)
     return headed_table(
         "Copies by line",
-        [_site(site, ranges=ranges) for site in drawn],
+        [_site(site, ranges=ranges, looked_at=looked_at) for site in drawn],
         "Ranked by what pinning would save. CPU held: by the calls. Compute idle: the GPU's compute stood still while "
         "the copies were issued and ran. Saved if pinned: idle compute during the copies, plus the idle time just "
         "behind them that kernels issued during the copies would have filled, less the time of the transfers at the "
@@ -250,7 +235,7 @@ def _sites(run: Run, seen: Seen) -> Table:
     )
 
 
-def _site(site: Site, *, ranges: bool) -> Headed:
+def _site(site: Site, *, ranges: bool, looked_at: bool) -> Headed:
     row, is_pageable = site.row, site.is_pageable
     return {
         "line": ("text", site.name),
@@ -263,6 +248,7 @@ def _site(site: Site, *, ranges: bool) -> Headed:
         "median size": ("bytes", row["median_bytes"]),
         "bandwidth": ("bytes/second", site.bytes_per_second),
         "if also early": ("seconds", site.saved_early if is_pageable else None),
+        **({"pageable memory": ("text", memory_words(row))} if looked_at else {}),
         **({"in range": ("text", row["ranges"])} if ranges else {}),
         "function": ("text", row["function"] or None),
         "source": ("text", row["source_line"] or None),

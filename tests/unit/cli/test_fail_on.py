@@ -76,7 +76,7 @@ def test_what_is_not_accused_exceeds_nothing(rows: list[dict[str, Any]]) -> None
         ),
         (
             [program(copies=0, kernels=0, unrecorded=2)],
-            "Not recorded: 2 child processes that could use CUDA, forked or not Python. Copies may be missing.",
+            "not recorded: 2 child processes used CUDA: trace each by itself",
         ),
     ],
     ids=["unreadable records", "processes"],

@@ -11,12 +11,12 @@ from types import SimpleNamespace
 import pytest
 
 from pinscope.records.base import TEXT_CHARACTERS
-from pinscope.tracing import sites
-from pinscope.tracing.sites import NATIVE, Sources, library_folders, place_of
+from pinscope.tracing import places
+from pinscope.tracing.places import NATIVE, Sources, library_folders, place_of
 
 LIBRARY = "/opt/venv/lib/python3.12/site-packages/torch/utils/data/dataloader.py"
 STANDARD = f"{sysconfig.get_path('stdlib')}/threading.py"
-OURS = str(Path(sites.__file__).parent / "part.py")
+OURS = str(Path(places.__file__).parent / "part.py")
 
 
 @pytest.fixture(autouse=True)
@@ -72,7 +72,7 @@ def test_names_of_any_length_fit_into_a_row_and_paths_of_usual_length_are_whole(
         place = place_of([(file, 7, f"{'f' * 5000}.step")] * 40)
         assert sum(map(len, (place.file, place.function, place.stack))) < TEXT_CHARACTERS - 1500  # source, ranges, call
         assert place.function.endswith(".step")
-        assert [frame[-8:] for frame in place.stack.splitlines()] == [f"{file[-5:]}:7)"] * sites.SHOWN_FRAMES
+        assert [frame[-8:] for frame in place.stack.splitlines()] == [f"{file[-5:]}:7)"] * places.SHOWN_FRAMES
         assert (place.file == file) == (file is usual)
 
 

@@ -16,8 +16,9 @@ import pytest
 from pinscope.runner.traced_program import make_spool
 from pinscope.tracing import descendants
 from pinscope.tracing.descendants import NOT_STARTED
-from pinscope.tracing.mapped_file import CUT, SpoolFolder
+from pinscope.tracing.mapped_file import CUT
 from pinscope.tracing.spool import Scope, Spool
+from pinscope.tracing.spool_folder import SpoolFolder
 from tests.data.fake_cupti import FIRST_LINE, PRELUDE, built, variables
 
 SETUP = Path(__file__).parents[3] / "pinscope" / "tracing" / "recorder_setup.py"

@@ -170,6 +170,7 @@ class Seen:
         watched: asynchronous copies to the host whose tensors were watched, by line.
         early_reads: reads of these before a wait, the most first.
         unrecorded: processes; ``migrations``: of managed memory; ``pinned_h2d``: bytes per second of pinned copies.
+        failed: calls that returned an error, the earliest first.
     """
 
     program: Row | None
@@ -183,6 +184,7 @@ class Seen:
     unrecorded: tuple[Row, ...]
     migrations: tuple[Row, ...]
     pinned_h2d: float | None
+    failed: tuple[Row, ...]
     watched: tuple[Row, ...] = ()
     early_reads: tuple[Row, ...] = ()
 
@@ -346,6 +348,7 @@ def seen_in(run: Run, rows: Sequence[Row]) -> Seen:
         unrecorded=tuple(by_kind.get("unrecorded", ())),
         migrations=tuple(by_kind.get("migration", ())),
         pinned_h2d=rates["h2d"],
+        failed=tuple(by_kind.get("failed_call", ())),
     )
     sites = [replace(site, whole_seconds=seen.seconds_from_first(site.row) or math.inf) for site in sites]
     for process in {site.row["process"] for site in sites if site.is_received}:

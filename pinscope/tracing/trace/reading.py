@@ -16,6 +16,7 @@ from pinscope.tracing.sites import MOSTLY, Headed, Seen, Site, gpu_name, headed_
 from pinscope.tracing.trace.answer import answer_tables
 from pinscope.tracing.trace.costs import ranked, total_share
 from pinscope.tracing.trace.cpu_work import table_of_work, working_lines
+from pinscope.tracing.trace.failed_calls import failed_table, failed_verdict
 from pinscope.tracing.trace.hazards import (
     Waited,
     early_reads_table,
@@ -129,7 +130,9 @@ def _nothing(seen: Seen) -> str:
     return f"{'Nothing to do' if seen.sizes else 'Little to gain'}: {cost}{pinned}."
 
 
-CLAUSES: tuple[Callable[[Run, Seen], str], ...] = (_unrecorded, hazard_verdict, _costliest, unwatched_words)
+CLAUSES: tuple[Callable[[Run, Seen], str], ...] = (
+    failed_verdict, _unrecorded, hazard_verdict, _costliest, unwatched_words
+)  # fmt: skip
 """What a verdict says, in this order: failed calls, what was not recorded, hazards, the line that costs most. Each is a
 sentence, empty where there is nothing to say of it."""
 MOST_CHARACTERS, MOST_WORDS = 150, 20
@@ -211,9 +214,10 @@ def tables(traced: Traced) -> tuple[Table, ...]:
     compared = compared if traced.waited is None else tuple(waited_tables(traced.waited))
     early = (early_reads_table(seen),) if seen.early_reads and traced.waited is None else ()
     copies, work = _sites(traced.run, seen), table_of_work(seen)
+    failed = (failed_table(seen),) if seen.failed else ()
     managed = (managed_table(seen, MOST_SHOWN),) if seen.migrations else ()
     lines = (copies, *managed, work, _allocations(seen), _waits(seen), _devices(seen))
-    return (*compared, *early, *answer_tables(seen), *lines)
+    return (*failed, *compared, *early, *answer_tables(seen), *lines)
 
 
 def _sites(run: Run, seen: Seen) -> Table:

@@ -2,24 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Annotated, Any, Literal
-
-from pydantic import Field
-
-from pinscope.records.base import Record
-
-Count = Annotated[int, Field(ge=0)]
-HazardKind = Literal["watched", "early_read", "waited", "difference"]
-HAZARDS_NEEDED: Mapping[Any, tuple[str, ...]] = {
-    "waited": ("count", "bytes", "file", "line"),
-    "difference": ("output", "count", "file", "line"),
-    "watched": ("count", "file", "line"),
-    "early_read": ("call", "count", "in_flight_count", "file", "line", "copy_file", "copy_line"),
-}
-"""Kind of row → fields that each of them has. ``watched``: asynchronous copies of a line to the host whose tensor was
-watched; ``early_read``: those that a line read before a wait. In a second run with ``--what-if wait`` also ``waited``
-(waits behind the copies of a line) and ``difference`` (of its output from the first run's)."""
+from pinscope.records.base import Count, Record
 
 
 class HazardFields(Record):

@@ -24,7 +24,7 @@ from pinscope.errors import BadInput, NoDevice, NotPossible
 from pinscope.isolation import bare_command, command, open_command
 from pinscope.probes.child_lifetime import ending_with_this
 from pinscope.probes.environment import Extra, install_command
-from pinscope.records.run import TraceRow
+from pinscope.records.trace_row import TraceRow
 from pinscope.runner.children import Children
 from pinscope.tracing.descendants import NOT_STARTED, variables
 from pinscope.tracing.line_totals import Ended

@@ -26,7 +26,8 @@ from pinscope.experiments.registry import checked_rows, verdict_at_end
 from pinscope.experiments.scatter.reading import Scatter
 from pinscope.probes.process import current_process
 from pinscope.records.environment import Environment
-from pinscope.records.run import LARGE_BYTES, ExperimentRun, Progress, Run, TraceRow, TraceRun
+from pinscope.records.run import ExperimentRun, Progress, Run, TraceRun
+from pinscope.records.trace_row import LARGE_BYTES, TraceRow
 from pinscope.runner.jobs import new_id
 from pinscope.runner.traced_program import (
     AS_IT_IS,

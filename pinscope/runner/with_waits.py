@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from pinscope.experiments.registry import checked_rows, verdict_at_end
-from pinscope.records.run import TraceRow
+from pinscope.records.trace_row import TraceRow
 from pinscope.runner.traced_program import Variant
 from pinscope.runner.tracing import Compared, HeardStdout, Lines, Traced, how_it_ended, place_of_site
 from pinscope.store.store import Store

@@ -10,7 +10,6 @@ Nothing raised here reaches the program. A fault ends the recording and is named
 from __future__ import annotations
 
 import ctypes
-import itertools
 import json
 import os as program_os
 import sys
@@ -23,6 +22,7 @@ from pinscope.tracing import (
     bound,
     cupti_library,
     error_filter,
+    library_log,
     managed,
     mapped_file,
     pending,
@@ -30,18 +30,19 @@ from pinscope.tracing import (
     source_memory,
     spool_folder,
     stacks,
+    waits,
 )
 from pinscope.tracing.bound import _thread, as_json, bind, os, start_thread, time
 from pinscope.tracing.cupti_library import NVTX, CuptiLibrary, Refused
 from pinscope.tracing.error_filter import FAILED_ENTRY, FailedCalls
+from pinscope.tracing.library_log import LibraryLog
 from pinscope.tracing.managed import ManagedMemory, is_followed_later
-from pinscope.tracing.mapped_file import BUFFER_BYTES, CUT, HOST_ENTRY, ActivityBuffers, CallLog
+from pinscope.tracing.mapped_file import BUFFER_BYTES, CUT, ActivityBuffers, CallLog
 from pinscope.tracing.pending import raise_behind
 from pinscope.tracing.process_end import at_end
 from pinscope.tracing.source_memory import SourceMemory
 from pinscope.tracing.spool_folder import SpoolFolder, stack_begin
 from pinscope.tracing.stacks import OURS, NvtxCalls, Ranges, Stacks
-from pinscope.tracing.watch_reads import start_watching
 
 bind(globals())
 
@@ -69,7 +70,6 @@ class Recorder:
         self._config: dict[str, Any] = json.loads(self._program.read("config.json"))
         self._with_stacks: bool = self._config["stacks"]
         self._correlation_at = self._config["callback"]["fields"]["correlation_id"][0]
-        self.libraries: Sequence[str] = self._config["libraries"]
         self._process = os.getpid()
         self._live = False
         """Buffers are given to CUPTI, and the recording may be switched on."""
@@ -85,15 +85,15 @@ class Recorder:
         """It is begun with the first call: Python warns a program of several threads that forks."""
         self._buffers = ActivityBuffers(folder)
         self._log = CallLog(folder)
-        self._host_log = CallLog(folder, "host_calls", HOST_ENTRY)
-        self._host_names: dict[tuple[str, str], int] = {}
-        self._next_name = itertools.count(1)
         failed = CallLog(folder, "failed", FAILED_ENTRY)
         self._failures = FailedCalls(failed, lambda line: folder.append("failed_functions", line))
         self._ranges = Ranges(lambda line: folder.append("ranges", line))
+        self.library_log = LibraryLog(folder, self._stack, self._ranges.current)
         self._nvtx = NvtxCalls(self._ranges)
         self._stacks = Stacks(
-            self.libraries, lambda line: folder.append("stacks", line), lambda line: folder.append("full", line)
+            self._config["libraries"],
+            lambda line: folder.append("stacks", line),
+            lambda line: folder.append("full", line),
         )
         self._memory = SourceMemory(
             self._config["functions"],
@@ -109,12 +109,10 @@ class Recorder:
         self._clock: Callable[[], int] = time.time_ns
         """CUPTI counts as this clock does."""
         self._views: dict[int, tuple[ctypes.c_uint32, ctypes.c_uint32]] = {}
-        self._waiting = waits.waiting(self._config["functions"])
-        self.waited = 0
-        """How many calls were over that wait for the GPU, and how often the recording was switched."""
-        self.waits = waits.of(self._config, _CALLBACKS)
-        self.accounts: list[Callable[[SpoolFolder], None]] = [] if self.waits is None else [self.waits.write]
-        """Each writes into the spool what it has counted."""
+        self._copying = waits.asynchronous_copies(self._config["functions"])
+        self.last_copies: dict[int, int] = {}
+        """Thread → correlation id of its last call that copies and may return before that is done."""
+        self.waits = waits.of(self._config, self._copying, _CALLBACKS)
 
     @property
     def is_here(self) -> bool:
@@ -217,7 +215,6 @@ class Recorder:
                 self._log.note(correlation, CUT, 0, 0, 0, begun, self._clock())
 
     def _note_switch(self) -> None:
-        self.waited += 1
         self._folder.append("switched", as_json({"ns": time.time_ns(), "on": self._reports}) + b"\n")
 
     def _is_wanted(self) -> bool:
@@ -306,38 +303,14 @@ class Recorder:
                 self._log.note(correlation, CUT, 0, 0, 0, now, now)
             return
         stack = self._stack(caller)
-        thread = _thread.get_ident() & 0xFFFFFFFF
+        thread = _thread.get_ident()
         named = self._ranges.current()
         del self._begun[correlation]
-        self._log.note(correlation, number, thread, stack, named, begun, now)
-        if number in self._waiting:
-            self.waited += 1
-        elif self.waits is not None:
-            self.waits.note(number, data, caller)
-
-    def note_host_call(
-        self, name: str, described: tuple[int, int, str], begun: int, ended: int, before: Any, after: Any
-    ) -> None:
-        """A library's call that moved data of the host is over, in this thread.
-
-        Args:
-            name: of the call.
-            described: bytes, flags, and what was done to the data.
-            begun, ended: when.
-            before, after: what the thread had used then, as ``getrusage`` says.
-        """
-        size, flags, detail = described
-        number = self._host_names.get((name, detail)) or self._name_host_call(name, detail)
-        stack = self._stacks.number(_behind_ours(_getframe(1)))
-        named, thread = self._ranges.current(), _thread.get_ident() & 0xFFFFFFFF
-        processor = int((after[0] - before[0] + after[1] - before[1]) * 1e9)
-        minor, major = after[6] - before[6], after[7] - before[7]
-        self._host_log.note(number, thread, stack, named, flags, major, begun, ended, size, processor, minor)
-
-    def _name_host_call(self, name: str, detail: str) -> int:
-        number = next(self._next_name)  # one that a signal's handler takes away is not used
-        self._folder.append("host_names", as_json([number, [name, detail]]) + b"\n")
-        return self._host_names.setdefault((name, detail), number)
+        self._log.note(correlation, number, thread & 0xFFFFFFFF, stack, named, begun, now)
+        if number in self._copying:
+            self.last_copies[thread] = correlation
+            if self.waits is not None:
+                self.waits.note(number, data, caller)
 
     def _failed(self, _user: int, domain: int, number: int, data: int) -> None:
         """A call has returned an error."""
@@ -411,16 +384,12 @@ class Recorder:
                 self._write("ended.json", {"ns": time.time_ns()})
                 self._managed.finish()
                 self._note_cut()
-                self.keep_accounts()
+                if self.waits is not None:
+                    self._write(waits.ACCOUNT, self.waits.document())
             except Exception:  # noqa: BLE001, S110 - the spool is gone, or an audit hook of the program forbids it
                 pass
             self._live = self._reports = False
             self._forget()
-
-    def keep_accounts(self) -> None:
-        """Have them written."""
-        for write in self.accounts:
-            write(self._folder)
 
     def _let_go(self) -> None:
         """Give CUPTI back."""
@@ -433,7 +402,7 @@ class Recorder:
     def _forget(self) -> None:
         """Give back the memory. What CUPTI may still call stays, and finds nothing to do."""
         self._log.close()
-        self._host_log.close()
+        self.library_log.close()
         self._failures.close()
         self._stacks.forget()
         self._ranges.forget()
@@ -481,12 +450,14 @@ class Recorder:
 
 
 _OWN_MODULES = (
-    bound, cupti_library, error_filter, managed, mapped_file, pending, process_end, source_memory, spool_folder, stacks
+    bound, cupti_library, error_filter, library_log, managed, mapped_file, pending, process_end, source_memory,
+    spool_folder, stacks, waits,
 )  # fmt: skip
 _OWN_FILES = frozenset(module.__file__ for module in (*_OWN_MODULES, json, json.encoder)) | {
     __file__,
     f"{OURS}/host_calls.py",
     f"{OURS}/library_calls.py",
+    f"{OURS}/watch_reads.py",
 }
 _CALLBACKS = frozenset(
     method.__code__ for method in (Recorder._call, Recorder._failed, Recorder._request, Recorder._complete)
@@ -501,6 +472,16 @@ _FORKING: list[Recorder] = []
 def is_of_the_program(error: BaseException) -> bool:
     """Whether a handler of a signal raised it, which ran inside our code in the main thread."""
     return isinstance(error, KeyboardInterrupt) or _own_traceback(error) is not None
+
+
+def answered(ask: Callable[..., Any], *arguments: Any) -> Any:
+    """What a tensor or an array says; ``None`` of one that cannot, such as one of a class that is made otherwise."""
+    try:
+        return ask(*arguments)
+    except Exception as error:
+        if is_of_the_program(error):
+            raise
+        return None
 
 
 def _behind_ours(frame: FrameType | None) -> FrameType | None:
@@ -580,7 +561,6 @@ def start_recording(folder: SpoolFolder, library: str) -> bool:
     except (Refused, OSError) as error:
         recorder.refuse(error)
         return False
-    start_watching(recorder)
     return True
 
 

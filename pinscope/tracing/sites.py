@@ -14,7 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pinscope.analysis.read_rows import Row, grouped
-from pinscope.records.run import LARGE_BYTES, Cell, Run, Table, copies_large_from_or_to, table
+from pinscope.records.run import Cell, Run, Table, table
+from pinscope.records.trace_row import LARGE_BYTES, copies_large_from_or_to
 from pinscope.tracing.loaders import saved_by_pinning
 from pinscope.tracing.source_memory import reads_new_pages_of_a_file
 

@@ -6,24 +6,31 @@ what is copied, or write what is copied from. A stream that is captured into a g
 
 Python does so in its main thread. In others, calls of PyTorch that copy wait as they return.
 
-At the end ``waited.json`` in the spool says how often each line was waited for, and why not.
+:meth:`Waits.document` says how often each line was waited for, and why not.
 """
 
 from __future__ import annotations
 
 import ctypes
 import functools
-from contextlib import contextmanager
+from contextlib import suppress
 from sys import _getframe
 from typing import Any
 
-from pinscope.tracing.bound import TYPE_CHECKING, _thread, as_json, bind, os
+from pinscope.tracing.bound import TYPE_CHECKING, _thread, bind, os
+from pinscope.tracing.library_calls import change_method, when_imported
 from pinscope.tracing.pending import asking
 from pinscope.tracing.stacks import OwnLines
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-    from types import CodeType, FrameType
+    from collections.abc import Mapping
+    from types import CodeType, FrameType, ModuleType
+
+    from pinscope.tracing.library_calls import Call
+
+    Streams = Mapping[int, tuple[int, bool]]
+    """Number of a function that copies and may return before that is done → place of the stream among its parameters,
+    and whether no stream is the thread's own one."""
 
 bind(globals())
 
@@ -56,18 +63,18 @@ _NO_ANSWER = "copies whose stream the driver does not wait for"
 _ELSEWHERE = "copies in another thread, by a call that cannot be changed"
 
 
-def of(config: Mapping[str, Any], callbacks: frozenset[CodeType]) -> Waits | None:
+def asynchronous_copies(functions: Mapping[str, str]) -> Streams:
+    """Those among functions of the driver that are followed."""
+    return {int(number): stream for number, name in functions.items() if (stream := _stream_in(name))}
+
+
+def of(config: Mapping[str, Any], streams: Streams, callbacks: frozenset[CodeType]) -> Waits | None:
     """The waits that are wanted in this process; ``None``: none."""
-    return None if config.get("waits") is None else Waits(config, callbacks)
-
-
-def waiting(functions: Mapping[str, str]) -> frozenset[int]:
-    """Numbers of those functions of the driver that return when the GPU has done what was asked of it."""
-    return frozenset(
-        int(number)
-        for number, name in functions.items()
-        if "Synchronize" in name or ("Memcpy" in name and "Async" not in name)
-    )
+    if config.get("waits") is None:
+        return None
+    waits = Waits(config, streams, callbacks)
+    when_imported("torch", waits.follow)
+    return waits
 
 
 class Waits:
@@ -75,33 +82,46 @@ class Waits:
 
     Args:
         config: of the spool; its ``waits`` are the lines.
+        streams: of :func:`asynchronous_copies`.
         callbacks: code that CUPTI calls.
     """
 
-    def __init__(self, config: Mapping[str, Any], callbacks: frozenset[CodeType]) -> None:
+    def __init__(self, config: Mapping[str, Any], streams: Streams, callbacks: frozenset[CodeType]) -> None:
         self._own = OwnLines(config["libraries"])
         self._lines = {(file, line): Waited(file, line) for file, line in config["waits"]}
-        named = config["functions"].items()
-        self._streams = {int(number): found for number, name in named if (found := _stream_in(name))}
+        self._streams = streams
         self._parameters_at: int = config["callback"]["fields"]["function_params"][0]
         self._callbacks = callbacks
         self._due: dict[int, list[tuple[Waited, int]]] = {}
         self._ask = asking(self._behind_call)
 
+    def follow(self, torch: ModuleType) -> None:
+        """Wait behind PyTorch's calls that copy, in threads that Python cannot be asked in."""
+        with suppress(Exception):  # a version that is made otherwise is not followed
+            for name in ("to", "cuda", "copy_"):
+                change_method(torch.Tensor, name, self._waiting)
+
+    def _waiting(self, call: Call) -> Call:
+        def waited(*arguments: Any, **named: Any) -> Any:
+            result = call(*arguments, **named)
+            self.wait()
+            return result
+
+        return waited
+
     def note(self, number: int, data: int, caller: FrameType | None) -> None:
-        """A followed call is over.
+        """A call that copies is over.
 
         Args:
             number: of the function.
             data: address of CUPTI's structure.
             caller: the frame that called.
         """
-        where = self._streams.get(number)
-        frame = None if where is None else self._own.innermost(caller)
+        frame = self._own.innermost(caller)
         line = None if frame is None else self._lines.get(self._own.place(frame))
-        if where is None or line is None:
+        if line is None:
             return
-        place, is_own = where
+        place, is_own = self._streams[number]
         parameters = ctypes.c_uint64.from_address(data + self._parameters_at).value
         stream = ctypes.c_uint64.from_address(parameters + place).value
         due = self._due.setdefault(_thread.get_ident(), [])
@@ -138,10 +158,6 @@ class Waits:
                 line.note(_ELSEWHERE)
         return [dict(vars(line)) for line in self._lines.values()]
 
-    def write(self, folder: Any) -> None:
-        """Write that into the spool."""
-        folder.write(ACCOUNT, as_json(self.document()))
-
 
 class Waited:
     """A chosen line, how often it was waited for, and why not."""
@@ -170,22 +186,15 @@ def _stream_in(name: str) -> tuple[int, bool] | None:
 
 
 def _wait_for(stream: int) -> str | None:
-    """Until all is done that this stream was given; why not, if not."""
-    driver, handle, status = _driver(), ctypes.c_void_p(stream), ctypes.c_int()
-    with relaxed_capture():
+    """Until all is done that this stream was given; why not, if not. What is asked of the driver here is no fault of a
+    capture in another stream."""
+    driver, handle, status, mode = _driver(), ctypes.c_void_p(stream), ctypes.c_int(), ctypes.c_int(_RELAXED)
+    driver.cuThreadExchangeStreamCaptureMode(ctypes.byref(mode))
+    try:
         failed = driver.cuStreamIsCapturing(handle, ctypes.byref(status))
         if failed or status.value:
             return _CAPTURED
         return _NO_ANSWER if driver.cuStreamSynchronize(handle) else None
-
-
-@contextmanager
-def relaxed_capture() -> Iterator[None]:
-    """What this thread asks of the driver meanwhile is no fault of a capture in another stream."""
-    driver, mode = _driver(), ctypes.c_int(_RELAXED)
-    driver.cuThreadExchangeStreamCaptureMode(ctypes.byref(mode))
-    try:
-        yield
     finally:
         driver.cuThreadExchangeStreamCaptureMode(ctypes.byref(mode))
 

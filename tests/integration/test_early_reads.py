@@ -49,7 +49,7 @@ def rules(document: Document) -> list[str]:
     ("text", "read"),
     [
         ("host[-1].item()", {"line": READ, "call": "item", "count": 5, "in_flight_count": 5}),
-        ("gpu_model.finish(); host + 1", {"line": READ, "call": "__add__", "count": 5, "in_flight_count": 0}),
+        ("gpu_model.finish(); time.sleep(0.03); host + 1", {"line": READ, "call": "__add__", "count": 5, "in_flight_count": 0}),
         ("host.size(); part = host[:5]\npart + 1", {"line": READ + 1, "call": "__add__", "count": 5}),
         ("kept.copy_(value, non_blocking=True)\nkept.item\nkept + 1", {"line": READ + 2, "copy_line": READ}),
         ("kept[:9].copy_(value[:9], non_blocking=True)\nkept + 1", {"line": READ + 1, "copy_line": READ}),
@@ -68,7 +68,7 @@ def test_a_read_before_a_wait_is_named_with_its_copy(text: str, read: dict[str, 
     "text",
     [
         "torch.cuda.synchronize()\nhost + 1",
-        "event = torch.cuda.Event(); event.record(); gpu_model.finish()\nassert event.query()\nhost + 1",
+        "event = torch.cuda.Event(); event.record(); gpu_model.finish()\ntime.sleep(0.03); assert event.query()\nhost + 1",
         "assert host.size() == (100_000,)\nassert type(host[1:]).__name__ == 'Tensor'\ntorch.cuda.synchronize()",
         "torch.cuda.synchronize()\nhost.item\nhost + 1\nassert type(host) is torch.Tensor",
         "host.to('cuda', non_blocking=True)\ntorch.cuda.synchronize()",

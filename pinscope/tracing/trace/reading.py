@@ -10,7 +10,8 @@ from pydantic import AfterValidator
 
 from pinscope.analysis.read_rows import Kind, Row
 from pinscope.records.parameters import Inputs, parameter
-from pinscope.records.run import LARGE_BYTES, Quantity, Run, Table, TraceRow, quantity
+from pinscope.records.run import Quantity, Run, Table, quantity
+from pinscope.records.trace_row import LARGE_BYTES, TraceRow
 from pinscope.text import encodable
 from pinscope.tracing.sites import MOSTLY, Headed, Seen, Site, gpu_name, headed_table, line_name, seen_in
 from pinscope.tracing.trace.answer import answer_tables

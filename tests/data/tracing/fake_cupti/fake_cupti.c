@@ -170,16 +170,18 @@ void fake_counter(uint32_t which, uint64_t value, uint32_t cause, uint64_t nanos
     if (kinds[25]) append(counter, sizeof counter);
 }
 
-/* cuStreamSynchronize that waits so long. */
+static uint64_t late_until;
+/* cuStreamSynchronize that waits so long, and for copies of fake_late. */
 void fake_wait(uint64_t nanoseconds) {
     Call call = {.correlation = ++correlation};
     at(0, 126, &call);
     until(now() + nanoseconds);
+    until(late_until);
     at(1, 126, &call);
 }
 
-/* An asynchronous copy between host and pinned memory, by cuMemcpyDtoHAsync (279) or cuMemcpyHtoDAsync (277): the data
-   moves when its stream is waited for. */
+/* An asynchronous copy between host and pinned memory, by cuMemcpyDtoHAsync (279) or cuMemcpyHtoDAsync (277): 50
+   nanoseconds a byte by its record; the data moves when its stream is waited for. */
 static struct late { void *target; const void *source; uint64_t bytes, stream; } late[64];
 static int lates;
 void fake_late(void *target, const void *source, uint64_t bytes, uint64_t stream, int to_host) {
@@ -188,7 +190,7 @@ void fake_late(void *target, const void *source, uint64_t bytes, uint64_t stream
     uint32_t number = to_host ? 279 : 277;
     at(0, number, &call);
     late[lates++ % 64] = parameters;
-    uint64_t begun = now() + 1000, done = begun + bytes;
+    uint64_t begun = now() + 1000, done = late_until = begun + 50 * bytes;
     uint8_t copy[MEMCPY] = {1};
     copy[4] = to_host ? 2 : 1; copy[5] = to_host ? 3 : 2; copy[6] = to_host ? 2 : 3; copy[7] = 1;
     memcpy(copy + 8, &bytes, 8); memcpy(copy + 16, &begun, 8); memcpy(copy + 24, &done, 8);

@@ -1,0 +1,83 @@
+"""What calls of libraries leave in the spool: those that move data of the host, copies that are watched, and reads of
+their data."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from sys import _getframe
+from types import FrameType
+from typing import Any
+
+from pinscope.tracing.bound import _thread, as_json, bind, time
+from pinscope.tracing.mapped_file import HOST_ENTRY, WATCHED_ENTRY, CallLog
+from pinscope.tracing.spool_folder import SpoolFolder
+
+bind(globals())
+
+
+class LibraryLog:
+    """Those of one process.
+
+    Args:
+        folder: of its spool.
+        stack: gives the number of the stack above a frame.
+        range_now: gives the number of the range that is open.
+    """
+
+    def __init__(
+        self, folder: SpoolFolder, stack: Callable[[FrameType | None], int], range_now: Callable[[], int]
+    ) -> None:
+        self._folder, self._stack, self._range_now = folder, stack, range_now
+        self._calls = CallLog(folder, "host_calls", HOST_ENTRY)
+        self._watched = CallLog(folder, "watched", WATCHED_ENTRY)
+        self._names: dict[tuple[str, str], int] = {}
+        self._next_name = itertools.count(1)
+
+    def note_call(
+        self, name: str, described: tuple[int, int, str], begun: int, ended: int, before: Any, after: Any
+    ) -> None:
+        """A call that moved data of the host is over, in this thread.
+
+        Args:
+            name: of the call.
+            described: bytes, flags, and what was done to the data.
+            begun, ended: when.
+            before, after: what the thread had used then, as ``getrusage`` says.
+        """
+        size, flags, detail = described
+        stack = self._stack(_getframe(1))
+        named, thread = self._range_now(), _thread.get_ident() & 0xFFFFFFFF
+        processor = int((after[0] - before[0] + after[1] - before[1]) * 1e9)
+        minor, major = after[6] - before[6], after[7] - before[7]
+        number = self._number(name, detail)
+        self._calls.note(number, thread, stack, named, flags, major, begun, ended, size, processor, minor)
+
+    def note_watched(self, copy: int) -> None:
+        """A copy is watched; of copy 0: the program was told that the GPU is done."""
+        self._watched.note(copy, 0, 0, time.time_ns())
+
+    def note_read(self, copies: list[int], name: str, moment: int) -> None:
+        """The data of these copies was read then, in this thread.
+
+        Args:
+            copies: their correlation ids.
+            name: of the call.
+            moment: when.
+        """
+        number, stack = self._number(name, ""), self._stack(_getframe(1))
+        for copy in copies:
+            self._watched.note(copy, number, stack, moment)
+
+    def _number(self, name: str, detail: str) -> int:
+        return self._names.get((name, detail)) or self._add_name(name, detail)
+
+    def _add_name(self, name: str, detail: str) -> int:
+        number = next(self._next_name)  # one that a signal's handler takes away is not used
+        self._folder.append("host_names", as_json([number, [name, detail]]) + b"\n")
+        return self._names.setdefault((name, detail), number)
+
+    def close(self) -> None:
+        """No more calls come."""
+        self._calls.close()
+        self._watched.close()

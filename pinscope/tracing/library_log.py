@@ -1,16 +1,18 @@
 """What calls of libraries leave in the spool: those that move data of the host, copies that are watched, and reads of
-their data."""
+what they copied."""
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable
+import struct
+from collections import deque
+from collections.abc import Callable, Sequence
 from sys import _getframe
 from types import FrameType
 from typing import Any
 
 from pinscope.tracing.bound import _thread, as_json, bind, time
-from pinscope.tracing.mapped_file import HOST_ENTRY, WATCHED_ENTRY, CallLog
+from pinscope.tracing.mapped_file import HOST_ENTRY, READ_ENTRY, CallLog
 from pinscope.tracing.spool_folder import SpoolFolder
 
 bind(globals())
@@ -23,6 +25,9 @@ class LibraryLog:
         folder: of its spool.
         stack: gives the number of the stack above a frame.
         range_now: gives the number of the range that is open.
+
+    Attributes:
+        watched: correlation ids of copies that are watched; they wait for :meth:`flush`.
     """
 
     def __init__(
@@ -30,7 +35,8 @@ class LibraryLog:
     ) -> None:
         self._folder, self._stack, self._range_now = folder, stack, range_now
         self._calls = CallLog(folder, "host_calls", HOST_ENTRY)
-        self._watched = CallLog(folder, "watched", WATCHED_ENTRY)
+        self._reads = CallLog(folder, "reads", READ_ENTRY)
+        self.watched: deque[int] = deque()
         self._names: dict[tuple[str, str], int] = {}
         self._next_name = itertools.count(1)
 
@@ -53,11 +59,11 @@ class LibraryLog:
         number = self._number(name, detail)
         self._calls.note(number, thread, stack, named, flags, major, begun, ended, size, processor, minor)
 
-    def note_watched(self, copy: int) -> None:
-        """A copy is watched; of copy 0: the program was told that the GPU is done."""
-        self._watched.note(copy, 0, 0, time.time_ns())
+    def note_done(self) -> None:
+        """The program was told that the GPU is done."""
+        self._reads.note(0, 0, 0, time.time_ns())
 
-    def note_read(self, copies: list[int], name: str, moment: int) -> None:
+    def note_read(self, copies: Sequence[int], name: str, moment: int) -> None:
         """The data of these copies was read then, in this thread.
 
         Args:
@@ -67,7 +73,13 @@ class LibraryLog:
         """
         number, stack = self._number(name, ""), self._stack(_getframe(1))
         for copy in copies:
-            self._watched.note(copy, number, stack, moment)
+            self._reads.note(copy, number, stack, moment)
+
+    def flush(self) -> None:
+        """Write what waits for it."""
+        watched = [self.watched.popleft() for _ in range(len(self.watched))]
+        if watched:
+            self._folder.append("watched", struct.pack(f"<{len(watched)}I", *watched))
 
     def _number(self, name: str, detail: str) -> int:
         return self._names.get((name, detail)) or self._add_name(name, detail)
@@ -80,4 +92,4 @@ class LibraryLog:
     def close(self) -> None:
         """No more calls come."""
         self._calls.close()
-        self._watched.close()
+        self._reads.close()

@@ -239,6 +239,7 @@ class Recorder:
                     if not self._ended:
                         self._follow_no_more()
                         self._cupti.flush()
+                        self.library_log.flush()
             except BaseException as error:  # noqa: BLE001 - nothing may reach the program
                 self.caught(error)
 
@@ -381,6 +382,7 @@ class Recorder:
             try:
                 self._let_go()
                 self._cupti.flush_all()
+                self.library_log.flush()
                 self._write("ended.json", {"ns": time.time_ns()})
                 self._managed.finish()
                 self._note_cut()
@@ -569,6 +571,7 @@ def before_exec() -> None:
     if recorder := recorder_here():
         with recorder._switching:
             recorder._cupti.flush_all()
+            recorder.library_log.flush()
 
 
 def join_recording(spool: SpoolFolder, library: str) -> None:

@@ -56,8 +56,8 @@ HOST_CALLS = _type(
     start="i8", end="i8", bytes="i8", processor="i8", minor_faults="i8",
 )  # fmt: skip
 """Its ``HOST_ENTRY``."""
-WATCHED = _type(copy="u4", name="u4", stack="u4", moment="i8")
-"""Its ``WATCHED_ENTRY``."""
+READS = _type(copy="u4", name="u4", stack="u4", moment="i8")
+"""Its ``READ_ENTRY``."""
 FAILED = _type(
     function="u4", error="u4", thread="u4", stack="u4", elsewhere="u4", count="u4", correlation_id="u4",
     address="u8", bytes="u8", moment="i8",
@@ -213,10 +213,16 @@ class Spool:
         calls["end"] = np.maximum(calls["start"], calls["end"])
         return calls[np.argsort(calls["start"], kind="stable")]
 
-    def watched(self) -> NDArray[Any]:
-        """Copies that were watched and reads of their data so far: fields of :data:`WATCHED`."""
-        pieces = [np.fromfile(path, WATCHED) for path in sorted(self.folder.glob("watched.*"))]
-        return np.concatenate([np.empty(0, WATCHED), *(piece[piece["moment"] > 0] for piece in pieces)])
+    def watched(self) -> NDArray[np.uint32]:
+        """Correlation ids of copies that were watched, each at least once."""
+        path = self.folder / "watched"
+        content = path.read_bytes() if path.exists() else b""
+        return np.frombuffer(content[: len(content) // 4 * 4], "<u4")
+
+    def reads(self) -> NDArray[Any]:
+        """Calls that read what they copied: fields of :data:`READS`."""
+        pieces = [np.fromfile(path, READS) for path in sorted(self.folder.glob("reads.*"))]
+        return np.concatenate([np.empty(0, READS), *(piece[piece["moment"] > 0] for piece in pieces)])
 
     def host_names(self) -> list[tuple[str, str]]:
         """Of each number of these, from 0 on, the call and what it did to the data."""
@@ -228,7 +234,7 @@ class Spool:
     @property
     def least_calls(self) -> int:
         """About how many there are so far: those of the newest files are not counted."""
-        tables = {"calls.*": CALLS, "host_calls.*": HOST_CALLS, "watched.*": WATCHED, "failed.*": FAILED}
+        tables = {"calls.*": CALLS, "host_calls.*": HOST_CALLS, "reads.*": READS, "failed.*": FAILED}
         return sum(
             path.stat().st_size // table.itemsize
             for name, table in tables.items()

@@ -15,13 +15,15 @@ from pinscope.tracing.library_calls import change_method
 from pinscope.tracing.recorder import answered, newest_recorder
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterable, Sequence
     from typing import Any
 
     from pinscope.tracing.library_calls import Call
 
     Span = tuple[int, int]
     """First address, and the one behind the last."""
+    _Copy = tuple[int, Span | None]
+    """Correlation id of an asynchronous copy, and the memory that it writes; ``None``: all of the tensor."""
 
 bind(globals())
 
@@ -38,40 +40,15 @@ READERS = frozenset(
 _NO_DATA = frozenset(("requires_grad_", "detach_", "resize_", "set_", "share_memory_", "squeeze_", "unsqueeze_", "t_"))
 """Those that give the tensor itself and leave its data alone."""
 _COPIES_BY_GPU = frozenset(("to", "cuda", "copy_"))
-_clock = time.time_ns
-
-
-class _Copy:
-    """An asynchronous copy to the host.
-
-    Attributes:
-        number: its correlation id.
-        memory: that it writes; ``None``: all of the tensor.
-        is_noted: it counts as watched: somebody has used the tensor since, or nobody else can know the memory.
-    """
-
-    __slots__ = ("is_noted", "memory", "number")
-
-    def __init__(self, number: int, memory: Span | None, is_noted: bool) -> None:
-        self.number, self.memory, self.is_noted = number, memory, is_noted
-
-    def overwrites(self, other: _Copy) -> bool:
-        """Whether nothing is left of another one to the same tensor."""
-        if self.memory is None or other.memory is None:
-            return self.memory is None
-        return self.memory[0] <= other.memory[0] and other.memory[1] <= self.memory[1]
-
-    def reaches(self, span: Span) -> bool:
-        """Whether it writes to this part of the tensor."""
-        return self.memory is None or (span[0] < self.memory[1] and self.memory[0] < span[1])
+_SEVERAL = (list, tuple, dict)
+_clock, get_thread = time.time_ns, _thread.get_ident
 
 
 class _Watched(weakref.ref["Any"]):
-    """A tensor that is watched, its ``id``, and the copies to it."""
+    """A tensor that is watched, and the copies to it."""
 
-    __slots__ = ("copies", "number")
-    copies: list[_Copy]
-    number: int
+    __slots__ = ("copies",)
+    copies: tuple[_Copy, ...]
 
 
 class WatchedTensors:
@@ -85,7 +62,7 @@ class WatchedTensors:
         self._tensor = torch.Tensor
         self._without = torch._C.DisableTorchFunctionSubclass
         self._watched: dict[int, _Watched] = {}
-        """By their ``id``."""
+        """By the tensor's ``id``: of one that is gone until another has its place."""
         self._class = _class_of_watched(self)
         change_method(torch.Tensor, "to", self._moving)
         change_method(torch.Tensor, "copy_", self._copying)
@@ -93,31 +70,35 @@ class WatchedTensors:
             change_method(kind, "query", self._asking)
 
     def _moving(self, move: Call) -> Call:
+        tensor_class, watched_class, watched = self._tensor, self._class, self._watched
+
         def moved(tensor: Any, *arguments: Any, **named: Any) -> Any:
-            if not _is_async(arguments, named):
+            if not (named.get("non_blocking") or (arguments and _is_given(arguments))):
                 return move(tensor, *arguments, **named)
-            copies, thread = newest_recorder().last_copies, _thread.get_ident()
-            before = copies.get(thread)
+            recorder, thread = newest_recorder(), get_thread()
+            before = recorder.last_copies.get(thread)
             result = move(tensor, *arguments, **named)
-            copy = copies.get(thread)
-            if copy != before and type(result) is self._tensor and result.is_cpu:
-                self._add(result, [_Copy(copy, None, True)])
-                newest_recorder().library_log.note_watched(copy)
+            copy = recorder.last_copies.get(thread)
+            if copy != before and type(result) is tensor_class and result.is_cpu:
+                watched[id(result)] = new = _Watched(result)
+                new.copies = ((copy, None),)
+                result.__class__ = watched_class
+                recorder.library_log.watched.append(copy)  # nobody else can know the memory
             return result
 
         return moved
 
     def _copying(self, copy: Call) -> Call:
         def copied(target: Any, *arguments: Any, **named: Any) -> Any:
-            if not _is_async(arguments, named):
+            if not (named.get("non_blocking") or (arguments and _is_given(arguments))):
                 return copy(target, *arguments, **named)
             if type(target) is self._class and arguments and arguments[0].is_cuda:
                 target.__class__ = self._tensor  # the GPU writes: PyTorch need not hand us that, which takes long
-            copies, thread = newest_recorder().last_copies, _thread.get_ident()
+            copies, thread = newest_recorder().last_copies, get_thread()
             before = copies.get(thread)
             result = copy(target, *arguments, **named)
             number = copies.get(thread)
-            if number != before and type(target) is self._tensor and target.is_cpu:
+            if number is not None and number != before and type(target) is self._tensor and target.is_cpu:
                 answered(self._copied_to, target, number)
             return result
 
@@ -127,14 +108,14 @@ class WatchedTensors:
         """The program has copied into a tensor that it keeps."""
         whole = target._base
         if whole is not None:
-            self._add(whole, [_Copy(copy, _span(target), False)])
-        self._add(target, [_Copy(copy, None, False)])
+            self._add(whole, [(copy, _span(target))])
+        self._add(target, [(copy, None)])
 
     def _asking(self, query: Call) -> Call:
         def asked(instance: Any) -> Any:
             answer = query(instance)
             if answer and self._watched and newest_recorder().is_on:
-                newest_recorder().library_log.note_watched(0)
+                newest_recorder().library_log.note_done()
             return answer
 
         return asked
@@ -143,84 +124,82 @@ class WatchedTensors:
         """Watch a tensor for these copies, too."""
         if type(tensor) not in (self._tensor, self._class):
             return
-        number = id(tensor)
-        watched = self._watched.get(number)
-        if watched is None or watched() is not tensor:
-            watched = self._watched[number] = _Watched(tensor, self._forget)
-            watched.number, watched.copies = number, []
+        watched = _Watched(tensor)
+        watched.copies = self._copies(tensor)
         for copy in copies:
-            kept = [each for each in watched.copies if not copy.overwrites(each)]
-            watched.copies = [*kept[1 - MOST_COPIES :], copy]
+            kept = [each for each in watched.copies if not _overwrites(copy, each)]
+            watched.copies = (*kept[1 - MOST_COPIES :], copy)
+        self._watched[id(tensor)] = watched
         tensor.__class__ = self._class
 
-    def _forget(self, watched: _Watched) -> None:
-        """The tensor is gone."""
-        self._watched.pop(watched.number, None)
+    def _copies(self, tensor: Any) -> tuple[_Copy, ...]:
+        watched = self._watched.get(id(tensor))
+        return watched.copies if watched is not None and watched() is tensor else ()
 
     def call(self, function: Any, arguments: Sequence[Any], named: dict[str, Any]) -> Any:
         """Whatever PyTorch does with a tensor that is watched."""
         moment = _clock()
-        taken = [tensor for tensor in self._tensors((arguments, named)) if type(tensor) is self._class]
-        for tensor in taken:
-            tensor.__class__ = self._tensor  # what shows or keeps the tensor must not see our class
-        try:
+        given = self._tensors((*arguments, *named.values()))
+        watched = [tensor for tensor in given if type(tensor) is self._class]
+        if not watched:  # it lies deeper
             with self._without():
-                result = function(*arguments, **named)
+                return function(*arguments, **named)
+        for tensor in watched:
+            tensor.__class__ = self._tensor  # what shows or keeps the tensor must not see our class
+        is_over = None
+        try:
+            result = function(*arguments, **named)
+            is_over = answered(self._is_over, function.__name__, given, result, watched, moment)
         finally:
-            for tensor in taken:
-                tensor.__class__ = self._class
-        answered(self._note, function.__name__, (arguments, named), result, taken, moment)
+            for tensor in watched:
+                if is_over:
+                    self._watched.pop(id(tensor), None)
+                else:
+                    tensor.__class__ = self._class
         return result
 
-    def _note(self, name: str, given: Any, result: Any, watched: Sequence[Any], moment: int) -> None:
-        """A call is over; whose it was to read is watched no more."""
+    def _is_over(self, name: str, given: list[Any], result: Any, watched: list[Any], moment: int) -> bool:
+        """Note what a call did. Tensors that it read, or that cannot be noted any more, are watched no longer."""
         recorder = newest_recorder()
-        copies = [copy for tensor in watched for copy in self._copies(tensor)]
-        with self._without():
-            is_read = self._is_read(name, given, result, watched)
-        if recorder.is_on:  # not in a child by fork
-            for copy in copies:
-                if not copy.is_noted:
-                    copy.is_noted = True
-                    recorder.library_log.note_watched(copy.number)
-            if is_read:
-                recorder.library_log.note_read([copy.number for copy in copies], name, moment)
-        if is_read or not recorder.is_on:
-            for tensor in watched:
-                self._watched.pop(id(tensor), None)
-                tensor.__class__ = self._tensor
+        if not recorder.is_on:  # or in a child by fork
+            return True
+        copies = [number for tensor in watched for number, _ in self._copies(tensor)]
+        recorder.library_log.watched += copies
+        is_read = self._is_read(name, given, self._tensors((result,)), watched)
+        if is_read:
+            recorder.library_log.note_read(copies, name, moment)
+        return is_read
 
-    def _copies(self, tensor: Any) -> list[_Copy]:
-        watched = self._watched.get(id(tensor))
-        return watched.copies if watched is not None and watched() is tensor else []
-
-    def _is_read(self, name: str, given: Any, result: Any, watched: Sequence[Any]) -> bool:
-        """Whether a call has read data; a view of it, which it may have given, is watched from now on."""
-        tensors, taken = list(self._tensors(result)), list(self._tensors(given))
-        is_read = name in READERS and not tensors
-        for tensor in tensors:
-            if any(tensor is each for each in taken):
+    def _is_read(self, name: str, given: list[Any], given_back: list[Any], watched: list[Any]) -> bool:
+        """Whether a call has read data; a view of it, which it may have given back, is watched from now on."""
+        is_read = name in READERS and not given_back
+        for tensor in given_back:
+            if any(tensor is each for each in given):
                 is_read |= name.endswith("_") and name not in _NO_DATA
             elif not self._is_view(tensor, watched):
                 is_read |= not (name.endswith("_like") or name.startswith(("new_", "empty")))
-        if any(tensor.is_cuda for tensor in (*tensors, *taken)):
-            is_read &= name not in _COPIES_BY_GPU and any(tensor.is_cpu and not tensor.dim() for tensor in taken)
+        if is_read and any(tensor.is_cuda for tensor in (*given_back, *given)):
+            is_read = name not in _COPIES_BY_GPU and any(tensor.is_cpu and not tensor.dim() for tensor in given)
         return is_read
 
-    def _is_view(self, tensor: Any, watched: Sequence[Any]) -> bool:
+    def _is_view(self, tensor: Any, watched: list[Any]) -> bool:
         """Whether a tensor shares memory with one that is watched; then it is, too, as far as copies go there."""
         storage = _storage(tensor)
         whole = [each for each in watched if _storage(each) == storage]
-        if whole and (copies := [copy for each in whole for copy in self._copies(each) if copy.reaches(_span(tensor))]):
+        copies = [copy for each in whole for copy in self._copies(each) if _reaches(copy, tensor)]
+        if copies:
             self._add(tensor, copies)
         return bool(whole)
 
-    def _tensors(self, value: Any, depth: int = 0) -> Iterator[Any]:
-        if isinstance(value, self._tensor):
-            yield value
-        elif isinstance(value, list | tuple | dict) and depth < 4:
-            for part in value.values() if isinstance(value, dict) else value:
-                yield from self._tensors(part, depth + 1)
+    def _tensors(self, values: Iterable[Any], depth: int = 0) -> list[Any]:
+        """Those among them, and in lists and dictionaries."""
+        tensors = []
+        for value in values:
+            if isinstance(value, self._tensor):
+                tensors.append(value)
+            elif isinstance(value, _SEVERAL) and depth < 4:
+                tensors += self._tensors(value.values() if isinstance(value, dict) else value, depth + 1)
+        return tensors
 
 
 def _class_of_watched(tensors: WatchedTensors) -> type:
@@ -254,9 +233,21 @@ def _storage(tensor: Any) -> int:
     return int(tensor.data_ptr() - tensor.storage_offset() * tensor.element_size())
 
 
-def _is_async(arguments: Sequence[Any], named: dict[str, Any]) -> bool:
-    """``non_blocking``: in all forms of these calls the first argument that is true or false."""
-    for value in arguments:
-        if value is True or value is False:
-            return bool(value)
-    return bool(named.get("non_blocking"))
+def _overwrites(copy: _Copy, other: _Copy) -> bool:
+    """Whether nothing is left of another copy to the same tensor."""
+    (_, memory), (_, before) = copy, other
+    return memory is None or (before is not None and memory[0] <= before[0] and before[1] <= memory[1])
+
+
+def _reaches(copy: _Copy, part: Any) -> bool:
+    """Whether a copy writes to a part of the tensor."""
+    _, memory = copy
+    if memory is None:
+        return True
+    begin, end = _span(part)
+    return begin < memory[1] and memory[0] < end
+
+
+def _is_given(arguments: Sequence[Any]) -> bool:
+    """``non_blocking`` by its place: in all forms of these calls the first argument that is true or false."""
+    return next((value for value in arguments if value is True or value is False), False)

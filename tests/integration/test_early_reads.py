@@ -7,11 +7,10 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from tests.data.fake_cupti import FIRST_LINE, built, variables
+from tests.data.fake_cupti import built, variables
 from tests.data.stand_ins import PACKAGES
 from tests.integration.traces import Document, program, rows, traced
 
@@ -19,10 +18,26 @@ START = """
 import gpu_model, numpy, torch
 value = torch.tensor(numpy.arange(100_000)).to("cuda")
 kept = torch.empty(100_000, pin_memory=True)
-for _ in range(5):
-    host = value.to("cpu", non_blocking=True)
+wait, event = torch.cuda.synchronize, torch.cuda.Event()
 """
-COPY, READ = FIRST_LINE + 5, FIRST_LINE + 6
+EARLY = {
+    "while it runs": ("host = copied()", "host[-1].item()"),
+    "by luck": ("host = copied(); time.sleep(0.02)", "host + 1"),
+    "through a view": ("part = copied()[:5]", "part + 1"),
+    "into a buffer": ("kept.copy_(value, non_blocking=True); kept.size()", "kept + 1"),
+    "into a part of it": ("kept[:90_000].copy_(value[:90_000], non_blocking=True)", "kept + 1"),
+}
+"""What copies, and what reads that."""
+IN_TIME = """
+host = copied(); wait(); host + 1
+host = copied(); event.record(); time.sleep(0.02); gpu_model.finish(); event.query(); host + 1
+host = copied(); host.size(); host[1:]; assert type(host).__name__ == "Tensor"; wait()
+host = copied(); wait(); host.item; host + 1; assert type(host) is torch.Tensor
+host = copied(); host.to("cuda", non_blocking=True); wait()
+kept[:90_000].copy_(value[:90_000], non_blocking=True); kept[90_000:] + 1; wait(); kept + 1
+host = copied()
+"""
+COPIED = "def copied(): return value.to('cpu', non_blocking=True)\n"
 
 
 @pytest.fixture
@@ -33,60 +48,44 @@ def _driver(_cupti: None, tmp_path_factory: pytest.TempPathFactory, monkeypatch:
     monkeypatch.setenv("PYTHONPATH", f"{os.environ['PYTHONPATH']}{os.pathsep}{PACKAGES}")
 
 
-def seen(tmp_path: Path, text: str) -> Document:
-    indented = "".join(f"    {line}\n" for line in text.splitlines())
-    code, document = traced(tmp_path, program(tmp_path, START + indented))
-    assert code == 0
-    return document
-
-
 def rules(document: Document) -> list[str]:
     return [finding["rule"] for finding in document["run"]["findings"]]
 
 
+def lines_of(script: Path, ending: str) -> list[int]:
+    return [number for number, line in enumerate(script.read_text().splitlines(), 1) if line.endswith(ending)]
+
+
 @pytest.mark.usefixtures("_driver")
-@pytest.mark.parametrize(
-    ("text", "read"),
-    [
-        ("host[-1].item()", {"line": READ, "call": "item", "count": 5, "in_flight_count": 5}),
-        ("gpu_model.finish(); time.sleep(0.03); host + 1", {"line": READ, "call": "__add__", "count": 5, "in_flight_count": 0}),
-        ("host.size(); part = host[:5]\npart + 1", {"line": READ + 1, "call": "__add__", "count": 5}),
-        ("kept.copy_(value, non_blocking=True)\nkept.item\nkept + 1", {"line": READ + 2, "copy_line": READ}),
-        ("kept[:9].copy_(value[:9], non_blocking=True)\nkept + 1", {"line": READ + 1, "copy_line": READ}),
-    ],
-    ids=["while it runs", "by luck", "through a view", "into a buffer", "into a part of it"],
-)
-def test_a_read_before_a_wait_is_named_with_its_copy(text: str, read: dict[str, Any], tmp_path: Path) -> None:
-    document = seen(tmp_path, f"{text}\ntorch.cuda.synchronize()")
-    (row,) = rows(document, "early_read")
-    assert {"copy_line": COPY, **read}.items() <= row.items()
+def test_a_read_before_a_wait_is_named_with_its_copy(tmp_path: Path) -> None:
+    ways = "".join(f"for _ in range(5):\n  {copy}\n  {read}  # {way}\nwait()\n" for way, (copy, read) in EARLY.items())
+    script = program(tmp_path, START + COPIED + ways)
+    code, document = traced(tmp_path, script)
+    assert code == 0
     assert rules(document)[0] == "read-before-copied"
+    named = {row["line"]: row for row in rows(document, "early_read")}
+    copied_at, *_ = lines_of(script, "non_blocking=True)")
+    for way in EARLY:
+        (line,) = lines_of(script, f"# {way}")
+        row = named.pop(line)
+        assert row["copy_line"] == (line - 1 if way.startswith("into") else copied_at)
+        assert (way, row["count"], row["in_flight_count"]) == (way, 5, 0 if way == "by luck" else 5)
+        assert row["call"] == ("item" if way == "while it runs" else "__add__")
+    assert named == {}
 
 
 @pytest.mark.usefixtures("_driver")
-@pytest.mark.parametrize(
-    "text",
-    [
-        "torch.cuda.synchronize()\nhost + 1",
-        "event = torch.cuda.Event(); event.record(); gpu_model.finish()\ntime.sleep(0.03); assert event.query()\nhost + 1",
-        "assert host.size() == (100_000,)\nassert type(host[1:]).__name__ == 'Tensor'\ntorch.cuda.synchronize()",
-        "torch.cuda.synchronize()\nhost.item\nhost + 1\nassert type(host) is torch.Tensor",
-        "host.to('cuda', non_blocking=True)\ntorch.cuda.synchronize()",
-        "kept[:9].copy_(value[:9], non_blocking=True)\nkept[9:] + 1\ntorch.cuda.synchronize()\nkept + 1",
-        "",
-    ],
-    ids=["a wait", "a question", "no data", "its class again", "back to the GPU", "another part", "no read"],
-)
-def test_of_a_program_that_waits_first_nothing_is_said(text: str, tmp_path: Path) -> None:
-    document = seen(tmp_path, text)
+def test_of_a_program_that_waits_first_nothing_is_said(tmp_path: Path) -> None:
+    code, document = traced(tmp_path, program(tmp_path, START + COPIED + IN_TIME))
+    assert code == 0
     assert rows(document, "early_read") == []
-    assert {row["count"] for row in rows(document, "watched")} == {5}
+    assert {row["count"] for row in rows(document, "watched")} == {6, 1}
     assert not {"read-before-copied", "reads-not-watched"} & set(rules(document))
 
 
 @pytest.mark.usefixtures("_driver")
 def test_a_file_is_watched_by_the_name_that_its_copies_have(tmp_path: Path) -> None:
-    program(tmp_path, START + "    torch.cuda.synchronize()\n")
+    program(tmp_path, f"{START}for _ in range(5):\n    host = value.to('cpu', non_blocking=True)\nwait()\n")
     (tmp_path / "link").symlink_to(tmp_path)
     code, document = traced(tmp_path, tmp_path / "link" / "train.py")
     assert (code, [row["count"] for row in rows(document, "watched")]) == (0, [5])

@@ -76,9 +76,9 @@ class WatchedTensors:
             if not (named.get("non_blocking") or (arguments and _is_given(arguments))):
                 return move(tensor, *arguments, **named)
             recorder, thread = newest_recorder(), get_thread()
-            before = recorder.last_copies.get(thread)
+            before = recorder.last_copies.get(thread, 0)
             result = move(tensor, *arguments, **named)
-            copy = recorder.last_copies.get(thread)
+            copy = recorder.last_copies.get(thread, 0)
             if copy != before and type(result) is tensor_class and result.is_cpu:
                 watched[id(result)] = new = _Watched(result)
                 new.copies = ((copy, None),)
@@ -95,10 +95,10 @@ class WatchedTensors:
             if type(target) is self._class and arguments and arguments[0].is_cuda:
                 target.__class__ = self._tensor  # the GPU writes: PyTorch need not hand us that, which takes long
             copies, thread = newest_recorder().last_copies, get_thread()
-            before = copies.get(thread)
+            before = copies.get(thread, 0)
             result = copy(target, *arguments, **named)
-            number = copies.get(thread)
-            if number is not None and number != before and type(target) is self._tensor and target.is_cpu:
+            number = copies.get(thread, 0)
+            if number != before and type(target) is self._tensor and target.is_cpu:
                 answered(self._copied_to, target, number)
             return result
 

@@ -9,10 +9,10 @@ from typing import Any, Literal
 from pinscope.records.answer import AnswerFields
 from pinscope.records.children import ChildFields
 from pinscope.records.failed_call import FailedCall
-from pinscope.records.hazards import HazardFields
 from pinscope.records.host_calls import Count, HostCallFields, Seconds
 from pinscope.records.host_memory import HostMemoryFields
 from pinscope.records.run import Observation
+from pinscope.records.second_run import SecondRunFields
 
 TraceRowKind = Literal[
     "program", "process", "unrecorded", "device", "failed_call", "site", "allocation", "synchronisation", "host_call",
@@ -49,7 +49,7 @@ TRACE_NEEDED: Mapping[TraceRowKind, tuple[str, ...]] = {
 """Kind of row → fields that each of them has."""
 
 
-class TraceRow(HazardFields, HostCallFields, HostMemoryFields, AnswerFields, ChildFields, FailedCall, Observation):
+class TraceRow(HostCallFields, HostMemoryFields, AnswerFields, ChildFields, FailedCall, SecondRunFields, Observation):
     """What was recorded of one program, added up for each line of it; the single events lie in the attachments.
     ``repeat`` counts the rows of a kind, ``warmup`` is always false."""
 
@@ -157,23 +157,13 @@ class TraceRow(HazardFields, HostCallFields, HostMemoryFields, AnswerFields, Chi
     """The longest time for which compute stood idle behind one of them."""
     after_async_count: Count | None = None
     """Waits that began while an asynchronous copy still ran, which they held the CPU for."""
-    # What was pinned in a second run of the program:
-    estimated_seconds: Seconds | None = None
-    """What pinning was expected to save, by the first run."""
-    same_output: bool | None = None
-    """Whether both runs wrote the same to stdout."""
-    gather_seconds: Seconds | None = None
-    """How long the CPU copied into pinned buffers."""
-    wait_seconds: Seconds | None = None
-    """How long the CPU waited for the GPU to have read a buffer that it needed again; of a DataLoader, how long the
-    loop waited for its batches, beside receiving them: by the median one."""
-    pin_seconds: Seconds | None = None
-    """How long pinning the buffers took."""
-    pinned_bytes: Count | None = None
-    """Of the buffers."""
-    reason: str | None = None
-    """Why copies of the line were left as they were, or what was pinned instead; of large copies and calls of libraries
-    what was done to the data on the CPU."""
+    # Copies to the host that were read before a wait:
+    in_flight_count: Count | None = None
+    """Reads while the copy still ran; the others came when it happened to be done."""
+    copy_file: str | None = None
+    """File of the line that copied."""
+    copy_line: Count | None = None
+    """That line."""
 
     def needs(self) -> tuple[str, Iterable[str]]:
         """What rows of its kind have."""

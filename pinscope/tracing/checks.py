@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any
 from pinscope.errors import BadInput
 from pinscope.tracing.bound import as_json
 from pinscope.tracing.library_calls import change_function, when_imported
-from pinscope.tracing.mapped_file import SpoolFolder
 from pinscope.tracing.recorder import recorder_here
+from pinscope.tracing.spool_folder import SpoolFolder
 from pinscope.tracing.stacks import MOST_CHARACTERS, OwnLines
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from pinscope.experiments.registry import checked_rows, verdict_at_end
+from pinscope.experiments.registry import answer_at_end, checked_rows
 from pinscope.records.trace_row import TraceRow
 from pinscope.runner.traced_program import Variant
 from pinscope.runner.tracing import Compared, HeardStdout, Lines, Traced, how_it_ended, place_of_site
@@ -249,4 +249,4 @@ def _with_rows(store: Store, traced: Traced, rows: Iterable[TraceRow]) -> Traced
     if traced.saved is not None:
         return replace(traced, rows=every)
     store.append(traced.run.id, more)
-    return replace(traced, rows=every, run=store.update(traced.run.id, verdict=verdict_at_end(traced.run, every)))
+    return replace(traced, rows=every, run=store.update(traced.run.id, **answer_at_end(traced.run, every)))

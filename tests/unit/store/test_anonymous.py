@@ -41,7 +41,7 @@ NAMES = (
     GPU,
     "secret-argument",
     "the project",
-    "ifference",
+    "alculat",
 )
 FILE = f"/home/{USER}/{FOLDER}/train.py"
 SAME_NAME = f"/home/{USER}/the project/train.py"
@@ -66,7 +66,7 @@ def named(run: Run, **changes: Any) -> Run:
     process = Process(pid=1, started=1.0, boot_id=f"boot-of-{MACHINE}")
     fields = {
         **{"environment": environment(), "notes": notes, "process": process, "verdict": f"{FILE}:3 copied 1 GiB"},
-        **{"name": "the Difference Engine", "tags": ("difference-2",), "note": "Difference of both"},
+        **{"name": "the Calculating Engine", "tags": ("calculator-2",), "note": "Calculation of both"},
     }
     return run.model_copy(update={**fields, **changes})
 

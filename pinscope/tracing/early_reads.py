@@ -17,7 +17,7 @@ GPU by the host's clock. On an H200 each of 404 waits returned 5 µs or more aft
 
 def watched_copies(totals: LineTotals) -> Iterator[TraceRow]:
     """Lines whose copies to the host were watched, and how many."""
-    places = _places(totals, np.unique(totals.watched))
+    places = _places(totals, np.unique(totals.watched["copy"]))
     lines, counts = np.unique(totals.lines(totals.copies[places[places >= 0]]), return_counts=True)
     for line, count in zip(lines.tolist(), counts.tolist(), strict=True):
         yield unnumbered(kind="watched", file=totals.files[line], line=int(totals.line_numbers[line]), count=int(count))
@@ -25,7 +25,7 @@ def watched_copies(totals: LineTotals) -> Iterator[TraceRow]:
 
 def early_reads(totals: LineTotals) -> Iterator[TraceRow]:
     """Reads of these copies while they ran, and before anything waited, by line and call; of a line and copy one."""
-    reads = totals.reads[(totals.reads["copy"] > 0) & (totals.reads["name"] < len(totals.host_names))]
+    reads = totals.watched[(totals.watched["name"] > 0) & (totals.watched["name"] < len(totals.host_names))]
     places = _places(totals, reads["copy"])
     reads, places = reads[places >= 0], places[places >= 0]
     runs_on, is_early = _judged(totals, reads, places)
@@ -62,7 +62,7 @@ def _judged(
 ) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
     """Of each read whether its copy still ran, and whether it came too early: that, or nothing had waited since."""
     copies, moments = totals.copies[places], reads["moment"]
-    told = totals.reads["moment"][totals.reads["copy"] == 0]
+    told = totals.watched["moment"][totals.watched["copy"] == 0]
     switched = np.asarray([moment for moment, _ in totals.switches], np.int64)
     waits = np.sort(np.concatenate([totals.calls["end"][totals.waits()], told, switched]))
     calls = totals.call_places(copies)

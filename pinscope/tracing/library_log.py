@@ -4,7 +4,6 @@ what they copied."""
 from __future__ import annotations
 
 import itertools
-import struct
 from collections import deque
 from collections.abc import Callable, Sequence
 from sys import _getframe
@@ -27,7 +26,8 @@ class LibraryLog:
         range_now: gives the number of the range that is open.
 
     Attributes:
-        watched: correlation ids of copies that are watched; they wait for :meth:`flush`.
+        watched: entries of copies that are watched, and of reads; they wait for :meth:`flush`, as CUPTI's records of
+            these copies do.
     """
 
     def __init__(
@@ -35,8 +35,7 @@ class LibraryLog:
     ) -> None:
         self._folder, self._stack, self._range_now = folder, stack, range_now
         self._calls = CallLog(folder, "host_calls", HOST_ENTRY)
-        self._reads = CallLog(folder, "reads", READ_ENTRY)
-        self.watched: deque[int] = deque()
+        self.watched: deque[tuple[int, int, int, int]] = deque()
         self._names: dict[tuple[str, str], int] = {}
         self._next_name = itertools.count(1)
 
@@ -59,9 +58,13 @@ class LibraryLog:
         number = self._number(name, detail)
         self._calls.note(number, thread, stack, named, flags, major, begun, ended, size, processor, minor)
 
+    def note_watched(self, copies: Sequence[int]) -> None:
+        """The copies that have these correlation ids are watched."""
+        self.watched += [(copy, 0, 0, 0) for copy in copies]
+
     def note_done(self) -> None:
         """The program was told that the GPU is done."""
-        self._reads.note(0, 0, 0, time.time_ns())
+        self.watched.append((0, 0, 0, time.time_ns()))
 
     def note_read(self, copies: Sequence[int], name: str, moment: int) -> None:
         """The data of these copies was read then, in this thread.
@@ -72,14 +75,13 @@ class LibraryLog:
             moment: when.
         """
         number, stack = self._number(name, ""), self._stack(_getframe(1))
-        for copy in copies:
-            self._reads.note(copy, number, stack, moment)
+        self.watched += [(copy, number, stack, moment) for copy in copies]
 
     def flush(self) -> None:
         """Write what waits for it."""
-        watched = [self.watched.popleft() for _ in range(len(self.watched))]
-        if watched:
-            self._folder.append("watched", struct.pack(f"<{len(watched)}I", *watched))
+        entries = [self.watched.popleft() for _ in range(len(self.watched))]
+        if entries:
+            self._folder.append("watched", b"".join([READ_ENTRY.pack(*entry) for entry in entries]))
 
     def _number(self, name: str, detail: str) -> int:
         return self._names.get((name, detail)) or self._add_name(name, detail)
@@ -92,4 +94,3 @@ class LibraryLog:
     def close(self) -> None:
         """No more calls come."""
         self._calls.close()
-        self._reads.close()

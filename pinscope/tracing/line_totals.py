@@ -101,7 +101,7 @@ class LineTotals:
         self._kinds = list(dict.fromkeys((place.file, place.line) for place in self._places))
         numbers = {kind: number for number, kind in enumerate(self._kinds)}
         self._line_of_stack = np.asarray([numbers[place.file, place.line] for place in self._places])
-        self.watched, self.reads, self.switches = files.spool.watched(), files.spool.reads(), files.spool.switches()
+        self.watched, self.switches = files.spool.watched(), files.spool.switches()
         self._host_calls, self.host_names = files.spool.host_calls(), files.spool.host_names()
         self.failed = files.spool.failed()
         self.failed["stack"][self.failed["stack"] >= len(self._places)] = 0

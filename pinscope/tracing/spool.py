@@ -56,7 +56,7 @@ HOST_CALLS = _type(
     start="i8", end="i8", bytes="i8", processor="i8", minor_faults="i8",
 )  # fmt: skip
 """Its ``HOST_ENTRY``."""
-READS = _type(copy="u4", name="u4", stack="u4", moment="i8")
+WATCHED = _type(copy="u4", name="u4", stack="u4", moment="i8")
 """Its ``READ_ENTRY``."""
 FAILED = _type(
     function="u4", error="u4", thread="u4", stack="u4", elsewhere="u4", count="u4", correlation_id="u4",
@@ -213,16 +213,12 @@ class Spool:
         calls["end"] = np.maximum(calls["start"], calls["end"])
         return calls[np.argsort(calls["start"], kind="stable")]
 
-    def watched(self) -> NDArray[np.uint32]:
-        """Correlation ids of copies that were watched, each at least once."""
+    def watched(self) -> NDArray[Any]:
+        """Copies that were watched, each at least once, and calls that read what they copied: fields of
+        :data:`WATCHED`."""
         path = self.folder / "watched"
         content = path.read_bytes() if path.exists() else b""
-        return np.frombuffer(content[: len(content) // 4 * 4], "<u4")
-
-    def reads(self) -> NDArray[Any]:
-        """Calls that read what they copied: fields of :data:`READS`."""
-        pieces = [np.fromfile(path, READS) for path in sorted(self.folder.glob("reads.*"))]
-        return np.concatenate([np.empty(0, READS), *(piece[piece["moment"] > 0] for piece in pieces)])
+        return np.frombuffer(content[: len(content) // WATCHED.itemsize * WATCHED.itemsize], WATCHED)
 
     def host_names(self) -> list[tuple[str, str]]:
         """Of each number of these, from 0 on, the call and what it did to the data."""
@@ -234,7 +230,7 @@ class Spool:
     @property
     def least_calls(self) -> int:
         """About how many there are so far: those of the newest files are not counted."""
-        tables = {"calls.*": CALLS, "host_calls.*": HOST_CALLS, "reads.*": READS, "failed.*": FAILED}
+        tables = {"calls.*": CALLS, "host_calls.*": HOST_CALLS, "failed.*": FAILED}
         return sum(
             path.stat().st_size // table.itemsize
             for name, table in tables.items()

@@ -15,8 +15,7 @@ Its layout::
     calls.NUMBER          an entry for each call that is over: :data:`pinscope.tracing.mapped_file.ENTRY`
     host_calls.NUMBER     an entry for each library's call that moves data of the host: ``HOST_ENTRY`` there
     host_names            a line of JSON for each name: its number, the call, and what it did to the data
-    watched               correlation ids of copies that are watched, of four bytes
-    reads.NUMBER          an entry for each call that reads what they copied: ``READ_ENTRY`` there
+    watched               an entry for each copy that is watched, and each call that reads: ``READ_ENTRY`` there
     failed.NUMBER         an entry for each call that returned an error: ``error_filter.FAILED_ENTRY``
     failed_functions      a line of JSON for each function of these: its number, and its name
     stacks                a line of JSON for each stack: its number, and its frames, the innermost first

@@ -63,6 +63,8 @@ class WatchedTensors:
         self._without = torch._C.DisableTorchFunctionSubclass
         self._watched: dict[int, _Watched] = {}
         """By the tensor's ``id``: of one that is gone until another has its place."""
+        self._may_be_told = False
+        """A copy is watched, and nothing has told the program since that the GPU is done."""
         self._class = _class_of_watched(self)
         change_method(torch.Tensor, "to", self._moving)
         change_method(torch.Tensor, "copy_", self._copying)
@@ -83,7 +85,8 @@ class WatchedTensors:
                 watched[id(result)] = new = _Watched(result)
                 new.copies = ((copy, None),)
                 result.__class__ = watched_class
-                recorder.library_log.watched.append(copy)  # nobody else can know the memory
+                recorder.library_log.watched.append((copy, 0, 0, 0))  # nobody else can know the memory
+                self._may_be_told = True
             return result
 
         return moved
@@ -106,6 +109,7 @@ class WatchedTensors:
 
     def _copied_to(self, target: Any, copy: int) -> None:
         """The program has copied into a tensor that it keeps."""
+        self._may_be_told = True
         whole = target._base
         if whole is not None:
             self._add(whole, [(copy, _span(target))])
@@ -114,7 +118,8 @@ class WatchedTensors:
     def _asking(self, query: Call) -> Call:
         def asked(instance: Any) -> Any:
             answer = query(instance)
-            if answer and self._watched and newest_recorder().is_on:
+            if answer and self._may_be_told and newest_recorder().is_on:
+                self._may_be_told = False
                 newest_recorder().library_log.note_done()
             return answer
 
@@ -164,7 +169,7 @@ class WatchedTensors:
         if not recorder.is_on:  # or in a child by fork
             return True
         copies = [number for tensor in watched for number, _ in self._copies(tensor)]
-        recorder.library_log.watched += copies
+        recorder.library_log.note_watched(copies)
         is_read = self._is_read(name, given, self._tensors((result,)), watched)
         if is_read:
             recorder.library_log.note_read(copies, name, moment)

@@ -65,7 +65,7 @@ class Traced:
     def read(self, copy: int, moment: int, stack: int) -> None:
         """Of copy 0: the program was told that the GPU is done."""
         (self._folder / "host_names").write_text('[1, ["item", ""]]\n')
-        with (self._folder / "reads.000000").open("ab") as file:
+        with (self._folder / "watched").open("ab") as file:
             file.write(READ_ENTRY.pack(copy, int(copy > 0), stack, moment))
 
     def stacks(self, *files: str) -> None:

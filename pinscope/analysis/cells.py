@@ -27,8 +27,8 @@ AS_GOOD = 1.1
 """Cells whose values differ by this factor at most, to two decimals, are as good as each other; and those that
 measuring does not tell apart."""
 AS_GOOD_WORDS = (
-    f"Ways that take {AS_GOOD:.2f} times as long as the fastest at most are as good, and so are those that ± does not tell "
-    "from it."
+    f"Ways that take at most {AS_GOOD:.2f} times as long as the fastest are as good, and so are those that ± does not "
+    "tell from it."
 )
 Better = Literal["more", "less", "neither"]
 Make = Callable[[list[Any]], Any]
@@ -230,10 +230,10 @@ def as_good(first: Summary, second: Summary) -> bool:
 
 
 def tied(ranked: Sequence[CellT], time: Callable[[CellT], Summary]) -> list[CellT]:
-    """Of these, the fastest first, those that are as good as the first and whose times are known; where there are none,
-    the first alone."""
-    good = [cell for cell in ranked if time(cell).is_known and as_good(time(cell), time(ranked[0]))]
-    return good or list(ranked[:1])
+    """The first of these, which is the fastest, and all as good whose times are known."""
+    return [
+        cell for cell in ranked if cell is ranked[0] or (time(cell).is_known and as_good(time(cell), time(ranked[0])))
+    ]
 
 
 @dataclass(frozen=True)
@@ -279,7 +279,7 @@ class Comparison(Generic[CellT]):
         """The fastest of these and all as good, the thriftiest first; last those that ± does not tell from it."""
         ranked = sorted(alike, key=lambda cell: self.time(cell).median)
         good = tied(ranked, self.time)
-        return sorted(good, key=lambda cell: (not near(self.time(cell), self.time(good[0])), self.thrift(cell)))
+        return sorted(good, key=lambda cell: (not near(self.time(cell), self.time(ranked[0])), self.thrift(cell)))
 
 
 def _way(cell: Any) -> str:

@@ -18,6 +18,8 @@ class HostMemoryFields(Record):
     """Fields of a trace's rows of kind ``site`` and ``migration``, and of the program."""
 
     # The program:
+    managed_bytes: _Count | None = None
+    """Managed memory that was allocated."""
     migrations_recorded: bool | None = None
     """Whether it was recorded how pages of managed memory moved between host and GPU; not there where none was seen."""
     # Copies:

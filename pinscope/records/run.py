@@ -16,6 +16,7 @@ from pinscope.records.answer import AnswerFields
 from pinscope.records.base import ATTACHMENTS, Budget, Moment, Record
 from pinscope.records.children import ChildFields
 from pinscope.records.environment import Device, Environment
+from pinscope.records.failed_call import FailedCall
 from pinscope.records.host_calls import Count, HostCallFields, Seconds
 from pinscope.records.host_memory import HostMemoryFields
 
@@ -261,7 +262,7 @@ def parse_run(fields: Mapping[str, Any]) -> Run:
 
 
 TraceRowKind = Literal[
-    "program", "process", "unrecorded", "device", "site", "allocation", "synchronisation", "host_call",
+    "program", "process", "unrecorded", "device", "failed_call", "site", "allocation", "synchronisation", "host_call",
     "size", "migration", "before", "line_before", "redirected",
 ]  # fmt: skip
 CopyDirection = Literal["h2d", "d2h", "d2d", "h2h", "p2p", "other"]
@@ -277,6 +278,7 @@ TRACE_NEEDED: Mapping[TraceRowKind, tuple[str, ...]] = {
     "process": ("process", "copies", "kernels"),
     "unrecorded": ("process", "child"),
     "device": ("device", "busy_seconds", "kernels"),
+    "failed_call": ("call", "error", "error_name", "count", "file", "line"),
     "site": ("number", "direction", "source", "target", "count", "bytes", "median_bytes", "file", "line"),
     "allocation": ("call", "count", "bytes", "call_seconds", "left_count", "left_bytes", "file", "line"),
     "synchronisation": ("call", "count", "call_seconds", "idle_seconds", "file", "line"),
@@ -290,18 +292,19 @@ TRACE_NEEDED: Mapping[TraceRowKind, tuple[str, ...]] = {
 """Kind of row → fields that each of them has."""
 
 
-class TraceRow(HostCallFields, HostMemoryFields, AnswerFields, ChildFields, Observation):
+class TraceRow(HostCallFields, HostMemoryFields, AnswerFields, ChildFields, FailedCall, Observation):
     """What was recorded of one program, added up for each line of it; the single events lie in the attachments.
     ``repeat`` counts the rows of a kind, ``warmup`` is always false."""
 
     kind: TraceRowKind
-    """``program``, ``process`` (of several recorded ones), ``unrecorded``, ``device`` (a GPU, as one sees it), ``site``
-    (copies of one line between the same kinds of memory), ``allocation`` (pinned memory that a line allocated or
-    registered), ``synchronisation`` (waits of a line, in calls that wait for the GPU and in copies that are not
-    asynchronous), ``host_call`` (calls of a library that move or pin data of the host), ``migration`` (pages of managed
-    memory that moved because a line touched them) or ``size`` (copies of one size). In a second run with lines pinned
-    by ``--what-if`` also ``before`` (the first run, and the copies of these lines in it), ``line_before`` (those of one
-    of the lines) and ``redirected`` (copies of a line that went through pinned buffers)."""
+    """``program``, ``process`` (of several recorded ones), ``unrecorded``, ``device`` (a GPU, as one sees it),
+    ``failed_call`` (calls on one line that returned the same error, the earliest first), ``site`` (copies of one line
+    between the same kinds of memory), ``allocation`` (pinned memory that a line allocated or registered),
+    ``synchronisation`` (waits of a line, in calls that wait for the GPU and in copies that are not asynchronous),
+    ``host_call`` (calls of a library that move or pin data of the host), ``migration`` (pages of managed memory that
+    moved because a line touched them) or ``size`` (copies of one size). In a second run with lines pinned by
+    ``--what-if`` also ``before`` (the first run, and the copies of these lines in it), ``line_before`` (those of one of
+    the lines) and ``redirected`` (copies of a line that went through pinned buffers)."""
     # The program:
     seconds: Seconds | None = None
     """From its start, with the recorder in it, to its end; of a process that was killed: not known."""
@@ -317,8 +320,6 @@ class TraceRow(HostCallFields, HostMemoryFields, AnswerFields, ChildFields, Obse
     """Copies of them whose end was not recorded: they ran when the program died."""
     lost_bytes: Count | None = None
     """Of CUPTI's records, which could not be read."""
-    managed_bytes: Count | None = None
-    """Managed memory that was allocated."""
     sites_left_out: Count | None = None
     """How many sites have no row: there are more than are kept."""
     # Of all rows but the program's, where several processes were recorded:

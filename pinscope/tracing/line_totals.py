@@ -12,6 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pinscope.records.run import LARGE_BYTES, WAITS, TraceRow
+from pinscope.tracing.cuda_errors import LOSES_CONTEXT, error_name
+from pinscope.tracing.failed_calls import READS_ERROR, earlier_memory, failures
 from pinscope.tracing.host_work import HostWork
 from pinscope.tracing.mapped_file import CUT
 from pinscope.tracing.places import NATIVE, Place, library_folders, place_of
@@ -82,6 +84,11 @@ class LineTotals:
         taken = managed & (allocations["memory_operation_type"] == ALLOCATES)
         self.managed_bytes = int(allocations["bytes"][taken].sum())
         self._allocations: NDArray[Any] = allocations[~managed]
+        self.failed_functions = {
+            number: _VERSION.sub("", name) for number, name in files.spool.failed_functions().items()
+        }
+        started = files.spool.document("started.json") or {}
+        self.notices_errors = bool(started.get("notices_errors"))
         self.kernels = files.table("kernels")
         self.migrations, self.standing = files.table("migrations"), files.spool.standing()
         """CUPTI's records of managed memory, and where the program stood meanwhile."""
@@ -95,6 +102,8 @@ class LineTotals:
         numbers = {kind: number for number, kind in enumerate(self._kinds)}
         self._line_of_stack = np.asarray([numbers[place.file, place.line] for place in self._places])
         self._host_calls, self._host_names = files.spool.host_calls(), files.spool.host_names()
+        self.failed = files.spool.failed()
+        self.failed["stack"][self.failed["stack"] >= len(self._places)] = 0
 
     def devices(self) -> Iterator[TraceRow]:
         """A row for each GPU."""
@@ -109,7 +118,7 @@ class LineTotals:
     @property
     def is_empty(self) -> bool:
         """Nothing was recorded."""
-        tables = self.copies, self.kernels, self.calls, self._allocations, self.migrations
+        tables = self.copies, self.kernels, self.calls, self._allocations, self.failed, self.migrations
         return not (self.managed_bytes or any(map(len, tables)))
 
     @cached_property
@@ -394,6 +403,54 @@ class LineTotals:
                 **self.where(int(stacks[rows][0])),
                 ranges=self._ranges(taken[rows], taken["bytes"][rows]),
             )
+
+    # Failed calls
+
+    def failed_calls(self) -> Iterator[TraceRow]:
+        """Calls that returned an error, by line, function and error; the earliest first."""
+        for failure in failures(self.failed, self.failed_functions, self._line_of_stack[self.failed["stack"]]):
+            first, noticed = failure.first, failure.noticed
+            name = self.failed_functions.get(int(first["function"]), "")
+            yield unnumbered(
+                kind="failed_call",
+                call=name,
+                error=int(first["error"]),
+                error_name=error_name(int(first["error"]), name),
+                count=failure.count,
+                bytes=int(first["bytes"]) or None,
+                is_elsewhere=bool(first["elsewhere"]),
+                follows_lost_context=failure.follows,
+                **self.where(int(first["stack"])),
+                **self._earlier(first, name),
+                **({} if noticed is None else self._place_fields("noticed", int(noticed["stack"]))),
+                noticed_count=failure.noticed_count or None,
+            )
+
+    def _earlier(self, first: Any, name: str) -> dict[str, Any]:
+        """The line that had made a call fail; of an error by a kernel, and of a call without a line, the last recorded
+        one before."""
+        memory = earlier_memory(first, name, self._allocations)
+        if memory is not None:
+            place = int(self.call_places(np.asarray([memory]))[0])
+            cause = "taken" if memory["memory_operation_type"] == ALLOCATES else "released"
+        elif (
+            int(first["error"]) in LOSES_CONTEXT
+            or READS_ERROR.match(name)
+            or not self._places[int(first["stack"])].file
+        ):
+            before = (self.calls["end"] < first["moment"]) & (self._line_of_stack[self.stacks(self.calls)] > 0)
+            before &= ~np.isin(self.calls["correlation_id"], self.failed["correlation_id"])
+            place = int(np.argmax(np.where(before, self.calls["end"], 0))) if before.any() else -1
+            cause = "before"
+        else:
+            return {}
+        if place < 0:
+            return {}
+        return {"earlier": cause, **self._place_fields("earlier", int(self.stacks(self.calls)[place]))}
+
+    def _place_fields(self, which: str, stack: int) -> dict[str, Any]:
+        place: Place = self._places[stack]
+        return {f"{which}_file": place.file, f"{which}_line": place.line}
 
     # Waiting
 

@@ -23,6 +23,7 @@ def _memory_calls() -> Any:
     library.mmap.restype = ctypes.c_void_p
     library.mmap.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_long)
     library.munmap.argtypes = (ctypes.c_void_p, ctypes.c_size_t)
+    library.mprotect.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
     return library
 
 
@@ -43,14 +44,35 @@ def map_file(folder: SpoolFolder, name: str, size: int) -> int:
         address = _LIBRARY.mmap(None, size, mmap.PROT_READ | mmap.PROT_WRITE, mmap.MAP_SHARED, descriptor, 0)
     finally:
         os.close(descriptor)
-    if address in (None, ctypes.c_void_p(-1).value):
+    return _mapped(address)
+
+
+def _mapped(address: int | None) -> int:
+    """The address that mmap returned."""
+    if address is None or address == ctypes.c_void_p(-1).value:
         raise OSError(ctypes.get_errno(), "mmap failed")
-    return int(address)
+    return address
 
 
 def unmap(address: int, size: int) -> None:
     """Nothing may use the memory any more; the file stays."""
     _LIBRARY.munmap(address, size)
+
+
+def code_memory(code: bytes, data_bytes: int) -> tuple[int, int]:
+    """Code that may run, and behind it zeros that may be written, as memory that stays until the process is gone; their
+    addresses.
+
+    Raises:
+        OSError: the system forbids a program to make code.
+    """
+    page = mmap.PAGESIZE
+    how = mmap.PROT_READ | mmap.PROT_WRITE, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
+    address = _mapped(_LIBRARY.mmap(None, page + data_bytes, *how, -1, 0))
+    ctypes.memmove(address, code, len(code))
+    if _LIBRARY.mprotect(address, page, mmap.PROT_READ | mmap.PROT_EXEC):
+        raise OSError(ctypes.get_errno(), "mprotect failed")
+    return address, address + page
 
 
 def part_from_file(address: int, size: int) -> None:

@@ -154,6 +154,7 @@ class MergedTrace:
         totals = [process.totals for process in self.processes]
         sites = self._numbered(_sites)
         peak_ns, peak_bytes = self._peak()
+        failed = self._numbered(lambda process: process.totals.failed_calls())
         yield unnumbered(
             kind="program",
             seconds=self._ended.seconds,
@@ -170,12 +171,14 @@ class MergedTrace:
             managed_bytes=sum(process.managed_bytes for process in totals),
             peak_bytes=peak_bytes,
             peak_at_seconds=max(peak_ns - self.begun_ns, 0) / 1e9 if peak_bytes else None,
+            failed_calls=sum(row.count or 0 for row in failed) if all(each.notices_errors for each in totals) else None,
             migrations_recorded=_all_known([process.follows_managed for process in totals]),
         )
         if len(self.processes) > 1:
             yield from self._numbered(lambda process: [process.row()])
         yield from (row.model_copy(update={"repeat": repeat}) for repeat, row in enumerate(self._ended.unrecorded))
         yield from self._numbered(lambda process: process.totals.devices())
+        yield from failed[:MOST_SITES]
         yield from _most(sites, lambda row: (copies_large_from_or_to(row, "pageable"), row.bytes or 0))
         yield from _most(self._numbered(lambda process: process.totals.allocated(peak_ns)), lambda row: row.bytes or 0)
         yield from _most(self._numbered(lambda process: process.totals.waited()), lambda row: row.idle_seconds or 0.0)

@@ -5,50 +5,39 @@ a record costs no Python object. Activity buffers are mapped files, so that what
 program's death, also by SIGKILL. No file stays open: a program may close every descriptor.
 
 Nothing raised here reaches the program. A fault ends the recording and is named in the spool.
-
-The layout of the spool::
-
-    config.json           written by the parent: where CUPTI is, what to follow and when, offsets in its structures
-    started.json          the process, its rank among others, and when it began
-    ended.json            when it ended, if that was in an orderly way
-    switched              a line of JSON each time the recording is switched on or off
-    buffer.NUMBER         an activity buffer that CUPTI fills; ``.done`` is added when it gave it back
-    process.PID.NUMBER    likewise of a process that the program has started, without config.json and stop
-    children              a line for each process that was started: :func:`pinscope.tracing.spool_folder.child_line`
-    calls.NUMBER          an entry for each call that is over: :data:`pinscope.tracing.mapped_file.ENTRY`
-    host_calls.NUMBER     an entry for each library's call that moves data of the host: ``HOST_ENTRY`` there
-    host_names            a line of JSON for each name: its number, the call, and what it did to the data
-    stacks                a line of JSON for each stack: its number, and its frames, the innermost first
-    ranges                a line of JSON for each range: its number, and its name
-    memory                a line of JSON for each copy whose memory was looked at: that of ``source_memory``
-    managed               a line of JSON once managed memory was allocated: CUPTI's error where it is not followed
-    standing              where the program stood then, and when: :data:`pinscope.tracing.managed.STANDING`
-    full                  a line that says which calls have no stack because there were too many, if so
-    stop                  written by the parent: record no more
-    fault                 why the recording ended early
-    refused.json          CUPTI's error, if it gave us no subscription; the program was not started then
 """
 
 from __future__ import annotations
 
-import atexit
 import ctypes
-import functools
 import itertools
 import json
 import os as program_os
 import sys
 from collections.abc import Callable
-from sys import _getframe
+from sys import _current_frames, _getframe
 from types import FrameType, TracebackType
-from typing import Any, NoReturn
+from typing import Any
 
-from pinscope.tracing import bound, cupti_library, managed, mapped_file, pending, source_memory, spool_folder, stacks
+from pinscope.tracing import (
+    bound,
+    cupti_library,
+    error_filter,
+    managed,
+    mapped_file,
+    pending,
+    process_end,
+    source_memory,
+    spool_folder,
+    stacks,
+)
 from pinscope.tracing.bound import _thread, as_json, bind, os, start_thread, time
 from pinscope.tracing.cupti_library import NVTX, CuptiLibrary, Refused
+from pinscope.tracing.error_filter import FAILED_ENTRY, FailedCalls
 from pinscope.tracing.managed import ManagedMemory, is_followed_later
 from pinscope.tracing.mapped_file import BUFFER_BYTES, CUT, HOST_ENTRY, ActivityBuffers, CallLog
 from pinscope.tracing.pending import raise_behind
+from pinscope.tracing.process_end import at_end
 from pinscope.tracing.source_memory import SourceMemory
 from pinscope.tracing.spool_folder import SpoolFolder, stack_begin
 from pinscope.tracing.stacks import OURS, NvtxCalls, Ranges, Stacks
@@ -88,7 +77,7 @@ class Recorder:
         """CUPTI keeps records of what the program does; it calls back at the calls that are followed."""
         self._off_since = 0.0
         self._ended = False
-        self._cupti = CuptiLibrary(self._call, self._request, self._complete)
+        self._cupti = CuptiLibrary(self._call, self._failed, self._request, self._complete)
         self._switching = _thread.RLock()
         self._has_thread = False
         """It is begun with the first call: Python warns a program of several threads that forks."""
@@ -97,6 +86,8 @@ class Recorder:
         self._host_log = CallLog(folder, "host_calls", HOST_ENTRY)
         self._host_names: dict[tuple[str, str], int] = {}
         self._next_name = itertools.count(1)
+        failed = CallLog(folder, "failed", FAILED_ENTRY)
+        self._failures = FailedCalls(failed, lambda line: folder.append("failed_functions", line))
         self._ranges = Ranges(lambda line: folder.append("ranges", line))
         self._nvtx = NvtxCalls(self._ranges)
         self._stacks = Stacks(
@@ -165,12 +156,13 @@ class Recorder:
 
     def _subscribe(self) -> None:
         self._cupti.subscribe()
-        moment = time.time_ns()
-        self._write("started.json", {"pid": self._process, "ns": moment, "rank": _rank(), "stack": stack_begin()})
+        started = {"pid": self._process, "ns": time.time_ns(), "rank": _rank(), "stack": stack_begin()}
+        self._write("started.json", {**started, "notices_errors": self._cupti.notices_errors})
         self._cupti.take_records()
         self._live = True
         self._cupti.follow_ranges(stacks.FOLLOWED if self._with_stacks else ())
-        self._cupti.choose([int(n) for n, name in self._config["functions"].items() if not is_followed_later(name)])
+        functions = [int(n) for n, name in self._config["functions"].items() if not is_followed_later(name)]
+        self._cupti.choose(functions, self._config["unwatched"])
         self._report(True)  # also where it begins later: CUPTI refuses now, or not at all
         if self._is_wanted():
             self._note_switch()
@@ -334,6 +326,22 @@ class Recorder:
         self._folder.append("host_names", as_json([number, [name, detail]]) + b"\n")
         return self._host_names.setdefault((name, detail), number)
 
+    def _failed(self, _user: int, domain: int, number: int, data: int) -> None:
+        """A call has returned an error."""
+        try:
+            self._note_failure(domain, number, data, _getframe().f_back)
+        except BaseException as error:  # noqa: BLE001 - as above
+            self.caught(error)
+
+    def _note_failure(self, domain: int, number: int, data: int, caller: FrameType | None) -> None:
+        """Note the error and the stack; of a native thread, that of the main thread, which may wait for it."""
+        if not self._on or os.getpid() != self._process:
+            return
+        now, elsewhere = self._clock(), caller is None
+        # Python has the newest thread first.
+        stack = self._stack([*_current_frames().values()][-1] if elsewhere else caller)
+        self._failures.note(domain, number, data, _thread.get_ident() & 0xFFFFFFFF, stack, elsewhere, now)
+
     def _stack(self, caller: FrameType | None) -> int:
         """Number of the stack above a frame; 0 where it is not read."""
         try:
@@ -407,6 +415,7 @@ class Recorder:
         """Give back the memory. What CUPTI may still call stays, and finds nothing to do."""
         self._log.close()
         self._host_log.close()
+        self._failures.close()
         self._stacks.forget()
         self._ranges.forget()
         self._nvtx = NvtxCalls(self._ranges)
@@ -452,13 +461,17 @@ class Recorder:
         self._folder.append(name, as_json(document))
 
 
-_OWN_MODULES = (bound, cupti_library, managed, mapped_file, pending, source_memory, spool_folder, stacks)
+_OWN_MODULES = (
+    bound, cupti_library, error_filter, managed, mapped_file, pending, process_end, source_memory, spool_folder, stacks
+)  # fmt: skip
 _OWN_FILES = frozenset(module.__file__ for module in (*_OWN_MODULES, json, json.encoder)) | {
     __file__,
     f"{OURS}/host_calls.py",
     f"{OURS}/library_calls.py",
 }
-_CALLBACKS = frozenset(method.__code__ for method in (Recorder._call, Recorder._request, Recorder._complete))
+_CALLBACKS = frozenset(
+    method.__code__ for method in (Recorder._call, Recorder._failed, Recorder._request, Recorder._complete)
+)
 """Code that native code calls, of which an exception may get away."""
 _RECORDINGS: list[Recorder] = []
 """All of this process. CUPTI calls into them until the process is gone."""
@@ -504,22 +517,6 @@ def _hook(recorder: Recorder) -> None:
     sys.unraisablehook = _mind_unraisable(sys.unraisablehook)
     at_end(lambda: _RECORDINGS[-1].finish())  # noqa: PLW0108 - the newest then
     program_os.register_at_fork(before=_before_fork, after_in_parent=_after_fork, after_in_child=_in_child)
-
-
-def at_end(do: Callable[[], object]) -> None:
-    """Do something when the process ends: behind what the program has registered since, and before ``os._exit``, which
-    skips what is registered."""
-    atexit.register(do)
-    end = program_os._exit
-
-    @functools.wraps(end)
-    def exit_at_once(status: int) -> NoReturn:
-        try:
-            do()
-        finally:  # whatever happens, the process ends here
-            end(status)
-
-    program_os._exit = exit_at_once
 
 
 def _before_fork() -> None:

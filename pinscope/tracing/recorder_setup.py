@@ -19,6 +19,13 @@ FOLLOWED = re.compile(
 )
 """The driver's functions whose stack and duration are kept. Each of the runtime's that does such a thing calls one of
 these, under its own correlation id."""
+UNWATCHED = re.compile(
+    r"cu(da)?(GetDevice|CtxGet(Device|Current)|\w*(Query|IsCapturing|Occupancy\w*|GetCaptureInfo)|StreamGet\w+"
+    r"|DeviceGetAttribute|GetError(String|Name)|CreateChannelDesc)(_(v\d+|ptsz|ptds))*"
+    r"|cu(Pointer|Func|Kernel)GetAttributes?"
+)
+"""Functions whose errors are not noticed: libraries ask by them in nearly every operation, and an error is an answer,
+such as that a thread uses no GPU yet. The last three return no error."""
 LATER = {"UNIFIED_MEMORY_COUNTER": "unified_memory_counter"}
 """As of :data:`RECORDS`, of those that are kept from the first allocation of managed memory on."""
 RECORDS = {"MEMCPY": "memcpy", "CONCURRENT_KERNEL": "kernel", "MEMORY2": "memory", **LATER}
@@ -53,6 +60,12 @@ def describe() -> dict[str, Any]:
             for function in cupti.driver_api_trace_cbid
             if FOLLOWED.fullmatch(function.name)
         },
+        "unwatched": [
+            [domain, int(function)]
+            for domain, functions in ((1, cupti.driver_api_trace_cbid), (2, cupti.runtime_api_trace_cbid))
+            for function in functions
+            if UNWATCHED.fullmatch(function.name)
+        ],
     }
 
 

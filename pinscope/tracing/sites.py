@@ -168,6 +168,7 @@ class Seen:
         host_calls: of libraries that move or pin data of the host, the longest on the CPU first.
         sizes: of copies over the link, the smallest first.
         unrecorded: processes; ``migrations``: of managed memory; ``pinned_h2d``: bytes per second of pinned copies.
+        failed: calls that returned an error, the earliest first.
     """
 
     program: Row | None
@@ -181,6 +182,7 @@ class Seen:
     unrecorded: tuple[Row, ...]
     migrations: tuple[Row, ...]
     pinned_h2d: float | None
+    failed: tuple[Row, ...]
 
     @property
     def seconds(self) -> float:
@@ -340,6 +342,7 @@ def seen_in(run: Run, rows: Sequence[Row]) -> Seen:
         unrecorded=tuple(by_kind.get("unrecorded", ())),
         migrations=tuple(by_kind.get("migration", ())),
         pinned_h2d=rates["h2d"],
+        failed=tuple(by_kind.get("failed_call", ())),
     )
     sites = [replace(site, whole_seconds=seen.seconds_from_first(site.row) or math.inf) for site in sites]
     for process in {site.row["process"] for site in sites if site.is_received}:

@@ -56,6 +56,11 @@ HOST_CALLS = _type(
     start="i8", end="i8", bytes="i8", processor="i8", minor_faults="i8",
 )  # fmt: skip
 """Its ``HOST_ENTRY``."""
+FAILED = _type(
+    function="u4", error="u4", thread="u4", stack="u4", elsewhere="u4", count="u4", correlation_id="u4",
+    address="u8", bytes="u8", moment="i8",
+)  # fmt: skip
+"""The recorder's ``error_filter.FAILED_ENTRY``."""
 STANDING = _type(since="i8", until="i8", stack="u4")
 """The recorder's ``managed.STANDING``."""
 
@@ -213,10 +218,20 @@ class Spool:
     @property
     def least_calls(self) -> int:
         """About how many there are so far: those of the newest files are not counted."""
-        sizes = {"calls.*": CALLS.itemsize, "host_calls.*": HOST_CALLS.itemsize}
+        sizes = {"calls.*": CALLS.itemsize, "host_calls.*": HOST_CALLS.itemsize, "failed.*": FAILED.itemsize}
         return sum(
             path.stat().st_size // size for name, size in sizes.items() for path in sorted(self.folder.glob(name))[:-1]
         )
+
+    def failed(self) -> NDArray[Any]:
+        """All calls that returned an error, in the order in which they were over: fields of :data:`FAILED`."""
+        pieces = [np.fromfile(path, FAILED) for path in sorted(self.folder.glob("failed.*"))]
+        failed = np.concatenate([np.empty(0, FAILED), *(piece[piece["moment"] > 0] for piece in pieces)])
+        return failed[np.argsort(failed["moment"], kind="stable")]
+
+    def failed_functions(self) -> dict[int, str]:
+        """The functions of these → their names."""
+        return {int(number): str(name) for number, name in self._lines("failed_functions")}
 
     def document(self, name: str) -> Mapping[str, Any] | None:
         """``started.json``, ``ended.json`` or ``refused.json``; ``None`` if it is not there, or not whole."""

@@ -2,6 +2,30 @@
 
 The folder may lie where other users write, too. So it is known by device and inode, must be this user's alone, and is
 opened anew for each file, below which no link is followed. A program may close every descriptor: none is kept.
+
+Its layout::
+
+    config.json           written by the parent: where CUPTI is, what to follow and when, offsets in its structures
+    started.json          the process, its rank among others, and when it began
+    ended.json            when it ended, if that was in an orderly way
+    switched              a line of JSON each time the recording is switched on or off
+    buffer.NUMBER         an activity buffer that CUPTI fills; ``.done`` is added when it gave it back
+    process.PID.NUMBER    likewise of a process that the program has started, without config.json and stop
+    children              a line for each process that was started: :func:`child_line`
+    calls.NUMBER          an entry for each call that is over: :data:`pinscope.tracing.mapped_file.ENTRY`
+    host_calls.NUMBER     an entry for each library's call that moves data of the host: ``HOST_ENTRY`` there
+    host_names            a line of JSON for each name: its number, the call, and what it did to the data
+    failed.NUMBER         an entry for each call that returned an error: ``error_filter.FAILED_ENTRY``
+    failed_functions      a line of JSON for each function of these: its number, and its name
+    stacks                a line of JSON for each stack: its number, and its frames, the innermost first
+    ranges                a line of JSON for each range: its number, and its name
+    memory                a line of JSON for each copy whose memory was looked at: that of ``source_memory``
+    managed               a line of JSON once managed memory was allocated: CUPTI's error where it is not followed
+    standing              where the program stood then, and when: :data:`pinscope.tracing.managed.STANDING`
+    full                  a line that says which calls have no stack because there were too many, if so
+    stop                  written by the parent: record no more
+    fault                 why the recording ended early
+    refused.json          CUPTI's error, if it gave us no subscription; the program was not started then
 """
 
 from __future__ import annotations

@@ -202,7 +202,7 @@ def test_pages_of_managed_memory_that_moved_are_given_to_the_lines_that_touched_
 
 @pytest.mark.usefixtures("_cupti")
 def test_managed_memory_that_was_allocated_while_nothing_was_recorded_is_followed_afterwards(tmp_path: Path) -> None:
-    text = "managed(1 << 30); time.sleep(1)\ncounter(CPU_FAULT, 0, 0, 0); time.sleep(0.01)\nkernel(1000)"
+    text = "managed(1 << 30); time.sleep(1)\ncounter(CPU_FAULT, 0, 0, 0); time.sleep(0.2)\nkernel(1000)"
     _, document = traced(tmp_path, "--start-after", "0.7s", program(tmp_path, text))
     (row,) = rows(document, "migration")
     assert (row["cpu_faults"], row["line"]) == (1, FIRST_LINE + 1)
@@ -538,3 +538,33 @@ def test_a_program_ends_with_the_pinscope_that_started_it(library: Path, tmp_pat
         assert int(running.stdout.readline()) > 0
         running.kill()
         assert running.stdout.read() == ""
+
+
+@pytest.mark.usefixtures("_cupti")
+def test_a_call_that_fails_is_the_answer_with_the_line_that_made_it_fail_and_the_one_that_met_the_error(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    text = """
+pinned(1, 1 << 40, 1 << 20)
+register(712, 1 << 40, 4096)
+for _ in range(20): copy(16 << 20, PAGEABLE, DEVICE)
+def innocent(): last_error(712, 0, 0)
+innocent()
+"""
+    code, document = traced(tmp_path, "--fail-on", "error", program(tmp_path, text))
+    (row,) = rows(document, "failed_call")
+    first = FIRST_LINE + 1
+    lines = [row[name] for name in ("earlier_line", "line", "noticed_line")]
+    assert (code, lines, row["error"], row["earlier"]) == (1, [first, first + 1, first + 3], 712, "taken")
+    assert document["run"]["verdict"].startswith(f"Mend train.py:{first + 1}: cudaHostRegister returned error 712, ")
+    assert document["run"]["findings"][0]["rule"] == "failed-calls"
+    assert capfd.readouterr().err.splitlines()[-1] == (
+        f"pinscope: --fail-on error: a call of CUDA returned an error (train.py:{first + 1}: cudaHostRegister, 712)"
+    )
+
+
+@pytest.mark.usefixtures("_cupti")
+def test_a_program_without_an_error_passes(tmp_path: Path) -> None:
+    code, document = traced(tmp_path, "--fail-on", "error", program(tmp_path, "register(0, 1 << 40, 4096)"))
+    assert (code, rows(document, "program")[0]["failed_calls"]) == (0, 0)
+    assert rows(document, "failed_call") == []

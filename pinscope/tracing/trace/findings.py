@@ -11,6 +11,8 @@ from pinscope.tracing.sites import Seen, line_name
 from pinscope.tracing.trace.costs import comes_late, spared_by_not_waiting
 from pinscope.tracing.trace.cpu_work import is_hidden, pins_again
 from pinscope.tracing.trace.cpu_work_findings import CPU_TEXTS, work_findings
+from pinscope.tracing.trace.failed_calls import TEXTS as FAILED_TEXTS
+from pinscope.tracing.trace.failed_calls import failed_findings
 from pinscope.tracing.trace.managed import TEXTS as MANAGED_TEXTS
 from pinscope.tracing.trace.managed import managed_findings, managed_words
 from pinscope.tracing.trace.reading import Traced, origin, pinned_memory, share_of_time
@@ -51,6 +53,7 @@ _IDLE = (
 )
 _EARLIER = "what the CPU does between the wait and the next kernel in another process, as a DataLoader's workers do"
 TEXTS: Texts = {
+    **FAILED_TEXTS,
     **CPU_TEXTS,
     **OF_CHILDREN,
     "pageable-copies": Text(
@@ -173,6 +176,7 @@ def findings(traced: Traced) -> tuple[Finding, ...]:
     """All that the rules find."""
     run, seen, what = traced.run, traced.seen, traced.what
     costed = (
+        *failed_findings(seen),
         *children_findings(seen),
         *work_findings(seen, _where, share_of_time),
         *_pageable(seen, origin(run, "pinned_from")),

@@ -16,6 +16,7 @@ from pinscope.tracing.sites import MOSTLY, Headed, Seen, Site, gpu_name, headed_
 from pinscope.tracing.trace.answer import answer_tables
 from pinscope.tracing.trace.costs import ranked, total_share
 from pinscope.tracing.trace.cpu_work import table_of_work, working_lines
+from pinscope.tracing.trace.failed_calls import failed_table, failed_verdict
 from pinscope.tracing.trace.managed import managed_table, managed_words
 from pinscope.tracing.trace.source_memory import memory_words
 from pinscope.tracing.trace.unrecorded import children_words, unseen_words
@@ -119,7 +120,7 @@ def _nothing(seen: Seen) -> str:
     return f"{'Nothing to do' if seen.sizes else 'Little to gain'}: {cost}{pinned}."
 
 
-CLAUSES: tuple[Callable[[Run, Seen], str], ...] = (_unrecorded, _costliest)
+CLAUSES: tuple[Callable[[Run, Seen], str], ...] = (failed_verdict, _unrecorded, _costliest)
 """What a verdict says, in this order: failed calls, what was not recorded, hazards, the line that costs most. Each is a
 sentence, empty where there is nothing to say of it."""
 MOST_CHARACTERS, MOST_WORDS = 150, 20
@@ -193,8 +194,10 @@ def tables(traced: Traced) -> tuple[Table, ...]:
     """Both runs beside each other and the answer's own; copies by line, pinned memory, waits and GPUs."""
     compared, seen = () if traced.what is None else tuple(what_if_tables(traced.what)), traced.seen
     copies, work = _sites(traced.run, seen), table_of_work(seen)
+    failed = (failed_table(seen),) if seen.failed else ()
     managed = (managed_table(seen, MOST_SHOWN),) if seen.migrations else ()
-    return (*compared, *answer_tables(seen), copies, *managed, work, _allocations(seen), _waits(seen), _devices(seen))
+    lines = (copies, *managed, work, _allocations(seen), _waits(seen), _devices(seen))
+    return (*failed, *compared, *answer_tables(seen), *lines)
 
 
 def _sites(run: Run, seen: Seen) -> Table:

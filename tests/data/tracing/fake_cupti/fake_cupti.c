@@ -40,6 +40,11 @@ int cuptiEnableCallback(uint32_t enable, void *handle, int domain, uint32_t numb
     enabled[domain][number] = enable;
     return 0;
 }
+int cuptiEnableDomain(uint32_t enable, void *handle, int domain) {
+    if (domain < 1 || domain > 5) return 1;
+    memset(enabled[domain], enable, sizeof enabled[domain]);
+    return 0;
+}
 /* Records are longer than the ones that the stand-in for cupti-python knows. */
 #ifdef CUPTI_13_1
 enum { MEMCPY = 96, KERNEL = 224, MEMORY = 128, COUNTER = 104 };
@@ -171,6 +176,32 @@ void fake_wait(uint64_t nanoseconds) {
     at(0, 126, &call);
     until(now() + nanoseconds);
     at(1, 126, &call);
+}
+
+/* A call of a function of the driver (domain 1) or the runtime (2) that returns this, with the first two arguments; the
+   runtime calls the driver's, if it is given, under the same correlation id. */
+static void returning(uint32_t domain, uint32_t number, const char *name, int result, const void **arguments) {
+    Call call = {.name = name, .params = arguments, .result = &result, .correlation = correlation};
+    for (call.site = 0; call.site < 2; call.site++)
+        if (callback && enabled[domain][number]) callback(NULL, domain, number, &call);
+}
+int fake_call(uint32_t number, const char *name, uint32_t inside, const char *inside_name, int result, uint64_t address,
+              uint64_t bytes) {
+    const void *arguments[2] = {(void *)address, (void *)bytes};
+    correlation++;
+    if (inside) returning(1, inside, inside_name, result, arguments);
+    if (number) returning(2, number, name, result, arguments);
+    return result;
+}
+/* cudaLaunchKernel of a thread that runs no Python, and that this one waits for. */
+static void *launch(void *result) {
+    fake_call(211, "cudaLaunchKernel_v7000", 307, "cuLaunchKernel", (int)(intptr_t)result, 0, 0);
+    return NULL;
+}
+void fake_launch_elsewhere(int result) {
+    pthread_t thread;
+    pthread_create(&thread, NULL, launch, (void *)(intptr_t)result);
+    pthread_join(thread, NULL);
 }
 
 /* What a program's calls of NVTX do where NVTX_INJECTION64_PATH names this library: CUPTI calls back as they return. */

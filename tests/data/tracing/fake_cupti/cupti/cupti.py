@@ -26,6 +26,13 @@ class driver_api_trace_cbid(IntEnum):
     cuMemcpyWithAttributesAsync = 837
 
 
+class runtime_api_trace_cbid(IntEnum):
+    cudaGetDeviceCount_v3020 = 3
+    cudaGetLastError_v3020 = 10
+    cudaEventQuery_v3020 = 138
+    cudaHostRegister_v4000 = 152
+
+
 def _layout(size, **fields):
     """A record: name → offset and type."""
     return np.dtype({

@@ -55,7 +55,7 @@ TEXTS: Texts = {
         severity="warning",
     ),
     "auto-keeps-limit": Text(
-        when='no call takes longer than the limit while pinned_empty(chunk="auto") pins; while one call pins all one does',
+        when='no call takes longer than the limit while pinned_empty(chunk="auto") pins, but some while one call does',
         title='With pinned_empty(chunk="auto") no call took longer than {wait.seconds:seconds} in {auto.of_repeats}; '
         "the limit is {limit:seconds}",
         detail=_COST,

@@ -26,7 +26,7 @@ from pinscope.analysis.cells import (
 )
 from pinscope.analysis.read_rows import Row, grouped
 from pinscope.analysis.statistics import Summary, are_known, compared, measured
-from pinscope.records.run import MOST_OFF, ExperimentRun, Quantity, Table, quantity, table
+from pinscope.records.run import MOST_OFF, VARIES, ExperimentRun, Quantity, Table, quantity, table
 from pinscope.units import format_share
 
 WayName = Literal["copy", "copy_part", "mapped", "managed", "prefetched"]
@@ -301,32 +301,32 @@ def headline(accesses: Accesses) -> Iterator[Quantity]:
     alike = list(accesses.once(accesses.patterns[0]).values())
     if alike:
         best, name = winners(alike)[0], PATTERNS[alike[0].pattern]
-        yield quantity(f"Fastest for one {name}", _best(alike), "text", key="fastest.way")
+        yield quantity(f"Fastest for one {name}", _best(alike), "text", reason=VARIES, key="fastest.way")
         words = f"Useful rate of the fastest, one {name}"
         rate = best.useful_bytes_per_second
         yield measured(words, best.wall_seconds, "bytes/second", rate, key="fastest.rate")
 
 
-def _best(alike: Sequence[Cell]) -> str:
-    return " or ".join(WAYS[cell.way].title for cell in winners(alike))
+def _best(alike: Sequence[Cell]) -> str | None:
+    best = winners(alike)
+    return " or ".join(WAYS[cell.way].title for cell in best) if best[0].wall_seconds.is_known else None
 
 
 def _winners(accesses: Accesses) -> Table:
     rows = []
     for (pattern, spacing, uses), alike in accesses.alike.items():
-        best = winners(alike)[0]
-        slowest = max(
-            (cell for cell in alike if cell.wall_seconds.is_known), key=lambda cell: cell.seconds, default=best
-        )
-        takes = (best.seconds, WAYS[slowest.way].title, Pair(slowest, best).times)
+        known = [cell for cell in alike if cell.wall_seconds.is_known]
+        best, slowest = winners(alike)[0], max(known, key=lambda cell: cell.seconds, default=None)
+        against = slowest if best in known else None
+        takes = against and best.seconds, slowest and WAYS[slowest.way].title, against and Pair(against, best).times
         rows.append((PATTERNS[pattern], 1 / spacing, uses, _best(alike), *takes))
     columns = {"pattern": "text", "share used": "share", "uses": "count", "best way": "text", "it takes": "seconds"}
     return table(
         "Which way wins",
         columns | {"slowest way": "text", "it takes × the best": "ratio"},
         rows,
-        note=f"{AS_GOOD_WORDS} Slowest: of those that do not vary too much to tell. Times run from data on the host "
-        "until the result can be used.",
+        note=f"{AS_GOOD_WORDS} n/a: the fastest varies too much to tell; the slowest is of those that do not. Times "
+        "run from data on the host until the result can be used.",
     )
 
 

@@ -28,7 +28,7 @@ TEXTS = {
     "pageable-slower": Text(
         "the largest pageable copies take longer than pinned ones, by more than both may be off",
         "Pageable copies[ ({conditions})] take {longer} as long as pinned ones",
-        "Pageable copies run at {rates:and}[; the call that starts one returns after {calls:and}]. "
+        "Pageable copies run at {rates:and}; the call that starts one returns after {calls:and}. "
         "Pinned copies are faster {where:and}.",
         "Pin these buffers once and reuse them; the experiment allocation measures after how many copies that pays.",
     ),
@@ -147,11 +147,7 @@ def _pageable(copies: Copies) -> Iterator[Costed]:
     starts = grouped(gains, lambda way: gains[way].where)
     where = {way: f"{way}, {format_bytes(gain.bytes)}" for way, gain in gains.items()}
     sides = {way: (gain.pinned, gain.pageable) for way, gain in gains.items()}
-    calls = {
-        way: [format_seconds(cell.issue_seconds.median) for cell in both]
-        for way, both in sides.items()
-        if all(cell.issue_seconds.is_known for cell in both)
-    }
+    calls = {way: [_call(cell) for cell in both] for way, both in sides.items()}
     rates = {way: [format_bandwidth(cell.bytes_per_second) for cell in both] for way, both in sides.items()}
     longer = {way: times(gains[way].ratio, *(cell.one_more_seconds for cell in both)) for way, both in sides.items()}
     yield say(
@@ -163,9 +159,17 @@ def _pageable(copies: Copies) -> Iterator[Costed]:
         longer=_listed(longer),
         conditions=next(iter(gains.values())).pageable.conditions,
         rates=[f"{slow} instead of {fast} ({where[way]})" for way, (fast, slow) in rates.items()],
-        calls=[f"{slow} instead of {fast} ({way})" for way, (fast, slow) in calls.items()] or None,
+        calls=[f"{slow} instead of {fast} ({way})" for way, (fast, slow) in calls.items()],
         where=[f"{start} ({joined(ways)})" for start, ways in starts.items()],
     )
+
+
+def _call(cell: Cell) -> str:
+    """How long the call that starts a copy takes; at most, where it varies too much to tell."""
+    calls = cell.issue_seconds
+    if calls.is_known or calls.interval is None:
+        return format_seconds(calls.median)
+    return f"at most {format_seconds(calls.interval[1])}"
 
 
 def _gain_evidence(way: str, gain: Gain) -> Iterator[Quantity]:

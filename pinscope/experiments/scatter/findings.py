@@ -7,7 +7,7 @@ from importlib.resources import files
 
 from pinscope.analysis.cells import clearly_more
 from pinscope.analysis.read_rows import grouped
-from pinscope.analysis.statistics import are_known, is_distinct, measured, ratio
+from pinscope.analysis.statistics import are_known, measured, ratio
 from pinscope.analysis.texts import Costed, Text, Texts, dearest_first, joined, say
 from pinscope.experiments.scatter.reading import TOWARDS, Cell, Load, Pieces, Scatter
 from pinscope.experiments.scatter.ways import WAYS
@@ -68,10 +68,10 @@ TEXTS: Texts = {
     ),
     "scatter-compute": Text(
         when="a compute load takes 2 % longer beside a way, and not by chance",
-        title="Compute beside {worst.mover} {towards} takes {worst.longer_share:share} longer[, beside {least.mover} "
-        "{least.longer_share:share}]",
+        title="Compute beside {worst.mover} {towards} takes {worst.longer_words} longer[, beside {least.blocks} blocks "
+        "{least.longer_words}]",
         detail="The load keeps the arithmetic units of all multiprocessors busy and leaves room for another kernel's "
-        "blocks.[ Beside a batch call it takes {batch:share} longer at most.]",
+        "blocks.[ Beside a batch call it takes {batch.longer_words} longer.]",
         advice="Where compute runs beside it, take no more blocks than your rate needs: the table has both.",
     ),
 }
@@ -244,13 +244,14 @@ def _times(cells: tuple[Cell, Cell]) -> float:
 
 
 def _compute(loads: Sequence[Load]) -> Iterator[Costed]:
-    """What a kernel beside it costs a compute load, with many blocks and with few in the same direction."""
+    """What a kernel beside it costs a compute load, and with how many blocks it moves most at no cost."""
     if not loads:
         return
     worst = max(loads, key=lambda load: (load.way == "kernel", load.longer_share))
     alike = [load for load in loads if (load.direction, load.way) == (worst.direction, worst.way)]
-    least = min(alike, key=lambda load: load.longer_share)
-    if worst.longer_share >= HARDLY and is_distinct(worst.compute_ratio.median, worst.compute_ratio):
+    least = max(alike, key=lambda load: (not load.is_longer, load.bytes_per_second))
+    batch = max((load for load in loads if load.way == "batch"), key=lambda load: load.longer_share, default=None)
+    if worst.longer_share >= HARDLY and worst.is_longer:
         yield say(
             TEXTS,
             "scatter-compute",
@@ -260,7 +261,7 @@ def _compute(loads: Sequence[Load]) -> Iterator[Costed]:
             worst=worst,
             towards=TOWARDS[worst.direction],
             least=least if least is not worst else None,
-            batch=max((load.longer_share for load in loads if load.way == "batch"), default=None),
+            batch=batch,
         )
 
 

@@ -20,10 +20,10 @@ from pinscope.analysis.cells import (
     tied,
 )
 from pinscope.analysis.read_rows import Row, Rows, grouped
-from pinscope.analysis.statistics import Summary, are_known, compared, measured
+from pinscope.analysis.statistics import Summary, are_known, compared, is_distinct, measured
 from pinscope.experiments.scatter.ways import WAYS
 from pinscope.records.run import VARIES, ExperimentRun, Quantity, Table, quantity
-from pinscope.units import format_bandwidth, format_bytes
+from pinscope.units import format_bandwidth, format_bytes, format_share
 
 ENOUGH = 0.95
 """Of the best rate: what the fewest blocks, or threads, must reach."""
@@ -99,6 +99,16 @@ class Load(Moved):
         return max(self.compute_ratio.median - 1, 0.0)
 
     @property
+    def is_longer(self) -> bool:
+        """Whether it did, and not by chance."""
+        return self.compute_ratio.median > 1 and is_distinct(self.compute_ratio.median, self.compute_ratio)
+
+    @property
+    def longer_words(self) -> str:
+        """By how much, as it stands before ``longer``."""
+        return format_share(self.longer_share) if self.is_longer else "not measurably"
+
+    @property
     def mover(self) -> str:
         """The way inside a sentence, with its blocks."""
         return f"a kernel of {self.blocks} blocks" if self.blocks else self.phrase
@@ -131,6 +141,12 @@ class Pieces:
             return not near(cell.wall_seconds, self.ranked[0].wall_seconds), order.index(cell.way)
 
         return sorted(good, key=place)
+
+    @property
+    def winner_titles(self) -> str | None:
+        """These for a table; ``None`` where the first varies too much to tell."""
+        known = self.winners[0].wall_seconds.is_known
+        return " or ".join(cell.title for cell in self.winners) if known else None
 
     @property
     def loop(self) -> Cell | None:
@@ -200,10 +216,11 @@ class Scatter:
         """Direction and layout, where it can be told of the largest size → the least size from which on a loop reaches
         90 % of a contiguous copy; ``None`` if it never does."""
         shares = {case: pieces.loop_share for case, pieces in self.cases.items() if pieces.loop and pieces.contiguous}
-        groups = grouped(sorted(shares, reverse=True), lambda case: case[:2])
+        groups = grouped(shares, lambda case: case[:2])
+        falling = {kind: sorted(cases, reverse=True) for kind, cases in groups.items()}
         return {
             kind: min(takewhile(lambda case: (shares[case] or 0.0) >= GOOD_ENOUGH, cases), default=(None,))[-1]
-            for kind, cases in groups.items()
+            for kind, cases in falling.items()
             if shares[cases[0]] is not None
         }
 
@@ -282,7 +299,7 @@ def tables(scatter: Scatter) -> Iterator[Table]:
             "layout": ("text", lambda row: row[0].layout),
             "piece": ("bytes", lambda row: row[0].bytes),
             "pieces": ("count", lambda row: row[0].pieces),
-            "best way": ("text", lambda row: " or ".join(cell.title for cell in row[1].winners)),
+            "best way": ("text", lambda row: row[1].winner_titles),
             "its rate": ("bytes/second", lambda row: _pace(row[0])),
             "thread held": ("share", lambda row: row[0].held_share),
             "multiprocessors": ("count", lambda row: row[0].sms),

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from typing import Any
 
 from pinscope.analysis.pinning_strategy import NOT_PINNED, cause, not_pinned
-from pinscope.analysis.statistics import exceeds, measured, ratio
-from pinscope.analysis.texts import Costed, Text, Texts, dearest_first, say, times
+from pinscope.analysis.statistics import measured, ratio
+from pinscope.analysis.texts import Costed, Text, Texts, dearest_first, say
 from pinscope.experiments.while_serving.reading import AUTO, IDLE, TAKEN, TOUCH, Cell, Serving, Wait
 from pinscope.records.run import Finding, Quantity, costing, quantity
 from pinscope.units import exact_bytes
@@ -32,9 +32,9 @@ _WHY = (
     "may be busy processors or Python's interpreter lock, not the driver.]"
 )
 _COST = (
-    "Pinning {auto.bytes:bytes} takes {auto.total_seconds.median:seconds}[, {longer} as long as {fastest.title}, the "
-    "fastest way, with which a call took up to {fastest.longest.seconds:seconds}]. It tries chunk lengths as it pins; "
-    "longest calls of so few repeats are partly chance."
+    "Pinning {auto.bytes:bytes} takes {auto.total_seconds.median:seconds}[, by {fastest.title} "
+    "{fastest.total_seconds.median:seconds} with calls of up to {fastest.longest.seconds:seconds}]. It tries chunk "
+    "lengths as it pins; longest calls of so few repeats are partly chance."
 )
 TEXTS: Texts = {
     **NOT_PINNED,
@@ -114,9 +114,7 @@ def _auto(serving: Serving) -> Iterator[Costed]:
     wait, beyond = auto.longest, auto.longest.seconds > limit
     if not beyond and not serving.gentle:
         return
-    both = auto.total_seconds, fastest.total_seconds
-    longer = exceeds(*both)
-    compared = [auto, fastest] if longer else [auto]
+    compared = [auto] if auto is fastest else [auto, fastest]
     yield say(
         TEXTS,
         "auto-beyond-limit" if beyond else "auto-keeps-limit",
@@ -125,13 +123,12 @@ def _auto(serving: Serving) -> Iterator[Costed]:
         quantity('Chunk of chunk="auto"', auto.chunk_bytes, "bytes", reason="memory cannot be registered here"),
         *(measured(f"Time, {cell.title}", cell.total_seconds, "seconds") for cell in compared),
         *_waits(*compared[1:]),
-        cost=wait.seconds / limit if beyond else ratio(*both),
+        cost=wait.seconds / limit if beyond else ratio(auto.total_seconds, fastest.total_seconds),
         auto=auto,
         naive=serving.in_one_piece,
         wait=wait,
         limit=limit,
-        longer=times(ratio(*both), *both) if longer else None,
-        fastest=fastest,
+        fastest=None if auto is fastest else fastest,
         **_why(serving, wait),
     )
 

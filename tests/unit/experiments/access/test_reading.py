@@ -197,6 +197,14 @@ def test_a_way_whose_time_is_not_known_is_not_called_the_slowest() -> None:
         assert str(row[5]).startswith(slowest)
 
 
+def test_where_the_fastest_way_is_not_known_none_is_named() -> None:
+    reading = read_access(synthetic.run("access"), [*wild("copy", 0.5e-3, 3e-3, 9e-3), *rows("mapped", 9e-3)])
+    (row,) = reading.tables[0].rows
+    assert row[3:] == (None, None, "zero-copy (mapped)", None)
+    reasons = {figure.key: figure.reason for figure in reading.headline}
+    assert reasons["fastest.way"] == "its repeats vary too much to tell"
+
+
 def test_prefetching_is_not_advised_for_writes_where_it_was_slower_than_a_copy() -> None:
     measured = rows("copy", 5e-3) + rows("managed", 25e-3) + rows("copy", 5e-3, "stream_write")
     slow, fast = (rows("prefetched", seconds, "stream_write") for seconds in (18e-3, 5e-3))

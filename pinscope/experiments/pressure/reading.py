@@ -26,7 +26,6 @@ STALLS: Mapping[str, str] = {
 STRAIGHT = 0.1
 """A pinned byte takes one byte and its page table; further off by more than this, others took or gave memory."""
 OTHERS = "other programs took or gave back memory meanwhile"
-NO_ROUND = "no round was timed"
 OUTSIDE = 1.05
 """A bystander outside the group that takes more than this many times as long was disturbed."""
 CACHE_LOST = 0.05
@@ -254,8 +253,7 @@ class OnHost(Course):
 
     @property
     def tests(self) -> Mapping[MarkKind, Callable[[Stage], bool]]:
-        """What stays so without the pinned memory, or was so in a round before it, has another cause; nor may it be
-        chance."""
+        """What stays so without the pinned memory, was so in a round before it, or may be chance has another cause."""
         usual, before = self.before.stalled_share("memory_some") or 0.0, self.before
 
         def slower(times: float, values: Callable[[Stage], Sequence[float]]) -> Callable[[Stage], bool]:
@@ -480,7 +478,7 @@ def tables(measured: Pressures) -> Iterator[Table]:
         yield _every_step(ON_HOST, {"": measured.host}, _HOST_NOTE)
 
 
-def slowdown(course: Course, name: str, nothing: str, key: str | None = None) -> Quantity:
+def slowdown(course: Course, name: str, key: str | None = None, nothing: str = "no round was timed") -> Quantity:
     """How many times as long work took at the slowest step as before."""
     before, longest = course.before.work_seconds, course.slowest and course.slowest.work_seconds
     if before and longest:
@@ -498,7 +496,7 @@ def _host_headline(run: OnHost, share: float, owner: str) -> Iterator[Quantity]:
     pinned = format_bytes((run.slowest or run.held[0]).bytes)
     name, nothing = f"Page fault time with {pinned} pinned (the slowest step) against before", "nothing to compare with"
     yield run.price
-    yield slowdown(run, name, nothing, "faults")
+    yield slowdown(run, name, "faults", nothing)
     yield quantity("Most memory pinned", run.most_bytes, "bytes", key="most")
     yield quantity(f"Most memory pinned, share of the {owner} memory", share, "share", key="most.share")
     name, nothing = "Least share of the test file in the page cache", "no file could be made; the notes say why"
@@ -524,7 +522,7 @@ def _group_headline(climb: Climb) -> Iterator[Quantity]:
     none = "not reached"
     first, last = (mark and mark.bytes / climb.limit for mark in (climb.cliff, climb.kill))
     yield quantity("Cliff, share of the group's limit", first, "share", reason=none, key="cliff")
-    yield slowdown(climb, "Slowest round of work against before pinning", NO_ROUND, "slowest")
+    yield slowdown(climb, "Slowest round of work against before pinning", "slowest")
     yield quantity("Killed at, share of the group's limit", last, "share", reason=none, key="killed")
     name = "Round outside, beyond the cliff against below it"
     if climb.outside:

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from pinscope.analysis.cells import near
 from pinscope.analysis.statistics import are_known, exceeds, measured, ratio, together
 from pinscope.analysis.texts import ROUGH, Text, Texts, on_lab, part_words, say, times
-from pinscope.experiments.pressure.reading import MARKS, NO_ROUND, Climb, OnHost, Pressures, share_of_memory, slowdown
+from pinscope.experiments.pressure.reading import MARKS, Climb, OnHost, Pressures, share_of_memory, slowdown
 from pinscope.experiments.pressure.ways import WAYS
 from pinscope.records.run import Finding, Quantity, quantity
 from pinscope.units import GIB, format_bytes, format_seconds, format_share
@@ -119,7 +119,7 @@ def _on_host(run: OnHost) -> Iterator[Finding]:
     """What others felt, and what they lost."""
     last, returned = run.held[-1], run.returned_share
     if run.cliff:
-        longest = slowdown(run, "Page fault, slowest step against before", "not measured")
+        longest = slowdown(run, "Page fault, slowest step against before", nothing="not measured")
         how = MARKS[run.cliff.kind]
         yield say(TEXTS, "others-suffer", longest, *_marks(run), cliff=run.cliff, how=how, ends=_ends(run))[1]
     if lost := run.known_price:
@@ -145,7 +145,7 @@ def _cliff(climb: Climb) -> Iterator[Finding]:
         quantity(
             "Expected by the group's account", climb.expected_cliff, "bytes", reason="the group's account is not known"
         ),
-        slowdown(climb, "Slowest round of work against before pinning", NO_ROUND),
+        slowdown(climb, "Slowest round of work against before pinning"),
         *_marks(climb),
     )
     unexplained = None if climb.needed_bytes else f"from {cliff.place(climb.limit)} of its limit pinned on"

@@ -274,9 +274,11 @@ def _small(seen: Seen) -> Iterator[Cost]:
     for site in seen.small:
         held, gathered = site.row["call_seconds"], site.gathered_seconds
         saved = None if gathered is None else max(held - gathered, 0.0)
-        what = f"Gather the {site.row['count']:,} small copies of {site.name}"
+        what = f"the {site.row['count']:,} small copies of {site.name}"
+        what = f"Move {what} another way, not gathered" if saved == 0 else f"Gather {what}"
         advice = f"{what}: they blocked the CPU for {_took(seen, site.row, held)}."
-        yield Cost(site.row, "many-small-copies", held, saved, "gather them in one copy", advice)
+        to_do = "move them another way" if saved == 0 else "gather them in one copy"
+        yield Cost(site.row, "many-small-copies", held, saved, to_do, advice)
 
 
 def _work(seen: Seen) -> Iterator[Cost]:

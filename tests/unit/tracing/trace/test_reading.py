@@ -161,9 +161,12 @@ def test_what_gathering_small_copies_would_take_is_said_where_it_was_measured_fo
     assert reading.verdict == (
         "Gather the 200,000 small copies of train.py:33: they blocked the CPU for 900 ms (9.0 %)."
     )
-    slow = found(read(program(), {**small, "median_bytes": 60_000.0}, **rates), "many-small-copies")[0]
+    large = read(program(), {**small, "median_bytes": 60_000.0}, **rates)
+    (slow,) = found(large, "many-small-copies")
     assert "gathered" not in slow.title
     assert slow.advice.startswith("Gathering them with one thread would take as long.")
+    moved = "Move the 200,000 small copies of train.py:33 another way, not gathered: they blocked the CPU"
+    assert (large.verdict or "").startswith(moved)
 
 
 def test_a_foreign_run_may_hold_anything_in_place_of_rates() -> None:
@@ -235,6 +238,14 @@ def test_nobody_is_told_to_wait_less_who_copies_to_the_host_asynchronously_or_us
     waiting = {**wait, "line": 33}  # as of .item(), which waits for its own copy
     assert found(read(program(), COMPUTE, back, waiting), "waits-for-the-gpu")
     assert found(read(program(), COMPUTE, site(33, "pinned"), wait), "waits-for-the-gpu")
+
+
+def test_a_line_of_which_pinning_saves_nothing_is_not_told_to_pin() -> None:
+    """The transfers take all of the time for which compute stands idle."""
+    slow = read(program(), site(33), pinned_h2d=1e9)
+    assert (slow.verdict or "").startswith("Pinning what train.py:33 copies would save nothing: ")
+    assert not found(slow, "pageable-copies")
+    assert found(read(program(), site(33)), "pageable-copies")
 
 
 def test_without_a_known_rate_nothing_is_estimated() -> None:

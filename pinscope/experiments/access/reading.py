@@ -317,8 +317,8 @@ def _winners(accesses: Accesses) -> Table:
     for (pattern, spacing, uses), alike in accesses.alike.items():
         known = [cell for cell in alike if cell.wall_seconds.is_known]
         best, slowest = winners(alike)[0], max(known, key=lambda cell: cell.seconds, default=None)
-        against = slowest if best in known else None
-        takes = against and best.seconds, slowest and WAYS[slowest.way].title, against and Pair(against, best).times
+        times = Pair(slowest, best).times if slowest and best in known else None
+        takes = (times and best.seconds, WAYS[slowest.way].title if slowest else None, times)
         rows.append((PATTERNS[pattern], 1 / spacing, uses, _best(alike), *takes))
     columns = {"pattern": "text", "share used": "share", "uses": "count", "best way": "text", "it takes": "seconds"}
     return table(

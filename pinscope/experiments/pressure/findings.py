@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 from pinscope.analysis.cells import near
 from pinscope.analysis.statistics import are_known, exceeds, measured, ratio, together
@@ -150,8 +151,8 @@ def _cliff(climb: Climb) -> Iterator[Finding]:
     )
     unexplained = None if climb.needed_bytes else f"from {cliff.place(climb.limit)} of its limit pinned on"
     slowed = times(ratio(*climb.slowed), *climb.slowed) if climb.slowed else None
-    values = {"how": MARKS[cliff.kind], "unexplained": unexplained, "ends": _ends(climb), "slowed": slowed}
-    yield say(TEXTS, "cliff", *evidence, climb=climb, **values)[1]
+    values: dict[str, Any] = {"how": MARKS[cliff.kind], "unexplained": unexplained, "ends": _ends(climb)}
+    yield say(TEXTS, "cliff", *evidence, climb=climb, slowed=slowed, **values)[1]
 
 
 def _ended(climb: Climb) -> Iterator[Finding]:

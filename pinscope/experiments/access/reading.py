@@ -258,11 +258,10 @@ def verdict(accesses: Accesses) -> str | None:
         ends = [f"{pair.against_words} ({pair.cell.words})" for pair in dict.fromkeys((least, most))]
         return f"Zero-copy is {', '.join(ends)}."
     if most.verdict != "slower":
-        least_of_all = (
-            f"Map the data (zero-copy): it takes at most {most.times_words} times a copy's time, and no GPU memory."
-        )
+        longest = f"it takes at most {most.times_words} times a copy's time"
         unclear = "Measure again: times vary too much to tell whether zero-copy is slower than a copy."
-        return least_of_all if near(most.cell.wall_seconds, most.other.wall_seconds) else unclear
+        is_near = near(most.cell.wall_seconds, most.other.wall_seconds)
+        return f"Map the data (zero-copy): {longest}, and no GPU memory." if is_near else unclear
     faster = faster_shares([pair for pair in accesses.pairs if pair.cell.spacing > 1])
     use_part = f", map what they read {faster} of" if faster else ""
     again = " and again" if any(pair.cell.uses == 1 and pair.verdict != "slower" for pair in whole) else ""

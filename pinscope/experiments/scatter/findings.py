@@ -222,15 +222,15 @@ def _idle(scatter: Scatter) -> Iterator[Costed]:
     pairs = [(alike["batch"], alike["batch_queued"]) for alike in ways]
     slower = [(idle, queued) for idle, queued in pairs if clearly_more(idle.wall_seconds, queued.wall_seconds)]
     if slower:
-        idle, queued = max(slower, key=_times)
-        held = all(cell.issue_seconds.is_known for cell in (idle, queued))
+        idle, queued = pair = max(slower, key=_times)
+        held = all(cell.issue_seconds.is_known for cell in pair)
         yield say(
             TEXTS,
             "scatter-batch-idle",
             _rate(idle),
             _rate(queued),
-            cost=_times((idle, queued)),
-            severity=costing(_times((idle, queued))),
+            cost=_times(pair),
+            severity=costing(_times(pair)),
             idle=idle,
             queued=queued,
             where=_where([idle for idle, _ in slower]),

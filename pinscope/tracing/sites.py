@@ -186,8 +186,8 @@ class Seen:
     migrations: tuple[Row, ...]
     pinned_h2d: float | None
     failed: tuple[Row, ...]
-    watched: tuple[Row, ...] = ()
-    early_reads: tuple[Row, ...] = ()
+    watched: tuple[Row, ...]
+    early_reads: tuple[Row, ...]
 
     @property
     def seconds(self) -> float:

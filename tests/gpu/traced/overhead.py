@@ -1,8 +1,9 @@
-"""What the recorder costs: ``overhead.py small|training CONFIG FOLDER`` prints times without and with it, in turn.
+"""What the recorder costs: ``overhead.py WAY CONFIG FOLDER`` prints times without and with it, in turn.
 
-``small``: microseconds of a copy of 4 KiB, 13 frames deep. ``training``: milliseconds of a step of an MLP of eight
-layers of 2048², from pinned and from pageable memory. The recorder is started and ended in this process, so that both
-are measured alike.
+``small``: microseconds of a copy of 4 KiB, 13 frames deep. ``watched``: of one to the host by PyTorch, whose tensor is
+watched, and of one that is read after a wait. ``training``: milliseconds of a step of an MLP of eight layers of 2048²,
+from pinned and from pageable memory. The recorder is started and ended in this process, so that both are measured
+alike.
 """
 
 import json
@@ -10,7 +11,8 @@ import sys
 import time
 from pathlib import Path
 
-from pinscope.tracing.recorder import Recorder
+from pinscope.tracing.host_calls import follow_host_calls
+from pinscope.tracing.recorder import Recorder, newest_recorder
 from pinscope.tracing.spool_folder import SpoolFolder
 
 CONFIG, FOLDER = Path(sys.argv[2]), Path(sys.argv[3])
@@ -70,6 +72,37 @@ def small():
     compare(measure)
 
 
+def watched():
+    import torch
+
+    value, to = torch.ones(1024, device="cuda"), torch.Tensor.to
+    first = recorder("first")
+    follow_host_calls()
+    first.finish()
+
+    def copies(move, reads, count):
+        for number in range(count):
+            host = move(value, "cpu", non_blocking=True)
+            if reads:
+                torch.cuda.synchronize()
+                host.numpy()
+            elif not number & 255:
+                torch.cuda.synchronize()
+
+    def measure():
+        times = {}
+        for name, reads in (("copied", False), ("read", True)):
+            move = torch.Tensor.to if newest_recorder().is_on else to
+            copies(move, reads, 500)
+            begun = time.perf_counter()
+            copies(move, reads, 10_000)
+            times[name] = (time.perf_counter() - begun) / 10_000 * 1e6
+        return times
+
+    measure()
+    compare(measure)
+
+
 def network():
     """A function that trains so many steps from a source, and the sources."""
     import torch
@@ -109,4 +142,4 @@ def training():
     compare(measure)
 
 
-{"small": small, "training": training}[sys.argv[1]]()
+{"small": small, "watched": watched, "training": training}[sys.argv[1]]()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from pinscope.analysis.read_rows import grouped
-from pinscope.analysis.statistics import compared
+from pinscope.analysis.statistics import compared, is_distinct, measured
 from pinscope.analysis.texts import Costed, Text, dearest_first, joined, part_words, say, times
 from pinscope.experiments.overlap.reading import GOOD_OVERLAP, SLOWER_COPIES, Cell, Lack, Passes, corrupted_shares
 from pinscope.experiments.overlap.ways import EVERYTHING, WAYS
@@ -146,7 +146,8 @@ def _lack_evidence(lack: Lack) -> Iterator[Quantity]:
     cell, way, what = lack.cell, lack.cell.case_words, WAYS[lack.missing].phrase
     yield compared(f"Time with {what} against the full recipe, {way}", cell.device_seconds, lack.full.device_seconds)
     if cell.recipe.memory != "pinned":
-        yield quantity(f"Its copies alone against pinned ones alone, {way}", cell.copy_slowdown, "ratio")
+        name = f"Its copies alone against pinned ones alone, {way}"
+        yield measured(name, cell.copy_alone_seconds, "ratio", cell.copy_slowdown)
     if cell.knows_own_overlap:
         in_turn = f"Time against that of its own copies and kernels one after the other, {way}"
         yield quantity(in_turn, cell.own_serial, "ratio")
@@ -156,10 +157,12 @@ def _lack_evidence(lack: Lack) -> Iterator[Quantity]:
 
 def _why(cell: Cell) -> str:
     """Slow copies, else what still ran side by side."""
-    slower = cell.copy_slowdown
+    slower, alone = cell.copy_slowdown, cell.copy_alone_seconds
     idle = f"compute is idle {format_seconds(cell.stall_seconds.median)} of {format_seconds(cell.seconds)}"
-    if slower >= SLOWER_COPIES:
-        return f"the copies alone take {slower:.1f} times as long as pinned ones, and {idle}"
+    if slower >= SLOWER_COPIES and is_distinct(slower, alone):
+        # Of copies that have fast and slow states those alone may have had more slow ones than the whole.
+        longer = f"{times(slower, alone)} as long as pinned ones" if alone.median < cell.seconds else "as long as the whole"
+        return f"the copies alone take {longer}, and {idle}"
     if not cell.knows_own_overlap:
         return idle
     if cell.own_overlap >= HIDES:

@@ -161,7 +161,9 @@ def _why(cell: Cell) -> str:
     idle = f"compute is idle {format_seconds(cell.stall_seconds.median)} of {format_seconds(cell.seconds)}"
     if slower >= SLOWER_COPIES and is_distinct(slower, alone):
         # Of copies that have fast and slow states those alone may have had more slow ones than the whole.
-        longer = f"{times(slower, alone)} as long as pinned ones" if alone.median < cell.seconds else "as long as the whole"
+        longer = (
+            "as long as the whole" if alone.median >= cell.seconds else f"{times(slower, alone)} as long as pinned ones"
+        )
         return f"the copies alone take {longer}, and {idle}"
     if not cell.knows_own_overlap:
         return idle

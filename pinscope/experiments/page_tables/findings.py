@@ -51,8 +51,8 @@ TEXTS: Mapping[str, Text] = {
         "up to {best.pinned_bytes:bytes}, show {best.least_bytes_per_gib:bytes}[ to {most:bytes}] for a pinned GiB[, "
         "of which freeing gave back {back}]. A TiB would take {tebibyte:bytes}.",
         advice="Count it for every process that pins, on every GPU on which that process has a context (or, of a host "
-        "pool, access). Where several processes need the same data, one can pin it and copy for the others: see the "
-        "experiment registration.",
+        "pool, access). Whether one owner of memory that several processes share is worth it depends on how much that "
+        "is: the experiment registration tells.",
     ),
     "every-gpu-pays": Text(
         when="memory of another GPU grows with what is pinned",

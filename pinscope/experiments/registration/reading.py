@@ -342,10 +342,12 @@ class Registrations:
 
     @property
     def rates(self) -> tuple[Summary, Summary] | None:
-        """Of several processes by themselves, and of one owner for them."""
+        """Of several processes by themselves, and of one owner for them; ``None`` where one is no figure."""
         apart, _ = self.both
         own, owners = (trial and trial.bytes_per_second for trial in self.both)
-        return (own, owners) if own and owners and apart and apart.processes > 1 else None
+        if not (own and owners and apart) or apart.processes < 2 or not (own.is_known and owners.is_known):
+            return None
+        return own, owners
 
     @property
     def is_owner_slower(self) -> bool:

@@ -25,7 +25,7 @@ from pinscope.analysis.read_rows import Rows
 from pinscope.analysis.statistics import Summary, compared, measured, ratio
 from pinscope.analysis.texts import FORMS, about_times
 from pinscope.experiments.staging.ways import WAYS
-from pinscope.records.run import ExperimentRun, Quantity, Table, quantity, table
+from pinscope.records.run import VARIES, ExperimentRun, Quantity, Table, quantity, table
 from pinscope.units import format_bytes, format_seconds
 
 USUAL_BYTES = 2**28
@@ -234,18 +234,23 @@ def tables(staging: Staging) -> Iterator[Table]:
     }
     fastest = [
         (
-            *(best[0].bytes, best[0].uses, _titles(best), best[0].seconds, best[0].bytes_per_second),
-            at["plain"].seconds / best[0].seconds if "plain" in at else None,
-            at["in_place"].seconds if "in_place" in at else None,
+            *(best[0].bytes, best[0].uses, _titles(best), _known(best[0]), _known(best[0], best[0].bytes_per_second)),
+            compared("", at["plain"].wall_seconds, best[0].wall_seconds).value if "plain" in at else None,
+            _known(at["in_place"]) if "in_place" in at else None,
         )
         for best, at in ways
         if best
     ]
-    note = f"{AS_GOOD_WORDS} They are named with it, that with least processor time first."
+    note = f"{AS_GOOD_WORDS} They are named with it, that with least processor time first. n/a: {VARIES}."
     yield table("Which way is fastest", units, fastest, note)
     yield every_combination(
         staging.cells, note="Medians; processor time is a mean, of all threads of the process and all uses."
     )
+
+
+def _known(cell: Cell, value: float | None = None) -> float | None:
+    """Its time, or a value made from it, where that is a figure."""
+    return (cell.seconds if value is None else value) if cell.wall_seconds.is_known else None
 
 
 def _titles(cells: Sequence[Cell]) -> str:

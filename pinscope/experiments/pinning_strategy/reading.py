@@ -129,7 +129,11 @@ def verdict(pinnings: Pinnings) -> str | None:
     takes = "takes " if not instead or best is not array else ""  # a sentence has 20 words
     how = phrase(best)
     if in_chunks:
-        how, what, seconds = how.removesuffix(" once").rstrip(","), f"{size} whole", f"{seconds}, in chunks {in_chunks}"
+        how, what, seconds = (
+            how.replace(", then register", ", register").removesuffix(" once").rstrip(","),
+            f"{size} whole",
+            f"{seconds}, in chunks {in_chunks}",
+        )
     return f"{how[:1].upper()}{how[1:]}: {what} {takes}{seconds}{instead}."
 
 

@@ -174,7 +174,7 @@ def test_chunks_are_recommended_only_where_they_are_clearly_gentler() -> None:
     assert "gentler-in-chunks" not in findings([USUAL, row("thp_register", 0.5)])
     assert [rule for rule in findings(rows) if "chunks" in rule or "wait" in rule] == ["gentler-in-chunks"]
     assert read(rows).verdict == (
-        "Touch huge pages with 8 threads, then register: 16 GiB whole 500 ms, in chunks 400 ms, cudaHostAlloc 4.80 s."
+        "Touch huge pages with 8 threads, register: 16 GiB whole 500 ms, in chunks 400 ms, cudaHostAlloc 4.80 s."
     )
 
 

@@ -57,6 +57,19 @@ def test_what_ran_beside_what_is_known_only_of_steady_passes_and_of_slow_copies_
     assert not known([1.55, 1.551] * 6, 1.2, "pageable")
 
 
+@pytest.mark.parametrize(
+    ("passes_take", "off"),
+    [([1.02] * 8, 0.03), ([1.02, 1.12] * 4, 0.07), ([1.02] * 7, None), ([1.95, 2.05] * 4, None)],
+    ids=["steady", "rough", "few", "more than half of it"],
+)
+def test_an_overlap_has_its_plus_minus(passes_take: list[float], off: float | None) -> None:
+    rows = [one_pass(seconds, repeat=repeat) for repeat, seconds in enumerate(passes_take)]
+    reading = As("overlap").read(synthetic.run("overlap"), rows)
+    assert reading.headline[0].spread == (off and pytest.approx(off, abs=0.01))
+    said = " ".join(finding.title for finding in reading.findings)
+    assert ("(± " in said) == bool(off and off > 0.05)
+
+
 def test_at_best_all_but_one_chunk_is_hidden() -> None:
     (cell,) = passes([one_pass(1.02)])
     assert cell.overlap == pytest.approx(cell.ideal_share) == pytest.approx(1 - 1 / 50)

@@ -19,6 +19,8 @@ from pinscope.records.environment import Device, Environment
 from pinscope.records.failed_call import FailedCall
 from pinscope.records.host_calls import Count, HostCallFields, Seconds
 from pinscope.records.host_memory import HostMemoryFields
+from pinscope.records.labels import LabelFields
+from pinscope.records.second_run import SecondRunFields
 
 FORMAT = 2
 """Newest version of the run format, in bundles and JSON. Additive changes keep it; :attr:`Run.format` says which a run
@@ -131,7 +133,31 @@ class Attachment(Record):
     """Of all its parts, as they are stored."""
 
 
-class Run(Record):
+Cell = float | int | str | bool | None
+
+
+class Quantity(Record):
+    """A named number. ``None`` means unknown, and ``reason`` says why."""
+
+    name: str
+    """What it is, for people."""
+    value: Cell
+    """The number, text or truth value, in ``unit``."""
+    unit: str
+    """``bytes``, ``bytes/second``, ``seconds``, ``share``, ``ratio``, ``count`` or ``text``."""
+    spread: float | None = None
+    """What stands after ±: how far the value of another run on this host will lie from ``value`` at most, relative to
+    it, 19 times in 20."""
+    repeats: int | None = None
+    """Of how many repeats it is the median, where they are too few for a ``spread``."""
+    reason: str | None = None
+    """Why ``value`` is ``None``."""
+    key: str | None = None
+    """Which figure of a run's headline it is, such as ``pinned.h2d.rate``, whatever its size, its value and the words
+    of ``name``: unique in the run, and the same in all runs of its experiment."""
+
+
+class Run(LabelFields):
     """What every run has, of whatever kind it is. Each kind is a subclass; :func:`parse_run` finds it."""
 
     kind: Literal["experiment", "timeline", "trace"]
@@ -167,6 +193,8 @@ class Run(Record):
     verdict: str | None = None
     """The answer in one sentence, as it was read when the run ended: for lists, which do not open every run. Where a
     run is opened it is read anew. ``None`` for a run that did not end by itself or had too little for an answer."""
+    figure: Quantity | None = None
+    """The first figure of its headline, likewise."""
     attachments: Annotated[tuple[Attachment, ...], Field(max_length=ATTACHMENTS)] = ()
     """Tables of many events that it carries."""
 
@@ -292,7 +320,7 @@ TRACE_NEEDED: Mapping[TraceRowKind, tuple[str, ...]] = {
 """Kind of row → fields that each of them has."""
 
 
-class TraceRow(HostCallFields, HostMemoryFields, AnswerFields, ChildFields, FailedCall, Observation):
+class TraceRow(HostCallFields, HostMemoryFields, AnswerFields, ChildFields, FailedCall, SecondRunFields, Observation):
     """What was recorded of one program, added up for each line of it; the single events lie in the attachments.
     ``repeat`` counts the rows of a kind, ``warmup`` is always false."""
 
@@ -397,23 +425,6 @@ class TraceRow(HostCallFields, HostMemoryFields, AnswerFields, ChildFields, Fail
     """The longest time for which compute stood idle behind one of them."""
     after_async_count: Count | None = None
     """Waits that began while an asynchronous copy still ran, which they held the CPU for."""
-    # What was pinned in a second run of the program:
-    estimated_seconds: Seconds | None = None
-    """What pinning was expected to save, by the first run."""
-    same_output: bool | None = None
-    """Whether both runs wrote the same to stdout."""
-    gather_seconds: Seconds | None = None
-    """How long the CPU copied into pinned buffers."""
-    wait_seconds: Seconds | None = None
-    """How long the CPU waited for the GPU to have read a buffer that it needed again; of a DataLoader, how long the
-    loop waited for its batches, beside receiving them: by the median one."""
-    pin_seconds: Seconds | None = None
-    """How long pinning the buffers took."""
-    pinned_bytes: Count | None = None
-    """Of the buffers."""
-    reason: str | None = None
-    """Why copies of the line were left as they were, or what was pinned instead; of large copies and calls of libraries
-    what was done to the data on the CPU."""
 
     def needs(self) -> tuple[str, Iterable[str]]:
         """What rows of its kind have."""
@@ -437,28 +448,6 @@ that the title names. ``good``: nothing.
 """
 COSTLY = 1.25
 """How many times as long, or as much, something must take for a warning."""
-Cell = float | int | str | bool | None
-
-
-class Quantity(Record):
-    """A named number. ``None`` means unknown, and ``reason`` says why."""
-
-    name: str
-    """What it is, for people."""
-    value: Cell
-    """The number, text or truth value, in ``unit``."""
-    unit: str
-    """``bytes``, ``bytes/second``, ``seconds``, ``share``, ``ratio``, ``count`` or ``text``."""
-    spread: float | None = None
-    """What stands after ±: how far the value of another run on this host will lie from ``value`` at most, relative to
-    it, 19 times in 20."""
-    repeats: int | None = None
-    """Of how many repeats it is the median, where they are too few for a ``spread``."""
-    reason: str | None = None
-    """Why ``value`` is ``None``."""
-    key: str | None = None
-    """Which figure of a run's headline it is, such as ``pinned.h2d.rate``, whatever its size, its value and the words
-    of ``name``: unique in the run, and the same in all runs of its experiment."""
 
 
 class _Explained(Protocol):

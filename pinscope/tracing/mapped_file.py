@@ -6,7 +6,7 @@ import ctypes
 import itertools
 import mmap
 import struct
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from pinscope.tracing.bound import _thread, bind, os
@@ -163,7 +163,8 @@ class CallLog:
 
     def __init__(self, folder: SpoolFolder, name: str = "calls", entry: struct.Struct = ENTRY) -> None:
         self._folder, self._name = folder, name
-        self._pack, self._bytes = entry.pack_into, entry.size
+        self._pack: Callable[..., None] = entry.pack_into
+        self._bytes = entry.size
         self._files = itertools.count()
         self._newest: _Piece = (ctypes.create_string_buffer(0), iter(()), iter(()))
         self._adding = _thread.RLock()  # a handler of a signal may make a call in there

@@ -481,3 +481,25 @@ def headed_table(
 ) -> Table:
     columns = {heading: unit for row in rows[:1] for heading, (unit, _) in row.items()}
     return table(title, columns, [[cell for _, cell in row.values()] for row in rows], note, missing, bar)
+
+
+MOST_SHOWN = 100
+"""Rows of a table."""
+
+
+def table_of_lines(title: str, rows: Sequence[Row], columns: Mapping[str, tuple[str, str]], note: str) -> Table:
+    """Rows of lines as they were kept: the line, and of each heading a unit and the field that has the value."""
+    return headed_table(
+        title,
+        [
+            {
+                "line": ("text", line_name(row)),
+                **{
+                    heading: (unit, (row[field] or None) if unit == "text" else row[field])
+                    for heading, (unit, field) in columns.items()
+                },
+            }
+            for row in rows[:MOST_SHOWN]
+        ],
+        note,
+    )

@@ -489,17 +489,8 @@ MOST_SHOWN = 100
 
 def table_of_lines(title: str, rows: Sequence[Row], columns: Mapping[str, tuple[str, str]], note: str) -> Table:
     """Rows of lines as they were kept: the line, and of each heading a unit and the field that has the value."""
-    return headed_table(
-        title,
-        [
-            {
-                "line": ("text", line_name(row)),
-                **{
-                    heading: (unit, (row[field] or None) if unit == "text" else row[field])
-                    for heading, (unit, field) in columns.items()
-                },
-            }
-            for row in rows[:MOST_SHOWN]
-        ],
-        note,
-    )
+
+    def cells(row: Row) -> Headed:
+        return {heading: (unit, None if row[field] == "" else row[field]) for heading, (unit, field) in columns.items()}
+
+    return headed_table(title, [{"line": ("text", line_name(row)), **cells(row)} for row in rows[:MOST_SHOWN]], note)

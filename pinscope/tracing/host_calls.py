@@ -16,7 +16,7 @@ from types import ModuleType
 from pinscope.tracing.bound import TYPE_CHECKING, _thread, bind, time
 from pinscope.tracing.library_calls import change_function, change_method, when_imported
 from pinscope.tracing.mapped_file import CONVERTED, GATHERED, LOADS, NEXT, PINNED, PINS, RECEIVE, RECEIVED, STAGED
-from pinscope.tracing.recorder import Recorder, answered, is_of_the_program, newest_recorder
+from pinscope.tracing.recorder import Recorder, answered, is_of_the_program, newest_recorder, recorder_here
 from pinscope.tracing.watch_reads import WatchedTensors
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ def follow_host_calls() -> None:
     _FOLLOWED.append(True)
     for name, change in _CHANGES.items():
         when_imported(name, partial(_change, change))
-    if newest_recorder().waits is None:
+    if (recorder := recorder_here()) is None or recorder.waits is None:
         when_imported("torch", partial(_change, WatchedTensors))
 
 
@@ -66,9 +66,13 @@ def _followed(name: str, is_large: IsLarge, describe: Describe) -> Callable[[Cal
 
     def around(original: Callable[..., Any]) -> Callable[..., Any]:
         def called(*arguments: Any, **named: Any) -> Any:
-            recorder = newest_recorder()
-            thread = _thread.get_ident()
-            if not recorder.is_on or thread in _INSIDE or not answered(is_large, arguments):
+            try:
+                large = is_large(arguments)
+            except Exception as error:
+                if is_of_the_program(error):
+                    raise
+                large = False
+            if not large or (thread := _thread.get_ident()) in _INSIDE or not (recorder := newest_recorder()).is_on:
                 return original(*arguments, **named)
             try:
                 _INSIDE.add(thread)
@@ -122,13 +126,16 @@ class _Tensors:
 
     def _is_large(self, arguments: Arguments) -> bool:
         tensor = arguments[0]
-        if type(tensor) not in self._plain or tensor.layout is not self._strided or tensor.nbytes <= LARGE_BYTES:
+        if type(tensor) not in self._plain or tensor.nbytes <= LARGE_BYTES:
             return False
         stays = len(arguments) > 1 and isinstance(arguments[1], self._dtype)  # it is only converted
-        return not (stays and tensor.is_cuda)
+        return tensor.layout is self._strided and not (stays and tensor.is_cuda)
 
     def _is_large_source(self, arguments: Arguments) -> bool:
-        return self._is_large(arguments[1:]) and (arguments[0].is_cpu or arguments[1].is_cpu)
+        source = arguments[1]
+        if type(source) not in self._plain or source.nbytes <= LARGE_BYTES:
+            return False
+        return source.layout is self._strided and (source.is_cpu or arguments[0].is_cpu)
 
     def _moved(self, arguments: Arguments, result: Any) -> tuple[int, int, str] | None:
         return self._between(arguments[0], result)

@@ -90,7 +90,6 @@ class Waits:
         self._own = OwnLines(config["libraries"])
         self._lines = {(file, line): Waited(file, line) for file, line in config["waits"]}
         self._streams = streams
-        self._parameters_at: int = config["callback"]["fields"]["function_params"][0]
         self._callbacks = callbacks
         self._due: dict[int, list[tuple[Waited, int]]] = {}
         self._ask = asking(self._behind_call)
@@ -109,12 +108,12 @@ class Waits:
 
         return waited
 
-    def note(self, number: int, data: int, caller: FrameType | None) -> None:
+    def note(self, number: int, parameters: int, caller: FrameType | None) -> None:
         """A call that copies is over.
 
         Args:
             number: of the function.
-            data: address of CUPTI's structure.
+            parameters: their address.
             caller: the frame that called.
         """
         frame = self._own.innermost(caller)
@@ -122,7 +121,6 @@ class Waits:
         if line is None:
             return
         place, is_own = self._streams[number]
-        parameters = ctypes.c_uint64.from_address(data + self._parameters_at).value
         stream = ctypes.c_uint64.from_address(parameters + place).value
         due = self._due.setdefault(_thread.get_ident(), [])
         due.append((line, stream or (_OWN_STREAM if is_own else 0)))

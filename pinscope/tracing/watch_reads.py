@@ -77,7 +77,7 @@ class WatchedTensors:
         def moved(tensor: Any, *arguments: Any, **named: Any) -> Any:
             if not (named.get("non_blocking") or (arguments and _is_given(arguments))):
                 return move(tensor, *arguments, **named)
-            recorder, thread = newest_recorder(), get_thread()
+            recorder, thread = newest_recorder(), get_thread() & 0xFFFFFFFF
             before = recorder.last_copies.get(thread, 0)
             result = move(tensor, *arguments, **named)
             copy = recorder.last_copies.get(thread, 0)
@@ -97,7 +97,7 @@ class WatchedTensors:
                 return copy(target, *arguments, **named)
             if type(target) is self._class and arguments and arguments[0].is_cuda:
                 target.__class__ = self._tensor  # the GPU writes: PyTorch need not hand us that, which takes long
-            copies, thread = newest_recorder().last_copies, get_thread()
+            copies, thread = newest_recorder().last_copies, get_thread() & 0xFFFFFFFF
             before = copies.get(thread, 0)
             result = copy(target, *arguments, **named)
             number = copies.get(thread, 0)

@@ -1,7 +1,7 @@
 """What the recorder costs: ``overhead.py WAY CONFIG FOLDER`` prints times without and with it, in turn.
 
-``small``: microseconds of a copy of 4 KiB, 13 frames deep. ``watched``: of one to the host by PyTorch, whose tensor is
-watched, and of one that is read after a wait. ``training``: milliseconds of a step of an MLP of eight layers of 2048²,
+``small``: microseconds of a copy of 4 KiB, 13 frames deep. ``calls``: of PyTorch's calls that make one, which are
+followed as well; that of ``back`` is watched. ``training``: milliseconds of a step of an MLP of eight layers of 2048²,
 from pinned and from pageable memory. The recorder is started and ended in this process, so that both are measured
 alike.
 """
@@ -11,8 +11,7 @@ import sys
 import time
 from pathlib import Path
 
-from pinscope.tracing.host_calls import follow_host_calls
-from pinscope.tracing.recorder import Recorder, newest_recorder
+from pinscope.tracing.recorder import Recorder
 from pinscope.tracing.spool_folder import SpoolFolder
 
 CONFIG, FOLDER = Path(sys.argv[2]), Path(sys.argv[3])
@@ -28,13 +27,16 @@ def recorder(turn):
     return started
 
 
-def compare(measure):
-    """Times of each thing measured, without and with the recorder, in turn."""
+def compare(measure, follow=lambda _: None):
+    """Times of each thing measured, without and with the recorder, in turn; before each it is called whether calls of
+    libraries are to be followed."""
     times = {}
     for turn in range(TURNS):
+        follow(False)
         for name, value in measure().items():
             times.setdefault(name, {"off": [], "on": []})["off"].append(value)
         running = recorder(turn)
+        follow(True)
         for name, value in measure().items():
             times[name]["on"].append(value)
         running.finish()
@@ -72,35 +74,41 @@ def small():
     compare(measure)
 
 
-def watched():
+def calls():
     import torch
 
-    value, to = torch.ones(1024, device="cuda"), torch.Tensor.to
-    first = recorder("first")
-    follow_host_calls()
-    first.finish()
+    from pinscope.tracing.host_calls import follow_host_calls
 
-    def copies(move, reads, count):
-        for number in range(count):
-            host = move(value, "cpu", non_blocking=True)
-            if reads:
-                torch.cuda.synchronize()
-                host.numpy()
-            elif not number & 255:
-                torch.cuda.synchronize()
+    pinned, pageable = torch.ones(1024).pin_memory(), torch.ones(1024)
+    there = pageable.to("cuda")
+    copies = {
+        "copy_": lambda: there.copy_(pinned, non_blocking=True),
+        "to": lambda: pageable.to("cuda"),
+        "cpu": lambda: there.cpu(),  # noqa: PLW0108 - the method of the moment
+        "back": lambda: there.to("cpu", non_blocking=True),
+    }
+    changed = "copy_", "to", "cpu"
+    methods = [{name: getattr(torch.Tensor, name) for name in changed}]
+    follow_host_calls()
+    methods.append({name: getattr(torch.Tensor, name) for name in changed})
+
+    def follow(is_on):
+        for name, method in methods[is_on].items():
+            setattr(torch.Tensor, name, method)
 
     def measure():
         times = {}
-        for name, reads in (("copied", False), ("read", True)):
-            move = torch.Tensor.to if newest_recorder().is_on else to
-            copies(move, reads, 500)
+        for name, copy in copies.items():
             begun = time.perf_counter()
-            copies(move, reads, 10_000)
-            times[name] = (time.perf_counter() - begun) / 10_000 * 1e6
+            for _ in range(5000):
+                copy()
+            torch.cuda.synchronize()
+            times[name] = (time.perf_counter() - begun) / 5000 * 1e6
         return times
 
+    follow(False)
     measure()
-    compare(measure)
+    compare(measure, follow)
 
 
 def network():
@@ -142,4 +150,4 @@ def training():
     compare(measure)
 
 
-{"small": small, "watched": watched, "training": training}[sys.argv[1]]()
+{"small": small, "calls": calls, "training": training}[sys.argv[1]]()

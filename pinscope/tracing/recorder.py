@@ -82,9 +82,8 @@ class Recorder:
         """CUPTI keeps records of what the program does; it calls back at the calls that are followed."""
         self._off_since = 0.0
         self._ended = False
-        self._copying = waits.asynchronous_copies(self._config["functions"])
-        self.waits = waits.of(self._config, self._copying, _CALLBACKS)
-        call = self._call if self.waits is None else self._call_and_ask
+        self.waits = waits.of(self._config, _CALLBACKS)
+        call = self._call if self.waits is None else self._call_and_wait
         self._cupti = CuptiLibrary(call, self._failed, self._request, self._complete)
         self._switching = _thread.RLock()
         self._has_thread = False
@@ -108,8 +107,8 @@ class Recorder:
         self._begun: dict[int, int] = {}
         """Correlation id of a call that is not over → when it began."""
         self._views: dict[int, tuple[ctypes.c_uint32, ctypes.c_uint32, ctypes.c_uint64]] = {}
-        self.last_copies: dict[int, int] = {}
-        """Thread, as calls name it → correlation id of its last call that copies and may return before that is done."""
+        self.last_calls: dict[int, int] = {}
+        """Thread, as calls name it → correlation id of the last one that is over."""
 
     @property
     def is_here(self) -> bool:
@@ -296,19 +295,21 @@ class Recorder:
                 stack = self._stack(_getframe().f_back)
                 named, thread = self._ranges.current(), _thread.get_ident() & 0xFFFFFFFF
                 self._log.note(correlation, number, thread, stack, named, begun, now)
-                if number in self._copying:
-                    self.last_copies[thread] = correlation
-                    if self.waits is not None:
-                        self.waits.note(number, parameters.value, _getframe().f_back)
+                self.last_calls[thread] = correlation
             elif self._on:  # it began before
                 self._log.note(correlation, CUT, 0, 0, 0, now, now)
         except BaseException as error:  # noqa: BLE001 - nothing may reach the program
             self.caught(error)
 
-    def _call_and_ask(self, user: int, domain: int, number: int, data: int) -> None:
-        """The same where waits are wanted: Python is asked for them when it is over."""
+    def _call_and_wait(self, user: int, domain: int, number: int, data: int) -> None:
+        """The same where waits are wanted: Python is asked for them in the end."""
         self._call(user, domain, number, data)
-        if self.waits is not None and self.waits.is_due():
+        try:
+            if self.waits and self._on and domain != NVTX:
+                self.waits.note(number, self._views.get(data) or self._view(data), _getframe().f_back)
+        except BaseException as error:  # noqa: BLE001 - as above
+            self.caught(error)
+        if self.waits and self.waits.is_due():
             self.waits.ask()
 
     def _failed(self, _user: int, domain: int, number: int, data: int) -> None:
@@ -464,7 +465,7 @@ _OWN_FILES = frozenset(module.__file__ for module in (*_OWN_MODULES, json, json.
     f"{OURS}/watch_reads.py",
 }
 _CALLBACKS = frozenset(
-    method.__code__ for method in (Recorder._call, Recorder._failed, Recorder._request, Recorder._complete)
+    getattr(Recorder, name).__code__ for name in ("_call", "_call_and_wait", "_failed", "_request", "_complete")
 )
 """Code that native code calls, of which an exception may get away."""
 _RECORDINGS: list[Recorder] = []

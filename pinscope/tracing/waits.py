@@ -28,10 +28,6 @@ if TYPE_CHECKING:
 
     from pinscope.tracing.library_calls import Call
 
-    Streams = Mapping[int, tuple[int, bool]]
-    """Number of a function that copies and may return before that is done → place of the stream among its parameters,
-    and whether no stream is the thread's own one."""
-
 bind(globals())
 
 ACCOUNT = "waited.json"
@@ -63,16 +59,11 @@ _NO_ANSWER = "copies whose stream the driver does not wait for"
 _ELSEWHERE = "copies in another thread, by a call that cannot be changed"
 
 
-def asynchronous_copies(functions: Mapping[str, str]) -> Streams:
-    """Those among functions of the driver that are followed."""
-    return {int(number): stream for number, name in functions.items() if (stream := _stream_in(name))}
-
-
-def of(config: Mapping[str, Any], streams: Streams, callbacks: frozenset[CodeType]) -> Waits | None:
+def of(config: Mapping[str, Any], callbacks: frozenset[CodeType]) -> Waits | None:
     """The waits that are wanted in this process; ``None``: none."""
     if config.get("waits") is None:
         return None
-    waits = Waits(config, streams, callbacks)
+    waits = Waits(config, callbacks)
     when_imported("torch", waits.follow)
     return waits
 
@@ -82,14 +73,14 @@ class Waits:
 
     Args:
         config: of the spool; its ``waits`` are the lines.
-        streams: of :func:`asynchronous_copies`.
         callbacks: code that CUPTI calls.
     """
 
-    def __init__(self, config: Mapping[str, Any], streams: Streams, callbacks: frozenset[CodeType]) -> None:
+    def __init__(self, config: Mapping[str, Any], callbacks: frozenset[CodeType]) -> None:
         self._own = OwnLines(config["libraries"])
         self._lines = {(file, line): Waited(file, line) for file, line in config["waits"]}
-        self._streams = streams
+        functions = config["functions"].items()
+        self._streams = {int(number): stream for number, name in functions if (stream := _stream_in(name))}
         self._callbacks = callbacks
         self._due: dict[int, list[tuple[Waited, int]]] = {}
         self._ask = asking(self._behind_call)
@@ -108,22 +99,24 @@ class Waits:
 
         return waited
 
-    def note(self, number: int, parameters: int, caller: FrameType | None) -> None:
-        """A call that copies is over.
+    def note(self, number: int, view: tuple[Any, Any, Any], caller: FrameType | None) -> None:
+        """A call that is followed begins, or is over.
 
         Args:
             number: of the function.
-            parameters: their address.
+            view: whether it is over, its correlation id, and the address of its parameters.
             caller: the frame that called.
         """
-        frame = self._own.innermost(caller)
+        is_over, _, parameters = view
+        stream = self._streams.get(number) if is_over.value else None
+        frame = None if stream is None else self._own.innermost(caller)
         line = None if frame is None else self._lines.get(self._own.place(frame))
-        if line is None:
+        if stream is None or line is None:
             return
-        place, is_own = self._streams[number]
-        stream = ctypes.c_uint64.from_address(parameters + place).value
+        place, is_own = stream
+        handle = ctypes.c_uint64.from_address(parameters.value + place).value
         due = self._due.setdefault(_thread.get_ident(), [])
-        due.append((line, stream or (_OWN_STREAM if is_own else 0)))
+        due.append((line, handle or (_OWN_STREAM if is_own else 0)))
 
     def is_due(self) -> bool:
         """Whether :meth:`ask` must follow."""

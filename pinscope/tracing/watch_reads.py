@@ -75,12 +75,14 @@ class WatchedTensors:
         tensor_class, watched_class, watched = self._tensor, self._class, self._watched
 
         def moved(tensor: Any, *arguments: Any, **named: Any) -> Any:
-            if not (named.get("non_blocking") or (arguments and _is_given(arguments))):
+            if len(arguments) < 2 and not named:
+                return move(tensor, *arguments)
+            if not (named.get("non_blocking") or _is_given(arguments)):
                 return move(tensor, *arguments, **named)
             recorder, thread = newest_recorder(), get_thread() & 0xFFFFFFFF
-            before = recorder.last_copies.get(thread, 0)
+            before = recorder.last_calls.get(thread, 0)
             result = move(tensor, *arguments, **named)
-            copy = recorder.last_copies.get(thread, 0)
+            copy = recorder.last_calls.get(thread, 0)
             if copy != before and type(result) is tensor_class and result.is_cpu:
                 watched[id(result)] = new = _Watched(result)
                 new.copies = ((copy, None),)
@@ -93,14 +95,16 @@ class WatchedTensors:
 
     def _copying(self, copy: Call) -> Call:
         def copied(target: Any, *arguments: Any, **named: Any) -> Any:
-            if not (named.get("non_blocking") or (arguments and _is_given(arguments))):
+            if len(arguments) < 2 and not named:
+                return copy(target, *arguments)
+            if not (named.get("non_blocking") or _is_given(arguments)):
                 return copy(target, *arguments, **named)
             if type(target) is self._class and arguments and arguments[0].is_cuda:
                 target.__class__ = self._tensor  # the GPU writes: PyTorch need not hand us that, which takes long
-            copies, thread = newest_recorder().last_copies, get_thread() & 0xFFFFFFFF
-            before = copies.get(thread, 0)
+            calls, thread = newest_recorder().last_calls, get_thread() & 0xFFFFFFFF
+            before = calls.get(thread, 0)
             result = copy(target, *arguments, **named)
-            number = copies.get(thread, 0)
+            number = calls.get(thread, 0)
             if number != before and type(target) is self._tensor and target.is_cpu:
                 answered(self._copied_to, target, number)
             return result

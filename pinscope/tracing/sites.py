@@ -14,7 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pinscope.analysis.read_rows import Row, grouped
-from pinscope.records.run import LARGE_BYTES, Cell, Run, Table, copies_large_from_or_to, table
+from pinscope.records.run import Cell, Run, Table, table
+from pinscope.records.trace_row import LARGE_BYTES, copies_large_from_or_to
 from pinscope.tracing.mapped_file import NEXT, RECEIVE
 from pinscope.tracing.source_memory import reads_new_pages_of_a_file
 
@@ -169,6 +170,8 @@ class Seen:
         waits: the most idle compute first.
         host_calls: of libraries that move or pin data of the host, the longest on the CPU first.
         sizes: of copies over the link, the smallest first.
+        watched: asynchronous copies to the host whose tensors were watched, by line.
+        early_reads: reads of these before a wait, the most first.
         unrecorded: processes; ``migrations``: of managed memory; ``pinned_h2d``: bytes per second of pinned copies.
         failed: calls that returned an error, the earliest first.
     """
@@ -185,6 +188,8 @@ class Seen:
     migrations: tuple[Row, ...]
     pinned_h2d: float | None
     failed: tuple[Row, ...]
+    watched: tuple[Row, ...]
+    early_reads: tuple[Row, ...]
 
     @property
     def seconds(self) -> float:
@@ -341,6 +346,8 @@ def seen_in(run: Run, rows: Sequence[Row]) -> Seen:
         ),
         host_calls=tuple(sorted(by_kind.get("host_call", ()), key=lambda row: -row["host_seconds"])),
         sizes=tuple(sorted(by_kind.get("size", ()), key=lambda row: (row["most_bytes"], row["direction"]))),
+        watched=tuple(by_kind.get("watched", ())),
+        early_reads=tuple(sorted(by_kind.get("early_read", ()), key=lambda row: -row["in_flight_count"])),
         unrecorded=tuple(by_kind.get("unrecorded", ())),
         migrations=tuple(by_kind.get("migration", ())),
         pinned_h2d=rates["h2d"],

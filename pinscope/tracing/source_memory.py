@@ -17,7 +17,7 @@ from pinscope.tracing.bound import as_json, bind, os, time
 bind(globals())
 
 LARGE_BYTES = 64 * 1024
-"""As :data:`pinscope.records.run.LARGE_BYTES`, which a program that is traced does not import."""
+"""As :data:`pinscope.records.trace_row.LARGE_BYTES`, which a program that is traced does not import."""
 LOOKED_AT = (1, 4)
 """Which large copies of a line are looked at: the first may be the only one into memory that was never touched."""
 MOST_SECONDS = 0.2

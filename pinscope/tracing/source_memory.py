@@ -22,6 +22,8 @@ LOOKED_AT = (1, 4)
 """Which large copies of a line are looked at: the first may be the only one into memory that was never touched."""
 MOST_SECONDS = 0.2
 """So long the looks of a process may take together; about 1 ms each where it has 1,000 mappings."""
+MOST_ADDRESSES = 1000
+"""Of arguments, whose sizes are read without looking them up."""
 WINDOWS, WINDOW_PAGES = 16, 32
 """Of a copy, so many stretches of so many pages are looked at."""
 _ARGUMENTS = {
@@ -47,23 +49,21 @@ class SourceMemory:
 
     Args:
         functions: number → name of the driver's functions that are followed.
-        params_at: where CUPTI's structure names the arguments of a call.
         stack: gives the number of the stack above a frame.
         keep: writes what a look showed, as a line of JSON.
 
     Attributes:
         functions: number of those that copy → where among their arguments an address of the host may stand. Empty
             once nothing is looked at any more.
+        sizes: address of the arguments of a copy that was seen before → its bytes; at the same depth of the program the
+            next copy has its arguments there.
     """
 
     def __init__(
-        self,
-        functions: Mapping[str, str],
-        params_at: int,
-        stack: Callable[[FrameType | None], int],
-        keep: Callable[[bytes], None],
+        self, functions: Mapping[str, str], stack: Callable[[FrameType | None], int], keep: Callable[[bytes], None]
     ) -> None:
-        self._params_at, self._stack, self._keep = params_at, stack, keep
+        self._stack, self._keep = stack, keep
+        self.sizes: dict[int, ctypes.c_uint64] = {}
         self._times: dict[tuple[int, int], int] = {}
         self._left = MOST_SECONDS
         names = {int(number): name for number, name in functions.items()}
@@ -73,17 +73,19 @@ class SourceMemory:
             if (plain := name.removesuffix(_PER_THREAD[0]).removesuffix(_PER_THREAD[1])) in _ARGUMENTS
         }
 
-    def look(self, number: int, data: int, correlation: int, caller: FrameType | None) -> bool:
+    def look(self, number: int, arguments: int, correlation: int, caller: FrameType | None) -> bool:
         """A copy begins; whether it was looked at.
 
         Args:
             number: of its function, one of :attr:`functions`.
-            data: address of CUPTI's structure.
+            arguments: their address.
             correlation: id of the call.
             caller: innermost frame of its stack.
         """
-        arguments = _pointer(data + self._params_at).value
-        size = _pointer(arguments + _BYTES_AT).value
+        if len(self.sizes) >= MOST_ADDRESSES:
+            self.sizes.clear()
+        self.sizes[arguments] = view = ctypes.c_uint64.from_address(arguments + _BYTES_AT)
+        size = view.value
         if size <= LARGE_BYTES:
             return False
         site = self._stack(caller), number

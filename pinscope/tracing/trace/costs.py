@@ -8,7 +8,7 @@ from operator import itemgetter
 
 from pinscope.analysis.read_rows import Row, grouped
 from pinscope.tracing.sites import MOSTLY, Seen, Site, line_name
-from pinscope.tracing.trace.cpu_work import Remedy, first_advice, is_hidden, pins_again, working_lines
+from pinscope.tracing.trace.cpu_work import FIRST, Remedy, first_advice, is_hidden, pins_again, working_lines
 from pinscope.tracing.trace.managed import accused, copied_seconds, faulted_bytes, managed_advice, spent_seconds
 from pinscope.tracing.trace.source_memory import file_advice, waits_for_file
 from pinscope.units import format_about, format_bytes, format_seconds, format_share
@@ -213,21 +213,30 @@ def _pageable(seen: Seen) -> Iterator[Cost]:
         if is_hidden(site):  # the work of its line says why
             continue
         saved, whole = site.saved_in_place, seen.seconds_from_first(site.row)
-        to_do = f"copy {'into' if site.row['direction'] == 'd2h' else 'from'} pinned memory"
-        to_do = to_do if site.loader_saved is None else TO_DO["receive"]
+        to_do, pin = _pinned_memory(site)
         to_do += f", in {others + 1:,} processes" if others else ""
         if waits_for_file(site) and site.unexplained_seconds > (saved or 0.0):
             to_do, advice = "read the file in large pieces", file_advice(seen, site)
         elif saved:
             what = "program" if whole == seen.seconds else "loop"
             share = f" ({float(f'{min(100 * saved / whole, 100):.2g}'):g} %)" if whole else ""
-            advice = f"Pin what {site.name} copies: the {what} gets {format_about(saved)}{share} shorter."
+            advice = f"{pin}: the {what} gets {format_about(saved)}{share} shorter."
         elif saved is None:
-            advice = f"Pin what {site.name} copies: {_stood(seen, site)}."
+            advice = f"{pin}: {_stood(seen, site)}."
         else:
             to_do = "pinning saves nothing"
             advice = f"Pinning what {site.name} copies would save nothing: {_stood(seen, site)}."
         yield Cost(site.row, "pageable-copies", site.stands_seconds, saved, to_do, advice)
+
+
+def _pinned_memory(site: Site) -> tuple[str, str]:
+    """What to do about pageable copies, in a few words and as a sentence begins: where the data must be pinned for them
+    to save what is said."""
+    if site.loader_saved is not None:
+        return TO_DO["receive"], FIRST["receive"].format(site.name)
+    if site.row["direction"] == "d2h":
+        return "copy into pinned memory", f"Pin what {site.name} copies into"
+    return TO_DO["make"], f"Pin what {site.name} copies, where it is made"
 
 
 def _pinned(seen: Seen) -> Iterator[Cost]:
@@ -265,9 +274,11 @@ def _small(seen: Seen) -> Iterator[Cost]:
     for site in seen.small:
         held, gathered = site.row["call_seconds"], site.gathered_seconds
         saved = None if gathered is None else max(held - gathered, 0.0)
-        what = f"Gather the {site.row['count']:,} small copies of {site.name}"
+        what = f"the {site.row['count']:,} small copies of {site.name}"
+        what = f"Move {what} another way, not gathered" if saved == 0 else f"Gather {what}"
         advice = f"{what}: they blocked the CPU for {_took(seen, site.row, held)}."
-        yield Cost(site.row, "many-small-copies", held, saved, "gather them in one copy", advice)
+        to_do = "move them another way" if saved == 0 else "gather them in one copy"
+        yield Cost(site.row, "many-small-copies", held, saved, to_do, advice)
 
 
 def _work(seen: Seen) -> Iterator[Cost]:

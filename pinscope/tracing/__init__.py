@@ -13,7 +13,7 @@ process of its own, the only one that imports ``cupti``.
 Outside, where NumPy and pyarrow may be: ``spool`` reads one, ``process_merge`` all of a program; ``line_totals`` makes
 rows, ``host_work`` those of the CPU's work, ``migrations`` those of managed memory, ``failed_calls`` those of errors,
 with the names of ``cuda_errors``; ``places`` finds a call's line, ``sites`` says what pinning a line, or a
-DataLoader that pins, would save, ``stretch`` what ran when; ``trace/`` is the kind of run, with its reading, findings
-and charts. Imports ``records`` and ``analysis``, in ``trace/`` also ``charts``; no store: ``runner`` starts the program
-and keeps the rows.
+DataLoader that pins, would save, ``limits`` what a program may do at most, ``stretch`` what ran when; ``trace/`` is the
+kind of run, with its reading, findings and charts. Imports ``records`` and ``analysis``, in ``trace/`` also ``charts``;
+no store: ``runner`` starts the program and keeps the rows.
 """

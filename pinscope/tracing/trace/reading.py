@@ -9,6 +9,7 @@ from typing import Annotated
 from pydantic import AfterValidator
 
 from pinscope.analysis.read_rows import Kind, Row
+from pinscope.analysis.texts import MOST_CHARACTERS, MOST_WORDS
 from pinscope.records.parameters import Inputs, parameter
 from pinscope.records.run import Quantity, Run, Table, quantity
 from pinscope.records.trace_row import LARGE_BYTES, TraceRow
@@ -144,8 +145,6 @@ CLAUSES: tuple[Callable[[Run, Seen], str], ...] = (
 )  # fmt: skip
 """What a verdict says, in this order: failed calls, what was not recorded, hazards, the line that costs most. Each is a
 sentence, empty where there is nothing to say of it."""
-MOST_CHARACTERS, MOST_WORDS = 150, 20
-"""Of a verdict of several clauses."""
 
 
 # Headline and tables

@@ -9,6 +9,7 @@ import sys
 from html import unescape
 from importlib.util import find_spec
 from pathlib import Path
+from shutil import copy
 from typing import Any
 
 import pytest
@@ -73,9 +74,9 @@ def test_jupyter_shows_the_report_a_chart_findings_two_runs_and_the_line_of_a_tr
 
 
 def test_marimo_runs_the_same(environment: dict[str, str], tmp_path: Path) -> None:
-    page = tmp_path / "page.html"
+    notebook, page = copy(FOLDER / "pinscope_marimo.py", tmp_path), tmp_path / "page.html"  # marimo writes beside it
     ran(
-        *("-m", "marimo", "export", "html", FOLDER / "pinscope_marimo.py", "-o", page, "--no-include-code"),
+        *("-m", "marimo", "export", "html", notebook, "-o", page, "--no-include-code"),
         environment=environment, folder=tmp_path,
     )  # fmt: skip
     text = page.read_text()

@@ -16,6 +16,7 @@ from pinscope.records.answer import AnswerFields
 from pinscope.records.base import ATTACHMENTS, Budget, Moment, Record
 from pinscope.records.environment import Device, Environment
 from pinscope.records.host_calls import Count, HostCallFields, Seconds
+from pinscope.records.traffic import TRAFFIC_NEEDED, TrafficFields, TrafficKind
 
 FORMAT = 2
 """Newest version of the run format, in bundles and JSON. Additive changes keep it; :attr:`Run.format` says which a run
@@ -260,7 +261,7 @@ def parse_run(fields: Mapping[str, Any]) -> Run:
 
 TraceRowKind = Literal[
     "program", "process", "device", "site", "allocation", "synchronisation", "host_call", "size",
-    "before", "line_before", "redirected",
+    "before", "line_before", "redirected", TrafficKind,
 ]  # fmt: skip
 CopyDirection = Literal["h2d", "d2h", "d2d", "h2h", "p2p", "other"]
 CopyMemory = Literal["pageable", "pinned", "device", "array", "managed", "unknown"]
@@ -282,11 +283,12 @@ TRACE_NEEDED: Mapping[TraceRowKind, tuple[str, ...]] = {
     "before": ("seconds", "active_seconds", "count", "bytes", "same_output"),
     "line_before": ("count", "bytes", "call_seconds", "file", "line"),
     "redirected": ("count", "bytes", "gather_seconds", "wait_seconds", "pin_seconds", "pinned_bytes", "file", "line"),
+    **TRAFFIC_NEEDED,
 }
 """Kind of row → fields that each of them has."""
 
 
-class TraceRow(HostCallFields, AnswerFields, Observation):
+class TraceRow(HostCallFields, AnswerFields, TrafficFields, Observation):
     """What was recorded of one program, added up for each line of it.
 
     ``repeat`` counts the rows of a kind, ``warmup`` is always false. The single events lie in the attachments.
@@ -297,9 +299,9 @@ class TraceRow(HostCallFields, AnswerFields, Observation):
     (copies of one line between the same kinds of memory), ``allocation`` (pinned memory that a line allocated or
     registered), ``synchronisation`` (waits of a line, in calls that wait for the GPU and in copies that are not
     asynchronous), ``host_call`` (calls of a library that move or pin data of the host) or ``size`` (copies of one
-    size). In a second run with lines pinned by ``--what-if`` also ``before`` (the first run, and the copies of these
-    lines in it), ``line_before`` (those of one of the lines) and ``redirected`` (copies of a line that went through
-    pinned buffers)."""
+    size). Those of :data:`TrafficKind` speak of a site. In a second run with lines pinned by ``--what-if`` also
+    ``before`` (the first run, and the copies of these lines in it), ``line_before`` (those of one of the lines) and
+    ``redirected`` (copies of a line that went through pinned buffers)."""
     # The program:
     seconds: Seconds | None = None
     """From its start, with the recorder in it, to its end; of a process that was killed: not known."""

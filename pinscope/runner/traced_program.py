@@ -30,7 +30,7 @@ from pinscope.records.run import TraceRow
 from pinscope.tracing.descendants import NOT_STARTED, variables
 from pinscope.tracing.line_totals import Ended
 from pinscope.tracing.mapped_file import SpoolFolder
-from pinscope.tracing.sites import library_folders
+from pinscope.tracing.places import library_folders
 from pinscope.tracing.spool import Scope, Spool
 
 LIBRARY = "libcuda.so"

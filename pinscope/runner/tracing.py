@@ -43,9 +43,10 @@ from pinscope.store.safe_writer import SafeWriter
 from pinscope.store.store import Store
 from pinscope.store.tables import StoredRow
 from pinscope.tracing.line_totals import Ended, unnumbered
+from pinscope.tracing.places import library_folders
 from pinscope.tracing.process_merge import MOST_RECORDS, ProcessFiles, attachments
 from pinscope.tracing.redirect import ACCOUNT, Line
-from pinscope.tracing.sites import Seen, Site, library_folders, seen_in
+from pinscope.tracing.sites import Seen, Site, seen_in
 from pinscope.tracing.spool import Scope, Spool
 from pinscope.tracing.stacks import file_label
 from pinscope.tracing.trace.reading import TraceParams

@@ -15,6 +15,7 @@ from types import ModuleType
 
 from pinscope.tracing.bound import TYPE_CHECKING, _thread, bind, time
 from pinscope.tracing.library_calls import change_function, change_method, when_imported
+from pinscope.tracing.loader_origins import Loaders
 from pinscope.tracing.mapped_file import CONVERTED, GATHERED, LOADS, NEXT, PINNED, PINS, RECEIVE, RECEIVED, STAGED
 from pinscope.tracing.recorder import Recorder, is_of_the_program, newest_recorder
 
@@ -204,6 +205,7 @@ def _follow_loaders(module: Any) -> None:
         return batch
 
     iterator.__next__ = following
+    Loaders(module)
 
 
 def _follow_workers(module: ModuleType) -> None:
@@ -264,8 +266,9 @@ def _follow_jax(jax: Any) -> None:
         return sum(each.nbytes for each in jax.tree_util.tree_leaves(data) if isinstance(each, numpy.ndarray))
 
     def put(arguments: Arguments, result: Any) -> tuple[int, int, str]:
-        del result
-        return host_bytes(arguments[0]), STAGED, ""
+        """Of what arrives: JAX makes numbers of 64 bits shorter."""
+        pairs = zip(*map(jax.tree_util.tree_leaves, (arguments[0], result)), strict=False)
+        return sum(there.nbytes for here, there in pairs if isinstance(here, numpy.ndarray)), STAGED, ""
 
     def got(arguments: Arguments, result: Any) -> tuple[int, int, str]:
         del arguments

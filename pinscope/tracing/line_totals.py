@@ -13,8 +13,11 @@ from numpy.typing import NDArray
 
 from pinscope.records.run import LARGE_BYTES, WAITS, TraceRow
 from pinscope.tracing.host_work import HostWork
+from pinscope.tracing.later_copies import HANDS_OVER, calls_of_copies
+from pinscope.tracing.loader_feeds import by_site, copies_of_batches
 from pinscope.tracing.mapped_file import CUT
-from pinscope.tracing.sites import ALLOCATES, NATIVE, PinnedMemory, Place, library_folders, place_of
+from pinscope.tracing.places import NATIVE, Place, library_folders, place_of
+from pinscope.tracing.sites import ALLOCATES, PinnedMemory
 from pinscope.tracing.spool import MANAGED, RecordFiles
 from pinscope.tracing.stacks import is_own
 from pinscope.tracing.stretch import Busy, once
@@ -26,6 +29,7 @@ MEMORY = ("unknown", "pageable", "pinned", "device", "array", "managed", "device
 DIRECTIONS = ("other", "h2d", "d2h", "h2d", "d2h", "d2d", "d2d", "d2d", "d2d", "h2h", "p2p")
 """CUPTI's kinds of copies, by number."""
 _PAGEABLE, _PINNED = MEMORY.index("pageable"), MEMORY.index("pinned")
+_TO_GPU = DIRECTIONS.index("h2d")
 _OVER_THE_LINK = [number for number, way in enumerate(DIRECTIONS) if way in {"h2d", "d2h"}]
 SIZES = LARGE_BYTES * 4.0 ** np.arange(-4, 13)
 """Copies are counted by them: each up to the next of these sizes, from 256 bytes to 1 TiB."""
@@ -63,6 +67,8 @@ class LineTotals:
         self.lost_bytes = files.spool.unreadable_bytes
         self._names = {int(number): name for number, name in files.spool.config["functions"].items()}
         calls, copies = files.spool.calls(), files.table("copies")
+        self.data: NDArray[Any] = files.spool.copied_data()
+        self._batches = files.spool.batches()
         cut = calls["function"] == CUT
         self.calls: NDArray[Any] = calls[~cut]
         if cut.any():  # a line is accused by whole calls only
@@ -79,10 +85,30 @@ class LineTotals:
         self.kernels = files.table("kernels")
         self._range_names = files.spool.ranges()
         self._places = [NATIVE, *map(place_of, files.spool.stacks())]
-        self._kinds = list(dict.fromkeys((place.file, place.line) for place in self._places))
+        kinds = [(place.file, place.line, place.library) for place in self._places]
+        self._kinds = list(dict.fromkeys(kinds))
         numbers = {kind: number for number, kind in enumerate(self._kinds)}
-        self._line_of_stack = np.asarray([numbers[place.file, place.line] for place in self._places])
+        self._line_of_stack = np.asarray([numbers[kind] for kind in kinds])
         self._host_calls, self._host_names = files.spool.host_calls(), files.spool.host_names()
+        self._by_order = self._take_lines_of_calls_before()
+
+    def _take_lines_of_calls_before(self) -> NDArray[np.bool_]:
+        """Give large copies to the GPU of threads without Python code the stack of the call that left them to these;
+        which of :attr:`copies` these are."""
+        taken = np.zeros(len(self.copies), bool)
+        names = [number for number, (name, _) in enumerate(self._host_names) if name in HANDS_OVER]
+        handing = self._host_calls[np.isin(self._host_calls["name"], names)]
+        if not len(handing) or not len(self.calls):
+            return taken
+        native = np.asarray([place is NATIVE for place in self._places])[self.stacks(self.copies)]
+        native &= (self.copies["copy_kind"] == _TO_GPU) & (self.copies["bytes"] > LARGE_BYTES)
+        rows = np.flatnonzero(native & (self.call_places(self.copies) >= 0))
+        starts, sizes = self._call_starts(self.copies[rows]), self.copies["bytes"][rows]
+        call = calls_of_copies(starts, sizes, handing["start"], handing["bytes"])
+        rows, call = rows[call >= 0], call[call >= 0]
+        self.calls["stack"][self.call_places(self.copies[rows])] = handing["stack"][call]
+        taken[rows] = True
+        return taken
 
     def devices(self) -> Iterator[TraceRow]:
         """A row for each GPU."""
@@ -124,6 +150,23 @@ class LineTotals:
         """Of each record the place of its call in :attr:`calls`; −1 where the call was not recorded."""
         return _find(self.calls["correlation_id"], records["correlation_id"])
 
+    def data_places(self, records: NDArray[Any]) -> NDArray[np.intp]:
+        """Of each record the place of its data in :attr:`data`; −1 where nothing was noted of it."""
+        return _find(self.data["correlation_id"], records["correlation_id"])
+
+    def copy_places(self, entries: NDArray[Any]) -> NDArray[np.intp]:
+        """Of each entry of :attr:`data` the place of its copy in :attr:`copies`; −1 where that was not recorded."""
+        order = np.argsort(self.copies["correlation_id"], kind="stable")
+        places = _find(self.copies["correlation_id"][order], entries["correlation_id"])
+        return np.where(places < 0, -1, order[places]) if len(order) else places
+
+    def is_over_with_call(self, copies: NDArray[Any]) -> NDArray[np.bool_]:
+        """Which of these copies were over when their calls returned."""
+        if not len(self.calls):
+            return np.zeros(len(copies), bool)
+        places = self.call_places(copies)
+        return np.asarray((places >= 0) & (copies["end"] > 0) & (copies["end"] <= self.calls["end"][places]))
+
     def stacks(self, records: NDArray[Any]) -> NDArray[np.intp]:
         """Of each record the number of its stack; 0 where there is none."""
         stacks = self._noted(records, "stack")
@@ -152,12 +195,12 @@ class LineTotals:
     @cached_property
     def files(self) -> NDArray[Any]:
         """Of each line its file; empty where no Python code made the call."""
-        return np.asarray([file for file, _ in self._kinds], object)
+        return np.asarray([file for file, _, _ in self._kinds], object)
 
     @cached_property
     def line_numbers(self) -> NDArray[np.int32]:
         """Of each line its number in the file."""
-        return np.asarray([line for _, line in self._kinds], np.int32)
+        return np.asarray([line for _, line, _ in self._kinds], np.int32)
 
     def _call_starts(self, copies: NDArray[Any]) -> NDArray[np.int64]:
         places = self.call_places(copies)
@@ -279,6 +322,7 @@ class LineTotals:
                 **self._where(int(stacks[rows][0])),
                 call=self._call_name(int(places[rows][0])),
                 ranges=self._ranges(copies, copies["bytes"]),
+                by_order_count=int(self._by_order[rows].sum()),
                 **self.host.of_copies(places[rows], copies["bytes"]),
             )
 
@@ -313,6 +357,7 @@ class LineTotals:
             "function": place.function,
             "source_line": place.source,
             "stack": place.stack,
+            **({"library_file": place.library[0], "library_line": place.library[1]} if place.library else {}),
         }
 
     # What the CPU does for copies
@@ -336,6 +381,22 @@ class LineTotals:
                 first_seconds=self._since_first(calls["start"]),
                 **self._where(int(calls["stack"][0])),
                 **host.together(rows, places, taken["bytes"]),
+            )
+
+    def loaders(self) -> Iterator[TraceRow]:
+        """DataLoaders by the line that makes them and the site that copies their batches."""
+        places = self.data_places(self.copies)
+        known = (places >= 0) & (self.copies["copy_kind"] == _TO_GPU)
+        host = np.where(known, self.data["host"][places], 0) if len(self.data) else np.zeros(len(places), np.uint64)
+        fed = copies_of_batches(self._batches, host, self.copies["bytes"], self._call_starts(self.copies))
+        for (loader, site), count in by_site(fed, self.site_of_copies).items():
+            yield unnumbered(
+                kind="loader",
+                number=site,
+                count=count,
+                pins_batches=loader.pins,
+                workers=loader.workers,
+                **self._where(loader.stack if loader.stack < len(self._places) else 0),
             )
 
     # Pinned memory

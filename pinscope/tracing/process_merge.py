@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from pinscope.records.run import TraceRow, copies_large_from_or_to
 from pinscope.tracing.line_totals import DIRECTIONS, MEMORY, Ended, LineTotals, unnumbered
+from pinscope.tracing.needless import CopiedData
 from pinscope.tracing.spool import RecordFiles, Spool
 
 if TYPE_CHECKING:
@@ -175,6 +176,8 @@ class MergedTrace:
             yield from self._numbered(lambda process: [process.row()])
         yield from self._numbered(lambda process: process.totals.devices())
         yield from _most(sites, lambda row: (copies_large_from_or_to(row, "pageable"), row.bytes or 0))
+        yield from _most(self._numbered(_needless), lambda row: row.bytes or 0)
+        yield from self._numbered(_loaders)
         yield from _most(self._numbered(lambda process: process.totals.allocated(peak_ns)), lambda row: row.bytes or 0)
         yield from _most(self._numbered(lambda process: process.totals.waited()), lambda row: row.idle_seconds or 0.0)
         yield from _most(self._numbered(lambda process: process.totals.host_calls()), lambda row: row.host_seconds or 0)
@@ -219,6 +222,18 @@ def _most(rows: Iterable[TraceRow], size: Callable[[TraceRow], Any]) -> Iterator
 
 def _sites(process: Process) -> Iterator[TraceRow]:
     for row in process.totals.sites():
+        yield row.model_copy(update={"number": (row.number or 0) + process.first_site})
+
+
+def _needless(process: Process) -> Iterator[TraceRow]:
+    first = process.first_site
+    for row in CopiedData(process.totals).rows():
+        sender = None if row.sent_by is None else row.sent_by + first
+        yield row.model_copy(update={"number": (row.number or 0) + first, "sent_by": sender})
+
+
+def _loaders(process: Process) -> Iterator[TraceRow]:
+    for row in process.totals.loaders():
         yield row.model_copy(update={"number": (row.number or 0) + process.first_site})
 
 

@@ -15,8 +15,10 @@ The layout of the spool::
     buffer.NUMBER         an activity buffer that CUPTI fills; ``.done`` is added when it gave it back
     process.PID.NUMBER    likewise of a process that the program has started, without config.json and stop
     calls.NUMBER          an entry for each call that is over: :data:`pinscope.tracing.mapped_file.ENTRY`
+    data.NUMBER           an entry for each copy between host and GPU: :data:`pinscope.tracing.host_data.DATA`
     host_calls.NUMBER     an entry for each library's call that moves data of the host: ``HOST_ENTRY`` there
     host_names            a line of JSON for each name: its number, the call, and what it did to the data
+    loaders               a line of JSON for each batch of a DataLoader that was looked at: ``loader_origins``
     stacks                a line of JSON for each stack: its number, and its frames, the innermost first
     ranges                a line of JSON for each range: its number, and its name
     full                  a line that says which calls have no stack because there were too many, if so
@@ -41,9 +43,10 @@ from sys import _getframe
 from types import FrameType, TracebackType
 from typing import Any, NoReturn
 
-from pinscope.tracing import bound, cupti_library, mapped_file, stacks
+from pinscope.tracing import bound, cupti_library, host_data, mapped_file, stacks
 from pinscope.tracing.bound import _thread, as_json, bind, os, time
 from pinscope.tracing.cupti_library import NVTX, CuptiLibrary, Refused
+from pinscope.tracing.host_data import HostData
 from pinscope.tracing.mapped_file import BUFFER_BYTES, CUT, HOST_ENTRY, ActivityBuffers, CallLog, SpoolFolder
 from pinscope.tracing.stacks import OURS, NvtxCalls, Ranges, Stacks
 
@@ -72,7 +75,8 @@ class Recorder:
         self._library = library
         self._config: dict[str, Any] = json.loads(self._program.read("config.json"))
         self._with_stacks: bool = self._config["stacks"]
-        self._correlation_at = self._config["callback"]["fields"]["correlation_id"][0]
+        fields = self._config["callback"]["fields"]
+        self._correlation_at, self._parameters_at = (fields[name][0] for name in ("correlation_id", "function_params"))
         self._process = os.getpid()
         self._live = False
         """Buffers are given to CUPTI, and the recording may be switched on."""
@@ -98,11 +102,12 @@ class Recorder:
             lambda line: folder.append("stacks", line),
             lambda line: folder.append("full", line),
         )
+        self._data = HostData(folder, self._config["functions"])
         self._begun: dict[int, int] = {}
         """Correlation id of a call that is not over → when it began."""
         self._clock: Callable[[], int] = time.time_ns
         """CUPTI counts as this clock does."""
-        self._views: dict[int, tuple[ctypes.c_uint32, ctypes.c_uint32]] = {}
+        self._views: dict[int, tuple[ctypes.c_uint32, ctypes.c_uint32, ctypes.c_uint64]] = {}
 
     @property
     def is_here(self) -> bool:
@@ -276,10 +281,12 @@ class Recorder:
             if os.getpid() == self._process:
                 self._nvtx.note(number, data)
             return
-        site, correlation_id = self._views.get(data) or self._view(data)
+        site, correlation_id, parameters = self._views.get(data) or self._view(data)
         correlation = correlation_id.value
         if site.value == _ENTER:
             if self._on:
+                if number in self._data.to_gpu and self._data.note(correlation, number, parameters.value):
+                    now = self._clock()
                 self._begun[correlation] = now
             return
         begun = self._begun.get(correlation)
@@ -293,6 +300,8 @@ class Recorder:
             stack = 0
         thread = _thread.get_ident() & 0xFFFFFFFF
         named = self._ranges.current()
+        if number in self._data.to_host:
+            self._data.note(correlation, number, parameters.value)
         del self._begun[correlation]
         self._log.note(correlation, number, thread, stack, named, begun, now)
 
@@ -315,20 +324,31 @@ class Recorder:
         minor, major = after[6] - before[6], after[7] - before[7]
         self._host_log.note(number, thread, stack, named, flags, major, begun, ended, size, processor, minor)
 
+    def stack_here(self) -> int:
+        """Number of the stack of the program's own code and libraries that is running now."""
+        return self._stacks.number(_behind_ours(_getframe(1))) if self._with_stacks else 0
+
+    def keep(self, name: str, document: Any) -> None:
+        """Write a line of JSON to a file of the spool."""
+        self._folder.append(name, as_json(document) + b"\n")
+
     def _name_host_call(self, name: str, detail: str) -> int:
         number = next(self._next_name)  # one that a signal's handler takes away is not used
         self._folder.append("host_names", as_json([number, [name, detail]]) + b"\n")
         return self._host_names.setdefault((name, detail), number)
 
-    def _view(self, data: int) -> tuple[ctypes.c_uint32, ctypes.c_uint32]:
+    def _view(self, data: int) -> tuple[ctypes.c_uint32, ctypes.c_uint32, ctypes.c_uint64]:
         """What stands in CUPTI's structure at an address, which the next call at the same depth uses again: whether a
-        call begins, and its correlation id."""
+        call begins, its correlation id, and where its parameters stand."""
         if len(self._views) >= MOST_VIEWS:
             self._views.clear()
         if not self._has_thread and os.getpid() == self._process:
             self._start_thread()
-        views = ctypes.c_uint32.from_address(data), ctypes.c_uint32.from_address(data + self._correlation_at)
-        self._views[data] = views
+        self._views[data] = views = (
+            ctypes.c_uint32.from_address(data),
+            ctypes.c_uint32.from_address(data + self._correlation_at),
+            ctypes.c_uint64.from_address(data + self._parameters_at),
+        )
         return views
 
     def _request(self, buffer: Any, size: Any, most: Any) -> None:
@@ -382,6 +402,7 @@ class Recorder:
     def _forget(self) -> None:
         """Give back the memory. What CUPTI may still call stays, and finds nothing to do."""
         self._log.close()
+        self._data.close()
         self._host_log.close()
         self._stacks.forget()
         self._ranges.forget()
@@ -428,8 +449,8 @@ class Recorder:
 
 
 _OWN_FILES = frozenset(
-    module.__file__ for module in (bound, cupti_library, mapped_file, stacks, json, json.encoder)
-) | {__file__, f"{OURS}/host_calls.py", f"{OURS}/library_calls.py"}
+    module.__file__ for module in (bound, cupti_library, host_data, mapped_file, stacks, json, json.encoder)
+) | {__file__, *(f"{OURS}/{name}.py" for name in ("host_calls", "library_calls", "loader_origins"))}
 _CALLBACKS = frozenset(method.__code__ for method in (Recorder._call, Recorder._request, Recorder._complete))
 """Code that native code calls, of which an exception may get away."""
 _RECORDINGS: list[Recorder] = []

@@ -2,27 +2,21 @@
 
 from __future__ import annotations
 
-import ast
-import functools
-import linecache
 import math
 import mmap
-import os
-import sysconfig
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path, PurePath
-from typing import Any
+from pathlib import PurePath
+from typing import Any, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
 from pinscope.analysis.read_rows import Row, grouped
 from pinscope.records.run import LARGE_BYTES, Cell, Run, Table, copies_large_from_or_to, table
-from pinscope.text import mask_code
+from pinscope.records.traffic import NeedlessKind
 from pinscope.tracing.loaders import saved_by_pinning
-from pinscope.tracing.stacks import OURS, Frame, file_label, is_own, label
 
 FEW = 0.001
 """Of the time: what costs less is in the table only, unless it copies much."""
@@ -173,6 +167,8 @@ class Seen:
         waits: the most idle compute first.
         host_calls: of libraries that move or pin data of the host, the longest on the CPU first.
         sizes: of copies over the link, the smallest first.
+        needless: copies of sites that need not be.
+        loaders: DataLoaders, with sites that copy their batches.
     """
 
     program: Row | None
@@ -183,6 +179,8 @@ class Seen:
     waits: tuple[Row, ...]
     host_calls: tuple[Row, ...]
     sizes: tuple[Row, ...]
+    needless: tuple[Row, ...]
+    loaders: tuple[Row, ...]
 
     @property
     def seconds(self) -> float:
@@ -242,7 +240,7 @@ class Seen:
         def copies_alike(site: Site) -> tuple[Any, ...]:
             row = site.row
             device = row["device"] if row["process"] is None else None
-            return row["file"], row["line"], row["direction"], row["source"], row["target"], device
+            return *place_in(row), row["direction"], row["source"], row["target"], device
 
         return tuple(
             (sites[0], len({site.row["process"] for site in sites}) - 1)
@@ -301,11 +299,11 @@ class Seen:
     @property
     def read_later(self) -> tuple[Site, ...]:
         """Lines that copy into pinned memory of the host and do not wait themselves."""
-        waiting = {(row["file"], row["line"], row["process"]) for row in self.waits}
+        waiting = {(*place_in(row), row["process"]) for row in self.waits}
         return tuple(
             site
             for site in self.sites
-            if site.memory == "pinned d2h" and (site.row["file"], site.row["line"], site.row["process"]) not in waiting
+            if site.memory == "pinned d2h" and (*place_in(site.row), site.row["process"]) not in waiting
         )
 
     def is_long(self, row: Row, seconds: float | None) -> bool:
@@ -340,6 +338,8 @@ def seen_in(run: Run, rows: Sequence[Row]) -> Seen:
         ),
         host_calls=tuple(sorted(by_kind.get("host_call", ()), key=lambda row: -row["host_seconds"])),
         sizes=tuple(sorted(by_kind.get("size", ()), key=lambda row: (row["most_bytes"], row["direction"]))),
+        needless=tuple(row for kind in get_args(NeedlessKind) for row in by_kind.get(kind, ())),
+        loaders=tuple(by_kind.get("loader", ())),
     )
     sites = [replace(site, whole_seconds=seen.seconds_from_first(site.row) or math.inf) for site in sites]
     for process in {site.row["process"] for site in sites if site.is_received}:
@@ -378,9 +378,20 @@ def _rate(value: Any) -> float | None:
 
 
 def line_name(row: Row) -> str:
-    """``train.py:33``, or what is known instead; where several processes were recorded, ``train.py:33 (rank 1)``."""
+    """``train.py:33``, or what is known instead; with the line of a library that it led to ``train.py:33 →
+    hooks.py:31``; where it is known by bytes and order alone ``train.py:33 (about)``; where several processes were
+    recorded, ``train.py:33 (rank 1)``."""
     line = f"{PurePath(row['file']).name}:{row['line']}" if row["file"] else UNKNOWN_LINE
+    if library := row.get("library_file"):
+        line = f"{line} → {PurePath(library).name}:{row['library_line']}"
+    if row.get("by_order_count"):
+        line = f"{line} (about)"
     return f"{line} ({process})" if (process := process_name(row)) else line
+
+
+def place_in(row: Row) -> tuple[Any, ...]:
+    """The line of the program, and that of a library below it, by which rows of one line are known."""
+    return row["file"], row["line"], row["library_file"], row["library_line"]
 
 
 def gpu_name(row: Row) -> str:
@@ -478,116 +489,3 @@ def headed_table(
 ) -> Table:
     columns = {heading: unit for row in rows[:1] for heading, (unit, _) in row.items()}
     return table(title, columns, [[cell for _, cell in row.values()] for row in rows], note, missing, bar)
-
-
-SHOWN_FRAMES = 12
-"""Of a stack, as text."""
-SHOWN_CHARACTERS = 200
-"""Of a line's text."""
-FUNCTION_CHARACTERS = 300
-"""Of a function's name."""
-FRAME_CHARACTERS = 400
-"""Of a frame in a stack."""
-
-
-@functools.cache
-def library_folders() -> tuple[str, ...]:
-    """Folders of Python's own library, and of ``PYTHONPATH`` those into which packages were installed, as by pip's
-    option ``--target``, each with a slash at its end. Of the interpreter that runs PinScope: it runs the program, too.
-    """
-    standard = {sysconfig.get_path(name) for name in ("stdlib", "platstdlib")}
-    places = {
-        folder.rstrip("/") for folder in os.environ.get("PYTHONPATH", "").split(os.pathsep) if folder.startswith("/")
-    }
-    return tuple(
-        f"{folder}/" for folder in standard | {folder for folder in places if any(Path(folder).glob("*.dist-info"))}
-    )
-
-
-@dataclass(frozen=True)
-class Place:
-    """A line of a program.
-
-    Attributes:
-        file: as Python knows it, :func:`file_label`; empty where a native thread made the call.
-        line: from 1 on.
-        function: its qualified name.
-        source: the line's text, with the other lines of a call that it begins or ends; empty where the file cannot be
-            read.
-        stack: the frames around it, the innermost first, one on each line.
-    """
-
-    file: str
-    line: int
-    function: str
-    source: str
-    stack: str
-
-
-NATIVE = Place("", 0, "", "", "")
-"""A thread without Python code."""
-
-
-class Sources:
-    """Keeps the program's files as they are when a line of theirs is first seen: they may change while it runs."""
-
-    def __init__(self) -> None:
-        self._seen: set[str] = set()
-
-    def look(self, stacks: Iterable[Sequence[Frame]]) -> None:
-        """Read the files of these stacks that are new; :func:`place_of` then takes a line's text from what was read."""
-        for file in {own[0] for stack in stacks if (own := _own_frame(_frames(stack)))} - self._seen:
-            self._seen.add(file)
-            linecache.checkcache(file)
-            linecache.getline(file, 1)
-
-
-def place_of(stack: Sequence[Frame]) -> Place:
-    """The innermost frame of the program's own code; of a program that is a library, its innermost frame."""
-    frames = _frames(stack)
-    own = _own_frame(frames)
-    if own is None:
-        return NATIVE
-    file, line, function = own
-    frames_text = "\n".join(
-        label(f"{name} ({path}:{number})", FRAME_CHARACTERS) for path, number, name in frames[:SHOWN_FRAMES]
-    )
-    return Place(file_label(file), line, label(function, FUNCTION_CHARACTERS), _text(file, line), frames_text)
-
-
-def _frames(stack: Sequence[Frame]) -> Sequence[Frame]:
-    """Without those of PinScope."""
-    return [frame for frame in stack if not frame[0].startswith(OURS)]
-
-
-def _own_frame(frames: Sequence[Frame]) -> Frame | None:
-    """The frame whose line it is, as Python knows it."""
-    libraries = library_folders()
-    return next((frame for frame in frames if is_own(frame[0], libraries)), frames[0] if frames else None)
-
-
-def _text(file: str, line: int) -> str:
-    text = linecache.getline(file, line).strip()
-    if text.startswith(".") or text.count("(") != text.count(")"):
-        first, last = _calls_of_several_lines("".join(linecache.getlines(file))).get(line, (line, line))
-        text = " ".join(linecache.getline(file, number).strip() for number in range(first, last + 1))
-    return label(mask_code(text), SHOWN_CHARACTERS)  # before it is cut: a name may go and its secret stay
-
-
-@functools.lru_cache(maxsize=16)
-def _calls_of_several_lines(source: str) -> dict[int, tuple[int, int]]:
-    """The line by which Python names a call that stands on several → the first and the last of them.
-
-    Python names a call by the line of its method's name, else by its first line.
-    """
-    try:
-        nodes = list(ast.walk(ast.parse(source)))
-    except (SyntaxError, ValueError, RecursionError):  # it was changed since, or is no Python
-        return {}
-    calls: dict[int, tuple[int, int]] = {}
-    for node in nodes:  # the outermost first
-        first, last = getattr(node, "lineno", 0), getattr(node, "end_lineno", None) or 0
-        if isinstance(node, ast.Call) and first < last:
-            method = node.func.end_lineno if isinstance(node.func, ast.Attribute) else None
-            calls.setdefault(method or first, (first, last))
-    return calls

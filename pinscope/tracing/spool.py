@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pinscope.text import encodable
-from pinscope.tracing.sites import Sources
+from pinscope.tracing.places import Sources
 from pinscope.tracing.stacks import Frame
 
 TABLES = {"MEMCPY": "copies", "CONCURRENT_KERNEL": "kernels", "MEMORY2": "allocations"}
@@ -43,6 +43,8 @@ _INTEGER = struct.Struct("<I")
 _DONE = ".done"
 CALLS = _type(correlation_id="u4", function="u4", thread="u4", stack="u4", range="u4", start="i8", end="i8")
 """The recorder's ``mapped_file.ENTRY``."""
+_COPIED_DATA = _type(correlation_id="u4", kind="u4", host="u8", device="u8", sample="u8")
+"""Its ``host_data.DATA``."""
 HOST_CALLS = _type(
     name="u4", thread="u4", stack="u4", range="u4", flags="u4", major_faults="u4",
     start="i8", end="i8", bytes="i8", processor="i8", minor_faults="i8",
@@ -174,6 +176,17 @@ class Spool:
         calls = np.concatenate([np.empty(0, CALLS), *(piece[piece["end"] > 0] for piece in pieces)])
         calls["end"] = np.maximum(calls["start"], calls["end"])
         return calls[np.argsort(calls["correlation_id"], kind="stable")]
+
+    def batches(self) -> list[Mapping[str, Any]]:
+        """What was noted of the batches of DataLoaders."""
+        return list(self._lines("loaders"))
+
+    def copied_data(self) -> NDArray[Any]:
+        """What is known of the data of copies, in the order of their correlation ids: fields of
+        :data:`pinscope.tracing.host_data.DATA`."""
+        pieces = [np.fromfile(path, _COPIED_DATA) for path in sorted(self.folder.glob("data.*"))]
+        data = np.concatenate([np.empty(0, _COPIED_DATA), *(piece[piece["host"] > 0] for piece in pieces)])
+        return data[np.argsort(data["correlation_id"], kind="stable")]
 
     def host_calls(self) -> NDArray[Any]:
         """All calls of libraries that moved data of the host so far, in the order of their beginnings: fields of

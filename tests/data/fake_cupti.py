@@ -18,6 +18,8 @@ cuda = ctypes.CDLL(os.environ["FAKE_CUPTI"])
 copy, kernel, pinned, wait = cuda.fake_copy, cuda.fake_kernel, cuda.fake_pinned, cuda.fake_wait
 copy.argtypes = (ctypes.c_uint64, ctypes.c_int, ctypes.c_int)
 kernel.argtypes = wait.argtypes = (ctypes.c_uint64,)
+copy_of = cuda.fake_copy_of
+copy_of.argtypes = (ctypes.c_uint64, ctypes.c_uint64, ctypes.c_int, ctypes.c_int)
 copies = cuda.fake_copies
 copies.argtypes = (ctypes.c_uint64,)
 pinned.argtypes = (ctypes.c_uint32, ctypes.c_uint64, ctypes.c_uint64)

@@ -24,7 +24,8 @@ from typing import Any
 import pytest
 
 from pinscope.store.store import Store
-from pinscope.tracing.sites import UNKNOWN_LINE, library_folders
+from pinscope.tracing.places import library_folders
+from pinscope.tracing.sites import UNKNOWN_LINE
 from tests.gpu.machine import MIB
 
 ROOT = Path(__file__).parents[2]

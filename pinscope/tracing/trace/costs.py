@@ -9,6 +9,8 @@ from operator import itemgetter
 from pinscope.analysis.read_rows import Row, grouped
 from pinscope.tracing.sites import MOSTLY, Seen, Site, line_name
 from pinscope.tracing.trace.cpu_work import Remedy, first_advice, is_hidden, pins_again, working_lines
+from pinscope.tracing.trace.needless import needless_copies
+from pinscope.tracing.trace.switches import switch_of, to_pin
 from pinscope.units import format_about, format_bytes, format_seconds, format_share
 
 
@@ -211,17 +213,35 @@ def _pageable(seen: Seen) -> Iterator[Cost]:
         saved, whole = site.saved_in_place, seen.seconds_from_first(site.row)
         to_do = f"copy {'into' if site.row['direction'] == 'd2h' else 'from'} pinned memory"
         to_do = to_do if site.loader_saved is None else TO_DO["receive"]
+        if switch := switch_of(seen, site):
+            to_do = f"set {switch}"
         to_do += f", in {others + 1:,} processes" if others else ""
         if saved:
             what = "program" if whole == seen.seconds else "loop"
             share = f" ({float(f'{min(100 * saved / whole, 100):.2g}'):g} %)" if whole else ""
-            advice = f"Pin what {site.name} copies: the {what} gets {format_about(saved)}{share} shorter."
+            advice = f"{to_pin(seen, site)}: the {what} gets {format_about(saved)}{share} shorter."
         elif saved is None:
-            advice = f"Pin what {site.name} copies: {_stood(seen, site)}."
+            advice = f"{to_pin(seen, site)}: {_stood(seen, site)}."
         else:
             to_do = "pinning saves nothing"
             advice = f"Pinning what {site.name} copies would save nothing: {_stood(seen, site)}."
         yield Cost(site.row, "pageable-copies", site.stands_seconds, saved, to_do, advice)
+
+
+def _needless(seen: Seen) -> Iterator[Cost]:
+    """Data that comes back as it went, and data that is sent again, which may not fit on the GPU."""
+    for back in needless_copies(seen, "brought_back"):
+        if not back.is_of_one_value:
+            took = _took(seen, back.site.row, back.seconds)
+            advice = f"Keep the host's copy of what {back.site.name} brings back unchanged: the GPU idled {took}."
+            to_do = "keep the host's copy"
+            yield Cost(back.site.row, "data-brought-back", back.seconds, back.seconds, to_do, advice)
+    for again in needless_copies(seen, "sent_again"):
+        if not again.is_of_one_value:
+            took = _took(seen, again.site.row, again.seconds)
+            advice = f"Keep on the GPU what {again.site.name} sends again: it took {took}."
+            to_do = "keep on the GPU what fits"
+            yield Cost(again.site.row, "data-sent-again", again.seconds, None, to_do, advice)
 
 
 def _pinned(seen: Seen) -> Iterator[Cost]:
@@ -284,5 +304,5 @@ TO_DO: Mapping[Remedy, str] = {
     "make": "make the data in pinned memory",
 }
 """What to change of the CPU's work, in a few words."""
-COSTS: tuple[Callable[[Seen], Iterator[Cost]], ...] = (_work, _pageable, _pinned, _waits, _churn, _small)
+COSTS: tuple[Callable[[Seen], Iterator[Cost]], ...] = (_work, _pageable, _needless, _pinned, _waits, _churn, _small)
 """The rules; each gives the lines that cost something by it."""

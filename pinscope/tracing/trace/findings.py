@@ -11,6 +11,7 @@ from pinscope.tracing.sites import Seen, line_name
 from pinscope.tracing.trace.costs import comes_late, spared_by_not_waiting
 from pinscope.tracing.trace.cpu_work import is_hidden, pins_again
 from pinscope.tracing.trace.cpu_work_findings import CPU_TEXTS, work_findings
+from pinscope.tracing.trace.needless import NEEDLESS_TEXTS, in_pieces, needless_findings
 from pinscope.tracing.trace.reading import (
     Traced,
     managed_words,
@@ -20,6 +21,7 @@ from pinscope.tracing.trace.reading import (
     share_of_time,
     slow_source,
 )
+from pinscope.tracing.trace.switches import SWITCH, SWITCH_TEXTS, switch_of
 from pinscope.tracing.trace.what_if import WhatIf
 
 MOST_ACCUSED = 5
@@ -66,6 +68,8 @@ TEXTS: Texts = {
         _PLACE,
         "Copy into pinned memory that is allocated once and used again; wait for the copy before you read it.",
     ),
+    **SWITCH_TEXTS,
+    **NEEDLESS_TEXTS,
     "pinned-memory-in-a-loop": Text(
         "a line pins memory ten times or more, which takes a hundredth of the time",
         "{line} pins memory {times:,} times: {held:seconds} in {call}, {share}",
@@ -114,6 +118,12 @@ TEXTS: Texts = {
         _SMALL,
         "{where}",
         f"Gathering them with one thread would take as long. {_SCATTER}",
+    ),
+    "many-small-copies/of-one-block": Text(
+        "the same, where most begin on both sides where the one before ended",
+        "{line} copies one block in {times:,} pieces of {size:bytes}: they hold the CPU for {held:seconds}",
+        "{where}",
+        "Copy the whole block in one call, and use parts of it on the other side.",
     ),
     "program-failed": Text(
         "the program did not end well",
@@ -171,6 +181,7 @@ def findings(traced: Traced) -> tuple[Finding, ...]:
         *_missing(seen),
         *_lost(seen),
         *_small(seen, origin(run, "gathered_from")),
+        *needless_findings(seen, _where),
     )
     if what is None and seen.failure:
         costed = (*costed, say(TEXTS, "program-failed", failure=seen.failure))
@@ -184,9 +195,10 @@ def _pageable(seen: Seen, rate_from: str | None) -> Iterator[Costed]:
         row, saved = site.row, site.saved_in_place
         whole, to_host = seen.seconds_from_first(row), row["direction"] == "d2h"
         asks = "/asynchronous" if "non_blocking=True" in (row["source_line"] or "") else ""
+        switch = switch_of(seen, site)
         yield say(
             TEXTS,
-            f"pageable-copies{'/to-host' if to_host else asks}",
+            SWITCH if switch else f"pageable-copies{'/to-host' if to_host else asks}",
             quantity("Bytes", row["bytes"], "bytes"),
             quantity("Bandwidth", site.bytes_per_second, "bytes/second", reason="no transfer was seen to its end"),
             quantity(
@@ -207,6 +219,7 @@ def _pageable(seen: Seen, rate_from: str | None) -> Iterator[Costed]:
             share=share_of_time(seen, row, saved or 0.0),
             where=_where(row),
             slow=slow_source(site) or None,
+            switch=switch,
             others=f"{others:,} more {'processes copy' if others > 1 else 'process copies'}" if others else None,
         )
 
@@ -220,7 +233,8 @@ def _where(row: Row) -> str:
     if not row["file"]:
         return "The Python line is not known."
     source = f": {row['source_line']}" if row["source_line"] else ""
-    place = f"Line {row['line']} of {row['file']}, in {row['function']}{source}"
+    through = f" (through line {row['library_line']} of {row['library_file']})" if row["library_file"] else ""
+    place = f"Line {row['line']} of {row['file']}, in {row['function']}{through}{source}"
     return place if place.endswith(".") else f"{place}."
 
 
@@ -230,7 +244,7 @@ def _small(seen: Seen, rate_from: str | None) -> Iterator[Costed]:
         as_long = gathered is not None and gathered >= held
         yield say(
             TEXTS,
-            f"many-small-copies{'/as-long' if as_long else ''}",
+            f"many-small-copies{'/of-one-block' if in_pieces(seen, site) else '/as-long' if as_long else ''}",
             quantity("Copies", row["count"], "count"),
             quantity("Median size", row["median_bytes"], "bytes"),
             quantity("Bytes", row["bytes"], "bytes"),

@@ -16,6 +16,7 @@ from pinscope.tracing.sites import MOSTLY, Headed, Seen, Site, gpu_name, headed_
 from pinscope.tracing.trace.answer import answer_tables
 from pinscope.tracing.trace.costs import ranked, total_share
 from pinscope.tracing.trace.cpu_work import table_of_work, working_lines
+from pinscope.tracing.trace.needless import table_of_needless
 from pinscope.tracing.trace.what_if import WhatIf, what_if_headline, what_if_in, what_if_tables, what_if_verdict
 from pinscope.units import format_bytes, format_seconds, format_share
 
@@ -210,8 +211,8 @@ def _headline(seen: Seen) -> Iterator[Quantity]:
 def tables(traced: Traced) -> tuple[Table, ...]:
     """Both runs beside each other and the answer's own; copies by line, pinned memory, waits and GPUs."""
     compared, seen = () if traced.what is None else tuple(what_if_tables(traced.what)), traced.seen
-    copies, work = _sites(traced.run, seen), table_of_work(seen)
-    return (*compared, *answer_tables(seen), copies, work, _allocations(seen), _waits(seen), _devices(seen))
+    of_lines = _sites(traced.run, seen), table_of_work(seen), table_of_needless(seen)
+    return (*compared, *answer_tables(seen), *of_lines, _allocations(seen), _waits(seen), _devices(seen))
 
 
 def _sites(run: Run, seen: Seen) -> Table:

@@ -25,7 +25,7 @@ class Traced:
     """A trace: the times of its calls, copies and kernels, and what it pinned and released."""
 
     def __init__(self, folder: Path, pinned: Sequence[tuple[int, ...]] = ()) -> None:
-        self._folder = folder
+        self.folder = folder
         self._calls: list[tuple[int, ...]] = []
         events = ("memory_operation_type", "address", "bytes", "timestamp")
         self._tables: dict[str, list[dict[str, int]]] = {
@@ -40,11 +40,19 @@ class Traced:
         return number
 
     def copy(
-        self, call: int, start: int, end: int, size: int = LARGE, device: int = 0, *, source: int = PAGEABLE
+        self,
+        call: int,
+        start: int,
+        end: int,
+        size: int = LARGE,
+        device: int = 0,
+        *,
+        source: int = PAGEABLE,
+        target: int = DEVICE,
     ) -> None:
         self._tables["copies"].append({
-            "correlation_id": call, "device_id": device, "copy_kind": 1, "src_kind": source, "dst_kind": DEVICE,
-            "bytes": size, "start": start, "end": end,
+            "correlation_id": call, "device_id": device, "copy_kind": 1 if target == DEVICE else 2, "src_kind": source,
+            "dst_kind": target, "bytes": size, "start": start, "end": end,
         })  # fmt: skip
 
     def kernel(self, start: int, end: int, device: int = 0) -> None:
@@ -53,16 +61,16 @@ class Traced:
     def totals(self) -> LineTotals:
         config: dict[str, Any] = {"kinds": {}, "layouts": {}}
         config["functions"] = {COPY: "cuMemcpyHtoDAsync_v2", WAIT: "cuStreamSynchronize"}
-        (self._folder / "config.json").write_text(json.dumps(config))
-        (self._folder / "calls.000000").write_bytes(b"".join(ENTRY.pack(*call) for call in self._calls))
+        (self.folder / "config.json").write_text(json.dumps(config))
+        (self.folder / "calls.000000").write_bytes(b"".join(ENTRY.pack(*call) for call in self._calls))
         for name, rows in self._tables.items():
             table = np.zeros(len(rows), TYPES[name])
             for place, row in enumerate(rows):
                 for field, value in row.items():
                     table[field][place] = value
             if rows:
-                table.tofile(self._folder / name)
-        return LineTotals(RecordFiles(Spool(self._folder), self._folder))
+                table.tofile(self.folder / name)
+        return LineTotals(RecordFiles(Spool(self.folder), self.folder))
 
 
 @pytest.fixture

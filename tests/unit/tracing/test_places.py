@@ -11,12 +11,12 @@ from types import SimpleNamespace
 import pytest
 
 from pinscope.records.base import TEXT_CHARACTERS
-from pinscope.tracing import sites
-from pinscope.tracing.sites import NATIVE, Sources, library_folders, place_of
+from pinscope.tracing import places
+from pinscope.tracing.places import NATIVE, Sources, library_folders, place_of
 
 LIBRARY = "/opt/venv/lib/python3.12/site-packages/torch/utils/data/dataloader.py"
 STANDARD = f"{sysconfig.get_path('stdlib')}/threading.py"
-OURS = str(Path(sites.__file__).parent / "part.py")
+OURS = str(Path(places.__file__).parent / "part.py")
 
 
 @pytest.fixture(autouse=True)
@@ -51,6 +51,40 @@ def test_code_that_is_in_no_file_is_not_the_program_s() -> None:
     assert place_of([("<frozen runpy>", 1, "run"), ("/srv/a.py", 3, "f")]).line == 3
 
 
+SITE = "/opt/venv/lib/python3.12/site-packages"
+OWN = ("/srv/train.py", 9, "<module>")
+
+
+@pytest.mark.parametrize(
+    ("below", "library"),
+    [
+        (
+            [(f"{SITE}/torch/_tensor.py", 3, "to"), (f"{SITE}/accelerate/hooks.py", 31, "pre_forward"),
+             (f"{SITE}/torch/nn/modules/module.py", 7, "_call_impl")],
+            (f"{SITE}/accelerate/hooks.py", 31),
+        ),
+        (
+            [(f"{SITE}/torch/autograd/graph.py", 395, "unpack"), (f"{SITE}/torch/_tensor.py", 5, "backward")],
+            (f"{SITE}/torch/autograd/graph.py", 395),
+        ),
+        ([(f"{SITE}/torch/nn/modules/module.py", 70, "f"), (f"{SITE}/torch/nn/modules/module.py", 5, "to")], None),
+        ([(f"{SITE}/offload.py", 5, "send")], (f"{SITE}/offload.py", 5)),
+        ([(f"{SITE}/cupy/_creation/from_data.py", 88, "asarray")], None),
+        ([(STANDARD, 3, "run"), (STANDARD, 4, "run"), ("<string>", 1, "f")], None),
+        ([], None),
+    ],
+    ids=[
+        "decides on the call", "deep in PyTorch", "PyTorch's own method", "a module", "called itself", "Python's",
+        "none",
+    ],
+)  # fmt: skip
+def test_the_line_of_a_library_stands_beside_the_program_s(
+    below: list[tuple[str, int, str]], library: tuple[str, int] | None
+) -> None:
+    place = place_of([*below, OWN])
+    assert (place.file, place.line, place.library) == ("/srv/train.py", 9, library)
+
+
 def test_a_thread_without_python_has_no_place() -> None:
     assert place_of([]) == NATIVE
     assert place_of([(OURS, 60, "main")]) == NATIVE
@@ -72,7 +106,7 @@ def test_names_of_any_length_fit_into_a_row_and_paths_of_usual_length_are_whole(
         place = place_of([(file, 7, f"{'f' * 5000}.step")] * 40)
         assert sum(map(len, (place.file, place.function, place.stack))) < TEXT_CHARACTERS - 1500  # source, ranges, call
         assert place.function.endswith(".step")
-        assert [frame[-8:] for frame in place.stack.splitlines()] == [f"{file[-5:]}:7)"] * sites.SHOWN_FRAMES
+        assert [frame[-8:] for frame in place.stack.splitlines()] == [f"{file[-5:]}:7)"] * places.SHOWN_FRAMES
         assert (place.file == file) == (file is usual)
 
 

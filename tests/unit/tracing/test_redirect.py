@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 
 from pinscope.tracing import redirect
+from pinscope.tracing.places import library_folders
 from pinscope.tracing.redirect import ACCOUNT, Budget, Buffer, Line, Ring
-from pinscope.tracing.sites import library_folders
 from tests.data.stand_ins import PACKAGES
 
 ROOT = Path(__file__).parents[3]
@@ -31,7 +31,7 @@ runpy.run_path(sys.argv[0], run_name="__main__")
 """
 """Runs a program as a plan says: ``-c START SPOOL PLAN PROGRAM``."""
 PRELUDE = """\
-import sys, zlib, gpu_model, numpy as np, torch
+import sys, zlib, cuda.gpu_model as gpu_model, numpy as np, torch
 from torch.utils.data.dataloader import DataLoader
 def checked(array): return array.shape, str(array.dtype), zlib.crc32(array.tobytes())
 def show(*results): print([checked(result.cpu().array) for result in results])

@@ -85,10 +85,11 @@ int fake_asked(void) {
 
 static void until(uint64_t moment) { while (now() < moment); }
 
-/* A copy of so many bytes by cuMemcpyHtoDAsync: kinds are 1 pageable, 2 pinned, 3 device. Pageable: 9 bytes a
+/* A copy of so many bytes at an address by cuMemcpyHtoDAsync: kinds are 1 pageable, 2 pinned, 3 device. Pageable: 9 bytes a
    nanosecond, while the call is held; pinned: 50, behind the call. */
-void fake_copy(uint64_t bytes, int source, int target) {
-    Call call = {.correlation = ++correlation};
+void fake_copy_of(const void *host, uint64_t bytes, int source, int target) {
+    struct { uint64_t gpu; const void *host; uint64_t bytes; void *stream; } params = {1ull << 40, host, bytes, NULL};
+    Call call = {.params = &params, .correlation = ++correlation};
     at(0, 277, &call);
     int pageable = source == 1 || target == 1;
     uint64_t took = bytes / (pageable ? 9 : 50), begun = now() + 1000, done = begun + took;
@@ -99,6 +100,15 @@ void fake_copy(uint64_t bytes, int source, int target) {
     if (on) append(copy, sizeof copy);
     if (pageable && took > 1000) until(done);
     at(1, 277, &call);
+}
+
+void fake_copy(uint64_t bytes, int source, int target) { fake_copy_of(NULL, bytes, source, target); }
+
+/* A copy from pinned memory in a thread of its own, which runs no Python. */
+static void *copy_pinned(void *bytes) { fake_copy((uint64_t)bytes, 2, 3); return NULL; }
+void fake_copy_in_thread(uint64_t bytes) {
+    pthread_t thread;
+    if (!pthread_create(&thread, NULL, copy_pinned, (void *)bytes)) pthread_join(thread, NULL);
 }
 
 /* So many copies of 64 bytes, one after the other. */

@@ -45,7 +45,7 @@ activity_kernel10_dtype = _layout(
     216, kind=(0, "<i4"), start=(16, "<u8"), end=(24, "<u8"), device_id=(40, "<u4"), stream_id=(48, "<u4"),
     correlation_id=(92, "<u4"),
 )  # fmt: skip
-callback_data_dtype = _layout(72, callback_site=(0, "<i4"), correlation_id=(64, "<u4"))
+callback_data_dtype = _layout(72, callback_site=(0, "<i4"), function_params=(16, "<i8"), correlation_id=(64, "<u4"))
 
 
 def get_timestamp():

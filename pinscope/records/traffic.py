@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Literal
+from typing import Any, Literal
 
 from pinscope.records.base import Record
 from pinscope.records.host_calls import Count
@@ -15,7 +15,7 @@ brought to the same memory of the GPU; that begin, on both sides, where the one 
 
 TrafficKind = Literal["loader", NeedlessKind]
 """Also a DataLoader, by the line that makes it and a site that copies its batches."""
-TRAFFIC_NEEDED: Mapping[TrafficKind, tuple[str, ...]] = {
+TRAFFIC_NEEDED: Mapping[Any, tuple[str, ...]] = {
     "loader": ("number", "count", "pins_batches", "workers", "file", "line"),
     "sent_again": ("number", "count", "bytes", "uniform_count"),
     "brought_back": ("number", "count", "bytes", "uniform_count", "sent_by"),

@@ -260,8 +260,8 @@ def parse_run(fields: Mapping[str, Any]) -> Run:
 
 
 TraceRowKind = Literal[
-    "program", "process", "device", "site", "allocation", "synchronisation", "host_call", "size",
-    "before", "line_before", "redirected", TrafficKind,
+    "program", "process", "device", "site", "allocation", "synchronisation", "host_call", "size", "before",
+    "line_before", "redirected", TrafficKind,
 ]  # fmt: skip
 CopyDirection = Literal["h2d", "d2h", "d2d", "h2h", "p2p", "other"]
 CopyMemory = Literal["pageable", "pinned", "device", "array", "managed", "unknown"]
@@ -299,9 +299,9 @@ class TraceRow(HostCallFields, AnswerFields, TrafficFields, Observation):
     (copies of one line between the same kinds of memory), ``allocation`` (pinned memory that a line allocated or
     registered), ``synchronisation`` (waits of a line, in calls that wait for the GPU and in copies that are not
     asynchronous), ``host_call`` (calls of a library that move or pin data of the host) or ``size`` (copies of one
-    size). Those of :data:`TrafficKind` speak of a site. In a second run with lines pinned by ``--what-if`` also
-    ``before`` (the first run, and the copies of these lines in it), ``line_before`` (those of one of the lines) and
-    ``redirected`` (copies of a line that went through pinned buffers)."""
+    size). In a second run of ``--what-if`` also ``before`` (the first run, and the copies of these lines in it),
+    ``line_before`` (those of one of the lines) and ``redirected`` (copies of a line that went through pinned
+    buffers)."""
     # The program:
     seconds: Seconds | None = None
     """From its start, with the recorder in it, to its end; of a process that was killed: not known."""

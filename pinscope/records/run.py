@@ -299,9 +299,8 @@ class TraceRow(HostCallFields, AnswerFields, TrafficFields, Observation):
     (copies of one line between the same kinds of memory), ``allocation`` (pinned memory that a line allocated or
     registered), ``synchronisation`` (waits of a line, in calls that wait for the GPU and in copies that are not
     asynchronous), ``host_call`` (calls of a library that move or pin data of the host) or ``size`` (copies of one
-    size). In a second run of ``--what-if`` also ``before`` (the first run, and the copies of these lines in it),
-    ``line_before`` (those of one of the lines) and ``redirected`` (copies of a line that went through pinned
-    buffers)."""
+    size). In a second run of ``--what-if`` also ``before`` (the first run, with these lines' copies), ``line_before``
+    (of one line) and ``redirected`` (what went through pinned buffers)."""
     # The program:
     seconds: Seconds | None = None
     """From its start, with the recorder in it, to its end; of a process that was killed: not known."""

@@ -226,6 +226,13 @@ def as_good(first: Summary, second: Summary) -> bool:
     return not clearly_more(first, second) and not clearly_more(second, first)
 
 
+def tied(ranked: Sequence[CellT], time: Callable[[CellT], Summary]) -> list[CellT]:
+    """The first of these, which is the fastest, and all as good whose times are known."""
+    return [
+        cell for cell in ranked if cell is ranked[0] or (time(cell).is_known and as_good(time(cell), time(ranked[0])))
+    ]
+
+
 @dataclass(frozen=True)
 class Comparison(Generic[CellT]):
     """Cells of several ways over sizes; each has ``way`` and ``bytes``.
@@ -266,9 +273,9 @@ class Comparison(Generic[CellT]):
         return self.best([ways[name] for name in self.choices if name in ways])
 
     def best(self, alike: Sequence[CellT]) -> list[CellT]:
-        """The fastest of these and all as good, the thriftiest first; last those that vary too much to tell."""
+        """The fastest of these and all as good, the thriftiest first; last those that ± does not tell from it."""
         ranked = sorted(alike, key=lambda cell: self.time(cell).median)
-        good = [cell for cell in ranked if as_good(self.time(cell), self.time(ranked[0]))]
+        good = tied(ranked, self.time)
         return sorted(good, key=lambda cell: (not near(self.time(cell), self.time(ranked[0])), self.thrift(cell)))
 
 

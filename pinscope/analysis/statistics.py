@@ -16,7 +16,7 @@ from statistics import stdev
 
 import numpy as np
 
-from pinscope.records.run import COSTLY, Quantity, quantity
+from pinscope.records.run import COSTLY, MOST_OFF, Quantity, quantity
 
 PLUS_MINUS = (
     "± means: measure again on this host, and 19 times in 20 the figure will lie within it; fewer than 8 repeats have "
@@ -80,6 +80,11 @@ class Summary:
         """What stands after its ±; ``None`` where nothing may."""
         return self.uncertainty if self.interval and self.uncertainty <= 1 else None
 
+    @property
+    def is_known(self) -> bool:
+        """Whether it is a figure; of few values always."""
+        return self.interval is None or self.uncertainty <= MOST_OFF
+
 
 def measured(name: str, summary: Summary, unit: str, value: float | None = None, *, key: str | None = None) -> Quantity:
     """A median as findings and headlines show it: with its ±, or with the number of repeats that are too few for one.
@@ -108,8 +113,6 @@ def compared(
 def _figure(name: str, value: float, unit: str, off: float, few: int | None, key: str | None) -> Quantity:
     if few:
         return quantity(name, value, unit, repeats=few, key=key)
-    if off > 1:  # not even its size is known
-        return quantity(name, None, unit, reason="the repeats vary too much to tell", key=key)
     return quantity(name, value, unit, spread=off, key=key)
 
 

@@ -10,7 +10,7 @@ from string import Formatter
 from typing import Any, get_args
 
 from pinscope.analysis.statistics import Summary, together
-from pinscope.records.run import Finding, LabKind, Quantity, Severity, finding
+from pinscope.records.run import VARIES, Finding, LabKind, Quantity, Severity, finding
 from pinscope.units import format_about, format_bandwidth, format_bytes, format_precision, format_seconds, format_share
 
 ROUGH = 0.05
@@ -24,9 +24,13 @@ Costed = tuple[float, Finding]
 
 
 def dearest_first(costed_findings: Iterable[Costed]) -> tuple[Finding, ...]:
-    """The findings, the gravest first, and of those the most costly."""
+    """The findings, the gravest first, and of those the most costly.
+
+    Without those whose first figure, that of the title, varies too much to tell.
+    """
     grave = get_args(Severity)
-    ordered = sorted(costed_findings, key=lambda costed: (-grave.index(costed[1].severity), -costed[0]))
+    known = [costed for costed in costed_findings if not costed[1].evidence or costed[1].evidence[0].reason != VARIES]
+    ordered = sorted(known, key=lambda costed: (-grave.index(costed[1].severity), -costed[0]))
     return tuple(finding for _, finding in ordered)
 
 

@@ -15,6 +15,7 @@ from typing import Annotated, Literal
 
 import typer
 
+from pinscope.analysis.read_rows import Row
 from pinscope.cli.main import duration, option, output_option
 from pinscope.cli.terminal import complain
 from pinscope.cli.trace_summary import print_summary, print_what_if, what_if_document
@@ -32,11 +33,13 @@ from pinscope.store.store import Store
 from pinscope.text import quoted
 from pinscope.tracing.sites import REPEATED, Seen, seen_in
 from pinscope.tracing.spool import Scope
-from pinscope.tracing.trace.reading import not_recorded
+from pinscope.tracing.trace.failed_calls import UNNOTICED, alarming, failed_line
+from pinscope.tracing.trace.unrecorded import children_words, unseen_words
 from pinscope.units import format_bytes, format_seconds, format_share, parse_bytes, parse_seconds, parse_share
 
-Figure = Literal["pageable", "held", "idle"]
+Figure = Literal["error", "pageable", "held", "idle"]
 _FIGURES: Mapping[Figure, tuple[str, str, str]] = {
+    "error": ("count", "returned an error", "error"),
     "pageable": (
         "bytes",
         "were copied from or to pageable memory",
@@ -53,8 +56,9 @@ class Threshold:
     """The most that one figure of a trace may be.
 
     Attributes:
-        figure: ``pageable`` (bytes of lines with pageable copies above 64 KiB), ``held`` (seconds for which these
-            copies held the CPU) or ``idle`` (seconds for which GPU compute stood idle for them).
+        figure: ``error`` (calls of CUDA that failed), ``pageable`` (bytes of lines with pageable copies above 64 KiB),
+            ``held`` (seconds for which these copies held the CPU) or ``idle`` (seconds for which GPU compute stood idle
+            for them).
         most: in bytes or seconds, or as a share of the time from the first copy of those lines that copy again and
             again; where none does, from the first copy or kernel.
         is_share: which of them.
@@ -69,6 +73,8 @@ class Threshold:
     def exceeded(self, seen: Seen) -> str | None:
         """By what the trace exceeds it, one line; ``None`` if it does not."""
         field, measure, _ = _FIGURES[self.figure]
+        if self.figure == "error":
+            return self._failed(alarming(seen))
         amount = float(sum(site.row[field] or 0 for site in seen.pageable))
         again = [seen.seconds_from_first(site.row) for site in seen.pageable if site.row["count"] >= REPEATED]
         whole = max(again, default=seen.seconds)
@@ -79,9 +85,19 @@ class Threshold:
         else:
             share = f", {format_share(amount / whole)} of {format_seconds(whole)}" if whole else ""
             what = f"{measure} {format_seconds(amount)} for pageable copies{share}"
-        first, more = seen.pageable[0].name, len(seen.pageable) - 1
-        rest = f" and {more} more line{'s' if more > 1 else ''}" if more else ""
-        return f"--fail-on {self.text}: {what} ({first}{rest})"
+        return f"--fail-on {self.text}: {what} ({seen.pageable[0].name}{_and_more(len(seen.pageable) - 1)})"
+
+    def _failed(self, rows: Sequence[Row]) -> str | None:
+        if not rows:
+            return None
+        count, first = sum(row["count"] for row in rows), rows[0]
+        calls = "a call of CUDA" if count == 1 else f"{count:,} calls of CUDA"
+        where = f"{failed_line(first)}: {first['call']}, {first['error']}"
+        return f"--fail-on error: {calls} returned an error ({where}{_and_more(len(rows) - 1)})"
+
+
+def _and_more(lines: int) -> str:
+    return f" and {lines:,} more line{'s' if lines > 1 else ''}" if lines else ""
 
 
 def parse_threshold(text: str) -> Threshold:
@@ -96,6 +112,10 @@ def parse_threshold(text: str) -> Threshold:
     if figure is None:
         forms = "; ".join(form for _, _, form in _FIGURES.values())
         raise InvalidParameter(f"--fail-on {quoted(text)}: the limits are {forms}")
+    if figure == "error":
+        if given:
+            raise _refused(text, "has an amount", figure)
+        return Threshold(figure, 0.0, False, name)
     is_share = figure != "pageable" and amount.endswith("%")
     parse = parse_bytes if figure == "pageable" else parse_share if is_share else parse_seconds
     try:
@@ -113,11 +133,22 @@ def _refused(text: str, why: str, figure: Figure) -> InvalidParameter:
     return InvalidParameter(f"--fail-on {quoted(text)} {why}: write {_FIGURES[figure][2]}")
 
 
-def exceeded(seen: Seen, thresholds: Sequence[Threshold]) -> Iterator[str]:
-    """A line for each threshold that a trace exceeds, and one if that cannot be known."""
+def exceeded(seen: Seen, thresholds: Sequence[Threshold], *, allow_unseen: bool = False) -> Iterator[str]:
+    """A line for each threshold that a trace exceeds, and one if that cannot be known.
+
+    Args:
+        seen: the trace.
+        thresholds: what is checked.
+        allow_unseen: children that were too brief to be looked at are taken not to have copied.
+    """
     yield from filter(None, (threshold.exceeded(seen) for threshold in thresholds))
-    if thresholds and seen.program and (missing := not_recorded(seen.program)):
-        yield f"--fail-on: {missing}"
+    if thresholds and (missing := children_words(seen)):
+        yield f"--fail-on: not recorded: {missing}"
+    if thresholds and not allow_unseen and (brief := unseen_words(seen)):
+        yield f"--fail-on: {brief} whether they use CUDA; --allow-unseen lets them pass"
+    asks_errors = any(threshold.figure == "error" for threshold in thresholds)
+    if asks_errors and seen.program and seen.program["failed_calls"] is None:
+        yield f"--fail-on error: {UNNOTICED}"
     lost = seen.program["lost_bytes"] if seen.program else 0
     if thresholds and lost:
         yield f"--fail-on: {format_bytes(lost)} of CUPTI's records could not be read, so that copies may be missing"
@@ -176,13 +207,16 @@ def trace(
         option(
             "LIMIT",
             "End with exit code 1 where the trace exceeds this limit and "
-            "the program itself ended well. pageable: any line with pageable copies above 64 KiB; "
-            "pageable=100MiB: such lines copy more than 100 MiB in all; idle=5% or idle=0.5s: GPU compute "
-            "stood idle longer for them, as a share of the time or in all; held=5% or held=0.5s: they held "
+            "the program itself ended well. error: a call of CUDA failed; pageable: any line with pageable copies "
+            "above 64 KiB; pageable=100MiB: such lines copy more than 100 MiB in all; idle=5% or idle=0.5s: GPU "
+            "compute stood idle longer for them, as a share of the time or in all; held=5% or held=0.5s: they held "
             "the CPU longer. A number needs its unit. May be given several times.",
             "--fail-on",
         ),
     ] = None,
+    allow_unseen: Annotated[
+        bool, typer.Option("--allow-unseen", help="Let --fail-on pass on children that were too brief to be looked at.")
+    ] = False,
     what_if: Annotated[
         list[str] | None,
         option(
@@ -243,7 +277,7 @@ def trace(
         complain(saved_line(traced.saved))
     if traced.exit_code is None:  # it could not be started
         return 1
-    return _end_like(traced.exit_code) or _check(traced, document, thresholds)
+    return _end_like(traced.exit_code) or _check(traced, document, thresholds, allow_unseen=allow_unseen)
 
 
 def _of_both_runs(scope: Scope) -> Scope:
@@ -262,12 +296,12 @@ def _seconds(option: str, text: str | None) -> float | None:
     return seconds
 
 
-def _check(traced: Traced, document: Document, thresholds: Sequence[Threshold]) -> int:
+def _check(traced: Traced, document: Document, thresholds: Sequence[Threshold], *, allow_unseen: bool) -> int:
     """The exit code of what the trace shows: 1 with a line for each limit that it exceeds, or that it cannot answer."""
     if not thresholds:
         return 0
     seen = seen_in(document.run, checked_rows(document.run.experiment, document.rows))
-    lines = list(exceeded(seen, thresholds))
+    lines = list(exceeded(seen, thresholds, allow_unseen=allow_unseen))
     if gap := traced.gap or traced.run.error:
         lines.append(f"--fail-on: not all of the program was recorded: {gap}")
     for line in lines:

@@ -30,9 +30,9 @@ from pinscope.store.safe_writer import saved_line
 from pinscope.store.store import Store
 from pinscope.text import one_line
 from pinscope.tracing.line_totals import Ended
-from pinscope.tracing.mapped_file import SpoolFolder
 from pinscope.tracing.sites import Seen, seen_in
 from pinscope.tracing.spool import Scope, Spool
+from pinscope.tracing.spool_folder import SpoolFolder
 from pinscope.tracing.trace.answer import LINES, PEAK, SIZES, TIME
 from pinscope.tracing.trace.costs import ranked
 from pinscope.tracing.trace.findings import what_if_findings
@@ -69,8 +69,10 @@ def print_summary(document: Document, leads_on: bool = True) -> None:
         print_line()
         print_prose(f"pinscope: {one_line(_what_was_recorded(run, seen) + facts.verdict(document))}", style="bold")
         _print_answer(reading)
-        shown = {cost.rule for cost in ranked(seen)}
-        _print_titles([each for each in facts.by_severity(reading.findings) if each.rule not in shown][:MOST_FINDINGS])
+        in_table = {cost.rule for cost in ranked(seen)}
+        _print_titles(
+            [each for each in facts.by_severity(reading.findings) if each.rule not in in_table][:MOST_FINDINGS]
+        )
         for note in run.notes:
             print_prose(f"Note: {one_line(note)}")
         print_line(f"Run {run.id}.{' Next:' if leads_on else ''}")
@@ -122,19 +124,19 @@ def _shortly(parts: Sequence[str]) -> str:
 def _print_lines(table: Table) -> None:
     """What each line costs and a change saves, the line itself; below it what it does and what to change."""
     cells = [dict(zip(table.columns, texts, strict=True)) for texts in facts.table_texts(table)]
-    shown = [each for each in cells if each["to do"] != "–"] or cells
-    shown = shown[:MOST_LINES]
+    lines = [each for each in cells if each["to do"] != "–"] or cells
+    lines = lines[:MOST_LINES]
     room = terminal_columns()
-    widths = [max(len(each[name]) for each in (*shown, {name: name})) for name in ("saves", "costs")]
+    widths = [max(len(each[name]) for each in (*lines, {name: name})) for name in ("saves", "costs")]
     print_line(f"{'saves':>{widths[0]}}  {'costs':>{widths[1]}}  line")
-    for each in shown:
+    for each in lines:
         figures = f"{each['saves']:>{widths[0]}}  {each['costs']:>{widths[1]}}  "
         source = "" if each["source"] == "n/a" else f"  {each['source']}"
         print_line(_cut(f"{figures}{each['line']}{source}", room))
         to_do = "" if each["to do"] == "–" else f" → {each['to do']}"
         within = f", in range {each['in range']}" if each.get("in range", "n/a") != "n/a" else ""
         print_line(_cut(f"{' ' * len(figures)}{each['does']}{to_do}{within}", room))
-    if more := len(cells) - len(shown):
+    if more := len(cells) - len(lines):
         print_line(f"{' ' * len(figures)}and {more:,} more line{'s' if more > 1 else ''}")
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from typing import Annotated
 
-from pydantic import AfterValidator, AwareDatetime, BaseModel, ConfigDict
+from pydantic import AfterValidator, AwareDatetime, BaseModel, ConfigDict, Field
 
 
 def _in_utc(moment: datetime) -> datetime:
@@ -17,6 +17,8 @@ def _in_utc(moment: datetime) -> datetime:
 
 Moment = Annotated[AwareDatetime, AfterValidator(_in_utc)]
 """A point in time, in UTC. One without time zone is refused: it would mean another moment on another machine."""
+
+Count = Annotated[int, Field(ge=0)]
 
 
 class Record(BaseModel):

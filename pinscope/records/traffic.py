@@ -2,26 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Literal
 
-from pinscope.records.base import Record
-from pinscope.records.host_calls import Count
+from pinscope.records.base import Count, Record
 
 NeedlessKind = Literal["sent_again", "brought_back", "in_pieces"]
 """Kinds of rows of copies that need not be: to the GPU, of what had been sent before; to the host, of what a copy had
 brought to the same memory of the GPU; that begin, on both sides, where the one before ended."""
-
-
-TrafficKind = Literal["loader", NeedlessKind]
-"""Also a DataLoader, by the line that makes it and a site that copies its batches."""
-TRAFFIC_NEEDED: Mapping[Any, tuple[str, ...]] = {
-    "loader": ("number", "count", "pins_batches", "workers", "file", "line"),
-    "sent_again": ("number", "count", "bytes", "uniform_count"),
-    "brought_back": ("number", "count", "bytes", "uniform_count", "sent_by"),
-    "in_pieces": ("number", "count", "bytes"),
-}
-"""Kind of row → fields that each of them has."""
 
 
 class TrafficFields(Record):
@@ -36,10 +23,10 @@ class TrafficFields(Record):
     """Copies that threads of a library made after the call had returned: their line is about that of the call, by bytes
     and order."""
     # Copies that need not be:
-    uniform_count: Count | None = None
-    """Of them those whose sample was the same eight bytes everywhere: it says less."""
+    sampled_count: Count | None = None
+    """Copies whose data was looked at; ``count`` and ``bytes`` are so many times what they show."""
     sent_by: Count | None = None
     """``number`` of the site that had brought most of the data to the GPU."""
     # DataLoaders:
     workers: Count | None = None
-    """Processes that make them."""
+    """Processes that make its batches."""

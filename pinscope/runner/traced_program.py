@@ -24,58 +24,13 @@ from pinscope.errors import BadInput, NoDevice, NotPossible
 from pinscope.isolation import bare_command, command, open_command
 from pinscope.probes.child_lifetime import ending_with_this
 from pinscope.probes.environment import Extra, install_command
-from pinscope.probes.proc import HERE, Proc
-from pinscope.probes.process_scan import UVM
-from pinscope.records.run import TraceRow
+from pinscope.records.trace_row import TraceRow
+from pinscope.runner.children import Children
 from pinscope.tracing.descendants import NOT_STARTED, variables
 from pinscope.tracing.line_totals import Ended
-from pinscope.tracing.mapped_file import SpoolFolder
 from pinscope.tracing.places import library_folders
 from pinscope.tracing.spool import Scope, Spool
-
-LIBRARY = "libcuda.so"
-_PARENT, _STACK = 1, 25
-"""Places in ``stat``, behind the name: the parent, and where the stack begins, which a fork does not change."""
-
-
-class Unrecorded:
-    """Those that had :data:`UVM` open and :data:`LIBRARY` mapped at any look. A child by fork of a process that has
-    used CUDA has both from there, and CUDA refuses it: it counts only if it was seen without the file before.
-
-    Args:
-        program: its process.
-        handover: of the spool's folder, as the variables of the program's processes name it.
-        spool: that folder, which has one for each other process that is recorded.
-        proc: where /proc is read.
-    """
-
-    def __init__(self, program: int, handover: str, spool: Path, proc: Proc = HERE) -> None:
-        self.pids: set[int] = set()
-        self._program, self._handover, self._spool, self._proc = program, handover, spool, proc
-        self._ours, self._others, self._without = {program}, set[int](), set[int]()
-
-    def look(self) -> None:
-        """Find those that are there now."""
-        pids = set(self._proc.pids().value or ())
-        self._ours, self._others = self._ours & pids, self._others & pids
-        for pid in sorted(pids - self._ours - self._others):
-            variables = self._proc.beginning(f"/proc/{pid}/environ", 2**20).value or ("", True)
-            is_ours = self._origin(pid)[0] in self._ours or self._handover in variables[0]
-            (self._ours if is_ours else self._others).add(pid)
-        users = {pid for pid in self._ours if UVM in (self._proc.links(f"/proc/{pid}/fd").value or {}).values()}
-        self._without = (self._ours - users) | (self._ours & self._without)
-        recorded = {self._program, *(int(path.name.split(".")[1]) for path in self._spool.glob("process.*"))}
-        for pid in users - recorded - self.pids:
-            parent, stack = self._origin(pid)
-            is_own = pid in self._without or parent not in users or stack != self._origin(parent)[1]
-            if is_own and LIBRARY in (self._proc.read(f"/proc/{pid}/maps").value or LIBRARY):
-                self.pids.add(pid)
-
-    def _origin(self, pid: int) -> tuple[int, str]:
-        """Its parent, and where its stack begins."""
-        fields = (self._proc.read(f"/proc/{pid}/stat").value or "").rpartition(")")[2].split()
-        return (int(fields[_PARENT]), fields[_STACK]) if len(fields) > _STACK else (0, "")
-
+from pinscope.tracing.spool_folder import SpoolFolder
 
 _OF_A_TERMINAL = frozenset({signal.SIGINT, signal.SIGQUIT})
 _OURS = frozenset(
@@ -323,21 +278,31 @@ def run_program(
         )
         watched(child.pid)
         signals.send_to(child)
-        unrecorded = Unrecorded(child.pid, handover, folder)
+        children = Children(child.pid, handover, folder)
+        emptied = time.monotonic()
         while child.poll() is None:
             with suppress(subprocess.TimeoutExpired):
-                child.wait(LOOK_SECONDS)
+                child.wait(children.pause_seconds if scope.children else LOOK_SECONDS)
                 break
-            look(spool)
+            if time.monotonic() - emptied >= LOOK_SECONDS:
+                look(spool)
+                emptied = time.monotonic()
             if scope.children:
-                unrecorded.look()
+                children.look()
     ended = time.time_ns()
     started = spool.document("started.json")
     if child.returncode == NOT_STARTED and started is None:
         raise refusal(spool.document("refused.json") or {"code": None, "reason": "the recorder could not begin"})
     spool.stop()  # processes that outlive the program write no more
     look(spool)
-    return Ended(int(started["ns"]) if started else begun, ended, child.returncode, len(unrecorded.pids))
+    return Ended(
+        int(started["ns"]) if started else begun,
+        ended,
+        child.returncode,
+        tuple(children.unrecorded()),
+        children.unseen() if scope.children else None,
+        children.has_become_another(child.pid),
+    )
 
 
 def _close(descriptors: Iterable[int]) -> None:

@@ -26,7 +26,8 @@ from pinscope.experiments.registry import checked_rows, verdict_at_end
 from pinscope.experiments.scatter.reading import Scatter
 from pinscope.probes.process import current_process
 from pinscope.records.environment import Environment
-from pinscope.records.run import LARGE_BYTES, ExperimentRun, Progress, Run, TraceRow, TraceRun
+from pinscope.records.run import ExperimentRun, Progress, Run, TraceRun
+from pinscope.records.trace_row import LARGE_BYTES, TraceRow
 from pinscope.runner.jobs import new_id
 from pinscope.runner.traced_program import (
     AS_IT_IS,
@@ -280,12 +281,13 @@ class Tracing:
         for reason in (early := [*early, *faults]):
             reporter.note(f"The recording ended before the program did: {reason}")
         has_exited = ended.exit_code is not None and ended.exit_code >= 0
-        if not early and has_exited and files.spool.document("ended.json") is None:
+        is_over = ended.has_become_another or files.spool.document("ended.json") is not None
+        if not early and has_exited and not is_over:
             if files.spool.document("started.json") is None:
                 raise PinScopeError(
                     "nothing was recorded: the program's Python did not import PinScope's sitecustomize"
                 )
-            early = ["it became another program or another user, or ended by a way that Python does not see"]
+            early = ["it became another user, or ended or became another program by a way that Python does not see"]
             reporter.note(f"What the program did last may be missing: {early[0]}.")
         self._gap = early[-1] if early else None
         if self._lost is not None:
@@ -293,7 +295,9 @@ class Tracing:
             reporter.note(f"Not all was recorded: {self._lost}.")
         for which in files.said("full"):
             reporter.note(f"Not all lines are named: {which}.")
-        ended = replace(ended, unrecorded=ended.unrecorded + files.unrecorded())
+        refused = tuple(files.refused())
+        others = tuple(row for row in ended.unrecorded if row.process not in {other.process for other in refused})
+        ended = replace(ended, unrecorded=(*refused, *others))
         merged = files.join(ended, self._scope.is_part)
         rows = (*merged.rows(), *self._more_rows(files.spool.folder))
         self._writer.append([row.model_dump(mode="json", exclude_none=True) for row in rows])

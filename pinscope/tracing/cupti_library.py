@@ -7,11 +7,12 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from pinscope.tracing.bound import bind
+from pinscope.tracing.error_filter import error_filter
 
 bind(globals())
 
 
-DRIVER, NVTX = 1, 5
+DRIVER, RUNTIME, NVTX = 1, 2, 5
 """CUPTI's domains of callbacks."""
 _INVALID_PARAMETER = 1
 """CUPTI's error."""
@@ -20,11 +21,15 @@ _FUNCTIONS = (
     "cuptiSubscribe",
     "cuptiUnsubscribe",
     "cuptiEnableCallback",
+    "cuptiEnableDomain",
     "cuptiActivityRegisterCallbacks",
     "cuptiActivityEnable",
     "cuptiActivityDisable",
     "cuptiActivityFlushAll",
+    "cuptiActivityConfigureUnifiedMemoryCounter",
 )
+_ALL_DEVICES, _TO_GPU, _TO_HOST, _CPU_FAULTS, _GPU_FAULTS = 2, 1, 2, 3, 4
+"""Scope and kinds of counters of managed memory."""
 
 _Callback = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_uint32, ctypes.c_uint32, ctypes.c_void_p)
 _Request = ctypes.CFUNCTYPE(
@@ -43,6 +48,7 @@ class CuptiLibrary:
     Args:
         callback: called where a followed function begins and ends, with user data, domain, function and the address
             of CUPTI's structure.
+        failed: called likewise where any function of runtime or driver has returned an error.
         request: called for a buffer, with pointers to its address, its size and the most records that it may have.
         complete: called with a buffer that is given back: context, stream, address, size, valid bytes.
 
@@ -52,13 +58,22 @@ class CuptiLibrary:
     def __init__(
         self,
         callback: Callable[[int, int, int, int], None],
+        failed: Callable[[int, int, int, int], None],
         request: Callable[[Any, Any, Any], None],
         complete: Callable[[int, int, int, int, int], None],
     ) -> None:
-        self._kept = (_Callback(callback), _Request(request), _Complete(complete))
+        self._kept = (_Callback(callback), _Callback(failed), _Request(request), _Complete(complete))
+        self._filter = error_filter(*self._kept[:2])
         self._library: Any = None
         self._subscriber = ctypes.c_void_p()
         self._functions: list[int] = []
+        self._single: dict[tuple[int, int], bool] = {}
+        """Domain and number of a function → whether CUPTI calls back at it, whatever holds for its domain."""
+
+    @property
+    def notices_errors(self) -> bool:
+        """Whether calls that return an error are reported."""
+        return self._filter is not None
 
     @property
     def is_subscribed(self) -> bool:
@@ -81,7 +96,8 @@ class CuptiLibrary:
         Raises:
             Refused: another profiler has it, or CUPTI does not work here.
         """
-        _require(self._library.cuptiSubscribe(ctypes.byref(self._subscriber), self._kept[0], None))
+        callback = self._kept[0] if self._filter is None else self._filter.address
+        _require(self._library.cuptiSubscribe(ctypes.byref(self._subscriber), callback, None))
 
     def take_records(self) -> None:
         """Have the buffers asked for and given back.
@@ -89,11 +105,15 @@ class CuptiLibrary:
         Raises:
             Refused: CUPTI does not work here.
         """
-        _require(self._library.cuptiActivityRegisterCallbacks(*self._kept[1:]))
+        _require(self._library.cuptiActivityRegisterCallbacks(*self._kept[2:]))
 
-    def choose(self, functions: Iterable[int]) -> None:
+    def choose(self, functions: Iterable[int], unwatched: Iterable[tuple[int, int]]) -> None:
         """Follow those of these functions of the driver that it has: a CUPTI newer than the driver knows more, which no
         program can call here.
+
+        Args:
+            functions: their numbers.
+            unwatched: domain and number of the functions whose errors are not reported.
 
         Raises:
             Refused: it has none of them, or CUPTI does not work here.
@@ -106,13 +126,19 @@ class CuptiLibrary:
                 self._functions.append(number)
         if not self._functions:
             raise Refused(_INVALID_PARAMETER)
+        for domain, number in unwatched:
+            self._single[domain, number] = False
 
     def follow(self, on: bool) -> None:
-        """Call back at the chosen functions, or not.
+        """Call back at the chosen functions, and at errors, or not.
 
         Raises:
             Refused: CUPTI does not work here.
         """
+        for domain in (DRIVER, RUNTIME) if self._filter is not None else ():
+            _require(self._library.cuptiEnableDomain(int(on), self._subscriber, domain))
+        for (domain, number), is_on in self._single.items():
+            self._enable(domain, number, is_on)
         for number in self._functions:
             _require(self._enable(DRIVER, number, on))
 
@@ -130,6 +156,25 @@ class CuptiLibrary:
         switch = self._library.cuptiActivityEnable if on else self._library.cuptiActivityDisable
         for kind in kinds:
             _require(switch(kind))
+
+    def follow_also(self, functions: Iterable[int], on: bool) -> None:
+        """With the chosen ones these, too, as far as the driver has them; ``on``: from now on."""
+        self._functions += [number for number in functions if not self._enable(DRIVER, number, on)]
+
+    def always_follow(self, functions: Iterable[int]) -> None:
+        """Call back at these functions of the driver, whether the chosen ones are followed or not."""
+        for number in functions:
+            self._enable(DRIVER, number, True)
+
+    def count_migrations(self) -> None:
+        """Let there be records of the pages of managed memory that move, and of the page faults for which they do.
+
+        Raises:
+            Refused: the driver does not give them here.
+        """
+        counters = [(_ALL_DEVICES, which, 0, 1) for which in (_TO_GPU, _TO_HOST, _CPU_FAULTS, _GPU_FAULTS)]
+        asked = (ctypes.c_uint32 * 16)(*(number for counter in counters for number in counter))
+        _require(self._library.cuptiActivityConfigureUnifiedMemoryCounter(asked, len(counters)))
 
     def flush(self) -> None:
         """Have buffers given back of which all records are complete."""
@@ -150,7 +195,12 @@ class CuptiLibrary:
         self._library.cuptiUnsubscribe(self._subscriber)
 
     def _enable(self, domain: int, number: int, on: bool) -> int:
-        return int(self._library.cuptiEnableCallback(int(on), self._subscriber, domain, number))
+        result = int(self._library.cuptiEnableCallback(int(on), self._subscriber, domain, number))
+        if not result:
+            self._single[domain, number] = on
+            if self._filter is not None and domain == DRIVER and on:
+                self._filter.follow(number)
+        return result
 
 
 def _require(result: int) -> None:

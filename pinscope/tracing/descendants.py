@@ -11,9 +11,11 @@ from __future__ import annotations
 import functools
 import os
 import sys
+from contextlib import suppress
 from importlib.machinery import ModuleSpec, PathFinder
 
-from pinscope.tracing.bound import TYPE_CHECKING  # now: later the program may have replaced what it keeps
+from pinscope.tracing.bound import TYPE_CHECKING, time  # now: later the program may have replaced what it keeps
+from pinscope.tracing.spool_folder import CHILDREN, FAILED, JOINED, SHELL, STARTED, SpoolFolder, child_line, stack_begin
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping
@@ -38,6 +40,7 @@ _JOINING_EMPTY = f"{JOINING}/"
 """In its place where the variable was empty, which is not as if there was none."""
 TRIGGER = "ctypes"
 """Module with whose import a child's recording begins: NumPy imports it, and so does all that brings CUDA to Python."""
+_ARGUMENTS_OF_EXECV = 2
 _ENVIRONMENT_OF_FORK_EXEC = 5
 """Place of the list of variables among the arguments."""
 _UNFIT = (AttributeError, TypeError, ValueError)
@@ -61,10 +64,69 @@ def pass_on(handover: str, library: str) -> None:
         os.putenv(name, value)  # not into os.environ
     _pass_on_path()
     with_ours = functools.partial(_with_ours, {os.fsencode(name): value for name, value in ours.items()})
-    os.execve = _wrapped(os.execve, with_ours)
-    os.posix_spawn = _wrapped(os.posix_spawn, with_ours)
-    os.posix_spawnp = _wrapped(os.posix_spawnp, with_ours)
-    _mind_fork_exec(with_ours)
+    note = functools.partial(_note, SpoolFolder.named(handover))
+    os.execv = _noted_before(os.execv, note)
+    os.execve = _noted_before(_wrapped(os.execve, with_ours), note)
+    os.posix_spawn = _noted(_wrapped(os.posix_spawn, with_ours), note)
+    os.posix_spawnp = _noted(_wrapped(os.posix_spawnp, with_ours), note)
+    os.system = _timed(os.system, note)
+    _mind_fork_exec(with_ours, note)
+
+
+def _note(spool: SpoolFolder, first: int, second: int, word: str) -> None:
+    """Tell PinScope of a child, by :func:`child_line`. Nothing of this reaches the program."""
+    with suppress(Exception):  # such as of a spool that is gone, because the program has ended
+        spool.append(CHILDREN, child_line(first, second, word))
+
+
+def _noted(start: Callable[..., int], note: Callable[[int, int, str], None]) -> Callable[..., int]:
+    """A function that starts another program and returns its process."""
+
+    @functools.wraps(start)
+    def start_noted(*arguments: Any, **options: Any) -> int:
+        process = start(*arguments, **options)
+        note(process, 0, STARTED)
+        return process
+
+    return start_noted
+
+
+BEFORE_EXEC: list[Callable[[], None]] = []
+"""What the recorder does before this process becomes another program."""
+
+
+def _noted_before(become: Callable[..., Any], note: Callable[[int, int, str], None]) -> Callable[..., Any]:
+    """A function by which a process becomes another program."""
+
+    @functools.wraps(become)
+    def become_noted(*arguments: Any, **options: Any) -> Any:
+        if len(arguments) + len(options) == _ARGUMENTS_OF_EXECV:
+            _pass_on_path()
+        for do in BEFORE_EXEC:
+            with suppress(Exception):
+                do()
+        process, stack = os.getpid(), stack_begin()
+        note(process, stack, STARTED)
+        try:
+            return become(*arguments, **options)
+        finally:  # else it is over
+            note(process, stack, FAILED)
+
+    return become_noted
+
+
+def _timed(run: Callable[..., int], note: Callable[[int, int, str], None]) -> Callable[..., int]:
+    """``os.system``, which does not say which process it starts."""
+
+    @functools.wraps(run)
+    def run_timed(*arguments: Any, **options: Any) -> int:
+        begun = time.monotonic_ns()
+        try:
+            return run(*arguments, **options)
+        finally:
+            note(begun, time.monotonic_ns(), SHELL)
+
+    return run_timed
 
 
 def _path(before: str | None) -> str:
@@ -103,13 +165,16 @@ def _wrapped(start: Callable[..., Any], ours: Callable[[Mapping[Any, Any]], dict
     return start_joined
 
 
-def _mind_fork_exec(ours: Callable[[Mapping[Any, Any]], dict[bytes, Any]]) -> None:
+def _mind_fork_exec(
+    ours: Callable[[Mapping[Any, Any]], dict[bytes, Any]], note: Callable[[int, int, str], None]
+) -> None:
     """What ``subprocess`` and ``multiprocessing`` call."""
     import _posixsubprocess  # noqa: PLC0415 - not of every system
 
-    fork_exec: Callable[..., Any] = _posixsubprocess.fork_exec
+    as_it_was: Callable[..., Any] = _posixsubprocess.fork_exec
+    fork_exec = _noted(as_it_was, note)
 
-    @functools.wraps(fork_exec)
+    @functools.wraps(as_it_was)
     def fork_exec_joined(*arguments: Any) -> Any:
         variables = arguments[_ENVIRONMENT_OF_FORK_EXEC]
         if variables is None:
@@ -125,7 +190,7 @@ def _mind_fork_exec(ours: Callable[[Mapping[Any, Any]], dict[bytes, Any]]) -> No
 
     for module in (_posixsubprocess, sys.modules.get("subprocess")):
         for name, value in vars(module).items() if module else ():
-            if value is fork_exec:
+            if value is as_it_was:
                 setattr(module, name, fork_exec_joined)
 
 
@@ -141,6 +206,7 @@ def join() -> None:
         if os.environ.get(NVTX) == library:
             del os.environ[NVTX]  # the parent's recorder has set it for itself
         pass_on(handover, library)
+        _note(SpoolFolder.named(handover), os.getpid(), stack_begin(), JOINED)
         if TRIGGER in sys.modules:
             _record(handover, library)
         else:
@@ -170,13 +236,13 @@ def _begin(handover: str, library: str) -> bool:
     import json  # noqa: PLC0415 - children begin without it
 
     from pinscope.tracing.host_calls import follow_host_calls  # noqa: PLC0415
-    from pinscope.tracing.mapped_file import SpoolFolder  # noqa: PLC0415
-    from pinscope.tracing.recorder import start_recording  # noqa: PLC0415
+    from pinscope.tracing.recorder import before_exec, start_recording  # noqa: PLC0415
 
     folder = SpoolFolder.named(handover)
     config = json.loads(folder.read("config.json"))
     if not start_recording(folder, library):
         return False
+    BEFORE_EXEC.append(before_exec)
     if config["children"]:
         pass_on(handover, library)
     if config["redirect"] is not None:
@@ -192,9 +258,9 @@ def _record(handover: str, library: str) -> None:
     before = set(sys.modules)
     try:
         from pinscope.tracing.host_calls import follow_host_calls  # noqa: PLC0415 - it imports the trigger
-        from pinscope.tracing.mapped_file import SpoolFolder  # noqa: PLC0415
-        from pinscope.tracing.recorder import join_recording  # noqa: PLC0415
+        from pinscope.tracing.recorder import before_exec, join_recording  # noqa: PLC0415
 
+        BEFORE_EXEC.append(before_exec)
         join_recording(SpoolFolder.named(handover), library)
         follow_host_calls()
     except Exception:  # noqa: BLE001, S110 - such as a spool that is gone, because the program has ended

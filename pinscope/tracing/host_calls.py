@@ -15,7 +15,7 @@ from types import ModuleType
 
 from pinscope.tracing.bound import TYPE_CHECKING, _thread, bind, time
 from pinscope.tracing.library_calls import change_function, change_method, when_imported
-from pinscope.tracing.loader_origins import Loaders
+from pinscope.tracing.loader_origins import Loaders, loader_flags
 from pinscope.tracing.mapped_file import CONVERTED, GATHERED, LOADS, NEXT, PINNED, PINS, RECEIVE, RECEIVED, STAGED
 from pinscope.tracing.recorder import Recorder, is_of_the_program, newest_recorder
 
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 bind(globals())
 
 LARGE_BYTES = 64 * 1024
-"""``records.run.LARGE_BYTES``, which a program that is traced does without."""
+"""``records.trace_row.LARGE_BYTES``, which a program that is traced does without."""
 _clock = time.time_ns
 
 
@@ -176,7 +176,7 @@ class _Tensors:
             flags |= PINNED
         elif _WITH_WORKERS and source.is_shared():
             flags |= RECEIVED
-        return source.nbytes, flags, detail
+        return source.nbytes, flags | loader_flags(source), detail
 
 
 def _conversion(before: Any, after: Any) -> tuple[int, str]:
@@ -190,7 +190,7 @@ _WITH_WORKERS: list[bool] = []
 
 def _follow_loaders(module: Any) -> None:
     """The loop's wait for each batch, in which what its workers send is received."""
-    iterator = module._BaseDataLoaderIter
+    iterator, loaders = module._BaseDataLoaderIter, Loaders(module, _has_large_first)
     original = iterator.__next__
 
     def following(self: Any) -> Any:
@@ -202,10 +202,10 @@ def _follow_loaders(module: Any) -> None:
         ended, after = _clock(), getrusage(RUSAGE_THREAD)
         flags = LOADS | PINS * bool(getattr(self, "_pin_memory", False))
         _note(recorder, NEXT, (0, flags, ""), begun, ended, before, after)
+        loaders.note(self, batch)
         return batch
 
     iterator.__next__ = following
-    Loaders(module)
 
 
 def _follow_workers(module: ModuleType) -> None:

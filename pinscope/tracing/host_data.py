@@ -1,7 +1,12 @@
-"""What copies carry: where their data stands on the host and on the GPU, and samples of it.
+"""What copies carry: whether data goes to the GPU that had gone there before, or comes back as it had gone; and small
+copies that are pieces of one block.
 
-Runs inside the traced program, as the recorder does. A sample is some pieces of the host's memory, spread over what is
-copied, read by the kernel: an address that is not there is no fault of the program then.
+Runs inside the traced program, as the recorder does. Data is known by samples: some pieces of the host's memory, spread
+over what is copied, read by the kernel once the copy's call is over. So an address that is not there is no fault of the
+program, and pages that the copy touched first are its own.
+
+What it takes is bounded: samples together by :data:`SPARE_NS` and a five hundredth of the time (:data:`SHARE`), small
+copies by their number (:data:`MOST_SMALL`).
 """
 
 from __future__ import annotations
@@ -10,35 +15,46 @@ import ctypes
 import re
 import struct
 
-from pinscope.tracing.bound import TYPE_CHECKING, _thread, bind, os
+from pinscope.tracing.bound import TYPE_CHECKING, _thread, bind, os, time
 from pinscope.tracing.mapped_file import CallLog
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+    from types import FrameType
     from typing import Any
 
-    from pinscope.tracing.mapped_file import SpoolFolder
+    from pinscope.tracing.source_memory import SourceMemory
+    from pinscope.tracing.spool_folder import SpoolFolder
+
+    Place = tuple[int, int]
+    """Address and bytes."""
 
 bind(globals())
 
 
-DATA = struct.Struct("<2I3Q")
-"""Of a large copy: correlation id of its call; whether its sample says something: :data:`VARIED`, :data:`UNIFORM`, 0
-without one; addresses on the host and on the GPU; the sample. Of small ones that are pieces of one block: that of the
-first; :data:`PIECES_OF_ONE`; their bytes, how many they are, 0."""
-PIECES_OF_ONE = 3
+DATA = struct.Struct("<3I2Q")
+"""Correlation id of a copy's call; a kind, below; correlation id of the copy that it is compared with, or of the last
+piece; of pieces how many they are and their bytes."""
+FIRST, AGAIN, PARTLY, BACK, BACK_PARTLY, BACK_OTHER, LATER, LATER_PARTLY, LATER_OTHER, PIECES_OF_ONE = range(1, 11)
+"""To the GPU: the first with its data; as the other one was; mostly as the last one from its memory, and changed in
+places. To the host, compared with what had been sent to the same memory of the GPU: the same, changed in places, or
+another; likewise as it is when the host sends it, where the call of a copy may return before the data is there."""
 LEAST_PIECES = 8
 """Of one block that are worth an entry."""
-VARIED, UNIFORM = 1, 2
-"""What was read differs from place to place; it is the same eight bytes everywhere: all was set to one value."""
 LARGE_BYTES = 64 << 10
 """Of smaller copies no sample is read."""
+MOST_SMALL = 20_000
+"""Copies of a process that are looked at for pieces; each takes half a microsecond."""
 PIECES, PIECE_BYTES = 8, 64
-"""Of one sample. 8 take 5 µs on an H100's host."""
-FIRST = 16
-"""So many copies of the same bytes are sampled one after the other, then one in as many sixteenths as there were."""
+"""Of one sample."""
+LEAST_DIFFERENT = 4
+"""Pieces of a sample, else it says too little: all may be zeros, or two values."""
+SPARE_NS, SHARE = 20_000_000, 500
+"""So long samples may take in any program, and which part of the time since the first of them beside that."""
+RESERVE_NS = 50_000
+"""What must be left of that for a copy to the GPU, so that one back is sampled, too."""
 MOST_PLACES = 20_000
-"""That are sampled; a program may copy from ever new ones."""
+"""That are kept in mind; a program may copy from ever new ones."""
 _TO_GPU = re.compile(r"cuMemcpyHtoD(Async)?(_v2)?(_ptsz|_ptds)?")
 _TO_HOST = re.compile(r"cuMemcpyDtoH(Async)?(_v2)?(_ptsz|_ptds)?")
 _PARAMETERS = struct.Struct("<3Q")
@@ -51,65 +67,127 @@ class HostData:
     Args:
         folder: of the spool.
         functions: number of each function of the driver that is followed → its name.
+        memory: looks at the memory of large ones.
+
+    Attributes:
+        functions: numbers of those that copy.
+        due: correlation id of each copy that is to be sampled when its call is over → where its data stands.
     """
 
-    def __init__(self, folder: SpoolFolder, functions: Mapping[str, str]) -> None:
-        self.to_gpu = frozenset(int(number) for number, name in functions.items() if _TO_GPU.fullmatch(name))
-        """Functions of which :meth:`note` is called when they begin."""
-        self.to_host = frozenset(int(number) for number, name in functions.items() if _TO_HOST.fullmatch(name))
-        """Functions of which it is called when they return: data that is in pageable memory is there by then."""
+    def __init__(self, folder: SpoolFolder, functions: Mapping[str, str], memory: SourceMemory) -> None:
+        self._to_gpu = frozenset(int(number) for number, name in functions.items() if _TO_GPU.fullmatch(name))
+        self._to_host = frozenset(int(number) for number, name in functions.items() if _TO_HOST.fullmatch(name))
+        self.functions = self._to_gpu | self._to_host | memory.functions.keys()
+        self.due: dict[int, tuple[bool, int, int, int]] = {}
+        self._memory = memory
         self._log = CallLog(folder, "data", DATA)
         self._views: dict[int, Any] = {}
-        self._copied: dict[tuple[int, int], list[int]] = {}
-        """Address and bytes → how many copies there were, and with which the next sample is due."""
         self._sampler = _Sampler()
         self._run = _Run(self._log)
+        self._small_left = MOST_SMALL
+        self._since = self._spent = 0
+        self._sent: dict[Place, int] = {}
+        """Sample and bytes → correlation id of the last copy to the GPU with it."""
+        self._lies: dict[Place, int] = {}
+        """In the host's memory → sample of the last copy from there."""
+        self._on_gpu: dict[Place, tuple[int, int]] = {}
+        """In the GPU's memory → sample and correlation id of the last copy to there."""
+        self._brought: dict[Place, tuple[int, int, int]] = {}
+        """In the host's memory → what a copy that brought it had to bring to be the same, its correlation id, and that
+        of the copy that had sent it."""
 
-    def note(self, correlation: int, number: int, parameters: int) -> bool:
-        """A copy. Whether that took time, by a sample.
+    def begins(self, number: int, parameters: int, correlation: int, caller: FrameType | None) -> bool:
+        """A copy begins. Whether that took time, by a look at its memory.
 
         Args:
-            correlation: id of its call.
-            number: of the function.
+            number: of its function, one of :attr:`functions`.
             parameters: where those of the call stand.
+            correlation: id of the call.
+            caller: innermost frame of its stack.
         """
-        if not parameters:
-            return False
-        target, source, size = _PARAMETERS.unpack(self._views.get(parameters) or self._view(parameters))
+        copied = _PARAMETERS.unpack(self._views.get(parameters) or self._view(parameters))
+        target, source, size = copied
         if size <= LARGE_BYTES:
-            self._run.add(correlation, target, source, size)
+            if self._small_left:
+                self._small_left -= 1
+                self._run.add(correlation, target, source, size)
             return False
-        host, device = (target, source) if number in self.to_host else (source, target)
-        kind = sample = 0
-        if self._is_due(device if number in self.to_host else host, size):
-            kind, sample = self._sampler.read(host, size)
-        self._log.note(correlation, kind, host, device, sample)
-        return kind > 0
+        if number in self._to_gpu:
+            self.due[correlation] = False, source, target, size
+        elif (source, size) in self._on_gpu and number in self._to_host:
+            self.due[correlation] = True, target, source, size
+        return number in self._memory.functions and self._memory.look(number, copied, correlation, caller)
+
+    def is_over(self, correlation: int) -> None:
+        """The call of a copy that is due is over."""
+        begun = time.time_ns()
+        is_back, host, device, size = self.due.pop(correlation)
+        self._since = self._since or begun
+        left = SPARE_NS + (begun - self._since) // SHARE - self._spent
+        if is_back:
+            if left > 0:
+                self._note_back(correlation, (host, size), (device, size))
+        elif left > RESERVE_NS:
+            self._note_sent(correlation, (host, size), (device, size))
+        else:  # nobody knows what is there now
+            self._on_gpu.pop((device, size), None)
+            self._brought.pop((host, size), None)
+            return
+        self._spent += time.time_ns() - begun
 
     def close(self) -> None:
         """No more copies come."""
         self._run.end()
         self._log.close()
-        self._copied.clear()
-        self._views.clear()
+        for table in (self.due, self._views, *self._tables):
+            table.clear()
+
+    @property
+    def _tables(self) -> tuple[dict[Place, Any], ...]:
+        return self._sent, self._lies, self._on_gpu, self._brought
 
     def _view(self, parameters: int) -> Any:
         if len(self._views) >= MOST_PLACES:
             self._views.clear()
         return self._views.setdefault(parameters, (ctypes.c_char * _PARAMETERS.size).from_address(parameters))
 
-    def _is_due(self, address: int, size: int) -> bool:
-        """Whether to take a sample of this copy: the more there were of the same bytes, the fewer."""
-        copied = self._copied.get((address, size))
-        if copied is None:
-            if len(self._copied) >= MOST_PLACES:
-                return False
-            copied = self._copied.setdefault((address, size), [0, 1])
-        copied[0] += 1
-        if copied[0] < copied[1]:
-            return False
-        copied[1] = copied[0] + 1 + (copied[0] // FIRST if copied[0] > FIRST else 0)
-        return True
+    def _note_sent(self, correlation: int, host: Place, device: Place) -> None:
+        sample = self._sampler.read(*host)
+        sent, sender, up = self._brought.pop(host, (0, 0, 0))
+        if sample and sent:
+            kind = LATER if sample == sent else LATER_PARTLY if _is_changed_in_places(sample, sent) else LATER_OTHER
+            self._log.note(sender, kind, up, 0, 0)
+        before, other = self._lies.get(host, 0), self._sent.get((sample, host[1]), 0)
+        kind = FIRST
+        if sample and before and _is_changed_in_places(sample, before):
+            kind = PARTLY
+        elif sample and other:
+            kind = AGAIN
+        self._log.note(correlation, kind, other, 0, 0)
+        for table in self._tables:
+            if len(table) >= MOST_PLACES:
+                table.clear()
+        if sample:
+            self._sent[sample, host[1]], self._lies[host] = correlation, sample
+            self._on_gpu[device] = sample, correlation
+        else:
+            self._on_gpu.pop(device, None)
+
+    def _note_back(self, correlation: int, host: Place, device: Place) -> None:
+        known = self._on_gpu.get(device)
+        if known is None:  # another thread has sent something else meanwhile
+            return
+        sent, sender = known
+        sample = self._sampler.read(*host)
+        kind = BACK if sample == sent else BACK_PARTLY if _is_changed_in_places(sample, sent) else BACK_OTHER
+        self._log.note(correlation, kind, sender, 0, 0)
+        self._brought[host] = sent, correlation, sender
+
+
+def _is_changed_in_places(sample: int, before: int) -> bool:
+    """Whether most pieces are as they were and some are not: there may be changes that a sample does not see."""
+    same = (sample ^ before).to_bytes(PIECES, "little").count(0)
+    return PIECES / 2 <= same < PIECES
 
 
 class _Run:
@@ -117,7 +195,7 @@ class _Run:
 
     def __init__(self, log: CallLog) -> None:
         self._log = log
-        self._first = self._count = self._bytes = 0
+        self._first = self._last = self._count = self._bytes = 0
         self._target = self._source = 0
         """Where the last one ended."""
 
@@ -130,12 +208,12 @@ class _Run:
             if self._count >= LEAST_PIECES:
                 self.end()
             self._first, self._count, self._bytes = correlation, 1, size
-        self._target, self._source = target + size, source + size
+        self._last, self._target, self._source = correlation, target + size, source + size
 
     def end(self) -> None:
         """Write down what there is."""
         if self._count >= LEAST_PIECES:
-            self._log.note(self._first, PIECES_OF_ONE, self._bytes, self._count, 0)
+            self._log.note(self._first, PIECES_OF_ONE, self._last, self._count, self._bytes)
         self._count = 0
 
 
@@ -152,10 +230,10 @@ class _Sampler:
         self._whole = (ctypes.c_uint64 * 2)(ctypes.addressof(self._content), PIECES * PIECE_BYTES)
         self._places = (ctypes.c_uint64 * (2 * PIECES))(*[PIECE_BYTES] * (2 * PIECES))
 
-    def read(self, address: int, size: int) -> tuple[int, int]:
-        """Kind and sample, as in :data:`DATA`; zeros where the memory cannot be read, or another thread reads now."""
+    def read(self, address: int, size: int) -> int:
+        """A byte for each piece; 0 where the memory cannot be read or says too little, or another thread reads now."""
         if not self._lock.acquire(False):
-            return 0, 0
+            return 0
         try:
             step = (size - PIECE_BYTES) // (PIECES - 1)
             self._places[::2] = [*range(address, address + step * (PIECES - 2) + 1, step), address + size - PIECE_BYTES]
@@ -163,7 +241,7 @@ class _Sampler:
             content = self._content.raw
         finally:
             self._lock.release()
-        if count != len(content):
-            return 0, 0
-        is_uniform = content == content[:8] * (len(content) // 8)
-        return UNIFORM if is_uniform else VARIED, hash(content) & 0xFFFF_FFFF_FFFF_FFFF
+        pieces = [content[place : place + PIECE_BYTES] for place in range(0, len(content), PIECE_BYTES)]
+        if count != len(content) or len({*pieces}) < LEAST_DIFFERENT:
+            return 0
+        return int.from_bytes(bytes([hash(piece) & 0xFF for piece in pieces]), "little")

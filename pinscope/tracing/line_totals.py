@@ -11,13 +11,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from pinscope.records.run import LARGE_BYTES, WAITS, TraceRow
+from pinscope.records.trace_row import LARGE_BYTES, WAITS, TraceRow
+from pinscope.tracing.cuda_errors import LOSES_CONTEXT, error_name
+from pinscope.tracing.failed_calls import READS_ERROR, earlier_memory, failures
 from pinscope.tracing.host_work import HostWork
-from pinscope.tracing.later_copies import HANDS_OVER, calls_of_copies
-from pinscope.tracing.loader_feeds import by_site, copies_of_batches
+from pinscope.tracing.later_copies import lines_by_order
 from pinscope.tracing.mapped_file import CUT
 from pinscope.tracing.places import NATIVE, Place, library_folders, place_of
 from pinscope.tracing.sites import ALLOCATES, PinnedMemory
+from pinscope.tracing.source_memory import of_site
 from pinscope.tracing.spool import MANAGED, RecordFiles
 from pinscope.tracing.stacks import is_own
 from pinscope.tracing.stretch import Busy, once
@@ -46,13 +48,17 @@ class Ended:
         begun_ns: when it started, as CUPTI counts time.
         ended_ns: when it was gone.
         exit_code: its own; below 0 the signal that killed it; ``None`` where it goes on, or is not known.
-        unrecorded: how many processes that it started could use CUDA and were not recorded.
+        unrecorded: a row for each process that it started, that used CUDA and was not recorded.
+        unseen: how many it started that ended before one could look at them; ``None``: nobody looked.
+        has_become_another: it said that it became another program, which may be recorded as a process of its own.
     """
 
     begun_ns: int
     ended_ns: int
     exit_code: int | None
-    unrecorded: int = 0
+    unrecorded: tuple[TraceRow, ...] = ()
+    unseen: int | None = None
+    has_become_another: bool = False
 
     @property
     def seconds(self) -> float:
@@ -67,8 +73,6 @@ class LineTotals:
         self.lost_bytes = files.spool.unreadable_bytes
         self._names = {int(number): name for number, name in files.spool.config["functions"].items()}
         calls, copies = files.spool.calls(), files.table("copies")
-        self.data: NDArray[Any] = files.spool.copied_data()
-        self._batches = files.spool.batches()
         cut = calls["function"] == CUT
         self.calls: NDArray[Any] = calls[~cut]
         if cut.any():  # a line is accused by whole calls only
@@ -82,33 +86,43 @@ class LineTotals:
         taken = managed & (allocations["memory_operation_type"] == ALLOCATES)
         self.managed_bytes = int(allocations["bytes"][taken].sum())
         self._allocations: NDArray[Any] = allocations[~managed]
+        self.failed_functions = {
+            number: _VERSION.sub("", name) for number, name in files.spool.failed_functions().items()
+        }
+        started = files.spool.document("started.json") or {}
+        self.notices_errors = bool(started.get("notices_errors"))
         self.kernels = files.table("kernels")
+        self.migrations, self.standing = files.table("migrations"), files.spool.standing()
+        """CUPTI's records of managed memory, and where the program stood meanwhile."""
+        managed_said = files.spool.document("managed")
+        self.follows_managed: bool | None = None if managed_said is None else managed_said["refused"] is None
+        """Whether it was recorded how managed memory moved; ``None`` where none was seen."""
         self._range_names = files.spool.ranges()
+        self._looks = {int(look["correlation"]): look for look in files.spool.memory()}
         self._places = [NATIVE, *map(place_of, files.spool.stacks())]
         kinds = [(place.file, place.line, place.library) for place in self._places]
         self._kinds = list(dict.fromkeys(kinds))
         numbers = {kind: number for number, kind in enumerate(self._kinds)}
         self._line_of_stack = np.asarray([numbers[kind] for kind in kinds])
         self._host_calls, self._host_names = files.spool.host_calls(), files.spool.host_names()
+        self.data, self.made_loaders = files.spool.data(), files.spool.loaders()
+        """What is known of the data of copies, and DataLoaders by their numbers."""
         self._by_order = self._take_lines_of_calls_before()
+        self.failed = files.spool.failed()
+        self.failed["stack"][self.failed["stack"] >= len(self._places)] = 0
 
     def _take_lines_of_calls_before(self) -> NDArray[np.bool_]:
         """Give large copies to the GPU of threads without Python code the stack of the call that left them to these;
         which of :attr:`copies` these are."""
-        taken = np.zeros(len(self.copies), bool)
-        names = [number for number, (name, _) in enumerate(self._host_names) if name in HANDS_OVER]
-        handing = self._host_calls[np.isin(self._host_calls["name"], names)]
-        if not len(handing) or not len(self.calls):
-            return taken
-        native = np.asarray([place is NATIVE for place in self._places])[self.stacks(self.copies)]
-        native &= (self.copies["copy_kind"] == _TO_GPU) & (self.copies["bytes"] > LARGE_BYTES)
-        rows = np.flatnonzero(native & (self.call_places(self.copies) >= 0))
-        starts, sizes = self._call_starts(self.copies[rows]), self.copies["bytes"][rows]
-        call = calls_of_copies(starts, sizes, handing["start"], handing["bytes"])
-        rows, call = rows[call >= 0], call[call >= 0]
-        self.calls["stack"][self.call_places(self.copies[rows])] = handing["stack"][call]
-        taken[rows] = True
-        return taken
+        places = self.call_places(self.copies)
+        native = np.asarray([not place.file for place in self._places])[self.stacks(self.copies)]
+        native &= (places >= 0) & (self.copies["copy_kind"] == _TO_GPU) & (self.copies["bytes"] > LARGE_BYTES)
+        rows = np.flatnonzero(native)
+        copies = self.copies[rows]
+        stacks = lines_by_order(copies, self._call_starts(copies), self._host_calls, self._host_names)
+        rows, stacks = rows[stacks > 0], stacks[stacks > 0]
+        self.calls["stack"][places[rows]] = stacks
+        return np.isin(np.arange(len(self.copies)), rows)
 
     def devices(self) -> Iterator[TraceRow]:
         """A row for each GPU."""
@@ -123,7 +137,8 @@ class LineTotals:
     @property
     def is_empty(self) -> bool:
         """Nothing was recorded."""
-        return not (self.managed_bytes or any(map(len, (self.copies, self.kernels, self.calls, self._allocations))))
+        tables = self.copies, self.kernels, self.calls, self._allocations, self.failed, self.migrations
+        return not (self.managed_bytes or any(map(len, tables)))
 
     @cached_property
     def active_ns(self) -> tuple[int, int] | None:
@@ -150,27 +165,13 @@ class LineTotals:
         """Of each record the place of its call in :attr:`calls`; −1 where the call was not recorded."""
         return _find(self.calls["correlation_id"], records["correlation_id"])
 
-    def data_places(self, records: NDArray[Any]) -> NDArray[np.intp]:
-        """Of each record the place of its data in :attr:`data`; −1 where nothing was noted of it."""
-        return _find(self.data["correlation_id"], records["correlation_id"])
-
-    def copy_places(self, entries: NDArray[Any]) -> NDArray[np.intp]:
-        """Of each entry of :attr:`data` the place of its copy in :attr:`copies`; −1 where that was not recorded."""
-        order = np.argsort(self.copies["correlation_id"], kind="stable")
-        places = _find(self.copies["correlation_id"][order], entries["correlation_id"])
-        return np.where(places < 0, -1, order[places]) if len(order) else places
-
-    def is_over_with_call(self, copies: NDArray[Any]) -> NDArray[np.bool_]:
-        """Which of these copies were over when their calls returned."""
-        if not len(self.calls):
-            return np.zeros(len(copies), bool)
-        places = self.call_places(copies)
-        return np.asarray((places >= 0) & (copies["end"] > 0) & (copies["end"] <= self.calls["end"][places]))
-
     def stacks(self, records: NDArray[Any]) -> NDArray[np.intp]:
         """Of each record the number of its stack; 0 where there is none."""
-        stacks = self._noted(records, "stack")
-        return np.where(stacks < len(self._places), stacks, 0)
+        return self.known_stacks(self._noted(records, "stack"))
+
+    def known_stacks(self, stacks: NDArray[Any]) -> NDArray[np.intp]:
+        """These numbers; 0 in place of each of which the frames were not kept."""
+        return np.where(stacks < len(self._places), stacks, 0).astype(np.intp)
 
     def _noted(self, records: NDArray[Any], what: str) -> NDArray[np.intp]:
         """Of each record what the recorder noted at its call; 0 where it noted nothing."""
@@ -190,7 +191,11 @@ class LineTotals:
 
     def lines(self, records: NDArray[Any]) -> NDArray[np.intp]:
         """Of each record the number of its line in :attr:`files` and :attr:`line_numbers`."""
-        return np.asarray(self._line_of_stack[self.stacks(records)], np.intp)
+        return self.line_of_stacks(self.stacks(records))
+
+    def line_of_stacks(self, stacks: NDArray[np.intp]) -> NDArray[np.intp]:
+        """Likewise of numbers of stacks."""
+        return np.asarray(self._line_of_stack[stacks], np.intp)
 
     @cached_property
     def files(self) -> NDArray[Any]:
@@ -316,15 +321,22 @@ class LineTotals:
                 large_count=int((copies["bytes"] > LARGE_BYTES).sum()),
                 copy_seconds=float((copies["end"] - copies["start"])[ended].sum()) / 1e9,
                 call_seconds=self._call_seconds(places[rows]),
-                first_seconds=self._since_first(copies["start"]),
+                first_seconds=self.since_first(copies["start"]),
                 idle_seconds=float(self.idle_of_copies[rows].sum()) / 1e9 if len(self.kernels) else None,
                 launch_idle_seconds=float(self.launch_idle_of_copies[rows].sum()) / 1e9 if len(self.kernels) else None,
-                **self._where(int(stacks[rows][0])),
+                **self.where(int(stacks[rows][0])),
                 call=self._call_name(int(places[rows][0])),
                 ranges=self._ranges(copies, copies["bytes"]),
-                by_order_count=int(self._by_order[rows].sum()),
+                by_order_count=int(self._by_order[rows].sum()) or None,
                 **self.host.of_copies(places[rows], copies["bytes"]),
+                **self._memory_of(copies),
             )
+
+    def _memory_of(self, copies: NDArray[Any]) -> dict[str, Any]:
+        """What memory of the host pageable copies came from or went to."""
+        if _PAGEABLE not in (copies[0]["src_kind"], copies[0]["dst_kind"]):
+            return {}
+        return of_site([look for number in copies["correlation_id"].tolist() if (look := self._looks.get(number))])
 
     def sizes(self) -> Iterator[tuple[str, int, int, int]]:
         """Copies over the link by size: direction, the largest size that counts as such, how many, and their bytes."""
@@ -336,7 +348,7 @@ class LineTotals:
                 these = copied[places == place]
                 yield direction, int(SIZES[place]), len(these), int(these.sum())
 
-    def _since_first(self, starts: NDArray[Any]) -> float:
+    def since_first(self, starts: NDArray[Any]) -> float:
         """Seconds from the first copy or kernel of all to the first of these whose time is known."""
         known = starts[starts > 0]
         return max(int(known.min()) - self.active_ns[0], 0) / 1e9 if self.active_ns and len(known) else 0.0
@@ -349,15 +361,18 @@ class LineTotals:
     def _call_name(self, place: int) -> str | None:
         return str(self.call_names[place]) if place >= 0 else None
 
-    def _where(self, stack: int) -> dict[str, Any]:
+    def where(self, stack: int) -> dict[str, Any]:
+        """The line of a stack, as fields of its row."""
         place: Place = self._places[stack]
+        library_file, library_line = place.library or (None, None)
         return {
             "file": place.file,
             "line": place.line,
             "function": place.function,
             "source_line": place.source,
             "stack": place.stack,
-            **({"library_file": place.library[0], "library_line": place.library[1]} if place.library else {}),
+            "library_file": library_file,
+            "library_line": library_line,
         }
 
     # What the CPU does for copies
@@ -378,25 +393,9 @@ class LineTotals:
             calls = host.calls[rows]
             yield unnumbered(
                 kind="host_call",
-                first_seconds=self._since_first(calls["start"]),
-                **self._where(int(calls["stack"][0])),
+                first_seconds=self.since_first(calls["start"]),
+                **self.where(int(calls["stack"][0])),
                 **host.together(rows, places, taken["bytes"]),
-            )
-
-    def loaders(self) -> Iterator[TraceRow]:
-        """DataLoaders by the line that makes them and the site that copies their batches."""
-        places = self.data_places(self.copies)
-        known = (places >= 0) & (self.copies["copy_kind"] == _TO_GPU)
-        host = np.where(known, self.data["host"][places], 0) if len(self.data) else np.zeros(len(places), np.uint64)
-        fed = copies_of_batches(self._batches, host, self.copies["bytes"], self._call_starts(self.copies))
-        for (loader, site), count in by_site(fed, self.site_of_copies).items():
-            yield unnumbered(
-                kind="loader",
-                number=site,
-                count=count,
-                pins_batches=loader.pins,
-                workers=loader.workers,
-                **self._where(loader.stack if loader.stack < len(self._places) else 0),
             )
 
     # Pinned memory
@@ -418,15 +417,63 @@ class LineTotals:
                 count=len(rows),
                 bytes=int(taken["bytes"][rows].sum()),
                 call_seconds=self._call_seconds(places[rows]),
-                first_seconds=self._since_first(taken["timestamp"][rows]),
+                first_seconds=self.since_first(taken["timestamp"][rows]),
                 left_count=int(left[rows].sum()),
                 left_bytes=int(taken["bytes"][rows][left[rows]].sum()),
                 held_bytes=int(held[rows].sum()),
                 peak_bytes=self.pinned.peak(rows),
                 at_peak_bytes=int(taken["bytes"][rows][at_peak[rows]].sum()),
-                **self._where(int(stacks[rows][0])),
+                **self.where(int(stacks[rows][0])),
                 ranges=self._ranges(taken[rows], taken["bytes"][rows]),
             )
+
+    # Failed calls
+
+    def failed_calls(self) -> Iterator[TraceRow]:
+        """Calls that returned an error, by line, function and error; the earliest first."""
+        for failure in failures(self.failed, self.failed_functions, self._line_of_stack[self.failed["stack"]]):
+            first, noticed = failure.first, failure.noticed
+            name = self.failed_functions.get(int(first["function"]), "")
+            yield unnumbered(
+                kind="failed_call",
+                call=name,
+                error=int(first["error"]),
+                error_name=error_name(int(first["error"]), name),
+                count=failure.count,
+                bytes=int(first["bytes"]) or None,
+                is_elsewhere=bool(first["elsewhere"]),
+                follows_lost_context=failure.follows,
+                **self.where(int(first["stack"])),
+                **self._earlier(first, name),
+                **({} if noticed is None else self._place_fields("noticed", int(noticed["stack"]))),
+                noticed_count=failure.noticed_count or None,
+            )
+
+    def _earlier(self, first: Any, name: str) -> dict[str, Any]:
+        """The line that had made a call fail; of an error by a kernel, and of a call without a line, the last recorded
+        one before."""
+        memory = earlier_memory(first, name, self._allocations)
+        if memory is not None:
+            place = int(self.call_places(np.asarray([memory]))[0])
+            cause = "taken" if memory["memory_operation_type"] == ALLOCATES else "released"
+        elif (
+            int(first["error"]) in LOSES_CONTEXT
+            or READS_ERROR.match(name)
+            or not self._places[int(first["stack"])].file
+        ):
+            before = (self.calls["end"] < first["moment"]) & (self._line_of_stack[self.stacks(self.calls)] > 0)
+            before &= ~np.isin(self.calls["correlation_id"], self.failed["correlation_id"])
+            place = int(np.argmax(np.where(before, self.calls["end"], 0))) if before.any() else -1
+            cause = "before"
+        else:
+            return {}
+        if place < 0:
+            return {}
+        return {"earlier": cause, **self._place_fields("earlier", int(self.stacks(self.calls)[place]))}
+
+    def _place_fields(self, which: str, stack: int) -> dict[str, Any]:
+        place: Place = self._places[stack]
+        return {f"{which}_file": place.file, f"{which}_line": place.line}
 
     # Waiting
 
@@ -442,11 +489,11 @@ class LineTotals:
                 call=self._call_name(int(places[rows][0])),
                 count=len(rows),
                 call_seconds=self._call_seconds(places[rows]),
-                first_seconds=self._since_first(calls["start"][rows]),
+                first_seconds=self.since_first(calls["start"][rows]),
                 after_async_count=int(after[rows].sum()),
                 idle_seconds=float(idle[rows].sum()) / 1e9,
                 longest_idle_seconds=float(idle[rows].max()) / 1e9,
-                **self._where(int(stacks[rows][0])),
+                **self.where(int(stacks[rows][0])),
                 ranges=self._ranges(calls[rows]),
             )
 

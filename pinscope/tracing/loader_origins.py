@@ -1,7 +1,7 @@
-"""Where the program makes its DataLoaders, and which memory their batches lie in: so a copy is known to be of a batch.
+"""Which DataLoader a tensor of a batch is from: where the program made it, whether it pins, and its workers.
 
-Runs inside the traced program. Of each of the first loaders the first batches are looked at, and of these the tensors
-that lie on the host, in lists and dictionaries.
+Runs inside the traced program. Of each batch the large tensors that lie on the host are looked at, in lists and
+dictionaries; a tensor is known by itself, so what the program makes of it is another one.
 """
 
 from __future__ import annotations
@@ -9,23 +9,36 @@ from __future__ import annotations
 import sys
 from collections import UserDict
 from contextlib import suppress
+from sys import _getframe
 from weakref import WeakKeyDictionary, ref
 
-from pinscope.tracing.bound import TYPE_CHECKING, bind, time
+from pinscope.tracing.bound import TYPE_CHECKING, bind
 from pinscope.tracing.library_calls import change_function
+from pinscope.tracing.mapped_file import LOADER
 from pinscope.tracing.recorder import is_of_the_program, newest_recorder
+from pinscope.tracing.stacks import INSTALLED
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
     from typing import Any
 
+    from pinscope.tracing.recorder import Recorder
+
 bind(globals())
 
-MOST_LOADERS, MOST_BATCHES, MOST_TENSORS = 100, 4, 32
-"""That are looked at: loaders; batches of each; tensors of each of these."""
-LARGE_BYTES = 64 * 1024
-"""``records.run.LARGE_BYTES``, which a program that is traced does without."""
+MOST_LOADERS, MOST_TENSORS = 100, 32
+"""That are looked at: loaders; tensors of each batch."""
+MOST_KNOWN = 1000
+"""Tensors that are kept in mind, by weak references; those that are gone make room."""
 FILE = "loaders"
+_FROM: dict[int, tuple[ref[Any], int]] = {}
+"""Id of a tensor → the tensor, and the number of its loader."""
+
+
+def loader_flags(tensor: Any) -> int:
+    """Number of the loader that a tensor is from, as flags of a call; 0 where none is known."""
+    known = _FROM.get(id(tensor))
+    return known[1] << LOADER if known is not None and known[0]() is tensor else 0
 
 
 class Loaders:
@@ -33,76 +46,78 @@ class Loaders:
 
     Args:
         module: ``torch.utils.data.dataloader``.
+        is_large: whether a tensor's copies are worth it.
     """
 
-    def __init__(self, module: Any) -> None:
-        self._torch: Any = sys.modules["torch"]
-        self._origins: WeakKeyDictionary[Any, int] = WeakKeyDictionary()
-        """Loader → the stack that made it, or the first one of its data set: libraries make loaders anew."""
-        self._datasets: dict[int, tuple[Any, int]] = {}
-        """Id of a data set → a weak reference to it, and the stack that made its first loader."""
-        self._seen: WeakKeyDictionary[Any, list[int]] = WeakKeyDictionary()
-        """Loader → how many of its batches were looked at."""
+    def __init__(self, module: Any, is_large: Callable[[Any], bool]) -> None:
+        self._tensor: Any = sys.modules["torch"].Tensor
+        self._is_large = is_large
+        self._origins: WeakKeyDictionary[Any, tuple[Recorder, int]] = WeakKeyDictionary()
+        """Loader → the recording, and in it the stack that made the loader."""
+        self._datasets: dict[int, tuple[ref[Any], tuple[Recorder, int]]] = {}
+        """Id of a data set → it, and the same of its newest loader that the program's own code made."""
+        self._iterators: WeakKeyDictionary[Any, int] = WeakKeyDictionary()
+        """Each loop's iterator → number of its loader."""
+        self._numbers: dict[tuple[Recorder, int, bool, int], int] = {}
         change_function(module.DataLoader, "__init__", self._making)
-        change_function(module.DataLoader, "__iter__", self._iterating)
-        change_function(module._BaseDataLoaderIter, "__next__", self._giving)
+        change_function(module._BaseDataLoaderIter, "__init__", self._beginning)
 
     def _making(self, make: Callable[..., None]) -> Callable[..., None]:
         def made(loader: Any, *arguments: Any, **named: Any) -> None:
             make(loader, *arguments, **named)
             with _kept_from_the_program():
-                if newest_recorder().is_here and len(self._origins) < MOST_LOADERS:
-                    self._origins[loader] = self._origin(loader.dataset)
+                recorder = newest_recorder()
+                if recorder.is_here and len(self._origins) < MOST_LOADERS:
+                    maker = _getframe(1).f_code.co_filename
+                    self._origins[loader] = self._origin(recorder, loader.dataset, maker)
 
         return made
 
-    def _origin(self, dataset: Any) -> int:
-        stack = newest_recorder().stack_here()
+    def _origin(self, recorder: Recorder, dataset: Any, maker: str) -> tuple[Recorder, int]:
+        """Libraries make a loader anew from one that they are given: that one's line counts."""
         known = self._datasets.get(id(dataset))
-        if known is not None and known[0]() is dataset:
+        if known is not None and known[0]() is dataset and any(folder in maker for folder in INSTALLED):
             return known[1]
+        origin = recorder, recorder.stack_here()
         with suppress(TypeError):  # a list, which no weak reference knows
-            self._datasets[id(dataset)] = ref(dataset), stack
-        return stack
+            self._datasets[id(dataset)] = ref(dataset), origin
+        return origin
 
-    def _iterating(self, iterate: Callable[[Any], Any]) -> Callable[[Any], Any]:
-        def iterated(loader: Any) -> Any:
-            iterator = iterate(loader)
+    def _beginning(self, begin: Callable[..., None]) -> Callable[..., None]:
+        def begun(iterator: Any, loader: Any, *arguments: Any, **named: Any) -> None:
+            begin(iterator, loader, *arguments, **named)
             with _kept_from_the_program():
-                if loader in self._origins:
-                    self._seen.setdefault(iterator, [self._origins[loader], 0])
-            return iterator
+                recorder, stack = self._origins.get(loader, (None, 0))
+                if stack and recorder is newest_recorder() and recorder.is_here:
+                    pins, workers = bool(loader.pin_memory), int(loader.num_workers)
+                    self._iterators[iterator] = self._number(recorder, stack, pins, workers)
 
-        return iterated
+        return begun
 
-    def _giving(self, give: Callable[[Any], Any]) -> Callable[[Any], Any]:
-        def given(iterator: Any) -> Any:
-            batch = give(iterator)
-            seen = self._seen.get(iterator)
-            if seen is not None and seen[1] < MOST_BATCHES and newest_recorder().is_on:
-                seen[1] += 1
-                with _kept_from_the_program():
-                    self._note(iterator, seen[0], batch)
-            return batch
+    def _number(self, recorder: Recorder, stack: int, pins: bool, workers: int) -> int:
+        key = recorder, stack, pins, workers
+        if key not in self._numbers:
+            self._numbers[key] = number = len(self._numbers) + 1
+            recorder.keep(FILE, [number, {"stack": stack, "pins": pins, "workers": workers}])
+        return self._numbers[key]
 
-        return given
+    def note(self, iterator: Any, batch: Any) -> None:
+        """A loop was given a batch."""
+        with _kept_from_the_program():
+            number = self._iterators.get(iterator)
+            if number is None:
+                return
+            if len(_FROM) > MOST_KNOWN:
+                for place in [place for place, (tensor, _) in list(_FROM.items()) if tensor() is None]:
+                    _FROM.pop(place, None)
+            for tensor, _ in zip(self._tensors(batch), range(MOST_TENSORS), strict=False):
+                if len(_FROM) <= MOST_KNOWN:
+                    _FROM[id(tensor)] = ref(tensor), number
 
-    def _note(self, iterator: Any, origin: int, batch: Any) -> None:
-        tensors = [[tensor.data_ptr(), tensor.nbytes] for tensor in self._large(batch)][:MOST_TENSORS]
-        if tensors:
-            entry = {
-                "stack": origin,
-                "ns": time.time_ns(),
-                "pins": bool(iterator._pin_memory),
-                "workers": iterator._num_workers,
-                "tensors": tensors,
-            }
-            newest_recorder().keep(FILE, entry)
-
-    def _large(self, batch: Any) -> Iterator[Any]:
+    def _tensors(self, batch: Any) -> Iterator[Any]:
         """The large tensors on the host of a batch. No code of the program's own runs for that."""
-        if type(batch) is self._torch.Tensor:
-            if batch.is_cpu and batch.layout is self._torch.strided and batch.nbytes > LARGE_BYTES:
+        if type(batch) is self._tensor:
+            if batch.is_cpu and self._is_large((batch,)):
                 yield batch
             return
         parts: Iterable[Any] = ()
@@ -115,7 +130,7 @@ class Loaders:
         elif isinstance(batch, UserDict):
             parts = (batch.data,)
         for part in parts:
-            yield from self._large(part)
+            yield from self._tensors(part)
 
 
 class _kept_from_the_program:  # noqa: N801 - as contextlib names its own

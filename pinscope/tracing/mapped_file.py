@@ -1,8 +1,4 @@
-"""The spool's folder, as a process of the traced program opens it, and its files as memory, which outlive the program.
-
-The folder may lie where other users write, too. So it is known by device and inode, must be this user's alone, and is
-opened anew for each file, below which no link is followed. A program may close every descriptor: none is kept.
-"""
+"""Files of the spool as memory, which outlive the program. None of them stays open."""
 
 from __future__ import annotations
 
@@ -13,132 +9,10 @@ import struct
 from collections.abc import Iterator
 from typing import Any
 
-from pinscope.tracing.bound import TYPE_CHECKING, _thread, bind, os
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from typing import TypeVar
-
-    Answer = TypeVar("Answer")
+from pinscope.tracing.bound import _thread, bind, os
+from pinscope.tracing.spool_folder import SpoolFolder
 
 bind(globals())
-
-_FOLDER = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-_FILE = os.O_NOFOLLOW | os.O_CLOEXEC
-_PRIVATE = 0o700
-
-
-class SpoolFolder:
-    """A folder that this user alone may enter.
-
-    Args:
-        path: where it lies.
-        device, inode: which it is.
-        process: of it, the folder of one process that the program started, with a slash at its end; of the program
-            itself nothing.
-    """
-
-    def __init__(self, path: str, device: int, inode: int, process: str = "") -> None:
-        self.path = path
-        self._identity = device, inode
-        self._process = process
-
-    @classmethod
-    def of(cls, status: os.stat_result, path: str) -> SpoolFolder:
-        """The one of this status, by a path of it."""
-        return cls(path, status.st_dev, status.st_ino)
-
-    @classmethod
-    def named(cls, handover: str) -> SpoolFolder:
-        """That of :meth:`handover`.
-
-        Raises:
-            ValueError: it is none.
-        """
-        device, inode, path = handover.split(":", 2)
-        return cls(path, int(device), int(inode))
-
-    @property
-    def handover(self) -> str:
-        """Which it is, in one text."""
-        device, inode = self._identity
-        return f"{device}:{inode}:{self.path}"
-
-    @property
-    def of_program(self) -> SpoolFolder:
-        """That of the program, which all its processes share."""
-        return SpoolFolder(self.path, *self._identity)
-
-    def of_process(self, name: str) -> SpoolFolder:
-        """The folder of a process that the program started.
-
-        Raises:
-            OSError: it is there already, or this folder is not.
-        """
-        self._inside(lambda folder: os.mkdir(name, _PRIVATE, dir_fd=folder))
-        return SpoolFolder(self.path, *self._identity, f"{name}/")
-
-    def open(self, name: str, flags: int) -> int:
-        """A descriptor of a file in it; a new one is this user's alone.
-
-        Raises:
-            OSError: there is no such file, or the folder is gone or another one.
-        """
-        return self._inside(lambda folder: os.open(self._process + name, flags | _FILE, 0o600, dir_fd=folder))
-
-    def append(self, name: str, line: bytes) -> None:
-        """Write to the end of a file, which is made if it is not there."""
-        self.write(name, line, os.O_APPEND)
-
-    def write(self, name: str, content: bytes, how: int = os.O_TRUNC) -> None:
-        """Write a file, in the place of one of that name."""
-        descriptor = self.open(name, os.O_WRONLY | os.O_CREAT | how)
-        try:
-            os.write(descriptor, content)
-        finally:
-            os.close(descriptor)
-
-    def read(self, name: str) -> bytes:
-        """The whole of a file.
-
-        Raises:
-            OSError: there is no such file, or the folder is gone or another one.
-        """
-        descriptor = self.open(name, os.O_RDONLY)
-        try:
-            return b"".join(iter(lambda: os.read(descriptor, 1 << 20), b""))
-        finally:
-            os.close(descriptor)
-
-    def rename(self, name: str, new: str) -> None:
-        """Give a file another name."""
-        name, new = self._process + name, self._process + new
-        self._inside(lambda folder: os.rename(name, new, src_dir_fd=folder, dst_dir_fd=folder))
-
-    def remove(self, name: str) -> None:
-        """Remove a file."""
-        self._inside(lambda folder: os.unlink(self._process + name, dir_fd=folder))
-
-    def has(self, name: str) -> bool:
-        """Whether there is such a file; not where the folder is gone or another one."""
-        try:
-            return self._inside(lambda folder: os.access(self._process + name, os.F_OK, dir_fd=folder))
-        except OSError:
-            return False
-
-    def _inside(self, work: Callable[[int], Answer]) -> Answer:
-        """Do something with a descriptor of the folder."""
-        folder = os.open(self.path, _FOLDER)
-        try:
-            status = os.fstat(folder)
-            if (status.st_dev, status.st_ino) != self._identity:
-                raise FileNotFoundError(2, "another folder has its name", self.path)
-            if status.st_uid != os.geteuid() or status.st_mode & 0o077:
-                raise PermissionError(1, "it is not this user's alone", self.path)
-            return work(folder)
-        finally:
-            os.close(folder)
-
 
 _MAP_FIXED = 0x10
 
@@ -149,6 +23,7 @@ def _memory_calls() -> Any:
     library.mmap.restype = ctypes.c_void_p
     library.mmap.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_long)
     library.munmap.argtypes = (ctypes.c_void_p, ctypes.c_size_t)
+    library.mprotect.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
     return library
 
 
@@ -169,14 +44,35 @@ def map_file(folder: SpoolFolder, name: str, size: int) -> int:
         address = _LIBRARY.mmap(None, size, mmap.PROT_READ | mmap.PROT_WRITE, mmap.MAP_SHARED, descriptor, 0)
     finally:
         os.close(descriptor)
-    if address in (None, ctypes.c_void_p(-1).value):
+    return _mapped(address)
+
+
+def _mapped(address: int | None) -> int:
+    """The address that mmap returned."""
+    if address is None or address == ctypes.c_void_p(-1).value:
         raise OSError(ctypes.get_errno(), "mmap failed")
-    return int(address)
+    return address
 
 
 def unmap(address: int, size: int) -> None:
     """Nothing may use the memory any more; the file stays."""
     _LIBRARY.munmap(address, size)
+
+
+def code_memory(code: bytes, data_bytes: int) -> tuple[int, int]:
+    """Code that may run, and behind it zeros that may be written, as memory that stays until the process is gone; their
+    addresses.
+
+    Raises:
+        OSError: the system forbids a program to make code.
+    """
+    page = mmap.PAGESIZE
+    how = mmap.PROT_READ | mmap.PROT_WRITE, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
+    address = _mapped(_LIBRARY.mmap(None, page + data_bytes, *how, -1, 0))
+    ctypes.memmove(address, code, len(code))
+    if _LIBRARY.mprotect(address, page, mmap.PROT_READ | mmap.PROT_EXEC):
+        raise OSError(ctypes.get_errno(), "mprotect failed")
+    return address, address + page
 
 
 def part_from_file(address: int, size: int) -> None:
@@ -245,6 +141,8 @@ PINNED, CONVERTED, GATHERED, RECEIVED, LOADS, PINS, STAGED = 1, 2, 4, 8, 16, 32,
 """Flags of a call: its source is pinned; it converts; it gathers what does not lie as the target does; its source came
 from a DataLoader's worker; it is the loop's wait for a batch; of a DataLoader that pins; it copies the data in the
 host's memory."""
+LOADER = 8
+"""Above so many bits of the flags: number of the DataLoader whose batch the source is of, from 1 on."""
 RECEIVE, NEXT = "a tensor from a worker", "DataLoader"
 """Names of what a DataLoader's loop does beside the program."""
 CUT = 0

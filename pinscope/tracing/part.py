@@ -23,8 +23,8 @@ from typing import Any
 from pinscope.errors import BadInput
 from pinscope.isolation import command
 from pinscope.tracing.host_calls import follow_host_calls
-from pinscope.tracing.mapped_file import SpoolFolder
 from pinscope.tracing.recorder import Recorder, can_record_here, recorder_here, start_recording
+from pinscope.tracing.spool_folder import SpoolFolder
 from pinscope.tracing.stacks import MOST_CHARACTERS, OURS, is_own
 
 KEEPER = "pinscope.cli.trace_summary"

@@ -11,9 +11,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from pinscope.records.run import TraceRow, copies_large_from_or_to
+from pinscope.records.trace_row import TraceRow, copies_large_from_or_to
 from pinscope.tracing.line_totals import DIRECTIONS, MEMORY, Ended, LineTotals, unnumbered
-from pinscope.tracing.needless import CopiedData
+from pinscope.tracing.loader_feeds import loaders
+from pinscope.tracing.migrations import migrated
+from pinscope.tracing.needless import needless
 from pinscope.tracing.spool import RecordFiles, Spool
 
 if TYPE_CHECKING:
@@ -104,14 +106,12 @@ class ProcessFiles:
             if said := spool.said(name):
                 yield process + said
 
-    def unrecorded(self) -> int:
-        """How many processes beside the program itself could not be recorded: CUPTI did not let us, or a fault came
-        before the recording began."""
-        return sum(
-            files.spool.program is not None
-            and (files.spool.document("refused.json") is not None or files.spool.document("started.json") is None)
-            for files in self._files.values()
-        )
+    def refused(self) -> Iterator[TraceRow]:
+        """A row for each process beside the program itself that could not be recorded: CUPTI did not let us, or a fault
+        came before the recording began."""
+        for spool in (files.spool for files in self._files.values()):
+            if spool.program and (spool.document("refused.json") or not spool.document("started.json")):
+                yield unnumbered(kind="unrecorded", process=int(spool.folder.name.split(".")[1]), child="refused")
 
     def join(self, ended: Ended, is_part: bool) -> MergedTrace:
         """What was recorded of all of them.
@@ -151,11 +151,12 @@ class MergedTrace:
         self._recorded_seconds = recorded_seconds
 
     def rows(self) -> Iterator[TraceRow]:
-        """All of them: the program, its processes if there are several, the devices, then sites, allocations and
-        synchronisations, most first."""
+        """All of them: the program, its processes if there are several, the devices, then sites, allocations,
+        synchronisations and migrations, most first."""
         totals = [process.totals for process in self.processes]
         sites = self._numbered(_sites)
         peak_ns, peak_bytes = self._peak()
+        failed = self._numbered(lambda process: process.totals.failed_calls())
         yield unnumbered(
             kind="program",
             seconds=self._ended.seconds,
@@ -167,19 +168,25 @@ class MergedTrace:
             unfinished=sum(process.unfinished for process in totals),
             lost_bytes=sum(process.lost_bytes for process in totals),
             sites_left_out=max(len(sites) - MOST_SITES, 0),
-            unrecorded=self._ended.unrecorded,
+            unrecorded=len(self._ended.unrecorded),
+            unseen=self._ended.unseen,
             managed_bytes=sum(process.managed_bytes for process in totals),
             peak_bytes=peak_bytes,
             peak_at_seconds=max(peak_ns - self.begun_ns, 0) / 1e9 if peak_bytes else None,
+            failed_calls=sum(row.count or 0 for row in failed) if all(each.notices_errors for each in totals) else None,
+            migrations_recorded=_all_known([process.follows_managed for process in totals]),
         )
         if len(self.processes) > 1:
             yield from self._numbered(lambda process: [process.row()])
+        yield from (row.model_copy(update={"repeat": repeat}) for repeat, row in enumerate(self._ended.unrecorded))
         yield from self._numbered(lambda process: process.totals.devices())
+        yield from failed[:MOST_SITES]
         yield from _most(sites, lambda row: (copies_large_from_or_to(row, "pageable"), row.bytes or 0))
         yield from _most(self._numbered(_needless), lambda row: row.bytes or 0)
-        yield from self._numbered(_loaders)
+        yield from _most(self._numbered(_loaders), lambda row: row.count or 0)
         yield from _most(self._numbered(lambda process: process.totals.allocated(peak_ns)), lambda row: row.bytes or 0)
         yield from _most(self._numbered(lambda process: process.totals.waited()), lambda row: row.idle_seconds or 0.0)
+        yield from _most(self._numbered(lambda process: migrated(process.totals)), _migrated_bytes)
         yield from _most(self._numbered(lambda process: process.totals.host_calls()), lambda row: row.host_seconds or 0)
         yield from self._sizes()
 
@@ -227,14 +234,24 @@ def _sites(process: Process) -> Iterator[TraceRow]:
 
 def _needless(process: Process) -> Iterator[TraceRow]:
     first = process.first_site
-    for row in CopiedData(process.totals).rows():
+    for row in needless(process.totals):
         sender = None if row.sent_by is None else row.sent_by + first
         yield row.model_copy(update={"number": (row.number or 0) + first, "sent_by": sender})
 
 
 def _loaders(process: Process) -> Iterator[TraceRow]:
-    for row in process.totals.loaders():
+    for row in loaders(process.totals):
         yield row.model_copy(update={"number": (row.number or 0) + process.first_site})
+
+
+def _migrated_bytes(row: TraceRow) -> int:
+    return (row.to_gpu_bytes or 0) + (row.to_host_bytes or 0)
+
+
+def _all_known(answers: Sequence[bool | None]) -> bool | None:
+    """Whether all that answer say yes; ``None`` where none does."""
+    given = [answer for answer in answers if answer is not None]
+    return all(given) if given else None
 
 
 def _active_seconds(processes: Sequence[LineTotals]) -> float:

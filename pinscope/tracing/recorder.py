@@ -5,49 +5,31 @@ a record costs no Python object. Activity buffers are mapped files, so that what
 program's death, also by SIGKILL. No file stays open: a program may close every descriptor.
 
 Nothing raised here reaches the program. A fault ends the recording and is named in the spool.
-
-The layout of the spool::
-
-    config.json           written by the parent: where CUPTI is, what to follow and when, offsets in its structures
-    started.json          the process, its rank among others, and when it began
-    ended.json            when it ended, if that was in an orderly way
-    switched              a line of JSON each time the recording is switched on or off
-    buffer.NUMBER         an activity buffer that CUPTI fills; ``.done`` is added when it gave it back
-    process.PID.NUMBER    likewise of a process that the program has started, without config.json and stop
-    calls.NUMBER          an entry for each call that is over: :data:`pinscope.tracing.mapped_file.ENTRY`
-    data.NUMBER           an entry for each copy between host and GPU: :data:`pinscope.tracing.host_data.DATA`
-    host_calls.NUMBER     an entry for each library's call that moves data of the host: ``HOST_ENTRY`` there
-    host_names            a line of JSON for each name: its number, the call, and what it did to the data
-    loaders               a line of JSON for each batch of a DataLoader that was looked at: ``loader_origins``
-    stacks                a line of JSON for each stack: its number, and its frames, the innermost first
-    ranges                a line of JSON for each range: its number, and its name
-    full                  a line that says which calls have no stack because there were too many, if so
-    stop                  written by the parent: record no more
-    fault                 why the recording ended early
-    refused.json          CUPTI's error, if it gave us no subscription; the program was not started then
 """
 
 from __future__ import annotations
 
-import atexit
 import ctypes
-import functools
 import itertools
 import json
 import os as program_os
-import signal
 import sys
-from collections import deque
 from collections.abc import Callable
-from sys import _getframe
+from sys import _current_frames, _getframe
 from types import FrameType, TracebackType
-from typing import Any, NoReturn
+from typing import Any
 
-from pinscope.tracing import bound, cupti_library, host_data, mapped_file, stacks
-from pinscope.tracing.bound import _thread, as_json, bind, os, time
+from pinscope.tracing import stacks
+from pinscope.tracing.bound import _thread, as_json, bind, os, start_thread, time
 from pinscope.tracing.cupti_library import NVTX, CuptiLibrary, Refused
+from pinscope.tracing.error_filter import FAILED_ENTRY, FailedCalls
 from pinscope.tracing.host_data import HostData
-from pinscope.tracing.mapped_file import BUFFER_BYTES, CUT, HOST_ENTRY, ActivityBuffers, CallLog, SpoolFolder
+from pinscope.tracing.managed import ManagedMemory, is_followed_later
+from pinscope.tracing.mapped_file import BUFFER_BYTES, CUT, HOST_ENTRY, ActivityBuffers, CallLog
+from pinscope.tracing.pending import raise_behind
+from pinscope.tracing.process_end import at_end
+from pinscope.tracing.source_memory import SourceMemory
+from pinscope.tracing.spool_folder import SpoolFolder, stack_begin
 from pinscope.tracing.stacks import OURS, NvtxCalls, Ranges, Stacks
 
 bind(globals())
@@ -86,7 +68,7 @@ class Recorder:
         """CUPTI keeps records of what the program does; it calls back at the calls that are followed."""
         self._off_since = 0.0
         self._ended = False
-        self._cupti = CuptiLibrary(self._call, self._request, self._complete)
+        self._cupti = CuptiLibrary(self._call, self._failed, self._request, self._complete)
         self._switching = _thread.RLock()
         self._has_thread = False
         """It is begun with the first call: Python warns a program of several threads that forks."""
@@ -95,6 +77,8 @@ class Recorder:
         self._host_log = CallLog(folder, "host_calls", HOST_ENTRY)
         self._host_names: dict[tuple[str, str], int] = {}
         self._next_name = itertools.count(1)
+        failed = CallLog(folder, "failed", FAILED_ENTRY)
+        self._failures = FailedCalls(failed, lambda line: folder.append("failed_functions", line))
         self._ranges = Ranges(lambda line: folder.append("ranges", line))
         self._nvtx = NvtxCalls(self._ranges)
         self._stacks = Stacks(
@@ -102,7 +86,12 @@ class Recorder:
             lambda line: folder.append("stacks", line),
             lambda line: folder.append("full", line),
         )
-        self._data = HostData(folder, self._config["functions"])
+        functions = self._config["functions"]
+        memory = SourceMemory(functions, self._stack, lambda line: folder.append("memory", line))
+        self._data = HostData(folder, functions, memory)
+        self._managed = ManagedMemory(
+            self._config, self._cupti, folder, self._stack, lambda: self._on and not self._ended, self.caught
+        )
         self._begun: dict[int, int] = {}
         """Correlation id of a call that is not over → when it began."""
         self._clock: Callable[[], int] = time.time_ns
@@ -143,32 +132,31 @@ class Recorder:
                 self._let_go()
             raise
         if self._config.get("from_ns") or self._config.get("until_ns"):
-            self._start_thread()
+            self._start_minding()
 
-    def _start_thread(self) -> None:
+    def _start_minding(self) -> None:
         self._has_thread = True
         try:
-            before = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
-            try:  # a signal is for the program's threads, also one that all of them have blocked
-                _thread.start_new_thread(self._mind, ())
-            finally:
-                signal.pthread_sigmask(signal.SIG_SETMASK, before)
+            start_thread(self._mind)
         except BaseException:  # of a signal's handler: the next call starts it
             self._has_thread = False
             raise
 
     def _subscribe(self) -> None:
         self._cupti.subscribe()
-        self._write("started.json", {"pid": self._process, "ns": time.time_ns(), "rank": _rank()})
+        started = {"pid": self._process, "ns": time.time_ns(), "rank": _rank(), "stack": stack_begin()}
+        self._write("started.json", {**started, "notices_errors": self._cupti.notices_errors})
         self._cupti.take_records()
         self._live = True
         self._cupti.follow_ranges(stacks.FOLLOWED if self._with_stacks else ())
-        self._cupti.choose(sorted(map(int, self._config["functions"])))
+        functions = [int(n) for n, name in self._config["functions"].items() if not is_followed_later(name)]
+        self._cupti.choose(functions, self._config["unwatched"])
         self._report(True)  # also where it begins later: CUPTI refuses now, or not at all
         if self._is_wanted():
             self._note_switch()
         else:
             self._report(False)
+        self._managed.wait_for_it(self._reports)
 
     def refuse(self, error: Refused | OSError) -> None:
         """Tell the parent why nothing is recorded."""
@@ -186,7 +174,7 @@ class Recorder:
         if on:
             self._follow(True)
             self._on = self._reports = True
-        self._cupti.record(self._config["activities"], on)
+        self._cupti.record([*self._config["activities"], *self._managed.activities], on)
         if not on:
             self._on = self._reports = False
             self._off_since = time.monotonic()
@@ -285,23 +273,22 @@ class Recorder:
         correlation = correlation_id.value
         if site.value == _ENTER:
             if self._on:
-                if number in self._data.to_gpu and self._data.note(correlation, number, parameters.value):
+                if number in self._data.functions and self._data.begins(number, parameters.value, correlation, caller):
                     now = self._clock()
                 self._begun[correlation] = now
             return
+        if number in self._managed.allocates and self._live:
+            self._managed.begin(self._reports)
         begun = self._begun.get(correlation)
         if begun is None:
             if self._on:  # it began before
                 self._log.note(correlation, CUT, 0, 0, 0, now, now)
             return
-        try:
-            stack = self._stacks.number(_behind_ours(caller)) if self._with_stacks else 0
-        except RecursionError:  # the program stands near its limit
-            stack = 0
+        stack = self._stack(caller)
         thread = _thread.get_ident() & 0xFFFFFFFF
         named = self._ranges.current()
-        if number in self._data.to_host:
-            self._data.note(correlation, number, parameters.value)
+        if correlation in self._data.due:
+            self._data.is_over(correlation)
         del self._begun[correlation]
         self._log.note(correlation, number, thread, stack, named, begun, now)
 
@@ -324,18 +311,41 @@ class Recorder:
         minor, major = after[6] - before[6], after[7] - before[7]
         self._host_log.note(number, thread, stack, named, flags, major, begun, ended, size, processor, minor)
 
-    def stack_here(self) -> int:
-        """Number of the stack of the program's own code and libraries that is running now."""
-        return self._stacks.number(_behind_ours(_getframe(1))) if self._with_stacks else 0
-
     def keep(self, name: str, document: Any) -> None:
         """Write a line of JSON to a file of the spool."""
         self._folder.append(name, as_json(document) + b"\n")
 
+    def stack_here(self) -> int:
+        """Number of the stack of the program and its libraries that is running now."""
+        return self._stack(_getframe(1))
+
     def _name_host_call(self, name: str, detail: str) -> int:
         number = next(self._next_name)  # one that a signal's handler takes away is not used
-        self._folder.append("host_names", as_json([number, [name, detail]]) + b"\n")
+        self.keep("host_names", [number, [name, detail]])
         return self._host_names.setdefault((name, detail), number)
+
+    def _failed(self, _user: int, domain: int, number: int, data: int) -> None:
+        """A call has returned an error."""
+        try:
+            self._note_failure(domain, number, data, _getframe().f_back)
+        except BaseException as error:  # noqa: BLE001 - as above
+            self.caught(error)
+
+    def _note_failure(self, domain: int, number: int, data: int, caller: FrameType | None) -> None:
+        """Note the error and the stack; of a native thread, that of the main thread, which may wait for it."""
+        if not self._on or os.getpid() != self._process:
+            return
+        now, elsewhere = self._clock(), caller is None
+        # Python has the newest thread first.
+        stack = self._stack([*_current_frames().values()][-1] if elsewhere else caller)
+        self._failures.note(domain, number, data, _thread.get_ident() & 0xFFFFFFFF, stack, elsewhere, now)
+
+    def _stack(self, caller: FrameType | None) -> int:
+        """Number of the stack above a frame; 0 where it is not read."""
+        try:
+            return self._stacks.number(_behind_ours(caller)) if self._with_stacks else 0
+        except RecursionError:  # the program stands near its limit
+            return 0
 
     def _view(self, data: int) -> tuple[ctypes.c_uint32, ctypes.c_uint32, ctypes.c_uint64]:
         """What stands in CUPTI's structure at an address, which the next call at the same depth uses again: whether a
@@ -343,12 +353,10 @@ class Recorder:
         if len(self._views) >= MOST_VIEWS:
             self._views.clear()
         if not self._has_thread and os.getpid() == self._process:
-            self._start_thread()
-        self._views[data] = views = (
-            ctypes.c_uint32.from_address(data),
-            ctypes.c_uint32.from_address(data + self._correlation_at),
-            ctypes.c_uint64.from_address(data + self._parameters_at),
-        )
+            self._start_minding()
+        number = ctypes.c_uint32.from_address
+        parameters = ctypes.c_uint64.from_address(data + self._parameters_at)
+        self._views[data] = views = number(data), number(data + self._correlation_at), parameters
         return views
 
     def _request(self, buffer: Any, size: Any, most: Any) -> None:
@@ -387,6 +395,7 @@ class Recorder:
                 self._let_go()
                 self._cupti.flush_all()
                 self._write("ended.json", {"ns": time.time_ns()})
+                self._managed.finish()
                 self._note_cut()
             except Exception:  # noqa: BLE001, S110 - the spool is gone, or an audit hook of the program forbids it
                 pass
@@ -395,7 +404,9 @@ class Recorder:
 
     def _let_go(self) -> None:
         """Give CUPTI back."""
-        self._cupti.record_no_more(self._config["activities"])  # first: a record needs its call
+        self._cupti.record_no_more(
+            [*self._config["activities"], *self._managed.activities]
+        )  # first: a record needs its call
         self._on = False
         self._cupti.unsubscribe()
 
@@ -404,6 +415,7 @@ class Recorder:
         self._log.close()
         self._data.close()
         self._host_log.close()
+        self._failures.close()
         self._stacks.forget()
         self._ranges.forget()
         self._nvtx = NvtxCalls(self._ranges)
@@ -432,7 +444,8 @@ class Recorder:
         """
         try:
             if is_of_the_program(error) and _thread.get_native_id() == os.getpid():
-                _raise_behind(error)
+                error.__traceback__ = _own_traceback(error)
+                raise_behind(error)
                 return
             if isinstance(error, RecursionError):  # this call alone is lost, too
                 return
@@ -448,10 +461,14 @@ class Recorder:
         self._folder.append(name, as_json(document))
 
 
-_OWN_FILES = frozenset(
-    module.__file__ for module in (bound, cupti_library, host_data, mapped_file, stacks, json, json.encoder)
-) | {__file__, *(f"{OURS}/{name}.py" for name in ("host_calls", "library_calls", "loader_origins"))}
-_CALLBACKS = frozenset(method.__code__ for method in (Recorder._call, Recorder._request, Recorder._complete))
+_OWN_MODULES = (
+    "bound", "cupti_library", "error_filter", "host_calls", "host_data", "library_calls", "loader_origins", "managed",
+    "mapped_file", "pending", "process_end", "recorder", "source_memory", "spool_folder", "stacks",
+)  # fmt: skip
+_OWN_FILES = frozenset([*(f"{OURS}/{name}.py" for name in _OWN_MODULES), json.__file__, json.encoder.__file__])
+_CALLBACKS = frozenset(
+    method.__code__ for method in (Recorder._call, Recorder._failed, Recorder._request, Recorder._complete)
+)
 """Code that native code calls, of which an exception may get away."""
 _RECORDINGS: list[Recorder] = []
 """All of this process. CUPTI calls into them until the process is gone."""
@@ -479,36 +496,6 @@ def _own_traceback(error: BaseException) -> TracebackType | None:
     return trace
 
 
-def _raise_behind(error: BaseException) -> None:
-    """Have Python raise this right behind our callback, where the program goes on.
-
-    Python handles a signal that came during a call of CUDA in the first Python code behind it: our callback, from which
-    no exception gets to the program. Python looks for what it is asked to raise where a function begins, behind a call
-    of C and at a loop's end. So operators ask, which are none of these, and the callers must do nothing but return.
-    """
-    error.__traceback__ = _own_traceback(error)
-    errors, ask = _LATE, _ASK
-    errors += (error,)
-    -ask  # noqa: B018 - see above
-
-
-def _asking(errors: deque[BaseException]) -> Any:
-    """``-asking``: Python is asked to raise the oldest of these in its main thread, as it is: it asks an object whether
-    it is true, and the answer is the exception. An asynchronous exception would lose its arguments."""
-    over = (_ for _ in ())
-    next(over, None)  # a generator that has ended raises what is thrown into it, and adds no frame
-    oldest = map(over.throw, map(deque.popleft, itertools.repeat(errors)))
-    asked = type("Asked", (), {"__bool__": oldest.__next__})()
-    is_true = ctypes.cast(ctypes.pythonapi.PyObject_IsTrue, ctypes.c_void_p)
-    ask = functools.partial(ctypes.pythonapi.Py_AddPendingCall, is_true, ctypes.py_object(asked))
-    return type("Asking", (), {"__neg__": staticmethod(ask)})()
-
-
-_LATE: deque[BaseException] = deque()
-"""What is to be raised behind a callback."""
-_ASK = _asking(_LATE)
-
-
 def _rank() -> int | None:
     """Of this process among those of one job, where its launcher says so."""
     rank = program_os.environ.get("RANK") or program_os.environ.get("LOCAL_RANK") or ""
@@ -527,22 +514,6 @@ def _hook(recorder: Recorder) -> None:
     sys.unraisablehook = _mind_unraisable(sys.unraisablehook)
     at_end(lambda: _RECORDINGS[-1].finish())  # noqa: PLW0108 - the newest then
     program_os.register_at_fork(before=_before_fork, after_in_parent=_after_fork, after_in_child=_in_child)
-
-
-def at_end(do: Callable[[], object]) -> None:
-    """Do something when the process ends: behind what the program has registered since, and before ``os._exit``, which
-    skips what is registered."""
-    atexit.register(do)
-    end = program_os._exit
-
-    @functools.wraps(end)
-    def exit_at_once(status: int) -> NoReturn:
-        try:
-            do()
-        finally:  # whatever happens, the process ends here
-            end(status)
-
-    program_os._exit = exit_at_once
 
 
 def _before_fork() -> None:
@@ -590,15 +561,16 @@ def start_recording(folder: SpoolFolder, library: str) -> bool:
     return True
 
 
+def before_exec() -> None:
+    """This process becomes another program, in which nothing of this one is left."""
+    if recorder := recorder_here():
+        with recorder._switching:
+            recorder._cupti.flush_all()
+
+
 def join_recording(spool: SpoolFolder, library: str) -> None:
     """Record this process beside the program that has started it, as long as that runs."""
-    for number in itertools.count():  # the same process may have run another program before
-        try:
-            folder = spool.of_process(f"process.{os.getpid()}.{number}")
-        except FileExistsError:
-            continue
-        start_recording(folder, library)
-        return
+    start_recording(spool.of_process(), library)
 
 
 def recorder_here() -> Recorder | None:

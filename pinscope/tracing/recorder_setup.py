@@ -14,17 +14,27 @@ from typing import Any
 
 FOLLOWED = re.compile(
     r"cu(Memcpy\w*|(Ctx|Stream|Event)Synchronize|MemAllocHost|MemHostAlloc|MemFreeHost|MemHost(Un)?[rR]egister"
-    r"|GraphLaunch)(_v2)?(_ptsz|_ptds)?"
+    r"|MemAllocManaged|MemPrefetch\w*|MemDiscardAndPrefetch\w*"
+    r"|GraphLaunch|Launch(Cooperative)?Kernel(Ex)?)(_v2)?(_ptsz|_ptds)?"
 )
 """The driver's functions whose stack and duration are kept. Each of the runtime's that does such a thing calls one of
 these, under its own correlation id."""
-RECORDS = {"MEMCPY": "memcpy", "CONCURRENT_KERNEL": "kernel", "MEMORY2": "memory"}
+UNWATCHED = re.compile(
+    r"cu(da)?(GetDevice|CtxGet(Device|Current)|\w*(Query|IsCapturing|Occupancy\w*|GetCaptureInfo)|StreamGet\w+"
+    r"|DeviceGetAttribute|GetError(String|Name)|CreateChannelDesc)(_(v\d+|ptsz|ptds))*"
+    r"|cu(Pointer|Func|Kernel)GetAttributes?"
+)
+"""Functions whose errors are not noticed: libraries ask by them in nearly every operation, and an error is an answer,
+such as that a thread uses no GPU yet. The last three return no error."""
+LATER = {"UNIFIED_MEMORY_COUNTER": "unified_memory_counter"}
+"""As of :data:`RECORDS`, of those that are kept from the first allocation of managed memory on."""
+RECORDS = {"MEMCPY": "memcpy", "CONCURRENT_KERNEL": "kernel", "MEMORY2": "memory", **LATER}
 """Kind of activity → name of its record. CUPTI appends fields to it from version to version (cupti_activity.h and
 cupti_activity_deprecated.h), so their places are those of any layout that cupti-python knows. How long a record is
 follows from the library that writes it, which pip may have made newer or older than cupti-python."""
 _BYTES = {
-    130000: {"MEMCPY": 96, "CONCURRENT_KERNEL": 216, "MEMORY2": 128},
-    130100: {"MEMCPY": 96, "CONCURRENT_KERNEL": 224, "MEMORY2": 128},
+    130000: {"MEMCPY": 96, "CONCURRENT_KERNEL": 216, "MEMORY2": 128, "UNIFIED_MEMORY_COUNTER": 104},
+    130100: {"MEMCPY": 96, "CONCURRENT_KERNEL": 224, "MEMORY2": 128, "UNIFIED_MEMORY_COUNTER": 104},
 }
 """CUPTI's version without its update → bytes of its records. From 13.2 on it says them itself."""
 _NO_DRIVER = "driver is not found"
@@ -43,13 +53,19 @@ def describe() -> dict[str, Any]:
         "library": library,
         "layouts": {str(kinds[name]): _layout(cupti, record, written[name]) for name, record in RECORDS.items()},
         "kinds": kinds,
-        "activities": sorted(kinds.values()),
+        "activities": sorted(kind for name, kind in kinds.items() if name not in LATER),
         "callback": _layout(cupti, "callback_data"),
         "functions": {
             int(function): function.name
             for function in cupti.driver_api_trace_cbid
             if FOLLOWED.fullmatch(function.name)
         },
+        "unwatched": [
+            [domain, int(function)]
+            for domain, functions in ((1, cupti.driver_api_trace_cbid), (2, cupti.runtime_api_trace_cbid))
+            for function in functions
+            if UNWATCHED.fullmatch(function.name)
+        ],
     }
 
 

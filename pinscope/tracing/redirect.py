@@ -18,8 +18,8 @@ from types import CodeType, FrameType
 from typing import Any
 
 from pinscope.tracing.bound import as_json
-from pinscope.tracing.mapped_file import SpoolFolder
-from pinscope.tracing.recorder import at_end
+from pinscope.tracing.process_end import at_end
+from pinscope.tracing.spool_folder import SpoolFolder
 from pinscope.tracing.stacks import file_label, is_own
 
 ACCOUNT = "redirected.json"

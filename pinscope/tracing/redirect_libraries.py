@@ -16,8 +16,8 @@ from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary, WeakValueDictionary
 
 from pinscope.tracing.library_calls import change_method, when_imported
-from pinscope.tracing.mapped_file import SpoolFolder
 from pinscope.tracing.redirect import Buffer, Line, Redirect, Ring
+from pinscope.tracing.spool_folder import SpoolFolder
 
 _Call = Callable[..., Any]
 

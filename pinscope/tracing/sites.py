@@ -14,9 +14,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pinscope.analysis.read_rows import Row, grouped
-from pinscope.records.run import LARGE_BYTES, Cell, Run, Table, copies_large_from_or_to, table
+from pinscope.records.run import Cell, Run, Table, table
+from pinscope.records.trace_row import LARGE_BYTES, copies_large_from_or_to
 from pinscope.records.traffic import NeedlessKind
 from pinscope.tracing.loaders import saved_by_pinning
+from pinscope.tracing.source_memory import reads_new_pages_of_a_file
 
 FEW = 0.001
 """Of the time: what costs less is in the table only, unless it copies much."""
@@ -106,7 +108,7 @@ class Site:
             return 0.0
         if self.loader_saved is not None:
             return self.loader_saved
-        if self.pinned_rate is None:
+        if self.pinned_rate is None or (reads_new_pages_of_a_file(self.row) and self.staged_rate is None):
             return None
         return max(self.saved_early - float(self.row["bytes"]) / self.pinned_rate, 0.0)
 
@@ -150,8 +152,8 @@ class Site:
         if self.row["direction"] != "h2d" or self.staged_rate is None or self.loader_saved is not None:
             return 0.0
         staged = float(self.row["bytes"]) / self.staged_rate
-        is_slow = self.stands_seconds > SLOWER * staged + CALL_SECONDS * self.row["count"]
-        return self.stands_seconds - staged if is_slow else 0.0
+        least = staged * (1.0 if reads_new_pages_of_a_file(self.row) else SLOWER) + CALL_SECONDS * self.row["count"]
+        return self.stands_seconds - staged if self.stands_seconds > least else 0.0
 
 
 @dataclass(frozen=True)
@@ -167,8 +169,9 @@ class Seen:
         waits: the most idle compute first.
         host_calls: of libraries that move or pin data of the host, the longest on the CPU first.
         sizes: of copies over the link, the smallest first.
-        needless: copies of sites that need not be.
-        loaders: DataLoaders, with sites that copy their batches.
+        unrecorded: processes; ``migrations``: of managed memory; ``pinned_h2d``: bytes per second of pinned copies.
+        failed: calls that returned an error, the earliest first.
+        needless: copies of sites that need not be; ``loaders``: DataLoaders, with sites that copy their batches.
     """
 
     program: Row | None
@@ -179,6 +182,10 @@ class Seen:
     waits: tuple[Row, ...]
     host_calls: tuple[Row, ...]
     sizes: tuple[Row, ...]
+    unrecorded: tuple[Row, ...]
+    migrations: tuple[Row, ...]
+    pinned_h2d: float | None
+    failed: tuple[Row, ...]
     needless: tuple[Row, ...]
     loaders: tuple[Row, ...]
 
@@ -188,9 +195,8 @@ class Seen:
         return float(self.program["active_seconds"] or self.program["seconds"]) if self.program else 0.0
 
     def seconds_from_first(self, row: Row) -> float:
-        """How long the program used a GPU from the first of what a line did again and again: what came before, such as
-        its start, is no part of that loop. Of what a line did a few times, or where its first is not known, all of
-        :attr:`seconds`."""
+        """How long the program used a GPU from the first of what a line did again and again: its start is no part of
+        that loop. Of what a line did a few times, or where its first is not known, all of :attr:`seconds`."""
         first = row["first_seconds"]
         if first is None or row["count"] < REPEATED:
             return self.seconds
@@ -338,6 +344,10 @@ def seen_in(run: Run, rows: Sequence[Row]) -> Seen:
         ),
         host_calls=tuple(sorted(by_kind.get("host_call", ()), key=lambda row: -row["host_seconds"])),
         sizes=tuple(sorted(by_kind.get("size", ()), key=lambda row: (row["most_bytes"], row["direction"]))),
+        unrecorded=tuple(by_kind.get("unrecorded", ())),
+        migrations=tuple(by_kind.get("migration", ())),
+        pinned_h2d=rates["h2d"],
+        failed=tuple(by_kind.get("failed_call", ())),
         needless=tuple(row for kind in get_args(NeedlessKind) for row in by_kind.get(kind, ())),
         loaders=tuple(by_kind.get("loader", ())),
     )

@@ -18,7 +18,12 @@ from pinscope.text import encodable
 from pinscope.tracing.places import Sources
 from pinscope.tracing.stacks import Frame
 
-TABLES = {"MEMCPY": "copies", "CONCURRENT_KERNEL": "kernels", "MEMORY2": "allocations"}
+TABLES = {
+    "MEMCPY": "copies",
+    "CONCURRENT_KERNEL": "kernels",
+    "MEMORY2": "allocations",
+    "UNIFIED_MEMORY_COUNTER": "migrations",
+}
 """CUPTI's kinds of records that are kept, each with the table that it goes to."""
 
 
@@ -29,27 +34,37 @@ def _type(**fields: str) -> np.dtype[Any]:
 _KINDS = dict.fromkeys(("copy_kind", "src_kind", "dst_kind", "flags_"), "u1")
 TYPES: Mapping[str, np.dtype[Any]] = {
     "copies": _type(correlation_id="u4", device_id="u4", stream_id="u4", **_KINDS, bytes="i8", start="i8", end="i8"),
-    "kernels": _type(device_id="u4", stream_id="u4", start="i8", end="i8"),
+    "kernels": _type(correlation_id="u4", device_id="u4", stream_id="u4", start="i8", end="i8"),
     "allocations": _type(
         correlation_id="u4", memory_operation_type="i4", memory_kind="i4", address="u8", bytes="i8", timestamp="i8"
     ),
+    "migrations": _type(counter_kind="i4", flags_="u4", value="i8", start="i8", end="i8"),
 }
 """What is kept of each record. An end is 0 where none was recorded, and never before its start. The start of a copy is
 0 where CUPTI could not time it; such kernels are left out."""
 MANAGED = 5
 _KEPT = (2, MANAGED)
 """Kinds of memory of which allocations are kept; the first is pinned memory."""
+TO_GPU, TO_HOST, CPU_FAULT, GPU_FAULT = 1, 2, 3, 4
+"""Kinds of counters of managed memory: bytes that moved, and page faults."""
 _INTEGER = struct.Struct("<I")
 _DONE = ".done"
 CALLS = _type(correlation_id="u4", function="u4", thread="u4", stack="u4", range="u4", start="i8", end="i8")
 """The recorder's ``mapped_file.ENTRY``."""
-_COPIED_DATA = _type(correlation_id="u4", kind="u4", host="u8", device="u8", sample="u8")
+DATA = _type(correlation_id="u4", kind="u4", other="u4", count="u8", bytes="u8")
 """Its ``host_data.DATA``."""
 HOST_CALLS = _type(
     name="u4", thread="u4", stack="u4", range="u4", flags="u4", major_faults="u4",
     start="i8", end="i8", bytes="i8", processor="i8", minor_faults="i8",
 )  # fmt: skip
 """Its ``HOST_ENTRY``."""
+FAILED = _type(
+    function="u4", error="u4", thread="u4", stack="u4", elsewhere="u4", count="u4", correlation_id="u4",
+    address="u8", bytes="u8", moment="i8",
+)  # fmt: skip
+"""The recorder's ``error_filter.FAILED_ENTRY``."""
+STANDING = _type(since="i8", until="i8", stack="u4")
+"""The recorder's ``managed.STANDING``."""
 
 
 @dataclass
@@ -139,6 +154,16 @@ class Spool:
         stacks = [json.loads(text)[1] or () for text in whole.splitlines()]
         return [[(file, line, name) for file, line, name in stack] for stack in stacks], since + len(whole + line_end)
 
+    def memory(self) -> list[Mapping[str, Any]]:
+        """What was seen of the memory of copies: :data:`pinscope.tracing.source_memory`."""
+        return list(self._lines("memory"))
+
+    def standing(self) -> NDArray[Any]:
+        """Where the program stood, and when, since it had managed memory: fields of :data:`STANDING`."""
+        path = self.folder / "standing"
+        content = path.read_bytes() if path.exists() else b""
+        return np.frombuffer(content[: len(content) // STANDING.itemsize * STANDING.itemsize], STANDING)
+
     def ranges(self) -> list[str]:
         """Names of the ranges so far; that of number n stands at n − 1."""
         return [encodable(name or "") for name in self._numbered("ranges")]
@@ -177,16 +202,14 @@ class Spool:
         calls["end"] = np.maximum(calls["start"], calls["end"])
         return calls[np.argsort(calls["correlation_id"], kind="stable")]
 
-    def batches(self) -> list[Mapping[str, Any]]:
-        """What was noted of the batches of DataLoaders."""
-        return list(self._lines("loaders"))
+    def loaders(self) -> dict[int, Mapping[str, Any]]:
+        """DataLoaders by their numbers: the stack that made them, and what they are."""
+        return dict(self._lines("loaders"))
 
-    def copied_data(self) -> NDArray[Any]:
-        """What is known of the data of copies, in the order of their correlation ids: fields of
-        :data:`pinscope.tracing.host_data.DATA`."""
-        pieces = [np.fromfile(path, _COPIED_DATA) for path in sorted(self.folder.glob("data.*"))]
-        data = np.concatenate([np.empty(0, _COPIED_DATA), *(piece[piece["host"] > 0] for piece in pieces)])
-        return data[np.argsort(data["correlation_id"], kind="stable")]
+    def data(self) -> NDArray[Any]:
+        """What is known of the data of copies: fields of :data:`DATA`."""
+        pieces = [np.fromfile(path, DATA) for path in sorted(self.folder.glob("data.*"))]
+        return np.concatenate([np.empty(0, DATA), *(piece[piece["kind"] > 0] for piece in pieces)])
 
     def host_calls(self) -> NDArray[Any]:
         """All calls of libraries that moved data of the host so far, in the order of their beginnings: fields of
@@ -206,10 +229,20 @@ class Spool:
     @property
     def least_calls(self) -> int:
         """About how many there are so far: those of the newest files are not counted."""
-        sizes = {"calls.*": CALLS.itemsize, "host_calls.*": HOST_CALLS.itemsize}
+        sizes = {"calls.*": CALLS.itemsize, "host_calls.*": HOST_CALLS.itemsize, "failed.*": FAILED.itemsize}
         return sum(
             path.stat().st_size // size for name, size in sizes.items() for path in sorted(self.folder.glob(name))[:-1]
         )
+
+    def failed(self) -> NDArray[Any]:
+        """All calls that returned an error, in the order in which they were over: fields of :data:`FAILED`."""
+        pieces = [np.fromfile(path, FAILED) for path in sorted(self.folder.glob("failed.*"))]
+        failed = np.concatenate([np.empty(0, FAILED), *(piece[piece["moment"] > 0] for piece in pieces)])
+        return failed[np.argsort(failed["moment"], kind="stable")]
+
+    def failed_functions(self) -> dict[int, str]:
+        """The functions of these → their names."""
+        return {int(number): str(name) for number, name in self._lines("failed_functions")}
 
     def document(self, name: str) -> Mapping[str, Any] | None:
         """``started.json``, ``ended.json`` or ``refused.json``; ``None`` if it is not there, or not whole."""

@@ -31,7 +31,7 @@ def is_own(file: str, libraries: Sequence[str]) -> bool:
     return not any(folder in file for folder in INSTALLED) and not file.startswith(tuple(libraries))
 
 
-MOST_FRAMES = 128
+MOST_FRAMES = 64
 """Of a stack, the innermost ones: a library may call itself through many, as modules within modules do."""
 MOST_STACKS = 20_000
 """That have a number; a program may make up new code for each step."""

@@ -13,7 +13,7 @@ from pathlib import Path
 FOLDER = Path(__file__).parent / "tracing" / "fake_cupti"
 ROOT = Path(__file__).parents[2]
 PRELUDE = """\
-import ctypes, os, signal, sys, threading, time
+import ctypes, functools, os, signal, sys, threading, time
 cuda = ctypes.CDLL(os.environ["FAKE_CUPTI"])
 copy, kernel, pinned, wait = cuda.fake_copy, cuda.fake_kernel, cuda.fake_pinned, cuda.fake_wait
 copy.argtypes = (ctypes.c_uint64, ctypes.c_int, ctypes.c_int)
@@ -27,6 +27,14 @@ push, pop, push_in, pop_in = cuda.fake_push, cuda.fake_pop, cuda.fake_push_in, c
 push.argtypes, push_in.argtypes = (ctypes.c_char_p,), (ctypes.c_uint64, ctypes.c_char_p)
 pop_in.argtypes = (ctypes.c_uint64,)
 PAGEABLE, PINNED, DEVICE = 1, 2, 3
+call = cuda.fake_call
+call.argtypes = (ctypes.c_uint32, ctypes.c_char_p) * 2 + (ctypes.c_int, ctypes.c_uint64, ctypes.c_uint64)
+register = functools.partial(call, 152, b"cudaHostRegister_v4000", 0, b"")
+last_error = functools.partial(call, 10, b"cudaGetLastError_v3020", 0, b"")
+managed, prefetch, counter = cuda.fake_managed, cuda.fake_prefetch, cuda.fake_counter
+managed.argtypes = (ctypes.c_uint64,)
+counter.argtypes = (ctypes.c_uint32, ctypes.c_uint64, ctypes.c_uint32, ctypes.c_uint64)
+TO_GPU, TO_HOST, CPU_FAULT, GPU_FAULT = 1, 2, 3, 4
 """
 """What a program begins with."""
 FIRST_LINE = PRELUDE.count("\n") + 1

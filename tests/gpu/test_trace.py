@@ -587,3 +587,50 @@ def test_the_most_pinned_memory_has_its_lines_and_copies_are_counted_by_size(tmp
     }  # fmt: skip
     assert "Most pinned memory at once: 96 MiB: pinned_peak.py:13 64 MiB, pinned_peak.py:14 32 MiB" in seen.stderr
     assert len(seen.stderr.split("\n")) <= 25
+
+
+def by_comment(rows: Sequence[dict[str, Any]], kind: str) -> dict[str, dict[str, Any]]:
+    """Comment of the line → its row of this kind."""
+    return {row["source_line"].partition("#")[2].strip(): row for row in rows if row["kind"] == kind}
+
+
+@pytest.mark.parametrize("way", ["cupy", "numba", "bindings", "torch", "prefetched", "threads"])
+def test_managed_memory_that_moves_is_given_to_the_lines_that_touch_it(way: str, tmp_path: Path) -> None:
+    """Predicted: all bytes to the GPU at the line that reads there, all to the host at the one that writes; the time of
+    both within 15 % of the program's own clock."""
+    pytest.importorskip({"numba": "numba.cuda", "bindings": "cuda.bindings", "torch": "torch"}.get(way, "cupy"))
+    seen = Traced(tmp_path, str(TRACED / "managed.py"), way)
+    own = json.loads(seen.stdout.splitlines()[-1])
+    lines = by_comment(seen.rows, "migration")
+    (program,) = (row for row in seen.rows if row["kind"] == "program")
+    assert program["migrations_recorded"]
+    assert lines["write"]["to_host_bytes"] == pytest.approx(own["bytes"], rel=0.05)
+    assert lines["write"]["cpu_seconds"] == pytest.approx(own["write"], rel=0.15)
+    assert lines["write"]["cpu_faults"]
+    accused = {finding["title"].partition(":")[2].partition(":")[0] for finding in seen.run["findings"]}
+    assert str(lines["write"]["line"]) in accused
+    if way == "prefetched":
+        assert lines["ask"]["prefetched_bytes"] == pytest.approx(own["bytes"], rel=0.02)
+        assert lines["ask"]["to_gpu_bytes"] == lines["ask"]["prefetched_bytes"]
+        assert str(lines["ask"]["line"]) not in accused
+    else:
+        assert lines["read"]["to_gpu_bytes"] == pytest.approx(own["bytes"], rel=0.02)
+        assert lines["read"]["kernel_seconds"] == pytest.approx(own["read"], rel=0.15)
+        assert lines["read"]["gpu_fault_groups"]
+        assert str(lines["read"]["line"]) in accused
+        assert "managed memory" in seen.run["verdict"]
+
+
+@pytest.mark.parametrize("library", ["torch", "cupy"])
+def test_of_each_pageable_line_it_is_seen_what_memory_it_copies_from(library: str, tmp_path: Path) -> None:
+    pytest.importorskip(library)
+    file = tmp_path / "weights.bin"
+    lines = by_comment(Traced(tmp_path, str(TRACED / "memory.py"), library, str(file)).rows, "site")
+    seen = {name: (row["mapping"], round(row["untouched_share"])) for name, row in lines.items()}
+    assert seen == {
+        "touched": ("anonymous", 0), "new": ("anonymous", 1), "file": ("file", 1),
+        "shared": ("shared", seen["shared"][1]),
+        "huge": ("anonymous", 0), "new to host": ("anonymous", 1),
+    }  # fmt: skip
+    assert lines["file"]["mapped_file"] == str(file)
+    assert lines["touched"]["uncached_share"] is None

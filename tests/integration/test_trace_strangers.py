@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from pinscope.tracing.descendants import CHILD, JOINING, LIBRARY, SPOOL
-from pinscope.tracing.mapped_file import SpoolFolder
+from pinscope.tracing.spool_folder import SpoolFolder
 from tests.data.fake_cupti import PRELUDE, variables
 
 STRANGER = 65534

@@ -19,6 +19,7 @@ from pinscope.analysis.cells import (
     every_combination,
     first,
     key,
+    tied,
     way,
 )
 from pinscope.analysis.read_rows import Row, grouped
@@ -140,8 +141,7 @@ class Pair(NamedTuple):
 
 def winners(alike: Sequence[Cell]) -> list[Cell]:
     """Of cells that differ in the way only: the fastest, and those that are as good as that; fastest first."""
-    ranked = sorted(alike, key=lambda cell: cell.seconds)
-    return [cell for cell in ranked if Pair(cell, ranked[0]).verdict == "as good"]
+    return tied(sorted(alike, key=lambda cell: cell.seconds), lambda cell: cell.wall_seconds)
 
 
 SCATTERED: Sequence[PatternName] = ("random_read", "scatter_write")
@@ -181,11 +181,15 @@ class Accesses:
 
     @cached_property
     def pairs(self) -> list[Pair]:
-        """Zero-copy beside the copy that a program would make in its place: of the part alone where a call takes it."""
+        """Zero-copy beside the copy that a program would make in its place: of the part alone where a call takes it.
+
+        Without those that vary too much to tell.
+        """
         known = [{cell.way: cell for cell in group} for group in self.alike.values()]
-        return [
+        pairs = (
             Pair(ways["mapped"], ways.get("copy_part", ways["copy"])) for ways in known if {"mapped", "copy"} <= {*ways}
-        ]
+        )
+        return [pair for pair in pairs if all(cell.wall_seconds.is_known for cell in pair)]
 
     def once(self, pattern: PatternName) -> dict[WayName, Cell]:
         """Way → its cell of data that is used whole and once."""
@@ -250,7 +254,7 @@ def verdict(accesses: Accesses) -> str | None:
     scattered = [pair for pair in whole if pair.cell.uses == 1 and pair.cell.pattern in SCATTERED]
     if again and scattered and all(pair.verdict == "slower" for pair in scattered):
         kept = f", map what is read {faster} of" if faster else ""
-        return f"Copy data read whole again or randomly (mapped up to {most.times_words} times slower){kept}."
+        return f"Copy data read whole randomly or again (mapped up to {most.times_words} times slower){kept}."
     return f"Copy what kernels read whole{again} (mapped up to {most.times_words} times slower){use_part}."
 
 

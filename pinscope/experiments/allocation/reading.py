@@ -160,7 +160,10 @@ class Buffers:
         pageable = self.fresh.get((base, cell.bytes))
         if pageable is None or (cell.way != "pinned" and "pool" not in way.kinds):  # others' copies were not timed
             return None
-        return cell.both_seconds.median - pageable.both_seconds.median
+        times = (cell.both_seconds, pageable.both_seconds)
+        if sum(time.median * time.uncertainty for time in times) > MOST_OFF * max(time.median for time in times):
+            return None  # it varies too much to tell
+        return times[0].median - times[1].median
 
     def largest(self, way: str) -> Cell | None:
         """The largest fresh buffer of a way; ``None`` where none was measured."""

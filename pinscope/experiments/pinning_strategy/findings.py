@@ -42,9 +42,11 @@ TEXTS: Texts = {
         when="other processes wait 1.5 times as long in one piece as in chunks",
         title="{wait.what} {cell.bytes:bytes} held another process up {wait.seconds:seconds} ({cell.title}), [the "
         "recommended way in one piece {array.longest_wait.seconds:seconds}{array_during}, ]in chunks of "
-        "{recipe.chunk_bytes:bytes} {chunks.longest_wait.seconds:seconds}{chunks_during}[ {few}]",
+        "{recipe.chunk_bytes:bytes} {chunks.longest_wait.seconds:seconds}{chunks_during}[ {few}]"
+        "[, as with nothing pinned ({idle:seconds})]",
         detail=_WHY + " Recommended in chunks: {recipe.title}, {recipe.threads:threads}, in "
-        "{chunks.total_seconds.median:seconds}[; CUDA refuses a copy that crosses from one of {refused:bytes} into the "
+        "{chunks.total_seconds.median:seconds}[ (in one piece {one_piece:seconds})]"
+        "[; CUDA refuses a copy that crosses from one of {refused:bytes} into the "
         "next].",
         advice="Where each copy can stay inside one chunk, and above all where other processes use the GPU, call "
         "{call}: make the chunk a multiple of the size of your copies.",
@@ -136,6 +138,7 @@ def _gentler_in_chunks(pinnings: Pinnings) -> Iterator[Costed]:
     recipe = Recipe.of(chunks, pinnings.run.params)
     name, seconds = f"Time to pin {format_bytes(chunks.bytes)} in chunks: {chunks.title}", chunks.total_seconds.median
     refused = any(other.crossing_copies is False for other in pinnings.strategies)
+    idle = pinnings.cells[IDLE].longest_wait.seconds if IDLE in pinnings.cells else None
     yield say(
         TEXTS,
         "gentler-in-chunks",
@@ -150,6 +153,8 @@ def _gentler_in_chunks(pinnings: Pinnings) -> Iterator[Costed]:
         chunks=chunks,
         chunks_during=_other_phase(chunks, cell),
         few=format_precision(None, chunks.total_seconds.few) or None,
+        idle=idle if idle and idle >= chunks.longest_wait.seconds else None,
+        one_piece=array and array.total_seconds.median,
         recipe=recipe,
         call=recipe.call(chunks.bytes),
         refused=chunks.chunk_bytes if refused else None,

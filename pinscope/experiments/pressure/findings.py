@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from pinscope.analysis.statistics import exceeds, measured
-from pinscope.analysis.texts import Text, Texts, on_lab, part_words, say
+from pinscope.analysis.statistics import exceeds, measured, together
+from pinscope.analysis.texts import ROUGH, Text, Texts, on_lab, part_words, say
 from pinscope.experiments.pressure.reading import MARKS, Climb, OnHost, Pressures, share_of_memory
 from pinscope.experiments.pressure.ways import WAYS
 from pinscope.records.run import Finding, Quantity, quantity
@@ -204,7 +204,12 @@ def _faults(run: OnHost, most: str) -> str:
         run.slowest and run.slowest.work_seconds,
         run.after and run.after.work_seconds,
     )
-    if not before or not held or not exceeds(held, before):
+    if not before or not held:
+        return f"{most}: page faults were not timed."
+    if not exceeds(held, before):
+        off = together(held, before)
+        if off > ROUGH:
+            return f"{most}: page faults vary too much to tell whether it slows them."
         return f"{most} did not measurably slow page faults."
     times, freed = (work.median / before.median if work else 0.0 for work in (held, after))
     if freed < times:

@@ -419,8 +419,12 @@ def pages_words(shared: Registrations) -> str | None:
     if not known:
         return None
     table = max(known, key=lambda table: table.table_bytes or 0)
-    own = max((each.table_bytes or 0 for each in shared.on_gpus if each.contexts == "own_gpu"), default=0)
-    apart = f", {format_bytes(own)} with one process per GPU" if own > 0 else ""
+    own = max(
+        (each for each in shared.on_gpus if each.contexts == "own_gpu"),
+        key=lambda each: each.table_bytes or 0,
+        default=None,
+    )
+    apart = f", {format_bytes(own.table_bytes)} with {own.processes}, one per GPU" if own and own.table_bytes else ""
     return (
         f"Sharing {format_bytes(table.bytes)} costs each GPU {format_bytes(table.table_bytes)} when "
         f"{count_words(table.processes)} pin it{apart}"

@@ -38,7 +38,7 @@ TEXTS: Texts = {
             title="A loop of copies moves {best.what} at {loop.bytes_per_second:rate}, {best.phrase} at "
             "{best.bytes_per_second:rate}",
             detail="By {best.phrase} these move fastest: {where:and}.[ {blocks} blocks of 512 threads, each on a "
-            "multiprocessor, are the fewest measured that come near its best rate for pieces in {area:bytes}, on an "
+            "multiprocessor, are the fewest of {tried} that come near its best rate for pieces in {area:bytes}, on an "
             "idle GPU.]",
             advice=advice,
         )
@@ -131,6 +131,9 @@ def _ways(scatter: Scatter) -> Iterator[Costed]:
                 best=best,
                 loop=loop,
                 blocks=best.blocks,
+                tried=joined(sorted({str(cell.blocks) for cell in pieces.cells if cell.way == best.way}, key=int))
+                if best.blocks
+                else None,
                 area=scatter.area,
                 where=_where([pieces.winners[0] for pieces in group]),
             )

@@ -8,7 +8,7 @@ from functools import cached_property
 from itertools import takewhile
 from typing import Annotated
 
-from pinscope.analysis.cells import AS_GOOD_WORDS, Label, Value, as_good, cells, every_combination, listed, median, near
+from pinscope.analysis.cells import AS_GOOD_WORDS, Label, Value, cells, every_combination, listed, median, near, tied
 from pinscope.analysis.read_rows import Row, Rows, grouped
 from pinscope.analysis.statistics import Summary, compared, exceeds, measured
 from pinscope.experiments.scatter.ways import WAYS
@@ -111,7 +111,7 @@ class Pieces:
     @cached_property
     def winners(self) -> list[Cell]:
         """The fastest of them and those that are as good, the simplest first; last what varies too much to tell."""
-        good = [cell for cell in self.ranked if as_good(cell.wall_seconds, self.ranked[0].wall_seconds)]
+        good = tied(self.ranked, lambda cell: cell.wall_seconds)
         order = sorted(WAYS, key=lambda name: "simplest" not in WAYS[name].kinds)
 
         def place(cell: Cell) -> tuple[bool, int]:

@@ -37,8 +37,8 @@ TEXTS: Texts = {
         when="to allocate pinned memory for one copy takes longer than a plain copy",
         title="A new pinned buffer to copy {staging.size:bytes} once takes {cost:times} as long as a plain copy"
         "[, registering in place {in_place:times}]",
-        detail="Of {pin.seconds:seconds}, {pin.prepare_seconds:seconds} go into allocating and filling the buffer, "
-        "{pin.copy_seconds:seconds} into the copy and {pin.finish_seconds:seconds} into freeing it.[ To register, copy "
+        detail="Of {pin.seconds:seconds}, {pin.prepare_seconds:seconds} go into allocating and filling the buffer "
+        "and {pin.finish_seconds:seconds} into freeing it.[ To register, copy "
         "and unregister takes {register.seconds:seconds}, a plain copy {plain.seconds:seconds}.]",
         advice="Allocate no pinned memory to copy data once that lies in pageable memory: keep a pinned buffer and use "
         "it again[, or {in_its_place} where it lies].",
@@ -117,11 +117,11 @@ def _fastest(staging: Staging) -> Iterator[Costed]:
         return
     best, cost = winners[0], ratio(plain.wall_seconds, winners[0].wall_seconds)
     better = clearly_more(plain.wall_seconds, best.wall_seconds)
-    size = format_bytes(staging.size)
+    size, compared = format_bytes(staging.size), [*winners, plain] if better else [plain, *winners]
     yield say(
         TEXTS,
         "staging-fastest" if better else "staging-fastest/none",
-        *(measured(f"{cell.title}, {size} once", cell.wall_seconds, "seconds") for cell in (*winners, plain)),
+        *(measured(f"{cell.title}, {size} once", cell.wall_seconds, "seconds") for cell in compared),
         cost=cost,
         severity="warning" if better and cost >= COSTLY else None,
         code=code(best.way, best.threads, staging.chunk_bytes) if better else None,

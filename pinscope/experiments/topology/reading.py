@@ -330,7 +330,7 @@ def all_words(host: Host) -> str | None:
 
 def single_words(host: Host) -> str | None:
     gpu = host.gpus[0]
-    cells_alone = [cell for way in ONE_WAY if (cell := host.alone(way).get(gpu))]
+    cells_alone = [cell for way in ONE_WAY if (cell := host.alone(way).get(gpu)) and cell.bytes_per_second.is_known]
     rates = [f"{format_bandwidth(cell.rate)} {cell.towards.replace('the ', '')}" for cell in cells_alone]
     why = "one GPU" if len(host.gpus) == 1 else "no pairs"
     return f"Shared uplinks were not measured ({why}): GPU {gpu} copies at {' and '.join(rates)}." if rates else None

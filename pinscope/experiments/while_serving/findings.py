@@ -31,10 +31,10 @@ _WHY = (
     "may be busy processors or Python's interpreter lock, not the driver.]"
 )
 _COST = (
-    "Pinning {auto.bytes:bytes} takes {auto.total_seconds.median:seconds}[, {times:.2f} times as long as the fastest "
-    "way ({fastest.title})]. "
+    "Pinning {auto.bytes:bytes} takes {auto.total_seconds.median:seconds}[, {times:.2f} times as long as "
+    "{fastest.title}, the fastest way here]. "
     "It tries chunk lengths as it pins[; fixed chunks of {worse.piece_bytes:bytes} made a call wait "
-    "{worse.longest.seconds:seconds}, and one longest wait of few repeats is chance]."
+    "{worse.longest.seconds:seconds}: longest waits of few repeats, either may be chance]."
 )
 TEXTS: Texts = {
     **NOT_PINNED,

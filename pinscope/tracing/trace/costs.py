@@ -7,9 +7,11 @@ from dataclasses import dataclass
 from operator import itemgetter
 
 from pinscope.analysis.read_rows import Row, grouped
-from pinscope.tracing.sites import MOSTLY, Seen, Site, line_name
+from pinscope.tracing.sites import MOSTLY, Seen, Site, line_name, place_in
 from pinscope.tracing.trace.cpu_work import Remedy, first_advice, is_hidden, pins_again, working_lines
-from pinscope.tracing.trace.needless import needless_copies
+from pinscope.tracing.trace.managed import accused, copied_seconds, faulted_bytes, managed_advice, spent_seconds
+from pinscope.tracing.trace.needless import in_pieces, needless_copies
+from pinscope.tracing.trace.source_memory import file_advice, waits_for_file
 from pinscope.tracing.trace.switches import switch_of, to_pin
 from pinscope.units import format_about, format_bytes, format_seconds, format_share
 
@@ -99,7 +101,7 @@ LineKey = tuple[object, ...]
 
 def line_key(row: Row) -> LineKey:
     """What tells a line from all others: two files may have the same name."""
-    return row["file"], line_name(row)
+    return *place_in(row), row["process"]
 
 
 def _by_line(timed: Iterator[tuple[Row, float | None]]) -> dict[LineKey, float]:
@@ -125,6 +127,7 @@ def _counted(seen: Seen) -> Iterator[tuple[Row, float]]:
     yield from ((row, row["call_seconds"]) for row in seen.allocations)
     yield from ((row, row["idle_seconds"]) for row in seen.waits)
     yield from ((row, row["idle_seconds"]) for row in _at_work(seen))
+    yield from ((row, spent_seconds(row)) for row in accused(seen))
 
 
 PARTS: Mapping[str, Callable[[Seen], Iterator[tuple[Row, float | None]]]] = {
@@ -172,7 +175,8 @@ def _working(row: Row) -> str:
 
 
 DOES: Mapping[str, Callable[[Row], str]] = {
-    "site": _copying, "allocation": _pinning, "synchronisation": _waiting, "host_call": _working
+    "site": _copying, "allocation": _pinning, "synchronisation": _waiting, "host_call": _working,
+    "migration": lambda row: f"page faults move {format_bytes(faulted_bytes(row))} of managed memory",
 }  # fmt: skip
 """Kind of row → what its line does, in a few words."""
 MOST_SAID = 2
@@ -198,8 +202,11 @@ def _took(seen: Seen, row: Row, seconds: float) -> str:
 
 
 def _stood(seen: Seen, site: Site) -> str:
-    blocked = "the GPU idled" if site.row["idle_seconds"] is not None else "the CPU was blocked for"
-    return f"{blocked} {_took(seen, site.row, site.stands_seconds)}"
+    return f"{_blocked(site)} {_took(seen, site.row, site.stands_seconds)}"
+
+
+def _blocked(site: Site) -> str:
+    return "the GPU idled" if site.row["idle_seconds"] is not None else "the CPU was blocked for"
 
 
 # The rules
@@ -213,10 +220,11 @@ def _pageable(seen: Seen) -> Iterator[Cost]:
         saved, whole = site.saved_in_place, seen.seconds_from_first(site.row)
         to_do = f"copy {'into' if site.row['direction'] == 'd2h' else 'from'} pinned memory"
         to_do = to_do if site.loader_saved is None else TO_DO["receive"]
-        if switch := switch_of(seen, site):
-            to_do = f"set {switch}"
+        to_do = f"set {switch}" if (switch := switch_of(seen, site)) else to_do
         to_do += f", in {others + 1:,} processes" if others else ""
-        if saved:
+        if waits_for_file(site) and site.unexplained_seconds > (saved or 0.0):
+            to_do, advice = "read the file in large pieces", file_advice(seen, site)
+        elif saved:
             what = "program" if whole == seen.seconds else "loop"
             share = f" ({float(f'{min(100 * saved / whole, 100):.2g}'):g} %)" if whole else ""
             advice = f"{to_pin(seen, site)}: the {what} gets {format_about(saved)}{share} shorter."
@@ -229,25 +237,25 @@ def _pageable(seen: Seen) -> Iterator[Cost]:
 
 
 def _needless(seen: Seen) -> Iterator[Cost]:
-    """Data that comes back as it went, and data that is sent again, which may not fit on the GPU."""
-    for back in needless_copies(seen, "brought_back"):
-        if not back.is_of_one_value:
-            took = _took(seen, back.site.row, back.seconds)
-            advice = f"Keep the host's copy of what {back.site.name} brings back unchanged: the GPU idled {took}."
-            to_do = "keep the host's copy"
-            yield Cost(back.site.row, "data-brought-back", back.seconds, back.seconds, to_do, advice)
-    for again in needless_copies(seen, "sent_again"):
-        if not again.is_of_one_value:
-            took = _took(seen, again.site.row, again.seconds)
-            advice = f"Keep on the GPU what {again.site.name} sends again: it took {took}."
-            to_do = "keep on the GPU what fits"
-            yield Cost(again.site.row, "data-sent-again", again.seconds, None, to_do, advice)
+    """Copies that need not be, as far as samples show; what is saved at most is not what is known to be saved."""
+    for kind, (rule, to_do, begins) in NEEDLESS.items():
+        for each in needless_copies(seen, kind):
+            stood = f"{_blocked(each.site)} {_took(seen, each.site.row, each.seconds)}"
+            yield Cost(each.site.row, rule, each.seconds, None, to_do, f"{begins.format(each.site.name)}: {stood}.")
+
+
+NEEDLESS: Mapping[str, tuple[str, str, str]] = {
+    "brought_back": ("data-brought-back", "keep the host's copy", "Copy nothing back that {} brings unchanged"),
+    "sent_again": ("data-sent-again", "keep it on the GPU", "Keep on the GPU what {} sends again"),
+}
+"""Kind of row → rule, what to change in a few words, and as a sentence begins."""
 
 
 def _pinned(seen: Seen) -> Iterator[Cost]:
-    """Copies from or to pinned memory for which compute stands."""
+    """Copies from or to pinned memory for which compute stands; not where most of them need not be."""
+    spare = {each.site for kind in NEEDLESS for each in needless_copies(seen, kind) if each.is_most}
     for site in seen.pinned:
-        if seen.is_long(site.row, site.stands_seconds):
+        if site not in spare and seen.is_long(site.row, site.stands_seconds):
             advice = f"Overlap the pinned copies of {site.name}: {_stood(seen, site)}."
             to_do = "copy while the GPU computes"
             yield Cost(site.row, "pinned-copies", site.stands_seconds, None, to_do, advice)
@@ -279,20 +287,30 @@ def _small(seen: Seen) -> Iterator[Cost]:
     for site in seen.small:
         held, gathered = site.row["call_seconds"], site.gathered_seconds
         saved = None if gathered is None else max(held - gathered, 0.0)
-        what = f"Gather the {site.row['count']:,} small copies of {site.name}"
-        advice = f"{what}: they blocked the CPU for {_took(seen, site.row, held)}."
-        yield Cost(site.row, "many-small-copies", held, saved, "gather them in one copy", advice)
+        count, is_block = f"{site.row['count']:,}", in_pieces(seen, site)
+        what = f"Copy the block of {site.name} whole, not in {count} pieces" if is_block else ""
+        advice = f"{what or f'Gather the {count} small copies of {site.name}'}: they blocked the CPU for "
+        to_do = "copy the block whole" if is_block else "gather them in one copy"
+        yield Cost(site.row, "many-small-copies", held, saved, to_do, f"{advice}{_took(seen, site.row, held)}.")
 
 
 def _work(seen: Seen) -> Iterator[Cost]:
     """What the CPU does for copies beside the driver's calls; not where pinned memory helps its copies, too."""
-    accused = {site.name for site, _ in seen.accused if not is_hidden(site)}
+    accused = {line_key(site.row) for site, _ in seen.accused if not is_hidden(site)}
     for line in working_lines(seen):
-        if line.remedy == "make" and line.name in accused:
+        if line.remedy == "make" and line_key(line.row) in accused:
             continue
         rule = "hidden-temporary" if line.hidden and line.remedy in ("convert", "gather") else "cpu-work"
         advice = f"{first_advice(line)}: it kept the CPU {_took(seen, line.row, line.seconds)}."
         yield Cost(line.row, rule, line.seconds, line.saved, TO_DO[line.remedy or "make"], advice)
+
+
+def _managed(seen: Seen) -> Iterator[Cost]:
+    """Page faults that move managed memory."""
+    for row in accused(seen):
+        spent, copied = spent_seconds(row), copied_seconds(seen, row)
+        saved = None if copied is None else max(spent - copied, 0.0)
+        yield Cost(row, "managed-memory", spent, saved, "prefetch it, or copy it", managed_advice(seen, row))
 
 
 TO_DO: Mapping[Remedy, str] = {
@@ -304,5 +322,7 @@ TO_DO: Mapping[Remedy, str] = {
     "make": "make the data in pinned memory",
 }
 """What to change of the CPU's work, in a few words."""
-COSTS: tuple[Callable[[Seen], Iterator[Cost]], ...] = (_work, _pageable, _needless, _pinned, _waits, _churn, _small)
+COSTS: tuple[Callable[[Seen], Iterator[Cost]], ...] = (
+    _work, _pageable, _needless, _pinned, _waits, _churn, _small, _managed
+)  # fmt: skip
 """The rules; each gives the lines that cost something by it."""

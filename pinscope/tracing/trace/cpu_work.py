@@ -8,7 +8,7 @@ from typing import Literal
 from pinscope.analysis.read_rows import Row, grouped
 from pinscope.records.run import Table
 from pinscope.tracing.mapped_file import NEXT, RECEIVE
-from pinscope.tracing.sites import REPEATED, Seen, Site, headed_table, line_name
+from pinscope.tracing.sites import REPEATED, Seen, Site, headed_table, line_name, place_in
 from pinscope.units import format_seconds
 
 MOST_SHOWN = 100
@@ -125,12 +125,12 @@ def is_hidden(site: Site) -> bool:
 
 def pins_again(seen: Seen) -> tuple[Row, ...]:
     """Lines that pin memory again and again, but for those of :func:`working_lines`, whose work has it."""
-    told = {_place(line.row) for line in working_lines(seen)}
-    return tuple(row for row in seen.churn if _place(row) not in told)
+    working = {_place(line.row) for line in working_lines(seen)}
+    return tuple(row for row in seen.churn if _place(row) not in working)
 
 
 def _place(row: Row) -> tuple[object, ...]:
-    return row["file"], row["line"], row["process"]
+    return *place_in(row), row["process"]
 
 
 def first_advice(line: WorkingLine) -> str:

@@ -46,7 +46,8 @@ CPU_TEXTS: Texts = {
         "the same of copies to the host",
         _TITLE,
         _DETAIL,
-        "Copy into pinned memory that is allocated once and used again; wait for the copy before you read it.",
+        "Copy into pinned memory that is allocated once and used again, and wait before you read it. JAX has no such "
+        "call: there begin the copy earlier, by copy_to_host_async().",
     ),
     "cpu-work/receive": Text(
         "the same of what a DataLoader's workers send",

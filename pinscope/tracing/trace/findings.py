@@ -11,17 +11,25 @@ from pinscope.tracing.sites import Seen, line_name
 from pinscope.tracing.trace.costs import comes_late, spared_by_not_waiting
 from pinscope.tracing.trace.cpu_work import is_hidden, pins_again
 from pinscope.tracing.trace.cpu_work_findings import CPU_TEXTS, work_findings
+from pinscope.tracing.trace.failed_calls import TEXTS as FAILED_TEXTS
+from pinscope.tracing.trace.failed_calls import failed_findings
+from pinscope.tracing.trace.managed import TEXTS as MANAGED_TEXTS
+from pinscope.tracing.trace.managed import managed_findings, managed_words
 from pinscope.tracing.trace.needless import NEEDLESS_TEXTS, in_pieces, needless_findings
-from pinscope.tracing.trace.reading import (
-    Traced,
-    managed_words,
-    not_recorded,
-    origin,
-    pinned_memory,
-    share_of_time,
-    slow_source,
+from pinscope.tracing.trace.reading import Traced, origin, pinned_memory, share_of_time
+from pinscope.tracing.trace.source_memory import (
+    FILE_CODE,
+    MAPPED_FILE,
+    faults_words,
+    file_name,
+    source_words,
+    waits_for_file,
 )
-from pinscope.tracing.trace.switches import SWITCH, SWITCH_TEXTS, switch_of
+from pinscope.tracing.trace.source_memory import TEXTS as MEMORY_TEXTS
+from pinscope.tracing.trace.source_memory import figures as memory_figures
+from pinscope.tracing.trace.switches import SWITCH, SWITCH_TEXTS, batches_words, switch_of
+from pinscope.tracing.trace.unrecorded import TEXTS as OF_CHILDREN
+from pinscope.tracing.trace.unrecorded import children_findings
 from pinscope.tracing.trace.what_if import WhatIf
 
 MOST_ACCUSED = 5
@@ -29,7 +37,7 @@ MOST_ACCUSED = 5
 NOT_RECORDED = "an earlier version made this trace"
 NO_GATHERING = "no run of scatter says how fast pieces are gathered"
 _COPIES = "{line} makes {copies}[: {into} the program would take about {saved:seconds} less, {share}]"
-_PLACE = "{where}[ {slow}][ {others} there likewise.]"
+_PLACE = "{where}[ {slow}][ {batches}][ {others} there likewise.]"
 _MADE_THERE = (
     "Refill a buffer only once its copy is done. On a stream of its own the copy can run while the GPU computes. The "
     "saving holds where the data is made in pinned memory. Where it must be copied there first, that takes CPU time; "
@@ -47,7 +55,9 @@ _IDLE = (
 )
 _EARLIER = "what the CPU does between the wait and the next kernel in another process, as a DataLoader's workers do"
 TEXTS: Texts = {
+    **FAILED_TEXTS,
     **CPU_TEXTS,
+    **OF_CHILDREN,
     "pageable-copies": Text(
         "large copies of a line come from pageable memory and cost a thousandth of the time, or are a twentieth of the "
         "bytes of large copies",
@@ -70,6 +80,7 @@ TEXTS: Texts = {
     ),
     **SWITCH_TEXTS,
     **NEEDLESS_TEXTS,
+    **MEMORY_TEXTS,
     "pinned-memory-in-a-loop": Text(
         "a line pins memory ten times or more, which takes a hundredth of the time",
         "{line} pins memory {times:,} times: {held:seconds} in {call}, {share}",
@@ -93,11 +104,12 @@ TEXTS: Texts = {
         "Fewer waits save at most {spared:seconds}: the GPU had mostly finished before, and then the CPU was late. Do "
         f"{_EARLIER}; larger batches and CUDA graphs let it issue the same work by fewer calls.",
     ),
+    **MANAGED_TEXTS,
     "not-recorded": Text(
-        "processes that could use CUDA were not recorded, or the program uses managed memory",
+        "managed memory was not followed",
         "Copies may be missing",
-        "[{processes} ][{managed}]",
-        "A Python program can be traced by itself; Nsight Systems shows how managed memory moves.",
+        "{managed}",
+        "Nsight Systems shows how managed memory moves.",
         "warning",
     ),
     "records-lost": Text(
@@ -120,7 +132,7 @@ TEXTS: Texts = {
         f"Gathering them with one thread would take as long. {_SCATTER}",
     ),
     "many-small-copies/of-one-block": Text(
-        "the same, where most begin on both sides where the one before ended",
+        "the same, where most begin on both sides where the one before ended, and no kernel was launched between them",
         "{line} copies one block in {times:,} pieces of {size:bytes}: they hold the CPU for {held:seconds}",
         "{where}",
         "Copy the whole block in one call, and use parts of it on the other side.",
@@ -174,8 +186,11 @@ def findings(traced: Traced) -> tuple[Finding, ...]:
     """All that the rules find."""
     run, seen, what = traced.run, traced.seen, traced.what
     costed = (
+        *failed_findings(seen),
+        *children_findings(seen),
         *work_findings(seen, _where, share_of_time),
         *_pageable(seen, origin(run, "pinned_from")),
+        *managed_findings(seen, _where),
         *_churn(seen),
         *_waits(seen),
         *_missing(seen),
@@ -195,10 +210,11 @@ def _pageable(seen: Seen, rate_from: str | None) -> Iterator[Costed]:
         row, saved = site.row, site.saved_in_place
         whole, to_host = seen.seconds_from_first(row), row["direction"] == "d2h"
         asks = "/asynchronous" if "non_blocking=True" in (row["source_line"] or "") else ""
-        switch = switch_of(seen, site)
+        waits, switch = waits_for_file(site), switch_of(seen, site)
+        variant = SWITCH if switch else f"pageable-copies{'/to-host' if to_host else asks}"
         yield say(
             TEXTS,
-            SWITCH if switch else f"pageable-copies{'/to-host' if to_host else asks}",
+            MAPPED_FILE if waits else variant,
             quantity("Bytes", row["bytes"], "bytes"),
             quantity("Bandwidth", site.bytes_per_second, "bytes/second", reason="no transfer was seen to its end"),
             quantity(
@@ -209,8 +225,9 @@ def _pageable(seen: Seen, rate_from: str | None) -> Iterator[Costed]:
             quantity("GPU compute idle", row["idle_seconds"], "seconds", reason="the program ran no kernel"),
             quantity("Saved if pinned (about)", saved, "seconds", reason="the rate of pinned copies is not known"),
             quantity("Saved if also issued early (of the copies, at most)", site.saved_early, "seconds"),
+            *memory_figures(row),
             severity=costing(whole / (whole - saved) if saved is not None and 0 < saved < whole else 1.0),
-            code=TO_HOST_CODE if to_host else PIN_CODE,
+            code=FILE_CODE if waits else TO_HOST_CODE if to_host else PIN_CODE,
             line=site.name,
             copies=f"{row['count']:,} {'copies' if row['count'] > 1 else 'copy'} {'to' if to_host else 'from'} "
             "pageable memory",
@@ -218,8 +235,12 @@ def _pageable(seen: Seen, rate_from: str | None) -> Iterator[Costed]:
             saved=saved or None,
             share=share_of_time(seen, row, saved or 0.0),
             where=_where(row),
-            slow=slow_source(site) or None,
+            slow=source_words(site) or None,
             switch=switch,
+            batches=batches_words(seen, site),
+            file=file_name(row),
+            faults=faults_words(row),
+            spent=site.unexplained_seconds,
             others=f"{others:,} more {'processes copy' if others > 1 else 'process copies'}" if others else None,
         )
 
@@ -310,9 +331,8 @@ def _waits(seen: Seen) -> Iterator[Costed]:
 
 
 def _missing(seen: Seen) -> Iterator[Costed]:
-    processes, managed = not_recorded(seen.program) if seen.program else "", managed_words(seen)
-    if processes or managed:
-        yield say(TEXTS, "not-recorded", processes=processes or None, managed=managed or None)
+    if managed := managed_words(seen):
+        yield say(TEXTS, "not-recorded", managed=managed)
 
 
 def _lost(seen: Seen) -> Iterator[Costed]:

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 
 from pinscope.analysis.read_rows import Row
 from pinscope.analysis.texts import Costed, Text, Texts, say
-from pinscope.records.run import Quantity, Table, costing, quantity
+from pinscope.records.run import Table, quantity
+from pinscope.tracing.host_data import MOST_SMALL
 from pinscope.tracing.sites import MOSTLY, Seen, Site, headed_table
 
 MOST_TOLD = 3
@@ -15,51 +16,33 @@ MOST_TOLD = 3
 MOST_SHOWN = 100
 """Rows of the table."""
 _WORDS = {"sent_again": "sent again", "brought_back": "brought back", "in_pieces": "in pieces"}
-_ONE_VALUE = " They are of one value each, so that it may have changed between them."
-_AGAIN = "{line} sends the same data to the GPU again, about {times:,} of {count:,} times: {bytes:bytes}"
-_AGAIN_BY = (
-    "{where} Samples of the host's memory are as they were before; without these copies the program would take at most "
-    "{saved:seconds} less."
+_AGAIN = "{line} sends the same data again, by samples: about {times:,} of {count:,} copies, {bytes:bytes}"
+_SAMPLED = (
+    "{where} 512 bytes of each of {sampled:,} copies were looked at; without these copies the program would take at "
+    "most {saved:seconds} less."
 )
-_KEEP = "Copy it once and keep it on the GPU, or as much of it as fits there."
-_BACK_BY = (
-    "{where} Samples of what was sent and of what came back are equal; without the copies back the program would take "
-    "about {saved:seconds} less."
-)
-_DROP = "Keep the host's copy and drop the GPU's, instead of copying it back: in PyTorch parameter.data = kept."
 NEEDLESS_TEXTS: Texts = {
     "data-brought-back": Text(
         "a line copies to the host what a copy of the same bytes had brought to the same memory of the GPU, by samples "
         "of both; of a twentieth of the bytes of large copies, or for a hundredth of the time",
-        "{line} brings back about {times:,} times unchanged what {sender} had sent: {bytes:bytes} each way",
-        _BACK_BY,
-        _DROP,
-    ),
-    "data-brought-back/one-value": Text(
-        "the same, where samples are of one value",
-        "{line} may bring back unchanged what {sender} had sent: {bytes:bytes} each way in {times:,} copies",
-        _BACK_BY + _ONE_VALUE,
-        f"If so: {_DROP[:1].lower()}{_DROP[1:]}",
+        "{line} brings back unchanged, by samples, what {sender} sent: about {bytes:bytes} each way",
+        _SAMPLED,
+        "If nothing on the GPU writes to it, keep the host's copy and drop the GPU's, instead of copying it back: in "
+        "PyTorch parameter.data = kept.",
     ),
     "data-sent-again": Text(
-        "a line copies to the GPU what was copied before, by samples; of a twentieth of the bytes of large copies, or "
-        "for a hundredth of the time",
+        "a line copies to the GPU what it had copied before, by samples; of a twentieth of the bytes of large copies, "
+        "or for a hundredth of the time",
         _AGAIN,
-        _AGAIN_BY,
-        _KEEP,
-    ),
-    "data-sent-again/one-value": Text(
-        "the same, where samples are of one value",
-        "{line} may send the same data to the GPU again, {times:,} of {count:,} times: {bytes:bytes}",
-        _AGAIN_BY + _ONE_VALUE,
-        f"If so: {_KEEP[:1].lower()}{_KEEP[1:]}",
+        _SAMPLED,
+        "If the program does not change it, copy it once and keep it on the GPU, or as much of it as fits there.",
     ),
     "data-sent-again/accelerate": Text(
         "the same, where accelerate's hooks copy",
         _AGAIN,
-        _AGAIN_BY,
-        "accelerate's cpu_offload copies all weights at each call: dispatch_model with a device_map (from_pretrained: "
-        "device_map='auto') keeps on the GPU what fits.",
+        _SAMPLED,
+        "accelerate's hooks copy weights that are offloaded at each call. A device_map with more of them on the GPU "
+        "(dispatch_model; from_pretrained: device_map='auto') sends less.",
     ),
 }
 
@@ -79,15 +62,15 @@ class Needless:
     sender: Site | None = None
 
     @property
+    def is_most(self) -> bool:
+        """Of what the line copies so."""
+        return bool(self.row["bytes"] * 2 > self.site.row["bytes"])
+
+    @property
     def seconds(self) -> float:
         """How long the GPU's compute, or of a program without kernels the CPU, stood for them."""
         whole = self.site.row["bytes"]
         return self.site.stands_seconds * self.row["bytes"] / whole if whole else 0.0
-
-    @property
-    def is_of_one_value(self) -> bool:
-        """Most samples are, so that they say less."""
-        return bool((self.row["uniform_count"] or 0) * 2 > self.row["count"])
 
 
 def needless_copies(seen: Seen, kind: str) -> tuple[Needless, ...]:
@@ -109,7 +92,9 @@ def needless_copies(seen: Seen, kind: str) -> tuple[Needless, ...]:
 def in_pieces(seen: Seen, site: Site) -> bool:
     """Whether most copies of a line are pieces of one block."""
     return any(
-        row["kind"] == "in_pieces" and row["number"] == site.row["number"] and row["count"] * 2 > site.row["count"]
+        row["kind"] == "in_pieces"
+        and row["number"] == site.row["number"]
+        and row["count"] * 2 > min(site.row["count"], MOST_SMALL)
         for row in seen.needless
     )
 
@@ -121,43 +106,27 @@ def needless_findings(seen: Seen, where: Callable[[Row], str]) -> Iterator[Coste
         seen: the trace.
         where: names the line itself.
     """
-    for back in needless_copies(seen, "brought_back")[:MOST_TOLD]:
-        whole = seen.seconds_from_first(back.site.row)
-        yield say(
-            NEEDLESS_TEXTS,
-            f"data-brought-back{'/one-value' if back.is_of_one_value else ''}",
-            *_figures(back),
-            quantity("Saved without the copies back (about)", back.seconds, "seconds"),
-            severity=costing(whole / (whole - back.seconds) if 0 < back.seconds < whole else 1.0),
-            line=back.site.name,
-            sender=back.sender.name if back.sender else "a line that is left out",
-            times=back.row["count"],
-            bytes=back.row["bytes"],
-            saved=back.seconds,
-            where=where(back.site.row),
-        )
-    for again in needless_copies(seen, "sent_again")[:MOST_TOLD]:
-        is_accelerate = "/accelerate/" in (again.site.row["library_file"] or "")
-        variant = "/one-value" if again.is_of_one_value else "/accelerate" if is_accelerate else ""
-        yield say(
-            NEEDLESS_TEXTS,
-            f"data-sent-again{variant}",
-            *_figures(again),
-            quantity("Saved without them (at most)", again.seconds, "seconds"),
-            severity="note",
-            line=again.site.name,
-            times=again.row["count"],
-            count=again.site.row["count"],
-            bytes=again.row["bytes"],
-            saved=again.seconds,
-            where=where(again.site.row),
-        )
-
-
-def _figures(each: Needless) -> Iterator[Quantity]:
-    yield quantity("Copies that need not be (about)", each.row["count"], "count")
-    yield quantity("Their bytes (about)", each.row["bytes"], "bytes")
-    yield quantity("Of them with samples of one value", each.row["uniform_count"], "count", reason="not recorded")
+    for kind, rule in (("brought_back", "data-brought-back"), ("sent_again", "data-sent-again")):
+        for each in needless_copies(seen, kind)[:MOST_TOLD]:
+            row, site = each.row, each.site
+            is_accelerate = kind == "sent_again" and "/accelerate/" in (site.row["library_file"] or "")
+            yield say(
+                NEEDLESS_TEXTS,
+                f"{rule}{'/accelerate' if is_accelerate else ''}",
+                quantity("Copies that need not be (about)", row["count"], "count"),
+                quantity("Their bytes (about)", row["bytes"], "bytes"),
+                quantity("Copies looked at", row["sampled_count"], "count"),
+                quantity("Saved without them (at most)", each.seconds, "seconds"),
+                severity="note",  # what is on the GPU may not fit there, or be written to
+                line=site.name,
+                sender=each.sender.name if each.sender else "a line that is left out",
+                times=row["count"],
+                count=site.row["count"],
+                bytes=row["bytes"],
+                sampled=row["sampled_count"],
+                saved=each.seconds,
+                where=where(site.row),
+            )
 
 
 def table_of_needless(seen: Seen) -> Table:
@@ -173,11 +142,12 @@ def table_of_needless(seen: Seen) -> Table:
                 "copies": ("count", row["count"]),
                 "of": ("count", sites[row["number"]].row["count"]),
                 "bytes": ("bytes", row["bytes"]),
+                "looked at": ("count", row["sampled_count"]),
                 "sent by": ("text", sites[row["sent_by"]].name if row["sent_by"] in sites else None),
             }
             for row in rows
         ],
-        "About: by samples of large copies. Sent again: to the GPU, as it was sent before. Brought back: to "
-        "the host, as a copy had brought it to the same memory of the GPU. In pieces: each begins where the one before "
-        "ended, on both sides, so that one copy would do.",
+        "About: by samples of large copies, 512 bytes of each that was looked at. Sent again: to the GPU, as the line "
+        "had sent it before. Brought back: to the host, as a copy had brought it to the same memory of the GPU. In "
+        "pieces: each begins where the one before ended, on both sides, so that one copy would do.",
     )

@@ -10,13 +10,18 @@ from pydantic import AfterValidator
 
 from pinscope.analysis.read_rows import Kind, Row
 from pinscope.records.parameters import Inputs, parameter
-from pinscope.records.run import LARGE_BYTES, Quantity, Run, Table, TraceRow, quantity
+from pinscope.records.run import Quantity, Run, Table, quantity
+from pinscope.records.trace_row import LARGE_BYTES, TraceRow
 from pinscope.text import encodable
 from pinscope.tracing.sites import MOSTLY, Headed, Seen, Site, gpu_name, headed_table, line_name, seen_in
 from pinscope.tracing.trace.answer import answer_tables
 from pinscope.tracing.trace.costs import ranked, total_share
 from pinscope.tracing.trace.cpu_work import table_of_work, working_lines
+from pinscope.tracing.trace.failed_calls import failed_table, failed_verdict
+from pinscope.tracing.trace.managed import managed_table, managed_words
 from pinscope.tracing.trace.needless import table_of_needless
+from pinscope.tracing.trace.source_memory import memory_words
+from pinscope.tracing.trace.unrecorded import children_words, unseen_words
 from pinscope.tracing.trace.what_if import WhatIf, what_if_headline, what_if_in, what_if_tables, what_if_verdict
 from pinscope.units import format_bytes, format_seconds, format_share
 
@@ -40,20 +45,6 @@ def pinned_memory(site: Site) -> str:
     if site.loader_saved is not None:
         return "With DataLoader(pin_memory=True)"
     return "Into pinned memory" if site.row["direction"] == "d2h" else "With its data made in pinned memory"
-
-
-def slow_source(site: Site) -> str:
-    """What a line's copies may have waited for beside their staging, as a sentence; empty where they did not."""
-    seconds = format_seconds(site.unexplained_seconds)
-    spent = f"{seconds} may be page faults or reading a mapped file, which pinning alone does not save."
-    return spent if site.unexplained_seconds else ""
-
-
-def not_recorded(program: Row) -> str:
-    """Which processes are missing, as a sentence; empty where none is known to be."""
-    count = program["unrecorded"] or 0
-    processes = f"{count:,} child process{'es' if count > 1 else ''} that could use CUDA, forked or not Python"
-    return f"Not recorded: {processes}. Copies may be missing." if count else ""
 
 
 def share_of_time(seen: Seen, row: Row, seconds: float) -> str:
@@ -91,21 +82,14 @@ def _unrecorded(run: Run, seen: Seen) -> str:
 
 
 def _gap(run: Run, seen: Seen) -> str:
-    if seen.program and seen.program["unrecorded"]:
-        count = seen.program["unrecorded"]
-        return f"{count:,} child process{'es were' if count > 1 else ' was'} not traced."
+    if children := children_words(seen):
+        return f"{children}."
     if managed_words(seen):
         return "Managed memory was not followed."
+    if not _copies(seen) and (brief := unseen_words(seen)):
+        return f"{brief}."
     gaps = run.notes or (seen.program and seen.program["lost_bytes"]) or run.params.get("children") is False
     return "Not all of the program was recorded." if gaps and not _copies(seen) else ""
-
-
-def managed_words(seen: Seen) -> str:
-    """That managed memory is not followed, as a sentence; empty where none is known to be used."""
-    size = f", {format_bytes(seen.program['managed_bytes'])}" if seen.program and seen.program["managed_bytes"] else ""
-    if not size and not any("managed" in (site.row["source"], site.row["target"]) for site in seen.sites):
-        return ""
-    return f"The program uses managed memory{size}: how its pages move between host and GPU is not followed."
 
 
 def _costliest(run: Run, seen: Seen) -> str:
@@ -138,7 +122,7 @@ def _nothing(seen: Seen) -> str:
     return f"{'Nothing to do' if seen.sizes else 'Little to gain'}: {cost}{pinned}."
 
 
-CLAUSES: tuple[Callable[[Run, Seen], str], ...] = (_unrecorded, _costliest)
+CLAUSES: tuple[Callable[[Run, Seen], str], ...] = (failed_verdict, _unrecorded, _costliest)
 """What a verdict says, in this order: failed calls, what was not recorded, hazards, the line that costs most. Each is a
 sentence, empty where there is nothing to say of it."""
 MOST_CHARACTERS, MOST_WORDS = 150, 20
@@ -211,17 +195,22 @@ def _headline(seen: Seen) -> Iterator[Quantity]:
 def tables(traced: Traced) -> tuple[Table, ...]:
     """Both runs beside each other and the answer's own; copies by line, pinned memory, waits and GPUs."""
     compared, seen = () if traced.what is None else tuple(what_if_tables(traced.what)), traced.seen
-    of_lines = _sites(traced.run, seen), table_of_work(seen), table_of_needless(seen)
-    return (*compared, *answer_tables(seen), *of_lines, _allocations(seen), _waits(seen), _devices(seen))
+    copies, work = _sites(traced.run, seen), table_of_work(seen)
+    failed = (failed_table(seen),) if seen.failed else ()
+    managed = (managed_table(seen, MOST_SHOWN),) if seen.migrations else ()
+    needless = (table_of_needless(seen),) if seen.needless else ()
+    lines = (copies, *managed, *needless, work, _allocations(seen), _waits(seen), _devices(seen))
+    return (*failed, *compared, *answer_tables(seen), *lines)
 
 
 def _sites(run: Run, seen: Seen) -> Table:
     rate_from = origin(run, "pinned_from")
     drawn = seen.sites[:MOST_SHOWN]
     ranges = any(site.row["ranges"] for site in drawn)
+    looked_at = any(site.row["mapping"] for site in drawn)
     return headed_table(
         "Copies by line",
-        [_site(site, ranges=ranges) for site in drawn],
+        [_site(site, ranges=ranges, looked_at=looked_at) for site in drawn],
         "Ranked by what pinning would save. CPU held: by the calls. Compute idle: the GPU's compute stood still while "
         "the copies were issued and ran. Saved if pinned: idle compute during the copies, plus the idle time just "
         "behind them that kernels issued during the copies would have filled, less the time of the transfers at the "
@@ -233,7 +222,7 @@ def _sites(run: Run, seen: Seen) -> Table:
     )
 
 
-def _site(site: Site, *, ranges: bool) -> Headed:
+def _site(site: Site, *, ranges: bool, looked_at: bool) -> Headed:
     row, is_pageable = site.row, site.is_pageable
     return {
         "line": ("text", site.name),
@@ -246,6 +235,7 @@ def _site(site: Site, *, ranges: bool) -> Headed:
         "median size": ("bytes", row["median_bytes"]),
         "bandwidth": ("bytes/second", site.bytes_per_second),
         "if also early": ("seconds", site.saved_early if is_pageable else None),
+        **({"pageable memory": ("text", memory_words(row))} if looked_at else {}),
         **({"in range": ("text", row["ranges"])} if ranges else {}),
         "function": ("text", row["function"] or None),
         "source": ("text", row["source_line"] or None),

@@ -10,8 +10,8 @@ import sys
 import time
 from pathlib import Path
 
-from pinscope.tracing.mapped_file import SpoolFolder
 from pinscope.tracing.recorder import Recorder
+from pinscope.tracing.spool_folder import SpoolFolder
 
 CONFIG, FOLDER = Path(sys.argv[2]), Path(sys.argv[3])
 TURNS = 9

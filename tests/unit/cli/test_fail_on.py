@@ -10,7 +10,7 @@ from pinscope.cli.trace import exceeded, parse_threshold
 from pinscope.errors import InvalidParameter
 from pinscope.experiments.registry import checked_rows
 from pinscope.tracing.sites import seen_in
-from tests.data.synthetic_trace import MIB, program, run, site
+from tests.data.synthetic_trace import MIB, place, program, run, site
 
 
 def lines(*limits: str, rows: list[dict[str, Any]]) -> list[str]:
@@ -76,7 +76,7 @@ def test_what_is_not_accused_exceeds_nothing(rows: list[dict[str, Any]]) -> None
         ),
         (
             [program(copies=0, kernels=0, unrecorded=2)],
-            "Not recorded: 2 child processes that could use CUDA, forked or not Python. Copies may be missing.",
+            "not recorded: 2 child processes used CUDA: trace each by itself",
         ),
     ],
     ids=["unreadable records", "processes"],
@@ -95,7 +95,7 @@ def test_what_is_no_limit_is_refused_with_those_that_there_are(text: str) -> Non
     with pytest.raises(InvalidParameter) as refusal:
         parse_threshold(text)
     assert str(refusal.value) == (
-        f"--fail-on {text!r}: the limits are pageable, or pageable=SIZE such as pageable=100MiB; "
+        f"--fail-on {text!r}: the limits are error; pageable, or pageable=SIZE such as pageable=100MiB; "
         "held=PERCENT or held=DURATION, such as held=5% or held=0.5s; "
         "idle=PERCENT or idle=DURATION, such as idle=5% or idle=0.5s"
     )
@@ -104,6 +104,7 @@ def test_what_is_no_limit_is_refused_with_those_that_there_are(text: str) -> Non
 @pytest.mark.parametrize(
     ("text", "why"),
     [
+        ("error=5", "has an amount: write error"),
         ("pageable=", f"has no size: {SIZE}"),
         ("pageable=abc", f"has no size: {SIZE}"),
         ("pageable=5%", f"has no size: {SIZE}"),
@@ -121,6 +122,36 @@ def test_a_limit_without_an_amount_is_refused_with_how_to_write_it(text: str, wh
     with pytest.raises(InvalidParameter) as refusal:
         parse_threshold(text)
     assert str(refusal.value) == f"--fail-on {text!r} {why}".replace(" :", ":")
+
+
+FAILED = {
+    "call": "cudaHostRegister", "error": 712, "error_name": "cudaErrorHostMemoryAlreadyRegistered", "count": 1,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("calls", "line"),
+    [
+        ([FAILED], "a call of CUDA returned an error (train.py:25: cudaHostRegister, 712)"),
+        (
+            [{**FAILED, "count": 1200}, FAILED],
+            "1,201 calls of CUDA returned an error (train.py:25: cudaHostRegister, 712 and 1 more line)",
+        ),
+        ([{**FAILED, "error": 704}], None),
+        ([], None),
+    ],
+    ids=["once", "of two lines", "expected", "none"],
+)
+def test_a_call_that_failed_does_not_pass(calls: list[dict[str, Any]], line: str | None) -> None:
+    failed = [place("failed_call", 25 + number, **call) for number, call in enumerate(calls)]
+    rows = [program(failed_calls=len(calls)), site(33), *failed]
+    assert lines("error", rows=rows) == ([] if line is None else [f"--fail-on error: {line}"])
+    assert lines("idle=50%", rows=rows) == []
+
+
+def test_a_trace_that_did_not_notice_errors_does_not_pass() -> None:
+    assert lines("error", rows=[program()])[0].startswith("--fail-on error: failed calls were not noticed: ")
+    assert lines("idle=50%", rows=[program()]) == []
 
 
 def test_a_program_without_kernels_does_not_pass_a_limit_of_idle_compute() -> None:

@@ -72,5 +72,5 @@ def test_what_no_line_shows_is_said_below_the_lines(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     drawn = "\n".join(printed([program(unrecorded=1), GPU, site(33)], 100, capsys, monkeypatch))
-    assert "⚠ Warning: Copies may be missing" in drawn
+    assert "1 child process used CUDA" in drawn
     assert "makes 100 copies" not in drawn  # the finding of line 33, which stands in the table

@@ -31,8 +31,8 @@ from tests.unit.lab.driver import Driver
 name, value = sys.argv[1], int(sys.argv[2])
 calls = Driver()
 array = pinned_empty("8MiB", shared=name, calls=calls)
-print(calls.calls, calls.untouched, int(array[:4096].sum()), flush=True)
 array[value] = 1
+print(calls.calls, calls.untouched, int(array[:4096].sum()), flush=True)
 sys.stdin.readline()
 del array
 """

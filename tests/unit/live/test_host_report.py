@@ -47,11 +47,17 @@ sys.modules |= {"torch": torch, "cupy": types.SimpleNamespace(get_default_pinned
 
 
 class OnAGpu(Proc):
-    """This machine, with the difference that these processes have CUDA's files open, and that some memory is pinned."""
+    """This machine with these processes alone, which have CUDA's files open, and with some memory pinned.
+
+    Those of the tests beside it may really hold pinned memory, more than is pinned here.
+    """
 
     def __init__(self, *pids: int) -> None:
         super().__init__()
-        self._folders = {f"/proc/{pid}/fd" for pid in pids}
+        self._pids, self._folders = pids, {f"/proc/{pid}/fd" for pid in pids}
+
+    def pids(self) -> Answer[tuple[int, ...]]:
+        return Answer(self._pids)
 
     def read(self, path: str) -> Answer[str]:
         if path == "/proc/vmstat":

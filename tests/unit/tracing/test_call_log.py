@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from pinscope.tracing import mapped_file
-from pinscope.tracing.mapped_file import CallLog, SpoolFolder
+from pinscope.tracing.mapped_file import CallLog
+from pinscope.tracing.spool_folder import SpoolFolder
 
 PIECE = 1024
 """Entries; nine pages of memory."""

@@ -12,11 +12,12 @@ import numpy as np
 import pytest
 
 from pinscope.tracing.line_totals import Ended, LineTotals
+from pinscope.tracing.managed import STANDING
 from pinscope.tracing.mapped_file import CUT, ENTRY
 from pinscope.tracing.process_merge import MergedTrace, Process, attachments
 from pinscope.tracing.spool import TYPES, RecordFiles, Spool
 
-COPY, WAIT = 277, 126
+COPY, WAIT, LAUNCH, PREFETCH = 277, 126, 307, 716
 LARGE, SMALL = 1 << 20, 64
 PAGEABLE, DEVICE = 1, 3
 
@@ -31,12 +32,13 @@ class Traced:
         self._tables: dict[str, list[dict[str, int]]] = {
             "copies": [],
             "kernels": [],
+            "migrations": [],
             "allocations": [dict(zip(events, event, strict=True)) for event in pinned],
         }
 
-    def call(self, start: int, end: int, function: int = COPY, number: int | None = None) -> int:
+    def call(self, start: int, end: int, function: int = COPY, number: int | None = None, stack: int = 0) -> int:
         number = number or len(self._calls) + 1
-        self._calls.append((number, function, 1, 0, 0, start, end))
+        self._calls.append((number, function, 1, stack, 0, start, end))
         return number
 
     def copy(
@@ -55,12 +57,29 @@ class Traced:
             "dst_kind": target, "bytes": size, "start": start, "end": end,
         })  # fmt: skip
 
-    def kernel(self, start: int, end: int, device: int = 0) -> None:
-        self._tables["kernels"].append({"device_id": device, "start": start, "end": end})
+    def kernel(self, start: int, end: int, device: int = 0, *, call: int = 0) -> None:
+        self._tables["kernels"].append({"correlation_id": call, "device_id": device, "start": start, "end": end})
+
+    def counter(self, kind: int, start: int, end: int, value: int = LARGE, *, cause: int = 2) -> None:
+        self._tables["migrations"].append(
+            {"counter_kind": kind, "flags_": cause, "value": value, "start": start, "end": end}
+        )
+
+    def stood(self, since: int, until: int, stack: int) -> None:
+        with (self.folder / "standing").open("ab") as file:
+            file.write(STANDING.pack(since, until, stack))
+
+    def stacks(self, *files: str) -> None:
+        """Stacks 1, 2 …: the first line of each file; of an empty name no Python code."""
+        lines = [[number, [[file, 1, "main"]] if file else []] for number, file in enumerate(files, 1)]
+        (self.folder / "stacks").write_text("".join(f"{json.dumps(line)}\n" for line in lines))
 
     def totals(self) -> LineTotals:
         config: dict[str, Any] = {"kinds": {}, "layouts": {}}
-        config["functions"] = {COPY: "cuMemcpyHtoDAsync_v2", WAIT: "cuStreamSynchronize"}
+        config["functions"] = {
+            COPY: "cuMemcpyHtoDAsync_v2", WAIT: "cuStreamSynchronize", LAUNCH: "cuLaunchKernel",
+            PREFETCH: "cuMemPrefetchAsync_v2",
+        }  # fmt: skip
         (self.folder / "config.json").write_text(json.dumps(config))
         (self.folder / "calls.000000").write_bytes(b"".join(ENTRY.pack(*call) for call in self._calls))
         for name, rows in self._tables.items():

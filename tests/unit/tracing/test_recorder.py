@@ -16,8 +16,9 @@ import pytest
 from pinscope.runner.traced_program import make_spool
 from pinscope.tracing import descendants
 from pinscope.tracing.descendants import NOT_STARTED
-from pinscope.tracing.mapped_file import CUT, SpoolFolder
+from pinscope.tracing.mapped_file import CUT
 from pinscope.tracing.spool import Scope, Spool
+from pinscope.tracing.spool_folder import SpoolFolder
 from tests.data.fake_cupti import FIRST_LINE, PRELUDE, built, variables
 
 SETUP = Path(__file__).parents[3] / "pinscope" / "tracing" / "recorder_setup.py"
@@ -147,6 +148,88 @@ def test_without_stacks_copies_and_calls_are_recorded_all_the_same(library: Path
     assert seen.counts["MEMCPY"] == 100
     assert seen.spool.calls()["stack"].tolist() == [0] * 100
     assert seen.spool.stacks() == []
+
+
+def failed(seen: Recorded) -> list[tuple[str, int, int, int, int]]:
+    """Function, error, line, whether it is that of the main thread instead, and address of each failed call."""
+    names, stacks = seen.spool.failed_functions(), seen.spool.stacks()
+    return [
+        (names[call["function"]], call["error"], stacks[call["stack"] - 1][0][1], call["elsewhere"], call["address"])
+        for call in seen.spool.failed()
+    ]
+
+
+@pytest.mark.parametrize("end", ["", "os.kill(os.getpid(), 9)"], ids=["in order", "killed"])
+def test_a_call_that_returns_an_error_is_kept_with_its_line_and_one_that_does_not_is_not(
+    end: str, library: Path, tmp_path: Path
+) -> None:
+    program = f"""
+call(152, b"cudaHostRegister_v4000", 500, b"cuMemHostRegister_v2", 712, 1 << 40, 4096)
+call(152, b"cudaHostRegister_v4000", 500, b"cuMemHostRegister_v2", 0, 1 << 41, 4096)
+call(138, b"cudaEventQuery_v3020", 0, b"", 700, 0, 0)
+call(165, b"cudaDeviceSynchronize_v3020", 0, b"", 600, 0, 0)
+call(0, b"", 277, b"cuMemcpyHtoDAsync_v2", 1, 0, 0)
+{end}"""
+    seen = record(library, tmp_path, program)
+    assert failed(seen) == [
+        ("cuMemHostRegister_v2", 712, FIRST_LINE + 1, 0, 1 << 40),
+        ("cudaHostRegister_v4000", 712, FIRST_LINE + 1, 0, 1 << 40),
+        ("cuMemcpyHtoDAsync_v2", 1, FIRST_LINE + 5, 0, 0),
+    ]
+    first, second, _ = seen.spool.failed()["correlation_id"]
+    assert first == second
+    assert len(seen.spool.calls()) == 1  # a followed call is noted as well
+
+
+def test_calls_that_fail_alike_again_and_again_are_kept_in_groups_and_none_is_lost(
+    library: Path, tmp_path: Path
+) -> None:
+    program = """
+for _ in range(1000): call(152, b"cudaHostRegister_v4000", 500, b"cuMemHostRegister_v2", 712, 1 << 40, 4096)
+"""
+    kept = record(library, tmp_path, program).spool.failed()
+    assert len(kept) == 2 * (64 + 1000 // 64)
+    (driver, runtime) = (kept[kept["function"] >> 16 == domain] for domain in (1, 2))
+    assert driver["count"].sum() == runtime["count"].sum() == 1000
+    assert driver["correlation_id"].tolist() == runtime["correlation_id"].tolist()
+
+
+def test_a_call_of_a_thread_without_python_has_the_line_where_the_main_thread_stands(
+    library: Path, tmp_path: Path
+) -> None:
+    program = """
+stop = threading.Event()
+others = [threading.Thread(target=stop.wait) for _ in range(3)]
+for other in others: other.start()
+cuda.fake_launch_elsewhere(9)
+stop.set()
+"""
+    seen = record(library, tmp_path, program)
+    assert failed(seen) == [
+        ("cuLaunchKernel", 9, FIRST_LINE + 4, 1, 0), ("cudaLaunchKernel_v7000", 9, FIRST_LINE + 4, 1, 0),
+    ]  # fmt: skip
+
+
+def test_errors_outside_of_what_is_recorded_are_not_kept(library: Path, tmp_path: Path) -> None:
+    program = """
+import pinscope
+register(712, 1, 4096)
+with pinscope.trace("part"): register(712, 2, 4096)
+register(712, 3, 4096)
+"""
+    seen = record(library, tmp_path, program, Scope(only_parts=True, children=False))
+    assert [address for *_, address in failed(seen)] == [2]
+
+
+def test_the_errors_of_a_forked_child_are_its_own(library: Path, tmp_path: Path) -> None:
+    program = """
+register(712, 1, 4096)
+child = os.fork()
+if not child: register(3, 2, 4096); os._exit(0)
+os.waitpid(child, 0)
+register(712, 3, 4096)
+"""
+    assert [address for *_, address in failed(record(library, tmp_path, program))] == [1, 3]
 
 
 def test_what_a_forked_child_does_is_its_own_though_it_fills_a_buffer(library: Path, tmp_path: Path) -> None:

@@ -23,7 +23,7 @@ START = f"""\
 import json, os, runpy, sys
 sys.path.insert(0, {str(ROOT)!r})
 from pinscope.tracing.redirect_libraries import start_redirecting
-from pinscope.tracing.mapped_file import SpoolFolder
+from pinscope.tracing.spool_folder import SpoolFolder
 del sys.path[0]
 start_redirecting(SpoolFolder.of(os.stat(sys.argv[1]), sys.argv[1]), json.loads(sys.argv[2]))
 sys.argv[:3] = []

@@ -40,18 +40,27 @@ int cuptiEnableCallback(uint32_t enable, void *handle, int domain, uint32_t numb
     enabled[domain][number] = enable;
     return 0;
 }
+int cuptiEnableDomain(uint32_t enable, void *handle, int domain) {
+    if (domain < 1 || domain > 5) return 1;
+    memset(enabled[domain], enable, sizeof enabled[domain]);
+    return 0;
+}
 /* Records are longer than the ones that the stand-in for cupti-python knows. */
 #ifdef CUPTI_13_1
-enum { MEMCPY = 96, KERNEL = 224, MEMORY = 128 };
+enum { MEMCPY = 96, KERNEL = 224, MEMORY = 128, COUNTER = 104 };
 int cuptiGetVersion(uint32_t *version) { *version = 130101; return 0; }
 #else /* 13.4 */
-enum { MEMCPY = 112, KERNEL = 248, MEMORY = 128 };
+enum { MEMCPY = 112, KERNEL = 248, MEMORY = 128, COUNTER = 104 };
 int cuptiActivityGetStructSize(int kind, uint32_t version, size_t *bytes) {
-    if (version || (kind != 1 && kind != 10 && kind != 49)) return 21;
-    *bytes = kind == 1 ? MEMCPY : kind == 10 ? KERNEL : MEMORY;
+    if (version || (kind != 1 && kind != 10 && kind != 25 && kind != 49)) return 21;
+    *bytes = kind == 1 ? MEMCPY : kind == 10 ? KERNEL : kind == 25 ? COUNTER : MEMORY;
     return 0;
 }
 #endif
+int cuptiActivityConfigureUnifiedMemoryCounter(const uint32_t *asked, uint32_t count) {
+    if (getenv("FAKE_CUPTI_NO_COUNTERS")) return atoi(getenv("FAKE_CUPTI_NO_COUNTERS"));
+    return asked && count ? 0 : 1;
+}
 int cuptiActivityFlushAll(uint32_t flag) {
     pthread_mutex_lock(&records);
     if (buffer) { complete(NULL, 0, buffer, size, used); buffer = NULL; }
@@ -76,10 +85,10 @@ static void at(int32_t site, uint32_t number, Call *call) {
     if (callback && enabled[1][number]) callback(NULL, 1, number, call);
 }
 
-/* How many kinds of records are kept and functions followed. */
+/* How many kinds of records are kept and functions followed; the allocation of managed memory, which is rare, always is. */
 int fake_asked(void) {
     int functions = 0;
-    for (int number = 0; number < 1024; number++) functions += enabled[1][number];
+    for (int number = 0; number < 1024; number++) functions += number != 371 && enabled[1][number];
     return on + functions;
 }
 
@@ -116,12 +125,13 @@ void fake_copies(uint64_t count) { while (count--) fake_copy(64, 1, 3); }
 
 /* A kernel that begins now and takes so long. */
 void fake_kernel(uint64_t nanoseconds) {
-    ++correlation;
-    if (!on) return;
+    Call call = {.correlation = ++correlation};
+    at(0, 307, &call);
     uint8_t kernel[KERNEL] = {10};
-    uint64_t at = now(), done = at + nanoseconds;
-    memcpy(kernel + 16, &at, 8); memcpy(kernel + 24, &done, 8); memcpy(kernel + 92, &correlation, 4);
-    append(kernel, sizeof kernel);
+    uint64_t begun = now(), done = begun + nanoseconds;
+    memcpy(kernel + 16, &begun, 8); memcpy(kernel + 24, &done, 8); memcpy(kernel + 92, &call.correlation, 4);
+    if (on) append(kernel, sizeof kernel);
+    at(1, 307, &call);
 }
 
 /* cuMemHostAlloc (operation 1) or cuMemFreeHost (2) of pinned memory at this address, which takes 300 us. */
@@ -139,13 +149,32 @@ void fake_pinned(uint32_t operation, uint64_t address, uint64_t bytes) {
     at(1, number, &call);
 }
 
-/* cuMemAllocManaged of so many bytes: CUPTI records it, and nothing of what its pages do. */
+/* cuMemAllocManaged of so many bytes. */
 void fake_managed(uint64_t bytes) {
+    Call call = {.correlation = ++correlation};
+    at(0, 371, &call);
     uint8_t memory[MEMORY] = {0};
-    uint32_t head[4] = {49, 1, 5, ++correlation};
+    uint32_t head[4] = {49, 1, 5, call.correlation};
     uint64_t values[3] = {1ull << 40, bytes, now()};
     memcpy(memory, head, 16); memcpy(memory + 16, values, 24);
     if (on) append(memory, sizeof memory);
+    at(1, 371, &call);
+}
+
+/* cuMemPrefetchAsync, which moves nothing by itself. */
+void fake_prefetch(void) {
+    Call call = {.correlation = ++correlation};
+    at(0, 716, &call);
+    at(1, 716, &call);
+}
+
+/* A counter of managed memory now: kinds are 1 to the GPU, 2 to the host (of which the cause is 1 asked for, 2 a fault,
+   4 the GPU's memory was full), 3 a fault of the CPU, 4 one of the GPU. */
+void fake_counter(uint32_t which, uint64_t value, uint32_t cause, uint64_t nanoseconds) {
+    uint8_t counter[COUNTER] = {25};
+    uint64_t values[3] = {value, now(), now() + nanoseconds};
+    memcpy(counter + 4, &which, 4); memcpy(counter + 8, values, 24); memcpy(counter + 56, &cause, 4);
+    if (kinds[25]) append(counter, sizeof counter);
 }
 
 /* cuStreamSynchronize that waits so long. */
@@ -154,6 +183,32 @@ void fake_wait(uint64_t nanoseconds) {
     at(0, 126, &call);
     until(now() + nanoseconds);
     at(1, 126, &call);
+}
+
+/* A call of a function of the driver (domain 1) or the runtime (2) that returns this, with the first two arguments; the
+   runtime calls the driver's, if it is given, under the same correlation id. */
+static void returning(uint32_t domain, uint32_t number, const char *name, int result, const void **arguments) {
+    Call call = {.name = name, .params = arguments, .result = &result, .correlation = correlation};
+    for (call.site = 0; call.site < 2; call.site++)
+        if (callback && enabled[domain][number]) callback(NULL, domain, number, &call);
+}
+int fake_call(uint32_t number, const char *name, uint32_t inside, const char *inside_name, int result, uint64_t address,
+              uint64_t bytes) {
+    const void *arguments[2] = {(void *)address, (void *)bytes};
+    correlation++;
+    if (inside) returning(1, inside, inside_name, result, arguments);
+    if (number) returning(2, number, name, result, arguments);
+    return result;
+}
+/* cudaLaunchKernel of a thread that runs no Python, and that this one waits for. */
+static void *launch(void *result) {
+    fake_call(211, "cudaLaunchKernel_v7000", 307, "cuLaunchKernel", (int)(intptr_t)result, 0, 0);
+    return NULL;
+}
+void fake_launch_elsewhere(int result) {
+    pthread_t thread;
+    pthread_create(&thread, NULL, launch, (void *)(intptr_t)result);
+    pthread_join(thread, NULL);
 }
 
 /* What a program's calls of NVTX do where NVTX_INJECTION64_PATH names this library: CUPTI calls back as they return. */

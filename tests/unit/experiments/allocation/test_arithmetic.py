@@ -145,8 +145,9 @@ def test_what_is_dearer_only_by_chance_is_neither_called_dearer_nor_advised_agai
     none = [*copies("pageable", 0.02), *copies("pinned", 0.02)]
     wide = [*buffers("pinned", 0.2, 0.1), *buffers("pinned", 0.4, 0.2), *buffers("pinned", 0.32, 0.1)]
     assert "pinning-never-pays" not in findings([*PAGEABLE, *wide, *none])
-    said = findings([*PAGEABLE, *wide, *BOTH_COPIES])["pays-soon"].detail
-    assert "about as long as" in said
+    assert "pays-soon" not in findings([*PAGEABLE, *wide, *BOTH_COPIES])  # it varies too much to tell
+    near = [*buffers("pinned", 0.31, 0.1), *buffers("pinned", 0.33, 0.1), *buffers("pinned", 0.29, 0.1)]
+    assert "about as long as" in findings([*PAGEABLE, *near, *BOTH_COPIES])["pays-soon"].detail
     assert "more than" in findings([*PAGEABLE, *buffers("pinned", 0.6, 0.1), *BOTH_COPIES])["pays-soon"].detail
 
 

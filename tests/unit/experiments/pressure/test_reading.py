@@ -96,7 +96,7 @@ def test_a_calm_run_is_good_and_names_the_price() -> None:
 
 def test_the_share_is_that_of_the_control_group_where_it_has_less_than_the_host() -> None:
     calm = reading(rows(), cgroup_limit_bytes=8 * GIB)
-    assert (calm.verdict or "").startswith("Pinning 4 GiB (50.0 % of the cgroup) ")
+    assert (calm.verdict or "").startswith("Pinning 4 GiB (50.0 % of the cgroup)")
     roomy = reading(rows(), cgroup_limit_bytes=2**40)
     assert {figure.name: figure.value for figure in roomy.headline}[
         "Most memory pinned, share of the host's memory"

@@ -110,7 +110,7 @@ def test_each_winner_is_a_finding_with_its_code() -> None:
     assert (kernel.severity, batch.severity) == ("warning", "warning")
     assert "at 1.45 GB/s, one kernel at 49.7 GB/s" in kernel.title
     assert "scattered pieces of 4 KiB to the GPU" in kernel.detail
-    assert "8 blocks of 512 threads, each on a multiprocessor, are the fewest measured" in kernel.detail
+    assert "8 blocks of 512 threads, each on a multiprocessor, are the fewest of 2, 8 and 132" in kernel.detail
     assert "blocks=8" in (kernel.code or "")
     assert "cuMemcpyBatchAsync" in (batch.code or "")
     assert "scatter-by-loop" not in concluded

@@ -37,7 +37,7 @@ def test_the_call_that_needs_a_lock_waits_while_another_thread_holds_it_and_the_
     assert result == "done"
     assert served.seconds >= held
     assert served.rounds >= 1
-    assert served.longest["round"] >= served.longest["locked"] >= max(0.9 * held, 1e-4)
+    assert served.longest["round"] >= served.longest["locked"] >= max(0.8 * held, 1e-4)
     assert served.typical["free"] <= served.typical["locked"] <= served.typical["round"]
 
 

@@ -290,7 +290,7 @@ NO_COPY = "Not all of the program was recorded. No copy was recorded."
         ({}, NOTHING),
         ({"unrecorded": 0, "managed_bytes": 0}, NOTHING),
         ({"recorded_seconds": 5.0}, f"{NOTHING[:-1]} in the 5.00 s that were recorded."),
-        ({"unrecorded": 2}, "2 child processes were not traced. No copy was recorded."),
+        ({"unrecorded": 2}, "2 child processes used CUDA: trace each by itself. No copy was recorded."),
         ({"managed_bytes": 2**30}, "Managed memory was not followed. No copy was recorded."),
         ({"lost_bytes": 4096}, NO_COPY),
     ],
@@ -309,9 +309,8 @@ def test_it_is_not_said_of_a_recording_that_ended_early_or_left_out_children() -
 
 def test_what_was_not_recorded_is_said_first() -> None:
     reading = read(program(unrecorded=1), site(33))
-    assert (reading.verdict or "").startswith("1 child process was not traced. Pin what train.py:33 copies: ")
-    (missing,) = found(reading, "not-recorded")
-    assert missing.detail.startswith("Not recorded: 1 child process that could use CUDA, forked or not Python.")
+    assert (reading.verdict or "").startswith("1 child process used CUDA: trace each by itself.")
+    assert len(found(reading, "unrecorded-children")) == 1
 
 
 def test_managed_memory_is_said_where_only_copies_show_it() -> None:

@@ -10,6 +10,7 @@ import numpy as np
 class ActivityKind(IntEnum):
     MEMCPY = 1
     CONCURRENT_KERNEL = 10
+    UNIFIED_MEMORY_COUNTER = 25
     MEMORY2 = 49
 
 
@@ -20,7 +21,16 @@ class driver_api_trace_cbid(IntEnum):
     cuMemcpyHtoD_v2 = 276
     cuMemcpyHtoDAsync_v2 = 277
     cuLaunchKernel = 307
+    cuMemAllocManaged = 371
+    cuMemPrefetchAsync_v2 = 716
     cuMemcpyWithAttributesAsync = 837
+
+
+class runtime_api_trace_cbid(IntEnum):
+    cudaGetDeviceCount_v3020 = 3
+    cudaGetLastError_v3020 = 10
+    cudaEventQuery_v3020 = 138
+    cudaHostRegister_v4000 = 152
 
 
 def _layout(size, **fields):
@@ -44,6 +54,10 @@ activity_memory4_dtype = _layout(
 activity_kernel10_dtype = _layout(
     216, kind=(0, "<i4"), start=(16, "<u8"), end=(24, "<u8"), device_id=(40, "<u4"), stream_id=(48, "<u4"),
     correlation_id=(92, "<u4"),
+)  # fmt: skip
+activity_unified_memory_counter3_dtype = _layout(
+    104, kind=(0, "<i4"), counter_kind=(4, "<i4"), value=(8, "<u8"), start=(16, "<u8"), end=(24, "<u8"),
+    flags_=(56, "<u4"),
 )  # fmt: skip
 callback_data_dtype = _layout(72, callback_site=(0, "<i4"), function_params=(16, "<i8"), correlation_id=(64, "<u4"))
 

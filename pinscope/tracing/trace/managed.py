@@ -1,0 +1,143 @@
+"""What managed memory costs a program: pages that moved because a line touched them, or that nobody followed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from operator import itemgetter
+
+from pinscope.analysis.read_rows import Row
+from pinscope.analysis.texts import Costed, Text, Texts, say
+from pinscope.records.run import Table, costing, quantity
+from pinscope.tracing.sites import WORTH, Seen, headed_table, line_name
+from pinscope.units import format_about, format_bytes, format_share
+
+MOST_ACCUSED = 5
+"""Lines with a finding of their own; the table has all."""
+NO_PINNED_RATE = "no run of bandwidth says the rate of pinned copies"
+TEXTS: Texts = {
+    "managed-memory": Text(
+        "page faults of a line move managed memory, which takes a hundredth of the time",
+        "{line}: page faults moved {moved:bytes} of managed memory, for which {who} {spent:seconds}, {share:share} of "
+        "the time",
+        "{where} {to_gpu:bytes} moved to the GPU, in {groups:,} groups of its page faults, and {to_host:bytes} to the "
+        "host, in {faults:,} of the CPU's[; as copies from pinned memory that takes about {copied:seconds}].",
+        "Prefetch the data before it is touched (cudaMemPrefetchAsync), or make it in pinned memory and copy it.",
+    )
+}
+PREFETCH_CODE = """\
+# Before the kernel, on its stream. CuPy:
+cupy.cuda.runtime.memPrefetchAsync(array.data.ptr, array.nbytes, device_id, stream.ptr)
+
+# Or in place of managed memory: an array in pinned memory, filled in place and copied
+array = cupyx.empty_pinned(shape, dtype)
+device.set(array, stream=stream)
+"""
+
+
+def managed_words(seen: Seen) -> str:
+    """That managed memory is not followed, as a sentence; empty where none is known to be used, or it was."""
+    program = seen.program
+    if program and program["migrations_recorded"]:
+        return ""
+    size = f", {format_bytes(program['managed_bytes'])}" if program and program["managed_bytes"] else ""
+    is_refused = program is not None and program["migrations_recorded"] is False
+    if not (size or is_refused or any("managed" in (site.row["source"], site.row["target"]) for site in seen.sites)):
+        return ""
+    why = " The driver gives no counters of it." if is_refused else ""
+    return f"The program uses managed memory{size}: how its pages move between host and GPU is not followed.{why}"
+
+
+def faulted_bytes(row: Row) -> int:
+    """What moved at a line without being asked for."""
+    return int(max(row["to_gpu_bytes"] + row["to_host_bytes"] - (row["prefetched_bytes"] or 0), 0))
+
+
+def spent_seconds(row: Row) -> float:
+    """How long the kernels of a line ran while pages came, or the CPU stood at it, whichever is longer."""
+    return float(max(row["kernel_seconds"] or 0.0, row["cpu_seconds"] or 0.0))
+
+
+def accused(seen: Seen) -> list[Row]:
+    """Lines whose page faults take a part of the time, the longest first."""
+    least = WORTH * seen.seconds
+    lines = [row for row in seen.migrations if faulted_bytes(row) and spent_seconds(row) >= least]
+    return sorted(lines, key=spent_seconds, reverse=True)
+
+
+def copied_seconds(seen: Seen, row: Row) -> float | None:
+    """What the same bytes would take as copies from pinned memory; ``None`` where no run says it."""
+    return None if seen.pinned_h2d is None else faulted_bytes(row) / seen.pinned_h2d
+
+
+def managed_advice(seen: Seen, row: Row) -> str:
+    """What to do about a line that is accused."""
+    spent = spent_seconds(row)
+    moved = f"page faults moved {format_bytes(faulted_bytes(row))} of managed memory in {format_about(spent)}"
+    return f"Prefetch or copy what {line_name(row)} touches: {moved} ({format_share(_share(seen, spent))})."
+
+
+def managed_findings(seen: Seen, where: Callable[[Row], str]) -> Iterator[Costed]:
+    """Each of the lines that are accused.
+
+    Args:
+        seen: the trace.
+        where: the line itself, as a sentence.
+    """
+    for row in accused(seen)[:MOST_ACCUSED]:
+        spent, moved = spent_seconds(row), faulted_bytes(row)
+        copied = copied_seconds(seen, row)
+        saved = 0.0 if copied is None else max(spent - copied, 0.0)
+        yield say(
+            TEXTS,
+            "managed-memory",
+            quantity("Moved to the GPU", row["to_gpu_bytes"], "bytes"),
+            quantity("Moved to the host", row["to_host_bytes"], "bytes"),
+            quantity("Of it prefetched", row["prefetched_bytes"], "bytes"),
+            quantity("Groups of page faults of the GPU", row["gpu_fault_groups"], "count"),
+            quantity("Page faults of the CPU", row["cpu_faults"], "count"),
+            quantity("Kernels that waited for pages", row["kernel_seconds"], "seconds"),
+            quantity("CPU at the line while pages came", row["cpu_seconds"], "seconds"),
+            quantity("Copied from pinned memory (about)", copied, "seconds", reason=NO_PINNED_RATE),
+            severity=costing(seen.seconds / (seen.seconds - saved) if 0 < saved < seen.seconds else 1.0),
+            code=PREFETCH_CODE,
+            line=line_name(row),
+            moved=moved,
+            who="its kernels ran" if spent == row["kernel_seconds"] else "the CPU stood there",
+            spent=spent,
+            share=_share(seen, spent),
+            where=where(row),
+            to_gpu=row["to_gpu_bytes"],
+            to_host=row["to_host_bytes"],
+            groups=row["gpu_fault_groups"],
+            faults=row["cpu_faults"],
+            copied=copied,
+        )
+
+
+def managed_table(seen: Seen, most: int) -> Table:
+    """All lines that moved some."""
+    return headed_table(
+        "Managed memory by line",
+        [
+            {
+                "line": ("text", line_name(row)),
+                "to the GPU": ("bytes", row["to_gpu_bytes"]),
+                "to the host": ("bytes", row["to_host_bytes"]),
+                "prefetched": ("bytes", row["prefetched_bytes"]),
+                "GPU's fault groups": ("count", row["gpu_fault_groups"]),
+                "CPU's faults": ("count", row["cpu_faults"]),
+                "transfers": ("seconds", row["copy_seconds"]),
+                "kernels ran": ("seconds", row["kernel_seconds"]),
+                "CPU held": ("seconds", row["cpu_seconds"]),
+                "source": ("text", row["source_line"] or None),
+            }
+            for row in sorted(seen.migrations, key=itemgetter("to_gpu_bytes", "to_host_bytes"), reverse=True)[:most]
+        ],
+        "What the GPU touched counts at the line that launched the kernel. What the CPU touched counts where the "
+        "program stood then: that was noted every 5 ms. Kernels ran: those that waited for pages, with what they "
+        "computed. CPU held: from the first fault to the last, each time that it stood at the line.",
+    )
+
+
+def _share(seen: Seen, seconds: float) -> float:
+    return min(seconds / seen.seconds, 1.0) if seen.seconds else 0.0

@@ -253,9 +253,9 @@ NEEDLESS: Mapping[str, tuple[str, str, str]] = {
 
 def _pinned(seen: Seen) -> Iterator[Cost]:
     """Copies from or to pinned memory for which compute stands; not where most of them need not be."""
-    spare = {each.site for kind in NEEDLESS for each in needless_copies(seen, kind) if each.is_most}
+    spare = {each.row["number"] for kind in NEEDLESS for each in needless_copies(seen, kind) if each.is_most}
     for site in seen.pinned:
-        if site not in spare and seen.is_long(site.row, site.stands_seconds):
+        if site.row["number"] not in spare and seen.is_long(site.row, site.stands_seconds):
             advice = f"Overlap the pinned copies of {site.name}: {_stood(seen, site)}."
             to_do = "copy while the GPU computes"
             yield Cost(site.row, "pinned-copies", site.stands_seconds, None, to_do, advice)

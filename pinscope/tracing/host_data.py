@@ -139,7 +139,9 @@ class HostData:
         """No more copies come."""
         self._run.end()
         self._log.close()
-        for table in (self.due, self._views, *self._tables):
+        self.due.clear()
+        self._views.clear()
+        for table in self._tables:
             table.clear()
 
     @property

@@ -8,7 +8,7 @@ from typing import Literal
 from pinscope.analysis.read_rows import Row, grouped
 from pinscope.records.run import Table
 from pinscope.tracing.mapped_file import NEXT, RECEIVE
-from pinscope.tracing.sites import REPEATED, Seen, Site, headed_table, line_name, place_in
+from pinscope.tracing.sites import Seen, Site, headed_table, line_name, place_in
 from pinscope.units import format_seconds
 
 MOST_SHOWN = 100
@@ -59,11 +59,11 @@ class WorkingLine:
     @property
     def saved(self) -> float:
         """What the program would take less without: as long as no GPU did anything meanwhile, and what pinning again
-        and again and pageable copies take that need not be. To pin once still takes one of so many times."""
+        and pageable copies take that need not be. To pin once still takes one of so many times."""
         kept = (self.row["count"] - 1) / self.row["count"] if self.remedy == "pin" else 1.0
-        idle = sum(row["idle_seconds"] for row in self.rows)
-        again = sum(row["call_seconds"] for row in self.pinning if row["count"] >= REPEATED)
-        return max(float(idle + again) * kept + sum(_saved(site, self.row) for site in self.hidden), 0.0)
+        idle = sum(row["idle_seconds"] for row in self.rows) * kept
+        again = sum(row["call_seconds"] * (1 - 1 / row["count"]) for row in self.pinning)
+        return max(float(idle + again) + sum(_saved(site, self.row) for site in self.hidden), 0.0)
 
     def is_pageable(self, seen: Seen) -> bool:
         """Whether the line makes pageable copies: pinned memory helps both."""

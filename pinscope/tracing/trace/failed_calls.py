@@ -73,7 +73,7 @@ TEXTS: Texts = {
 _SHORT = {ALREADY_REGISTERED: "already registered", OUT_OF_MEMORY: "out of memory"}
 
 
-def is_alarming(row: Row) -> bool:
+def _means_something(row: Row) -> bool:
     """Whether something went wrong. Not where a library asked what there is, or had to expect the error; and not for
     the calls behind an error by a kernel, which all fail."""
     if row["follows_lost_context"]:
@@ -88,8 +88,14 @@ def is_left_behind(row: Row) -> bool:
 
 
 def alarming(seen: Seen) -> tuple[Row, ...]:
-    """Calls that failed, the earliest first."""
-    return tuple(row for row in seen.failed if is_alarming(row))
+    """Calls that failed, the earliest first. Who asks and then clears the answer on the same line, as NCCL does, met
+    nobody else's error."""
+    asked = {(row["file"], row["line"], row["error"]) for row in seen.failed if not _means_something(row)}
+    return tuple(
+        row
+        for row in seen.failed
+        if _means_something(row) and not (is_left_behind(row) and (row["file"], row["line"], row["error"]) in asked)
+    )
 
 
 def failed_line(row: Row) -> str:
@@ -187,6 +193,7 @@ def _earlier(row: Row) -> str:
 
 def failed_table(seen: Seen) -> Table:
     """All calls that failed, also those that mean nothing."""
+    failed = alarming(seen)
     return headed_table(
         "Failed calls",
         [
@@ -195,13 +202,13 @@ def failed_table(seen: Seen) -> Table:
                 "call": ("text", row["call"]),
                 "error": ("text", f"{row['error']} {row['error_name']}"),
                 "times": ("count", row["count"]),
-                "means": ("text", _meaning(row)),
+                "means": ("text", _meaning(row, row in failed)),
                 "earlier line": ("text", _other_line(row, "earlier")),
                 "met at": ("text", _other_line(row, "noticed")),
                 "bytes asked for": ("bytes", row["bytes"]),
                 "source": ("text", row["source_line"] or None),
             }
-            for row in sorted(seen.failed, key=lambda row: not is_alarming(row))[:MOST_SHOWN]
+            for row in (*failed, *(row for row in seen.failed if row not in failed))[:MOST_SHOWN]
         ],
         "Earlier line: where the range had been allocated, registered or given back; of an error by a kernel, and of "
         "calls without a line, the last call that was recorded before. Met at: the first other line whose thread read "
@@ -210,7 +217,7 @@ def failed_table(seen: Seen) -> Table:
     )
 
 
-def _meaning(row: Row) -> str:
-    if is_alarming(row):
+def _meaning(row: Row, is_alarming: bool) -> str:
+    if is_alarming:
         return "failed"
     return "after a kernel's error" if row["follows_lost_context"] else "only asked, or expected"

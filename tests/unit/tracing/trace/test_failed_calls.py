@@ -90,6 +90,12 @@ def test_what_a_library_only_asked_or_had_to_expect_is_in_the_table_alone(row: d
     assert "only asked, or expected" in table_texts(table)[0]
 
 
+def test_a_library_that_clears_what_its_own_question_left_behind_is_not_blamed() -> None:
+    cleared = plain(call="cudaGetLastError", error=209)
+    assert found(read(plain(call="cuLibraryGetKernel", error=209), cleared)) == []
+    assert found(read(plain(40, call="cuLibraryGetKernel", error=209), cleared))
+
+
 @pytest.mark.parametrize("call", ["cudaHostGetDevicePointer", "cuModuleGetFunction", "cudaIpcGetMemHandle"])
 def test_who_gets_what_it_needs_does_not_only_ask(call: str) -> None:
     assert found(read(plain(call=call)))

@@ -106,15 +106,14 @@ _COPYING = frozenset({"torch", "cupy", "cupyx", "jax", "jaxlib", "numpy", "numba
 
 def _library_frame(below: Sequence[Frame]) -> Frame | None:
     """Of the frames below the program's own, the one that decides on the call: the innermost one of a package that is
-    none of :data:`_COPYING`. Else the innermost of the package that the program's line calls, where that is in another
-    file than what it calls."""
+    none of :data:`_COPYING`. Else, where the program's line calls PyTorch, the innermost one of PyTorch, if it is in
+    another file than what the line calls: its hooks copy, too."""
     installed = [(frame, package) for frame in below if (package := _package(frame[0]))]
-    if not installed:
-        return None
-    called, copying = installed[-1]
-    inner = (frame for frame, package in installed if package == copying)
-    deciding = next((frame for frame, package in installed if package not in _COPYING), next(inner))
-    return deciding if deciding[0] != called[0] or copying not in _COPYING else None
+    deciding = next((frame for frame, package in installed if package not in _COPYING), None)
+    if deciding is None and installed and installed[-1][1] == "torch":
+        inner = next(frame for frame, package in installed if package == "torch")
+        deciding = inner if inner[0] != installed[-1][0][0] else None
+    return deciding
 
 
 def _package(file: str) -> str:

@@ -305,11 +305,11 @@ class Seen:
     @property
     def read_later(self) -> tuple[Site, ...]:
         """Lines that copy into pinned memory of the host and do not wait themselves."""
-        waiting = {(*place_in(row), row["process"]) for row in self.waits}
+        waiting = {(row["file"], row["line"], row["process"]) for row in self.waits}
         return tuple(
             site
             for site in self.sites
-            if site.memory == "pinned d2h" and (*place_in(site.row), site.row["process"]) not in waiting
+            if site.memory == "pinned d2h" and (site.row["file"], site.row["line"], site.row["process"]) not in waiting
         )
 
     def is_long(self, row: Row, seconds: float | None) -> bool:

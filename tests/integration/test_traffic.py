@@ -54,6 +54,45 @@ def test_what_is_sent_again_is_counted_and_a_loader_is_known_by_its_batches(tmp_
 
 
 @pytest.mark.usefixtures("_stand_ins")
+def test_a_loader_that_a_library_makes_anew_is_that_of_the_program_and_a_second_one_is_not(tmp_path: Path) -> None:
+    folder = tmp_path / "site-packages"
+    folder.mkdir()
+    (folder / "sharding.py").write_text(SHARDING)
+    text = f"""\
+import numpy as np, sys, torch
+sys.path.insert(0, {str(folder)!r})
+import sharding
+from torch.utils.data.dataloader import DataLoader
+class Pieces(list): pass
+pieces = Pieces(np.random.default_rng(n).random((512, 512), np.float32) for n in range(3))
+loader = DataLoader(pieces, num_workers=1)
+for batch in sharding.anew(loader):
+    sharding.send(batch)
+for batch in DataLoader(pieces, num_workers=2, pin_memory=True):
+    batch.to("cuda")
+"""
+    code, document = traced(tmp_path, program(tmp_path, text))
+    assert code == 0
+    site = {row["number"]: row for row in rows(document, "site")}
+    made = {
+        row["line"] - FIRST_LINE + 1: (site[row["number"]]["line"] - FIRST_LINE + 1, row["count"], row["pins_batches"])
+        for row in rows(document, "loader")
+    }
+    assert made == {7: (9, 3, False), 10: (11, 3, True)}
+    libraries = {row["line"] - FIRST_LINE + 1: row.get("library_file", "") for row in site.values()}
+    assert {line: Path(file).name for line, file in libraries.items()} == {9: "sharding.py", 11: ""}
+
+
+SHARDING = """\
+from torch.utils.data.dataloader import DataLoader
+def anew(loader):
+    return DataLoader(loader.dataset, num_workers=loader.num_workers)
+def send(batch):
+    return batch.to("cuda")
+"""
+
+
+@pytest.mark.usefixtures("_stand_ins")
 def test_copies_of_a_thread_without_python_are_of_the_call_that_left_them_to_it(tmp_path: Path) -> None:
     """JAX stands in for itself by two functions, and copies where no Python code runs."""
     text = """\

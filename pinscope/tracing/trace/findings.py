@@ -134,8 +134,8 @@ TEXTS: Texts = {
     "many-small-copies/of-one-block": Text(
         "the same, where most begin on both sides where the one before ended, and no kernel was launched between them",
         "{line} copies one block in {times:,} pieces of {size:bytes}: they hold the CPU for {held:seconds}",
-        "{where}",
-        "Copy the whole block in one call, and use parts of it on the other side.",
+        "{where} The pieces lie one behind the other on both sides.",
+        "Copy the whole block in one call: let the pieces be parts of one tensor or array on both sides.",
     ),
     "program-failed": Text(
         "the program did not end well",

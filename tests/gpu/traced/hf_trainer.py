@@ -1,4 +1,4 @@
-"""Hugging Face's Trainer on a small model: ``hf_trainer.py on|off`` sets dataloader_pin_memory."""
+"""Hugging Face's Trainer on a small model: ``hf_trainer.py on|off WORKERS`` sets dataloader_pin_memory."""
 
 import os
 import sys
@@ -36,6 +36,7 @@ def main():
         arguments = TrainingArguments(
             output_dir=folder, per_device_train_batch_size=BATCH, max_steps=STEPS, report_to=[], save_strategy="no",
             disable_tqdm=True, dataloader_pin_memory=sys.argv[1] == "on",
+            dataloader_num_workers=int(sys.argv[2]),
         )  # fmt: skip
         trainer = Trainer(model=Model(), args=arguments, train_dataset=Pieces())
         trainer.train()  # the training

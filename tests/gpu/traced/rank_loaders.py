@@ -14,7 +14,7 @@ class Pieces(Dataset):
 
 def main():
     weight = torch.randn(1024, 1024, device="cuda:0")
-    loader = DataLoader(Pieces(), batch_size=16)  # the loader
+    loader = DataLoader(Pieces(), batch_size=16, num_workers=2)  # the loader
     for batch in loader:
         on_gpu = batch.to("cuda:0", non_blocking=True)  # the batch
         (on_gpu.view(-1, 1024) @ weight).sum()

@@ -1,4 +1,7 @@
-"""Weights that go to the GPU for their turn and come back: ``round_trips.py LIBRARY unchanged|trained``."""
+"""Weights that go to the GPU for their turn and come back: ``round_trips.py LIBRARY unchanged|trained|"in places"``.
+
+Changed in places: an eighth of a block, another one each time.
+"""
 
 import sys
 
@@ -11,11 +14,13 @@ def with_torch():
 
     torch.manual_seed(0)
     weights = [torch.randn(SIZE) for _ in range(BLOCKS)]
-    for _ in range(ROUNDS):
+    for turn in range(ROUNDS):
         for number in range(BLOCKS):
             on_gpu = weights[number].to("cuda")
             if WHAT == "trained":
                 on_gpu *= 0.999
+            if WHAT == "in places":
+                on_gpu.view(8, -1)[turn % 8] *= 0.999
             float(on_gpu[:8].sum())
             weights[number] = on_gpu.cpu()  # torch, back
 
@@ -26,11 +31,13 @@ def with_cupy():
 
     weights = [numpy.random.default_rng(number).random(SIZE, numpy.float32) for number in range(BLOCKS)]
     on_gpu = cupy.empty(SIZE, numpy.float32)
-    for _ in range(ROUNDS):
+    for turn in range(ROUNDS):
         for number in range(BLOCKS):
             on_gpu.set(weights[number])
             if WHAT == "trained":
                 on_gpu *= 0.999
+            if WHAT == "in places":
+                on_gpu.reshape(8, -1)[turn % 8] *= 0.999
             on_gpu[:8].sum()
             weights[number] = on_gpu.get()  # cupy, back
 

@@ -20,13 +20,14 @@ import pinscope
 from pinscope.cli.terminal import complain
 from pinscope.errors import BadInput, Cancelled, InvalidParameter, NotPossible, PinScopeError
 from pinscope.probes.proc import HERE
+from pinscope.store.choice import WORDS
 from pinscope.text import MOST_OF_ANOTHER, error_line
 from pinscope.units import parse_seconds
 
 _COMMANDS: Mapping[str, tuple[str, str, str]] = {
     "doctor": ("machine", "doctor", "Check this machine: what can be measured, links, limits, advice."),
     "run": ("run", "app", "Run an experiment and print its result."),
-    "runs": ("runs", "app", "List, show, cancel or delete stored runs."),
+    "runs": ("runs", "app", "List, show, name, cancel or delete stored runs."),
     "report": ("runs", "report", "Write a report of one or more runs to a file."),
     "export": ("runs", "export_runs", "Write runs into a bundle, to carry them to another machine."),
     "import": ("runs", "import_runs", "Read the runs of a bundle into the database."),
@@ -195,8 +196,9 @@ def _failed(message: str, code: int) -> int:
 
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
-RunId = Annotated[str, typer.Argument(metavar="ID", help="Id of a run; its beginning is enough.", show_default=False)]
-RunIds = Annotated[list[str], typer.Argument(metavar="ID", help="Ids of runs; the beginning of an id is enough.")]
+_AN_ID = f"beginning of an id, or a name, is enough; or {WORDS}."
+RunId = Annotated[str, typer.Argument(metavar="ID", help=f"A run; the {_AN_ID}", show_default=False)]
+RunIds = Annotated[list[str], typer.Argument(metavar="ID", help=f"Runs; the {_AN_ID}")]
 Interval = Annotated[
     float,
     typer.Option(min=0.1, max=3600, metavar="SECONDS", help="Seconds from one snapshot to the next, 0.1 to 3600."),
@@ -217,6 +219,15 @@ Probe = Annotated[bool, typer.Option("--probe", help=PROBE_HELP)]
 def option(takes: str, meaning: str, *names: str) -> Any:
     """An option that may be left out; without names it is called as its parameter is."""
     return typer.Option(*names, metavar=takes, help=meaning, show_default=False)
+
+
+Name = Annotated[
+    str | None,
+    option("TEXT", "What to call the run, such as 'driver 575, before'; it will do in place of its id.", "--name"),
+]
+Tags = Annotated[
+    list[str] | None, option("TAG", "A word by which runs list --tag finds the run; may be repeated.", "--tag")
+]
 
 
 def output_option(meaning: str) -> Any:

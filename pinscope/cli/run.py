@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperCommand
 
-from pinscope.cli.main import AsJson, Interval, Pids, Probe, checked_pids, duration, option, output_option
+from pinscope.cli.main import AsJson, Interval, Name, Pids, Probe, Tags, checked_pids, duration, option, output_option
 from pinscope.cli.outcome import follow, print_outcome, progress_shown, say_how_it_ended
 from pinscope.cli.terminal import Stop, complain, print_json, print_table
 from pinscope.errors import BadInput, InvalidParameter, MeasurementFailed, NotPossible, StoreFailed, UnknownName
@@ -38,7 +38,7 @@ from pinscope.runner.timeline import Recorded, TimelineRecorder, check_output, p
 from pinscope.store.recordings import newest_recordings
 from pinscope.store.safe_writer import find_saved, saved_line
 from pinscope.store.store import Store
-from pinscope.store.tables import StoredRow
+from pinscope.store.tables import StoredRow, checked_labels
 from pinscope.text import one_line, quoted
 from pinscope.units import format_seconds
 
@@ -146,13 +146,16 @@ def run(
             "--set",
         ),
     ] = None,
+    name: Name = None,
+    tag: Tags = None,
     as_json: AsJson = False,
 ) -> int:
     """Run an experiment and print its result; with --json, every observation too. Ctrl-C cancels and keeps its data."""
+    labels = checked_labels(name=name, tags=tag or ())
     environment = capture_environment()
     if lab is None and not usable_gpu(environment):
         complain(f"no usable GPU here (pinscope doctor says why){_recorded(experiment)}")
-    selection = select(Request(experiment, lab, device, quick, parse_settings(settings or ())), environment)
+    selection = select(Request(experiment, lab, device, quick, parse_settings(settings or ()), labels), environment)
     for line in selection.left_out:
         complain(f"left out: {line}")
     documents: list[dict[str, Any]] = []
@@ -279,6 +282,8 @@ def record(
     interval: Interval = 1.0,
     pid: Pids = None,
     probe: Probe = False,
+    name: Name = None,
+    tag: Tags = None,
     as_json: AsJson = False,
 ) -> int:
     """Record the live view as a timeline, which is stored as a run. Ctrl-C ends the timeline and keeps it."""
@@ -290,7 +295,7 @@ def record(
     )
     if output is not None:
         check_output(output, "timeline")
-    run = prepare_timeline(params, capture_environment())
+    run = prepare_timeline(params, capture_environment(), checked_labels(name=name, tags=tag or ()))
     store = Store()
     with Stop() as stop, store, open_source(probe=probe, interval_seconds=interval) as source:
         reconcile(store)

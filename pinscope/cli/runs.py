@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import json
 import sys
-import textwrap
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 from itertools import islice
 from pathlib import Path
-from typing import Annotated, Any, get_args
+from typing import Annotated, Any, Literal, get_args
 
 import typer
 
@@ -19,39 +18,64 @@ from pinscope.cli.outcome import print_run
 from pinscope.cli.terminal import GAP, complain, print_json, print_line, print_long_json, print_table, terminal_columns
 from pinscope.errors import BadInput, StoreFailed
 from pinscope.experiments.registry import GONE, find_reader
-from pinscope.records.run import LAB_TITLES, Origin, Run, Status, TraceRun
-from pinscope.report.facts import Document, open_document, place
+from pinscope.records.labels import LABELS
+from pinscope.records.run import LAB_TITLES, Origin, Quantity, Run, Status, TraceRun
+from pinscope.report.facts import Document, called, open_document, place
 from pinscope.report.write import run_without_rows, write_report
 from pinscope.runner.jobs import cancel, reconcile
 from pinscope.store.anonymous import ANONYMOUS, AnonymousStore
 from pinscope.store.bundle import open_bundle, write_bundle
+from pinscope.store.choice import ORDERS, Wanted
 from pinscope.store.store import Store
-from pinscope.store.tables import DamagedRun
+from pinscope.store.tables import DamagedRun, checked_labels
 from pinscope.text import one_line, visible
 from pinscope.tracing.stretch import extent, within
-from pinscope.units import format_bytes, format_seconds, format_share
+from pinscope.units import format_bytes, format_precision, format_seconds, format_share, format_value
 
 WIDE = 120
 """Columns from which a line also says where the run was measured."""
+SECONDS_ID = len("20261121-031500")
+"""Of an id up to its second, which narrower terminals show where no two of the list are alike."""
+LEAST_ANSWER = 20
+"""Characters of an answer, or of the name of the figure that stands for it: what a run is called gives way to them."""
 
 
 def print_runs(runs: Iterable[Run | DamagedRun]) -> bool:
     """Print the runs in the order given, those that ship with PinScope apart; false if there are none.
 
-    In a terminal a line is cut where the terminal ends. Elsewhere, as in a file, it is whole.
+    A line ends with the figure that decides. Where a terminal has no room for the whole answer, the name of that figure
+    stands for it. Elsewhere, as in a file, the answer is whole.
     """
-    own, recordings = list[list[str]](), list[list[str]]()
+    own, recordings = list[_Line](), list[_Line]()
     for run in runs:
         if isinstance(run, DamagedRun):
             complain(str(run))
-            own.append([run.id, "?", "?", f"damaged: {run.why}"])
+            own.append(_Line(run.id, "?", "?", "", f"damaged: {run.why}"))
         else:
-            place_of_run = place(run)[:40]
-            (recordings if run.recording else own).append([run.id, run.experiment, place_of_run, one_line(answer(run))])
-    for title, rows in (("", own), ("Recordings, which ship with PinScope:", recordings)):
-        if rows:
-            _print(title, rows)
+            (recordings if run.recording else own).append(_line(run))
+    for title, lines in (("", own), ("Recordings, which ship with PinScope:", recordings)):
+        if lines:
+            _print(title, lines)
     return bool(own or recordings)
+
+
+@dataclass(frozen=True)
+class _Line:
+    """A run as the list shows it; ``name`` and ``value``: of its figure."""
+
+    id: str
+    experiment: str
+    place: str
+    called: str
+    answer: str
+    name: str = ""
+    value: str = ""
+
+
+def _line(run: Run) -> _Line:
+    figure = run.figure if run.status == "done" else None
+    name, value = (one_line(figure.name), _figure_text(figure)) if figure else ("", "")
+    return _Line(run.id, run.experiment, place(run)[:40], one_line(called(run)), one_line(answer(run)), name, value)
 
 
 def answer(run: Run) -> str:
@@ -64,18 +88,40 @@ def answer(run: Run) -> str:
     return run.verdict or f"done: {run.observations:,} observations"
 
 
-def _print(title: str, rows: list[list[str]]) -> None:
+def _figure_text(figure: Quantity) -> str:
+    precision = format_precision(figure.spread, None) if figure.value is not None else ""
+    return f"{format_value(figure.value, figure.unit)} {precision}".rstrip()
+
+
+def _print(title: str, lines: Sequence[_Line]) -> None:
     room = terminal_columns()
-    headings = ["id", "experiment", "on", "answer"]
-    if room is not None and room < WIDE:
-        for line in (headings, *rows):
-            del line[2]
+    is_narrow = room is not None and room < WIDE
+    short = SECONDS_ID if is_narrow and len({line.id[:SECONDS_ID] for line in lines}) == len(lines) else None
+    columns = {"id": [line.id[:short] for line in lines], "experiment": [line.experiment for line in lines]}
+    if not is_narrow:
+        columns["on"] = [line.place for line in lines]
+    if any(line.called for line in lines):
+        columns["called"] = [line.called for line in lines]
+    columns["answer"] = [line.answer for line in lines]
+    if any(line.value for line in lines):
+        columns["figure"] = [line.value for line in lines]
     if room is not None:
-        widths = [max(map(len, column)) for column in zip(headings, *rows, strict=True)][:-1]
-        left = max(room - sum(widths) - len(GAP) * len(widths), 20)  # at least that many characters of an answer
-        for row in rows:
-            row[-1] = textwrap.shorten(row[-1], left, placeholder=" …")
-    print_table(headings, rows, title=title)
+        widths = {head: max(map(len, [head, *cells])) for head, cells in columns.items() if head != "answer"}
+        left = room - sum(widths.values()) - len(GAP) * len(widths)
+        if "called" in columns and left < LEAST_ANSWER:
+            most = max(widths["called"] + left - LEAST_ANSWER, len("called"))
+            columns["called"] = [_shortened(text, most) for text in columns["called"]]
+            left += widths["called"] - max(map(len, ["called", *columns["called"]]))
+        left = max(left, LEAST_ANSWER // 2)
+        columns["answer"] = [
+            line.answer if len(line.answer) <= left else _shortened(line.name or line.answer, left) for line in lines
+        ]
+    numbers = [place for place, head in enumerate(columns) if head == "figure"]
+    print_table(list(columns), list(zip(*columns.values(), strict=True)), title=title, numbers=numbers)
+
+
+def _shortened(text: str, width: int) -> str:
+    return text if len(text) <= width else f"{text[: width - 1].rstrip()}…"
 
 
 SUFFIX = ".perfetto.json"
@@ -101,7 +147,7 @@ def stretch_for_perfetto(document: Document, begin_seconds: float | None, length
     return replace(document, attached=within(document.attached, whole, begin, end))
 
 
-app = typer.Typer(add_completion=False, help="List, show, cancel or delete stored runs.", rich_markup_mode=None)
+app = typer.Typer(add_completion=False, help="List, show, name, cancel or delete stored runs.", rich_markup_mode=None)
 
 RUN_LIST_FIELDS = {
     "id",
@@ -117,9 +163,13 @@ RUN_LIST_FIELDS = {
     "finished_at",
     "error",
     "verdict",
+    "figure",
+    *LABELS,
 }
 """Fields of a run that ``runs list --json`` prints, beside ``host``."""
 STATUSES: tuple[Status, ...] = get_args(Status)
+Order = Literal["newest", "oldest", "experiment", "name", "host", "figure"]
+"""As :data:`~pinscope.store.choice.ORDERS` has them."""
 Anonymous = Annotated[bool, typer.Option("--anonymous", help=ANONYMOUS)]
 
 
@@ -153,27 +203,77 @@ def list_runs(
     status: Annotated[
         Status | None, typer.Option(metavar="STATUS", help=f"Only runs that are: {', '.join(STATUSES)}.")
     ] = None,
+    tag: Annotated[list[str] | None, option("TAG", "Only runs with this tag; may be repeated.", "--tag")] = None,
+    search: Annotated[
+        str | None,
+        option("WORDS", "Only runs with all these words in id, name, tags, note, verdict, host or GPU.", "--search"),
+    ] = None,
+    sort: Annotated[
+        Order, typer.Option(metavar="|".join(ORDERS), help="In which order; figure: the greatest first, by experiment.")
+    ] = "newest",
     recordings: Annotated[
         bool, typer.Option("--recordings/--no-recordings", help="Also list the recorded runs that ship with PinScope.")
     ] = True,
     limit: Annotated[int | None, typer.Option(min=1, metavar="N", help="List the first N of these only.")] = None,
     as_json: AsJson = False,
 ) -> None:
-    """List runs, the newest first, then the recorded runs that ship with PinScope."""
+    """List runs, then the recorded runs that ship with PinScope. A star marks those that others are compared with."""
     if experiment is not None and experiment not in GONE:
         find_reader(experiment)
     with store_to_read() as store:
-        runs = islice(store.listed(experiment=experiment, lab=lab, status=status, recordings=recordings), limit)
+        wanted = Wanted(experiment=experiment, lab=lab, status=status, tags=tag, search=search, recordings=recordings)
+        runs = islice(_sorted(store.listed(**wanted), sort), limit)
         if as_json:
             print_json([run_object(run) for run in runs])
             return
         is_any = print_runs(runs)
     if is_any:
         return
-    if experiment or lab or status:
+    if experiment or lab or status or tag or search:
         print_line("No run matches.")
     else:
         print_line("No runs yet. Start one: pinscope run bandwidth --quick")
+
+
+def _sorted(runs: Iterable[Run | DamagedRun], order: Order) -> Iterable[Run | DamagedRun]:
+    """In that order, those that cannot be read last; the store gives the newest first."""
+    if order == "newest":
+        return runs
+    by = ORDERS[order]
+    return sorted(runs, key=lambda run: (1,) if isinstance(run, DamagedRun) else (0, by(run)))
+
+
+@app.command("edit", short_help="Name, tag, annotate or star a run.")
+def edit(
+    run_id: RunId,
+    name: Annotated[str | None, option("TEXT", "Its name; '' takes it away.", "--name")] = None,
+    tag: Annotated[list[str] | None, option("TAG", "A further tag; may be repeated.", "--tag")] = None,
+    untag: Annotated[list[str] | None, option("TAG", "A tag to take away; may be repeated.", "--untag")] = None,
+    note: Annotated[str | None, option("TEXT", "A note; '' takes it away.", "--note")] = None,
+    baseline: Annotated[
+        bool | None,
+        typer.Option("--baseline/--no-baseline", help="Star it: others are compared with it.", show_default=False),
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Name, tag, annotate or star a run, also while it goes on. What is not given stays."""
+    with Store() as store:
+        run = store.run(run_id)
+        changes: dict[str, Any] = {
+            field: text or None for field, text in (("name", name), ("note", note)) if text is not None
+        }
+        if tag or untag:
+            there = dict.fromkeys((*run.tags, *(tag or ())))
+            changes["tags"] = [word for word in there if word not in (untag or ())]
+        if baseline is not None:
+            changes["baseline"] = baseline
+        if not changes:
+            raise BadInput("nothing was changed; give --name, --tag, --untag, --note, --baseline or --no-baseline")
+        run = store.update(run.id, **checked_labels(**changes))
+    if as_json:
+        print_json(run_object(run))
+    else:
+        print_runs([run])
 
 
 @app.command("show", short_help="Show one run and what was concluded from it.")

@@ -16,7 +16,7 @@ from typing import Annotated, Literal
 import typer
 
 from pinscope.analysis.read_rows import Row
-from pinscope.cli.main import duration, option, output_option
+from pinscope.cli.main import Name, Tags, duration, option, output_option
 from pinscope.cli.terminal import complain
 from pinscope.cli.trace_summary import print_summary, print_what_if, what_if_document
 from pinscope.errors import BadInput, InvalidParameter, StoreFailed
@@ -30,6 +30,7 @@ from pinscope.runner.tracing import Compared, Traced, parse_request, run_twice, 
 from pinscope.store.new_file import check_new
 from pinscope.store.safe_writer import saved_line
 from pinscope.store.store import Store
+from pinscope.store.tables import checked_labels
 from pinscope.text import quoted
 from pinscope.tracing.sites import REPEATED, Seen, seen_in
 from pinscope.tracing.spool import Scope
@@ -228,6 +229,8 @@ def trace(
             "--what-if",
         ),
     ] = None,
+    name: Name = None,
+    tag: Tags = None,
 ) -> int:
     """Run a Python program as python would, and say which of its lines copy from or to pageable memory, how long that
     holds the CPU and the GPU's compute, and what pinning would save. Ends with the program's own exit code.
@@ -241,6 +244,7 @@ def trace(
         children=not this_process_only,
     )
     thresholds = [parse_threshold(text) for text in fail_on or ()]
+    labels = checked_labels(name=name, tags=tag or ())
     if output is not None:
         from pinscope.runner.timeline import check_output
 
@@ -258,9 +262,9 @@ def trace(
             raise StoreFailed(f"nothing can be stored in {store.name}: {store.refusal}")
         environment = capture_environment()
         if request is None:
-            compared = Compared(trace_program(store, command, environment, scope))
+            compared = Compared(trace_program(store, command, environment, scope, labels=labels))
         else:
-            traced_as = partial(trace_program, store, command, environment, scope)
+            traced_as = partial(trace_program, store, command, environment, scope, labels=labels)
             compared = run_twice(traced_as, request, environment, complain)
         if output is not None:
             write_traces(output, filter(None, (compared.before, compared.after)), store)

@@ -245,14 +245,15 @@ def cells_of(run: Run, rows: Sequence[Row]) -> Sequence[Any]:
         return reader.cells(run, checked)
 
 
-def verdict_at_end(run: Run, rows: Sequence[Row]) -> str | None:
-    """The verdict of a run that has just been measured; ``None`` if it has none.
+def answer_at_end(run: Run, rows: Sequence[Row]) -> dict[str, Any]:
+    """The ``verdict`` and the first ``figure`` of a run that has just been measured, as far as it has them.
 
     Raises nothing: what was measured is kept though it cannot be read; opening the run says why.
     """
     with suppress(Exception):
-        return read_run(run, rows).verdict
-    return None
+        reading = read_run(run, rows)
+        return {"verdict": reading.verdict, "figure": next(iter(reading.headline), None)}
+    return {}
 
 
 def draw_run(run: Run, rows: Sequence[Row], attached: Attached = NOTHING_ATTACHED) -> list[Chart]:

@@ -13,6 +13,7 @@ from pydantic import Field, computed_field, model_validator
 
 from pinscope.records.base import ATTACHMENTS, Budget, Moment, Record
 from pinscope.records.environment import Device, Environment
+from pinscope.records.labels import LabelFields
 
 FORMAT = 2
 """Newest version of the run format, in bundles and JSON. Additive changes keep it; :attr:`Run.format` says which a run
@@ -125,7 +126,31 @@ class Attachment(Record):
     """Of all its parts, as they are stored."""
 
 
-class Run(Record):
+Cell = float | int | str | bool | None
+
+
+class Quantity(Record):
+    """A named number. ``None`` means unknown, and ``reason`` says why."""
+
+    name: str
+    """What it is, for people."""
+    value: Cell
+    """The number, text or truth value, in ``unit``."""
+    unit: str
+    """``bytes``, ``bytes/second``, ``seconds``, ``share``, ``ratio``, ``count`` or ``text``."""
+    spread: float | None = None
+    """What stands after ±: how far the value of another run on this host will lie from ``value`` at most, relative to
+    it, 19 times in 20."""
+    repeats: int | None = None
+    """Of how many repeats it is the median, where they are too few for a ``spread``."""
+    reason: str | None = None
+    """Why ``value`` is ``None``."""
+    key: str | None = None
+    """Which figure of a run's headline it is, such as ``pinned.h2d.rate``, whatever its size, its value and the words
+    of ``name``: unique in the run, and the same in all runs of its experiment."""
+
+
+class Run(LabelFields):
     """What every run has, of whatever kind it is. Each kind is a subclass; :func:`parse_run` finds it."""
 
     kind: Literal["experiment", "timeline", "trace"]
@@ -161,6 +186,8 @@ class Run(Record):
     verdict: str | None = None
     """The answer in one sentence, as it was read when the run ended: for lists, which do not open every run. Where a
     run is opened it is read anew. ``None`` for a run that did not end by itself or had too little for an answer."""
+    figure: Quantity | None = None
+    """The first figure of its headline, likewise."""
     attachments: Annotated[tuple[Attachment, ...], Field(max_length=ATTACHMENTS)] = ()
     """Tables of many events that it carries."""
 
@@ -264,28 +291,6 @@ that the title names. ``good``: nothing.
 """
 COSTLY = 1.25
 """How many times as long, or as much, something must take for a warning."""
-Cell = float | int | str | bool | None
-
-
-class Quantity(Record):
-    """A named number. ``None`` means unknown, and ``reason`` says why."""
-
-    name: str
-    """What it is, for people."""
-    value: Cell
-    """The number, text or truth value, in ``unit``."""
-    unit: str
-    """``bytes``, ``bytes/second``, ``seconds``, ``share``, ``ratio``, ``count`` or ``text``."""
-    spread: float | None = None
-    """What stands after ±: how far the value of another run on this host will lie from ``value`` at most, relative to
-    it, 19 times in 20."""
-    repeats: int | None = None
-    """Of how many repeats it is the median, where they are too few for a ``spread``."""
-    reason: str | None = None
-    """Why ``value`` is ``None``."""
-    key: str | None = None
-    """Which figure of a run's headline it is, such as ``pinned.h2d.rate``, whatever its size, its value and the words
-    of ``name``: unique in the run, and the same in all runs of its experiment."""
 
 
 class _Explained(Protocol):

@@ -12,6 +12,7 @@ from pinscope.records.failed_call import FailedCall
 from pinscope.records.host_calls import Count, HostCallFields, Seconds
 from pinscope.records.host_memory import HostMemoryFields
 from pinscope.records.run import Observation
+from pinscope.records.second_run import SecondRunFields
 from pinscope.records.traffic import NeedlessKind, TrafficFields
 
 TraceRowKind = Literal[
@@ -49,7 +50,9 @@ TRACE_NEEDED: Mapping[TraceRowKind, tuple[str, ...]] = {
 """Kind of row → fields that each of them has."""
 
 
-class TraceRow(HostCallFields, HostMemoryFields, AnswerFields, ChildFields, FailedCall, TrafficFields, Observation):
+class TraceRow(
+    HostCallFields, HostMemoryFields, AnswerFields, ChildFields, FailedCall, SecondRunFields, TrafficFields, Observation
+):
     """What was recorded of one program, added up for each line of it; the single events lie in the attachments.
     ``repeat`` counts the rows of a kind, ``warmup`` is always false."""
 
@@ -156,23 +159,6 @@ class TraceRow(HostCallFields, HostMemoryFields, AnswerFields, ChildFields, Fail
     """The longest time for which compute stood idle behind one of them."""
     after_async_count: Count | None = None
     """Waits that began while an asynchronous copy still ran, which they held the CPU for."""
-    # What was pinned in a second run of the program:
-    estimated_seconds: Seconds | None = None
-    """What pinning was expected to save, by the first run."""
-    same_output: bool | None = None
-    """Whether both runs wrote the same to stdout."""
-    gather_seconds: Seconds | None = None
-    """How long the CPU copied into pinned buffers."""
-    wait_seconds: Seconds | None = None
-    """How long the CPU waited for the GPU to have read a buffer that it needed again; of a DataLoader, how long the
-    loop waited for its batches, beside receiving them: by the median one."""
-    pin_seconds: Seconds | None = None
-    """How long pinning the buffers took."""
-    pinned_bytes: Count | None = None
-    """Of the buffers."""
-    reason: str | None = None
-    """Why copies of the line were left as they were, or what was pinned instead; of large copies and calls of libraries
-    what was done to the data on the CPU."""
 
     def needs(self) -> tuple[str, Iterable[str]]:
         """What rows of its kind have."""

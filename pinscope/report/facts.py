@@ -503,6 +503,11 @@ def place(run: Run) -> str:
     return f"{LAB_TITLES[run.lab]}: {names}" if names else LAB_TITLES[run.lab]
 
 
+def called(run: Run) -> str:
+    """What its user calls it: a star where others are compared with it, its name, and its tags."""
+    return " ".join(filter(None, ("★" if run.baseline else "", run.name, *(f"#{tag}" for tag in run.tags))))
+
+
 def size_word(run: Run) -> str | None:
     """``quick`` or ``full``; ``None`` for a kind of run that has no size."""
     if not isinstance(run, ExperimentRun):
@@ -515,6 +520,7 @@ def run_facts(run: Run) -> list[Fact]:
     size = size_word(run)
     return [
         ("Run", run.id),
+        *((word, text) for word, text in (("Called", called(run)), ("Note", run.note)) if text),
         ("Experiment", f"{run.experiment}, {size}" if size else run.experiment),
         ("Measured on", place(run)),
         ("Status", run.status),

@@ -60,6 +60,7 @@ class Request:
         device: GPU index.
         quick: quick instead of full size.
         overrides: parameter name → value, as text or as Python values.
+        labels: what the run is called.
     """
 
     experiment: str
@@ -67,6 +68,7 @@ class Request:
     device: int = 0
     quick: bool = False
     overrides: Mapping[str, Any] = field(default_factory=dict)
+    labels: Mapping[str, Any] = field(default_factory=dict)
 
 
 def prepare(request: Request, environment: Environment) -> ExperimentRun:
@@ -100,6 +102,7 @@ def prepare(request: Request, environment: Environment) -> ExperimentRun:
         environment=environment,
         created_at=datetime.now(UTC),
         notes=notes,
+        **request.labels,
     )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from copy import copy
 from dataclasses import dataclass, field
@@ -15,12 +15,13 @@ from pathlib import Path
 from typing import Any, Literal
 
 from pinscope.errors import BadInput, InvalidParameter, PinScopeError
-from pinscope.experiments.registry import verdict_at_end
+from pinscope.experiments.registry import answer_at_end
 from pinscope.live.series import Moment, TimelineRows
 from pinscope.live.timeline.reading import TimelineParams
 from pinscope.probes.process import current_process
 from pinscope.records.base import ROWS_READ
 from pinscope.records.environment import Environment
+from pinscope.records.labels import NO_LABELS
 from pinscope.records.run import Progress, Run, Status, TimelineRun
 from pinscope.records.snapshot import Snapshot
 from pinscope.runner.jobs import new_id
@@ -85,8 +86,8 @@ class TimelineRecorder:
         outcome = Outcome.of(sampling.to_the_end)
         ended: dict[str, Any] = {}
         if not outcome.error:
-            verdict = verdict_at_end(writer.run, writer.rows)
-            ended = {"progress": Progress(fraction=1.0, message=outcome.status), "verdict": verdict}
+            answer = answer_at_end(writer.run, writer.rows)
+            ended = {"progress": Progress(fraction=1.0, message=outcome.status), **answer}
         saved = writer.close(status=outcome.status, error=outcome.error, finished_at=datetime.now(UTC), **ended)
         run, rows = writer.run, writer.rows
         try:
@@ -238,8 +239,8 @@ def _words(error: Exception) -> str:
     return " ".join(f"{type(error).__name__}: {error}".split())
 
 
-def prepare_timeline(params: TimelineParams, environment: Environment) -> Run:
-    """A timeline to be recorded by this process, not stored yet.
+def prepare_timeline(params: TimelineParams, environment: Environment, labels: Mapping[str, Any] = NO_LABELS) -> Run:
+    """A timeline to be recorded by this process, not stored yet; ``labels``: what it is called.
 
     Raises:
         InvalidParameter: a duration out of range, or more samples than one timeline holds.
@@ -253,6 +254,7 @@ def prepare_timeline(params: TimelineParams, environment: Environment) -> Run:
         environment=environment,
         created_at=datetime.now(UTC),
         process=current_process(),
+        **labels,
     )
 
 

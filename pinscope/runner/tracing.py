@@ -13,7 +13,7 @@ import tempfile
 import termios
 import threading
 import tty
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
@@ -22,10 +22,11 @@ from typing import IO, Any, Self
 
 from pinscope.errors import BadInput, NotPossible, PinScopeError
 from pinscope.experiments.bandwidth.reading import Copies
-from pinscope.experiments.registry import checked_rows, verdict_at_end
+from pinscope.experiments.registry import answer_at_end, checked_rows
 from pinscope.experiments.scatter.reading import Scatter
 from pinscope.probes.process import current_process
 from pinscope.records.environment import Environment
+from pinscope.records.labels import NO_LABELS
 from pinscope.records.run import ExperimentRun, Progress, Run, TraceRun
 from pinscope.records.trace_row import LARGE_BYTES, TraceRow
 from pinscope.runner.jobs import new_id
@@ -130,7 +131,12 @@ class Traced:
 
 
 def trace_program(
-    store: Store, program: Sequence[str], environment: Environment, scope: Scope, variant: Variant = AS_IT_IS
+    store: Store,
+    program: Sequence[str],
+    environment: Environment,
+    scope: Scope,
+    variant: Variant = AS_IT_IS,
+    labels: Mapping[str, Any] = NO_LABELS,
 ) -> Traced:
     """Run the program to its end and store the trace.
 
@@ -140,6 +146,7 @@ def trace_program(
         environment: this machine.
         scope: what of it is recorded.
         variant: how it is run.
+        labels: what the run is called.
 
     Raises:
         NotPossible: nothing can be recorded here; the program was not started.
@@ -152,7 +159,7 @@ def trace_program(
         spool, kept = folder / "spool", folder / "kept"
         spool.mkdir(0o700)
         kept.mkdir()
-        tracing = Tracing(store, new_run(params, environment), kept, scope, variant.rows)
+        tracing = Tracing(store, new_run(params, environment, labels), kept, scope, variant.rows)
 
         def run(look: Callable[[Spool], None]) -> Ended:
             path = Path(scratch, spool.name)
@@ -179,7 +186,7 @@ def write_traces(path: Path, traces: Iterable[Traced], store: Store) -> None:
         raise PinScopeError(f"{error}; what was recorded is kept: pinscope export {names} -o FILE") from None
 
 
-def new_run(params: TraceParams, environment: Environment) -> Run:
+def new_run(params: TraceParams, environment: Environment, labels: Mapping[str, Any] = NO_LABELS) -> Run:
     """A run that begins now."""
     return TraceRun(
         id=new_id(),
@@ -188,6 +195,7 @@ def new_run(params: TraceParams, environment: Environment) -> Run:
         environment=environment,
         created_at=datetime.now(UTC),
         process=current_process(),
+        **labels,
     )
 
 
@@ -240,13 +248,13 @@ class Tracing:
             return "cancelled" if self._writer.cancelled else "done"
 
         outcome = Outcome.of(work)
-        verdict = None if outcome.error else verdict_at_end(self._writer.run, self._writer.rows)
+        answer = {} if outcome.error else answer_at_end(self._writer.run, self._writer.rows)
         saved = self._writer.close(
             status=outcome.status,
             error=outcome.error,
             finished_at=datetime.now(UTC),
-            verdict=verdict,
             progress=Progress(fraction=1.0, message=outcome.status),
+            **answer,
         )
         if refusal:  # nothing was recorded, and nothing was run
             if saved is None:

@@ -20,7 +20,7 @@ from importlib import import_module
 from typing import Any, Self
 
 from pinscope.errors import Cancelled, PinScopeError, StoreFailed
-from pinscope.experiments.registry import find, verdict_at_end
+from pinscope.experiments.registry import answer_at_end, find
 from pinscope.lab.harness import Harness, check_budget
 from pinscope.lab.placement import NEAR, HostNodes, place, placement, residence
 from pinscope.lab.protocol import Lab
@@ -252,8 +252,8 @@ def _run(store: Store, run: ExperimentRun, signals: Sequence[int]) -> int:
     outcome = Outcome.of(partial(measure, writer, run, signals))
     ended: dict[str, Any] = {}
     if outcome.status == "done":
-        verdict = verdict_at_end(writer.run, writer.rows)
-        ended = {"progress": Progress(fraction=1.0, message="done"), "verdict": verdict}
+        answer = answer_at_end(writer.run, writer.rows)
+        ended = {"progress": Progress(fraction=1.0, message="done"), **answer}
     if saved := writer.close(status=outcome.status, error=outcome.error, finished_at=datetime.now(UTC), **ended):
         print(f"pinscope: {visible(saved_line(saved))}", file=sys.stderr)  # noqa: T201
     return outcome.exit_code

@@ -3,7 +3,8 @@
 The only room that knows SQL. Imports ``records``, ``probes`` and ``analysis``; reads and writes files and databases;
 knows no experiment and derives nothing: a stored verdict comes from the process that measured.
 
-``store`` is the door: all that others ask of a database; ``database`` opens one, ``tables`` says what may be in it;
+``store`` is the door: all that others ask of a database; ``choice`` says which runs are meant; ``database`` opens one,
+``tables`` says what may be in it;
 ``attachments`` are tables of many events; ``safe_writer`` loses no row; ``bundle`` carries runs between machines,
 ``anonymous`` without who and where; ``recordings`` ship with PinScope; ``new_file`` writes whole files or none.
 """

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, overload
 
 from pinscope.analysis.read_rows import Attached
 from pinscope.records.environment import Environment
+from pinscope.records.labels import LABELS
 from pinscope.records.run import Attachment, Run, TimelineRun, TraceRun, parse_run
 from pinscope.store.attachments import attached_by, encode_part, read_part
 from pinscope.store.store import Store
@@ -151,8 +152,8 @@ _FREE = frozenset({"name", "function", "ranges", "part", "reason", "error"})
 SUFFIX = "-anonymous"
 """Of the id of such a run: a database may hold it beside the run itself."""
 ANONYMOUS = (
-    "Leave out who and where: users, host, machine and GPUs have pseudonyms; folders, containers and the arguments of "
-    "commands go."
+    "Leave out who and where: users, host, machine and GPUs have pseudonyms; folders, containers, the arguments of "
+    "commands, and the run's name, tags and note go."
 )
 """What people choose."""
 
@@ -176,7 +177,7 @@ class AnonymousStore:
             self._sources[source.id] = source, None
             return source
         names = Pseudonyms(source.environment, self._users(source))
-        fields = names.value(source.model_dump(mode="json", exclude={"process", "attachments"}))
+        fields = names.value(source.model_dump(mode="json", exclude={"process", "attachments", *LABELS}))
         run = parse_run({**fields, "id": source.id[: RUN_ID_LENGTH - len(SUFFIX)] + SUFFIX})
         self._sources[run.id] = source, names
         attachments = tuple(self._sized(run, attachment) for attachment in source.attachments)

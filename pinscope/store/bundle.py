@@ -33,6 +33,7 @@ from pinscope.errors import BadBundle, BadInput, InvalidParameter
 from pinscope.probes.environment import source_commit
 from pinscope.records import base
 from pinscope.records.base import BUNDLE_PARTS, Moment
+from pinscope.records.labels import LABELS
 from pinscope.records.run import FORMAT, Attachment, Run, parse_run
 from pinscope.store.attachments import Parts, no_parts, read_part, too_much_attached
 from pinscope.store.new_file import AS_UMASK_SAYS, new_file
@@ -466,8 +467,9 @@ def _is_same_run(stored: Run, incoming: Run) -> bool:
 
 
 def _facts(run: Run, only: frozenset[str] | None = None) -> str:
-    """What a run says of itself, comparable as text. Its verdict depends on the version that read it."""
-    return dump_json(run.model_dump(mode="json", include=only, exclude={"recording", "verdict"}))  # type: ignore[arg-type]
+    """What a run says of itself, comparable as text. Its verdict depends on the version that read it, its labels on its
+    user."""
+    return dump_json(run.model_dump(mode="json", include=only, exclude={"recording", "verdict", "figure", *LABELS}))  # type: ignore[arg-type]
 
 
 def _begin_alike(here: RowSource, rows: RowSource, count: int) -> bool:

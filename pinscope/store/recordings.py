@@ -11,12 +11,13 @@ from importlib.resources import files
 from importlib.resources.abc import Traversable
 
 from pinscope.errors import BadBundle, StoreFailed
-from pinscope.records.run import Attachment, Run
+from pinscope.records.run import Attachment, Run, parse_run
 from pinscope.store.bundle import SUFFIX, BundleReader
 from pinscope.store.tables import StoredRow
 
 VERDICTS = "verdicts.json"
-"""Id of a recording → what this version reads as its verdict. ``scripts/write-verdicts`` makes the file anew."""
+"""Id of a recording → what this version reads as its verdict and its first figure. ``scripts/write-verdicts`` makes the
+file anew."""
 
 
 def folder() -> Traversable:
@@ -75,14 +76,14 @@ def _recordings() -> Mapping[str, tuple[Run, Traversable]]:
     """Id → recording, and the bundle that holds it."""
     with _plain_errors():
         files = {file.name: file for file in folder().iterdir()}
-        verdicts = json.loads(files[VERDICTS].read_text("utf-8")) if VERDICTS in files else {}
+        answers = json.loads(files[VERDICTS].read_text("utf-8")) if VERDICTS in files else {}
     recordings: list[tuple[Run, Traversable]] = []
     for name in sorted(files):
         if name.endswith(SUFFIX):
             with _opened(files[name]) as bundle:
                 for run in bundle.runs():
-                    changes = {"recording": True, "verdict": verdicts.get(run.id)}
-                    recordings.append((run.model_copy(update=changes), files[name]))
+                    answer = answers.get(run.id, {"verdict": None, "figure": None})
+                    recordings.append((parse_run({**dict(run), **answer, "recording": True}), files[name]))
     recordings.sort(key=lambda recording: recording[0].created_at, reverse=True)
     return {run.id: (run, file) for run, file in recordings}
 

@@ -8,16 +8,18 @@ from dataclasses import dataclass
 from datetime import UTC
 from functools import partial
 from itertools import chain, islice
-from typing import TYPE_CHECKING, Any, TypedDict, Unpack, overload
+from typing import TYPE_CHECKING, Any, Unpack, overload
 
 from pydantic import ValidationError
 from sqlalchemy import ColumnElement, Connection, Select, Text, cast, delete, func, insert, select, update
 
 from pinscope.analysis.read_rows import Attached
 from pinscope.errors import BadInput, StoreFailed, UnknownName
-from pinscope.records.run import Attachment, Origin, Run, Status, parse_run
+from pinscope.records.labels import LABELS
+from pinscope.records.run import Attachment, Run, parse_run
 from pinscope.store.attachments import AttachmentWriter, Parts, attached_by, no_parts, parts_alike, with_part
 from pinscope.store.bundle import as_imported, is_completed_by, knows_all
+from pinscope.store.choice import COLUMNS, Wanted, fits, stands_for
 from pinscope.store.database import Database
 from pinscope.store.recordings import recorded_observations, recorded_parts, recorded_run, recorded_runs
 from pinscope.store.tables import (
@@ -223,16 +225,6 @@ _ENDING = frozenset({"status", "error", "finished_at", "progress"})
 _RUNS_AT_ONCE = 100
 
 
-class Wanted(TypedDict, total=False):
-    """Which runs are asked for; what is left out, or ``None``, leaves any."""
-
-    experiment: str | None
-    lab: Origin | None
-    status: Status | None
-    recordings: bool
-    """Also those that ship with PinScope, as without it."""
-
-
 @dataclass(frozen=True)
 class Imported:
     """What became of the runs of a bundle, by id.
@@ -379,7 +371,11 @@ class Store(Database):
                 stored = run.model_copy(update={"observations": 0})
             insert_rows(connection, run.id, stored.observations, checked(rows[stored.observations :]))
             # A run ends once, and one whose writer was killed says nothing of its end.
-            kept = {"attachments", *(_ENDING if stored.status == "cancelled" or run.status == "running" else ())}
+            kept = {
+                "attachments",
+                *LABELS,
+                *(_ENDING if stored.status == "cancelled" or run.status == "running" else ()),
+            }
             run = run.model_copy(update={field: getattr(stored, field) for field in kept})
             change_run(connection, run.id, **as_columns(run))
 
@@ -424,8 +420,9 @@ class Store(Database):
             return "skipped"
         if not (is_completed_by(stored, here, incoming, rows) and alike(stored.attachments)):
             raise BadInput(f"a different run {incoming.id} is in the database already; nothing was imported")
-        if stored.status == "cancelled":  # a run ends once; what it had measured by then is all the same welcome
-            incoming = incoming.model_copy(update={field: getattr(stored, field) for field in _ENDING})
+        # A run ends once; what it had measured by then is all the same welcome.
+        kept = {*LABELS, *(_ENDING if stored.status == "cancelled" else ())}
+        incoming = incoming.model_copy(update={field: getattr(stored, field) for field in kept})
         insert_rows(connection, stored.id, len(here), islice(checked(rows), len(here), None))
         insert_parts(connection, incoming, parts, stored)
         change_run(connection, stored.id, **as_columns(incoming))
@@ -434,20 +431,36 @@ class Store(Database):
     # Reading
 
     def run(self, run_id: str) -> Run:
-        """The run of that id, or of the only id that begins so; recordings included.
+        """The run of that id, of the only id that begins so, or of that name; recordings included. Words that may stand
+        there instead: :data:`pinscope.store.choice.WORDS`.
 
         Raises:
             UnknownName: no such run, or several.
         """
-        if not is_run_id(run_id):  # some databases fail on characters that no id has
+        if word := stands_for(run_id):
+            back, wanted = word
+            run = next(islice(self.each_run(**wanted), back, None), None)
+        else:
+            run = self._by_id(run_id) or self._by_name(run_id)
+        if run is None:
             raise self._no_such_run(run_id)
+        return self._as_presumed(run)
+
+    def _by_id(self, run_id: str) -> Run | None:
+        if not is_run_id(run_id):  # some databases fail on characters that no id has
+            return None
         with self.reading() as connection:
             run = read_run(connection, run_id) or recorded_run(run_id)
             if run is None and (only := self._only_id(connection, run_id)):
                 run = read_run(connection, only) or recorded_run(only)
-        if run is None:
-            raise self._no_such_run(run_id)
-        return self._as_presumed(run)
+            return run
+
+    def _by_name(self, name: str) -> Run | None:
+        called = [run for run in self.each_run(recordings=False) if run.name == name]
+        if len(called) > 1:
+            some = ", ".join(run.id for run in called[:4]) + (" …" if len(called) > 4 else "")
+            raise UnknownName(f"{len(called)} runs are called {quoted(name)}: {some}; write an id")
+        return called[0] if called else None
 
     def _only_id(self, connection: Connection, beginning: str) -> str | None:
         """The id that begins so, if there is one; UnknownName if there are several."""
@@ -464,11 +477,11 @@ class Store(Database):
 
         Newest first; the recordings that ship with PinScope come last.
         """
-        recordings = wanted.pop("recordings", True)
-        fields = {field: value for field, value in wanted.items() if value is not None}
+        recordings = wanted.get("recordings", True)
         query = select(RUNS.c.id).order_by(RUNS.c.created_at.desc(), RUNS.c.id.desc())
-        for field, value in fields.items():
-            if field != "status" or not self.presumed:
+        for field in COLUMNS:
+            value = wanted.get(field)
+            if value is not None and (field != "status" or not self.presumed):
                 query = query.where(RUNS.c[field] == value)
         with self.reading() as connection:
             ids = list(connection.scalars(query))
@@ -477,7 +490,7 @@ class Store(Database):
         own = chain.from_iterable(map(self._read_runs, groups))
         shipped = (run for run in recorded_runs() if run.id not in stored) if recordings else ()
         for run in chain(own, shipped):
-            if isinstance(run, DamagedRun) or all(getattr(run, field) == value for field, value in fields.items()):
+            if isinstance(run, DamagedRun) or fits(run, wanted):
                 yield run
 
     def each_run(self, **wanted: Unpack[Wanted]) -> Iterator[Run]:

@@ -15,12 +15,14 @@ from sqlalchemy import JSON, Column, DateTime, ForeignKey, Integer, LargeBinary,
 
 from pinscope.errors import InvalidParameter
 from pinscope.records import base
+from pinscope.records.labels import LabelFields
 from pinscope.records.run import Run
 from pinscope.text import mask_code, mask_text, mask_value, quoted
 
-SCHEMA_VERSION = 2
-"""Raised with every new table (:data:`ADDED_IN`); columns are not added to tables that are there. An older PinScope
-refuses a newer database."""
+SCHEMA_VERSION = 3
+"""Raised with every new table (:data:`ADDED_IN`), and with fields of a run that an older PinScope would drop when it
+changes one, as the labels (3); columns are not added to tables that are there. An older PinScope refuses a newer
+database."""
 
 RUN_ID_LENGTH = 100
 NAME_LENGTH = 100
@@ -100,7 +102,7 @@ RunT = TypeVar("RunT", bound=Run)
 
 _RUN_ID = re.compile(rf"[A-Za-z0-9][A-Za-z0-9._-]{{0,{RUN_ID_LENGTH - 1}}}")
 _NAME = re.compile(rf"[^\x00-\x1f\x7f]{{1,{NAME_LENGTH}}}")
-_TEXTS = ("params", "notes", "error", "verdict")
+_TEXTS = ("params", "notes", "error", "verdict", "name", "note")
 """Fields of a run that may repeat a command line."""
 _CODE = frozenset({"source_line"})
 """Fields of an observation that are source code."""
@@ -162,6 +164,18 @@ def changed_run(run: RunT, changes: Mapping[str, Any]) -> RunT:
     except ValidationError as error:
         raise InvalidParameter(f"run {run.id}: {first_complaint(error)}") from None
     return storable(changed)
+
+
+def checked_labels(**labels: Any) -> dict[str, Any]:
+    """What a run is to be called, as it will be stored.
+
+    Raises:
+        InvalidParameter: a name, tag or note that cannot be.
+    """
+    try:
+        return LabelFields.model_validate(labels).model_dump(include=set(labels))
+    except ValidationError as error:
+        raise InvalidParameter(first_complaint(error).replace("Value error, ", "")) from None
 
 
 def checked(rows: Iterable[Mapping[str, Any]]) -> Iterator[StoredRow]:

@@ -165,6 +165,12 @@ class LineTotals:
         """Of each record the place of its call in :attr:`calls`; −1 where the call was not recorded."""
         return _find(self.calls["correlation_id"], records["correlation_id"])
 
+    def is_over_with_call(self, copies: NDArray[Any]) -> NDArray[np.bool_]:
+        """Which of these copies were over when their calls returned."""
+        known = (places := self.call_places(copies)) >= 0
+        known[known] = copies["end"][known] <= self.calls["end"][places[known]]
+        return np.asarray(known & (copies["end"] > 0))
+
     def stacks(self, records: NDArray[Any]) -> NDArray[np.intp]:
         """Of each record the number of its stack; 0 where there is none."""
         return self.known_stacks(self._noted(records, "stack"))

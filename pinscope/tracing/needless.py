@@ -49,6 +49,7 @@ class _Copied:
         self._data, self._at = totals.data[at >= 0], at[at >= 0]
         self._kinds, self._other = self._data["kind"], self._place(self._data["other"])
         self._is_large = self._copies["bytes"] > LARGE_BYTES
+        self._is_over = totals.is_over_with_call(self._copies)
 
     def sent_again(self) -> Iterator[TraceRow]:
         """To the GPU, of what the same line had sent before. Of a line whose data was ever seen to change in places
@@ -62,12 +63,12 @@ class _Copied:
                 yield self._row("sent_again", number, here & again, here & sampled, number)
 
     def brought_back(self) -> Iterator[TraceRow]:
-        """To the host, of what a copy had brought to the same memory of the GPU; likewise. Copies to pageable memory
-        are over with their calls; to pinned memory, once the host sends it."""
-        to_pageable = self._copies["dst_kind"][self._at] == _PAGEABLE
+        """To the host, of what a copy had brought to the same memory of the GPU; likewise. Data in pageable memory was
+        there when the call was over, where CUPTI's times say so, too; in pinned memory, once the host sends it."""
+        at_once = (self._copies["dst_kind"] == _PAGEABLE) & self._is_over
         same, partly, other = (
-            np.where(to_pageable, self._kinds == at_once, self._kinds == later) & (self._other >= 0)
-            for at_once, later in ((BACK, LATER), (BACK_PARTLY, LATER_PARTLY), (BACK_OTHER, LATER_OTHER))
+            np.where(at_once[self._at], self._kinds == soon, self._kinds == later) & (self._other >= 0)
+            for soon, later in ((BACK, LATER), (BACK_PARTLY, LATER_PARTLY), (BACK_OTHER, LATER_OTHER))
         )
         for number in np.unique(self._sites[self._at[same]]):
             here = self._sites[self._at] == number

@@ -103,7 +103,7 @@ def fails(done: Done, code: int) -> str:
 def measured(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, dict[str, Any]]:
     """A database with one run of the host model, and what ``run --json`` printed of it."""
     database = f"sqlite:///{tmp_path_factory.mktemp('measured') / 'runs.db'}"
-    words = f"-m pinscope run bandwidth --lab host --quick --json {' '.join(SMALL)} --set directions=h2d"
+    words = f"-m pinscope run bandwidth --lab host --quick --json {' '.join(SMALL)} --set directions=h2d --name mine"
     done = in_own_process(*words.split(), PINSCOPE_DATABASE=database)
     return database, document(done)
 
@@ -148,9 +148,10 @@ def test_the_run_is_in_the_list_and_can_be_shown(run_id: str, measured: tuple[st
     mine = listed[0]
     assert (mine["id"], mine["experiment"], mine["lab"], mine["status"]) == (run_id, "bandwidth", "host", "done")
     assert mine["recording"] is False
+    assert (mine["name"], mine["figure"]) == ("mine", measured[1]["run"]["headline"][0])
     assert all(one["recording"] for one in listed[1:])
     assert document(pinscope("runs", "show", run_id, "--json")) == measured[1]
-    shown = pinscope("runs", "show", run_id[:-2]).stdout
+    shown = pinscope("runs", "show", "mine").stdout
     assert run_id in shown
     assert "host model (no GPU)" in shown
     assert "Every combination" in shown

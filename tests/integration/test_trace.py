@@ -49,12 +49,14 @@ def test_the_line_that_should_pin_is_named_and_the_trace_is_a_run_with_its_event
 ) -> None:
     path = program(tmp_path, TRAIN + "print(os.fsencode(sys.argv[-1])); sys.exit(5)")
     bundle = tmp_path / "train.pinscope"
-    code, document = traced(tmp_path, "--fail-on", "pageable", "-o", bundle, path, "-m", "x", "arg\udcff")
+    named = ("--name", "before the fix", "--tag", "ci")
+    code, document = traced(tmp_path, "--fail-on", "pageable", *named, "-o", bundle, path, "-m", "x", "arg\udcff")
     out, err = capfd.readouterr()
     assert (code, out) == (5, "b'arg\\xff'\n")
     run_id = document["run"]["id"]
     with Store() as store:
-        run = store.run(run_id)
+        run = store.run("before the fix")
+    assert (run.id, run.tags, run.figure is not None) == (run_id, ("ci",), True)
     assert (run.kind, run.lab, run.status, run.params["program"]) == (
         "trace", "traced", "done", [str(path), "-m", "x", "arg?"],
     )  # fmt: skip

@@ -288,7 +288,7 @@ def _small(seen: Seen) -> Iterator[Cost]:
         held, gathered = site.row["call_seconds"], site.gathered_seconds
         saved = None if gathered is None else max(held - gathered, 0.0)
         count, is_block = f"{site.row['count']:,}", in_pieces(seen, site)
-        what = f"Copy the block of {site.name} whole, not in {count} pieces" if is_block else ""
+        what = f"Copy at {site.name} one block, not {count} pieces" if is_block else ""
         advice = f"{what or f'Gather the {count} small copies of {site.name}'}: they blocked the CPU for "
         to_do = "copy the block whole" if is_block else "gather them in one copy"
         yield Cost(site.row, "many-small-copies", held, saved, to_do, f"{advice}{_took(seen, site.row, held)}.")

@@ -56,4 +56,4 @@ def batches_words(seen: Seen, site: Site) -> str | None:
 def to_pin(seen: Seen, site: Site) -> str:
     """What to do so that a line copies from pinned memory, as a sentence begins."""
     switch = switch_of(seen, site)
-    return f"Set {switch} for the batches of {site.name}" if switch else f"Pin what {site.name} copies"
+    return f"Set {switch} for {site.name}" if switch else f"Pin what {site.name} copies"

@@ -36,6 +36,7 @@ def refused(arguments: list[str], code: int, capsys: pytest.CaptureFixture[str])
         (["--for", "30d"], "2,592,000 samples are more than one timeline holds; take --interval"),
         (["--interval", "0"], "Invalid value for '--interval'"),
         (["--pid", "4194304"], "there is no process 4194304"),
+        (["--name", " "], "name: a name has 1 to 80 characters"),
         (["-o", "report.html"], "report.html: a timeline is written as a bundle, so its name must end in .pinscope"),
         (["-o", "no/t.pinscope"], "there is no folder no"),
     ],
@@ -85,11 +86,12 @@ def test_people_get_headline_and_next_command(tmp_path: Path, capsys: pytest.Cap
 
 
 def test_programs_get_one_document_with_every_sample(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["record", "--for", "0.2s", "--interval", "0.1", "--json"]) == 0
+    assert main(["record", "--for", "0.2s", "--interval", "0.1", "--json", "--name", "night", "--tag", "x"]) == 0
     out, _ = capsys.readouterr()
     document = json.loads(out)
     run = document["run"]
     assert (run["experiment"], run["lab"], run["status"], run["title"]) == ("timeline", "live", "done", "Timeline")
+    assert (run["name"], run["tags"], run["figure"]) == ("night", ["x"], run["headline"][0])
     assert run["params"] == {"interval_seconds": 0.1, "for_seconds": 0.2, "probe": False}
     assert len(document["observations"]) == run["observations"]
     with Store() as store:

@@ -30,7 +30,19 @@ from tests.data.synthetic_snapshot import GIB, holder
 HOST, MACHINE, USER, OTHER = "lovelace-ws7.example.org", "0123456789abcdef", "ada.lovelace", "babbage"
 FOLDER, CONTAINER = "analytical-engine", "feedc0ffee12"
 GPU = "GPU-12345678-9abc-4def-8123-456789abcdef"
-NAMES = (HOST, "lovelace-ws7", MACHINE, USER, OTHER, FOLDER, CONTAINER, GPU, "secret-argument", "the project")
+NAMES = (
+    HOST,
+    "lovelace-ws7",
+    MACHINE,
+    USER,
+    OTHER,
+    FOLDER,
+    CONTAINER,
+    GPU,
+    "secret-argument",
+    "the project",
+    "ifference",
+)
 FILE = f"/home/{USER}/{FOLDER}/train.py"
 SAME_NAME = f"/home/{USER}/the project/train.py"
 
@@ -52,7 +64,10 @@ def named(run: Run, **changes: Any) -> Run:
         f"sqlite:////srv/{FOLDER}/runs.db and ~{OTHER}/{FOLDER}/y took copies of h2d/d2h at 3 GB/s.",
     )
     process = Process(pid=1, started=1.0, boot_id=f"boot-of-{MACHINE}")
-    fields = {"environment": environment(), "notes": notes, "process": process, "verdict": f"{FILE}:3 copied 1 GiB"}
+    fields = {
+        **{"environment": environment(), "notes": notes, "process": process, "verdict": f"{FILE}:3 copied 1 GiB"},
+        **{"name": "the Difference Engine", "tags": ("difference-2",), "note": "Difference of both"},
+    }
     return run.model_copy(update={**fields, **changes})
 
 

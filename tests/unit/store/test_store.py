@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -16,9 +17,12 @@ from sqlalchemy import create_engine, text
 from sqlalchemy.exc import DBAPIError
 
 from pinscope.errors import BadInput, InvalidParameter, StoreFailed, UnknownName
+from pinscope.records.labels import LABELS
 from pinscope.records.run import Progress
 from pinscope.store.bundle import render_bundle
+from pinscope.store.choice import Wanted
 from pinscope.store.store import Store
+from pinscope.store.tables import checked_labels
 from tests.unit.store.runs import new_rows, new_run, parse_bundle, repeats
 
 ROOT = Path(__file__).parents[3]
@@ -52,6 +56,82 @@ def raw(url: str, statement: str, **values: str) -> None:
 
 
 # Runs
+
+
+@pytest.fixture
+def labelled(store: Store) -> Store:
+    """Five runs, the last one first: e, d of overlap, c, b, a."""
+    store.add(new_run("a-first", name="slow host", note="BIOS 2.1", status="done"))
+    store.add(new_run("b-second", name="twice", tags=["x", "driver-575"], baseline=True))
+    store.add(new_run("c-third", name="twice", tags=["x"], verdict="Pinned is faster."))
+    store.add(new_run("d-fourth", experiment="overlap"))
+    store.add(new_run("e-fifth", name="latest"))
+    return store
+
+
+@pytest.mark.parametrize(
+    ("word", "meant"),
+    [
+        ("latest", "e-fifth"), ("@", "e-fifth"), ("@-1", "d-fourth"), ("@-4", "a-first"),
+        ("latest:overlap", "d-fourth"), ("@-1:bandwidth", "c-third"), ("baseline", "b-second"),
+        ("baseline:bandwidth", "b-second"), ("slow host", "a-first"), ("c", "c-third"),
+    ],
+)  # fmt: skip
+def test_a_word_or_a_name_stands_for_a_run(labelled: Store, word: str, meant: str) -> None:
+    assert labelled.run(word).id == meant
+
+
+@pytest.mark.parametrize("word", ["@-5", "@1", "latest:scatter", "baseline:overlap", "slow", "@-1:"])
+def test_a_word_that_fits_no_run_is_refused_as_an_id_is(labelled: Store, word: str) -> None:
+    with pytest.raises(UnknownName, match=f"no run '{word}'"):
+        labelled.run(word)
+
+
+def test_a_name_that_two_runs_have_is_refused_with_their_ids(labelled: Store) -> None:
+    with pytest.raises(UnknownName, match="2 runs are called 'twice': c-third, b-second; write an id"):
+        labelled.run("twice")
+
+
+@pytest.mark.parametrize(
+    ("wanted", "fitting"),
+    [
+        ({"tags": ["x"]}, "cb"), ({"tags": ["x", "driver-575"]}, "b"), ({"search": "FASTER twice"}, "c"),
+        ({"search": "bios"}, "a"), ({"search": "faster bios"}, ""), ({"baseline": True}, "b"),
+        ({"experiment": "overlap", "tags": []}, "d"), ({"host": "elsewhere"}, ""),
+        ({"host": new_run().environment.host, "status": "done"}, "a"),
+    ],
+)  # fmt: skip
+def test_runs_are_chosen_by_what_their_user_wrote_on_them(labelled: Store, wanted: Wanted, fitting: str) -> None:
+    assert [run.id[0] for run in labelled.runs(recordings=False, **wanted)] == list(fitting)
+
+
+@pytest.mark.parametrize(
+    ("label", "complaint"),
+    [
+        ({"name": " "}, "name: a name has 1 to 80"), ({"name": "x" * 81}, "name: a name has"),
+        ({"name": "a\x1bb"}, "name: a name has"), ({"tags": ["a b"]}, "tags.0: a tag has 1 to 40"),
+        ({"tags": ["a,b"]}, "no blank, comma or #"), ({"tags": ["x"] * 21}, "tags"), ({"note": ""}, "note: a note has"),
+    ],
+)  # fmt: skip
+def test_a_label_that_could_not_be_written_is_refused(label: dict[str, Any], complaint: str) -> None:
+    with pytest.raises(InvalidParameter, match=complaint):
+        checked_labels(**label)
+    assert checked_labels(name=" a   b ", tags=("x",)) == {"name": "a b", "tags": ("x",)}
+
+
+def test_labels_are_the_user_s_and_stay_when_the_run_goes_on_or_comes_again(store: Store, tmp_path: Path) -> None:
+    run = store.add(new_run(name="given"))
+    store.append(run.id, new_rows(2))
+    store.update(run.id, name="mine", tags=["kept"], baseline=True)
+    store.restore(run.model_copy(update={"status": "interrupted"}), new_rows(3))
+    store.import_runs([(run.model_copy(update={"status": "done", "note": "theirs"}), new_rows(5))])
+    kept = store.run(run.id)
+    assert (kept.name, kept.tags, kept.note, kept.baseline) == ("mine", ("kept",), None, True)
+    assert (kept.status, kept.observations) == ("done", 5)
+    with Store(f"sqlite:///{tmp_path / 'elsewhere.db'}") as elsewhere:
+        elsewhere.import_runs(parse_bundle(exported(store, run.id), "x"))
+        assert elsewhere.run("mine") == kept
+        assert elsewhere.import_runs([(run.model_copy(update={"status": "done"}), new_rows(5))]).skipped == (run.id,)
 
 
 def test_a_run_comes_back_as_it_was_stored(store: Store) -> None:
@@ -379,10 +459,31 @@ def test_an_older_schema_is_read_as_it_is_and_writing_brings_it_up_to_date(url: 
         raw(url, "SELECT * FROM attachments")
 
 
+def test_runs_of_version_2_are_read_without_labels_and_get_them_when_they_are_labelled(url: str) -> None:
+    with Store(url) as store:
+        old = store.add(new_run(verdict="It is fast."))
+        store.append(old.id, new_rows(3))
+        document = old.model_dump(mode="json", exclude={"status", "progress", "observations", "recording"})
+    for field in (*LABELS, "figure"):
+        del document[field]
+    raw(url, "UPDATE runs SET document = :document", document=json.dumps(document))
+    raw(url, "UPDATE meta SET schema_version = 2")
+    with Store(url) as store:
+        assert store.run(old.id) == old.model_copy(update={"observations": 3})
+        store.update(old.id, name="before", tags=["bios-2"], baseline=True)
+    raw(url, "UPDATE meta SET schema_version = 4 WHERE schema_version = 3")  # it was brought up to date
+    with pytest.raises(BadInput, match="schema version 4"):
+        Store(url)
+    raw(url, "UPDATE meta SET schema_version = 3")
+    with Store(url) as store:
+        assert (store.run("before").tags, store.run("baseline").name) == (("bios-2",), "before")
+        assert store.observations(old.id) == new_rows(3)
+
+
 def test_a_newer_schema_is_refused_with_both_versions(url: str) -> None:
     Store(url).close()
-    raw(url, "UPDATE meta SET schema_version = 3")
-    with pytest.raises(BadInput, match=r"has schema version 3; PinScope \S+ reads up to 2: install a newer"):
+    raw(url, "UPDATE meta SET schema_version = 4")
+    with pytest.raises(BadInput, match=r"has schema version 4; PinScope \S+ reads up to 3: install a newer"):
         Store(url)
 
 

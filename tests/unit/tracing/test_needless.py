@@ -50,13 +50,13 @@ class Carrying(Traced):
             self.memory.setdefault(host, np.empty(LARGE, np.uint8))[:] = content(seed)
         self._copy(TO_GPU, gpu << 40, self.memory[host].ctypes.data, size, PAGEABLE, GPU, is_due=is_due)
 
-    def back(self, seed: int, host: str = "a", gpu: int = 1, *, is_late: bool = False) -> None:
+    def back(self, seed: int, host: str = "a", gpu: int = 1, *, is_late: bool = False, target: int = 0) -> None:
         """A copy to the host, of this data; late: it comes once the call is over, as to pinned memory."""
         there = self.memory.setdefault(host, np.zeros(LARGE, np.uint8))
         if not is_late:
             there[:] = content(seed)
-        target = PINNED if is_late else PAGEABLE
-        self._copy(TO_HOST, there.ctypes.data, gpu << 40, LARGE, GPU, target)
+        target = target or (PINNED if is_late else PAGEABLE)
+        self._copy(TO_HOST, there.ctypes.data, gpu << 40, LARGE, GPU, target, later=10 * is_late)
         there[:] = content(seed)
 
     def small(self, host: int, gpu: int, size: int = 4096) -> None:
@@ -64,11 +64,20 @@ class Carrying(Traced):
         self._copy(TO_GPU, gpu, host, size, PAGEABLE, GPU)
 
     def _copy(
-        self, number: int, target: int, source: int, size: int, kind: int, where: int, *, is_due: bool = True
+        self,
+        number: int,
+        target: int,
+        source: int,
+        size: int,
+        kind: int,
+        where: int,
+        *,
+        later: int = 0,
+        is_due: bool = True,
     ) -> None:
         self._moment += 100
         call = self.call(self._moment, self._moment + 50)
-        self.copy(call, self._moment, self._moment + 50, size, source=kind, target=where)
+        self.copy(call, self._moment, self._moment + 50 + later, size, source=kind, target=where)
         parameters = (ctypes.c_uint64 * 3)(target, source, size)
         self.data.begins(number, ctypes.addressof(parameters), call, None)
         self.memory[f"parameters {call}"] = parameters  # the next ones stand elsewhere
@@ -135,12 +144,15 @@ def test_what_comes_back_as_it_went_is_counted(carrying: Carrying) -> None:
 
 
 @pytest.mark.parametrize("seed", [8, -7], ids=["all of it", "in places"])
-@pytest.mark.parametrize("is_late", [False, True], ids=["pageable", "pinned"])
-def test_what_the_gpu_changed_is_not_brought_back(seed: int, is_late: bool, carrying: Carrying) -> None:
-    """Also into the same pinned memory, which holds what was sent until the copy is done."""
+@pytest.mark.parametrize(
+    ("is_late", "target"), [(False, PAGEABLE), (True, PINNED), (True, PAGEABLE)],
+    ids=["pageable", "pinned", "pageable, where a GPU writes it itself"],
+)  # fmt: skip
+def test_what_the_gpu_changed_is_not_brought_back(seed: int, is_late: bool, target: int, carrying: Carrying) -> None:
+    """Also into the same memory, which holds what was sent until the copy is done."""
     for _ in range(2):
         carrying.up(7, "a")
-        carrying.back(seed, "a", is_late=is_late)
+        carrying.back(seed, "a", is_late=is_late, target=target)
         carrying.up(None, "a")
     assert "brought_back" not in carrying.needless()
 

@@ -82,14 +82,19 @@ def said(reading: Reading) -> str:
 def test_the_switch_of_the_loader_is_the_advice_where_it_saves_something() -> None:
     reading = read(program(), received(33), loader(33))
     assert reading.verdict is not None
-    assert reading.verdict.startswith(f"Set {SWITCH} for the batches of train.py:33: the program gets about ")
+    assert reading.verdict.startswith(f"Set {SWITCH} for train.py:33: the program gets about ")
     assert SWITCH in told(reading, "pageable-copies")[0].advice
 
 
 def test_under_trainer_the_switch_is_its_own() -> None:
     library = {"library_file": TRAINER, "library_line": 700}
-    (finding,) = told(read(program(), received(33), loader(33, **library)), "pageable-copies")
+    reading = read(program(), received(33, **library), loader(33, **library))
+    (finding,) = told(reading, "pageable-copies")
     assert "dataloader_pin_memory=True" in finding.advice
+    assert reading.verdict is not None
+    assert reading.verdict.startswith(
+        "Set dataloader_pin_memory=True (TrainingArguments) for train.py:33 → trainer.py:7"
+    )
 
 
 def test_without_workers_the_loop_itself_would_pin_so_that_no_saving_is_promised() -> None:

@@ -1,0 +1,27 @@
+"""What a trace keeps of a second run of the program, with lines pinned."""
+
+from __future__ import annotations
+
+from pinscope.records.base import Record
+from pinscope.records.host_calls import Count, Seconds
+
+
+class SecondRunFields(Record):
+    """Fields of a trace's rows."""
+
+    estimated_seconds: Seconds | None = None
+    """What pinning was expected to save, by the first run."""
+    same_output: bool | None = None
+    """Whether both runs wrote the same to stdout."""
+    gather_seconds: Seconds | None = None
+    """How long the CPU copied into pinned buffers."""
+    wait_seconds: Seconds | None = None
+    """How long the CPU waited for the GPU to have read a buffer that it needed again; of a DataLoader, how long the
+    loop waited for its batches, beside receiving them: by the median one."""
+    pin_seconds: Seconds | None = None
+    """How long pinning the buffers took."""
+    pinned_bytes: Count | None = None
+    """Of the buffers."""
+    reason: str | None = None
+    """Why copies of the line were left as they were, or what was pinned instead; of large copies and calls of libraries
+    what was done to the data on the CPU."""

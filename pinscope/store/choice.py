@@ -1,0 +1,80 @@
+"""Which runs are meant: those that fit what is asked for, their order, and the run that a word stands for."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, TypedDict
+
+if TYPE_CHECKING:  # the command line's help waits for this module
+    from pinscope.records.run import Origin, Run, Status
+
+COLUMNS = ("experiment", "lab", "status")
+"""What the database itself can choose by."""
+_WORD = re.compile(r"(?:(?P<last>latest|@(?:-(?P<back>[0-9]{1,6}))?)|baseline)(?::(?P<experiment>\w{1,100}))?")
+WORDS = (
+    "latest or @ (the last run), @-1 (the last but one), baseline (the last starred one), each also of one experiment, "
+    "such as latest:bandwidth"
+)
+"""What may stand in the place of an id, beside a beginning of it and a run's name."""
+
+
+class Wanted(TypedDict, total=False):
+    """Which runs are asked for; what is left out, or ``None``, leaves any."""
+
+    experiment: str | None
+    lab: Origin | None
+    status: Status | None
+    host: str | None
+    tags: Sequence[str] | None
+    """All of these."""
+    search: str | None
+    """Each of these words somewhere in what a list shows of a run, in its note, or in the name of its machine."""
+    baseline: bool | None
+    """Starred, or not."""
+    recordings: bool
+    """Also those that ship with PinScope, as without it."""
+
+
+def fits(run: Run, wanted: Wanted) -> bool:
+    """Whether a run is one of those that are asked for."""
+    host, search = wanted.get("host"), wanted.get("search")
+    plain = {field: wanted.get(field) for field in (*COLUMNS, "baseline")}
+    return (
+        all(value is None or getattr(run, field) == value for field, value in plain.items())
+        and host in (None, run.environment.host)
+        and set(wanted.get("tags") or ()) <= set(run.tags)
+        and (not search or all(word in _words(run) for word in search.casefold().split()))
+    )
+
+
+def _words(run: Run) -> str:
+    gpus = [device.name for device in run.environment.devices]
+    texts = (run.id, run.experiment, run.name, *run.tags, run.note, run.verdict, run.error, run.environment.host, *gpus)
+    return "\n".join(text for text in texts if text).casefold()
+
+
+def stands_for(text: str) -> tuple[int, Wanted] | None:
+    """Of a word in the place of an id: how many runs to go back among which; ``None`` if it is none (:data:`WORDS`)."""
+    if not (word := _WORD.fullmatch(text)):
+        return None
+    starred = None if word["last"] else True
+    return int(word["back"] or 0), Wanted(experiment=word["experiment"], baseline=starred, recordings=False)
+
+
+def _by_figure(run: Run) -> Any:
+    if run.figure is None or not isinstance(run.figure.value, int | float):
+        return run.experiment, True, "", 0.0
+    return run.experiment, False, run.figure.key or "", -run.figure.value
+
+
+ORDERS: Mapping[str, Callable[[Run], Any]] = {
+    "newest": lambda run: -run.created_at.timestamp(),
+    "oldest": lambda run: run.created_at.timestamp(),
+    "experiment": lambda run: run.experiment,
+    "name": lambda run: (run.name is None, (run.name or "").casefold()),
+    "host": lambda run: run.environment.host,
+    "figure": _by_figure,
+}
+"""Name → by what runs are sorted; those that are alike in it stay as they were. Figures: the greatest first, among the
+runs of one experiment."""

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 HANDS_OVER = ("jax.device_put", "jax.numpy.asarray", "jax.numpy.array")
 """Calls that leave the copy to threads of the library."""
-MOST_OPEN = 1000
+MOST_OPEN = 100
 """Calls whose data has not been copied yet; that of older ones has gone another way."""
 
 

@@ -72,11 +72,8 @@ def test_a_loader_s_own_line_is_named_as_the_place_of_the_switch(tmp_path: Path)
     lines = (TRACED / "loader_loop.py").read_text().splitlines()
     made = next(number for number, line in enumerate(lines, 1) if "loader = DataLoader(" in line)
     assert [(row["line"], row["count"]) for row in seen.rows if row["kind"] == "loader"] == [(made, 40)]
-    (saved,) = (
-        figure["value"] for each in seen.run["findings"] if each["rule"] == "pageable-copies"
-        for figure in each["evidence"] if figure["name"] == SAVED
-    )  # fmt: skip
-    assert switched(seen, f"pin_memory=True at loader_loop.py:{made}") == (saved > 0)
+    accused = [each for each in seen.run["findings"] if each["rule"] == "pageable-copies"]  # not where nothing is saved
+    assert switched(seen, f"pin_memory=True at loader_loop.py:{made}") == bool(accused)
 
 
 def test_the_ranks_of_torchrun_have_one_switch(tmp_path: Path) -> None:

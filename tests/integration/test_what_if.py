@@ -56,7 +56,7 @@ def test_the_program_runs_twice_and_what_pinning_saved_is_measured(
     assert out == f"{float(sum(range(20)) * 1000)}\nits child\n"
     words = " ".join(err.split())
     again = f"runs again, copying from pinned memory at train.py:{COPIES} pinscope: "
-    assert f"{again}Pin what train.py:{COPIES} copies: " in words
+    assert f"{again}Pin what train.py:{COPIES} copies, where it is made: " in words
     assert f"pinscope: Pinning train.py:{COPIES} " in words
     assert rows(document, "before") == []
     (before,), (redirected, *left) = rows(second, "before"), rows(second, "redirected")

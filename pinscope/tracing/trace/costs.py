@@ -8,11 +8,11 @@ from operator import itemgetter
 
 from pinscope.analysis.read_rows import Row, grouped
 from pinscope.tracing.sites import MOSTLY, Seen, Site, line_name, place_in
-from pinscope.tracing.trace.cpu_work import Remedy, first_advice, is_hidden, pins_again, working_lines
+from pinscope.tracing.trace.cpu_work import FIRST, Remedy, first_advice, is_hidden, pins_again, working_lines
 from pinscope.tracing.trace.managed import accused, copied_seconds, faulted_bytes, managed_advice, spent_seconds
 from pinscope.tracing.trace.needless import in_pieces, needless_copies
 from pinscope.tracing.trace.source_memory import file_advice, waits_for_file
-from pinscope.tracing.trace.switches import switch_of, to_pin
+from pinscope.tracing.trace.switches import switch_of
 from pinscope.units import format_about, format_bytes, format_seconds, format_share
 
 
@@ -218,22 +218,32 @@ def _pageable(seen: Seen) -> Iterator[Cost]:
         if is_hidden(site):  # the work of its line says why
             continue
         saved, whole = site.saved_in_place, seen.seconds_from_first(site.row)
-        to_do = f"copy {'into' if site.row['direction'] == 'd2h' else 'from'} pinned memory"
-        to_do = to_do if site.loader_saved is None else TO_DO["receive"]
-        to_do = f"set {switch}" if (switch := switch_of(seen, site)) else to_do
+        to_do, pin = _pinned_memory(seen, site)
         to_do += f", in {others + 1:,} processes" if others else ""
         if waits_for_file(site) and site.unexplained_seconds > (saved or 0.0):
             to_do, advice = "read the file in large pieces", file_advice(seen, site)
         elif saved:
             what = "program" if whole == seen.seconds else "loop"
             share = f" ({float(f'{min(100 * saved / whole, 100):.2g}'):g} %)" if whole else ""
-            advice = f"{to_pin(seen, site)}: the {what} gets {format_about(saved)}{share} shorter."
+            advice = f"{pin}: the {what} gets {format_about(saved)}{share} shorter."
         elif saved is None:
-            advice = f"{to_pin(seen, site)}: {_stood(seen, site)}."
+            advice = f"{pin}: {_stood(seen, site)}."
         else:
             to_do = "pinning saves nothing"
             advice = f"Pinning what {site.name} copies would save nothing: {_stood(seen, site)}."
         yield Cost(site.row, "pageable-copies", site.stands_seconds, saved, to_do, advice)
+
+
+def _pinned_memory(seen: Seen, site: Site) -> tuple[str, str]:
+    """What to do about pageable copies, in a few words and as a sentence begins: where the data must be pinned for them
+    to save what is said."""
+    if switch := switch_of(seen, site):
+        return f"set {switch}", f"Set {switch} for {site.name}"
+    if site.loader_saved is not None:
+        return TO_DO["receive"], FIRST["receive"].format(site.name)
+    if site.row["direction"] == "d2h":
+        return "copy into pinned memory", f"Pin what {site.name} copies into"
+    return TO_DO["make"], f"Pin what {site.name} copies, where it is made"
 
 
 def _needless(seen: Seen) -> Iterator[Cost]:
@@ -287,11 +297,18 @@ def _small(seen: Seen) -> Iterator[Cost]:
     for site in seen.small:
         held, gathered = site.row["call_seconds"], site.gathered_seconds
         saved = None if gathered is None else max(held - gathered, 0.0)
-        count, is_block = f"{site.row['count']:,}", in_pieces(seen, site)
-        what = f"Copy at {site.name} one block, not {count} pieces" if is_block else ""
-        advice = f"{what or f'Gather the {count} small copies of {site.name}'}: they blocked the CPU for "
-        to_do = "copy the block whole" if is_block else "gather them in one copy"
-        yield Cost(site.row, "many-small-copies", held, saved, to_do, f"{advice}{_took(seen, site.row, held)}.")
+        count = f"{site.row['count']:,}"
+        if in_pieces(seen, site):
+            saved, to_do, what = None, "copy the block whole", f"Copy at {site.name} one block, not {count} pieces"
+        elif saved == 0:
+            to_do, what = (
+                "move them another way",
+                f"Move the {count} small copies of {site.name} another way, not gathered",
+            )
+        else:
+            to_do, what = "gather them in one copy", f"Gather the {count} small copies of {site.name}"
+        advice = f"{what}: they blocked the CPU for {_took(seen, site.row, held)}."
+        yield Cost(site.row, "many-small-copies", held, saved, to_do, advice)
 
 
 def _work(seen: Seen) -> Iterator[Cost]:

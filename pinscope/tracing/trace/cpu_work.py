@@ -17,7 +17,7 @@ Remedy = Literal["convert", "gather", "pin", "fetch", "receive", "make"]
 """What makes the work go: ``convert`` or ``gather`` on the GPU, ``pin`` once, ``fetch`` into memory that is kept,
 ``receive`` by a DataLoader that pins, or ``make`` the data in pinned memory."""
 _FETCHES = ("Tensor.cpu", "Tensor.numpy", "ndarray.get", "jax.device_get", "copy_to_host")
-_FIRST: dict[Remedy, str] = {
+FIRST: dict[Remedy, str] = {
     "convert": "Convert on the GPU, not at {}",
     "gather": "Copy {} as it lies",
     "pin": "Pin once at {}, not {:,} times",
@@ -25,6 +25,7 @@ _FIRST: dict[Remedy, str] = {
     "receive": "Let the DataLoader of {} pin",
     "make": "Fill pinned memory at {}",
 }
+"""How advice on the line of that name begins."""
 
 
 @dataclass(frozen=True)
@@ -135,7 +136,7 @@ def _place(row: Row) -> tuple[object, ...]:
 
 def first_advice(line: WorkingLine) -> str:
     """What to do about the work of a line, as a verdict begins."""
-    return _FIRST[line.remedy or "make"].format(line.name, line.row["count"])
+    return FIRST[line.remedy or "make"].format(line.name, line.row["count"])
 
 
 def costliest(seen: Seen) -> WorkingLine | None:

@@ -60,7 +60,7 @@ TEXTS: Texts = {
     **OF_CHILDREN,
     "pageable-copies": Text(
         "large copies of a line come from pageable memory and cost a thousandth of the time, or are a twentieth of the "
-        "bytes of large copies",
+        "bytes of large copies; not where pinning would save nothing",
         _COPIES,
         _PLACE,
         f"Copy from pinned memory; with non_blocking=True the call returns at once. {_MADE_THERE}",
@@ -205,12 +205,12 @@ def findings(traced: Traced) -> tuple[Finding, ...]:
 
 def _pageable(seen: Seen, rate_from: str | None) -> Iterator[Costed]:
     for site, others in seen.accused[:MOST_ACCUSED]:
-        if is_hidden(site):  # it says why
+        row, saved, waits = site.row, site.saved_in_place, waits_for_file(site)
+        if is_hidden(site) or (saved == 0 and not waits):  # the work of its line says why; pinning saves nothing
             continue
-        row, saved = site.row, site.saved_in_place
         whole, to_host = seen.seconds_from_first(row), row["direction"] == "d2h"
         asks = "/asynchronous" if "non_blocking=True" in (row["source_line"] or "") else ""
-        waits, switch = waits_for_file(site), switch_of(seen, site)
+        switch = switch_of(seen, site)
         variant = SWITCH if switch else f"pageable-copies{'/to-host' if to_host else asks}"
         yield say(
             TEXTS,

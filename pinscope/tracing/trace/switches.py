@@ -51,9 +51,3 @@ def batches_words(seen: Seen, site: Site) -> str | None:
         return None
     pins, workers, where = _settings(made)
     return f"These are batches of a DataLoader without workers: {workers} and {pins} {where} pin them beside the loop."
-
-
-def to_pin(seen: Seen, site: Site) -> str:
-    """What to do so that a line copies from pinned memory, as a sentence begins."""
-    switch = switch_of(seen, site)
-    return f"Set {switch} for {site.name}" if switch else f"Pin what {site.name} copies"

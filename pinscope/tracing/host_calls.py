@@ -64,9 +64,13 @@ def _followed(name: str, is_large: IsLarge, describe: Describe) -> Callable[[Cal
 
     def around(original: Callable[..., Any]) -> Callable[..., Any]:
         def called(*arguments: Any, **named: Any) -> Any:
-            recorder = newest_recorder()
-            thread = _thread.get_ident()
-            if not recorder.is_on or thread in _INSIDE or not _answered(is_large, arguments):
+            try:
+                large = is_large(arguments)
+            except Exception as error:
+                if is_of_the_program(error):
+                    raise
+                large = False
+            if not large or (thread := _thread.get_ident()) in _INSIDE or not (recorder := newest_recorder()).is_on:
                 return original(*arguments, **named)
             try:
                 _INSIDE.add(thread)
@@ -130,13 +134,16 @@ class _Tensors:
 
     def _is_large(self, arguments: Arguments) -> bool:
         tensor = arguments[0]
-        if type(tensor) not in self._plain or tensor.layout is not self._strided or tensor.nbytes <= LARGE_BYTES:
+        if type(tensor) not in self._plain or tensor.nbytes <= LARGE_BYTES:
             return False
         stays = len(arguments) > 1 and isinstance(arguments[1], self._dtype)  # it is only converted
-        return not (stays and tensor.is_cuda)
+        return tensor.layout is self._strided and not (stays and tensor.is_cuda)
 
     def _is_large_source(self, arguments: Arguments) -> bool:
-        return self._is_large(arguments[1:]) and (arguments[0].is_cpu or arguments[1].is_cpu)
+        source = arguments[1]
+        if type(source) not in self._plain or source.nbytes <= LARGE_BYTES:
+            return False
+        return source.layout is self._strided and (source.is_cpu or arguments[0].is_cpu)
 
     def _moved(self, arguments: Arguments, result: Any) -> tuple[int, int, str] | None:
         return self._between(arguments[0], result)

@@ -53,12 +53,16 @@ SPARE_NS, SHARE = 20_000_000, 500
 """So long samples may take in any program, and which part of the time since the first of them beside that."""
 RESERVE_NS = 50_000
 """What must be left of that for a copy to the GPU, so that one back is sampled, too."""
+MOST_ADDRESSES = 1000
+"""Of parameters, whose sizes are read without looking them up."""
 MOST_PLACES = 20_000
 """That are kept in mind; a program may copy from ever new ones."""
 _TO_GPU = re.compile(r"cuMemcpyHtoD(Async)?(_v2)?(_ptsz|_ptds)?")
 _TO_HOST = re.compile(r"cuMemcpyDtoH(Async)?(_v2)?(_ptsz|_ptds)?")
 _PARAMETERS = struct.Struct("<3Q")
 """Of all these functions: target, source, bytes."""
+_Parameters = ctypes.c_char * _PARAMETERS.size
+_BYTES_AT = 16
 
 
 class HostData:
@@ -71,6 +75,9 @@ class HostData:
 
     Attributes:
         functions: numbers of those that copy.
+        sizes: address of the parameters of a copy that was seen before → its bytes; at the same depth of the program
+            the next copy has its parameters there.
+        small_left: copies that are still looked at for pieces.
         due: correlation id of each copy that is to be sampled when its call is over → where its data stands.
     """
 
@@ -81,10 +88,10 @@ class HostData:
         self.due: dict[int, tuple[bool, int, int, int]] = {}
         self._memory = memory
         self._log = CallLog(folder, "data", DATA)
-        self._views: dict[int, Any] = {}
         self._sampler = _Sampler()
         self._run = _Run(self._log)
-        self._small_left = MOST_SMALL
+        self.sizes: dict[int, ctypes.c_uint64] = {}
+        self.small_left = MOST_SMALL
         self._since = self._spent = 0
         self._sent: dict[Place, int] = {}
         """Sample and bytes → correlation id of the last copy to the GPU with it."""
@@ -105,11 +112,14 @@ class HostData:
             correlation: id of the call.
             caller: innermost frame of its stack.
         """
-        copied = _PARAMETERS.unpack(self._views.get(parameters) or self._view(parameters))
+        if len(self.sizes) >= MOST_ADDRESSES:
+            self.sizes.clear()
+        self.sizes[parameters] = ctypes.c_uint64.from_address(parameters + _BYTES_AT)
+        copied = _PARAMETERS.unpack(_Parameters.from_address(parameters))
         target, source, size = copied
         if size <= LARGE_BYTES:
-            if self._small_left:
-                self._small_left -= 1
+            if self.small_left:
+                self.small_left -= 1
                 self._run.add(correlation, target, source, size)
             return False
         if number in self._to_gpu:
@@ -140,18 +150,13 @@ class HostData:
         self._run.end()
         self._log.close()
         self.due.clear()
-        self._views.clear()
+        self.sizes.clear()
         for table in self._tables:
             table.clear()
 
     @property
     def _tables(self) -> tuple[dict[Place, Any], ...]:
         return self._sent, self._lies, self._on_gpu, self._brought
-
-    def _view(self, parameters: int) -> Any:
-        if len(self._views) >= MOST_PLACES:
-            self._views.clear()
-        return self._views.setdefault(parameters, (ctypes.c_char * _PARAMETERS.size).from_address(parameters))
 
     def _note_sent(self, correlation: int, host: Place, device: Place) -> None:
         sample = self._sampler.read(*host)

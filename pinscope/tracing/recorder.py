@@ -23,7 +23,7 @@ from pinscope.tracing import stacks
 from pinscope.tracing.bound import _thread, as_json, bind, os, start_thread, time
 from pinscope.tracing.cupti_library import NVTX, CuptiLibrary, Refused
 from pinscope.tracing.error_filter import FAILED_ENTRY, FailedCalls
-from pinscope.tracing.host_data import HostData
+from pinscope.tracing.host_data import LARGE_BYTES, HostData
 from pinscope.tracing.managed import ManagedMemory, is_followed_later
 from pinscope.tracing.mapped_file import BUFFER_BYTES, CUT, HOST_ENTRY, ActivityBuffers, CallLog
 from pinscope.tracing.pending import raise_behind
@@ -41,6 +41,8 @@ LONGEST_CALL_SECONDS = 10.0
 """So long after the recording was switched off, calls that began before are waited for."""
 MOST_VIEWS = 1000
 _ENTER = 0
+_clock = time.time_ns
+"""CUPTI counts as this clock does."""
 _NEVER = 1 << 63
 
 
@@ -94,8 +96,6 @@ class Recorder:
         )
         self._begun: dict[int, int] = {}
         """Correlation id of a call that is not over → when it began."""
-        self._clock: Callable[[], int] = time.time_ns
-        """CUPTI counts as this clock does."""
         self._views: dict[int, tuple[ctypes.c_uint32, ctypes.c_uint32, ctypes.c_uint64]] = {}
 
     @property
@@ -196,7 +196,7 @@ class Recorder:
         for correlation in list(self._begun):
             begun = self._begun.pop(correlation, None)
             if begun is not None:  # else it was over meanwhile
-                self._log.note(correlation, CUT, 0, 0, 0, begun, self._clock())
+                self._log.note(correlation, CUT, 0, 0, 0, begun, _clock())
 
     def _note_switch(self) -> None:
         self._folder.append("switched", as_json({"ns": time.time_ns(), "on": self._reports}) + b"\n")
@@ -256,41 +256,38 @@ class Recorder:
     # What CUPTI calls. Each may run in any thread, and at any place of the program.
 
     def _call(self, _user: int, domain: int, number: int, data: int) -> None:
-        """A call that is followed begins, or is over."""
+        """A call that is followed begins, or is over: note how long it took, and which stack it came from."""
         try:
-            self._note(domain, number, data, _getframe().f_back)
+            now = _clock()
+            if domain == NVTX:
+                if os.getpid() == self._process:
+                    self._nvtx.note(number, data)
+                return
+            site, correlation_id, parameters = self._views.get(data) or self._view(data)
+            correlation = correlation_id.value
+            if site.value == _ENTER:
+                if self._on:
+                    if number in (data_of := self._data).functions:
+                        size = data_of.sizes.get(parameters.value)
+                        if (size is None or size.value > LARGE_BYTES or data_of.small_left) and data_of.begins(
+                            number, parameters.value, correlation, _getframe().f_back
+                        ):
+                            now = _clock()
+                    self._begun[correlation] = now
+                return
+            if number in self._managed.allocates and self._live:
+                self._managed.begin(self._reports)
+            begun = self._begun.pop(correlation, None)
+            if begun is not None:
+                stack = self._stack(_getframe().f_back)
+                named, thread = self._ranges.current(), _thread.get_ident() & 0xFFFFFFFF
+                self._log.note(correlation, number, thread, stack, named, begun, now)
+                if correlation in self._data.due:
+                    self._data.is_over(correlation)
+            elif self._on:  # it began before
+                self._log.note(correlation, CUT, 0, 0, 0, now, now)
         except BaseException as error:  # noqa: BLE001 - nothing may reach the program
             self.caught(error)
-
-    def _note(self, domain: int, number: int, data: int, caller: FrameType | None) -> None:
-        """Note how long a call took, and which stack it came from."""
-        now = self._clock()
-        if domain == NVTX:
-            if os.getpid() == self._process:
-                self._nvtx.note(number, data)
-            return
-        site, correlation_id, parameters = self._views.get(data) or self._view(data)
-        correlation = correlation_id.value
-        if site.value == _ENTER:
-            if self._on:
-                if number in self._data.functions and self._data.begins(number, parameters.value, correlation, caller):
-                    now = self._clock()
-                self._begun[correlation] = now
-            return
-        if number in self._managed.allocates and self._live:
-            self._managed.begin(self._reports)
-        begun = self._begun.get(correlation)
-        if begun is None:
-            if self._on:  # it began before
-                self._log.note(correlation, CUT, 0, 0, 0, now, now)
-            return
-        stack = self._stack(caller)
-        thread = _thread.get_ident() & 0xFFFFFFFF
-        named = self._ranges.current()
-        if correlation in self._data.due:
-            self._data.is_over(correlation)
-        del self._begun[correlation]
-        self._log.note(correlation, number, thread, stack, named, begun, now)
 
     def note_host_call(
         self, name: str, described: tuple[int, int, str], begun: int, ended: int, before: Any, after: Any
@@ -305,7 +302,7 @@ class Recorder:
         """
         size, flags, detail = described
         number = self._host_names.get((name, detail)) or self._name_host_call(name, detail)
-        stack = self._stacks.number(_behind_ours(_getframe(1)))
+        stack = self._stacks.number(_getframe(1))
         named, thread = self._ranges.current(), _thread.get_ident() & 0xFFFFFFFF
         processor = int((after[0] - before[0] + after[1] - before[1]) * 1e9)
         minor, major = after[6] - before[6], after[7] - before[7]
@@ -335,7 +332,7 @@ class Recorder:
         """Note the error and the stack; of a native thread, that of the main thread, which may wait for it."""
         if not self._on or os.getpid() != self._process:
             return
-        now, elsewhere = self._clock(), caller is None
+        now, elsewhere = _clock(), caller is None
         # Python has the newest thread first.
         stack = self._stack([*_current_frames().values()][-1] if elsewhere else caller)
         self._failures.note(domain, number, data, _thread.get_ident() & 0xFFFFFFFF, stack, elsewhere, now)
@@ -343,7 +340,7 @@ class Recorder:
     def _stack(self, caller: FrameType | None) -> int:
         """Number of the stack above a frame; 0 where it is not read."""
         try:
-            return self._stacks.number(_behind_ours(caller)) if self._with_stacks else 0
+            return self._stacks.number(caller) if self._with_stacks else 0
         except RecursionError:  # the program stands near its limit
             return 0
 
@@ -354,9 +351,11 @@ class Recorder:
             self._views.clear()
         if not self._has_thread and os.getpid() == self._process:
             self._start_minding()
-        number = ctypes.c_uint32.from_address
-        parameters = ctypes.c_uint64.from_address(data + self._parameters_at)
-        self._views[data] = views = number(data), number(data + self._correlation_at), parameters
+        self._views[data] = views = (
+            ctypes.c_uint32.from_address(data),
+            ctypes.c_uint32.from_address(data + self._correlation_at),
+            ctypes.c_uint64.from_address(data + self._parameters_at),
+        )
         return views
 
     def _request(self, buffer: Any, size: Any, most: Any) -> None:
@@ -420,6 +419,7 @@ class Recorder:
         self._ranges.forget()
         self._nvtx = NvtxCalls(self._ranges)
         self._views.clear()
+        self._memory.sizes.clear()
 
     def before_fork(self) -> None:
         """No other thread may be in CUPTI for us meanwhile."""
@@ -479,13 +479,6 @@ _FORKING: list[Recorder] = []
 def is_of_the_program(error: BaseException) -> bool:
     """Whether a handler of a signal raised it, which ran inside our code in the main thread."""
     return isinstance(error, KeyboardInterrupt) or _own_traceback(error) is not None
-
-
-def _behind_ours(frame: FrameType | None) -> FrameType | None:
-    """The innermost frame that is not PinScope's: calls of libraries come through our code."""
-    while frame is not None and frame.f_code.co_filename.startswith(OURS):
-        frame = frame.f_back
-    return frame
 
 
 def _own_traceback(error: BaseException) -> TracebackType | None:

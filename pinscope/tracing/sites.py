@@ -17,13 +17,15 @@ from pinscope.analysis.read_rows import Row, grouped
 from pinscope.records.run import Cell, Run, Table, table
 from pinscope.records.trace_row import LARGE_BYTES, copies_large_from_or_to
 from pinscope.records.traffic import NeedlessKind
-from pinscope.tracing.loaders import saved_by_pinning
+from pinscope.tracing.mapped_file import NEXT, RECEIVE
 from pinscope.tracing.source_memory import reads_new_pages_of_a_file
 
 FEW = 0.001
 """Of the time: what costs less is in the table only, unless it copies much."""
 MOSTLY = 0.05
 """Of the bytes of large copies: where less than this is pageable, the program pins what counts."""
+MOSTLY_WAITING = 0.1
+"""Of the time: a loop that waits longer for its batches, by the median one, goes as fast as the workers make them."""
 SLOWER, CALL_SECONDS = 2.0, 50e-6
 """A pageable copy that takes so many times as long as staging, beside its call, waits for something else."""
 SMALL_COPIES = 1000
@@ -365,13 +367,32 @@ def _with_loader(seen: Seen, process: int | None, sites: Sequence[Site]) -> list
     calls = [row for row in seen.host_calls if row["process"] == process]
     busy = max((row["busy_seconds"] for row in seen.devices if row["process"] == process), default=0.0)
     copying = sum(site.held_by_pageable for site in received)
-    saved = saved_by_pinning(calls, copying, whole, busy)
+    saved = _saved_by_pinning(calls, copying, whole, busy)
     return [
         replace(site, loader_saved=saved * site.held_by_pageable / copying if copying else 0.0)
         if site in received
         else site
         for site in sites
     ]
+
+
+def _saved_by_pinning(calls: Sequence[Row], copying: float, whole: float, busy: float) -> float:
+    """Seconds that a DataLoader which pins its batches saves of all copies of a process whose data its workers send.
+
+    The step of a loop holds what it receives and copies, and the rest. With pinning the former runs in a thread beside
+    the latter: the shorter of both is saved, but no more than the GPU stands idle, and nothing where the loop waits for
+    its workers.
+
+    Args:
+        calls: of libraries, of the process.
+        copying: how long its copies hold the CPU beyond what they would from pinned memory.
+        whole: from the first of them to the end.
+        busy: how long the GPU computes.
+    """
+    if sum(row["wait_seconds"] or 0.0 for row in calls if row["call"] == NEXT) > MOSTLY_WAITING * whole:
+        return 0.0
+    moved = copying + float(sum(row["call_seconds"] for row in calls if row["call"] == RECEIVE))
+    return max(min(moved, whole - moved, whole - busy), 0.0)
 
 
 def _gathered_rate(params: Mapping[str, Any], direction: str, size: float) -> float | None:
@@ -499,3 +520,16 @@ def headed_table(
 ) -> Table:
     columns = {heading: unit for row in rows[:1] for heading, (unit, _) in row.items()}
     return table(title, columns, [[cell for _, cell in row.values()] for row in rows], note, missing, bar)
+
+
+MOST_SHOWN = 100
+"""Rows of a table."""
+
+
+def table_of_lines(title: str, rows: Sequence[Row], columns: Mapping[str, tuple[str, str]], note: str) -> Table:
+    """Rows of lines as they were kept: the line, and of each heading a unit and the field that has the value."""
+
+    def cells(row: Row) -> Headed:
+        return {heading: (unit, None if row[field] == "" else row[field]) for heading, (unit, field) in columns.items()}
+
+    return headed_table(title, [{"line": ("text", line_name(row)), **cells(row)} for row in rows[:MOST_SHOWN]], note)

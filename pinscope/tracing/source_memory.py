@@ -20,6 +20,8 @@ LOOKED_AT = (1, 4)
 """Which large copies of a line are looked at: the first may be the only one into memory that was never touched."""
 MOST_SECONDS = 0.2
 """So long the looks of a process may take together; about 1 ms each where it has 1,000 mappings."""
+MOST_ADDRESSES = 1000
+"""Of arguments, whose sizes are read without looking them up."""
 WINDOWS, WINDOW_PAGES = 16, 32
 """Of a copy, so many stretches of so many pages are looked at."""
 _ARGUMENTS = {

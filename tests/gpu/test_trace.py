@@ -394,8 +394,9 @@ def overhead(what: str, folder: Path) -> dict[str, dict[str, Sequence[float]]]:
 
 
 @pytest.mark.alone
-def test_a_small_copy_takes_less_than_10_us_more_with_stacks(tmp_path: Path) -> None:
-    for name, times in overhead("small", tmp_path).items():
+@pytest.mark.parametrize("what", ["small", "calls"])
+def test_a_small_copy_takes_less_than_10_us_more_with_stacks(what: str, tmp_path: Path) -> None:
+    for name, times in overhead(what, tmp_path).items():
         assert statistics.median(map(sub, times["on"], times["off"])) < 10, name
 
 

@@ -9,12 +9,10 @@ from pinscope.analysis.read_rows import Row
 from pinscope.analysis.texts import Costed, Text, Texts, say
 from pinscope.records.run import Table, quantity
 from pinscope.tracing.host_data import MOST_SMALL
-from pinscope.tracing.sites import MOSTLY, Seen, Site, headed_table
+from pinscope.tracing.sites import MOST_SHOWN, MOSTLY, Seen, Site, headed_table
 
 MOST_TOLD = 3
 """Of each kind; the table has all."""
-MOST_SHOWN = 100
-"""Rows of the table."""
 _WORDS = {"sent_again": "sent again", "brought_back": "brought back", "in_pieces": "in pieces"}
 _AGAIN = "{line} sends the same data again, by samples: about {times:,} of {count:,} copies, {bytes:bytes}"
 _SAMPLED = (

@@ -13,7 +13,17 @@ from pinscope.records.parameters import Inputs, parameter
 from pinscope.records.run import Quantity, Run, Table, quantity
 from pinscope.records.trace_row import LARGE_BYTES, TraceRow
 from pinscope.text import encodable
-from pinscope.tracing.sites import MOSTLY, Headed, Seen, Site, gpu_name, headed_table, line_name, seen_in
+from pinscope.tracing.sites import (
+    MOST_SHOWN,
+    MOSTLY,
+    Headed,
+    Seen,
+    Site,
+    gpu_name,
+    headed_table,
+    seen_in,
+    table_of_lines,
+)
 from pinscope.tracing.trace.answer import answer_tables
 from pinscope.tracing.trace.costs import ranked, total_share
 from pinscope.tracing.trace.cpu_work import table_of_work, working_lines
@@ -25,8 +35,6 @@ from pinscope.tracing.trace.unrecorded import children_words, unseen_words
 from pinscope.tracing.trace.what_if import WhatIf, what_if_headline, what_if_in, what_if_tables, what_if_verdict
 from pinscope.units import format_bytes, format_seconds, format_share
 
-MOST_SHOWN = 100
-"""Rows of a table."""
 NO_RATE = "no run of bandwidth says the rate of pinned copies"
 NO_KERNELS = "the program ran no kernel"
 
@@ -197,7 +205,7 @@ def tables(traced: Traced) -> tuple[Table, ...]:
     compared, seen = () if traced.what is None else tuple(what_if_tables(traced.what)), traced.seen
     copies, work = _sites(traced.run, seen), table_of_work(seen)
     failed = (failed_table(seen),) if seen.failed else ()
-    managed = (managed_table(seen, MOST_SHOWN),) if seen.migrations else ()
+    managed = (managed_table(seen),) if seen.migrations else ()
     needless = (table_of_needless(seen),) if seen.needless else ()
     lines = (copies, *managed, *needless, work, _allocations(seen), _waits(seen), _devices(seen))
     return (*failed, *compared, *answer_tables(seen), *lines)
@@ -249,23 +257,20 @@ def _left_out(seen: Seen) -> str:
 
 
 def _allocations(seen: Seen) -> Table:
-    return headed_table(
+    return table_of_lines(
         "Pinned memory allocated",
-        [
-            {
-                "line": ("text", line_name(row)),
-                "call": ("text", row["call"]),
-                "times": ("count", row["count"]),
-                "took": ("seconds", row["call_seconds"]),
-                "bytes asked for": ("bytes", row["bytes"]),
-                "bytes held": ("bytes", row["held_bytes"]),
-                "most at once": ("bytes", row["peak_bytes"]),
-                "left at the end": ("count", row["left_count"]),
-                "bytes left": ("bytes", row["left_bytes"]),
-                "source": ("text", row["source_line"] or None),
-            }
-            for row in seen.allocations[:MOST_SHOWN]
-        ],
+        seen.allocations,
+        {
+            "call": ("text", "call"),
+            "times": ("count", "count"),
+            "took": ("seconds", "call_seconds"),
+            "bytes asked for": ("bytes", "bytes"),
+            "bytes held": ("bytes", "held_bytes"),
+            "most at once": ("bytes", "peak_bytes"),
+            "left at the end": ("count", "left_count"),
+            "bytes left": ("bytes", "left_bytes"),
+            "source": ("text", "source_line"),
+        },
         "Asked for: of CUDA; PyTorch asks for a power of two, up to twice what a tensor needs. Held: the whole "
         "pages that this reaches into. Both add up all times; most at once is the most that was there together. "
         "PyTorch's .item() pins a few bytes for its result.",
@@ -273,20 +278,17 @@ def _allocations(seen: Seen) -> Table:
 
 
 def _waits(seen: Seen) -> Table:
-    return headed_table(
+    return table_of_lines(
         "Waiting for the GPU",
-        [
-            {
-                "line": ("text", line_name(row)),
-                "call": ("text", row["call"]),
-                "times": ("count", row["count"]),
-                "CPU held": ("seconds", row["call_seconds"]),
-                "compute idle afterwards": ("seconds", row["idle_seconds"]),
-                "during a copy": ("count", row["after_async_count"]),
-                "source": ("text", row["source_line"] or None),
-            }
-            for row in seen.waits[:MOST_SHOWN]
-        ],
+        seen.waits,
+        {
+            "call": ("text", "call"),
+            "times": ("count", "count"),
+            "CPU held": ("seconds", "call_seconds"),
+            "compute idle afterwards": ("seconds", "idle_seconds"),
+            "during a copy": ("count", "after_async_count"),
+            "source": ("text", "source_line"),
+        },
         "Copies that are not asynchronous wait as well. CPU held: by the waits; their copies stand in the table "
         "of copies. Compute idle afterwards: from the end of the wait until the next kernel began or the next wait was "
         f"over, {'with' if seen.counts_copies_after_waits else 'without'} the idle time of copies above. "

@@ -192,7 +192,7 @@ def test_what_looking_takes_is_bounded(carrying: Carrying, monkeypatch: pytest.M
     for _ in range(3):
         carrying.up(7)
     assert carrying.needless() == {}
-    carrying.data._small_left = 5
+    carrying.data.small_left = 5
     for number in range(20):
         carrying.small((1 << 20) + number * 4096, (1 << 40) + number * 4096)
     assert "in_pieces" not in carrying.needless()

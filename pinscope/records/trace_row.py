@@ -42,7 +42,7 @@ TRACE_NEEDED: Mapping[TraceRowKind, tuple[str, ...]] = {
     "loader": ("number", "count", "pins_batches", "workers", "file", "line"),
     "sent_again": ("number", "count", "bytes", "sampled_count"),
     "brought_back": ("number", "count", "bytes", "sampled_count", "sent_by"),
-    "in_pieces": ("number", "count", "bytes"),
+    "in_pieces": ("number", "count", "bytes", "sampled_count"),
     "before": ("seconds", "active_seconds", "count", "bytes", "same_output"),
     "line_before": ("count", "bytes", "call_seconds", "file", "line"),
     "redirected": ("count", "bytes", "gather_seconds", "wait_seconds", "pin_seconds", "pinned_bytes", "file", "line"),

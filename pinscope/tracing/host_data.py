@@ -5,8 +5,8 @@ Runs inside the traced program, as the recorder does. Data is known by samples: 
 over what is copied, read by the kernel once the copy's call is over. So an address that is not there is no fault of the
 program, and pages that the copy touched first are its own.
 
-What it takes is bounded: samples together by :data:`SPARE_NS` and a five hundredth of the time (:data:`SHARE`), small
-copies by their number (:data:`MOST_SMALL`).
+What it takes is bounded: samples together by :data:`SPARE_NS` and a five hundredth of the time (:data:`SHARE`); of
+small copies one in sixteen is looked at (:data:`LOOKED_AT`).
 """
 
 from __future__ import annotations
@@ -43,8 +43,8 @@ LEAST_PIECES = 8
 """Of one block that are worth an entry."""
 LARGE_BYTES = 64 << 10
 """Of smaller copies no sample is read."""
-MOST_SMALL = 20_000
-"""Copies of a process that are looked at for pieces; each takes half a microsecond."""
+LOOKED_AT = 960
+"""Bits of the correlation ids of small copies that are looked at for pieces: 64 ids in a row of each 1,024."""
 PIECES, PIECE_BYTES = 8, 64
 """Of one sample."""
 LEAST_DIFFERENT = 4
@@ -77,7 +77,6 @@ class HostData:
         functions: numbers of those that copy.
         sizes: address of the parameters of a copy that was seen before → its bytes; at the same depth of the program
             the next copy has its parameters there.
-        small_left: copies that are still looked at for pieces.
         due: correlation id of each copy that is to be sampled when its call is over → where its data stands.
     """
 
@@ -91,7 +90,6 @@ class HostData:
         self._sampler = _Sampler()
         self._run = _Run(self._log)
         self.sizes: dict[int, ctypes.c_uint64] = {}
-        self.small_left = MOST_SMALL
         self._since = self._spent = 0
         self._sent: dict[Place, int] = {}
         """Sample and bytes → correlation id of the last copy to the GPU with it."""
@@ -118,8 +116,7 @@ class HostData:
         copied = _PARAMETERS.unpack(_Parameters.from_address(parameters))
         target, source, size = copied
         if size <= LARGE_BYTES:
-            if self.small_left:
-                self.small_left -= 1
+            if correlation & LOOKED_AT == LOOKED_AT:
                 self._run.add(correlation, target, source, size)
             return False
         if number in self._to_gpu:

@@ -18,6 +18,7 @@ from pinscope.tracing.host_data import (
     LATER,
     LATER_OTHER,
     LATER_PARTLY,
+    LOOKED_AT,
     PARTLY,
     PIECES_OF_ONE,
 )
@@ -78,13 +79,17 @@ class _Copied:
 
     def in_pieces(self) -> Iterator[TraceRow]:
         """Small copies that are pieces of one block; no kernel was launched between them, which may have made the
-        next."""
+        next. So many times what was seen as the site made more copies than were looked at."""
+        looked_at = ~self._is_large & (self._copies["correlation_id"] & LOOKED_AT == LOOKED_AT)
         runs = self._kinds == PIECES_OF_ONE
         first, last = (np.searchsorted(self._kernels, self._data[name]) for name in ("correlation_id", "other"))
         for number in np.unique(self._sites[self._at[runs & (first == last)]]):
             own = self._data[runs & (first == last) & (self._sites[self._at] == number)]
-            size, count = int(own["bytes"].sum()), int(own["count"].sum())
-            yield unnumbered(kind="in_pieces", number=int(number), count=count, bytes=size)
+            here = self._sites == number
+            looked = int((looked_at & here).sum())
+            more = int((~self._is_large & here).sum()) / looked
+            size, count = round(int(own["bytes"].sum()) * more), round(int(own["count"].sum()) * more)
+            yield unnumbered(kind="in_pieces", number=int(number), count=count, bytes=size, sampled_count=looked)
 
     def _row(
         self, kind: Any, number: int, chosen: NDArray[np.bool_], sampled: NDArray[np.bool_], sender: int, **values: int

@@ -23,7 +23,7 @@ from pinscope.tracing import stacks
 from pinscope.tracing.bound import _thread, as_json, bind, os, start_thread, time
 from pinscope.tracing.cupti_library import NVTX, CuptiLibrary, Refused
 from pinscope.tracing.error_filter import FAILED_ENTRY, FailedCalls
-from pinscope.tracing.host_data import LARGE_BYTES, HostData
+from pinscope.tracing.host_data import LARGE_BYTES, LOOKED_AT, HostData
 from pinscope.tracing.managed import ManagedMemory, is_followed_later
 from pinscope.tracing.mapped_file import BUFFER_BYTES, CUT, HOST_ENTRY, ActivityBuffers, CallLog
 from pinscope.tracing.pending import raise_behind
@@ -269,9 +269,9 @@ class Recorder:
                 if self._on:
                     if number in (data_of := self._data).functions:
                         size = data_of.sizes.get(parameters.value)
-                        if (size is None or size.value > LARGE_BYTES or data_of.small_left) and data_of.begins(
-                            number, parameters.value, correlation, _getframe().f_back
-                        ):
+                        if (
+                            size is None or size.value > LARGE_BYTES or correlation & LOOKED_AT == LOOKED_AT
+                        ) and data_of.begins(number, parameters.value, correlation, _getframe().f_back):
                             now = _clock()
                     self._begun[correlation] = now
                 return
@@ -419,7 +419,6 @@ class Recorder:
         self._ranges.forget()
         self._nvtx = NvtxCalls(self._ranges)
         self._views.clear()
-        self._memory.sizes.clear()
 
     def before_fork(self) -> None:
         """No other thread may be in CUPTI for us meanwhile."""

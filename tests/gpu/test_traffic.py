@@ -120,7 +120,9 @@ def test_new_data_is_not_named_and_one_block_in_pieces_is(library: str, tmp_path
     seen = Traced(tmp_path, str(TRACED / "batches.py"), library)
     assert seen.exit_code == 0
     assert needless(seen, "sent_again") == needless(seen, "brought_back") == (0, 0)
-    assert needless(seen, "in_pieces") == (3 * 2000, 3 * 2000 * 16384)
+    count, size = needless(seen, "in_pieces")
+    assert count == pytest.approx(3 * 2000, rel=0.1)
+    assert size == pytest.approx(3 * 2000 * 16384, rel=0.1)
     assert [each["title"].split()[1:4] for each in seen.run["findings"] if "small" in each["rule"]] == [
         ["copies", "one", "block"]
     ]

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from pinscope.analysis.read_rows import Row
 from pinscope.analysis.texts import Costed, Text, Texts, say
 from pinscope.records.run import Table, quantity
-from pinscope.tracing.host_data import MOST_SMALL
 from pinscope.tracing.sites import MOST_SHOWN, MOSTLY, Seen, Site, headed_table
 
 MOST_TOLD = 3
@@ -90,9 +89,7 @@ def needless_copies(seen: Seen, kind: str) -> tuple[Needless, ...]:
 def in_pieces(seen: Seen, site: Site) -> bool:
     """Whether most copies of a line are pieces of one block."""
     return any(
-        row["kind"] == "in_pieces"
-        and row["number"] == site.row["number"]
-        and row["count"] * 2 > min(site.row["count"], MOST_SMALL)
+        row["kind"] == "in_pieces" and row["number"] == site.row["number"] and row["count"] * 2 > site.row["count"]
         for row in seen.needless
     )
 

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from pinscope.tracing import host_data
-from pinscope.tracing.host_data import HostData
+from pinscope.tracing.host_data import LOOKED_AT, HostData
 from pinscope.tracing.mapped_file import SpoolFolder
 from pinscope.tracing.needless import needless
 from tests.unit.tracing.test_line_totals import LARGE, Traced
@@ -59,9 +59,9 @@ class Carrying(Traced):
         self._copy(TO_HOST, there.ctypes.data, gpu << 40, LARGE, GPU, target, later=10 * is_late)
         there[:] = content(seed)
 
-    def small(self, host: int, gpu: int, size: int = 4096) -> None:
-        """A small copy to the GPU."""
-        self._copy(TO_GPU, gpu, host, size, PAGEABLE, GPU)
+    def small(self, host: int, gpu: int, size: int = 4096, *, after: int = LOOKED_AT) -> None:
+        """A small copy to the GPU; its number comes after others."""
+        self._copy(TO_GPU, gpu, host, size, PAGEABLE, GPU, after=after)
 
     def _copy(
         self,
@@ -73,10 +73,11 @@ class Carrying(Traced):
         where: int,
         *,
         later: int = 0,
+        after: int = 0,
         is_due: bool = True,
     ) -> None:
         self._moment += 100
-        call = self.call(self._moment, self._moment + 50)
+        call = self.call(self._moment, self._moment + 50, number=after + self._moment // 100)
         self.copy(call, self._moment, self._moment + 50 + later, size, source=kind, target=where)
         parameters = (ctypes.c_uint64 * 3)(target, source, size)
         self.data.begins(number, ctypes.addressof(parameters), call, None)
@@ -87,7 +88,7 @@ class Carrying(Traced):
 
     def launch(self) -> None:
         self._moment += 100
-        call = self.call(self._moment, self._moment + 10, function=307)
+        call = self.call(self._moment, self._moment + 10, function=307, number=LOOKED_AT + self._moment // 100)
         self.kernel(self._moment, self._moment + 10, call=call)
 
     def needless(self) -> dict[str, tuple[int, int]]:
@@ -191,8 +192,12 @@ def test_what_looking_takes_is_bounded(carrying: Carrying, monkeypatch: pytest.M
     monkeypatch.setattr(host_data, "SPARE_NS", 0)
     for _ in range(3):
         carrying.up(7)
+    for number in range(40):
+        carrying.small((1 << 20) + number * 4096, (1 << 40) + number * 4096, after=0)
     assert carrying.needless() == {}
-    carrying.data.small_left = 5
-    for number in range(20):
-        carrying.small((1 << 20) + number * 4096, (1 << 40) + number * 4096)
-    assert "in_pieces" not in carrying.needless()
+
+
+def test_small_copies_that_nobody_looked_at_are_taken_to_be_like_the_others(carrying: Carrying) -> None:
+    for number in range(30):
+        carrying.small((1 << 20) + number * 4096, (1 << 40) + number * 4096, after=(0, LOOKED_AT)[number < 10])
+    assert carrying.needless() == {"in_pieces": (30, 30 * 4096)}

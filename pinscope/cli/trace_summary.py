@@ -23,7 +23,7 @@ from pinscope.probes.environment import capture_environment
 from pinscope.report import facts
 from pinscope.report.facts import open_document
 from pinscope.report.write import run_document
-from pinscope.runner.jobs import reconcile
+from pinscope.runner.jobs import new_id, reconcile
 from pinscope.runner.traced_program import ask_cupti, make_spool, opened_folder, refusal, remove_spool
 from pinscope.runner.tracing import Tracing, new_run, pinned_rates, what_if_command, write_traces
 from pinscope.store.safe_writer import saved_line
@@ -248,7 +248,9 @@ def _keep(folder: Path, path: Path, what: Mapping[str, Any]) -> int:
         kept = folder / "kept"
         kept.mkdir()
         spool = make_spool(folder, setup, scope, time.time_ns())
-        answer = {"spool": SpoolFolder.of(folder.stat(), str(path)).handover, "library": setup["library"]}
+        run_id = new_id()
+        handover = SpoolFolder.of(folder.stat(), str(path)).handover
+        answer = {"spool": handover, "library": setup["library"], "run": run_id}
         sys.stdout.write(f"\n{json.dumps(answer)}\n")
         sys.stdout.flush()
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # the program reads to the end
@@ -257,7 +259,8 @@ def _keep(folder: Path, path: Path, what: Mapping[str, Any]) -> int:
             program=tuple(what["program"]), part=what["name"], stacks=scope.stacks, children=False, **rates
         )
         begun_ns = _begun_ns(spool, what["pid"])
-        tracing = Tracing(store, new_run(params, environment), kept, scope, lambda _: ())
+        run = new_run(params, environment).model_copy(update={"id": run_id})
+        tracing = Tracing(store, run, kept, scope, lambda _: ())
         traced = tracing.follow(lambda look: _follow(spool, what["pid"], begun_ns, look))
         if output is not None:
             write_traces(output, [traced], store)

@@ -35,14 +35,15 @@ CONTENT_SECURITY_POLICY = (
 )
 
 
-def render_html(documents: Sequence[Document]) -> bytes:
-    """The page, UTF-8; several runs stand one after the other."""
+def render_html(documents: Sequence[Document], with_rows: bool = True) -> bytes:
+    """The page, UTF-8; several runs stand one after the other. ``with_rows``: with all observations to take out."""
     page = _template().render(
         documents=documents,
         facts=facts,
         environment_facts=environment_facts,
         policy=CONTENT_SECURITY_POLICY,
         version=pinscope.__version__,
+        with_rows=with_rows,
         plotly=_packed_plotly(),
         templates=_script_json({scheme: template(scheme).to_plotly_json() for scheme in _PAGE_SCHEMES}),
         figure=_figure,

@@ -15,7 +15,7 @@ Outside, where NumPy and pyarrow may be: ``spool`` reads one, ``process_merge`` 
 rows, ``host_work`` those of the CPU's work, ``migrations`` those of managed memory, ``failed_calls`` those of errors,
 with the names of ``cuda_errors``, ``needless`` those of copies that need not be, ``loader_feeds`` those of DataLoaders;
 ``places`` finds a call's line, ``later_copies`` that of a library's own threads; ``sites`` says what pinning a line, or
-a DataLoader that pins, would save, ``stretch`` what ran when; ``trace/`` is the kind of run, with its reading, findings
-and charts. Imports ``records`` and ``analysis``, in ``trace/`` also ``charts``; no store: ``runner`` starts the program
-and keeps the rows.
+a DataLoader that pins, would save, ``limits`` what a program may do at most, ``stretch`` what ran when; ``trace/`` is
+the kind of run, with its reading, findings and charts. Imports ``records`` and ``analysis``, in ``trace/`` also
+``charts``; no store: ``runner`` starts the program and keeps the rows.
 """

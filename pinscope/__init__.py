@@ -1,8 +1,8 @@
 """PinScope: measure, watch and explain page-locked (pinned) host memory on CUDA hosts.
 
 From a program of your own: :func:`run`, :func:`open`, :func:`runs`, :func:`plan` and ``live()`` measure, find and plan
-as the commands do; :func:`trace` and :func:`report_host_memory` are for the program that is looked at, and
-:func:`pinned_empty` pins. In a notebook: ``%load_ext pinscope`` and ``%%pinscope``.
+as the commands do; :func:`trace`, :func:`check` and :func:`report_host_memory` are for the program that is looked at,
+and :func:`pinned_empty` pins. In a notebook: ``%load_ext pinscope`` and ``%%pinscope``.
 """
 
 # Nothing is imported that Python has not loaded by itself: with `python -m pinscope` the working folder is still on the
@@ -30,6 +30,7 @@ __all__ = [
     "Run",
     "Runs",
     "__version__",
+    "check",
     "live",
     "open",
     "pinned_empty",
@@ -160,3 +161,19 @@ def trace(name: str, *, output: "str | os.PathLike[str] | None" = None, stacks: 
     """
     part: ProgramPart = import_module("pinscope.tracing.part").ProgramPart(name, output, stacks)
     return part
+
+
+def check(name: str, array: "Any") -> None:
+    """Compare this array, as it is now, between the runs of ``pinscope trace --what-if``; nothing happens otherwise.
+
+    The sum of its bytes is kept each time, for its name: the same program must make the same arrays in the same order,
+    with equal bits. An array on the host is read at once, without a wait; one on a GPU is copied from there.
+
+    Args:
+        name: of the array, such as ``loss``; its first 200 characters count.
+        array: of NumPy, PyTorch or CuPy, or whatever NumPy makes an array of numbers of.
+
+    Raises:
+        BadInput: a name that is no text, or is empty; under ``--what-if``, what is no array of numbers.
+    """
+    import_module("pinscope.tracing.checks").check(name, array)

@@ -26,6 +26,7 @@ from pinscope.report.write import run_document
 from pinscope.runner.jobs import reconcile
 from pinscope.runner.traced_program import check_program
 from pinscope.runner.tracing import Compared, Traced, parse_request, run_twice, trace_program, write_traces
+from pinscope.runner.with_waits import WaitRuns
 from pinscope.store.new_file import check_new
 from pinscope.store.safe_writer import saved_line
 from pinscope.store.store import Store
@@ -95,10 +96,12 @@ def trace(
         list[str] | None,
         option(
             "CHANGE",
-            "Run the program a second time, with lines really copying "
-            "from pinned memory, and measure what that saves. pin: every line that copies pieces above 64 KiB "
+            "Run the program a second time, changed. pin: with lines really copying "
+            "from pinned memory, which measures what that saves: every line that copies pieces above 64 KiB "
             "from pageable memory more than once, and each DataLoader; pin:FILE:LINE: this line, and the "
-            "DataLoader that is made on it or looped over in its function. May be given several times.",
+            "DataLoader that is made on it or looped over in its function. wait: with a wait behind each asynchronous "
+            "copy, or wait:FILE:LINE; other output, on stdout or of arrays that the program saves or names by "
+            "pinscope.check, proves that data was used too early. May be given several times.",
             "--what-if",
         ),
     ] = None,
@@ -134,11 +137,13 @@ def trace(
         if store.refusal:
             raise StoreFailed(f"nothing can be stored in {store.name}: {store.refusal}")
         environment = capture_environment()
+        traced_as = partial(trace_program, store, command, environment, scope, labels=labels)
         if request is None:
-            compared = Compared(trace_program(store, command, environment, scope, labels=labels))
+            compared = Compared(traced_as())
+        elif request.change == "wait":
+            compared = WaitRuns(store, traced_as, complain).compare(request.lines)
         else:
-            traced_as = partial(trace_program, store, command, environment, scope, labels=labels)
-            compared = run_twice(traced_as, request, environment, complain)
+            compared = run_twice(traced_as, request.lines, environment, complain)
         if output is not None:
             write_traces(output, filter(None, (compared.before, compared.after)), store)
     traced = compared.before

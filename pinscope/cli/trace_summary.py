@@ -36,6 +36,7 @@ from pinscope.tracing.spool_folder import SpoolFolder
 from pinscope.tracing.trace.answer import LINES, PEAK, SIZES, TIME
 from pinscope.tracing.trace.costs import ranked
 from pinscope.tracing.trace.findings import what_if_findings
+from pinscope.tracing.trace.hazards import waited_findings, waited_in, waited_tables, waited_verdict
 from pinscope.tracing.trace.reading import TraceParams
 from pinscope.tracing.trace.what_if import what_if_in, what_if_tables, what_if_verdict
 from pinscope.units import format_bytes, format_heights, format_seconds, format_share
@@ -176,16 +177,21 @@ def print_what_if(compared: Compared) -> None:
         return
     document = open_document(compared.second.run, compared.second.rows, with_charts=False)
     rows = checked_rows(document.run.experiment, document.rows)
-    what = what_if_in(document.run, seen_in(document.run, rows), rows)
-    if what is None:
+    seen = seen_in(document.run, rows)
+    what, waited = what_if_in(document.run, seen, rows), waited_in(document.run, seen, rows)
+    if what is not None:
+        verdict, tables, said = what_if_verdict(what), what_if_tables(what), what_if_findings(what)
+    elif waited is not None:
+        verdict, tables, said = waited_verdict(waited), waited_tables(waited), waited_findings(waited)
+    else:
         return
     with redirect_stdout(sys.stderr):
         print_line()
-        print_prose(f"pinscope: {one_line(what_if_verdict(what))}", style="bold")
-        for table in what_if_tables(what):
+        print_prose(f"pinscope: {one_line(verdict)}", style="bold")
+        for table in tables:
             if table.rows:
                 print_reading_table(table)
-        _print_titles(what_if_findings(what))
+        _print_titles(said)
         first, second = compared.before.run.id, compared.second.run.id
         print_line(f"Run {second}. Next:\n  pinscope runs show {second}")
         print_line(f"  pinscope report {first} {second} -o report.html")

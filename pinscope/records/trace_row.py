@@ -17,7 +17,8 @@ from pinscope.records.traffic import NeedlessKind, TrafficFields
 
 TraceRowKind = Literal[
     "program", "process", "unrecorded", "device", "failed_call", "site", "allocation", "synchronisation", "host_call",
-    "size", "migration", "loader", "before", "line_before", "redirected", NeedlessKind,
+    "size", "migration", "watched", "early_read", "loader", "before", "line_before", "redirected", "waited",
+    "difference", NeedlessKind,
 ]  # fmt: skip
 CopyDirection = Literal["h2d", "d2h", "d2d", "h2h", "p2p", "other"]
 CopyMemory = Literal["pageable", "pinned", "device", "array", "managed", "unknown"]
@@ -46,6 +47,10 @@ TRACE_NEEDED: Mapping[TraceRowKind, tuple[str, ...]] = {
     "before": ("seconds", "active_seconds", "count", "bytes", "same_output"),
     "line_before": ("count", "bytes", "call_seconds", "file", "line"),
     "redirected": ("count", "bytes", "gather_seconds", "wait_seconds", "pin_seconds", "pinned_bytes", "file", "line"),
+    "watched": ("count", "file", "line"),
+    "early_read": ("call", "count", "in_flight_count", "file", "line", "copy_file", "copy_line"),
+    "waited": ("count", "bytes", "file", "line"),
+    "difference": ("output", "count", "file", "line"),
 }
 """Kind of row → fields that each of them has."""
 
@@ -62,11 +67,13 @@ class TraceRow(
     between the same kinds of memory), ``allocation`` (pinned memory that a line allocated or registered),
     ``synchronisation`` (waits of a line, in calls that wait for the GPU and in copies that are not asynchronous),
     ``host_call`` (calls of a library that move or pin data of the host), ``migration`` (pages of managed memory that
-    moved because a line touched them), ``size`` (copies of one size), ``loader`` (a DataLoader, and a site that copies
-    its batches), or copies of a site that need not be: ``sent_again``, ``brought_back`` and ``in_pieces``. In a second
-    run with lines pinned by ``--what-if`` also ``before`` (the first run, and the copies of these lines in it),
-    ``line_before`` (those of one of the lines) and ``redirected`` (copies of a line that went through pinned
-    buffers)."""
+    moved because a line touched them), ``size`` (copies of one size), ``watched`` (asynchronous copies of a line to the
+    host whose tensors were watched), ``early_read`` (those of them that a line read before a wait), ``loader`` (a
+    DataLoader, and a site that copies its batches), or copies of a site that need not be: ``sent_again``,
+    ``brought_back`` and ``in_pieces``. In a second run with lines pinned by ``--what-if`` also ``before`` (the first
+    run, and the copies of these lines in it), ``line_before`` (those of one of the lines) and ``redirected`` (copies of
+    a line that went through pinned buffers); with ``--what-if wait`` also ``waited`` (waits behind the copies of a
+    line) and ``difference`` (of its output from the first run's)."""
     # The program:
     seconds: Seconds | None = None
     """From its start, with the recorder in it, to its end; of a process that was killed: not known."""
@@ -159,6 +166,13 @@ class TraceRow(
     """The longest time for which compute stood idle behind one of them."""
     after_async_count: Count | None = None
     """Waits that began while an asynchronous copy still ran, which they held the CPU for."""
+    # Copies to the host that were read before a wait:
+    in_flight_count: Count | None = None
+    """Reads while the copy still ran; the others came when it happened to be done."""
+    copy_file: str | None = None
+    """File of the line that copied."""
+    copy_line: Count | None = None
+    """That line."""
 
     def needs(self) -> tuple[str, Iterable[str]]:
         """What rows of its kind have."""

@@ -17,7 +17,8 @@ from pinscope.tracing.bound import TYPE_CHECKING, _thread, bind, time
 from pinscope.tracing.library_calls import change_function, change_method, when_imported
 from pinscope.tracing.loader_origins import Loaders, loader_flags
 from pinscope.tracing.mapped_file import CONVERTED, GATHERED, LOADS, NEXT, PINNED, PINS, RECEIVE, RECEIVED, STAGED
-from pinscope.tracing.recorder import Recorder, is_of_the_program, newest_recorder
+from pinscope.tracing.recorder import Recorder, answered, is_of_the_program, newest_recorder, recorder_here
+from pinscope.tracing.watch_reads import WatchedTensors
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -43,6 +44,8 @@ def follow_host_calls() -> None:
     _FOLLOWED.append(True)
     for name, change in _CHANGES.items():
         when_imported(name, partial(_change, change))
+    if (recorder := recorder_here()) is None or recorder.waits is None:
+        when_imported("torch", partial(_change, WatchedTensors))
 
 
 def _change(change: Callable[[Any], object], module: ModuleType) -> None:
@@ -77,7 +80,7 @@ def _followed(name: str, is_large: IsLarge, describe: Describe) -> Callable[[Cal
                 before, begun = getrusage(RUSAGE_THREAD), _clock()
                 result = original(*arguments, **named)
                 ended, after = _clock(), getrusage(RUSAGE_THREAD)
-                if (described := _answered(describe, arguments, result)) is not None:
+                if (described := answered(describe, arguments, result)) is not None:
                     _note(recorder, name, described, begun, ended, before, after)
                 return result
             finally:
@@ -92,19 +95,9 @@ _INSIDE: set[int] = set()
 """Threads that are in such a call."""
 
 
-def _answered(ask: Callable[..., Any], *arguments: Any) -> Any:
-    """What a tensor or an array says; ``None`` of one that cannot, such as one of a class that is made otherwise."""
-    try:
-        return ask(*arguments)
-    except Exception as error:
-        if is_of_the_program(error):
-            raise
-        return None
-
-
 def _note(recorder: Recorder, *call: Any) -> None:
     try:
-        recorder.note_host_call(*call)
+        recorder.library_log.note_call(*call)
     except Exception as error:
         if is_of_the_program(error):
             raise

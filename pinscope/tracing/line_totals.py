@@ -104,7 +104,8 @@ class LineTotals:
         self._kinds = list(dict.fromkeys(kinds))
         numbers = {kind: number for number, kind in enumerate(self._kinds)}
         self._line_of_stack = np.asarray([numbers[kind] for kind in kinds])
-        self._host_calls, self._host_names = files.spool.host_calls(), files.spool.host_names()
+        self.watched, self.switches = files.spool.watched(), files.spool.switches()
+        self._host_calls, self.host_names = files.spool.host_calls(), files.spool.host_names()
         self.data, self.made_loaders = files.spool.data(), files.spool.loaders()
         """What is known of the data of copies, and DataLoaders by their numbers."""
         self._by_order = self._take_lines_of_calls_before()
@@ -119,7 +120,7 @@ class LineTotals:
         native &= (places >= 0) & (self.copies["copy_kind"] == _TO_GPU) & (self.copies["bytes"] > LARGE_BYTES)
         rows = np.flatnonzero(native)
         copies = self.copies[rows]
-        stacks = lines_by_order(copies, self._call_starts(copies), self._host_calls, self._host_names)
+        stacks = lines_by_order(copies, self._call_starts(copies), self._host_calls, self.host_names)
         rows, stacks = rows[stacks > 0], stacks[stacks > 0]
         self.calls["stack"][places[rows]] = stacks
         return np.isin(np.arange(len(self.copies)), rows)
@@ -163,7 +164,7 @@ class LineTotals:
 
     def call_places(self, records: NDArray[Any]) -> NDArray[np.intp]:
         """Of each record the place of its call in :attr:`calls`; −1 where the call was not recorded."""
-        return _find(self.calls["correlation_id"], records["correlation_id"])
+        return find(self.calls["correlation_id"], records["correlation_id"])
 
     def is_over_with_call(self, copies: NDArray[Any]) -> NDArray[np.bool_]:
         """Which of these copies were over when their calls returned."""
@@ -280,7 +281,7 @@ class LineTotals:
         pageable &= np.isin(self.copies["copy_kind"], _OVER_THE_LINK) & (self.copies["end"] > 0)
         holding = pageable & (self.copies["bytes"] > LARGE_BYTES) & (places >= 0)
         ahead = holding & self._is_asynchronous(places)  # from pinned memory the program goes on at once
-        begun = np.sort(self.calls["start"][np.concatenate([places[holding], self._waits()])])
+        begun = np.sort(self.calls["start"][np.concatenate([places[holding], self.waits()])])
         for device, busy in self.busy.items():
             here = self.copies["device_id"] == device
             rows = np.flatnonzero(ahead & here)
@@ -389,7 +390,7 @@ class LineTotals:
         done = [table[table["end"] > 0] for table in (self.kernels, self.copies)]
         busy = Busy(*(np.concatenate([table[name] for table in done]) for name in ("start", "end")))
         own = np.asarray([is_own(place.file, library_folders()) for place in self._places])
-        return HostWork(self._host_calls, self._host_names, own, self.calls, busy)
+        return HostWork(self._host_calls, self.host_names, own, self.calls, busy)
 
     def host_calls(self) -> Iterator[TraceRow]:
         """These by line and call."""
@@ -485,7 +486,7 @@ class LineTotals:
 
     def waited(self) -> Iterator[TraceRow]:
         """Calls that wait for the GPU, and how long its compute then stands idle."""
-        places = self._waits()
+        places = self.waits()
         places = places[np.argsort(self.calls["end"][places], kind="stable")]
         calls = self.calls[places]
         stacks, idle, after = self.stacks(calls), self._idle_after(calls), self._while_copying(calls)
@@ -503,7 +504,7 @@ class LineTotals:
                 ranges=self._ranges(calls[rows]),
             )
 
-    def _waits(self) -> NDArray[np.intp]:
+    def waits(self) -> NDArray[np.intp]:
         """Places of the calls that wait. Of copies these are those between a host and a GPU."""
         names = self._function_names
         waits = [number for number, name in enumerate(names) if WAITS.search(name)]
@@ -569,7 +570,7 @@ def _numbered(*labels: NDArray[Any]) -> NDArray[np.intp]:
     return np.unique(keys, return_inverse=True)[1].reshape(-1)
 
 
-def _find(ascending: NDArray[Any], wanted: NDArray[Any]) -> NDArray[np.intp]:
+def find(ascending: NDArray[Any], wanted: NDArray[Any]) -> NDArray[np.intp]:
     """Place of each wanted value; −1 where it is not there."""
     if not len(ascending):
         return np.full(len(wanted), -1)

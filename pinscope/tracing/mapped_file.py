@@ -137,6 +137,9 @@ none was open); when the call began and ended (0: the place was not used)."""
 HOST_ENTRY = struct.Struct("<6I5q")
 """Of a library's call that moves data of the host: number of its name; thread; stack; range; flags; major page faults;
 when it began and ended; bytes; nanoseconds of the processor; minor page faults."""
+READ_ENTRY = struct.Struct("<3Iq")
+"""Of an asynchronous copy that is watched, and of a call that reads what it copied: correlation id of the copy (0: the
+program was told that the GPU is done); number of the call's name (0: none reads); stack; when."""
 PINNED, CONVERTED, GATHERED, RECEIVED, LOADS, PINS, STAGED = 1, 2, 4, 8, 16, 32, 64
 """Flags of a call: its source is pinned; it converts; it gathers what does not lie as the target does; its source came
 from a DataLoader's worker; it is the loop's wait for a batch; of a DataLoader that pins; it copies the data in the

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pinscope.text import mask_code
-from pinscope.tracing.stacks import INSTALLED, OURS, Frame, file_label, is_own, label
+from pinscope.tracing.stacks import INSTALLED, Frame, file_label, is_ours, is_own, label
 
 SHOWN_FRAMES = 12
 """Of a stack, as text."""
@@ -127,7 +127,7 @@ def _package(file: str) -> str:
 
 def _frames(stack: Sequence[Frame]) -> Sequence[Frame]:
     """Without those of PinScope."""
-    return [frame for frame in stack if not frame[0].startswith(OURS)]
+    return [frame for frame in stack if not is_ours(frame[0])]
 
 
 def _own_frame(frames: Sequence[Frame]) -> Frame | None:

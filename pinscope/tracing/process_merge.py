@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pinscope.records.trace_row import TraceRow, copies_large_from_or_to
+from pinscope.tracing.early_reads import early_reads, watched_copies
 from pinscope.tracing.line_totals import DIRECTIONS, MEMORY, Ended, LineTotals, unnumbered
 from pinscope.tracing.loader_feeds import loaders
 from pinscope.tracing.migrations import migrated
@@ -188,6 +189,8 @@ class MergedTrace:
         yield from _most(self._numbered(lambda process: process.totals.waited()), lambda row: row.idle_seconds or 0.0)
         yield from _most(self._numbered(lambda process: migrated(process.totals)), _migrated_bytes)
         yield from _most(self._numbered(lambda process: process.totals.host_calls()), lambda row: row.host_seconds or 0)
+        yield from _most(self._numbered(lambda each: watched_copies(each.totals)), lambda row: row.count or 0)
+        yield from _most(self._numbered(lambda each: early_reads(each.totals)), lambda row: row.count or 0)
         yield from self._sizes()
 
     def _peak(self) -> tuple[int, int]:

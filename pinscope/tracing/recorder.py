@@ -10,7 +10,6 @@ Nothing raised here reaches the program. A fault ends the recording and is named
 from __future__ import annotations
 
 import ctypes
-import itertools
 import json
 import os as program_os
 import sys
@@ -19,13 +18,14 @@ from sys import _current_frames, _getframe
 from types import FrameType, TracebackType
 from typing import Any
 
-from pinscope.tracing import stacks
+from pinscope.tracing import stacks, waits
 from pinscope.tracing.bound import _thread, as_json, bind, os, start_thread, time
 from pinscope.tracing.cupti_library import NVTX, CuptiLibrary, Refused
 from pinscope.tracing.error_filter import FAILED_ENTRY, FailedCalls
 from pinscope.tracing.host_data import LARGE_BYTES, LOOKED_AT, HostData
+from pinscope.tracing.library_log import LibraryLog
 from pinscope.tracing.managed import ManagedMemory, is_followed_later
-from pinscope.tracing.mapped_file import BUFFER_BYTES, CUT, HOST_ENTRY, ActivityBuffers, CallLog
+from pinscope.tracing.mapped_file import BUFFER_BYTES, CUT, ActivityBuffers, CallLog
 from pinscope.tracing.pending import raise_behind
 from pinscope.tracing.process_end import at_end
 from pinscope.tracing.source_memory import SourceMemory
@@ -70,18 +70,18 @@ class Recorder:
         """CUPTI keeps records of what the program does; it calls back at the calls that are followed."""
         self._off_since = 0.0
         self._ended = False
-        self._cupti = CuptiLibrary(self._call, self._failed, self._request, self._complete)
+        self.waits = waits.of(self._config, _CALLBACKS)
+        call = self._call if self.waits is None else self._call_and_wait
+        self._cupti = CuptiLibrary(call, self._failed, self._request, self._complete)
         self._switching = _thread.RLock()
         self._has_thread = False
         """It is begun with the first call: Python warns a program of several threads that forks."""
         self._buffers = ActivityBuffers(folder)
         self._log = CallLog(folder)
-        self._host_log = CallLog(folder, "host_calls", HOST_ENTRY)
-        self._host_names: dict[tuple[str, str], int] = {}
-        self._next_name = itertools.count(1)
         failed = CallLog(folder, "failed", FAILED_ENTRY)
         self._failures = FailedCalls(failed, lambda line: folder.append("failed_functions", line))
         self._ranges = Ranges(lambda line: folder.append("ranges", line))
+        self.library_log = LibraryLog(folder, self._stack, self._ranges.current)
         self._nvtx = NvtxCalls(self._ranges)
         self._stacks = Stacks(
             self._config["libraries"],
@@ -97,6 +97,8 @@ class Recorder:
         self._begun: dict[int, int] = {}
         """Correlation id of a call that is not over → when it began."""
         self._views: dict[int, tuple[ctypes.c_uint32, ctypes.c_uint32, ctypes.c_uint64]] = {}
+        self.last_calls: dict[int, int] = {}
+        """Thread, as calls name it → correlation id of the last one that is over."""
 
     @property
     def is_here(self) -> bool:
@@ -223,6 +225,7 @@ class Recorder:
                     if not self._ended:
                         self._follow_no_more()
                         self._cupti.flush()
+                        self.library_log.flush()
             except BaseException as error:  # noqa: BLE001 - nothing may reach the program
                 self.caught(error)
 
@@ -282,6 +285,7 @@ class Recorder:
                 stack = self._stack(_getframe().f_back)
                 named, thread = self._ranges.current(), _thread.get_ident() & 0xFFFFFFFF
                 self._log.note(correlation, number, thread, stack, named, begun, now)
+                self.last_calls[thread] = correlation
                 if correlation in self._data.due:
                     self._data.is_over(correlation)
             elif self._on:  # it began before
@@ -289,24 +293,16 @@ class Recorder:
         except BaseException as error:  # noqa: BLE001 - nothing may reach the program
             self.caught(error)
 
-    def note_host_call(
-        self, name: str, described: tuple[int, int, str], begun: int, ended: int, before: Any, after: Any
-    ) -> None:
-        """A library's call that moved data of the host is over, in this thread.
-
-        Args:
-            name: of the call.
-            described: bytes, flags, and what was done to the data.
-            begun, ended: when.
-            before, after: what the thread had used then, as ``getrusage`` says.
-        """
-        size, flags, detail = described
-        number = self._host_names.get((name, detail)) or self._name_host_call(name, detail)
-        stack = self._stacks.number(_getframe(1))
-        named, thread = self._ranges.current(), _thread.get_ident() & 0xFFFFFFFF
-        processor = int((after[0] - before[0] + after[1] - before[1]) * 1e9)
-        minor, major = after[6] - before[6], after[7] - before[7]
-        self._host_log.note(number, thread, stack, named, flags, major, begun, ended, size, processor, minor)
+    def _call_and_wait(self, user: int, domain: int, number: int, data: int) -> None:
+        """The same where waits are wanted: Python is asked for them in the end."""
+        self._call(user, domain, number, data)
+        try:
+            if self.waits and self._on and domain != NVTX:
+                self.waits.note(number, self._views.get(data) or self._view(data), _getframe().f_back)
+        except BaseException as error:  # noqa: BLE001 - as above
+            self.caught(error)
+        if self.waits and self.waits.is_due():
+            self.waits.ask()
 
     def keep(self, name: str, document: Any) -> None:
         """Write a line of JSON to a file of the spool."""
@@ -315,11 +311,6 @@ class Recorder:
     def stack_here(self) -> int:
         """Number of the stack of the program and its libraries that is running now."""
         return self._stack(_getframe(1))
-
-    def _name_host_call(self, name: str, detail: str) -> int:
-        number = next(self._next_name)  # one that a signal's handler takes away is not used
-        self.keep("host_names", [number, [name, detail]])
-        return self._host_names.setdefault((name, detail), number)
 
     def _failed(self, _user: int, domain: int, number: int, data: int) -> None:
         """A call has returned an error."""
@@ -393,9 +384,12 @@ class Recorder:
             try:
                 self._let_go()
                 self._cupti.flush_all()
+                self.library_log.flush()
                 self._write("ended.json", {"ns": time.time_ns()})
                 self._managed.finish()
                 self._note_cut()
+                if self.waits is not None:
+                    self._write(waits.ACCOUNT, self.waits.document())
             except Exception:  # noqa: BLE001, S110 - the spool is gone, or an audit hook of the program forbids it
                 pass
             self._live = self._reports = False
@@ -412,13 +406,13 @@ class Recorder:
     def _forget(self) -> None:
         """Give back the memory. What CUPTI may still call stays, and finds nothing to do."""
         self._log.close()
-        self._data.close()
-        self._host_log.close()
+        self.library_log.close()
         self._failures.close()
         self._stacks.forget()
         self._ranges.forget()
         self._nvtx = NvtxCalls(self._ranges)
         self._views.clear()
+        self._data.close()
 
     def before_fork(self) -> None:
         """No other thread may be in CUPTI for us meanwhile."""
@@ -461,12 +455,13 @@ class Recorder:
 
 
 _OWN_MODULES = (
-    "bound", "cupti_library", "error_filter", "host_calls", "host_data", "library_calls", "loader_origins", "managed",
-    "mapped_file", "pending", "process_end", "recorder", "source_memory", "spool_folder", "stacks",
+    "bound", "cupti_library", "error_filter", "host_calls", "host_data", "library_calls", "library_log",
+    "loader_origins", "managed", "mapped_file", "pending", "process_end", "recorder", "source_memory", "spool_folder",
+    "stacks", "waits", "watch_reads",
 )  # fmt: skip
 _OWN_FILES = frozenset([*(f"{OURS}/{name}.py" for name in _OWN_MODULES), json.__file__, json.encoder.__file__])
 _CALLBACKS = frozenset(
-    method.__code__ for method in (Recorder._call, Recorder._failed, Recorder._request, Recorder._complete)
+    getattr(Recorder, name).__code__ for name in ("_call", "_call_and_wait", "_failed", "_request", "_complete")
 )
 """Code that native code calls, of which an exception may get away."""
 _RECORDINGS: list[Recorder] = []
@@ -478,6 +473,16 @@ _FORKING: list[Recorder] = []
 def is_of_the_program(error: BaseException) -> bool:
     """Whether a handler of a signal raised it, which ran inside our code in the main thread."""
     return isinstance(error, KeyboardInterrupt) or _own_traceback(error) is not None
+
+
+def answered(ask: Callable[..., Any], *arguments: Any) -> Any:
+    """What a tensor or an array says; ``None`` of one that cannot, such as one of a class that is made otherwise."""
+    try:
+        return ask(*arguments)
+    except Exception as error:
+        if is_of_the_program(error):
+            raise
+        return None
 
 
 def _own_traceback(error: BaseException) -> TracebackType | None:
@@ -558,6 +563,7 @@ def before_exec() -> None:
     if recorder := recorder_here():
         with recorder._switching:
             recorder._cupti.flush_all()
+            recorder.library_log.flush()
 
 
 def join_recording(spool: SpoolFolder, library: str) -> None:

@@ -171,6 +171,8 @@ class Seen:
         waits: the most idle compute first.
         host_calls: of libraries that move or pin data of the host, the longest on the CPU first.
         sizes: of copies over the link, the smallest first.
+        watched: asynchronous copies to the host whose tensors were watched, by line.
+        early_reads: reads of these before a wait, the most first.
         unrecorded: processes; ``migrations``: of managed memory; ``pinned_h2d``: bytes per second of pinned copies.
         failed: calls that returned an error, the earliest first.
         needless: copies of sites that need not be; ``loaders``: DataLoaders, with sites that copy their batches.
@@ -190,6 +192,8 @@ class Seen:
     failed: tuple[Row, ...]
     needless: tuple[Row, ...]
     loaders: tuple[Row, ...]
+    watched: tuple[Row, ...]
+    early_reads: tuple[Row, ...]
 
     @property
     def seconds(self) -> float:
@@ -346,6 +350,8 @@ def seen_in(run: Run, rows: Sequence[Row]) -> Seen:
         ),
         host_calls=tuple(sorted(by_kind.get("host_call", ()), key=lambda row: -row["host_seconds"])),
         sizes=tuple(sorted(by_kind.get("size", ()), key=lambda row: (row["most_bytes"], row["direction"]))),
+        watched=tuple(by_kind.get("watched", ())),
+        early_reads=tuple(sorted(by_kind.get("early_read", ()), key=lambda row: -row["in_flight_count"])),
         unrecorded=tuple(by_kind.get("unrecorded", ())),
         migrations=tuple(by_kind.get("migration", ())),
         pinned_h2d=rates["h2d"],

@@ -58,6 +58,8 @@ HOST_CALLS = _type(
     start="i8", end="i8", bytes="i8", processor="i8", minor_faults="i8",
 )  # fmt: skip
 """Its ``HOST_ENTRY``."""
+WATCHED = _type(copy="u4", name="u4", stack="u4", moment="i8")
+"""Its ``READ_ENTRY``."""
 FAILED = _type(
     function="u4", error="u4", thread="u4", stack="u4", elsewhere="u4", count="u4", correlation_id="u4",
     address="u8", bytes="u8", moment="i8",
@@ -180,13 +182,16 @@ class Spool:
             begun_ns: when the program began.
             ended_ns: when it was gone.
         """
-        switches = [(int(switch["ns"]), bool(switch["on"])) for switch in self._lines("switched")]
         total, since = 0, None
-        for moment, on in [*switches, (ended_ns, False)]:
+        for moment, on in [*self.switches(), (ended_ns, False)]:
             if since is not None:
                 total += max(min(moment, ended_ns) - max(since, begun_ns), 0)
             since = moment if on else None
         return total
+
+    def switches(self) -> list[tuple[int, bool]]:
+        """When the recording was switched, and whether on."""
+        return [(int(switch["ns"]), bool(switch["on"])) for switch in self._lines("switched")]
 
     def _lines(self, name: str) -> Iterator[Any]:
         """The documents of a file that has one on each line; a half-written one is left out."""
@@ -219,6 +224,13 @@ class Spool:
         calls["end"] = np.maximum(calls["start"], calls["end"])
         return calls[np.argsort(calls["start"], kind="stable")]
 
+    def watched(self) -> NDArray[Any]:
+        """Copies that were watched, each at least once, and calls that read what they copied: fields of
+        :data:`WATCHED`."""
+        path = self.folder / "watched"
+        content = path.read_bytes() if path.exists() else b""
+        return np.frombuffer(content[: len(content) // WATCHED.itemsize * WATCHED.itemsize], WATCHED)
+
     def host_names(self) -> list[tuple[str, str]]:
         """Of each number of these, from 0 on, the call and what it did to the data."""
         return [
@@ -229,9 +241,11 @@ class Spool:
     @property
     def least_calls(self) -> int:
         """About how many there are so far: those of the newest files are not counted."""
-        sizes = {"calls.*": CALLS.itemsize, "host_calls.*": HOST_CALLS.itemsize, "failed.*": FAILED.itemsize}
+        tables = {"calls.*": CALLS, "host_calls.*": HOST_CALLS, "failed.*": FAILED}
         return sum(
-            path.stat().st_size // size for name, size in sizes.items() for path in sorted(self.folder.glob(name))[:-1]
+            path.stat().st_size // table.itemsize
+            for name, table in tables.items()
+            for path in sorted(self.folder.glob(name))[:-1]
         )
 
     def failed(self) -> NDArray[Any]:

@@ -15,8 +15,15 @@ bind(globals())
 
 OURS = os.path.dirname(__file__)
 """Code of PinScope that runs inside the program."""
+_DOOR = os.path.join(os.path.dirname(OURS), "__init__.py")
+"""Through which a program calls us."""
 INSTALLED = ("/site-packages/", "/dist-packages/")
 """In the path of what is installed, wherever Python is."""
+
+
+def is_ours(file: str) -> bool:
+    """Code of PinScope that a program calls, or that calls in its place."""
+    return file.startswith(OURS) or file == _DOOR
 
 
 def is_own(file: str, libraries: Sequence[str]) -> bool:
@@ -26,9 +33,40 @@ def is_own(file: str, libraries: Sequence[str]) -> bool:
         file: as a code object names it.
         libraries: other folders of libraries, each with a slash at its end.
     """
-    if file.startswith(("<", OURS)):
+    if file.startswith("<") or is_ours(file):
         return False
     return not any(folder in file for folder in INSTALLED) and not file.startswith(tuple(libraries))
+
+
+class OwnLines:
+    """Which lines of the program's own code call, by files without links. From any thread.
+
+    Args:
+        libraries: as of :func:`is_own`.
+    """
+
+    def __init__(self, libraries: Sequence[str]) -> None:
+        self._libraries = libraries
+        self._files: dict[str, str | None] = {}
+
+    def innermost(self, frame: FrameType | None) -> FrameType | None:
+        """The innermost frame of the program's own code, from this one on."""
+        while frame is not None and self.real(frame.f_code.co_filename) is None:
+            frame = frame.f_back
+        return frame
+
+    def place(self, frame: FrameType) -> tuple[str, int]:
+        """File and line of a frame."""
+        file = frame.f_code.co_filename
+        return self.real(file) or file_label(file), frame.f_lineno
+
+    def real(self, file: str) -> str | None:
+        """A file of the program's own as its lines are named; ``None`` for any other."""
+        try:
+            return self._files[file]
+        except KeyError:
+            own = is_own(file, self._libraries)
+            return self._files.setdefault(file, file_label(os.path.realpath(file)) if own else None)
 
 
 MOST_FRAMES = 64

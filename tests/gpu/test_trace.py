@@ -590,6 +590,15 @@ def test_the_most_pinned_memory_has_its_lines_and_copies_are_counted_by_size(tmp
     assert len(seen.stderr.split("\n")) <= 25
 
 
+def test_reads_before_a_wait_are_named_and_no_others(tmp_path: Path) -> None:
+    script = TRACED / "early_reads.py"
+    seen = Traced(tmp_path, str(script))
+    assert seen.exit_code == 0, seen.stderr
+    lines = enumerate(script.read_text().splitlines(), 1)
+    expected = {number for number, line in lines if line.endswith("# early")}
+    assert {row["line"] for row in seen.rows if row["kind"] == "early_read"} == expected
+
+
 def by_comment(rows: Sequence[dict[str, Any]], kind: str) -> dict[str, dict[str, Any]]:
     """Comment of the line → its row of this kind."""
     return {row["source_line"].partition("#")[2].strip(): row for row in rows if row["kind"] == kind}

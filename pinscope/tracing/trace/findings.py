@@ -8,6 +8,7 @@ from pinscope.analysis.read_rows import Row
 from pinscope.analysis.texts import Costed, Text, Texts, say
 from pinscope.records.run import Finding, costing, quantity
 from pinscope.tracing.sites import Seen, line_name
+from pinscope.tracing.trace import hazards
 from pinscope.tracing.trace.costs import comes_late, spared_by_not_waiting
 from pinscope.tracing.trace.cpu_work import is_hidden, pins_again
 from pinscope.tracing.trace.cpu_work_findings import CPU_TEXTS, work_findings
@@ -150,6 +151,7 @@ TEXTS: Texts = {
         "Fix the seeds, print no times, and try again: then the same output shows that the results are equal.",
         "warning",
     ),
+    **hazards.TEXTS,
 }
 PIN_CODE = """\
 # PyTorch, batches of a DataLoader: copied from pinned memory, while the GPU computes
@@ -187,20 +189,22 @@ def findings(traced: Traced) -> tuple[Finding, ...]:
     run, seen, what = traced.run, traced.seen, traced.what
     costed = (
         *failed_findings(seen),
+        *(hazards.hazard_findings(run, seen) if traced.waited is None else ()),
         *children_findings(seen),
         *work_findings(seen, _where, share_of_time),
         *_pageable(seen, origin(run, "pinned_from")),
         *managed_findings(seen, _where),
         *_churn(seen),
-        *_waits(seen),
+        *(_waits(seen) if traced.waited is None else ()),
         *_missing(seen),
         *_lost(seen),
         *_small(seen, origin(run, "gathered_from")),
         *needless_findings(seen, _where),
     )
-    if what is None and seen.failure:
+    if what is None and traced.waited is None and seen.failure:
         costed = (*costed, say(TEXTS, "program-failed", failure=seen.failure))
-    return (*(() if what is None else what_if_findings(what)), *(finding for _, finding in costed))
+    waited = () if traced.waited is None else hazards.waited_findings(traced.waited)
+    return (*waited, *(() if what is None else what_if_findings(what)), *(finding for _, finding in costed))
 
 
 def _pageable(seen: Seen, rate_from: str | None) -> Iterator[Costed]:

@@ -9,6 +9,7 @@ from typing import Annotated
 from pydantic import AfterValidator
 
 from pinscope.analysis.read_rows import Kind, Row
+from pinscope.analysis.texts import MOST_CHARACTERS, MOST_WORDS
 from pinscope.records.parameters import Inputs, parameter
 from pinscope.records.run import Quantity, Run, Table, quantity
 from pinscope.records.trace_row import LARGE_BYTES, TraceRow
@@ -28,6 +29,16 @@ from pinscope.tracing.trace.answer import answer_tables
 from pinscope.tracing.trace.costs import ranked, total_share
 from pinscope.tracing.trace.cpu_work import table_of_work, working_lines
 from pinscope.tracing.trace.failed_calls import failed_table, failed_verdict
+from pinscope.tracing.trace.hazards import (
+    Waited,
+    early_reads_table,
+    hazard_verdict,
+    unwatched_words,
+    waited_headline,
+    waited_in,
+    waited_tables,
+    waited_verdict,
+)
 from pinscope.tracing.trace.managed import managed_table, managed_words
 from pinscope.tracing.trace.needless import table_of_needless
 from pinscope.tracing.trace.source_memory import memory_words
@@ -130,11 +141,11 @@ def _nothing(seen: Seen) -> str:
     return f"{'Nothing to do' if seen.sizes else 'Little to gain'}: {cost}{pinned}."
 
 
-CLAUSES: tuple[Callable[[Run, Seen], str], ...] = (failed_verdict, _unrecorded, _costliest)
+CLAUSES: tuple[Callable[[Run, Seen], str], ...] = (
+    failed_verdict, _unrecorded, hazard_verdict, _costliest, unwatched_words
+)  # fmt: skip
 """What a verdict says, in this order: failed calls, what was not recorded, hazards, the line that costs most. Each is a
 sentence, empty where there is nothing to say of it."""
-MOST_CHARACTERS, MOST_WORDS = 150, 20
-"""Of a verdict of several clauses."""
 
 
 # Headline and tables
@@ -142,21 +153,25 @@ MOST_CHARACTERS, MOST_WORDS = 150, 20
 
 @dataclass(frozen=True)
 class Traced:
-    """A trace: its rows taken apart, and what it is compared with, if it is a second run with lines pinned."""
+    """A trace: its rows taken apart, and what it is compared with, if it is a second run with lines pinned or waited
+    for."""
 
     run: Run
     seen: Seen
     what: WhatIf | None
+    waited: Waited | None = None
 
 
 def of(run: Run, rows: Sequence[Row]) -> Traced | None:
     """All that was recorded; ``None`` while the program runs."""
     seen = seen_in(run, rows)
-    return None if seen.program is None else Traced(run, seen, what_if_in(run, seen, rows))
+    return None if seen.program is None else Traced(run, seen, what_if_in(run, seen, rows), waited_in(run, seen, rows))
 
 
 def verdict(traced: Traced) -> str | None:
-    """What the program was held up by; of a second run what pinning saved."""
+    """What the program was held up by; of a second run what pinning saved, or waits proved."""
+    if traced.waited is not None:
+        return waited_verdict(traced.waited)
     return trace_verdict(traced.run, traced.seen) if traced.what is None else what_if_verdict(traced.what)
 
 
@@ -164,6 +179,8 @@ def headline(traced: Traced) -> Iterator[Quantity]:
     """What pinning saved or would save, and what the program copied how."""
     if traced.what is not None:
         yield from what_if_headline(traced.what)
+    if traced.waited is not None:
+        yield from waited_headline(traced.waited)
     yield from _headline(traced.seen)
 
 
@@ -203,12 +220,14 @@ def _headline(seen: Seen) -> Iterator[Quantity]:
 def tables(traced: Traced) -> tuple[Table, ...]:
     """Both runs beside each other and the answer's own; copies by line, pinned memory, waits and GPUs."""
     compared, seen = () if traced.what is None else tuple(what_if_tables(traced.what)), traced.seen
+    compared = compared if traced.waited is None else tuple(waited_tables(traced.waited))
+    early = (early_reads_table(seen),) if seen.early_reads and traced.waited is None else ()
     copies, work = _sites(traced.run, seen), table_of_work(seen)
     failed = (failed_table(seen),) if seen.failed else ()
     managed = (managed_table(seen),) if seen.migrations else ()
     needless = (table_of_needless(seen),) if seen.needless else ()
     lines = (copies, *managed, *needless, work, _allocations(seen), _waits(seen), _devices(seen))
-    return (*failed, *compared, *answer_tables(seen), *lines)
+    return (*failed, *compared, *early, *answer_tables(seen), *lines)
 
 
 def _sites(run: Run, seen: Seen) -> Table:
@@ -359,6 +378,9 @@ class TraceParams(Inputs):
     )
     gathered_from: str | None = parameter("Where these rates of gathering come from", "A run of scatter.", None)
     what_if: tuple[str, ...] = parameter("Lines pinned by --what-if", "Their copies came from pinned memory.", ())
+    waits: tuple[str, ...] = parameter(
+        "Lines waited for by --what-if", "A wait followed each of their asynchronous copies.", ()
+    )
     what_if_of: str | None = parameter("Run of the program as it is", "What --what-if compares with.", None)
 
 

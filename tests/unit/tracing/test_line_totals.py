@@ -13,7 +13,7 @@ import pytest
 
 from pinscope.tracing.line_totals import Ended, LineTotals
 from pinscope.tracing.managed import STANDING
-from pinscope.tracing.mapped_file import CUT, ENTRY
+from pinscope.tracing.mapped_file import CUT, ENTRY, READ_ENTRY
 from pinscope.tracing.process_merge import MergedTrace, Process, attachments
 from pinscope.tracing.spool import TYPES, RecordFiles, Spool
 
@@ -26,7 +26,7 @@ class Traced:
     """A trace: the times of its calls, copies and kernels, and what it pinned and released."""
 
     def __init__(self, folder: Path, pinned: Sequence[tuple[int, ...]] = ()) -> None:
-        self.folder = folder
+        self._folder = folder
         self._calls: list[tuple[int, ...]] = []
         events = ("memory_operation_type", "address", "bytes", "timestamp")
         self._tables: dict[str, list[dict[str, int]]] = {
@@ -42,16 +42,9 @@ class Traced:
         return number
 
     def copy(
-        self,
-        call: int,
-        start: int,
-        end: int,
-        size: int = LARGE,
-        device: int = 0,
-        *,
-        source: int = PAGEABLE,
+        self, call: int, start: int, end: int, size: int = LARGE, device: int = 0, *, source: int = PAGEABLE,
         target: int = DEVICE,
-    ) -> None:
+    ) -> None:  # fmt: skip
         self._tables["copies"].append({
             "correlation_id": call, "device_id": device, "copy_kind": 1 if target == DEVICE else 2, "src_kind": source,
             "dst_kind": target, "bytes": size, "start": start, "end": end,
@@ -66,13 +59,19 @@ class Traced:
         )
 
     def stood(self, since: int, until: int, stack: int) -> None:
-        with (self.folder / "standing").open("ab") as file:
+        with (self._folder / "standing").open("ab") as file:
             file.write(STANDING.pack(since, until, stack))
+
+    def read(self, copy: int, moment: int, stack: int) -> None:
+        """Of copy 0: the program was told that the GPU is done."""
+        (self._folder / "host_names").write_text('[1, ["item", ""]]\n')
+        with (self._folder / "watched").open("ab") as file:
+            file.write(READ_ENTRY.pack(copy, int(copy > 0), stack, moment))
 
     def stacks(self, *files: str) -> None:
         """Stacks 1, 2 …: the first line of each file; of an empty name no Python code."""
         lines = [[number, [[file, 1, "main"]] if file else []] for number, file in enumerate(files, 1)]
-        (self.folder / "stacks").write_text("".join(f"{json.dumps(line)}\n" for line in lines))
+        (self._folder / "stacks").write_text("".join(f"{json.dumps(line)}\n" for line in lines))
 
     def totals(self) -> LineTotals:
         config: dict[str, Any] = {"kinds": {}, "layouts": {}}
@@ -80,16 +79,16 @@ class Traced:
             COPY: "cuMemcpyHtoDAsync_v2", WAIT: "cuStreamSynchronize", LAUNCH: "cuLaunchKernel",
             PREFETCH: "cuMemPrefetchAsync_v2",
         }  # fmt: skip
-        (self.folder / "config.json").write_text(json.dumps(config))
-        (self.folder / "calls.000000").write_bytes(b"".join(ENTRY.pack(*call) for call in self._calls))
+        (self._folder / "config.json").write_text(json.dumps(config))
+        (self._folder / "calls.000000").write_bytes(b"".join(ENTRY.pack(*call) for call in self._calls))
         for name, rows in self._tables.items():
             table = np.zeros(len(rows), TYPES[name])
             for place, row in enumerate(rows):
                 for field, value in row.items():
                     table[field][place] = value
             if rows:
-                table.tofile(self.folder / name)
-        return LineTotals(RecordFiles(Spool(self.folder), self.folder))
+                table.tofile(self._folder / name)
+        return LineTotals(RecordFiles(Spool(self._folder), self._folder))
 
 
 @pytest.fixture
